@@ -72,6 +72,7 @@ test-oldest: .venv-oldest/.ready ## the tests with the oldest versions that pypr
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 
 .venv-bench/.ready: PACKAGES = -e ".[demo]" -r benchmarks/peers.txt

@@ -1,4 +1,5 @@
-"""One script per claim, peers beside it in the same run. Everything computes on one thread, as a rank with one CPU does."""
+"""One script per claim, peers beside it in the same run. Everything computes on one thread, as a rank with one CPU
+does."""
 
 import os
 

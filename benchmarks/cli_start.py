@@ -37,8 +37,15 @@ def calls(command: list[str], turns: int) -> Callable[[Pause], None]:
 def main(rounds: int = 15) -> None:
     seconds = take_turns({name: calls(command, rounds + 1) for name, command in COMMANDS.items()}, rounds)
     python = seconds["python -c pass"]
-    rows = [(f"`{name}`", f"{median(times):.2f}", f"{max(times):.2f}", f"{ratio(times, python):.1f}") for name, times in seconds.items()]
-    print_table(f"Answers of the command line ({rounds} calls each, in turns)", ["command", "s, median", "s, slowest", "to python"], rows)
+    rows = [
+        (f"`{name}`", f"{median(times):.2f}", f"{max(times):.2f}", f"{ratio(times, python):.1f}")
+        for name, times in seconds.items()
+    ]
+    print_table(
+        f"Answers of the command line ({rounds} calls each, in turns)",
+        ["command", "s, median", "s, slowest", "to python"],
+        rows,
+    )
 
 
 if __name__ == "__main__":

@@ -66,7 +66,12 @@ def main(repeats: int = 50, threads: int = 1) -> None:
     for name, values in taken.items():
         us = f"{median(overhead[name]) * 1e6:.1f}" if name in overhead else ""
         rows.append((name, f"{median(values) * 1e3:.2f}", f"{ratio(values, taken['flat `lerp_`']):.3f}", us))
-    columns = ["update", f"ms, {weights.numel() / 1e6:.0f}M floats in {len(large)} tensors", "to the flat one", "us, 4 small tensors"]
+    columns = [
+        "update",
+        f"ms, {weights.numel() / 1e6:.0f}M floats in {len(large)} tensors",
+        "to the flat one",
+        "us, 4 small tensors",
+    ]
     print_table(f"EMA update ({threads} thread{'s' if threads > 1 else ''}, torch {torch.__version__})", columns, rows)
 
 

@@ -1,6 +1,6 @@
 """The training of experiments/digits.yaml as one would write it against Ray Train by hand; run_overhead's peer.
 
-    python -m benchmarks.handwritten_run FOLDER
+python -m benchmarks.handwritten_run FOLDER
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-# Ray's own default lets a run go on only every two seconds; the same setting as Hookyard's, so that it is no difference.
+# Ray's own default lets a run go on only every two seconds; the same setting as Hookyard's, so that it is no
+# difference.
 os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.1"
 
 import ray
@@ -76,7 +77,9 @@ def main(folder: str) -> None:
     result = TorchTrainer(
         train,
         scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
-        run_config=RunConfig(name="handwritten", storage_path=folder, checkpoint_config=CheckpointConfig(num_to_keep=3)),
+        run_config=RunConfig(
+            name="handwritten", storage_path=folder, checkpoint_config=CheckpointConfig(num_to_keep=3)
+        ),
     ).fit()
     print(result.metrics)
 

@@ -1,4 +1,5 @@
-"""Sweeps written by hand against Ray, over the digits where nothing else is said, which train what Hookyard's trials do: the peers of its sweeps.
+"""Sweeps written by hand against Ray, over the digits where nothing else is said, which train what Hookyard's trials
+do: the peers of its sweeps.
 
 A trial: some epochs with averaged weights, validated, reported and checkpointed after each. Each trial adds the seconds
 of its own training, validation included and checkpoints not, and the time of day to what it reports.
@@ -75,13 +76,18 @@ def hookyard(*overrides: str) -> Contestant:
         assert outcome.trials["status"].tolist() == ["finished"] * trials
         rows = outcome.load_stats(columns=["step_s", "checkpoint_s"], where="rank == 0")
         own_s = (rows["step_s"] - rows["checkpoint_s"].fillna(0)).groupby(rows["trial"], observed=True).sum()
-        return Took.of(seconds, ((Path(one.path, "run.json").stat().st_mtime, float(own_s[one.name])) for one in outcome.runs))
+        return Took.of(
+            seconds, ((Path(one.path, "run.json").stat().st_mtime, float(own_s[one.name])) for one in outcome.runs)
+        )
 
     return run
 
 
-def tuned(trainable: Any, *, space: Mapping[str, Any] = SPACE, at_once: int | None = None, reuse: bool = True) -> Contestant:
-    """Ray Tune over a trainable written by hand; `at_once` trials at a time, or as many as fit. A grid in `space` is gone through by each trial."""
+def tuned(
+    trainable: Any, *, space: Mapping[str, Any] = SPACE, at_once: int | None = None, reuse: bool = True
+) -> Contestant:
+    """Ray Tune over a trainable written by hand; `at_once` trials at a time, or as many as fit. A grid in `space` is
+    gone through by each trial."""
 
     def run(folder: str, trials: int) -> Took:
         tuner = tune.Tuner(
@@ -91,7 +97,9 @@ def tuned(trainable: Any, *, space: Mapping[str, Any] = SPACE, at_once: int | No
             run_config=tune.RunConfig(
                 name="by-hand",
                 storage_path=folder,
-                checkpoint_config=tune.CheckpointConfig(num_to_keep=3, checkpoint_frequency=1 if isinstance(trainable, type) else 0),
+                checkpoint_config=tune.CheckpointConfig(
+                    num_to_keep=3, checkpoint_frequency=1 if isinstance(trainable, type) else 0
+                ),
                 verbose=0,
             ),
         )
@@ -122,7 +130,16 @@ def print_walls(title: str, took: Mapping[str, list[Took]]) -> None:
     rows = []
     for name, rounds in took.items():
         wall, own = [one.seconds for one in rounds], median(mean(one.own_s) for one in rounds)
-        rows.append((name, f"{median(wall):.1f}", f"{min(wall):.1f}", f"{max(wall):.1f}", f"{own:.2f}", f"{ratio(wall, base):.2f}"))
+        rows.append(
+            (
+                name,
+                f"{median(wall):.1f}",
+                f"{min(wall):.1f}",
+                f"{max(wall):.1f}",
+                f"{own:.2f}",
+                f"{ratio(wall, base):.2f}",
+            )
+        )
     print_table(title, ["sweep", "s, median", "min", "max", "s of own training, each trial", "to the first"], rows)
 
 
@@ -132,14 +149,22 @@ def print_walls(title: str, took: Mapping[str, list[Took]]) -> None:
 class Training:
     """One trial's model, data and optimizer, trained epoch by epoch; on each rank of a job where it has several."""
 
-    def __init__(self, config: dict[str, Any], epochs: int, prepare: Callable[[nn.Module], nn.Module] = lambda model: model, ranks: int = 1) -> None:
+    def __init__(
+        self,
+        config: dict[str, Any],
+        epochs: int,
+        prepare: Callable[[nn.Module], nn.Module] = lambda model: model,
+        ranks: int = 1,
+    ) -> None:
         torch.manual_seed(0)
         torch.set_num_threads(1)
         task = resolve_name(config["task"])()
         self.data, self.module = task.data(), task.model()
         self.model = prepare(self.module)
         self.sampler: Any = DistributedSampler(self.data["train"]) if ranks > 1 else None
-        self.train_loader = DataLoader(self.data["train"], batch_size=config["batch_size"], sampler=self.sampler, shuffle=ranks == 1)
+        self.train_loader = DataLoader(
+            self.data["train"], batch_size=config["batch_size"], sampler=self.sampler, shuffle=ranks == 1
+        )
         self.val_loader = DataLoader(self.data["val"], batch_size=config["batch_size"])
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config["lr"], momentum=0.9)
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=epochs)
@@ -164,7 +189,12 @@ class Training:
             right = sum(int((self.module(images).argmax(dim=1) == labels).sum()) for images, labels in self.val_loader)
         self.epoch += 1
         self.seconds += time.perf_counter() - started
-        return {"epoch": self.epoch, "accuracy": right / len(self.data["val"]), "seconds": self.seconds, "ended": time.time()}
+        return {
+            "epoch": self.epoch,
+            "accuracy": right / len(self.data["val"]),
+            "seconds": self.seconds,
+            "ended": time.time(),
+        }
 
     def save(self, folder: str) -> None:
         """Writes a checkpoint."""
@@ -222,7 +252,9 @@ def by_train_job(epochs: int, ranks: int, poll_s: float) -> Callable[[dict[str, 
             for folder, metrics in _epochs(Training(config, epochs, prepare_model, ranks)):
                 report(metrics, checkpoint=Checkpoint.from_directory(folder))
 
-        run_config = RunConfig(name=f"train-{uuid.uuid4().hex[:8]}", storage_path=config["folder"], callbacks=[TuneReportCallback()])
+        run_config = RunConfig(
+            name=f"train-{uuid.uuid4().hex[:8]}", storage_path=config["folder"], callbacks=[TuneReportCallback()]
+        )
         scaling = ScalingConfig(num_workers=ranks)
         TorchTrainer(in_worker, train_loop_config=config, scaling_config=scaling, run_config=run_config).fit()
 

@@ -1,9 +1,9 @@
 """What hooks cost an iteration in which none of them has anything to do.
 
-The events of an iteration are fired as the loop fires them, without any training between. A turn is many iterations, and
-plans go round robin; the cost is what an iteration takes longer than with no hooks at all. The claims: 30 hooks that
-asked for an event at a pace cost at most 3 us together, and each of the hooks that look into the model at most 2 us;
-TensorBoard's histograms too, by how much more they cost than it does without them.
+The events of an iteration are fired as the loop fires them, without any training between. A turn is many iterations,
+and plans go round robin; the cost is what an iteration takes longer than with no hooks at all. The claims: 30 hooks
+that asked for an event at a pace cost at most 3 us together, and each of the hooks that look into the model at most 2
+us; TensorBoard's histograms too, by how much more they cost than it does without them.
 
     python -m benchmarks.idle_hooks [rounds]
 """
@@ -46,7 +46,9 @@ class Unpaced(Hook):
 PLANS: Mapping[str, Mapping[str, Hook]] = {
     "no hooks": {},
     "30 hooks at one pace": {f"hook{number}": Paced() for number in range(30)},
-    "30 hooks at three paces": {f"hook{number}": Paced((SELDOM, 2 * SELDOM, SELDOM_STEPS)[number % 3]) for number in range(30)},
+    "30 hooks at three paces": {
+        f"hook{number}": Paced((SELDOM, 2 * SELDOM, SELDOM_STEPS)[number % 3]) for number in range(30)
+    },
     "30 hooks without a pace": {f"hook{number}": Unpaced() for number in range(30)},
     "activation_stats": {"": HOOKS["activation_stats"](every=SELDOM_STEPS)},
     "optimizer_stats": {"": HOOKS["optimizer_stats"](every=SELDOM_STEPS)},
@@ -93,7 +95,9 @@ def main(rounds: int = 200) -> None:
     for name, times in seconds.items():
         cost = [(time - base) / ITERATIONS * 1e6 for time, base in zip(times, without, strict=True)]
         rows.append((name, f"{median(cost):.2f}"))
-    print_table(f"Hooks with nothing to do ({rounds} turns of {ITERATIONS} iterations)", ["hooks", "us an iteration"], rows)
+    print_table(
+        f"Hooks with nothing to do ({rounds} turns of {ITERATIONS} iterations)", ["hooks", "us an iteration"], rows
+    )
 
 
 if __name__ == "__main__":

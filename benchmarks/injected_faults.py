@@ -1,18 +1,19 @@
-"""Faults put into simulated runs of 2 to 64 ranks: which of them the tables' verdicts find, and what they call by mistake.
+"""Faults put into simulated runs of 2 to 64 ranks: which of them the tables' verdicts find, and what they call by
+mistake.
 
 A run is simulated as a synchronous step works: a rank computes by itself up to its gradients, all wait for the last of
-them, and what comes after the exchange delays the next one. Every rank has a speed of its own, noise that resembles that
-of the iteration before, a jitter with a long tail and rare spikes of a Pareto tail, of up to an iteration; loaders stop
-at every epoch's start, one rank logs now and then; memory settles, is reallocated, comes and goes. Each fault and each
-clean run differs in ranks, times, size, rank and moment, and is drawn from its own seed.
+them, and what comes after the exchange delays the next one. Every rank has a speed of its own, noise that resembles
+that of the iteration before, a jitter with a long tail and rare spikes of a Pareto tail, of up to an iteration; loaders
+stop at every epoch's start, one rank logs now and then; memory settles, is reallocated, comes and goes. Each fault and
+each clean run differs in ranks, times, size, rank and moment, and is drawn from its own seed.
 
 The claim: the rank and the span are right in 99 % of the faults of more than 10 % of an iteration, and at most 1 % of
 the clean runs get a verdict on a rank or on memory.
 
     python -m benchmarks.injected_faults [seed] [cases of each fault and size] [numbers of ranks ...] [faults ...]
 
-Faults are named as in SIZES; without names it is all of them. Where leaks alone are asked for, the clean runs are all as
-long as those with leaks.
+Faults are named as in SIZES; without names it is all of them. Where leaks alone are asked for, the clean runs are all
+as long as those with leaks.
 """
 
 from __future__ import annotations
@@ -36,9 +37,15 @@ RANKS = (2, 3, 4, 8, 16, 32, 64)
 BEFORE = ("other_s", "data_wait_s", "to_device_s", "forward_s", "loss_s", "backward_s")
 """Spans before the exchange of gradients; `optimizer_s` and `hooks_s` come after it."""
 SHARES = {
-    "other_s": 0.02, "data_wait_s": 0.03, "to_device_s": 0.02, "forward_s": 0.3, "loss_s": 0.03, "backward_s": 0.5,
-    "optimizer_s": 0.07, "hooks_s": 0.03,
-}  # fmt: skip
+    "other_s": 0.02,
+    "data_wait_s": 0.03,
+    "to_device_s": 0.02,
+    "forward_s": 0.3,
+    "loss_s": 0.03,
+    "backward_s": 0.5,
+    "optimizer_s": 0.07,
+    "hooks_s": 0.03,
+}
 """Of an iteration in which nobody waits."""
 COMPUTE = ("forward_s", "loss_s", "backward_s", "optimizer_s")
 SIZES = {
@@ -81,7 +88,9 @@ def simulate(draw: np.random.Generator, ranks: int, iterations: int, fault: Faul
     for seconds in times.values():
         seconds += step_s * spikes(draw, seconds.mean() / step_s, seconds.shape)
     epoch = int(draw.integers(40, 200))
-    times["data_wait_s"][::epoch] += step_s * draw.lognormal(0, 0.3, (len(range(0, iterations, epoch)), 1)) * draw.uniform(0.9, 1.1, ranks)
+    times["data_wait_s"][::epoch] += (
+        step_s * draw.lognormal(0, 0.3, (len(range(0, iterations, epoch)), 1)) * draw.uniform(0.9, 1.1, ranks)
+    )
     times["hooks_s"][:: int(draw.integers(10, 60)), 0] += 0.02 * step_s
     times["data_wait_s"][0] += step_s * draw.lognormal(1, 0.5, ranks)
     if fault is not None and fault.kind not in MEMORY:
@@ -105,7 +114,8 @@ def noise(draw: np.random.Generator, iterations: int, ranks: int) -> Floats:
 
 
 def spikes(draw: np.random.Generator, share: float, shape: tuple[int, ...]) -> Floats:
-    """In one of 500 rows: a span that takes more of an iteration, by a Pareto tail of exponent 2.5 up to a whole one."""
+    """In one of 500 rows: a span that takes more of an iteration, by a Pareto tail of exponent 2.5 up to a whole
+    one."""
     return np.asarray((draw.random(shape) < 0.002) * np.minimum(share * draw.pareto(2.5, shape), 1.0), dtype=float)
 
 
@@ -220,8 +230,8 @@ class Case:
 
 
 def case(seed: tuple[int, ...], ranks: int, kind: str, size: float, long: float) -> Case:
-    """A run drawn from a seed of its own. Memory is read at every tenth iteration, so that runs with leaks are longer, and
-    so is this share of the clean ones."""
+    """A run drawn from a seed of its own. Memory is read at every tenth iteration, so that runs with leaks are longer,
+    and so is this share of the clean ones."""
     draw = np.random.default_rng(seed)
     longer = kind == "leak" or (kind == CLEAN and draw.random() < long)
     iterations = int(draw.integers(600, 1200) if longer else draw.integers(200, 800))
@@ -230,15 +240,22 @@ def case(seed: tuple[int, ...], ranks: int, kind: str, size: float, long: float)
     return Case(ranks, fault, tuple(verdict for verdict in verdicts if verdict.kind in ("straggler", "memory")))
 
 
-def cases(seed: int, each: int, numbers_of_ranks: Sequence[int], kinds: Collection[str]) -> Iterator[tuple[str, float, Case]]:
-    """So many of each fault and size, and as many clean runs as with faults, of which a third are as long as those with leaks."""
+def cases(
+    seed: int, each: int, numbers_of_ranks: Sequence[int], kinds: Collection[str]
+) -> Iterator[tuple[str, float, Case]]:
+    """So many of each fault and size, and as many clean runs as with faults, of which a third are as long as those with
+    leaks."""
     every = [(kind, size) for kind, sizes in SIZES.items() for size in sizes]
     asked = [place for place, (kind, _) in enumerate(every) if kind in kinds]
     long = 1.0 if set(kinds) == {"leak"} else 1 / 3
     for place in (*asked, *(len(every) + place for place in asked)):
         kind, size = every[place] if place < len(every) else (CLEAN, 0.0)
         for index in range(each):
-            yield kind, size, case((seed, place, index), numbers_of_ranks[index % len(numbers_of_ranks)], kind, size, long)
+            yield (
+                kind,
+                size,
+                case((seed, place, index), numbers_of_ranks[index % len(numbers_of_ranks)], kind, size, long),
+            )
 
 
 def main(seed: int = 0, each: int = 14, *numbers_of_ranks: int, kinds: Sequence[str] = ()) -> None:
@@ -269,9 +286,14 @@ def report(found: Sequence[tuple[str, float, Case]], how: str) -> None:
         if not large:
             continue
         right = sum(one.answer in ("right", "another too", "other pattern") for one in large)
-        print(f"\nRank and span right in {right} of {len(large)} faults of {name} above 10 % ({right / len(large):.1%}).")
+        print(
+            f"\nRank and span right in {right} of {len(large)} faults of {name} above 10 % ({right / len(large):.1%})."
+        )
     small = [one for kind, size, one in found if kind != CLEAN and size <= 0.1]
-    print(f"Another rank blamed, first or besides, in {sum(one.answer in ('other rank', 'another too') for one in small)} of {len(small)} smaller faults.")
+    print(
+        f"Another rank blamed, first or besides, in {sum(one.answer in ('other rank', 'another too') for one in small)}"
+        f" of {len(small)} smaller faults."
+    )
     clean = [one for kind, _, one in found if kind == CLEAN]
     alarms = [one for one in clean if one.blamed]
     print(f"Verdicts on {len(alarms)} of {len(clean)} clean runs ({len(alarms) / len(clean):.2%}).")

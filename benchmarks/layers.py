@@ -1,4 +1,5 @@
-"""A model whose training takes about ten times as long as its validation; in a file of its own, as what imports Ray is trained where Ray is."""
+"""A model whose training takes about ten times as long as its validation; in a file of its own, as what imports Ray is
+trained where Ray is."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ class Layers(Task):
     def data(self) -> Mapping[str, Dataset[Any]]:
         points = torch.randn(127_500, 64, generator=torch.Generator().manual_seed(0))
         labels = points[:, :10].argmax(dim=1)
-        return {"train": TensorDataset(points[:100_000], labels[:100_000]), "val": TensorDataset(points[100_000:], labels[100_000:])}
+        return {
+            "train": TensorDataset(points[:100_000], labels[:100_000]),
+            "val": TensorDataset(points[100_000:], labels[100_000:]),
+        }
 
     def loss(self, output: Tensor, batch: Any) -> Tensor:
         return functional.cross_entropy(output, batch[1])

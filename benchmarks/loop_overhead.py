@@ -125,12 +125,21 @@ def lightning(data: Dataset[Any], epochs: int, pause: Pause, folder: str = "") -
         def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
             pause()
 
-    full: dict[str, Any] = {"logger": TensorBoardLogger(folder), "gradient_clip_val": MAX_NORM} if folder else {"logger": False}
+    full: dict[str, Any] = (
+        {"logger": TensorBoardLogger(folder), "gradient_clip_val": MAX_NORM} if folder else {"logger": False}
+    )
     average = [EMAWeightAveraging(decay=DECAY)] if folder else []
     pl.Trainer(
-        accelerator="cpu", devices=1, max_epochs=epochs, callbacks=[*average, EndOfEpoch()], enable_progress_bar=False,
-        enable_checkpointing=bool(folder), enable_model_summary=False, default_root_dir=folder or None, **full,
-    ).fit(Module(), make_loader(data))  # fmt: skip
+        accelerator="cpu",
+        devices=1,
+        max_epochs=epochs,
+        callbacks=[*average, EndOfEpoch()],
+        enable_progress_bar=False,
+        enable_checkpointing=bool(folder),
+        enable_model_summary=False,
+        default_root_dir=folder or None,
+        **full,
+    ).fit(Module(), make_loader(data))
 
 
 def mmengine(data: Dataset[Any], epochs: int, pause: Pause, folder: str, full: bool = False) -> None:
@@ -153,22 +162,27 @@ def mmengine(data: Dataset[Any], epochs: int, pause: Pause, folder: str, full: b
         def after_train_epoch(self, runner: Runner) -> None:
             pause()
 
-    extra: dict[str, Any] = {"visualizer": {"type": "Visualizer", "vis_backends": [{"type": "TensorboardVisBackend"}]}} if full else {}
+    extra: dict[str, Any] = (
+        {"visualizer": {"type": "Visualizer", "vis_backends": [{"type": "TensorboardVisBackend"}]}} if full else {}
+    )
     average = [{"type": "EMAHook", "momentum": 1 - DECAY}] if full else []
     Runner(
         model=Model(),
         work_dir=folder,
         experiment_name=f"mmengine-{full}",
         train_dataloader={
-            "dataset": data, "batch_size": BATCH, "sampler": {"type": "DefaultSampler", "shuffle": True},
-            "collate_fn": {"type": "default_collate"}, "num_workers": 0,
+            "dataset": data,
+            "batch_size": BATCH,
+            "sampler": {"type": "DefaultSampler", "shuffle": True},
+            "collate_fn": {"type": "default_collate"},
+            "num_workers": 0,
         },
         train_cfg={"by_epoch": True, "max_epochs": epochs},
         optim_wrapper={"optimizer": {"type": "SGD", "lr": LR}, "clip_grad": {"max_norm": MAX_NORM} if full else None},
         custom_hooks=[*average, EndOfEpoch()],
         log_level="ERROR",
         **extra,
-    ).train()  # fmt: skip
+    ).train()
 
 
 class Discard:
@@ -180,7 +194,13 @@ class Discard:
 
 
 def hookyard(
-    data: Dataset[Any], epochs: int, pause: Pause, folder: str, hooks: Mapping[str, Any], task: str = "benchmarks.perceptron:Perceptron", **optimizers: Any
+    data: Dataset[Any],
+    epochs: int,
+    pause: Pause,
+    folder: str,
+    hooks: Mapping[str, Any],
+    task: str = "benchmarks.perceptron:Perceptron",
+    **optimizers: Any,
 ) -> None:
     """As a worker runs it: rows recorded and flushed, checkpoints written, all under `folder`."""
     written = {"name": "overhead", "task": task, "epochs": epochs, "batch_size": BATCH, "hooks": hooks}
@@ -192,11 +212,19 @@ def hookyard(
 IDLE = {"checkpoint": {"every": 0, "save_last": False}}
 """The checkpoint hook looks on and writes nothing: writing is no part of an iteration, for the peers neither."""
 NO_HOOKS = dict.fromkeys(DEFAULT_HOOKS)
-MORE_HOOKS = {**IDLE, "ema": {"decay": DECAY}, "gradient_clip": {"max_norm": MAX_NORM}, "nan_guard": {}, "tensorboard": {}}
+MORE_HOOKS = {
+    **IDLE,
+    "ema": {"decay": DECAY},
+    "gradient_clip": {"max_norm": MAX_NORM},
+    "nan_guard": {},
+    "tensorboard": {},
+}
 
 
 def contestants(folder: Path) -> dict[str, Callable[[Dataset[Any], int, Pause], None]]:
-    def with_folder(train: Callable[..., None], name: str, **options: Any) -> Callable[[Dataset[Any], int, Pause], None]:
+    def with_folder(
+        train: Callable[..., None], name: str, **options: Any
+    ) -> Callable[[Dataset[Any], int, Pause], None]:
         return lambda data, epochs, pause: train(data, epochs, pause, folder=str(folder / name), **options)
 
     return {
@@ -204,7 +232,9 @@ def contestants(folder: Path) -> dict[str, Callable[[Dataset[Any], int, Pause], 
         "raw, EMA and clipping": raw_with_ema_and_clipping,
         "Hookyard, no hooks": with_folder(hookyard, "bare", hooks=NO_HOOKS),
         "Hookyard, default hooks": with_folder(hookyard, "default", hooks=IDLE),
-        "Hookyard, default hooks, EMA, clipping, NaN guard, TensorBoard": with_folder(hookyard, "more", hooks=MORE_HOOKS),
+        "Hookyard, default hooks, EMA, clipping, NaN guard, TensorBoard": with_folder(
+            hookyard, "more", hooks=MORE_HOOKS
+        ),
         "Ignite, bare engine": ignite,
         "Accelerate": accelerate,
         "Lightning, everything off": lightning,
@@ -214,8 +244,11 @@ def contestants(folder: Path) -> dict[str, Callable[[Dataset[Any], int, Pause], 
     }
 
 
-def print_beside_raw(title: str, raw: Callable[[Pause], None], hooked: Callable[..., None], rounds: int, iterations: int) -> None:
-    """Times our loop without hooks and with the default ones beside a raw loop, so many iterations a round; `hooked` takes `folder` and `hooks`."""
+def print_beside_raw(
+    title: str, raw: Callable[[Pause], None], hooked: Callable[..., None], rounds: int, iterations: int
+) -> None:
+    """Times our loop without hooks and with the default ones beside a raw loop, so many iterations a round; `hooked`
+    takes `folder` and `hooks`."""
     with tempfile.TemporaryDirectory() as folder:
         seconds = take_turns(
             {
@@ -225,7 +258,10 @@ def print_beside_raw(title: str, raw: Callable[[Pause], None], hooked: Callable[
             },
             rounds,
         )
-    rows = [(name, f"{median(times) / iterations * 1e6:.0f}", f"{ratio(times, seconds['raw']):.2f}") for name, times in seconds.items()]
+    rows = [
+        (name, f"{median(times) / iterations * 1e6:.0f}", f"{ratio(times, seconds['raw']):.2f}")
+        for name, times in seconds.items()
+    ]
     print_table(f"{title} ({rounds} rounds of {iterations} each, in turns)", ["loop", "us", "to raw"], rows)
 
 
@@ -239,11 +275,20 @@ def main(rounds: int = 15) -> None:
     with tempfile.TemporaryDirectory() as folder:
         seconds = take_turns({name: bound(train) for name, train in contestants(Path(folder)).items()}, rounds)
     rows = [
-        (name, f"{median(times) / iterations * 1e6:.0f}", f"{ratio(times, seconds['raw']):.2f}") for name, times in seconds.items()
+        (name, f"{median(times) / iterations * 1e6:.0f}", f"{ratio(times, seconds['raw']):.2f}")
+        for name, times in seconds.items()
     ]
     bound_by = 1.10 * median(seconds["raw"]) + median(seconds["raw, EMA and clipping"]) - median(seconds["raw"])
-    rows.append(("the claim's bound for the last of Hookyard's", f"{bound_by / iterations * 1e6:.0f}", f"{bound_by / median(seconds['raw']):.2f}"))
-    print_table(f"One training iteration ({rounds} epochs of {iterations} each, in turns)", ["loop", "us", "to raw"], rows)
+    rows.append(
+        (
+            "the claim's bound for the last of Hookyard's",
+            f"{bound_by / iterations * 1e6:.0f}",
+            f"{bound_by / median(seconds['raw']):.2f}",
+        )
+    )
+    print_table(
+        f"One training iteration ({rounds} epochs of {iterations} each, in turns)", ["loop", "us", "to raw"], rows
+    )
 
 
 if __name__ == "__main__":

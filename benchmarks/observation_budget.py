@@ -1,11 +1,13 @@
-"""What observing costs at a hook's default pace, and with a budget: while the pace settles, after it, and after a change of load.
+"""What observing costs at a hook's default pace, and with a budget: while the pace settles, after it, and after a
+change of load.
 
-Every hook that ships and has a pace, on a small and on a larger model. In the first half of a run the model is gone through three times a step,
-in the second once, so that the same look is a larger share. All is judged by processor time, as other work on the machine makes wall time long: what paces
-are steered by, and what is reported, by how much steps with a look are longer than the mean of those without, over all of the time. Shares are of the
-four parts of a run: the first quarter of each half, and the rest of it. As one look may be dearer than what such a part has for it, there is also
-what was owed at most: the level of a leaky bucket that looks fill and the share of the time empties. No stretch of a run, wherever it begins, has more
-than its share and that.
+Every hook that ships and has a pace, on a small and on a larger model. In the first half of a run the model is gone
+through three times a step, in the second once, so that the same look is a larger share. All is judged by processor
+time, as other work on the machine makes wall time long: what paces are steered by, and what is reported, by how much
+steps with a look are longer than the mean of those without, over all of the time. Shares are of the four parts of a
+run: the first quarter of each half, and the rest of it. As one look may be dearer than what such a part has for it,
+there is also what was owed at most: the level of a leaky bucket that looks fill and the share of the time empties. No
+stretch of a run, wherever it begins, has more than its share and that.
 
     python -m benchmarks.observation_budget [hook ...]
 """
@@ -57,7 +59,9 @@ class Load(Task):
 
     def model(self) -> nn.Module:
         self.steps = 0
-        return nn.Sequential(*(part for _ in range(self.layers) for part in (nn.Linear(self.width, self.width), nn.ReLU())))
+        return nn.Sequential(
+            *(part for _ in range(self.layers) for part in (nn.Linear(self.width, self.width), nn.ReLU()))
+        )
 
     def data(self) -> Mapping[str, Dataset[Any]]:
         return {"train": TensorDataset(torch.randn(EPOCH_STEPS * 32, self.width))}
@@ -89,7 +93,12 @@ class Probe(Hook):
 
     def on_step(self, state: State) -> None:
         assert self.loop is not None
-        calls = sum(call.made for some in self.loop.plan.calls.values() for call in some if call.name == self.hook and call.pace is not None)
+        calls = sum(
+            call.made
+            for some in self.loop.plan.calls.values()
+            for call in some
+            if call.name == self.hook and call.pace is not None
+        )
         self.noted.append((process_time(), calls))
 
 
@@ -108,16 +117,33 @@ class Shares(NamedTuple):
 def run(name: str, model: str, budget: str | None, steps: int) -> Shares:
     """One run with one hook."""
     with tempfile.TemporaryDirectory() as folder:
-        settings = {key: value.format(folder=folder) if isinstance(value, str) else value for key, value in SETTINGS.get(name, {}).items()}
+        settings = {
+            key: value.format(folder=folder) if isinstance(value, str) else value
+            for key, value in SETTINGS.get(name, {}).items()
+        }
         hook = HOOKS[name](**settings)
         hook.budget = Budget.parse(budget) if budget else None
         probe = Probe(name)
-        experiment = Experiment(name="load", task="benchmarks.observation_budget:Load", steps=steps, batch_size=32, optimizer=Component(type="SGD", lr=0.01))
-        probe.loop = loop = Loop(Load(**MODELS[model], half=steps // 2), experiment, {name: hook, "probe": probe}, RunContext(artifacts=Path(folder)))
+        experiment = Experiment(
+            name="load",
+            task="benchmarks.observation_budget:Load",
+            steps=steps,
+            batch_size=32,
+            optimizer=Component(type="SGD", lr=0.01),
+        )
+        probe.loop = loop = Loop(
+            Load(**MODELS[model], half=steps // 2),
+            experiment,
+            {name: hook, "probe": probe},
+            RunContext(artifacts=Path(folder)),
+        )
         for _ in loop.run():
             pass
         pace = next(iter(steered_paces(hook).values()))
-        parts = [list(_spent(probe.noted, begin, end)) for begin, end in pairwise((1, steps // 8, steps // 2, 5 * steps // 8, steps))]
+        parts = [
+            list(_spent(probe.noted, begin, end))
+            for begin, end in pairwise((1, steps // 8, steps // 2, 5 * steps // 8, steps))
+        ]
         shares = tuple(sum(longer for _, longer in part) / sum(seconds for seconds, _ in part) for part in parts)
         dearest_s = max(longer for part in parts for _, longer in part)
         owed_s = _most_owed(chain(*parts), hook.budget.share if hook.budget else 1.0)
@@ -125,9 +151,16 @@ def run(name: str, model: str, budget: str | None, steps: int) -> Shares:
 
 
 def _spent(noted: list[tuple[float, int]], begin: int, end: int) -> Iterator[tuple[float, float]]:
-    """What each step of a part took, and how much of it a look, as looks are seen in the number of calls and epochs begin every so many steps."""
-    spent = [(noted[at][0] - noted[at - 1][0], noted[at][1] > noted[at - 1][1], at % EPOCH_STEPS == 0) for at in range(begin, end)]
-    usual = {first: mean([seconds for seconds, looked, begins in spent if not looked and begins == first] or [0.0]) for first in (False, True)}
+    """What each step of a part took, and how much of it a look, as looks are seen in the number of calls and epochs
+    begin every so many steps."""
+    spent = [
+        (noted[at][0] - noted[at - 1][0], noted[at][1] > noted[at - 1][1], at % EPOCH_STEPS == 0)
+        for at in range(begin, end)
+    ]
+    usual = {
+        first: mean([seconds for seconds, looked, begins in spent if not looked and begins == first] or [0.0])
+        for first in (False, True)
+    }
     usual[True] = usual[True] or usual[False]
     for seconds, looked, begins in spent:
         yield seconds, seconds - usual[begins] if looked else 0.0
@@ -152,8 +185,27 @@ def main(*names: str) -> None:
             shares = run(name, model, budget, steps)
             owed = f"{1000 * shares.owed_s:.1f}" if budget else "-"
             parts = (f"{100 * share:.2f}" for share in shares.parts)
-            rows.append((f"{name}, {budget or 'default'}", shares.calls, shares.every, *parts, f"{1000 * shares.dearest_s:.1f}", owed))
-        columns = ["hook", "calls", "pace at the end", "% settling", "% settled", "% after the change", "% later", "ms, dearest look", "ms owed at most"]
+            rows.append(
+                (
+                    f"{name}, {budget or 'default'}",
+                    shares.calls,
+                    shares.every,
+                    *parts,
+                    f"{1000 * shares.dearest_s:.1f}",
+                    owed,
+                )
+            )
+        columns = [
+            "hook",
+            "calls",
+            "pace at the end",
+            "% settling",
+            "% settled",
+            "% after the change",
+            "% later",
+            "ms, dearest look",
+            "ms owed at most",
+        ]
         print_table(f"{model} model, {steps} steps", columns, rows)
 
 

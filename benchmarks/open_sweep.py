@@ -92,8 +92,12 @@ def main(trials: int = 1000, rows: int = 10_000, rounds: int = 5) -> None:
             "Sweep.pareto": lambda sweep: sweep.pareto("val/accuracy", "step_s"),
             "Sweep.importance, variance": lambda sweep: sweep.importance(method="variance"),
             "load_stats, one trial": lambda sweep: sweep.load_stats([middle]),
-            "load_stats, one trial, 3 columns of an epoch": lambda sweep: sweep.load_stats([middle], columns, "epoch == 3"),
-            "load_stats, 3 columns of an epoch of every trial": lambda sweep: sweep.load_stats(columns=columns, where="epoch == 3"),
+            "load_stats, one trial, 3 columns of an epoch": lambda sweep: sweep.load_stats(
+                [middle], columns, "epoch == 3"
+            ),
+            "load_stats, 3 columns of an epoch of every trial": lambda sweep: sweep.load_stats(
+                columns=columns, where="epoch == 3"
+            ),
         }
         lines = []
         for name, read in reads.items():

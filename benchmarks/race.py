@@ -1,10 +1,11 @@
 """A race over seeds beside ASHA: how often the winner of full training wins, and for which share of its steps.
 
-The claim: the same winner in at least 95 of 100 sweeps, for half of the steps or less. Full training runs each configuration with each seed to its end;
-its winner has the best mean. Families of curves are drawn by a fixed seed: how good a configuration becomes, how fast, and what differs from seed to
-seed. Of the digits a pool of trainings is made once, with plain torch, and each sweep is some of its configurations with some of its seeds. Race and ASHA are
-those that a sweep has (`orchestrator.sweeps.race`, Ray Tune's ASHA as `--local` asks it), and are handed the curves report by report. ASHA is told
-the mean of repeats; its winner has the best mean of what its trials reached.
+The claim: the same winner in at least 95 of 100 sweeps, for half of the steps or less. Full training runs each
+configuration with each seed to its end; its winner has the best mean. Families of curves are drawn by a fixed seed: how
+good a configuration becomes, how fast, and what differs from seed to seed. Of the digits a pool of trainings is made
+once, with plain torch, and each sweep is some of its configurations with some of its seeds. Race and ASHA are those
+that a sweep has (`orchestrator.sweeps.race`, Ray Tune's ASHA as `--local` asks it), and are handed the curves report by
+report. ASHA is told the mean of repeats; its winner has the best mean of what its trials reached.
 
     python -m benchmarks.race [sweeps]
 """
@@ -35,7 +36,8 @@ POOL, POOL_SEEDS, EPOCHS = 24, 10, 8
 
 
 def curves(random: np.random.Generator, configurations: int, seeds: int, kind: str) -> Curves:
-    """Curves that saturate, 0.15 between the best and the worst in the mean and 0.01 from seed to seed, but for what `kind` says."""
+    """Curves that saturate, 0.15 between the best and the worst in the mean and 0.01 from seed to seed, but for what
+    `kind` says."""
     ends, pace = random.uniform(0.80, 0.95, configurations), random.uniform(1, 6, configurations)
     noise = random.normal(0, 0.01, (configurations, seeds))
     if kind == "crossing":  # the better it becomes the slower it is
@@ -54,7 +56,15 @@ def curves(random: np.random.Generator, configurations: int, seeds: int, kind: s
     return height - rise + random.normal(0, 0.003, (configurations, seeds, REPORTS))
 
 
-KINDS = ("plain", "crossing", "noisier where worse", "heavy tails", "a seed in 20 goes wrong", "good and bad seeds", "nearly equal")
+KINDS = (
+    "plain",
+    "crossing",
+    "noisier where worse",
+    "heavy tails",
+    "a seed in 20 goes wrong",
+    "good and bad seeds",
+    "nearly equal",
+)
 
 
 def digits_pool() -> Curves:
@@ -93,7 +103,16 @@ def _epochs(model: nn.Module, optimizer: Any, data: Any) -> Iterator[float]:
 
 def settings(found: Curves, scheduler: Any) -> Sweep:
     space = {"a": {"grid": [*range(len(found))]}}
-    return Sweep.model_validate({"metric": "m", "mode": "max", "search": "grid", "repeats": found.shape[1], "scheduler": scheduler, "space": space})
+    return Sweep.model_validate(
+        {
+            "metric": "m",
+            "mode": "max",
+            "search": "grid",
+            "repeats": found.shape[1],
+            "scheduler": scheduler,
+            "space": space,
+        }
+    )
 
 
 def race(found: Curves, at_once: int) -> tuple[int, int]:
@@ -119,10 +138,17 @@ def asha(found: Curves, grace_period: int, folder: RunFolder) -> tuple[int, int]
     """One trial after the other."""
     from orchestrator.sweeps.tune.schedulers import SequentialScheduler
 
-    scheduler, reached, steps = SequentialScheduler(settings(found, {"type": "asha", "grace_period": grace_period}), History(folder), {}), [], 0
+    scheduler, reached, steps = (
+        SequentialScheduler(settings(found, {"type": "asha", "grace_period": grace_period}), History(folder), {}),
+        [],
+        0,
+    )
     for number, curve in enumerate(found.reshape(-1, found.shape[2])):
         scheduler.begins(number)
-        made = next((made for made, value in enumerate(curve[:-1], 1) if scheduler.stops(number, {"m": value}, made)), len(curve))
+        made = next(
+            (made for made, value in enumerate(curve[:-1], 1) if scheduler.stops(number, {"m": value}, made)),
+            len(curve),
+        )
         scheduler.ended(number, {"m": curve[made - 1]}, made)
         reached.append(curve[:made].max())
         steps += made
@@ -155,9 +181,20 @@ def main(sweeps: int = 100) -> None:
         rows.append(row("digits", of_pool, sweeps, folder))
         for configurations, seeds in ((10, 5), (20, 5), (10, 3)):
             for kind in KINDS if (configurations, seeds) == (10, 5) else KINDS[:2]:
-                rows.append(row(kind, lambda random, c=configurations, s=seeds, kind=kind: curves(random, c, s, kind), sweeps, folder))
+                rows.append(
+                    row(
+                        kind,
+                        lambda random, c=configurations, s=seeds, kind=kind: curves(random, c, s, kind),
+                        sweeps,
+                        folder,
+                    )
+                )
     title = f"The winner of full training in so many of {sweeps} sweeps, for so many of its steps"
-    print_table(title, ("curves", "configurations x seeds x reports", "race", "race, 8 at a time", "asha", "asha, grace_period 5"), rows)
+    print_table(
+        title,
+        ("curves", "configurations x seeds x reports", "race", "race, 8 at a time", "asha", "asha, grace_period 5"),
+        rows,
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Faults put into real runs of two Ray Train workers: whether the rank that is slow is named, with its span.
 
-Both ranks train the digits; rank 1 sleeps 30 ms in every iteration, in one run as it loads, in one in its forward pass, in
-one in a hook, and in a last one nowhere. The claim: rank 1 and the span named, rank 0 never blamed, and in the last run
-nobody.
+Both ranks train the digits; rank 1 sleeps 30 ms in every iteration, in one run as it loads, in one in its forward pass,
+in one in a hook, and in a last one nowhere. The claim: rank 1 and the span named, rank 0 never blamed, and in the last
+run nobody.
 
     python -m benchmarks.real_faults [steps]
 """
@@ -115,7 +115,15 @@ def verdicts(where: str, steps: int) -> tuple[Any, ...]:
 def main(steps: int = 60) -> None:
     print_table(
         f"Two Ray Train workers, rank 1 {1000 * LATE_S:.0f} ms late in every of {steps} steps",
-        ("late in", "ms a step, ranks 0 and 1", "ms of it waiting, ranks 0 and 1", "ranks blamed", "said first", "ms lost", "right"),
+        (
+            "late in",
+            "ms a step, ranks 0 and 1",
+            "ms of it waiting, ranks 0 and 1",
+            "ranks blamed",
+            "said first",
+            "ms lost",
+            "right",
+        ),
         [verdicts(where, steps) for where in SPANS],
     )
 

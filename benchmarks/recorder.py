@@ -66,7 +66,12 @@ def building_only(folder: Path, turns: int, pause: Pause) -> None:
 
 
 def main(rounds: int = 100) -> None:
-    work = {"building the row only": building_only, "Hookyard": hookyard, "JSON Lines": json_lines, "TensorBoard": tensorboard}
+    work = {
+        "building the row only": building_only,
+        "Hookyard": hookyard,
+        "JSON Lines": json_lines,
+        "TensorBoard": tensorboard,
+    }
     with tempfile.TemporaryDirectory() as folder:
         seconds = take_turns(
             {
@@ -80,7 +85,9 @@ def main(rounds: int = 100) -> None:
         count = TENSORBOARD_ROWS if name == "TensorBoard" else ROWS
         each = [time / count * 1e6 for time in times]
         rows.append((name, f"{median(each):.1f}", f"{each[0]:.1f}", f"{each[-1]:.1f}", f"{rounds * count:,}"))
-    print_table("Recording a row of 20 columns", ["recorder", "us, median", "us, first turn", "us, last turn", "rows"], rows)
+    print_table(
+        "Recording a row of 20 columns", ["recorder", "us, median", "us, first turn", "us, last turn", "rows"], rows
+    )
 
 
 if __name__ == "__main__":

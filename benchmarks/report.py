@@ -1,9 +1,10 @@
-"""What the page of a large run takes: 1,024 ranks, 1,000 iterations each, 20 columns; and that of a sweep of 1,000 trials.
+"""What the page of a large run takes: 1,024 ranks, 1,000 iterations each, 20 columns; and that of a sweep of 1,000
+trials.
 
-The run is the one of `benchmarks.tables`. Each page is made by `hookyard report` in a process of its own, then opened in
-headless Chromium beside an empty page, in turns; opening ends with the second frame that is painted after loading. A run's
-verdicts, which are part of its page, are also made by themselves, from a table that is in memory. The claims: at most 5 MB,
-and open within 2 s; verdicts and page within 10 s.
+The run is the one of `benchmarks.tables`. Each page is made by `hookyard report` in a process of its own, then opened
+in headless Chromium beside an empty page, in turns; opening ends with the second frame that is painted after loading. A
+run's verdicts, which are part of its page, are also made by themselves, from a table that is in memory. The claims: at
+most 5 MB, and open within 2 s; verdicts and page within 10 s.
 
     python -m benchmarks.report [ranks [iterations [trials [rounds]]]]
 """

@@ -1,13 +1,15 @@
 """Eight decays of the averaged weights that ride on one training, beside one trial and beside eight that train.
 
-The claim: eight decays cost at most 2 times one trial where training is 10 times its validation. They ride in this process and on Ray; beside them
-the same sweep with `riders: false`, on Ray its trials one after the other on warm processes, and Ray Tune over Ray Train as Ray's guide has it.
-An epoch of the network is seconds, so that its training is most of a trial; of the digits', which are as `make demo` sweeps them but on one rank, it
-is hundredths of one, and each trial's checkpoints and folder cost as much.
+The claim: eight decays cost at most 2 times one trial where training is 10 times its validation. They ride in this
+process and on Ray; beside them the same sweep with `riders: false`, on Ray its trials one after the other on warm
+processes, and Ray Tune over Ray Train as Ray's guide has it. An epoch of the network is seconds, so that its training
+is most of a trial; of the digits', which are as `make demo` sweeps them but on one rank, it is hundredths of one, and
+each trial's checkpoints and folder cost as much.
 
-What counts is processor time: that of this process, and of all that Ray has started here (its daemons, workers, controllers of Train), those that have
-ended meanwhile among them; less what it all takes in as long a time in which nothing is asked of it. Starting Ray is not counted, starting a
-sweep's workers is. All have one thread; a trial is one rank, one at a time, and contestants take turns.
+What counts is processor time: that of this process, and of all that Ray has started here (its daemons, workers,
+controllers of Train), those that have ended meanwhile among them; less what it all takes in as long a time in which
+nothing is asked of it. Starting Ray is not counted, starting a sweep's workers is. All have one thread; a trial is one
+rank, one at a time, and contestants take turns.
 
     python -m benchmarks.riders [rounds in this process] [rounds on Ray]
 """
@@ -43,7 +45,14 @@ IDLE_S = 10
 
 def layers(settings: Mapping[str, Any]) -> Any:
     optimizer = {"type": "SGD", "lr": 0.05, "momentum": 0.9}
-    written = {"name": "layers", "task": "benchmarks.layers:Layers", "epochs": 1, "batch_size": 128, "optimizer": optimizer, "workers": {"count": 1}}
+    written = {
+        "name": "layers",
+        "task": "benchmarks.layers:Layers",
+        "epochs": 1,
+        "batch_size": 128,
+        "optimizer": optimizer,
+        "workers": {"count": 1},
+    }
     return experiment_from_dict({**written, "hooks": {"ema": {}}, "sweep": {**SWEEP, **settings}})
 
 
@@ -61,7 +70,9 @@ class Model(NamedTuple):
 
 
 MODELS = {
-    "training 10 times its validation": Model(layers, {"task": "benchmarks.layers:Layers", "batch_size": 128, "lr": 0.05}, 1),
+    "training 10 times its validation": Model(
+        layers, {"task": "benchmarks.layers:Layers", "batch_size": 128, "lr": 0.05}, 1
+    ),
     "the digits": Model(digits, {**DIGITS, "lr": 0.1}, 5),
 }
 
@@ -74,7 +85,8 @@ class Spent(NamedTuple):
 
 
 class Watch(Thread):
-    """Adds up the processor's time of this process and of all below it; of one that ends, what it had taken when it was last seen."""
+    """Adds up the processor's time of this process and of all below it; of one that ends, what it had taken when it was
+    last seen."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -116,7 +128,9 @@ class Watch(Thread):
 
 def sweep_in(folder: str, model: Model, decays: list[float], *, local: bool, **settings: Any) -> Sweep:
     with redirect_stderr(StringIO()):
-        done = sweep(model.experiment({"space": {"hooks.ema.decay": {"grid": decays}}, **settings}), folder, local=local)
+        done = sweep(
+            model.experiment({"space": {"hooks.ema.decay": {"grid": decays}}, **settings}), folder, local=local
+        )
     assert set(done.trials["status"]) == {"finished"}
     return done
 
@@ -173,7 +187,12 @@ def rows(took: Mapping[str, list[Spent]]) -> Iterator[tuple[str, ...]]:
     for name, spent in took.items():
         processor_s = [each.processor_s for each in spent]
         one = processor_s if name.endswith("one trial") else one
-        yield name, f"{median(processor_s):.2f}", f"{ratio(processor_s, one):.2f}", f"{median(each.wall_s for each in spent):.1f}"
+        yield (
+            name,
+            f"{median(processor_s):.2f}",
+            f"{ratio(processor_s, one):.2f}",
+            f"{median(each.wall_s for each in spent):.1f}",
+        )
 
 
 def main(rounds: int = 3, rounds_on_ray: int = 1) -> None:
@@ -187,7 +206,10 @@ def main(rounds: int = 3, rounds_on_ray: int = 1) -> None:
     watch.idle()
     for name, model in MODELS.items():
         took[name] |= in_turns(on_ray(model), rounds_on_ray, watch)
-        title = f"Eight decays: {name} (training to validation {shares[name]:.1f}; {rounds} rounds, {rounds_on_ray} on Ray, in turns)"
+        title = (
+            f"Eight decays: {name} (training to validation {shares[name]:.1f}; {rounds} rounds, {rounds_on_ray} on Ray,"
+            " in turns)"
+        )
         print_table(title, ("", "processor s, median", "to one trial", "wall s, median"), rows(took[name]))
     print(f"\nWithout work, and not counted: {watch.idle_s:.3f} processor s in each second of those on Ray.")
     ray.shutdown()

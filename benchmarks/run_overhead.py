@@ -1,4 +1,5 @@
-"""What `hookyard run` costs, on Ray Train and on a gang, beside a Ray Train script written by hand that trains the same and reports as often.
+"""What `hookyard run` costs, on Ray Train and on a gang, beside a Ray Train script written by hand that trains the same
+and reports as often.
 
 All are whole processes, from the shell's call to its end: Ray's start, two workers, five epochs on the digits with
 validation, averaged weights and a checkpoint each, and Ray's end. Calls alternate. Hookyard also records every rank's
@@ -46,7 +47,11 @@ def main(rounds: int = 3) -> None:
         (name, f"{median(times):.1f}", f"{min(times):.1f}", f"{max(times):.1f}", f"{ratio(times, base):.2f}")
         for name, times in seconds.items()
     ]
-    print_table(f"A run of two workers, whole process ({rounds} each, alternating)", ["", "s, median", "min", "max", "to by hand"], rows)
+    print_table(
+        f"A run of two workers, whole process ({rounds} each, alternating)",
+        ["", "s, median", "min", "max", "to by hand"],
+        rows,
+    )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 The claim: at most 0.5 s with one rank and 1 s with two. From the end of the first trial on the processes are warm: the
 time from then to the end of the last, less what the other trials train and validate, is shared out over them. It is the
-building of the model, a checkpoint after each of five epochs, tables, TensorBoard, and Ray Tune's way from one trial to the next.
-Beside it a class Trainable with actor reuse, written by hand.
+building of the model, a checkpoint after each of five epochs, tables, TensorBoard, and Ray Tune's way from one trial to
+the next. Beside it a class Trainable with actor reuse, written by hand.
 
     python -m benchmarks.sweep_cost [trials] [rounds]
 """
@@ -32,8 +32,24 @@ def main(trials: int = 10, rounds: int = 2) -> None:
         own = [mean(one.own_s[1:]) for one in took]
         beyond = [all_in_all - training for all_in_all, training in zip(each, own, strict=True)]
         first = median(one.seconds - (one.ends[-1] - one.ends[0]) for one in took)
-        rows.append((name, f"{median(each):.2f}", f"{median(own):.2f}", f"{median(beyond):.2f}", f"{max(beyond):.2f}", f"{first:.1f}"))
-    columns = ["sweep", "s, each further trial", "of it own training", "beyond it", "slowest round", "s, start, first trial and end"]
+        rows.append(
+            (
+                name,
+                f"{median(each):.2f}",
+                f"{median(own):.2f}",
+                f"{median(beyond):.2f}",
+                f"{max(beyond):.2f}",
+                f"{first:.1f}",
+            )
+        )
+    columns = [
+        "sweep",
+        "s, each further trial",
+        "of it own training",
+        "beyond it",
+        "slowest round",
+        "s, start, first trial and end",
+    ]
     print_table(f"One more trial, one at a time (sweeps of {trials}, {rounds} rounds, in turns)", columns, rows)
 
 

@@ -1,9 +1,9 @@
 """A sweep in one process that ends without a word at its writes to disk, one after the other, and is resumed each time.
 
-Two trials of a small task with batch norm, dropout and averaged weights, a checkpoint every three steps. The process ends
-as with SIGKILL (nothing is tidied up) before, within and after each file is written, renamed, deleted or added to. What has to
-hold after `resume`: the same trials with the same values, in every report the same numbers, bit by bit, and every row
-of the tables once. It needs no Ray; `benchmarks.sweep_kills` kills the processes of sweeps on Ray.
+Two trials of a small task with batch norm, dropout and averaged weights, a checkpoint every three steps. The process
+ends as with SIGKILL (nothing is tidied up) before, within and after each file is written, renamed, deleted or added to.
+What has to hold after `resume`: the same trials with the same values, in every report the same numbers, bit by bit, and
+every row of the tables once. It needs no Ray; `benchmarks.sweep_kills` kills the processes of sweeps on Ray.
 
     python -m benchmarks.sweep_crashes [every so many writes]
 
@@ -62,7 +62,12 @@ EXPERIMENT = {
     "epochs": 2,
     "batch_size": 8,
     "hooks": {"ema": {}, "console": None, "checkpoint": {"every": "3 steps", "keep": 1, "best": "val/accuracy"}},
-    "sweep": {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": {"optimizer.lr": {"grid": [0.1, 0.01]}}},
+    "sweep": {
+        "metric": "val/accuracy",
+        "mode": "max",
+        "search": "grid",
+        "space": {"optimizer.lr": {"grid": [0.1, 0.01]}},
+    },
 }
 
 
@@ -127,7 +132,9 @@ def told(found: Sweep) -> dict[str, Any]:
     return {
         "status": (found.status, found.trials["status"].tolist()),
         "values": [run.folder.metadata().values for run in found.runs],
-        "reports": [[{name: report[name] for name in KEPT} for report in run.metrics.to_dict("records")] for run in found.runs],
+        "reports": [
+            [{name: report[name] for name in KEPT} for report in run.metrics.to_dict("records")] for run in found.runs
+        ],
         "rows": (len(stats), int(stats.duplicated(KEY).sum())),
     }
 
@@ -154,9 +161,18 @@ def main(every: int = 1) -> int:
             where = crashed(writes, folder, f"sweep-{at}", at)
             outcome = resumed(folder / f"sweep-{at}", calm)
             outcomes.setdefault(_kind(where), Counter())[outcome] += 1
-    rows = [(kind, sum(found.values()), "; ".join(f"{outcome}: {count}" for outcome, count in found.items())) for kind, found in sorted(outcomes.items())]
-    print_table(f"A sweep that ends at its writes, every {every} of {total}", ["what was being written", "ends", "resumed, to undisturbed"], rows)
-    return 1 if any(outcome not in ("the same", "no sweep yet") for found in outcomes.values() for outcome in found) else 0
+    rows = [
+        (kind, sum(found.values()), "; ".join(f"{outcome}: {count}" for outcome, count in found.items()))
+        for kind, found in sorted(outcomes.items())
+    ]
+    print_table(
+        f"A sweep that ends at its writes, every {every} of {total}",
+        ["what was being written", "ends", "resumed, to undisturbed"],
+        rows,
+    )
+    return (
+        1 if any(outcome not in ("the same", "no sweep yet") for found in outcomes.values() for outcome in found) else 0
+    )
 
 
 def _kind(where: str) -> str:

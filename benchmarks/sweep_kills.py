@@ -1,10 +1,10 @@
 """Sweeps killed with SIGKILL at fourteen moments, resumed, and compared with sweeps that nothing disturbed.
 
 Four trials on the digits, of one rank or of two, checkpointed every five steps. A moment is an event: a hook in a trial
-reaches it, or a file says that it is there. The driver's death takes Ray with it, and `hookyard resume` goes on; where a
-trial's process or another rank is killed, the sweep has to go on by itself. What has to hold: the same trials with the
-same values, in every report the same numbers and at the end the same weights, bit by bit; every row of the tables once;
-and what had finished is left as it was.
+reaches it, or a file says that it is there. The driver's death takes Ray with it, and `hookyard resume` goes on; where
+a trial's process or another rank is killed, the sweep has to go on by itself. What has to hold: the same trials with
+the same values, in every report the same numbers and at the end the same weights, bit by bit; every row of the tables
+once; and what had finished is left as it was.
 
     python -m benchmarks.sweep_kills [number of a moment ...]
 
@@ -120,7 +120,8 @@ class Moment:
     kills: tuple[dict[str, Any], ...] = ()
     """What the hook is told, for each life of the sweep."""
     ended: int | None = None
-    """Where no hook can be: the kill comes when this trial says that it has finished, or with -1 when the sweep has begun."""
+    """Where no hook can be: the kill comes when this trial says that it has finished, or with -1 when the sweep has
+    begun."""
     whom: str = "driver"
 
 
@@ -171,7 +172,10 @@ class Outcome:
 
 
 def write_study(folder: Path, moment: Moment) -> Path:
-    kills = {f"kill_{life}": {"type": "benchmarks.sweep_kills:Kill", "mark": str(folder / f"killed-{life}"), **kill} for life, kill in enumerate(moment.kills)}
+    kills = {
+        f"kill_{life}": {"type": "benchmarks.sweep_kills:Kill", "mark": str(folder / f"killed-{life}"), **kill}
+        for life, kill in enumerate(moment.kills)
+    }
     study = {
         "base": str(Path("experiments/digits.yaml").absolute()),
         "name": "study",
@@ -207,7 +211,9 @@ def carried_out(folder: Path, moment: Moment) -> Outcome:
         if ended == 0:
             return Outcome(open_sweep(path), lives, perf_counter() - started, finished_then)
         if ended != -signal.SIGKILL or lives == LIVES:
-            raise RuntimeError(f"{moment.name}: life {lives} ended with {ended}:\n{(folder / 'log.txt').read_text()[-4000:]}")
+            raise RuntimeError(
+                f"{moment.name}: life {lives} ended with {ended}:\n{(folder / 'log.txt').read_text()[-4000:]}"
+            )
         finished_then |= finished(path)
         command = ["resume", str(path)]
 
@@ -220,7 +226,9 @@ def hookyard(folder: Path, command: list[str], path: Path, moment: Moment | None
             file = path / ("run.json" if moment.ended < 0 else f"trials/trial-{moment.ended:04d}/run.json")
             while (about := said(file)) is None or (moment.ended >= 0 and about["status"] != "finished"):
                 if process.poll() is not None:
-                    raise RuntimeError(f"{moment.name}: it never came to that:\n{(folder / 'log.txt').read_text()[-4000:]}")
+                    raise RuntimeError(
+                        f"{moment.name}: it never came to that:\n{(folder / 'log.txt').read_text()[-4000:]}"
+                    )
                 sleep(0.001)
             os.kill(process.pid if moment.whom == "driver" else about["pid"], signal.SIGKILL)
         return process.wait()
@@ -247,11 +255,20 @@ def differences(found: Outcome, undisturbed: Outcome, ranks: int) -> list[str]:
         wrong.append(f"the sweep is {mine.status}, its trials {mine.trials['status'].tolist()}")
     if chosen(mine) != chosen(theirs):
         wrong.append("the trials' values differ")
-    wrong += [f"the reports of {name} differ" for name, reports in reported(mine).items() if reports != reported(theirs).get(name)]
-    wrong += [f"the weights of {name} differ" for name, hashes in weights(mine).items() if hashes != weights(theirs).get(name)]
+    wrong += [
+        f"the reports of {name} differ"
+        for name, reports in reported(mine).items()
+        if reports != reported(theirs).get(name)
+    ]
+    wrong += [
+        f"the weights of {name} differ" for name, hashes in weights(mine).items() if hashes != weights(theirs).get(name)
+    ]
     rows = mine.stats
     if rows.duplicated(KEY).any() or len(rows) != len(theirs.stats):
-        wrong.append(f"{len(rows)} rows, {int(rows.duplicated(KEY).sum())} of them twice, where there should be {len(theirs.stats)}")
+        wrong.append(
+            f"{len(rows)} rows, {int(rows.duplicated(KEY).sum())} of them twice, where there should be"
+            f" {len(theirs.stats)}"
+        )
     for trial, text in found.finished_then.items():
         if Path(mine.path, "trials", trial, "run.json").read_text() != text:
             wrong.append(f"{trial} had finished and was touched")
@@ -270,13 +287,19 @@ def chosen(sweep: Sweep) -> dict[str, Any]:
 def reported(sweep: Sweep) -> dict[str, list[dict[str, Any]]]:
     """Every trial's reports that count, without what measures time and memory."""
     kept = ("epoch", "step", "iteration", "samples", "train/loss", "train/accuracy", "val/loss", "val/accuracy")
-    return {run.name: [{name: report[name] for name in kept} for report in run.metrics.to_dict("records")] for run in sweep.runs}
+    return {
+        run.name: [{name: report[name] for name in kept} for report in run.metrics.to_dict("records")]
+        for run in sweep.runs
+    }
 
 
 def weights(sweep: Sweep) -> dict[str, dict[str, str]]:
     """The hashes of the files of each trial's last checkpoint that hold weights, averages and the optimizer's state."""
     manifests = {run.name: json.loads(Path(run.checkpoint("last"), "manifest.json").read_text()) for run in sweep.runs}
-    return {name: {file: manifest["files"][file]["sha256"] for file in ("model.pt", "ema.pt", "optimizer.pt")} for name, manifest in manifests.items()}
+    return {
+        name: {file: manifest["files"][file]["sha256"] for file in ("model.pt", "ema.pt", "optimizer.pt")}
+        for name, manifest in manifests.items()
+    }
 
 
 def main(*numbers: int) -> int:
@@ -295,9 +318,23 @@ def main(*numbers: int) -> int:
             wrong = differences(found, calm[moment.ranks], moment.ranks)
             failures += bool(wrong)
             again = sum(found.trained().values()) - TRIALS * STEPS[moment.ranks]
-            rows.append((f"{number}. {moment.name}", len(found.finished_then), found.lives, again, "; ".join(wrong) or "the same"))
+            rows.append(
+                (
+                    f"{number}. {moment.name}",
+                    len(found.finished_then),
+                    found.lives,
+                    again,
+                    "; ".join(wrong) or "the same",
+                )
+            )
             print(f"{number}. {moment.name}: {rows[-1][-1]} ({found.seconds:.0f} s)", file=sys.stderr, flush=True)
-    columns = ["killed", "finished by then", "lives of the driver", f"steps made again, of {TRIALS * STEPS[1]} or {TRIALS * STEPS[2]}", "to undisturbed"]
+    columns = [
+        "killed",
+        "finished by then",
+        "lives of the driver",
+        f"steps made again, of {TRIALS * STEPS[1]} or {TRIALS * STEPS[2]}",
+        "to undisturbed",
+    ]
     print_table("Sweeps killed with SIGKILL and resumed", columns, rows)
     return 1 if failures else 0
 

@@ -1,8 +1,8 @@
 """What the driver of a long sweep holds: a thousand trials of a task that trains nothing worth the name.
 
 Every trial is one step, validated and reported once, and checkpointed as any trial is, two at a time. Memory is read
-whenever another tenth of the trials has been begun. The claim: a trial leaves nothing in the driver beyond what its row in the table of
-trials takes, and takes as long among a thousand as at first.
+whenever another tenth of the trials has been begun. The claim: a trial leaves nothing in the driver beyond what its row
+in the table of trials takes, and takes as long among a thousand as at first.
 
     python -m benchmarks.sweep_memory [trials]
 """
@@ -79,7 +79,14 @@ def swept(folder: Path, trials: int) -> tuple[Sweep, list[tuple[int, float, int]
         "task": "benchmarks.sweep_memory:Trivial",
         "epochs": 1,
         "batch_size": 8,
-        "sweep": {"metric": "val/loss", "mode": "min", "search": "random", "trials": trials, "max_concurrent": 2, "space": {"optimizer.lr": {"loguniform": [0.01, 1]}}},
+        "sweep": {
+            "metric": "val/loss",
+            "mode": "min",
+            "search": "random",
+            "trials": trials,
+            "max_concurrent": 2,
+            "space": {"optimizer.lr": {"loguniform": [0.01, 1]}},
+        },
     }
     watch = Watch(folder / "many/trials", trials)
     watch.start()
@@ -97,11 +104,21 @@ def main(trials: int = 1000) -> None:
     rows = []
     for (begun, seconds, rss), (earlier, before_s, before) in zip(read[1:], read, strict=False):
         more = begun - earlier
-        rows.append((f"{begun:,}", f"{rss / 2**20:.0f}", f"{(rss - before) / more / 1024:.1f}", f"{(seconds - before_s) / more:.2f}"))
+        rows.append(
+            (
+                f"{begun:,}",
+                f"{rss / 2**20:.0f}",
+                f"{(rss - before) / more / 1024:.1f}",
+                f"{(seconds - before_s) / more:.2f}",
+            )
+        )
     columns = ["trials begun", "MiB of the driver", "KiB more, each trial", "s, each trial"]
     print_table(f"The driver of {trials:,} trivial trials", columns, rows)
     (first, _, least), (last, _, most) = read[1], read[-1]
-    print(f"\nFrom {first:,} trials on {(most - least) / (last - first) / 1024:.1f} KiB each; a row of the table of trials is {row / 1024:.1f} KiB.")
+    print(
+        f"\nFrom {first:,} trials on {(most - least) / (last - first) / 1024:.1f} KiB each; a row of the table of"
+        f" trials is {row / 1024:.1f} KiB."
+    )
 
 
 if __name__ == "__main__":

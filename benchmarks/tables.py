@@ -74,12 +74,17 @@ def write(folder: RunFolder, ranks: int, iterations: int, flush: int) -> None:
     folder.storage.write("stats/attempt=0/attempt.json", json.dumps({"attempt": 0, "position": None}))
     for rank in range(ranks):
         rows = rows_of(rank, iterations)
-        with folder.storage.open_stream(f"stats/attempt=0/rank={rank}/rows-00000.arrow") as file, pa.ipc.new_stream(file, rows.schema) as stream:
+        with (
+            folder.storage.open_stream(f"stats/attempt=0/rank={rank}/rows-00000.arrow") as file,
+            pa.ipc.new_stream(file, rows.schema) as stream,
+        ):
             stream.write_table(rows, max_chunksize=flush)
 
 
 def measure(path: str, call: str) -> tuple[float, float, float, float, int]:
-    done = subprocess.run([sys.executable, "-c", READ.replace("CALL", call), path], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", READ.replace("CALL", call), path], capture_output=True, text=True, check=True
+    )
     seconds, work, memory, size, rows = done.stdout.split()
     return float(seconds), float(work), float(memory), float(size), int(rows)
 

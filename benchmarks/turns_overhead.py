@@ -1,7 +1,7 @@
 """What an iteration of two turns costs beside a raw PyTorch loop: a GAN of two perceptrons.
 
-Both draw the digits of loop_overhead in batches of 32, each network with an SGD of its own. A turn of the benchmark is one epoch. The claim: with the
-default hooks an iteration takes at most 1.05 times the raw one.
+Both draw the digits of loop_overhead in batches of 32, each network with an SGD of its own. A turn of the benchmark is
+one epoch. The claim: with the default hooks an iteration takes at most 1.05 times the raw one.
 
     python -m benchmarks.turns_overhead [rounds]
 """

@@ -1,9 +1,10 @@
-"""A whole sweep of eight small two-rank trials, beside Ray Tune over Ray Train as Ray's guide has it, training the same.
+"""A whole sweep of eight small two-rank trials, beside Ray Tune over Ray Train as Ray's guide has it, training the
+same.
 
-The claim: at least 10 times less wall time. Ray is started once, before the clock runs, with three CPUs: a trial by hand
-takes one for the function that starts the Train job and two for its workers, so that all run one trial at a time. Ray
-Train looks for reports every 2 s where nothing is said, and each report waits for that; the second by hand has it look
-every 0.1 s, as Hookyard does.
+The claim: at least 10 times less wall time. Ray is started once, before the clock runs, with three CPUs: a trial by
+hand takes one for the function that starts the Train job and two for its workers, so that all run one trial at a time.
+Ray Train looks for reports every 2 s where nothing is said, and each report waits for that; the second by hand has it
+look every 0.1 s, as Hookyard does.
 
     python -m benchmarks.two_rank_trials [trials] [rounds]
 """

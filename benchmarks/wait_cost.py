@@ -1,8 +1,8 @@
 """What measuring the wait for other ranks adds to an iteration under `DistributedDataParallel`.
 
 Two contestants take turns in one process: the same perceptron on the same batch under DDP, with and without the mark at
-the end of the rank's own backward pass. Its process group has this one rank, so that no other rank's time is measured; what
-the mark costs does not depend on their number. The claim: 10 microseconds an iteration at most.
+the end of the rank's own backward pass. Its process group has this one rank, so that no other rank's time is measured;
+what the mark costs does not depend on their number. The claim: 10 microseconds an iteration at most.
 
     python -m benchmarks.wait_cost [rounds] [iterations of a round]
 """
@@ -59,7 +59,11 @@ def main(rounds: int = 40, iterations: int = 200) -> None:
         )
         for name, times in seconds.items()
     ]
-    print_table(f"The wait measured ({rounds} rounds of {iterations} iterations, in turns)", ["loop", "us", "us more", "ratio"], rows)
+    print_table(
+        f"The wait measured ({rounds} rounds of {iterations} iterations, in turns)",
+        ["loop", "us", "us more", "ratio"],
+        rows,
+    )
 
 
 if __name__ == "__main__":

@@ -39,7 +39,9 @@ def measure(place: Path, ranks: int, iterations: int) -> tuple[float, float, flo
     """Seconds of the first look, of the quickest of the looks after it, and of reading the whole table."""
     experiment = Experiment(name="large", task="none:None", steps=iterations + NEW_ROWS * LOOKS)
     folder = RunFolder.create(place, "large", to_yaml(experiment))
-    folder.storage.write("stats/attempt=0/attempt.json", json.dumps({"attempt": 0, "checkpoint": None, "position": None}))
+    folder.storage.write(
+        "stats/attempt=0/attempt.json", json.dumps({"attempt": 0, "checkpoint": None, "position": None})
+    )
     files, streams, tables = [], [], []
     for rank in range(ranks):
         rows = rows_of(rank, iterations + NEW_ROWS * LOOKS)

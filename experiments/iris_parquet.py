@@ -47,7 +47,8 @@ class IrisParquet(Task):
     """Tells the species of a flower."""
 
     folder: str = ""
-    """Where `train.parquet` and `val.parquet` are, for all nodes alike, or a URL; by default they are written on each node."""
+    """Where `train.parquet` and `val.parquet` are, for all nodes alike, or a URL; by default they are written on each
+    node."""
     hidden: int = 16
     """Units of the hidden layer."""
 

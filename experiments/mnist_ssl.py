@@ -1,4 +1,5 @@
-"""MNIST without labels: features learned by MoCo, BYOL and DINO, and what the tasks of other methods share with them."""
+"""MNIST without labels: features learned by MoCo, BYOL and DINO, and what the tasks of other methods share with
+them."""
 
 from __future__ import annotations
 
@@ -83,7 +84,9 @@ def backbone(width: int) -> nn.Sequential:
 
 def head(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     """Two linear layers with batch norm between them."""
-    return nn.Sequential(nn.Linear(inputs, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+    return nn.Sequential(
+        nn.Linear(inputs, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, outputs)
+    )
 
 
 class DINOHead(nn.Module):
@@ -102,8 +105,8 @@ class DINOHead(nn.Module):
 class ViewsNetwork(nn.Module):
     """An encoder (`encoder.backbone` and `encoder.head`), and a predictor where the method has one.
 
-    Takes a list of views, (B, 1, H, W) each, and gives a list of outputs (B, D); each view has its own batch statistics.
-    All views go through in one call, as DistributedDataParallel needs it.
+    Takes a list of views, (B, 1, H, W) each, and gives a list of outputs (B, D); each view has its own batch
+    statistics. All views go through in one call, as DistributedDataParallel needs it.
     """
 
     def __init__(self, backbone: nn.Module, head: nn.Module, predictor: nn.Module | None = None) -> None:
@@ -187,7 +190,9 @@ class MnistBYOL(MnistViews):
     def model(self) -> nn.Module:
         """An encoder of views and a predictor."""
         hidden = 16 * self.width
-        return ViewsNetwork(backbone(self.width), head(hidden, hidden, self.embedding), head(self.embedding, hidden, self.embedding))
+        return ViewsNetwork(
+            backbone(self.width), head(hidden, hidden, self.embedding), head(self.embedding, hidden, self.embedding)
+        )
 
     def loss(self, output: BYOLOutput, batch: Any) -> Tensor:
         """Of both views."""

@@ -12,7 +12,8 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class RandomView:
-    """Cuts a rotated, stretched square out of each image, blurs some and adds noise: (B, 1, H, W) to (B, 1, size, size).
+    """Cuts a rotated, stretched square out of each image, blurs some and adds noise: (B, 1, H, W) to (B, 1, size,
+    size).
 
     Every image has its own draw, from torch's global generator. What lies outside an image is black.
     """
@@ -33,7 +34,9 @@ class RandomView:
     """Share of the views that are blurred, by the mean of 3x3 pixels."""
 
     def __call__(self, images: Tensor) -> Tensor:
-        grid = functional.affine_grid(self._maps(len(images)), [len(images), 1, self.size, self.size], align_corners=False)
+        grid = functional.affine_grid(
+            self._maps(len(images)), [len(images), 1, self.size, self.size], align_corners=False
+        )
         views = functional.grid_sample(images, grid, align_corners=False)
         blurred = functional.avg_pool2d(views, 3, stride=1, padding=1)
         views = torch.where(torch.rand(len(views), 1, 1, 1) < self.blur, blurred, views)

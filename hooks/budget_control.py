@@ -1,4 +1,5 @@
-"""The pace of a hook with a budget, chosen by what its looks cost: a look is a call of the hook at that pace, within an iteration."""
+"""The pace of a hook with a budget, chosen by what its looks cost: a look is a call of the hook at that pace, within an
+iteration."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ ASSUMED_S = 0.005
 AIM = 0.9
 """The part of its budget that a hook is to take, as what it costs varies."""
 MARGIN = 1.1
-"""A faster pace has to be enough for so many times what is wanted, so that paces do not swing between two powers of two."""
+"""A faster pace has to be enough for so many times what is wanted, so that paces do not swing between two powers of
+two."""
 SETTLE_EVERY_S = 0.1
 """A single rank settles its paces this often; several do as they ask each other whether to stop."""
 LEAST_TIMED = 8
@@ -36,16 +38,22 @@ _ONCE_A_RUN = ("on_load", "on_start", "on_end", "on_exception")
 
 
 def steered_paces(hook: Hook) -> dict[str, Rhythm | int]:
-    """The paces that a budget can take the place of, by field: those of events within an iteration, in steps or iterations, that are on."""
+    """The paces that a budget can take the place of, by field: those of events within an iteration, in steps or
+    iterations, that are on."""
     declared = {field.name for field in fields(hook)}  # type: ignore[arg-type]  # hooks are dataclasses
     paces = {field: getattr(hook, field) for field in _paced_fields(type(hook), hook) if field in declared}
     return {field: pace for field, pace in paces.items() if _is_on(pace)}
 
 
 def replaced_fields(cls: type[Hook]) -> set[str]:
-    """The fields that cannot be said beside a budget: paces that are on by default. What is off otherwise is switched on by saying it."""
+    """The fields that cannot be said beside a budget: paces that are on by default. What is off otherwise is switched
+    on by saying it."""
     declared = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]  # hooks are dataclasses
-    return {name for name in _paced_fields(cls) if name in declared and declared[name].default is not MISSING and _is_on(declared[name].default)}
+    return {
+        name
+        for name in _paced_fields(cls)
+        if name in declared and declared[name].default is not MISSING and _is_on(declared[name].default)
+    }
 
 
 def _paced_fields(cls: type[Hook], hook: Hook | None = None) -> Collection[str]:
@@ -63,22 +71,25 @@ class Unit(NamedTuple):
     ended: Any
     trains: bool
     looks: Sequence[tuple[Steering, int, float, float]]
-    """Who looked, how often, and the seconds in the ledger since the look before: within iterations, and beside them."""
+    """Who looked, how often, and the seconds in the ledger since the look before: within iterations, and beside
+    them."""
 
 
 class Budgets:
-    """The paces of a plan's hooks with a budget, each measured where it runs and settled by the rank where it is dearest. Worker process.
+    """The paces of a plan's hooks with a budget, each measured where it runs and settled by the rank where it is
+    dearest. Worker process.
 
-    An iteration only notes the time; everything else is reckoned when paces are settled. What a look costs is what the ledger has of the hook
-    since the look before, at every event, and by how much longer a step with a look is than those without, beside the hook's own calls: what its
-    module hooks do in the forward pass, say. With `mark`, which gives a moment of a device's time line, steps are compared in the device's time.
-    Nothing waits for it.
+    An iteration only notes the time; everything else is reckoned when paces are settled. What a look costs is what the
+    ledger has of the hook since the look before, at every event, and by how much longer a step with a look is than
+    those without, beside the hook's own calls: what its module hooks do in the forward pass, say. With `mark`, which
+    gives a moment of a device's time line, steps are compared in the device's time. Nothing waits for it.
     """
 
     def __init__(self, hooks: Mapping[str, Hook], mark: Callable[[], Any] | None = None) -> None:
         self._now = mark or perf_counter
         having = {name: hook for name, hook in hooks.items() if isinstance(hook.budget, Budget)}
-        # With places of their own modulo this, hooks never look in the same step, and there are steps in which none looks.
+        # With places of their own modulo this, hooks never look in the same step, and there are steps in which none
+        # looks.
         apart = _power(len(having) + 1)
         self.all = {name: Steering(name, hook, place, apart) for place, (name, hook) in enumerate(having.items())}
         self._units: deque[Unit] = deque(maxlen=_KEPT)
@@ -89,7 +100,13 @@ class Budgets:
     def watch(self, calls: Mapping[str, Sequence[Call]]) -> None:
         """Takes the calls of the hooks that run on this rank."""
         for one in self.all.values():
-            own = [call for event, some in calls.items() if event not in _ONCE_A_RUN for call in some if call.name == one.name]
+            own = [
+                call
+                for event, some in calls.items()
+                if event not in _ONCE_A_RUN
+                for call in some
+                if call.name == one.name
+            ]
             one.within = [call for call in own if call.event in WITHIN_ITERATION]
             one.beside = [call for call in own if call.event not in WITHIN_ITERATION]
             one.looking = [call for call in own if call.pace is one.fastest]
@@ -121,11 +138,16 @@ class Budgets:
         self._units.append(Unit(self._now(), trains, looked))
 
     def wanted(self) -> list[float]:
-        """The paces that this rank needs, two for each hook: in training, and in val and test; 0 where it has nothing to say."""
+        """The paces that this rank needs, two for each hook: in training, and in val and test; 0 where it has nothing
+        to say."""
         self._reckon()
         self._settled_at = perf_counter()
         step_s = {trains: median(idle) if len(idle) >= LEAST_TIMED else 0.0 for trains, idle in self._idle.items()}
-        return [one.wanted(trains, step_s[trains], self._accumulate) for one in self.all.values() for trains in (True, False)]
+        return [
+            one.wanted(trains, step_s[trains], self._accumulate)
+            for one in self.all.values()
+            for trains in (True, False)
+        ]
 
     def settle(self, wanted: Sequence[float]) -> None:
         """Takes the paces that the ranks have agreed on, the largest of what each wanted."""
@@ -168,7 +190,10 @@ class Steering:
         self.name, self._hook, self._share, self._apart = name, hook, hook.budget.share, apart
         paces = steered_paces(hook)
         least = min(map(_count, paces.values()))
-        self.paces = {field: SteeredPace(isinstance(pace, Rhythm), place, _power(_count(pace) / least)) for field, pace in paces.items()}
+        self.paces = {
+            field: SteeredPace(isinstance(pace, Rhythm), place, _power(_count(pace) / least))
+            for field, pace in paces.items()
+        }
         self.fastest = min(self.paces.values(), key=lambda pace: pace.times)
         self._most = min(_most(hook, field) // pace.times for field, pace in self.paces.items())
         self.every = {True: 0, False: 0}
@@ -178,7 +203,8 @@ class Steering:
         self.looking: list[Call] = []
         self._calls, self._spent = 0, (0.0, 0.0)
         self._costs_s: deque[float] = deque(maxlen=max(_SEEN, *(pace.times for pace in self.paces.values())))
-        """Of the last looks, as many as its slowest pace takes to come again: what one has cost is paid for by the time that these take."""
+        """Of the last looks, as many as its slowest pace takes to come again: what one has cost is paid for by the time
+        that these take."""
         self._longer_s: deque[float] = deque(maxlen=_SEEN)
 
     def looked(self) -> bool:
@@ -199,13 +225,16 @@ class Steering:
             self._longer_s.append(longer_s / looks)
 
     def wanted(self, trains: bool, step_s: float, accumulate: int) -> float:
-        """The pace at which it takes its share, given what a step, or an iteration of val and test, takes without it."""
+        """The pace at which it takes its share, given what a step, or an iteration of val and test, takes without
+        it."""
         is_timed = self.looking and step_s > 0 and (trains or not self.fastest.in_steps)
         if not is_timed:
             return 0.0
         if not self._costs_s and self.every[trains]:
             return float(self.every[trains])
-        cost_s = fmean(self._costs_s) + max(0.0, median(self._longer_s or (0.0,))) if self._costs_s else step_s + ASSUMED_S
+        cost_s = (
+            fmean(self._costs_s) + max(0.0, median(self._longer_s or (0.0,))) if self._costs_s else step_s + ASSUMED_S
+        )
         counted_s = step_s / accumulate if trains and not self.fastest.in_steps else step_s
         return max(cost_s / (AIM * self._share * counted_s), 1.0)
 
@@ -240,4 +269,7 @@ def _power(number: float) -> int:
 def _most(hook: Hook, field: str) -> int:
     """The largest power of two that a field may hold."""
     limits = get_args(get_type_hints(type(hook), include_extras=True)[field])[1:]
-    return min((1 << int(limit.le).bit_length() - 1 for limit in limits if getattr(limit, "le", None) is not None), default=1 << 30)
+    return min(
+        (1 << int(limit.le).bit_length() - 1 for limit in limits if getattr(limit, "le", None) is not None),
+        default=1 << 30,
+    )

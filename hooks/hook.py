@@ -76,16 +76,17 @@ class Hook:
     """Fields that may change while the run goes on, because the hook reads them anew each time it uses them."""
 
     waits_for_device: ClassVar[frozenset[str]] = frozenset()
-    """Events of an iteration in which the hook reads what the device has computed, so that training waits for it each time.
-    An event with a pace (`paced_by`) may do so without saying it."""
+    """Events of an iteration in which the hook reads what the device has computed, so that training waits for it each
+    time. An event with a pace (`paced_by`) may do so without saying it."""
 
     observes: ClassVar[bool] = False
-    """True when training is the same, bit for bit, without the hook: weights, optimizer, random numbers and the rows of training. It may
-    validate, save, and ask for the run to end between two phases. Trials that differ in such hooks alone can share one training."""
+    """True when training is the same, bit for bit, without the hook: weights, optimizer, random numbers and the rows of
+    training. It may validate, save, and ask for the run to end between two phases. Trials that differ in such hooks
+    alone can share one training."""
 
     pace_trains: ClassVar[bool] = False
-    """True when what the hook does at its pace (`paced_by`) changes training, so that it can have no budget: what is trained must not depend
-    on how long something took."""
+    """True when what the hook does at its pace (`paced_by`) changes training, so that it can have no budget: what is
+    trained must not depend on how long something took."""
 
     best_effort: ClassVar[bool] = False
     """True when a failure of the hook is logged and must not end the run (trackers)."""
@@ -94,24 +95,36 @@ class Hook:
     """True when the hook puts a record under its own name into each checkpoint, which can then be published."""
 
     evaluates: ClassVar[bool] = True
-    """False when the hook has no part in the evaluation of a stored checkpoint: where it keeps checkpoints, ends the training, or writes
-    to a run elsewhere."""
+    """False when the hook has no part in the evaluation of a stored checkpoint: where it keeps checkpoints, ends the
+    training, or writes to a run elsewhere."""
 
     no_turns: ClassVar[str] = ""
     """Why the hook cannot be where several optimizers take turns; empty where it can."""
 
     def __init_subclass__(cls) -> None:
-        """Refuses a method that looks like an event but is none, such as `on_stepp`, and a field that would hide an event."""
+        """Refuses a method that looks like an event but is none, such as `on_stepp`, and a field that would hide an
+        event."""
         super().__init_subclass__()
-        unknown = [name for name, value in vars(cls).items() if name.startswith("on_") and name not in EVENTS and isroutine(value)]
+        unknown = [
+            name
+            for name, value in vars(cls).items()
+            if name.startswith("on_") and name not in EVENTS and isroutine(value)
+        ]
         if unknown:
-            raise TypeError(f"{cls.__name__} defines {', '.join(unknown)}, which is no event; events: {', '.join(EVENTS)}")
+            raise TypeError(
+                f"{cls.__name__} defines {', '.join(unknown)}, which is no event; events: {', '.join(EVENTS)}"
+            )
         hidden = [name for name in get_annotations(cls) if name in EVENTS]
         if hidden:
-            raise TypeError(f"{cls.__name__} has a field {hidden[0]}, which is the name of an event; call the field otherwise")
+            raise TypeError(
+                f"{cls.__name__} has a field {hidden[0]}, which is the name of an event; call the field otherwise"
+            )
         paced = [name for name in vars(cls) if hasattr(vars(cls)[name], "paced_by") and name not in WITHIN_ITERATION]
         if paced:
-            raise TypeError(f"{cls.__name__}.{paced[0]} has a pace, which only events of an iteration can: {', '.join(WITHIN_ITERATION)}")
+            raise TypeError(
+                f"{cls.__name__}.{paced[0]} has a pace, which only events of an iteration can:"
+                f" {', '.join(WITHIN_ITERATION)}"
+            )
         if cls.collective and cls.ranks is not Ranks.ALL:
             raise TypeError(f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}")
 
@@ -124,7 +137,8 @@ class Hook:
         """The run begins: model, optimizer and data are there."""
 
     def on_phase_start(self, state: State) -> None:
-        """A phase of train, val or test begins (`state.phase`, such as `val` or `val/noisy`); fires again when a phase is resumed in its middle."""
+        """A phase of train, val or test begins (`state.phase`, such as `val` or `val/noisy`); fires again when a phase
+        is resumed in its middle."""
 
     def on_iteration_start(self, state: State) -> None:
         """Before the batch is fetched."""
@@ -133,8 +147,8 @@ class Hook:
         """`state.batch` is on the device."""
 
     def on_forward(self, state: State) -> None:
-        """`state.output` is there. Where optimizers take turns, this and what follows to `on_update` fire in each turn (`state.turn`), in
-        training without an output, which is the task's own."""
+        """`state.output` is there. Where optimizers take turns, this and what follows to `on_update` fire in each turn
+        (`state.turn`), in training without an output, which is the task's own."""
 
     def on_loss(self, state: State) -> None:
         """`state.loss` is there; in `train` what it holds after this event is what is differentiated."""
@@ -158,7 +172,8 @@ class Hook:
         """A checkpoint is about to be written, on every rank; what is put into it is saved (by the master)."""
 
     def on_saved(self, state: State, path: str) -> None:
-        """The checkpoint at `path` is written and verified; where that is done in the background, training may have gone on since `on_save`."""
+        """The checkpoint at `path` is written and verified; where that is done in the background, training may have
+        gone on since `on_save`."""
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         """Just before `metrics` are handed up to whoever drives the loop."""
@@ -188,13 +203,14 @@ class Hook:
         return ""
 
     def needs_hooked_loop(self) -> str:
-        """Why this hook cannot be where a task trains by itself (`Task.train`); empty where it can. Of an iteration's events such a loop
-        fires `on_step` alone, with the row."""
+        """Why this hook cannot be where a task trains by itself (`Task.train`); empty where it can. Of an iteration's
+        events such a loop fires `on_step` alone, with the row."""
         missed = [event for event in WITHIN_ITERATION if event != "on_step" and self.handles(event)]
         return f"it acts in {', '.join(missed)}, which the hooked loop alone fires" if missed else ""
 
     def misfit(self, hooks: Mapping[str, Hook]) -> str:
-        """Why this hook cannot be beside the others of its experiment, by name, itself among them; empty where it can."""
+        """Why this hook cannot be beside the others of its experiment, by name, itself among them; empty where it
+        can."""
         return ""
 
     def handles(self, event: str) -> bool:
@@ -202,7 +218,8 @@ class Hook:
         return getattr(type(self), event) is not getattr(Hook, event)
 
     def pace(self, event: str) -> Rhythm | int | None:
-        """How often the hook asked for an event with `paced_by`: a rhythm, or a number of iterations; None is always."""
+        """How often the hook asked for an event with `paced_by`: a rhythm, or a number of iterations; None is
+        always."""
         field = getattr(getattr(type(self), event), "paced_by", None)
         return None if field is None else getattr(self, field)
 

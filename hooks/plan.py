@@ -49,11 +49,14 @@ class Plan:
     Runs in the worker; the driver makes one too, to print it. Raises nothing by itself: a failing hook raises
     HookError out of `fire`, except in `on_exception` and for best-effort hooks, whose failures are logged.
 
-    A call costs the host's time. With `mark`, which gives a moment of a device's time line, a call that is dear to the host costs what lies
-    between two of these: one that waits for work given before is charged none of it, and one that gives the device work is charged that.
+    A call costs the host's time. With `mark`, which gives a moment of a device's time line, a call that is dear to the
+    host costs what lies between two of these: one that waits for work given before is charged none of it, and one that
+    gives the device work is charged that.
     """
 
-    def __init__(self, hooks: Mapping[str, Hook], rank: int = 0, local_rank: int = 0, mark: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self, hooks: Mapping[str, Hook], rank: int = 0, local_rank: int = 0, mark: Callable[[], Any] | None = None
+    ) -> None:
         self.rank, self._mark = rank, mark
         self.hooks: dict[str, Hook] = {}
         self.calls: dict[str, tuple[Call, ...]] = {}
@@ -81,14 +84,21 @@ class Plan:
         return steered.paces[field] if steered and field in steered.paces else hook.pace(event)
 
     def _resolve_paces(self) -> None:
-        self._paces = {event: tuple({call.pace for call in calls if call.pace is not None}) for event, calls in self.calls.items()}
-        self._unpaced = {event: tuple(call for call in calls if call.pace is None) for event, calls in self.calls.items()}
+        self._paces = {
+            event: tuple({call.pace for call in calls if call.pace is not None}) for event, calls in self.calls.items()
+        }
+        self._unpaced = {
+            event: tuple(call for call in calls if call.pace is None) for event, calls in self.calls.items()
+        }
         self._due: dict[tuple[str, tuple[Rhythm | SteeredPace | int, ...]], tuple[Call, ...]] = {}
 
     def with_calls(self, calls: Mapping[str, Iterable[Call]]) -> Plan:
         """The same hooks with other calls of some events, in the order of their hooks' priorities."""
         other = copy(self)
-        other.calls = {**self.calls, **{event: tuple(sorted(some, key=lambda call: call.priority)) for event, some in calls.items()}}
+        other.calls = {
+            **self.calls,
+            **{event: tuple(sorted(some, key=lambda call: call.priority)) for event, some in calls.items()},
+        }
         other._resolve_paces()
         return other
 
@@ -151,7 +161,9 @@ class Plan:
             return self._unpaced[event]
         calls = self._due.get((event, due))
         if calls is None:
-            calls = self._due[event, due] = tuple(call for call in self.calls[event] if call.pace is None or call.pace in due)
+            calls = self._due[event, due] = tuple(
+                call for call in self.calls[event] if call.pace is None or call.pace in due
+            )
         return calls
 
     def _failed(self, call: Call, error: BaseException) -> None:
@@ -160,7 +172,8 @@ class Plan:
         logger.warning("hook '%s' failed in %s (the run goes on): %s", call.name, call.event, named_text(error))
 
     def leave_device(self) -> None:
-        """Measures by the host's clock from now on, and of what was measured on a device keeps what it has told; does not wait for it."""
+        """Measures by the host's clock from now on, and of what was measured on a device keeps what it has told; does
+        not wait for it."""
         self._mark = None
         for call in (call for calls in self.calls.values() for call in calls):
             call.seconds = call.seconds if isinstance(call.seconds, float) else call.seconds.passed()
@@ -179,7 +192,11 @@ class Plan:
 
     def table(self) -> dict[str, list[str]]:
         """Event to hook names in order, for printing; events without hooks are left out."""
-        return {event: names for event, calls in self.calls.items() if (names := [call.name for call in calls if call.name in self.hooks])}
+        return {
+            event: names
+            for event, calls in self.calls.items()
+            if (names := [call.name for call in calls if call.name in self.hooks])
+        }
 
 
 def priority_label(value: int) -> str:

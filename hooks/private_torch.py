@@ -1,4 +1,5 @@
-"""What Hookyard takes from torch beyond its public API, the loop too; nothing else names any of it. Read in torch 2.9 to 2.13.
+"""What Hookyard takes from torch beyond its public API, the loop too; nothing else names any of it. Read in torch 2.9
+to 2.13.
 
 The tests of this file have a line for each name, which says what it is for and which torch has lost it.
 """
@@ -45,7 +46,8 @@ def compiler_is_imported() -> bool:
 
 
 def record_memory_history(**options: Any) -> None:
-    """Begins to record what is allocated on the GPU, or ends it. Source: https://docs.pytorch.org/docs/stable/torch_cuda_memory.html."""
+    """Begins to record what is allocated on the GPU, or ends it. Source:
+    https://docs.pytorch.org/docs/stable/torch_cuda_memory.html."""
     torch.cuda.memory._record_memory_history(**options)
 
 
@@ -62,13 +64,15 @@ def when_out_of_memory(call: Callable[[], None]) -> None:
 
 
 def at_end_of_backward(call: Callable[[], None]) -> None:
-    """Calls when the backward pass that is under way ends, in the order in which that was asked for. In a tensor's hook."""
+    """Calls when the backward pass that is under way ends, in the order in which that was asked for. In a tensor's
+    hook."""
     Variable._execution_engine.queue_callback(call)
 
 
 def gradients_never_exchanged(model: DistributedDataParallel) -> list[int] | None:
-    """Which parameters, by their place among those that are trained, had no gradient in the backward pass that has just ended, so that
-    ranks have not exchanged all of them; None where they have, or were not to. Costs no communication."""
+    """Which parameters, by their place among those that are trained, had no gradient in the backward pass that has just
+    ended, so that ranks have not exchanged all of them; None where they have, or were not to. Costs no
+    communication."""
     try:
         model._check_reducer_finalized()
     except RuntimeError as error:
@@ -78,14 +82,15 @@ def gradients_never_exchanged(model: DistributedDataParallel) -> list[int] | Non
 
 
 def initializer(part: nn.Module) -> Callable[[], None] | None:
-    """What gives a part of a model its values anew: its `reset_parameters`, which torch's own attention has under another name."""
+    """What gives a part of a model its values anew: its `reset_parameters`, which torch's own attention has under
+    another name."""
     reset: Any = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
     return reset if callable(reset) else None
 
 
 def compile_in_place(module: nn.Module) -> None:
-    """As torch's `module.compile()`, for the module and each part of it, of which the outermost that is called is compiled:
-    they stay the same objects with the same names."""
+    """As torch's `module.compile()`, for the module and each part of it, of which the outermost that is called is
+    compiled: they stay the same objects with the same names."""
     for part in module.modules():
         part._compiled_call_impl = torch.compile(_call_of(part))
 

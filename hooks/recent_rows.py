@@ -24,9 +24,11 @@ class Recent(Sequence[Mapping[str, Any]]):
         """How many rows there have been, with those that are forgotten: what tells how many came since."""
 
     @abstractmethod
-    def columns(self, count: int, phase: str | None = None, names: Container[str] | None = None) -> dict[str, list[Any]]:
-        """The columns of the last `count` rows, or of as many as there are, of one phase or of all; None where a row has
-        no such column. Of `names` those that there are: to look at a few costs less."""
+    def columns(
+        self, count: int, phase: str | None = None, names: Container[str] | None = None
+    ) -> dict[str, list[Any]]:
+        """The columns of the last `count` rows, or of as many as there are, of one phase or of all; None where a row
+        has no such column. Of `names` those that there are: to look at a few costs less."""
 
     @overload
     def __getitem__(self, index: int) -> Mapping[str, Any]: ...
@@ -62,8 +64,12 @@ class KeptRows(Recent):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def columns(self, count: int, phase: str | None = None, names: Container[str] | None = None) -> dict[str, list[Any]]:
-        rows = [*islice((row for row in reversed(self._rows) if phase is None or row.get("phase") == phase), count)][::-1]
+    def columns(
+        self, count: int, phase: str | None = None, names: Container[str] | None = None
+    ) -> dict[str, list[Any]]:
+        rows = [*islice((row for row in reversed(self._rows) if phase is None or row.get("phase") == phase), count)][
+            ::-1
+        ]
         there = dict.fromkeys(name for row in rows for name in row if names is None or name in names)
         return {name: [row.get(name) for row in rows] for name in there}
 

@@ -35,7 +35,9 @@ class Rhythm:
             return cls(value)
         match = _PATTERN.match(value) if isinstance(value, str) else None
         if match is None:
-            raise ValueError(f"{value!r:.80} is no rhythm; write a number of epochs such as 1, or '2 epochs', or '100 steps'")
+            raise ValueError(
+                f"{value!r:.80} is no rhythm; write a number of epochs such as 1, or '2 epochs', or '100 steps'"
+            )
         return cls(int(match[1]), "epochs" if (match[2] or "e").startswith("e") else "steps")
 
     def due(self, state: State, begin: int = 0) -> bool:
@@ -84,8 +86,9 @@ class Rhythm:
 
 @dataclass(eq=False)
 class SteeredPace:
-    """A pace that is chosen while the run goes on: one of training, and one of val and test; 0 is never. It is due `place` steps or
-    iterations before each multiple, and where it has become slower not before as many have passed since it was due last."""
+    """A pace that is chosen while the run goes on: one of training, and one of val and test; 0 is never. It is due
+    `place` steps or iterations before each multiple, and where it has become slower not before as many have passed
+    since it was due last."""
 
     in_steps: bool
     place: int = 0
@@ -124,7 +127,8 @@ def paced_by(field: str) -> Callable[[_Handler], _Handler]:
     The field holds a number of iterations, or a Rhythm in steps (one in epochs is never due within an iteration). Both
     count over the whole run, iterations of train, val and test each apart. An idle hook is not called, and so costs
     nothing. The iteration or step that is asked about is the one under way, whether the counters have counted it yet or
-    not: with 10, the handlers of `on_forward` and of `on_step` are called in the same iterations, the 10th, the 20th ...
+    not: with 10, the handlers of `on_forward` and of `on_step` are called in the same iterations, the 10th, the 20th
+    ...
     """
 
     def mark(handler: _Handler) -> _Handler:

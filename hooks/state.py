@@ -34,8 +34,8 @@ class Checkpoints(Protocol):
         """Where in a checkpoint, by its name or label, the weights stand that were judged: `model`, or `ema/model`."""
 
     def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
-        """Writes `<folder>/<run>-<hash>.pt` with parts of a stored checkpoint and returns its path. `parts` is the name of each
-        there to where it stands in the checkpoint: `optimizer`, or `ema/model`, an entry of one."""
+        """Writes `<folder>/<run>-<hash>.pt` with parts of a stored checkpoint and returns its path. `parts` is the name
+        of each there to where it stands in the checkpoint: `optimizer`, or `ema/model`, an entry of one."""
 
     def names(self) -> list[str]:
         """The stored checkpoints, oldest first."""
@@ -97,7 +97,8 @@ class State:
 
     # What is trained
     model: nn.Module = field(default_factory=nn.Module)
-    """What shares the model among ranks, or the model itself where nothing does: `state.forward` calls it in training."""
+    """What shares the model among ranks, or the model itself where nothing does: `state.forward` calls it in
+    training."""
     module: nn.Module = field(default_factory=nn.Module)
     """The task's own model, unwrapped: parameters, buffers and names as the task made them."""
     optimizer: torch.optim.Optimizer | None = None
@@ -105,11 +106,14 @@ class State:
     scheduler: Any = None
     scaler: torch.amp.GradScaler | None = None
     several: Mapping[str, tuple[torch.optim.Optimizer, Any, torch.amp.GradScaler | None]] = field(default_factory=dict)
-    """Optimizer, scheduler and scaler by name, where optimizers take turns; `optimizers` and `schedulers` have a single one too."""
+    """Optimizer, scheduler and scaler by name, where optimizers take turns; `optimizers` and `schedulers` have a single
+    one too."""
     turn: str = ""
-    """The name of the optimizer whose turn it is, from `on_forward` to `on_update`; empty between turns, and where there is one."""
+    """The name of the optimizer whose turn it is, from `on_forward` to `on_update`; empty between turns, and where
+    there is one."""
     loaders: Mapping[str, Any] = field(default_factory=dict)
-    """Phase name, such as `train`, `val` or `val/noisy`, to loader; `fresh_batches` gives batches without disturbing them."""
+    """Phase name, such as `train`, `val` or `val/noisy`, to loader; `fresh_batches` gives batches without disturbing
+    them."""
     fresh_batches: Callable[..., Any] = lambda phase, *, shuffled=False: iter(())
     """`fresh_batches("train")` iterates over this rank's data once, on the device, outside the training order; with
     `shuffled=True` in an order that is the same each time but not the dataset's."""
@@ -186,7 +190,9 @@ class State:
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """What trains, by name; the name of a single one is empty."""
-        return {name: optimizer for name, (optimizer, _, _) in self.several.items()} or ({"": self.optimizer} if self.optimizer else {})
+        return {name: optimizer for name, (optimizer, _, _) in self.several.items()} or (
+            {"": self.optimizer} if self.optimizer else {}
+        )
 
     @property
     def schedulers(self) -> dict[str, Any]:
@@ -199,13 +205,14 @@ class State:
         return {name: scaler for name, (_, _, scaler) in self.several.items()} or {"": self.scaler}
 
     def take_turn(self, name: str, parameters: list[nn.Parameter] | None) -> None:
-        """Makes an optimizer the one whose turn it is, with the parameters that it trains; for the loop. Without these, no turn is
-        under way."""
+        """Makes an optimizer the one whose turn it is, with the parameters that it trains; for the loop. Without these,
+        no turn is under way."""
         self.turn, self._parameters, self._gradient_norm = name if parameters else "", parameters, None
         self.optimizer, self.scheduler, self.scaler = self.several[name]
 
     def column(self, name: str) -> str:
-        """What a column of the present row is called: with the name of the optimizer whose turn it is, where there are several."""
+        """What a column of the present row is called: with the name of the optimizer whose turn it is, where there are
+        several."""
         return f"{name}_{self.turn}" if self.turn else name
 
     @property
@@ -219,8 +226,8 @@ class State:
         return next((judge.metrics[0] for judge in judges(self.config)), "")
 
     def judged_weights(self, metric: str = "") -> Weights:
-        """What gave a metric, or where none is said that by which the experiment judges first: other weights than the raw
-        ones where a hook validates with its own."""
+        """What gave a metric, or where none is said that by which the experiment judges first: other weights than the
+        raw ones where a hook validates with its own."""
         label = evaluation_of(metric or self.judged_by, self.evaluations)
         return Weights() if label is None else self.evaluations[label]
 
@@ -232,7 +239,8 @@ class State:
         return self.max_epochs is not None and self.epoch >= self.max_epochs
 
     def gives(self, metric: str) -> bool:
-        """Whether the present phase is the one that gives a metric: val/noisy gives `val/noisy/loss`, and val does not."""
+        """Whether the present phase is the one that gives a metric: val/noisy gives `val/noisy/loss`, and val does
+        not."""
         return phase_of(metric, [*self.loaders, self.phase]) == self.phase
 
     @property
@@ -241,11 +249,13 @@ class State:
         return f"epoch-{self.epoch:04d}" if self.epoch and self.phase_iteration == 0 else f"step-{self.step:08d}"
 
     def record(self, **columns: Any) -> None:
-        """Adds columns to this iteration's row: numbers, or tensors of one element, which are taken as they are now and stay on
-        their device. What is kept is no view and has no graph, so that nothing else lives on for it. In the turn of one of several
-        optimizers its name is added to theirs: `grad_norm_d`."""
+        """Adds columns to this iteration's row: numbers, or tensors of one element, which are taken as they are now and
+        stay on their device. What is kept is no view and has no graph, so that nothing else lives on for it. In the
+        turn of one of several optimizers its name is added to theirs: `grad_norm_d`."""
         for name, value in columns.items():
-            self.row[self.column(name) if self.turn else name] = value.detach().clone() if isinstance(value, Tensor) else value
+            self.row[self.column(name) if self.turn else name] = (
+                value.detach().clone() if isinstance(value, Tensor) else value
+            )
 
     def show(self, line: str) -> None:
         """Shows a line of plain text on the display; where there is none, the logger `hookyard` has it."""
@@ -260,7 +270,8 @@ class State:
         self.checkpoint_reasons.append(reason)
 
     def request_stop(self, reason: str) -> None:
-        """Asks for the run to end. Any rank may; the loop agrees on it over ranks, soon, and at the latest at the end of the phase."""
+        """Asks for the run to end. Any rank may; the loop agrees on it over ranks, soon, and at the latest at the end
+        of the phase."""
         self.stop_reasons.append(reason)
 
     def request_pause(self, reason: str) -> None:
@@ -281,8 +292,8 @@ class State:
         return [shards.local(gradient) for gradient in gradients] if self._sharded else gradients
 
     def gradient_norm(self, norm_type: float = 2.0) -> Tensor:
-        """The global norm of the gradients; the 2-norm is computed once per step, and is valid from `on_gradients` to the
-        step's end. Every rank must ask alike: with `strategy: fsdp` it is a collective."""
+        """The global norm of the gradients; the 2-norm is computed once per step, and is valid from `on_gradients` to
+        the step's end. Every rank must ask alike: with `strategy: fsdp` it is a collective."""
         if norm_type != 2.0:
             return self._norm(norm_type)
         if self._gradient_norm is None:

@@ -78,7 +78,7 @@ def __dir__() -> list[str]:
 def _refuse_another_hooks() -> None:
     """Raises ImportError where the import path has a user's `hooks` before Hookyard's, without which nothing runs."""
     own, found = Path(__file__).parents[1] / "hooks", find_spec("hooks")
-    places = [str(place) for place in (found.submodule_search_locations or [str(found.origin)])] if found else []
+    places = [str(place) for place in found.submodule_search_locations or [str(found.origin)]] if found else []
     if own.resolve() not in [Path(place).resolve() for place in places]:
         raise ImportError(
             f"`hooks` is Hookyard's own package ({own}), and {', '.join(places) or 'nothing'} is found by that name; "

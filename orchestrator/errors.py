@@ -55,7 +55,13 @@ class Problem:
     def shortened(self) -> Problem:
         """The problem with no more of each text than can be read."""
         file, suggestion = (shortened(text, _LONGEST) if text else text for text in (self.file, self.suggestion))
-        return replace(self, path=shortened(self.path, _LONGEST), message=shortened(self.message, _LONGEST), file=file, suggestion=suggestion)
+        return replace(
+            self,
+            path=shortened(self.path, _LONGEST),
+            message=shortened(self.message, _LONGEST),
+            file=file,
+            suggestion=suggestion,
+        )
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.file and self.line else self.file or ""

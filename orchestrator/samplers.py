@@ -1,5 +1,5 @@
-"""Samplers for `Task.sampler`: labels kept in proportion, and a mixture of datasets. They draw from torch's global generator,
-which the loop sets for each epoch."""
+"""Samplers for `Task.sampler`: labels kept in proportion, and a mixture of datasets. They draw from torch's global
+generator, which the loop sets for each epoch."""
 
 from __future__ import annotations
 
@@ -36,16 +36,20 @@ class StratifiedSampler(Sampler[int]):
 
 
 class MixtureSampler(Sampler[int]):
-    """Samples of the datasets that a torch `ConcatDataset` joins, so many of each as their weights say, shuffled together.
+    """Samples of the datasets that a torch `ConcatDataset` joins, so many of each as their weights say, shuffled
+    together.
 
     Of each dataset every sample comes as often as any other, or once more. An epoch has `length` samples, by default
-    as many as there are; raises ValueError for weights that are not one for each dataset. Source: iMIX's multi-dataset sampling.
+    as many as there are; raises ValueError for weights that are not one for each dataset. Source: iMIX's multi-dataset
+    sampling.
     """
 
     def __init__(self, dataset: ConcatDataset[Any], weights: Sequence[float], length: int | None = None) -> None:
         sizes = [len(one) for one in dataset.datasets]  # type: ignore[arg-type]  # a dataset has a length where it can be joined
         if len(weights) != len(sizes) or min(weights) < 0 or not 0 < sum(weights) < float("inf"):
-            raise ValueError(f"a mixture of {len(sizes)} datasets needs as many weights, from 0 and not all 0, got {list(weights)}")
+            raise ValueError(
+                f"a mixture of {len(sizes)} datasets needs as many weights, from 0 and not all 0, got {list(weights)}"
+            )
         self._begins = [0, *dataset.cumulative_sizes[:-1]]
         self._sizes = sizes
         self._counts = _apportioned(len(dataset) if length is None else length, weights)

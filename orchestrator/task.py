@@ -24,7 +24,8 @@ class Task(ABC):
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A task that takes turns needs no `loss`, unless it brings data of val or test; one that trains by itself needs nothing else."""
+        """A task that takes turns needs no `loss`, unless it brings data of val or test; one that trains by itself
+        needs nothing else."""
         super().__init_subclass__(**options)
         if trains_itself(cls):
             for name in ("model", "data", "loss"):
@@ -35,8 +36,9 @@ class Task(ABC):
 
     @property
     def progress(self) -> State:
-        """How far the run is, to read in `loss`, `metrics`, `turns` and the others: `self.progress.epoch`, `step`, `iteration`, `phase`,
-        `info` and the rest of the loop's state, whose counters say what has been completed. Where no loop runs the task, that of a run which has not begun."""
+        """How far the run is, to read in `loss`, `metrics`, `turns` and the others: `self.progress.epoch`, `step`,
+        `iteration`, `phase`, `info` and the rest of the loop's state, whose counters say what has been completed. Where
+        no loop runs the task, that of a run which has not begun."""
         if "_progress" not in vars(self):
             from hooks.state import State
 
@@ -54,22 +56,25 @@ class Task(ABC):
 
     @abstractmethod
     def data(self) -> Mapping[str, Dataset[Any] | Iterable[Any]]:
-        """The datasets: `train`, and `val` and `test` where there are. Each is map-style, or iterable, or a loader that keeps its place
-        (`state_dict` and `load_state_dict`). Asked again where a hook looks at a stream beside the training."""
+        """The datasets: `train`, and `val` and `test` where there are. Each is map-style, or iterable, or a loader that
+        keeps its place (`state_dict` and `load_state_dict`). Asked again where a hook looks at a stream beside the
+        training."""
 
     @abstractmethod
     def loss(self, output: Any, batch: Any) -> Tensor | Mapping[str, Tensor]:
-        """A scalar: the mean over the batch's samples; or a mapping of such, whose sum is trained, each a column and a mean too.
-        Of a task that takes turns it is for val and test alone."""
+        """A scalar: the mean over the batch's samples; or a mapping of such, whose sum is trained, each a column and a
+        mean too. Of a task that takes turns it is for val and test alone."""
 
     def turns(self, model: nn.Module, batch: Any) -> Iterator[tuple[str, Tensor | Mapping[str, Tensor]]]:
-        """For several optimizers: yields the name of one and the loss that its parameters are trained with, in the order in which they
-        take their turns. What comes after a `yield` sees the parameters as that turn's step left them. Every rank takes the same turns."""
+        """For several optimizers: yields the name of one and the loss that its parameters are trained with, in the
+        order in which they take their turns. What comes after a `yield` sees the parameters as that turn's step left
+        them. Every rank takes the same turns."""
         raise NotImplementedError
 
     def train(self, session: TrainingSession) -> Iterator[Mapping[str, float]]:
-        """A loop of one's own in place of the hooked one: a generator that records rows, keeps parts in checkpoints and yields reports, by
-        the session it is given. What it declares after `session` are keys of the experiment that it reads: `batch_size: int = 32`."""
+        """A loop of one's own in place of the hooked one: a generator that records rows, keeps parts in checkpoints and
+        yields reports, by the session it is given. What it declares after `session` are keys of the experiment that it
+        reads: `batch_size: int = 32`."""
         raise NotImplementedError
 
     def parameters(self, model: nn.Module) -> Mapping[str, Iterable[nn.Parameter]]:
@@ -77,8 +82,8 @@ class Task(ABC):
         return {}
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
-        """Runs the model on a batch. `model` is the task's own, whose parts may be called one by one; with `strategy: fsdp` it is
-        called as a whole."""
+        """Runs the model on a batch. `model` is the task's own, whose parts may be called one by one; with `strategy:
+        fsdp` it is called as a whole."""
         return model(batch[0])
 
     def metrics(self, output: Any, batch: Any) -> Mapping[str, Tensor]:
@@ -87,7 +92,8 @@ class Task(ABC):
 
     def meters(self) -> Mapping[str, Any]:
         """Metrics that are no mean over samples: torchmetrics objects. In val and test `update(output, target)` is
-        called with `target(batch)`, `compute()` at the end of the phase: one number, a vector, or a mapping of these by name."""
+        called with `target(batch)`, `compute()` at the end of the phase: one number, a vector, or a mapping of these by
+        name."""
         return {}
 
     def target(self, batch: Any) -> Any:
@@ -104,8 +110,9 @@ class Task(ABC):
         return first.shape[0] if hasattr(first, "shape") else len(first)
 
     def sampler(self, dataset: Dataset[Any], phase: str) -> Sampler[int] | Sequence[float] | Tensor | None:
-        """The order in which a phase goes through its map-style dataset, the whole of it for all ranks: a torch Sampler of indices, or a
-        weight for each sample, by which as many as there are are drawn with replacement. None is each sample once, shuffled in train.
+        """The order in which a phase goes through its map-style dataset, the whole of it for all ranks: a torch Sampler
+        of indices, or a weight for each sample, by which as many as there are are drawn with replacement. None is each
+        sample once, shuffled in train.
 
         Asked once; a sampler is gone through anew in each epoch, with all generators at the epoch's own number."""
         return None
@@ -117,24 +124,29 @@ class Task(ABC):
         return default_collate(samples)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer | None:
-        """Makes the optimizer where YAML cannot say it; what is declared after `model` YAML may say, as arguments of `optimizer`.
-        A `type` there takes another optimizer instead. Called again, with other arguments, where one changes in flight."""
+        """Makes the optimizer where YAML cannot say it; what is declared after `model` YAML may say, as arguments of
+        `optimizer`. A `type` there takes another optimizer instead. Called again, with other arguments, where one
+        changes in flight."""
         return None
 
     def scheduler(self, optimizer: torch.optim.Optimizer) -> Any | None:
         """Makes the scheduler where YAML cannot say it, in the same way; None is no scheduler."""
         return None
 
-    def loader(self, dataset: Dataset[Any], batches: Sampler[list[int]] | None, phase: str, options: dict[str, Any]) -> Iterable[Any]:
-        """The loader of a phase; `batches` yields this rank's lists of indices and remembers where it is. Of a stream there are none: `dataset`
-        is this rank's share of it, and the loader must keep its place."""
+    def loader(
+        self, dataset: Dataset[Any], batches: Sampler[list[int]] | None, phase: str, options: dict[str, Any]
+    ) -> Iterable[Any]:
+        """The loader of a phase; `batches` yields this rank's lists of indices and remembers where it is. Of a stream
+        there are none: `dataset` is this rank's share of it, and the loader must keep its place."""
         from torch.utils.data import DataLoader
 
         if batches is None:
             from torchdata.stateful_dataloader import StatefulDataLoader
 
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "'set_vital' is deprecated", UserWarning)  # torch's, of what torchdata calls
+                warnings.filterwarnings(
+                    "ignore", "'set_vital' is deprecated", UserWarning
+                )  # torch's, of what torchdata calls
                 loader: Iterable[Any] = StatefulDataLoader(dataset, collate_fn=self.collate, **options)
             return loader
         return DataLoader(dataset, batch_sampler=batches, collate_fn=self.collate, **options)
@@ -143,8 +155,8 @@ class Task(ABC):
         """With `strategy: fsdp`, the submodules whose parameters are gathered together when they are called, and let go
         after; what is in none of them is gathered for the whole forward pass.
 
-        Here the members of every `ModuleList` (a transformer's blocks), or, where there is none, of the `Sequential`s that
-        are in no member of another."""
+        Here the members of every `ModuleList` (a transformer's blocks), or, where there is none, of the `Sequential`s
+        that are in no member of another."""
         from torch import nn
 
         def members(kind: type[nn.Module]) -> list[nn.Module]:
@@ -156,7 +168,8 @@ class Task(ABC):
         return members(nn.ModuleList) or [member for member in of_sequentials if member not in within]
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """Hooks this task cannot do without: a name to what YAML would say of it, its class or an object; the experiment may refine them."""
+        """Hooks this task cannot do without: a name to what YAML would say of it, its class or an object; the
+        experiment may refine them."""
         return {}
 
 

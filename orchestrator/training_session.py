@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class Stateful(Protocol):
-    """What can be put into a checkpoint and taken out of it again: a module, an optimizer, a loader that keeps its place."""
+    """What can be put into a checkpoint and taken out of it again: a module, an optimizer, a loader that keeps its
+    place."""
 
     def state_dict(self) -> Any: ...
 
@@ -27,13 +28,19 @@ Part = Stateful | MutableMapping[str, Any]
 class TrainingSession(ABC):
     """What a task that trains by itself records, reports and keeps. In each worker process.
 
-    A report is yielded: a mapping of metrics, whose names begin with `train/`, `val/` or `test/`, on every rank at the same places; the
-    run's are the means over ranks. It ends a round, which is called an epoch. torch's process group is there where there are several
-    ranks, and all generators are seeded with the experiment's `seed`, alike on each.
+    A report is yielded: a mapping of metrics, whose names begin with `train/`, `val/` or `test/`, on every rank at the
+    same places; the run's are the means over ranks. It ends a round, which is called an epoch. torch's process group is
+    there where there are several ranks, and all generators are seeded with the experiment's `seed`, alike on each.
     """
 
     def __init__(
-        self, rank: int, world_size: int, local_rank: int, device: torch.device, config: Mapping[str, Any], artifacts: Path
+        self,
+        rank: int,
+        world_size: int,
+        local_rank: int,
+        device: torch.device,
+        config: Mapping[str, Any],
+        artifacts: Path,
     ) -> None:
         self.rank, self.world_size, self.local_rank, self.device = rank, world_size, local_rank, device
         self.config = config
@@ -55,29 +62,34 @@ class TrainingSession(ABC):
     @property
     @abstractmethod
     def stop_asked(self) -> bool:
-        """Whether training is to end: Ctrl-C, a hook, the sweep, or all `steps` are made. All ranks hear it at the same place, so that all ask
-        alike. Who returns then without another `yield` goes on from the last checkpoint, which `save` may have made right before."""
+        """Whether training is to end: Ctrl-C, a hook, the sweep, or all `steps` are made. All ranks hear it at the same
+        place, so that all ask alike. Who returns then without another `yield` goes on from the last checkpoint, which
+        `save` may have made right before."""
 
     @abstractmethod
     def restore(self, *, of_rank: Mapping[str, Part] | None = None, **parts: Part) -> bool:
-        """Says what a checkpoint holds, and puts back what the one holds that this run goes on from; whether there is one is returned.
+        """Says what a checkpoint holds, and puts back what the one holds that this run goes on from; whether there is
+        one is returned.
 
-        `parts` are alike on all ranks, `of_rank` each rank's own: what has `state_dict` and `load_state_dict`, or a dict, whose entries
-        are replaced. The states of all random generators go with them. Call it once, when all is built, right before training. A checkpoint
-        is made at a `yield`, where the hook `checkpoint` or the sweep asks for one, and by `save`."""
+        `parts` are alike on all ranks, `of_rank` each rank's own: what has `state_dict` and `load_state_dict`, or a
+        dict, whose entries are replaced. The states of all random generators go with them. Call it once, when all is
+        built, right before training. A checkpoint is made at a `yield`, where the hook `checkpoint` or the sweep asks
+        for one, and by `save`."""
 
     @abstractmethod
     def record(self, *, batch_size: int = 1, **columns: Any) -> None:
-        """Adds a row to this rank's table, which counts as an iteration and a step: numbers, short texts, or tensors of one element, which
-        stay on their device until rows are written. A round in which nothing was recorded has one row."""
+        """Adds a row to this rank's table, which counts as an iteration and a step: numbers, short texts, or tensors of
+        one element, which stay on their device until rows are written. A round in which nothing was recorded has one
+        row."""
 
     @abstractmethod
     def save(self) -> None:
-        """Writes a checkpoint here, in the middle of a round; collective. Where training goes on from it, `restore` has put back all there is."""
+        """Writes a checkpoint here, in the middle of a round; collective. Where training goes on from it, `restore` has
+        put back all there is."""
 
     def reports_of(self, call: Callable[[], Any]) -> Generator[Mapping[str, Any], None, None]:
-        """For a loop that tells by callbacks: makes a call in a thread of its own, and yields what `report` is given there. Where training
-        ends before the call does, `report` raises what no `except Exception` holds up."""
+        """For a loop that tells by callbacks: makes a call in a thread of its own, and yields what `report` is given
+        there. Where training ends before the call does, `report` raises what no `except Exception` holds up."""
         self._call = _Call(call, self.device)
         try:
             yield from self._call.reports()
@@ -87,7 +99,9 @@ class TrainingSession(ABC):
     def report(self, metrics: Mapping[str, Any]) -> None:
         """Within a call that `reports_of` makes: what a `yield` is elsewhere. Returns once training goes on."""
         if self._call is None:
-            raise RuntimeError("session.report() is for callbacks within session.reports_of(call); elsewhere write `yield metrics`")
+            raise RuntimeError(
+                "session.report() is for callbacks within session.reports_of(call); elsewhere write `yield metrics`"
+            )
         self._call.report(metrics)
 
 

@@ -15,9 +15,18 @@ from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--allow-file-access-from-files", "--window-size=1400,1000", "--remote-debugging-port=0", "--enable-logging=stderr",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--allow-file-access-from-files",
+    "--window-size=1400,1000",
+    "--remote-debugging-port=0",
+    "--enable-logging=stderr",
+)
 FRAMES = """<!DOCTYPE html><body><script>
 const look = (page, frame, opened_ms) => { const document = page.document, window = page; return (LOOK); };
 const paint = (page) => new Promise((done) => page.requestAnimationFrame(() => page.requestAnimationFrame(done)));
@@ -41,8 +50,8 @@ all().catch((error) => console.log("FAILED " + error.stack)).finally(() => conso
 def looked_at(pages: Sequence[tuple[Path, int]], look: str, timeout_s: float = 120) -> tuple[list[Any], list[str]]:
     """Opens files one after the other in a frame of so many pixels, and asks each what a JavaScript expression says.
 
-    The expression may use `document`, `window`, `frame` and `opened_ms`, the milliseconds from the request to the second
-    frame that was painted. Returns the answers, and whatever the browser wrote to its console besides.
+    The expression may use `document`, `window`, `frame` and `opened_ms`, the milliseconds from the request to the
+    second frame that was painted. Returns the answers, and whatever the browser wrote to its console besides.
     """
     assert CHROMIUM is not None
     # What the browser left running may still write into its profile.

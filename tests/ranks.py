@@ -15,14 +15,33 @@ import torch.distributed as dist
 
 _context = multiprocessing.get_context("forkserver")
 _WARM = [
-    *("torch", "torch.distributed", "torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed.checkpoint.staging", "torch._dynamo", "torchmetrics", "torchdata.stateful_dataloader"),
-    *("pydantic", "pandas", "pyarrow.dataset", "pytest", "hooks", "orchestrator.loop.loop", "orchestrator.engines.session"),
+    *(
+        "torch",
+        "torch.distributed",
+        "torch.nn.parallel",
+        "torch.distributed.fsdp",
+        "torch.distributed.checkpoint.staging",
+        "torch._dynamo",
+        "torchmetrics",
+        "torchdata.stateful_dataloader",
+    ),
+    *(
+        "pydantic",
+        "pandas",
+        "pyarrow.dataset",
+        "pytest",
+        "hooks",
+        "orchestrator.loop.loop",
+        "orchestrator.engines.session",
+    ),
 ]
 """Imported once, and not by each rank."""
 _context.set_forkserver_preload(_WARM)
 
 
-def _enter(function: Callable[..., Any], rank: int, world_size: int, store: str, arguments: tuple[Any, ...], results: Any) -> None:
+def _enter(
+    function: Callable[..., Any], rank: int, world_size: int, store: str, arguments: tuple[Any, ...], results: Any
+) -> None:
     try:
         torch.set_num_threads(1)
         dist.init_process_group(
@@ -37,11 +56,15 @@ def _enter(function: Callable[..., Any], rank: int, world_size: int, store: str,
 
 
 @contextmanager
-def _started(function: Callable[..., Any], world_size: int, arguments: tuple[Any, ...], results: Any) -> Iterator[list[Any]]:
+def _started(
+    function: Callable[..., Any], world_size: int, arguments: tuple[Any, ...], results: Any
+) -> Iterator[list[Any]]:
     # They meet at a file: a port that is free now may be taken by another test's processes a moment later.
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
-            _context.Process(target=_enter, args=(function, rank, world_size, f"{folder}/store", arguments, results), daemon=True)
+            _context.Process(
+                target=_enter, args=(function, rank, world_size, f"{folder}/store", arguments, results), daemon=True
+            )
             for rank in range(world_size)
         ]
         for process in ranks:

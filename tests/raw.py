@@ -24,7 +24,9 @@ def raw_training(
     seed: int = 0,
     new_order: bool = False,
     dtype: torch.dtype | None = None,
-    optimize: Callable[[nn.Module], Optimizer] = lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+    optimize: Callable[[nn.Module], Optimizer] = lambda model: torch.optim.SGD(
+        model.parameters(), lr=0.1, momentum=0.9
+    ),
     schedule: Callable[[Optimizer], Any] = lambda optimizer: None,
 ) -> nn.Module:
     """Torch's sampler, loader and optimizer in three plain loops; a scheduler steps after each step."""

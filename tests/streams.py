@@ -84,4 +84,7 @@ class Streams(Points):
     indexed: str = ""
 
     def data(self) -> Any:
-        return {phase: points if phase in self.indexed else KINDS[self.kind](points) for phase, points in super().data().items()}
+        return {
+            phase: points if phase in self.indexed else KINDS[self.kind](points)
+            for phase, points in super().data().items()
+        }

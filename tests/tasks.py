@@ -96,7 +96,14 @@ def experiment(**fields: Any) -> Experiment:
         fields.setdefault("epochs", 2)
     loader = Loader(**fields.pop("loader", {}))
     return Experiment(
-        **{"name": "points", "task": "tests.tasks:Points", "batch_size": 8, "optimizer": SGD, "loader": loader, **fields}
+        **{
+            "name": "points",
+            "task": "tests.tasks:Points",
+            "batch_size": 8,
+            "optimizer": SGD,
+            "loader": loader,
+            **fields,
+        }
     )
 
 

@@ -1,6 +1,7 @@
 """Benchmarks are called by hand; here it is seen that what they take from the project is there.
 
-They are imported where they are tried: they set the number of threads for their whole process, and tests of Ray hand that on.
+They are imported where they are tried: they set the number of threads for their whole process, and tests of Ray hand
+that on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def test_what_a_benchmark_imports_of_the_project_is_there(script: Path) -> None:
         if str(node.module).partition(".")[0] in ("hooks", "orchestrator", "experiments", "tests"):
             module = import_module(str(node.module))
             names = [alias.name for alias in node.names]
-            assert [name for name in names if not hasattr(module, name) and find_spec(f"{node.module}.{name}") is None] == []
+            assert [
+                name for name in names if not hasattr(module, name) and find_spec(f"{node.module}.{name}") is None
+            ] == []
 
 
 def test_the_resnet_is_of_the_size_that_is_known() -> None:
@@ -40,7 +43,10 @@ def test_a_part_that_crashes_or_hangs_costs_its_own_rows() -> None:
 
     first = "print('noise'); print('| a | 1 | |', flush=True); "
     assert rows(first) == ["| a | 1 | |"]
-    assert rows(first + "raise SystemExit(3)") == ["| a | 1 | |", "| loading | failed with status 3; its stderr says why | |"]
+    assert rows(first + "raise SystemExit(3)") == [
+        "| a | 1 | |",
+        "| loading | failed with status 3; its stderr says why | |",
+    ]
     assert rows("while True: pass", 0.1) == ["| loading | took more than 0.1 s | |"]
 
 

@@ -28,11 +28,17 @@ def documented() -> dict[str, tuple[str, str]]:
     """The dtype of each column, and who records it."""
     page = (ROOT / "docs" / "tables.md").read_text()
     section = page.split("## Every column\n")[1].split("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if line.startswith("| `")]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in section.splitlines()
+        if line.startswith("| `")
+    ]
     return {name: (dtype, by) for names, dtype, _, by in rows for name in re.findall(r"`(\w+)`", names)}
 
 
-def test_the_guide_has_the_dtype_of_every_column_that_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guide_has_the_dtype_of_every_column_that_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     overrides = ["epochs=1", "batch_size=256", "task_args.width=8", *(f"hooks.{hook}" for hook in HOOKS)]
     done = run(load_experiment("experiments/digits.yaml", overrides), tmp_path, local=True)

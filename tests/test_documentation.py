@@ -39,7 +39,9 @@ def write_files(page: Path, folder: Path) -> None:
 
 def table_rows(text: str) -> list[list[str]]:
     """The cells of each row of the tables in a page whose first cell is code, without the backticks of that."""
-    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line.startswith("| `")]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line.startswith("| `")
+    ]
     return [[first.strip("`"), *others] for first, *others in rows]
 
 
@@ -121,7 +123,9 @@ def test_the_readme_names_every_verb() -> None:
 def test_the_hook_guide_s_hook_records_the_norm_of_the_weights(folder: Path) -> None:
     write_files(ROOT / "README.md", folder)
     write_files(ROOT / "docs" / "hooks.md", folder)
-    hooks = yaml.safe_load(re.findall(r"```yaml\n(hooks:.*?)```", (ROOT / "docs" / "hooks.md").read_text(), re.DOTALL)[0])
+    hooks = yaml.safe_load(
+        re.findall(r"```yaml\n(hooks:.*?)```", (ROOT / "docs" / "hooks.md").read_text(), re.DOTALL)[0]
+    )
     entry = hooks["hooks"]["weight_norm"]
     overrides = ["epochs=5", f"hooks.weight_norm={{type: '{entry['type']}', every: 20 steps}}"]
     stats = run(load_experiment("study/wine.yaml", overrides), folder / "runs", local=True).stats
@@ -148,7 +152,11 @@ def test_the_page_on_testing_tests_the_guides_hook_and_task(folder: Path) -> Non
     for page in ("hooks", "tasks", "testing"):
         write_files(ROOT / "docs" / f"{page}.md", folder)
     sys.path.append(str(folder))
-    tests = [test for name in ("test_norms", "test_diabetes") for test in vars(importlib.import_module(f"study.{name}")).items()]
+    tests = [
+        test
+        for name in ("test_norms", "test_diabetes")
+        for test in vars(importlib.import_module(f"study.{name}")).items()
+    ]
     called = [name for name, test in tests if name.startswith("test_") and test() is None]
     assert len(called) == 4
 
@@ -183,10 +191,16 @@ def test_every_sweep_in_the_guide_to_sweeps_is_valid(folder: Path) -> None:
 def test_the_guide_to_sweeps_has_every_parameter_of_the_schedulers_with_its_default() -> None:
     section = (ROOT / "docs" / "sweeps.md").read_text().split("\n## Schedulers\n")[1].split("\n## ")[0]
     rows = [row for row in table_rows(section) if len(row) == 4]
-    told = {(kind, name): yaml.safe_load(default.strip("`")) for name, kinds, default, _ in rows for kind in re.findall(r"`(\w+)`", kinds)}
+    told = {
+        (kind, name): yaml.safe_load(default.strip("`"))
+        for name, kinds, default, _ in rows
+        for kind in re.findall(r"`(\w+)`", kinds)
+    }
     schedulers = [Fifo(), Asha(), HyperBand(), Median(), Race(), PBT(), PB2()]
     assert {one.type for one in schedulers} == set(get_args(SchedulerName))
-    assert told == {(one.type, name): value for one in schedulers for name, value in one.model_dump().items() if name != "type"}
+    assert told == {
+        (one.type, name): value for one in schedulers for name, value in one.model_dump().items() if name != "type"
+    }
 
 
 def test_the_page_on_experiments_has_every_key_with_its_default() -> None:
@@ -195,7 +209,11 @@ def test_the_page_on_experiments_has_every_key_with_its_default() -> None:
     told["validate_every"] = str(Rhythm.parse(told["validate_every"]))
     # Without what must be said, and unchecked: nothing but the defaults.
     defaults = Experiment.model_construct().model_dump(mode="json")
-    inner = {f"{part}.{name}": value for part in ("hang", "loader", "scaler", "workers") for name, value in defaults.pop(part).items()}
+    inner = {
+        f"{part}.{name}": value
+        for part in ("hang", "loader", "scaler", "workers")
+        for name, value in defaults.pop(part).items()
+    }
     inner |= {f"workers.ddp.{name}": value for name, value in inner.pop("workers.ddp").items()}
     required = {name for name, field in Experiment.model_fields.items() if field.is_required()}
     assert told == defaults | inner | dict.fromkeys(required, "must be said")
@@ -218,7 +236,9 @@ def test_the_page_on_experiments_merges_as_it_says(folder: Path) -> None:
 
 def test_the_page_on_experiments_types_overrides_that_hold(folder: Path) -> None:
     write_files(ROOT / "docs" / "experiment.md", folder)
-    commands = re.findall(r"^hookyard run (study/\S+) (.*)$", (ROOT / "docs" / "experiment.md").read_text(), re.MULTILINE)
+    commands = re.findall(
+        r"^hookyard run (study/\S+) (.*)$", (ROOT / "docs" / "experiment.md").read_text(), re.MULTILINE
+    )
     typed = [to_dict(load_experiment(file, shlex.split(words.partition(" --")[0]))) for file, words in commands]
     assert [one["epochs"] for one in typed] == [4, None, 4]
     assert [one["optimizer"]["type"] for one in typed] == ["AdamW", "AdamW", "SGD"]
@@ -245,7 +265,11 @@ def test_the_page_on_debugging_stops_where_it_says(folder: Path, monkeypatch: py
     write_files(ROOT / "README.md", folder)
     write_files(page, folder)
     (entry,) = yaml.safe_load(re.findall(r"```yaml\n(hooks:.*?)```", page.read_text(), re.DOTALL)[0])["hooks"].values()
-    overrides = ["epochs=1", f"hooks.stops={{type: '{entry['type']}', above: 0.1}}", "hooks.checkpoint.save_on_exception=true"]
+    overrides = [
+        "epochs=1",
+        f"hooks.stops={{type: '{entry['type']}', above: 0.1}}",
+        "hooks.checkpoint.save_on_exception=true",
+    ]
     done = run(load_experiment("study/wine.yaml", overrides), folder / "runs", local=True)
     assert len(stops) == len(done.stats.query("phase == 'train'")) == 5
 
@@ -254,7 +278,9 @@ def test_the_page_on_tasks_has_every_method() -> None:
     section = (ROOT / "docs" / "tasks.md").read_text().split("\n## The methods\n")[1].split("\n## ")[0]
     told = [(row[0], row[2]) for row in table_rows(section)]
     methods = {name: method for name, method in vars(Task).items() if not name.startswith("_") and callable(method)}
-    signatures = [f"{name}({', '.join(list(inspect.signature(method).parameters)[1:])})" for name, method in methods.items()]
+    signatures = [
+        f"{name}({', '.join(list(inspect.signature(method).parameters)[1:])})" for name, method in methods.items()
+    ]
     assert sorted(signature for signature, _ in told) == sorted(signatures)
     must = {signature.partition("(")[0] for signature, default in told if default == "must be written"}
     assert must == Task.__abstractmethods__
@@ -264,7 +290,9 @@ def test_the_page_on_tasks_trains_what_it_shows(folder: Path) -> None:
     write_files(ROOT / "docs" / "tasks.md", folder)
     done = run(load_experiment("study/diabetes.yaml"), folder / "runs", local=True)
     last = done.metrics.iloc[-1]
-    targets = torch.stack([patient["course"] for patient in importlib.import_module("study.diabetes").Diabetes().data()["val"]])
+    targets = torch.stack(
+        [patient["course"] for patient in importlib.import_module("study.diabetes").Diabetes().data()["val"]]
+    )
     assert last["val/r2"] == pytest.approx(1 - last["val/loss"] / targets.var(correction=0).item(), rel=1e-4)
     assert last["val/r2"] > 0.3
     assert {"train/absolute_error", "val/absolute_error"} <= set(done.metrics)

@@ -1,4 +1,5 @@
-"""What the pages and the experiments use is brought by the package itself, or by an extra that the page names; never by `dev`."""
+"""What the pages and the experiments use is brought by the package itself, or by an extra that the page names; never by
+`dev`."""
 
 from __future__ import annotations
 
@@ -40,14 +41,20 @@ def brought(requirements: list[str]) -> set[str]:
     while waiting:
         one = waiting.pop()
         name = canonicalize_name(one.name)
-        if name in found or (one.marker and not any(one.marker.evaluate({"extra": extra}) for extra in ("", *one.extras))):
+        if name in found or (
+            one.marker and not any(one.marker.evaluate({"extra": extra}) for extra in ("", *one.extras))
+        ):
             continue
         found.add(name)
         try:
             more = map(Requirement, requires(name) or [])
         except PackageNotFoundError:
             continue
-        waiting += [other for other in more if not other.marker or any(other.marker.evaluate({"extra": extra}) for extra in ("", *one.extras))]
+        waiting += [
+            other
+            for other in more
+            if not other.marker or any(other.marker.evaluate({"extra": extra}) for extra in ("", *one.extras))
+        ]
     return found
 
 
@@ -68,7 +75,9 @@ def blocks(page: Path, language: str) -> Iterator[str]:
     if page.suffix == ".md":
         yield from re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     elif language == "python":
-        yield from ("".join(cell["source"]) for cell in json.loads(page.read_text())["cells"] if cell["cell_type"] == "code")
+        yield from (
+            "".join(cell["source"]) for cell in json.loads(page.read_text())["cells"] if cell["cell_type"] == "code"
+        )
 
 
 def extras_named(page: Path) -> set[str]:

@@ -1,4 +1,5 @@
-"""What strangers and typing errors may write, drawn by hypothesis: each text gives a result, or our error with its place.
+"""What strangers and typing errors may write, drawn by hypothesis: each text gives a result, or our error with its
+place.
 
 `HOOKYARD_FUZZ=5000 pytest tests/test_hostile_input.py` draws as many examples of each, others every time.
 """
@@ -36,7 +37,25 @@ NUMBERS = st.one_of(
 )
 WORDS = st.one_of(
     st.text(max_size=12),
-    st.sampled_from(["", ".", "..", "../../up", "/etc/passwd", "-rf", "a" * 5000, "a." * 100, "\0", "\x1b[2J", "\ud800", "null", ".nan", "<<", "os:getcwd"]),
+    st.sampled_from(
+        [
+            "",
+            ".",
+            "..",
+            "../../up",
+            "/etc/passwd",
+            "-rf",
+            "a" * 5000,
+            "a." * 100,
+            "\0",
+            "\x1b[2J",
+            "\ud800",
+            "null",
+            ".nan",
+            "<<",
+            "os:getcwd",
+        ]
+    ),
 )
 VALUES = st.recursive(
     st.none() | st.booleans() | NUMBERS | WORDS,
@@ -44,21 +63,109 @@ VALUES = st.recursive(
     max_leaves=10,
 )
 KEYS = st.sampled_from(
-    ["name", "task", "task_args", "epochs", "steps", "batch_size", "optimizer", "scheduler", "precision", "accumulate", "validate_every", "seed", "max_failures", "loader", "workers", "environment", "hooks", "changes", "sweep", "base", "task_args.width", "hooks.ema", "hooks.ema.decay", "hooks.shadow.type", "hooks.checkpoint.every", "hooks.checkpoint.best", "optimizer.lr", "optimizer.type", "scheduler.type", "loader.num_workers", "workers.count", "sweep.space", "sweep.metric", "sweep.space.seed", "sweep.scheduler", "sweep.trials", "sweep.points", "changes.0", "hooks.distillation.teacher", "hooks.feature_probe.data"]
+    [
+        "name",
+        "task",
+        "task_args",
+        "epochs",
+        "steps",
+        "batch_size",
+        "optimizer",
+        "scheduler",
+        "precision",
+        "accumulate",
+        "validate_every",
+        "seed",
+        "max_failures",
+        "loader",
+        "workers",
+        "environment",
+        "hooks",
+        "changes",
+        "sweep",
+        "base",
+        "task_args.width",
+        "hooks.ema",
+        "hooks.ema.decay",
+        "hooks.shadow.type",
+        "hooks.checkpoint.every",
+        "hooks.checkpoint.best",
+        "optimizer.lr",
+        "optimizer.type",
+        "scheduler.type",
+        "loader.num_workers",
+        "workers.count",
+        "sweep.space",
+        "sweep.metric",
+        "sweep.space.seed",
+        "sweep.scheduler",
+        "sweep.trials",
+        "sweep.points",
+        "changes.0",
+        "hooks.distillation.teacher",
+        "hooks.feature_probe.data",
+    ]
 )
 YAML = st.lists(
     st.sampled_from(
-        ["\n", "\n  ", "\n    ", "- ", "? ", ": ", "a: ", "b: ", "[", "]", "{", "}", ", ", "&x ", "*x", "<<: *x", "!!int ", "!t ", "!!python/object:os.system ", "'", '"',
-         "|\n", ">-\n", "#", "---\n", "...\n", "%YAML 1.1\n", "%YAML 99999\n", "%TAG ! !\n", "\t", "\r", "\x85", "\ufeff", "\\x1b", "\\UFFFFFFFF", "~", "1e-3", "1e999",
-         "9" * 5000, "[" * 100, ".inf", ".nan", "0x", "name: x\n", "epochs: 1\n", "hooks: {ema: {decay: 0.5}}\n", f"task: {HERE}:Line\n"]
+        [
+            "\n",
+            "\n  ",
+            "\n    ",
+            "- ",
+            "? ",
+            ": ",
+            "a: ",
+            "b: ",
+            "[",
+            "]",
+            "{",
+            "}",
+            ", ",
+            "&x ",
+            "*x",
+            "<<: *x",
+            "!!int ",
+            "!t ",
+            "!!python/object:os.system ",
+            "'",
+            '"',
+            "|\n",
+            ">-\n",
+            "#",
+            "---\n",
+            "...\n",
+            "%YAML 1.1\n",
+            "%YAML 99999\n",
+            "%TAG ! !\n",
+            "\t",
+            "\r",
+            "\x85",
+            "\ufeff",
+            "\\x1b",
+            "\\UFFFFFFFF",
+            "~",
+            "1e-3",
+            "1e999",
+            "9" * 5000,
+            "[" * 100,
+            ".inf",
+            ".nan",
+            "0x",
+            "name: x\n",
+            "epochs: 1\n",
+            "hooks: {ema: {decay: 0.5}}\n",
+            f"task: {HERE}:Line\n",
+        ]
     )
     | st.text(max_size=4),
     max_size=30,
-).map("".join)  # fmt: skip
+).map("".join)
 
 
 def result_of(call: Callable[[], T], *, placed: bool = False) -> T | None:
-    """What the call gives, or None where it raises our error: every problem says where it is, in a length that can be read."""
+    """What the call gives, or None where it raises our error: every problem says where it is, in a length that can be
+    read."""
     try:
         return call()
     except ConfigError as error:
@@ -117,19 +224,94 @@ def test_any_plain_data(values: dict[str, Any]) -> None:
         assert to_yaml(again) == to_yaml(experiment)
 
 
-ROWS = pa.table({"rank": [0, 1], "loss": [0.5, None], "phase": ["train", "val"], "skipped": [True, None], "empty": pa.nulls(2)})
+ROWS = pa.table(
+    {"rank": [0, 1], "loss": [0.5, None], "phase": ["train", "val"], "skipped": [True, None], "empty": pa.nulls(2)}
+)
 CONDITIONS = st.lists(
     st.sampled_from(
-        ["rank", "loss", "phase", "skipped", "empty", "nothing", " ", " and ", " or ", " not ", " in ", " not in ", " is ", "==", "!=", "<", ">=", "=", "(", ")", "[", "]", ", ",
-         "0", "1", "-1", "2.5", "1e999", "9" * 5000, "9" * 30, "None", "True", "'train'", "'", '"', "\\", "'\\ud800'", "1j", "b''", "f'{rank}'", "lambda: ", "__import__", ".", ":=",
-         "#", "\n", "\0", "not " * 300, "(" * 150, "-" * 300]
+        [
+            "rank",
+            "loss",
+            "phase",
+            "skipped",
+            "empty",
+            "nothing",
+            " ",
+            " and ",
+            " or ",
+            " not ",
+            " in ",
+            " not in ",
+            " is ",
+            "==",
+            "!=",
+            "<",
+            ">=",
+            "=",
+            "(",
+            ")",
+            "[",
+            "]",
+            ", ",
+            "0",
+            "1",
+            "-1",
+            "2.5",
+            "1e999",
+            "9" * 5000,
+            "9" * 30,
+            "None",
+            "True",
+            "'train'",
+            "'",
+            '"',
+            "\\",
+            "'\\ud800'",
+            "1j",
+            "b''",
+            "f'{rank}'",
+            "lambda: ",
+            "__import__",
+            ".",
+            ":=",
+            "#",
+            "\n",
+            "\0",
+            "not " * 300,
+            "(" * 150,
+            "-" * 300,
+        ]
     )
     | st.text(max_size=2),
     max_size=14,
-).map("".join)  # fmt: skip
-SIDES = st.sampled_from(["rank", "loss", "phase", "skipped", "empty", "0", "-1", "2.5", "1e999", "2**63", str(2**63 - 1), "'train'", "'\\0'", "True", "None"])
+).map("".join)
+SIDES = st.sampled_from(
+    [
+        "rank",
+        "loss",
+        "phase",
+        "skipped",
+        "empty",
+        "0",
+        "-1",
+        "2.5",
+        "1e999",
+        "2**63",
+        str(2**63 - 1),
+        "'train'",
+        "'\\0'",
+        "True",
+        "None",
+    ]
+)
 COMPARISONS = st.tuples(SIDES, st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "is", "is not"]), SIDES).map(" ".join)
-SOUND = st.recursive(COMPARISONS, lambda inner: st.tuples(inner, st.sampled_from([" and ", " or not ", " or "]), inner).map(lambda three: f"({''.join(three)})"), max_leaves=8)
+SOUND = st.recursive(
+    COMPARISONS,
+    lambda inner: st.tuples(inner, st.sampled_from([" and ", " or not ", " or "]), inner).map(
+        lambda three: f"({''.join(three)})"
+    ),
+    max_leaves=8,
+)
 
 
 @hostile

@@ -22,7 +22,14 @@ LAYERS = tuple(
 )
 """The chart of docs/design.md, lowest first; a package may import its own layer and those below it."""
 
-WITH_RAY = ("orchestrator.engines", "orchestrator.runs", "orchestrator.sweeps", "orchestrator.cluster", "orchestrator.private_api", "experiments.iris_parquet")
+WITH_RAY = (
+    "orchestrator.engines",
+    "orchestrator.runs",
+    "orchestrator.sweeps",
+    "orchestrator.cluster",
+    "orchestrator.private_api",
+    "experiments.iris_parquet",
+)
 
 
 def module_of(path: Path) -> str:
@@ -59,7 +66,8 @@ HEIGHTS = {package: height for height, packages in enumerate(LAYERS) for package
 
 
 def package_of(module: str) -> str:
-    """The package of the chart that a module is in, the innermost where one lies in another; else the outermost there is."""
+    """The package of the chart that a module is in, the innermost where one lies in another; else the outermost there
+    is."""
     around = [package for package in HEIGHTS if inside(module, (package,))]
     return max(around, key=len, default=module.split(".")[0])
 
@@ -133,7 +141,9 @@ def test_the_places_to_begin_reading_are_there() -> None:
     chart = (ROOT / "docs/design.md").read_text().partition("Ten places")[2].partition("\n## ")[0]
     places = re.findall(r"\| `([a-z_/]+\.py)` \|", chart)
     assert len(places) == 11
-    assert [place for place in places if not any((ROOT / around / place).exists() for around in ("", "orchestrator"))] == []
+    assert [
+        place for place in places if not any((ROOT / around / place).exists() for around in ("", "orchestrator"))
+    ] == []
 
 
 def test_no_module_is_called_utils() -> None:
@@ -149,7 +159,10 @@ def test_no_module_is_called_utils() -> None:
         ("import orchestrator.runs.best, orchestrator.cli.show", ("ray", "torch", "pandas")),
         ("import orchestrator.config.load", ("ray", "pandas", "torch._dynamo")),
         ("import orchestrator.sweeps.results.result", ("ray", "torch", "duckdb")),
-        ("import orchestrator.stats.compare, orchestrator.report.run, orchestrator.report.sweep", ("ray", "torch", "duckdb")),
+        (
+            "import orchestrator.stats.compare, orchestrator.report.run, orchestrator.report.sweep",
+            ("ray", "torch", "duckdb"),
+        ),
         ("import orchestrator.stats.tables, orchestrator.stats.summaries", ("ray", "torch", "duckdb")),
     ],
 )

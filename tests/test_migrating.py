@@ -26,61 +26,79 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "migrating.md").read_text()
 
 MOUNT_POINTS = {
-    "MMEngine's 22": """
+    "MMEngine's 22": (
+        """
         before_run after_load_checkpoint before_train before_train_epoch before_train_iter after_train_iter
         after_train_epoch before_val before_val_epoch before_val_iter after_val_iter after_val_epoch after_val
         before_save_checkpoint after_train before_test before_test_epoch before_test_iter after_test_iter
-        after_test_epoch after_test after_run""",
+        after_test_epoch after_test after_run"""
+    ),
     "ClassyVision's 5": "on_start on_phase_start on_step on_phase_end on_end",
-    "VISSL's 10": """
+    "VISSL's 10": (
+        """
         on_start on_phase_start on_forward on_loss_and_meter on_backward on_update on_step on_phase_end on_end
-        on_exception""",
+        on_exception"""
+    ),
     "iMIX's 6": "before_train after_train before_train_epoch after_train_epoch before_train_iter after_train_iter",
 }
 THEIR_HOOKS = {
-    "MMEngine": """
+    "MMEngine": (
+        """
         RuntimeInfoHook IterTimerHook DistSamplerSeedHook LoggerHook ParamSchedulerHook CheckpointHook EMAHook
         EmptyCacheHook SyncBuffersHook ProfilerHook NPUProfilerHook EarlyStoppingHook PrepareTTAHook
         NaiveVisualizationHook LogProcessor MessageHub HistoryBuffer LocalVisBackend TensorboardVisBackend
         WandbVisBackend MLflowVisBackend ClearMLVisBackend NeptuneVisBackend DVCLiveVisBackend AimVisBackend
-        ExponentialMovingAverage MomentumAnnealingEMA StochasticWeightAverage""",
-    "ClassyVision": """
+        ExponentialMovingAverage MomentumAnnealingEMA StochasticWeightAverage"""
+    ),
+    "ClassyVision": (
+        """
         CheckpointHook ExponentialMovingAverageModelHook LossLrMeterLoggingHook ModelComplexityHook
         ModelTensorboardHook OutputCSVHook PreciseBatchNormHook ProfilerHook ProgressBarHook TensorboardPlotHook
-        TorchscriptHook VisdomHook""",
-    "VISSL": """
+        TorchscriptHook VisdomHook"""
+    ),
+    "VISSL": (
+        """
         LogPerfTimeMetricsHook PerfTimer PerfStats LogGpuMemoryHook LogGpuStatsHook DumpMemoryOnException
         SSLTensorboardHook ActivationStatisticsMonitor SSLModelComplexityHook ProfilingHook CudaSynchronizeHook
         SetDataSamplerEpochHook FreezeParametersHook CheckNanLossHook CheckNanModelOutputHook LogLossLrEtaHook
         LogLossMetricsCheckpointHook GradClipHook EmaHook MoCoHook SwAVUpdateQueueScoresHook NormalizePrototypesHook
         SwAVMomentumHook SwAVMomentumNormalizePrototypesHook DINOHook IBOTHook InitMemoryHook ClusterMemoryHook
         DistillationHook ModelOutputMaskHook BYOLHook UpdateTrainIterationNumHook UpdateTrainBatchTimeHook
-        UpdateTestBatchTimeHook UpdateBatchesSeenHook""",
-    "iMIX": """
+        UpdateTestBatchTimeHook UpdateBatchesSeenHook"""
+    ),
+    "iMIX": (
+        """
         OptimizerHook Fp16OptimizerHook LRSchedulerHook MomentumSchedulerHook IterationTimerHook PeriodicLogger
         CommonMetricLoggerHook TextLoggerHook JSONLoggerHook TensorboardLoggerHook CheckPointHook EvaluateHook
-        EMAIterHook EMAEpochHook AutogradAnomalyDetectHook AutogradProfilerHook PreciseBNHook CallBackHook""",
+        EMAIterHook EMAEpochHook AutogradAnomalyDetectHook AutogradProfilerHook PreciseBNHook CallBackHook"""
+    ),
 }
 
 
 THEIR_OPTIONS = {
     "MMEngine": {
-        "LoggerHook": """interval ignore_last interval_exp_name out_dir out_suffix keep_local file_client_args
-            log_metric_by_epoch backend_args""",
+        "LoggerHook": (
+            """interval ignore_last interval_exp_name out_dir out_suffix keep_local file_client_args
+            log_metric_by_epoch backend_args"""
+        ),
         "LogProcessor": "window_size by_epoch custom_cfg num_digits log_with_hierarchy mean_pattern",
         "LocalVisBackend": "save_dir img_save_dir config_save_file scalar_save_file",
         "TensorboardVisBackend": "save_dir",
         "WandbVisBackend": "save_dir init_kwargs define_metric_cfg commit log_code_name watch_kwargs",
         "MLflowVisBackend": "save_dir exp_name run_name tags params tracking_uri artifact_suffix tracked_config_keys",
-        "CheckpointHook": """interval by_epoch save_optimizer save_param_scheduler out_dir max_keep_ckpts save_last save_best
-            rule greater_keys less_keys file_client_args filename_tmpl backend_args published_keys save_begin""",
+        "CheckpointHook": (
+            """interval by_epoch save_optimizer save_param_scheduler out_dir max_keep_ckpts save_last save_best
+            rule greater_keys less_keys file_client_args filename_tmpl backend_args published_keys save_begin"""
+        ),
         "EMAHook": "ema_type strict_load begin_iter begin_epoch momentum interval device update_buffers gamma",
         "ExponentialMovingAverage": "momentum interval device update_buffers",
         "MomentumAnnealingEMA": "momentum gamma interval device update_buffers",
         "StochasticWeightAverage": "interval device update_buffers",
         "EmptyCacheHook": "before_epoch after_epoch after_iter",
-        "ProfilerHook": """by_epoch profile_times activity_with_cpu activity_with_cuda schedule on_trace_ready record_shapes
-            profile_memory with_stack with_flops json_trace_path""",
+        "ProfilerHook": (
+            """by_epoch profile_times activity_with_cpu activity_with_cuda schedule on_trace_ready record_shapes
+            profile_memory with_stack with_flops json_trace_path"""
+        ),
         "EarlyStoppingHook": "monitor rule min_delta strict check_finite patience stopping_threshold",
     },
     "ClassyVision": {
@@ -98,21 +116,29 @@ THEIR_OPTIONS = {
         "LogGpuMemoryHook": "log_iteration_num PRINT_MEMORY_SUMMARY LOG_ITERATION_NUM",
         "LogGpuStatsHook": "LOG_GPU_STATS",
         "DumpMemoryOnException": "DUMP_MEMORY_ON_EXCEPTION",
-        "SSLTensorboardHook": """tb_writer log_params log_params_every_n_iterations log_params_gradients
+        "SSLTensorboardHook": (
+            """tb_writer log_params log_params_every_n_iterations log_params_gradients
             log_activation_statistics USE_TENSORBOARD LOG_DIR EXPERIMENT_LOG_DIR FLUSH_EVERY_N_MIN LOG_PARAMS
-            LOG_PARAMS_GRADIENTS LOG_PARAMS_EVERY_N_ITERS""",
-        "ActivationStatisticsMonitor": "observer log_frequency ignored_modules sample_feature_map MONITOR_ACTIVATION_STATISTICS",
+            LOG_PARAMS_GRADIENTS LOG_PARAMS_EVERY_N_ITERS"""
+        ),
+        "ActivationStatisticsMonitor": (
+            "observer log_frequency ignored_modules sample_feature_map MONITOR_ACTIVATION_STATISTICS"
+        ),
         "SSLModelComplexityHook": "COMPUTE_COMPLEXITY INPUT_SHAPE",
-        "ProfilingHook": """profiling_config START_ITERATION WARMUP_ITERATIONS NUM_ITERATIONS STOP_TRAINING_AFTER_PROFILING
-            OUTPUT_FOLDER profiled_ranks MEMORY_PROFILING TRACK_BY_LAYER_MEMORY RUNTIME_PROFILING USE_PROFILER PROFILE_CPU
-            PROFILE_GPU LEGACY_PROFILER""",
+        "ProfilingHook": (
+            """profiling_config START_ITERATION WARMUP_ITERATIONS NUM_ITERATIONS STOP_TRAINING_AFTER_PROFILING
+            OUTPUT_FOLDER profiled_ranks MEMORY_PROFILING TRACK_BY_LAYER_MEMORY RUNTIME_PROFILING USE_PROFILER
+            PROFILE_CPU PROFILE_GPU LEGACY_PROFILER"""
+        ),
         "FreezeParametersHook": "TEMP_FROZEN_PARAMS_ITER_MAP",
         "CheckNanLossHook": "CHECK_NAN",
         "CheckNanModelOutputHook": "world_size CHECK_NAN",
         "LogLossLrEtaHook": "checkpoint_folder btime_freq ROLLING_BTIME_FREQ",
         "LogLossMetricsCheckpointHook": "world_size CHECKPOINT_ITER_FREQUENCY CHECKPOINT_FREQUENCY",
         "GradClipHook": "norm_type max_norm USE_GRAD_CLIP",
-        "EmaHook": "enable_ema_meters update_iter warmup SAVE_EMA_MODEL ENABLE_EMA_METERS UPDATE_ITER WARMUP EMA_DEVICE",
+        "EmaHook": (
+            "enable_ema_meters update_iter warmup SAVE_EMA_MODEL ENABLE_EMA_METERS UPDATE_ITER WARMUP EMA_DEVICE"
+        ),
         "MoCoHook": "momentum shuffle_batch",
         "SwAVMomentumHook": "momentum momentum_eval_mode_iter_start crops_for_assign",
         "DistillationHook": "eager_teacher_init",
@@ -137,9 +163,9 @@ THEIR_OPTIONS = {
 }
 """Every option of a hook, by what its constructor or its part of the configuration calls it."""
 EXPERIMENT_OPTIONS = """
-    fp16 optim_wrapper train_cfg default_hooks custom_hooks gradient_accumulation_steps is_lr_accumulation optimizer_config
-    eval_iter_period checkpoint_config log_config by_iter max_iter max_epochs num_epochs val_interval accumulative_counts
-    init_scale growth_interval grad_scaler_config load_from"""
+    fp16 optim_wrapper train_cfg default_hooks custom_hooks gradient_accumulation_steps is_lr_accumulation
+    optimizer_config eval_iter_period checkpoint_config log_config by_iter max_iter max_epochs num_epochs val_interval
+    accumulative_counts init_scale growth_interval grad_scaler_config load_from"""
 
 
 @dataclass(frozen=True)
@@ -154,7 +180,9 @@ class Row:
 
 def section(title: str, level: int = 2, text: str = PAGE) -> str:
     """What stands under a heading, up to the next of its level or above."""
-    (found,) = re.findall(rf"^#{{{level}}} {re.escape(title)}\n(.*?)(?=^#{{1,{level}}} |\Z)", text, re.DOTALL | re.MULTILINE)
+    (found,) = re.findall(
+        rf"^#{{{level}}} {re.escape(title)}\n(.*?)(?=^#{{1,{level}}} |\Z)", text, re.DOTALL | re.MULTILINE
+    )
     return str(found)
 
 
@@ -169,7 +197,9 @@ def row(line: str) -> Row:
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert len(cells) == 4, line
     theirs, ours, differs, tests = cells
-    return Row(names(theirs), [] if ours == "none" else names(ours), differs, [test for test in tests.split(", ") if test])
+    return Row(
+        names(theirs), [] if ours == "none" else names(ours), differs, [test for test in tests.split(", ") if test]
+    )
 
 
 def names(cell: str) -> list[str]:
@@ -179,13 +209,22 @@ def names(cell: str) -> list[str]:
 
 
 ALL = [
-    *(pytest.param(row, id=f"{system}-{row.theirs[0]}") for system in MOUNT_POINTS for row in rows(section(system, 3, section("Mount points")))),
-    *(pytest.param(row, id=f"{system}-{row.theirs[0]}") for system in THEIR_HOOKS for row in rows(section(system, 3, section("Hooks")))),
+    *(
+        pytest.param(row, id=f"{system}-{row.theirs[0]}")
+        for system in MOUNT_POINTS
+        for row in rows(section(system, 3, section("Mount points")))
+    ),
+    *(
+        pytest.param(row, id=f"{system}-{row.theirs[0]}")
+        for system in THEIR_HOOKS
+        for row in rows(section(system, 3, section("Hooks")))
+    ),
 ]
 
 
 def exists(name: str) -> bool:
-    """Whether a name is a hook or one of its parameters, an event, a setting of the experiment, or of the state or task."""
+    """Whether a name is a hook or one of its parameters, an event, a setting of the experiment, or of the state or
+    task."""
     first, _, rest = name.partition(".")
     if first in HOOKS:
         return not rest or rest in {field.name for field in fields(HOOKS[first])}
@@ -262,7 +301,11 @@ def hooks_of(experiment: Experiment) -> dict[str, Hook]:
 
 
 def test_decays_stay_what_they_were(tmp_path: Path) -> None:
-    for system, written in {"ClassyVision": r'"decay": ([\d.]+)', "VISSL": r"DECAY: ([\d.]+)", "iMIX": r"ema_decay_ratio=([\d.]+)"}.items():
+    for system, written in {
+        "ClassyVision": r'"decay": ([\d.]+)',
+        "VISSL": r"DECAY: ([\d.]+)",
+        "iMIX": r"ema_decay_ratio=([\d.]+)",
+    }.items():
         (decay,) = re.findall(written, blocks(system)[0])
         assert hooks_of(migrated(system, tmp_path))["ema"].decay == float(decay)
 
@@ -311,14 +354,22 @@ def refusals(hook: str, option: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("system", "hook", "option"),
-    [(system, hook, option) for system, hooks in THEIR_OPTIONS.items() for hook, options in hooks.items() for option in options.split()],
+    [
+        (system, hook, option)
+        for system, hooks in THEIR_OPTIONS.items()
+        for hook, options in hooks.items()
+        for option in options.split()
+    ],
 )
 def test_every_option_is_read_or_refused_with_what_to_write(system: str, hook: str, option: str) -> None:
     (row,) = [row for row in rows(section(system, 3, section("Hooks"))) if hook in row.theirs]
     ours = dict.fromkeys(name.partition(".")[0] for name in row.ours if name.partition(".")[0] in HOOKS)
     told = [refusals(name, option) for name in ours]
     assert told
-    assert any(not said or any(advice in said[0] for advice in options_elsewhere(name).values()) for name, said in zip(ours, told, strict=True))
+    assert any(
+        not said or any(advice in said[0] for advice in options_elsewhere(name).values())
+        for name, said in zip(ours, told, strict=True)
+    )
 
 
 @pytest.mark.parametrize("option", EXPERIMENT_OPTIONS.split())
@@ -338,7 +389,9 @@ def test_the_scale_of_fp16_is_what_imix_s_file_says() -> None:
 
 @pytest.mark.parametrize("kind", other_systems())
 def test_what_is_to_be_written_can_be(kind: str) -> None:
-    known = {*Experiment.model_fields, *HOOKS} | ({field.name for field in fields(HOOKS[kind])} if kind in HOOKS else set())
+    known = {*Experiment.model_fields, *HOOKS} | (
+        {field.name for field in fields(HOOKS[kind])} if kind in HOOKS else set()
+    )
     for advice in options_elsewhere(kind).values():
         written = re.findall(r"^write (?:the hook )?(\w+)", advice)
         assert set(written) <= known, advice
@@ -348,5 +401,9 @@ def test_what_is_to_be_written_can_be(kind: str) -> None:
 
 def test_the_page_has_every_option_that_is_refused() -> None:
     said = {(hook, names, advice) for hook, names, advice in table("| hook | theirs | here |", section("Options"))}
-    groups = {(kind if kind in HOOKS else "the experiment", names, advice) for kind, options in other_systems().items() for names, advice in options.items()}
+    groups = {
+        (kind if kind in HOOKS else "the experiment", names, advice)
+        for kind, options in other_systems().items()
+        for names, advice in options.items()
+    }
     assert {(hook, names.replace("`", ""), advice) for hook, names, advice in said} == groups

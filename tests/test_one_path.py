@@ -1,4 +1,5 @@
-"""An experiment means the same wherever it is resolved: each kind of axis, on every path that leads to a trial or a run."""
+"""An experiment means the same wherever it is resolved: each kind of axis, on every path that leads to a trial or a
+run."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 FILES = {
     "line.yaml": TEXT,
-    "over.yaml": f"""\
+    "over.yaml": (
+        f"""\
 base: line.yaml
 name: over
 task_args: {{scale: 2.0}}
@@ -43,7 +45,8 @@ hooks:
   avg: {{type: ema, decay: 0.75}}
   band: {{type: '{HERE}:Band', low: 0, high: 1}}
 changes: [{{at: 2 steps, set: {{optimizer.lr: 0.5}}}}]
-""",
+"""
+    ),
     "choosy.yaml": f"name: choosy\ntask: {HERE}:Choosy\nepochs: 2\n",
 }
 
@@ -69,14 +72,23 @@ OF_ANY: Sequence[dict[str, list[Any]]] = [
 ]
 
 OF_SOME = {
-    "line.yaml": [{"hooks.shadow": [None, {"type": "ema"}]}, {"optimizer.type": ["SGD", "RMSprop"]}, {"optimizer.momentum": [0, 0.5]}, {"hooks.shadow.decay": [0, 1]}],
+    "line.yaml": [
+        {"hooks.shadow": [None, {"type": "ema"}]},
+        {"optimizer.type": ["SGD", "RMSprop"]},
+        {"optimizer.momentum": [0, 0.5]},
+        {"hooks.shadow.decay": [0, 1]},
+    ],
     "over.yaml": [
         {"optimizer.type": ["SGD", "Adam"], "optimizer.lr": [0.25]},
         {"hooks.avg.type": ["ema"], "hooks.avg.evaluate": ["raw"]},
         {"hooks.band.low": [-1, 5], "hooks.band.high": [6]},
         {"scheduler.type": ["ExponentialLR"], "scheduler.gamma": [0.25, 1]},
     ],
-    "choosy.yaml": [{"optimizer.type": ["SGD", "Adam"]}, {"hooks.shadow.keep": [9]}, {"task": [f"{HERE}:Choosy", f"{HERE}:Line"]}],
+    "choosy.yaml": [
+        {"optimizer.type": ["SGD", "Adam"]},
+        {"hooks.shadow.keep": [9]},
+        {"task": [f"{HERE}:Choosy", f"{HERE}:Line"]},
+    ],
     str(EXPERIMENTS / "mnist_moco.yaml"): [
         {"task": ["experiments.mnist_ssl:MnistMoCo", "experiments.mnist_ssl:MnistBYOL"]},
         {"hooks.probe.type": ["console", "ema"]},
@@ -105,16 +117,25 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
 
 def _case(file: Path, axes: Mapping[str, list[Any]]) -> Case:
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    expected = [to_dict(load_experiment(file, [f"{path}={json.dumps(value)}" for path, value in point.items()])) for point in points]
+    expected = [
+        to_dict(load_experiment(file, [f"{path}={json.dumps(value)}" for path, value in point.items()]))
+        for point in points
+    ]
     return Case(load_experiment(file, [f"sweep={json.dumps(_settings(axes))}"]), points, expected)
 
 
 def _settings(axes: Mapping[str, list[Any]]) -> dict[str, Any]:
-    return {"metric": "val/loss", "mode": "min", "search": "grid", "space": {path: {"grid": values} for path, values in axes.items()}}
+    return {
+        "metric": "val/loss",
+        "mode": "min",
+        "search": "grid",
+        "space": {path: {"grid": values} for path, values in axes.items()},
+    }
 
 
 class Records:
-    """An engine that trains nothing, and keeps what it is to train: as this process has it, and as another rank would."""
+    """An engine that trains nothing, and keeps what it is to train: as this process has it, and as another rank
+    would."""
 
     trained: list[tuple[dict[str, Any], dict[str, Any]]] = []  # noqa: RUF012
 
@@ -146,7 +167,12 @@ def trial_on_ray(told: Mapping[str, Any], number: int, values: Mapping[str, Any]
 
 def told_by(experiment: Experiment, location: Path) -> dict[str, Any]:
     """What a sweep's driver tells the process of a trial."""
-    return {"source": experiment.source, "settings": experiment.sweep, "workers": experiment.workers, "location": str(location)}
+    return {
+        "source": experiment.source,
+        "settings": experiment.sweep,
+        "workers": experiment.workers,
+        "location": str(location),
+    }
 
 
 def _in_trials_process(rank: int, world_size: int, sweeps: bytes) -> list[list[tuple[Any, Any, Any]]]:
@@ -183,7 +209,10 @@ def test_a_trial_in_one_process_is_what_the_command_line_says(
 
 def test_a_worker_and_a_run_that_is_resumed_have_what_the_command_line_says(cases: list[Case], tmp_path: Path) -> None:
     for number, case in enumerate(cases):
-        settings, begun = case.experiment.sweep, RunFolder.create(tmp_path, f"sweep-{number}", to_yaml(case.experiment), source=case.experiment.source)
+        settings, begun = (
+            case.experiment.sweep,
+            RunFolder.create(tmp_path, f"sweep-{number}", to_yaml(case.experiment), source=case.experiment.source),
+        )
         assert settings is not None
         resumed = experiment_to_resume(begun)
         assert resumed == case.experiment
@@ -191,7 +220,10 @@ def test_a_worker_and_a_run_that_is_resumed_have_what_the_command_line_says(case
         for place, (point, expected) in enumerate(zip(case.points[-1:], case.expected[-1:], strict=True)):
             trial = resolve.resolve(trial_source(resumed.source, settings, point)).experiment
             folder = RunFolder.create(tmp_path, f"run-{number}-{place}", to_yaml(trial), source=trial.source)
-            worker, resumed_run = resolve.resolve(pickle.loads(pickle.dumps(trial.source))).experiment, experiment_to_resume(folder)
+            worker, resumed_run = (
+                resolve.resolve(pickle.loads(pickle.dumps(trial.source))).experiment,
+                experiment_to_resume(folder),
+            )
             assert to_dict(trial) == to_dict(worker) == to_dict(resumed_run) == expected
             assert resumed_run.source == trial.source
 
@@ -217,20 +249,34 @@ REFUSED: Sequence[tuple[dict[str, list[Any]], str, str]] = [
         "unknown key, where hooks.other.type is 'console'",
     ),
     ({"scheduler.type": ["StepLR"], "scheduler.gamma": [0.5]}, "scheduler.type", "scheduler.step_size: is missing"),
-    ({"changes": [[{"at": 1, "set": {"hooks.shadow.mode": "far"}}]]}, "changes", "0.set.hooks.shadow.mode: cannot change in flight; of 'shadow' nothing can"),
-    ({"base": ["line.yaml"]}, "base", "is named relative to a file, and there is none here, got 'line.yaml'; sweep over it in a file"),
+    (
+        {"changes": [[{"at": 1, "set": {"hooks.shadow.mode": "far"}}]]},
+        "changes",
+        "0.set.hooks.shadow.mode: cannot change in flight; of 'shadow' nothing can",
+    ),
+    (
+        {"base": ["line.yaml"]},
+        "base",
+        "is named relative to a file, and there is none here, got 'line.yaml'; sweep over it in a file",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("axes", "path", "said"), REFUSED)
-def test_what_cannot_be_is_told_before_the_sweep_begins(tmp_path: Path, axes: dict[str, list[Any]], path: str, said: str) -> None:
+def test_what_cannot_be_is_told_before_the_sweep_begins(
+    tmp_path: Path, axes: dict[str, list[Any]], path: str, said: str
+) -> None:
     (tmp_path / "line.yaml").write_text(TEXT)
     with pytest.raises(ConfigError) as caught:
         load_experiment(tmp_path / "line.yaml", [f"sweep={json.dumps(_settings(axes))}"])
-    assert [problem.message for problem in caught.value.problems if problem.path.startswith(f"sweep.space.{path}")] == [said]
+    assert [problem.message for problem in caught.value.problems if problem.path.startswith(f"sweep.space.{path}")] == [
+        said
+    ]
     last = {name: values[-1] for name, values in axes.items()}
     for refused in (
-        lambda: load_experiment(tmp_path / "line.yaml", [f"{name}={json.dumps(value)}" for name, value in last.items()]),
+        lambda: load_experiment(
+            tmp_path / "line.yaml", [f"{name}={json.dumps(value)}" for name, value in last.items()]
+        ),
         lambda: resolve.resolve(load_experiment(tmp_path / "line.yaml").source.with_values(last)),
     ):
         with pytest.raises(ConfigError):
@@ -271,13 +317,17 @@ def test_a_run_of_before_goes_on_with_its_experiment_in_full(tmp_path: Path) -> 
 def test_what_somebody_mended_in_experiment_yaml_goes_over_what_was_written(tmp_path: Path) -> None:
     (tmp_path / "line.yaml").write_text(TEXT)
     experiment = load_experiment(tmp_path / "line.yaml", ["hooks.ema={}"])
-    for number, (old, new, over) in enumerate([
-        ("decay: 0.25", "decay: 0.5", {"hooks.shadow.decay": 0.5}),
-        ("batch_size: 32", "batch_size: 8", {"batch_size": 8}),
-        ("  momentum: 0.5\n", "", {"optimizer": {"type": "SGD", "lr": 0.1}}),
-        ("  width: 2", "  width: 3", {"task_args.width": 3}),
-    ]):
-        folder = RunFolder.create(tmp_path, str(number), to_yaml(experiment).replace(old, new), source=experiment.source)
+    for number, (old, new, over) in enumerate(
+        [
+            ("decay: 0.25", "decay: 0.5", {"hooks.shadow.decay": 0.5}),
+            ("batch_size: 32", "batch_size: 8", {"batch_size": 8}),
+            ("  momentum: 0.5\n", "", {"optimizer": {"type": "SGD", "lr": 0.1}}),
+            ("  width: 2", "  width: 3", {"task_args.width": 3}),
+        ]
+    ):
+        folder = RunFolder.create(
+            tmp_path, str(number), to_yaml(experiment).replace(old, new), source=experiment.source
+        )
         resumed = experiment_to_resume(folder)
         assert resumed.source == experiment.source.with_values(over)
         assert to_yaml(resumed) == to_yaml(experiment).replace(old, new)
@@ -317,8 +367,16 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def five_by_five() -> Experiment:
-    space = {"optimizer.lr": {"choice": [0.1, 0.2, 0.3, 0.4, 0.5]}, "hooks.ema.decay": {"choice": [0.1, 0.2, 0.3, 0.4, 0.5]}}
-    settings = {"metric": "val/accuracy", "trials": 3, "riders": False, "space": space}  # what rides is found by trying each value once
+    space = {
+        "optimizer.lr": {"choice": [0.1, 0.2, 0.3, 0.4, 0.5]},
+        "hooks.ema.decay": {"choice": [0.1, 0.2, 0.3, 0.4, 0.5]},
+    }
+    settings = {
+        "metric": "val/accuracy",
+        "trials": 3,
+        "riders": False,
+        "space": space,
+    }  # what rides is found by trying each value once
     return described(epochs=1, task_args={"train": 8, "val": 4}, hooks={"ema": {}, "progress_bar": {}}, sweep=settings)
 
 

@@ -49,14 +49,21 @@ def study_in(tmp_path: Path) -> Path:
 
 
 def hookyard(tmp_path: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command as it is where Hookyard is installed: its two packages, and nothing else of the checkout, are on the import path."""
+    """The command as it is where Hookyard is installed: its two packages, and nothing else of the checkout, are on the
+    import path."""
     installed = tmp_path / "installed"
     if not installed.exists():
         installed.mkdir()
         for name in ("hooks", "orchestrator"):
             (installed / name).symlink_to(ROOT / name)
     environment = {**os.environ, "PYTHONPATH": str(installed)}
-    return subprocess.run([sys.executable, "-P", "-m", "orchestrator", *words], cwd=folder, env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "orchestrator", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
 
 
 def test_a_user_s_folders_may_have_any_name(tmp_path: Path, study: Path) -> None:
@@ -79,5 +86,7 @@ def test_a_hook_in_a_folder_called_hooks_is_refused_with_what_to_do(tmp_path: Pa
 def test_where_python_itself_puts_the_user_s_folder_first_the_error_says_so(tmp_path: Path, study: Path) -> None:
     """As `python -m orchestrator` does, and a script beside such a folder."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(study), str(ROOT)])}
-    told = subprocess.run([sys.executable, "-P", "-c", "import orchestrator.task"], env=environment, capture_output=True, text=True)
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", "import orchestrator.task"], env=environment, capture_output=True, text=True
+    )
     assert f"{study / 'hooks'} is found by that name; call it something else, such as my_hooks" in told.stderr

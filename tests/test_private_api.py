@@ -14,13 +14,24 @@ from tests.hooks.test_private_torch import NAMES as TORCH
 from tests.orchestrator.private_api.test_names import NAMES as RAY
 
 ROOT = Path(__file__).parents[1]
-FILES = {str(path.relative_to(ROOT)): path for package in ("hooks", "orchestrator") for path in (ROOT / package).rglob("*.py")}
+FILES = {
+    str(path.relative_to(ROOT)): path
+    for package in ("hooks", "orchestrator")
+    for path in (ROOT / package).rglob("*.py")
+}
 FENCES = {"hooks/private_torch.py", *(name for name in FILES if name.startswith("orchestrator/private_api/"))}
 
 INTERNAL = re.compile(r"^(ray|torch)\b(\.\w+)*\.(_[A-Za-z]\w*|execution)\b|^ray\.tune\.progress_reporter\b")
 PRIVATE = re.compile(r"^_[a-zA-Z]\w*$")
 SETTING = re.compile(r"^(RAY|TUNE)_[A-Za-z_]+$")
-DOCUMENTED = {"RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "TUNE_DISABLE_SIGINT_HANDLER"}
+DOCUMENTED = {
+    "RAY_ADDRESS",
+    "RAY_API_SERVER_ADDRESS",
+    "RAY_AUTH_MODE",
+    "RAY_AUTH_TOKEN",
+    "RAY_AUTH_TOKEN_PATH",
+    "TUNE_DISABLE_SIGINT_HANDLER",
+}
 OF_PYTHON = {"os._exit", "sys._current_frames"}
 OF_NAMED_TUPLES = {"_asdict", "_fields", "_replace"}
 """Public in spite of their names, so that no field can be called so."""
@@ -47,7 +58,9 @@ def foreign(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-            yield from ((node.lineno, f"{module}{one.name}") for one in node.names if INTERNAL.match(f"{module}{one.name}"))
+            yield from (
+                (node.lineno, f"{module}{one.name}") for one in node.names if INTERNAL.match(f"{module}{one.name}")
+            )
         elif isinstance(node, ast.Attribute) and PRIVATE.match(node.attr) and node.attr not in OF_NAMED_TUPLES:
             of_self = ast.unparse(node.value) in ("self", "cls")
             known = node.attr in OWN and (of_self or node.attr not in OF_MODULES)
@@ -55,8 +68,14 @@ def foreign(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, ast.unparse(node)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr"):
             names = [one.value for one in node.args[1:2] if isinstance(one, ast.Constant)]
-            yield from ((node.lineno, name) for name in names if PRIVATE.match(name) and name not in OWN | OF_NAMED_TUPLES)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and (INTERNAL.match(node.value) or is_setting(node.value)):
+            yield from (
+                (node.lineno, name) for name in names if PRIVATE.match(name) and name not in OWN | OF_NAMED_TUPLES
+            )
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and (INTERNAL.match(node.value) or is_setting(node.value))
+        ):
             yield node.lineno, node.value
 
 
@@ -68,7 +87,9 @@ def is_setting(text: str) -> bool:
 @pytest.mark.parametrize("name", sorted(FILES.keys() - FENCES))
 def test_private_names_stand_in_the_fences(name: str) -> None:
     found = [f"{name}:{line}: {what}" for line, what in foreign(TREES[name])]
-    assert not found, f"{found} belongs into hooks/private_torch.py or orchestrator/private_api/, with a line in its test"
+    assert not found, (
+        f"{found} belongs into hooks/private_torch.py or orchestrator/private_api/, with a line in its test"
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,9 +114,18 @@ def test_what_would_be_found(text: str) -> None:
 
 @pytest.mark.parametrize("fence", sorted(FENCES))
 def test_every_name_in_a_fence_has_a_line_in_its_test(fence: str) -> None:
-    # Not there everywhere: what is CUDA's alone, and an extra of the user's, which tests/orchestrator/loop/data/test_share.py tries where it is.
-    elsewhere = ("torch._C._cuda_attach_out_of_memory_observer", "datasets:IterableDataset._ex_iterable", "datasets:IterableDataset._distributed")
+    # Not there everywhere: what is CUDA's alone, and an extra of the user's, which
+    # tests/orchestrator/loop/data/test_share.py tries where it is.
+    elsewhere = (
+        "torch._C._cuda_attach_out_of_memory_observer",
+        "datasets:IterableDataset._ex_iterable",
+        "datasets:IterableDataset._distributed",
+    )
     told = re.findall(r"\w+", " ".join([*TORCH, *RAY, *elsewhere]))
     own = written(TREES[fence])
-    missing = [what for _, what in foreign(TREES[fence]) if not SETTING.match(what) and not {what.rpartition(".")[2]} & {*own, *told}]
+    missing = [
+        what
+        for _, what in foreign(TREES[fence])
+        if not SETTING.match(what) and not {what.rpartition(".")[2]} & {*own, *told}
+    ]
     assert not missing

@@ -13,7 +13,9 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: extra for name, extra in PROJECT["optional-dependencies"].items() if name not in ("dev", "gpu")}
-PINS = dict(line.lower().split("==") for line in (ROOT / "constraints-oldest.txt").read_text().splitlines() if "==" in line)
+PINS = dict(
+    line.lower().split("==") for line in (ROOT / "constraints-oldest.txt").read_text().splitlines() if "==" in line
+)
 
 
 @pytest.mark.parametrize("text", sorted({*PROJECT["dependencies"], *chain(*EXTRAS.values())}))

@@ -69,7 +69,9 @@ def test_looking_at_a_run_imports_none_of_its_classes(theirs: Run, tmp_path: Pat
 
 def test_checking_a_file_imports_what_it_names_and_outlives_that(theirs: Run, tmp_path: Path) -> None:
     (tmp_path / "file.yaml").write_text("name: x\ntask: theirs:Theirs\nepochs: 1\n")
-    with pytest.raises(ConfigError, match=r"file.yaml:2: task: module 'theirs' cannot be imported: SystemExit: imported"):
+    with pytest.raises(
+        ConfigError, match=r"file.yaml:2: task: module 'theirs' cannot be imported: SystemExit: imported"
+    ):
         load_experiment(tmp_path / "file.yaml")
 
 
@@ -102,27 +104,56 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hooks = {"checkpoint": {"every": 1, "best": "val/accuracy", "mode": "max"}}
     run(described(epochs=1, hooks=hooks), root, "line", local=True)
     space = {"optimizer.lr": {"grid": [0.1, 0.01]}}
-    sweep(described(epochs=1, hooks=hooks, sweep={"metric": "val/accuracy", "mode": "max", "space": space}), root, "swept", local=True)
+    sweep(
+        described(epochs=1, hooks=hooks, sweep={"metric": "val/accuracy", "mode": "max", "space": space}),
+        root,
+        "swept",
+        local=True,
+    )
     return root
 
 
-MEANT = {"status", "started", "ended", "engine", "mode", "metric", "objectives", "modes", "stage", "time", "sha256", "checkpoint", "boot", "process_started"}
+MEANT = {
+    "status",
+    "started",
+    "ended",
+    "engine",
+    "mode",
+    "metric",
+    "objectives",
+    "modes",
+    "stage",
+    "time",
+    "sha256",
+    "checkpoint",
+    "boot",
+    "process_started",
+}
 
 
 @pytest.mark.parametrize("name", ["line", "swept"])
 @pytest.mark.parametrize("keep", [frozenset(MEANT), frozenset()], ids=["what is free", "everything"])
-def test_what_a_stored_run_says_moves_no_cursor_and_makes_no_markup(plain: Path, tmp_path: Path, name: str, keep: frozenset[str]) -> None:
+def test_what_a_stored_run_says_moves_no_cursor_and_makes_no_markup(
+    plain: Path, tmp_path: Path, name: str, keep: frozenset[str]
+) -> None:
     folder = shutil.copytree(plain / name, tmp_path / "runs" / name)
     for aside in ("index", ".driver"):  # whose lines are no JSON; whose drivers would be waited for
         shutil.rmtree(folder / aside, ignore_errors=True)
     for file in folder.rglob("*.json*"):
-        changed = [json.dumps(hostile({one: item for one, item in json.loads(line).items() if one != "crc"}, keep)) for line in _texts(file)]
+        changed = [
+            json.dumps(hostile({one: item for one, item in json.loads(line).items() if one != "crc"}, keep))
+            for line in _texts(file)
+        ]
         file.write_text("\n".join(changed) + "\n")
     for file in folder.rglob("metrics.jsonl"):
         line = json.loads(file.read_text().splitlines()[-1])
         file.write_text(json.dumps({**line, "error": EVIL, f"val/{EVIL}": 0.5}) + "\n")
     for file in folder.rglob("run.json"):
-        file.write_text(json.dumps({**json.loads(file.read_text()), "error": EVIL, "stopped": [EVIL], "tags": [EVIL], "notes": EVIL}))
+        file.write_text(
+            json.dumps(
+                {**json.loads(file.read_text()), "error": EVIL, "stopped": [EVIL], "tags": [EVIL], "notes": EVIL}
+            )
+        )
     (folder / "checkpoints" / EVIL.replace("/", "")).mkdir(parents=True)
     path = str(folder)
     for words in (
@@ -152,7 +183,14 @@ def _texts(file: Path) -> list[str]:
 
 
 def test_the_bounds_of_the_page_are_those_of_the_code() -> None:
-    for number in (bounds.WRITTEN.values, bounds.LONGEST_PATH, bounds.MOST_TRIED, bounds.MOST_TRIALS, bounds.MOST_OVERRIDES, bounds.MOST_LISTED):
+    for number in (
+        bounds.WRITTEN.values,
+        bounds.LONGEST_PATH,
+        bounds.MOST_TRIED,
+        bounds.MOST_TRIALS,
+        bounds.MOST_OVERRIDES,
+        bounds.MOST_LISTED,
+    ):
         assert f"{number:,}" in PAGE
     assert f"{bounds.WRITTEN.characters // 1024} KiB" in PAGE
     assert f"| {bounds.DEEPEST} |" in PAGE

@@ -1,7 +1,8 @@
 """What the hooked loop costs on a GPU: one table, a row for each figure with its aim, ready for a dated page.
 
-Each part is a process of its own with a time limit, so that one that crashes or hangs costs its own rows; rows are printed as they
-come. Needs this repository, torch, and what benchmarks/gpu/wheels.txt lists; of the peers those that are installed take part.
+Each part is a process of its own with a time limit, so that one that crashes or hangs costs its own rows; rows are
+printed as they come. Needs this repository, torch, and what benchmarks/gpu/wheels.txt lists; of the peers those that
+are installed take part.
 
     python -m benchmarks.gpu [--device cuda|cpu] [--only PART]
 """
@@ -22,12 +23,22 @@ from benchmarks.gpu.part import print_row
 from benchmarks.timing import machine
 
 BUDGET_S = 480
-LIMITS_S = {"resnet50": 110, "gpt2": 130, "small_step": 60, "ema": 30, "rows": 25, "checkpoint": 60, "loading": 70, "memory": 45}
+LIMITS_S = {
+    "resnet50": 110,
+    "gpt2": 130,
+    "small_step": 60,
+    "ema": 30,
+    "rows": 25,
+    "checkpoint": 60,
+    "loading": 70,
+    "memory": 45,
+}
 """The parts in order, and the longest that each may take."""
 
 
 def rows_of(part: str, command: Sequence[str], limit_s: float) -> Iterator[str]:
-    """The rows that a part's process prints, as they come, and one more where it fails or takes too long. What else it says goes to stderr."""
+    """The rows that a part's process prints, as they come, and one more where it fails or takes too long. What else it
+    says goes to stderr."""
     killed = Event()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
 
@@ -45,7 +56,11 @@ def rows_of(part: str, command: Sequence[str], limit_s: float) -> Iterator[str]:
                 print(line, end="", file=sys.stderr)
     over.cancel()
     if process.returncode:
-        why = f"took more than {limit_s:g} s" if killed.is_set() else f"failed with status {process.returncode}; its stderr says why"
+        why = (
+            f"took more than {limit_s:g} s"
+            if killed.is_set()
+            else f"failed with status {process.returncode}; its stderr says why"
+        )
         yield f"| {part} | {why} | |"
 
 
@@ -54,7 +69,10 @@ def heading(device: str) -> list[str]:
     if device == "cpu":
         return ["## On a CPU, with small shapes: that everything runs; no figure here means anything", "", machine()]
     properties = torch.cuda.get_device_properties(0)
-    where = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, torch {torch.__version__}, CUDA {torch.version.cuda}"
+    where = (
+        f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, torch {torch.__version__}, CUDA"
+        f" {torch.version.cuda}"
+    )
     return [f"## The hooked loop on one GPU, {datetime.now(UTC):%Y-%m-%d}", "", f"{where}. {machine()}"]
 
 
@@ -64,7 +82,9 @@ def main() -> int:
     parser.add_argument("--only", choices=LIMITS_S, metavar="PART", help=f"one of {', '.join(LIMITS_S)}")
     given = parser.parse_args()
     if given.device == "cuda" and not torch.cuda.is_available():
-        parser.error(f"torch {torch.__version__} finds no GPU that it can use; --device cpu tries everything with small shapes")
+        parser.error(
+            f"torch {torch.__version__} finds no GPU that it can use; --device cpu tries everything with small shapes"
+        )
     print("\n".join([*heading(given.device), "", "| what | figure | aim |", "| --- | ---: | ---: |"]), flush=True)
     ends, failed = monotonic() + BUDGET_S, False
     for part in [given.only] if given.only else LIMITS_S:
@@ -73,7 +93,9 @@ def main() -> int:
             print_row(part, f"not begun: {BUDGET_S} s are over")
             failed = True
             continue
-        for row in rows_of(part, [sys.executable, "-m", f"benchmarks.gpu.{part}", "--device", given.device], min(left, LIMITS_S[part])):
+        for row in rows_of(
+            part, [sys.executable, "-m", f"benchmarks.gpu.{part}", "--device", given.device], min(left, LIMITS_S[part])
+        ):
             print(row, flush=True)
             failed |= row.startswith(f"| {part} |")
     return int(failed)

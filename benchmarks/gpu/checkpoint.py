@@ -1,5 +1,5 @@
-"""A checkpoint of 1.5 GB, the model and AdamW's state of GPT-2 124M (on a CPU of 150 MB): how long training stands still, and bytes a second
-beside torch.save.
+"""A checkpoint of 1.5 GB, the model and AdamW's state of GPT-2 124M (on a CPU of 150 MB): how long training stands
+still, and bytes a second beside torch.save.
 
     python -m benchmarks.gpu --only checkpoint
 """
@@ -58,14 +58,24 @@ def part(device: Device) -> None:
         paused = {}
         for background in (False, True):
             run_folder = Path(folder) / f"background={background}"
-            hooks = {"checkpoint": {"every": f"{between} steps", "save_last": False, "keep": 1, "background": background}}
+            hooks = {
+                "checkpoint": {"every": f"{between} steps", "save_last": False, "keep": 1, "background": background}
+            }
             hookyard(workload, 1, lambda: None, folder=str(run_folder), hooks=hooks)
             paused[background] = pauses(run_folder, between)
         shortest, first, later = min(paused[False]), *paused[True]
         print_row("a checkpoint, the pause of training", f"{shortest:.2f} s")
         print_row("a checkpoint, bytes a second to torch.save's", f"{seconds / shortest:.2f}", ">= 0.9")
-        print_row("a checkpoint in the background, its pause to the synchronous one", f"{later / shortest:.3f} ({later * 1e3:.0f} ms; the first {first * 1e3:.0f} ms)", "<= 0.1")
-        print_row("a checkpoint in the background, bytes a second to torch.save's", f"{seconds / spent(run_folder, 'write'):.2f}", ">= 0.9")
+        print_row(
+            "a checkpoint in the background, its pause to the synchronous one",
+            f"{later / shortest:.3f} ({later * 1e3:.0f} ms; the first {first * 1e3:.0f} ms)",
+            "<= 0.1",
+        )
+        print_row(
+            "a checkpoint in the background, bytes a second to torch.save's",
+            f"{seconds / spent(run_folder, 'write'):.2f}",
+            ">= 0.9",
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""A step of GPT-2 124M with the default hooks, to a raw one: bf16, compiled, 16 blocks of 1,024 tokens; and how well it uses the GPU.
+"""A step of GPT-2 124M with the default hooks, to a raw one: bf16, compiled, 16 blocks of 1,024 tokens; and how well it
+uses the GPU.
 
-    python -m benchmarks.gpu --only gpt2
+python -m benchmarks.gpu --only gpt2
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ OPTIMIZER = {"type": "AdamW", "lr": 3e-4, "fused": True}
 
 def part(device: Device) -> None:
     settings = {"precision": "bf16", "compile": device.is_cuda, "optimizer": OPTIMIZER}
-    workload = Workload(Tokens, device, batch=16 if device.is_cuda else 2, steps=20 if device.is_cuda else 2, settings=settings)
-    step_s = print_ratios("GPT-2 124M, bf16, compile, 16 x 1,024", workload, rounds=8 if device.is_cuda else 1, aim=1.005)
+    workload = Workload(
+        Tokens, device, batch=16 if device.is_cuda else 2, steps=20 if device.is_cuda else 2, settings=settings
+    )
+    step_s = print_ratios(
+        "GPT-2 124M, bf16, compile, 16 x 1,024", workload, rounds=8 if device.is_cuda else 1, aim=1.005
+    )
     model = workload.made.model()
     tokens_per_s = workload.batch * model.context / step_s
     print_row("GPT-2 124M: tokens a second", f"{tokens_per_s:,.0f}")

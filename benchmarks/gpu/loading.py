@@ -1,6 +1,7 @@
-"""What a step waits for its data where loading is the faster: 12 processes, page-locked batches, copied beside the work.
+"""What a step waits for its data where loading is the faster: 12 processes, page-locked batches, copied beside the
+work.
 
-    python -m benchmarks.gpu --only loading
+python -m benchmarks.gpu --only loading
 """
 
 from __future__ import annotations
@@ -18,12 +19,20 @@ FIRST = 10
 
 
 def part(device: Device) -> None:
-    workload = Workload(Loaded, device, batch=256 if device.is_cuda else 4, steps=120 if device.is_cuda else FIRST + 5, settings=SETTINGS)
+    workload = Workload(
+        Loaded,
+        device,
+        batch=256 if device.is_cuda else 4,
+        steps=120 if device.is_cuda else FIRST + 5,
+        settings=SETTINGS,
+    )
     processes = 12 if device.is_cuda else 1
     with tempfile.TemporaryDirectory() as folder:
         hookyard(workload, 1, lambda: None, folder=folder, loader={"num_workers": processes})
         waits, steps = (column(Path(folder), name)[FIRST:] for name in ("data_wait_s", "step_s"))
-    print_row(f"ResNet-50 fed by {processes} processes: data_wait_s of the step", f"{sum(waits) / sum(steps):.4f}", "<= 0.01")
+    print_row(
+        f"ResNet-50 fed by {processes} processes: data_wait_s of the step", f"{sum(waits) / sum(steps):.4f}", "<= 0.01"
+    )
 
 
 if __name__ == "__main__":

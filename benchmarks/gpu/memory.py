@@ -1,6 +1,6 @@
 """The peak of memory with the default hooks, to that of the raw loop.
 
-    python -m benchmarks.gpu --only memory
+python -m benchmarks.gpu --only memory
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ PEAK = "ResNet-50, peak of memory: default hooks to raw"
 
 
 def part(device: Device) -> None:
-    workload = Workload(Pictures, device, batch=256 if device.is_cuda else 4, steps=10 if device.is_cuda else 2, settings=SETTINGS)
+    workload = Workload(
+        Pictures, device, batch=256 if device.is_cuda else 4, steps=10 if device.is_cuda else 2, settings=SETTINGS
+    )
     raw(workload, 1, lambda: None)
     base = _peak(device)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,5 @@
-"""The models that the parts train: ResNet-50 (He et al., 2015, with the stride in the middle), GPT-2 124M (Radford et al., 2019), and a
-perceptron of small layers."""
+"""The models that the parts train: ResNet-50 (He et al., 2015, with the stride in the middle), GPT-2 124M (Radford et
+al., 2019), and a perceptron of small layers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,15 @@ class Bottleneck(nn.Module):
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        first, middle, last = _convolution(channels, width, 1), _convolution(width, width, 3, stride), _convolution(width, 4 * width, 1)
+        first, middle, last = (
+            _convolution(channels, width, 1),
+            _convolution(width, width, 3, stride),
+            _convolution(width, 4 * width, 1),
+        )
         self.convolutions = nn.Sequential(*first, nn.ReLU(), *middle, nn.ReLU(), *last)
-        self.shortcut = nn.Sequential(*(_convolution(channels, 4 * width, 1, stride) if stride > 1 or channels != 4 * width else ()))
+        self.shortcut = nn.Sequential(
+            *(_convolution(channels, 4 * width, 1, stride) if stride > 1 or channels != 4 * width else ())
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.relu(self.convolutions(x) + self.shortcut(x))
@@ -43,7 +49,9 @@ def resnet(depths: Sequence[int] = (3, 4, 6, 3), width: int = 64, classes: int =
 class GPT2(nn.Module):
     """(B, T) tokens to (B, T, vocabulary) logits, whose matrix is that of the tokens."""
 
-    def __init__(self, vocabulary: int = 50257, width: int = 768, depth: int = 12, heads: int = 12, context: int = 1024) -> None:
+    def __init__(
+        self, vocabulary: int = 50257, width: int = 768, depth: int = 12, heads: int = 12, context: int = 1024
+    ) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))

@@ -1,6 +1,6 @@
 """What a row with five values from the device takes of the CPU, with torch watching that nothing waits.
 
-    python -m benchmarks.gpu --only rows
+python -m benchmarks.gpu --only rows
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ def part(device: Device) -> None:
             recorder.sync()
         recorder.close()
     print_row("a row with 5 device scalars, time of the CPU", f"{min(taken) * 1e6:.1f} us", "<= 30 us")
-    print_row("a row with 5 device scalars, synchronisations", "0 (torch would have raised)" if device.is_cuda else "not seen on a CPU", "0")
+    print_row(
+        "a row with 5 device scalars, synchronisations",
+        "0 (torch would have raised)" if device.is_cuda else "not seen on a CPU",
+        "0",
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A step for which the CPU is the limit: the default hooks, and the same step captured as a CUDA graph, to a raw one.
 
-    python -m benchmarks.gpu --only small_step
+python -m benchmarks.gpu --only small_step
 """
 
 from __future__ import annotations

@@ -17,5 +17,9 @@ def print_ratios(what: str, workload: Workload, rounds: int, aim: float) -> floa
         if name == "raw":
             print_row(f"{what}: raw step", f"{step_ms:.3f} ms")
         else:
-            print_row(f"{what}: {name} to raw", f"{ratio(times, seconds['raw']):.4f}", f"<= {aim}" if name.startswith("Hookyard") else "")
+            print_row(
+                f"{what}: {name} to raw",
+                f"{ratio(times, seconds['raw']):.4f}",
+                f"<= {aim}" if name.startswith("Hookyard") else "",
+            )
     return median(seconds["Hookyard, default hooks"]) / workload.steps

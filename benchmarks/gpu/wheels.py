@@ -1,6 +1,7 @@
-"""Tries wheels.txt: imports and trains with nothing else installed but torch and NumPy, as on a machine with a GPU and no network.
+"""Tries wheels.txt: imports and trains with nothing else installed but torch and NumPy, as on a machine with a GPU and
+no network.
 
-    python -m benchmarks.gpu.wheels
+python -m benchmarks.gpu.wheels
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def required(names: set[str]) -> set[str]:
             wanted = [Requirement(text) for text in requires(waiting.pop()) or []]
         except PackageNotFoundError:
             continue
-        more = {canonicalize_name(one.name) for one in wanted if not one.marker or one.marker.evaluate({"extra": ""})} - found
+        more = {
+            canonicalize_name(one.name) for one in wanted if not one.marker or one.marker.evaluate({"extra": ""})
+        } - found
         found |= more
         waiting += more
     return found
@@ -64,7 +67,8 @@ class Only(PathFinder):
 
 
 def try_list() -> None:
-    """Imports all parts and tests and trains with default hooks, in this process; prints what is in the list and was not imported."""
+    """Imports all parts and tests and trains with default hooks, in this process; prints what is in the list and was
+    not imported."""
     there = listed()
     Only.hide_others(there | {"torch"} | required({"torch"}) | BESIDE_TORCH)
     for package in PACKAGES:
@@ -75,10 +79,16 @@ def try_list() -> None:
     from benchmarks.gpu.part import Device
     from benchmarks.gpu.workloads import Numbers, Workload, hookyard
 
-    workload = Workload(Numbers, Device(torch.device("cpu")), batch=4, steps=2, settings={"optimizer": {"type": "SGD", "lr": 0.1}})
+    workload = Workload(
+        Numbers, Device(torch.device("cpu")), batch=4, steps=2, settings={"optimizer": {"type": "SGD", "lr": 0.1}}
+    )
     hookyard(workload, 1, lambda: None, hooks={"tensorboard": {}, "checkpoint": {}})
     of_module = packages_distributions()
-    used = {canonicalize_name(one) for name in {name.partition(".")[0] for name in sys.modules} for one in of_module.get(name, ())}
+    used = {
+        canonicalize_name(one)
+        for name in {name.partition(".")[0] for name in sys.modules}
+        for one in of_module.get(name, ())
+    }
     print(*sorted(there - used - required(used & there) - WITH_A_GPU))
 
 

@@ -223,7 +223,9 @@ def hookyard(workload: Workload, epochs: int, pause: Pause, folder: str = "", **
     )
     with nullcontext(folder) if folder else tempfile.TemporaryDirectory() as place:
         assignment = Assignment(experiment.source, place)
-        for _ in Session(assignment, World(device=workload.device.torch), display=Discard(), end_standing=None).reports():
+        for _ in Session(
+            assignment, World(device=workload.device.torch), display=Discard(), end_standing=None
+        ).reports():
             workload.device.wait()
             pause()
 
@@ -232,7 +234,9 @@ def accelerate(workload: Workload, epochs: int, pause: Pause) -> None:
     from accelerate import Accelerator
 
     task, model = workload.made, workload.model()
-    accelerator = Accelerator(cpu=not workload.device.is_cuda, mixed_precision="no" if workload.precision == "fp32" else workload.precision)
+    accelerator = Accelerator(
+        cpu=not workload.device.is_cuda, mixed_precision="no" if workload.precision == "fp32" else workload.precision
+    )
     model, optimizer, loader = accelerator.prepare(model, workload.optimizer(model), workload.loader())
     for _ in range(epochs):
         for batch in loader:
@@ -266,9 +270,16 @@ def lightning(workload: Workload, epochs: int, pause: Pause) -> None:
             pause()
 
     pl.Trainer(
-        accelerator="gpu" if workload.device.is_cuda else "cpu", devices=1, max_epochs=epochs, precision=_LIGHTNING[workload.precision],
-        callbacks=[EndOfEpoch()], logger=False, enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
-    ).fit(Module(), workload.loader())  # fmt: skip
+        accelerator="gpu" if workload.device.is_cuda else "cpu",
+        devices=1,
+        max_epochs=epochs,
+        precision=_LIGHTNING[workload.precision],
+        callbacks=[EndOfEpoch()],
+        logger=False,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+    ).fit(Module(), workload.loader())
 
 
 PEERS = {"Lightning": ("pytorch_lightning", lightning), "Accelerate": ("accelerate", accelerate)}

@@ -1,5 +1,5 @@
-"""A checkpoint by its size in MiB, in two files of two ranks: what writing it takes each, and what of it is read back, in a folder
-and on S3 (without a delay: its requests are counted)."""
+"""A checkpoint by its size in MiB, in two files of two ranks: what writing it takes each, and what of it is read back,
+in a folder and on S3 (without a delay: its requests are counted)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,18 @@ def main(sizes: Sequence[int]) -> None:
 
     Storage.pieces = counted
     for place in ("a folder", "S3"):
-        costs: dict[str, list[float]] = {"s a rank": [], "s of rank 0 beside": [], "MiB read back": [], "s to resume, by each of 2": [], "requests": []}
+        costs: dict[str, list[float]] = {
+            "s a rank": [],
+            "s of rank 0 beside": [],
+            "MiB read back": [],
+            "s to resume, by each of 2": [],
+            "requests": [],
+        }
         for size in sizes:
-            with tempfile.TemporaryDirectory() as folder, slow_s3(delay_s=0) if place == "S3" else nullcontext(lambda: 0) as asked:
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                slow_s3(delay_s=0) if place == "S3" else nullcontext(lambda: 0) as asked,
+            ):
                 store = CheckpointStore(Storage("s3://bucket/checkpoints" if place == "S3" else folder))
                 content = torch.zeros(size // 2 * 2**18)
                 name = store.free_name("epoch-0001")

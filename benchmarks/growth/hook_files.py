@@ -1,4 +1,5 @@
-"""What hooks write, on S3, by the number of reports: files of 8 MiB that stay as they are, and one line more in a file at each."""
+"""What hooks write, on S3, by the number of reports: files of 8 MiB that stay as they are, and one line more in a file
+at each."""
 
 from __future__ import annotations
 

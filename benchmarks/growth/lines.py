@@ -1,5 +1,5 @@
-"""Lines that are added to `metrics.jsonl` on S3, each of 300 bytes, by how many there are: requests and bytes sent a line, and
-what it takes to read all of them."""
+"""Lines that are added to `metrics.jsonl` on S3, each of 300 bytes, by how many there are: requests and bytes sent a
+line, and what it takes to read all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ def main(sizes: Sequence[int]) -> None:
         send(self, name, data)
 
     Storage.write = counted
-    costs: dict[str, list[float]] = {"requests to add": [], "bytes sent": [], "requests to read": [], "seconds to read": []}
+    costs: dict[str, list[float]] = {
+        "requests to add": [],
+        "bytes sent": [],
+        "requests to read": [],
+        "seconds to read": [],
+    }
     for lines in sizes:
         with slow_s3(delay_s=0.001) as asked:
             storage = Storage("s3://bucket/run")

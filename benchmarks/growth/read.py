@@ -1,7 +1,9 @@
-"""What is asked of a run, by how many rows it has: `stats --by rank`, doctor, report and compare, each in a process of its own.
+"""What is asked of a run, by how many rows it has: `stats --by rank`, doctor, report and compare, each in a process of
+its own.
 
-Rows are those of 256 ranks, as `rows` makes them, whose ranks closed their files; they are compacted before. Two of the machine's processors
-work at once: where no fewer seconds of the clock are told than of the processor, others were at work on it.
+Rows are those of 256 ranks, as `rows` makes them, whose ranks closed their files; they are compacted before. Two of the
+machine's processors work at once: where no fewer seconds of the clock are told than of the processor, others were at
+work on it.
 """
 
 from __future__ import annotations
@@ -46,8 +48,12 @@ def main(sizes: Sequence[int]) -> None:
             folder = Path(place, "large")
             write_run(folder, size, close=True)
             for name, call in CALLS.items():
-                done = subprocess.run([sys.executable, "-c", READ.replace("CALL", call), str(folder)], capture_output=True, text=True, check=True)
+                done = subprocess.run(
+                    [sys.executable, "-c", READ.replace("CALL", call), str(folder)],
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                )
                 for unit, value in zip(("seconds", "s of CPU", "GiB"), map(float, done.stdout.split()), strict=True):
                     costs[f"{unit}, {name}"].append(value)
     print_growth("rows of a run that is asked", "rows", sizes, costs)
-

@@ -1,9 +1,9 @@
 """What the rows of a run of 256 ranks cost: on disk while it goes on, as it ends, and to be read.
 
-Two ranks record as ranks do, five rows to a flush, which is what a run at five steps a second does; the others are links to their
-files. A run ends in two ways: its ranks closed their files, or all were killed with what they had not rewritten.
-A column is a number of rows, 100,000,000 for the largest; each work is a process of its own, whose processor time and peak of memory
-are its own.
+Two ranks record as ranks do, five rows to a flush, which is what a run at five steps a second does; the others are
+links to their files. A run ends in two ways: its ranks closed their files, or all were killed with what they had not
+rewritten. A column is a number of rows, 100,000,000 for the largest; each work is a process of its own, whose processor
+time and peak of memory are its own.
 
     python -m benchmarks.growth rows [rows ...]
 """
@@ -53,20 +53,33 @@ READ = {
 
 
 def record(run: Storage, rank: int, rows: int, close: bool) -> tuple[float, float]:
-    """Records as a loop on the CPU does; returns the seconds, and the most bytes a row took on disk once there were 10,000."""
+    """Records as a loop on the CPU does; returns the seconds, and the most bytes a row took on disk once there were
+    10,000."""
     folder = RunFolder.rank_folder(0, rank)
-    recorder = Recorder(run, folder, {"rank": rank, "node": f"node-{rank // 8}", "attempt": 0}, flush_rows=FLUSH, flush_s=1e9)
+    recorder = Recorder(
+        run, folder, {"rank": rank, "node": f"node-{rank // 8}", "attempt": 0}, flush_rows=FLUSH, flush_s=1e9
+    )
     spans = np.random.default_rng(rank).gamma(4.0, 0.0025, (5000, 18))
     ended, largest, started = 250_000.0, 0.0, process_time()
     for iteration in range(1, rows + 1):
         if iteration % 20_000 == 1:
-            recorder.begin({"phase": "train", "epoch": iteration // 20_000}, iteration_columns(("loss", "lr"), SPAN_COLUMNS))
-        last, (*marks, ended) = ended, [*accumulate((spans[iteration % 5000] * random.random()).tolist(), initial=ended)][1:]
+            recorder.begin(
+                {"phase": "train", "epoch": iteration // 20_000}, iteration_columns(("loss", "lr"), SPAN_COLUMNS)
+            )
+        last, (*marks, ended) = (
+            ended,
+            [*accumulate((spans[iteration % 5000] * random.random()).tolist(), initial=ended)][1:],
+        )
         memory = {"rss_bytes": 2**31 + iteration} if iteration % 10 == 1 else None
         place = iteration, iteration, 32 * iteration, 32
         recorder.append(memory, (*place, random.random(), 0.1, 0.0, 0.0, last, *marks, ended))
         if iteration % 18_000 == 0:
-            recorder.append_costs([{"iteration": iteration, "hook": f"hook_{n}", "event": "on_step", "calls": 18_000, "seconds": 1.0} for n in range(40)])
+            recorder.append_costs(
+                [
+                    {"iteration": iteration, "hook": f"hook_{n}", "event": "on_step", "calls": 18_000, "seconds": 1.0}
+                    for n in range(40)
+                ]
+            )
             recorder.sync()
         if iteration % 1000 == 0 and iteration >= min(rows, 10_000) // 1000 * 1000:
             largest = max(largest, sum(file.size_bytes for file in run.files(folder).values()) / iteration)
@@ -79,13 +92,21 @@ def record(run: Storage, rank: int, rows: int, close: bool) -> tuple[float, floa
 def write_run(folder: Path, rows: int, close: bool) -> tuple[float, float]:
     """A run of 256 ranks with so many rows in all; microseconds a row of recording, and bytes a row on disk."""
     storage = Storage(folder)
-    started = {"name": folder.name, "status": "finished" if close else "running", "started": "2026-01-01T00:00:00Z", "ended": "2026-01-08T00:00:00Z"}
+    started = {
+        "name": folder.name,
+        "status": "finished" if close else "running",
+        "started": "2026-01-01T00:00:00Z",
+        "ended": "2026-01-08T00:00:00Z",
+    }
     storage.write("run.json", json.dumps(started))
     storage.write("experiment.yaml", "epochs: 1\n")
     storage.write("stats/attempt=0/attempt.json", json.dumps({"attempt": 0, "position": None}))
     # In processes of their own, which may end without closing.
     command = [sys.executable, "-m", "benchmarks.growth.rows", str(folder)]
-    ranks = [subprocess.Popen([*command, str(rank), str(rows // RANKS), str(int(close))], stdout=subprocess.PIPE) for rank in range(REAL)]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(rows // RANKS), str(int(close))], stdout=subprocess.PIPE)
+        for rank in range(REAL)
+    ]
     made = [json.loads(rank.communicate()[0]) for rank in ranks]
     for rank in range(REAL, RANKS):
         own = folder / RunFolder.rank_folder(0, rank)
@@ -97,7 +118,12 @@ def write_run(folder: Path, rows: int, close: bool) -> tuple[float, float]:
 
 def measured(folder: Path, call: str) -> tuple[float, float]:
     """Seconds, and the process's peak in bytes beyond what it has where it does nothing."""
-    found = [subprocess.run([sys.executable, "-c", WORK.replace("CALL", work), str(folder)], check=True, capture_output=True, text=True).stdout for work in (call, "")]
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", WORK.replace("CALL", work), str(folder)], check=True, capture_output=True, text=True
+        ).stdout
+        for work in (call, "")
+    ]
     (seconds, peak), (_, idle) = ([*map(float, one.split())] for one in found)
     return seconds, peak - idle
 
@@ -117,7 +143,13 @@ def main(sizes: Sequence[int]) -> None:
                 recording, on_disk = write_run(folder, rows, close)
                 how = "closed" if close else "killed"
                 seconds, peak = measured(folder, COMPACT)
-                note(**{f"its end, ranks {how}: s": seconds, f"its end, ranks {how}: us a row": seconds / rows * 1e6, f"its end, ranks {how}: peak MiB": peak / 2**20})
+                note(
+                    **{
+                        f"its end, ranks {how}: s": seconds,
+                        f"its end, ranks {how}: us a row": seconds / rows * 1e6,
+                        f"its end, ranks {how}: peak MiB": peak / 2**20,
+                    }
+                )
             note(**{"recording: us a row": recording, "bytes a row on disk from the 10,000th of a rank on": on_disk})
             for name, call in READ.items():
                 seconds, peak = measured(folder, call)

@@ -1,7 +1,8 @@
 """What the rows of a run cost on an object store whose requests take 30 ms each: while it goes on, and as it ends.
 
-Two ranks record 18,000 rows an hour, send what is new every half a minute as their threads do, and wait for a checkpoint's rows every
-hour. In the end the run is taken for one of too many rows for one file. A column is a number of hours; a rank's requests are its own, and ranks make them side by side.
+Two ranks record 18,000 rows an hour, send what is new every half a minute as their threads do, and wait for a
+checkpoint's rows every hour. In the end the run is taken for one of too many rows for one file. A column is a number of
+hours; a rank's requests are its own, and ranks make them side by side.
 
     python -m benchmarks.growth rows-s3 [hours ...]
 """
@@ -48,7 +49,9 @@ def run_for(hours: int, costs: _Costs) -> None:
     run.write("stats/attempt=0/attempt.json", json.dumps({"attempt": 0, "position": None}))
     for rank in range(RANKS):
         identity = {"rank": rank, "node": "here", "attempt": 0}
-        recorder = Recorder(run, RunFolder.rank_folder(0, rank), identity, flush_rows=5, flush_s=1e9, upload_interval_s=1e9)
+        recorder = Recorder(
+            run, RunFolder.rank_folder(0, rank), identity, flush_rows=5, flush_s=1e9, upload_interval_s=1e9
+        )
         files = recorder._files
         assert files is not None
         recorder.begin({"phase": "train", "epoch": 0}, iteration_columns(("loss", "lr"), SPAN_COLUMNS))
@@ -60,12 +63,19 @@ def run_for(hours: int, costs: _Costs) -> None:
                     recorder.append(None, (iteration, iteration, 32 * iteration, 32, 0.5, 0.1, *marks))
                 costs.of("a rank's thread sends", files.sync, RANKS)
                 costs.of("a rank's thread rewrites", files._pack, RANKS)
-            recorder.append_costs([{"iteration": iteration, "hook": f"hook_{n}", "event": "on_step", "calls": 1, "seconds": 1.0} for n in range(40)])
+            recorder.append_costs(
+                [
+                    {"iteration": iteration, "hook": f"hook_{n}", "event": "on_step", "calls": 1, "seconds": 1.0}
+                    for n in range(40)
+                ]
+            )
             costs.of("a rank waits before its checkpoints", recorder.sync, RANKS)
         costs.of("a rank closes", recorder.close, RANKS)
     attempts = RunFolder(run).attempts()
     costs.of("the driver compacts", lambda: compaction.compact(run, attempts))
-    costs.of("three columns of a rank are read", lambda: load(run, attempts, ["iteration", "step_s", "loss"], "rank == 0"))
+    costs.of(
+        "three columns of a rank are read", lambda: load(run, attempts, ["iteration", "step_s", "loss"], "rank == 0")
+    )
 
 
 def main(sizes: Sequence[int]) -> None:
@@ -77,4 +87,9 @@ def main(sizes: Sequence[int]) -> None:
             costs = _Costs(asked)
             run_for(hours, costs)
             found.append(costs.found)
-    print_growth(f"Rows of {RANKS} ranks on S3, {DELAY_S * 1000:g} ms a request", "hours", sizes, {name: [one[name] for one in found] for name in found[0]})
+    print_growth(
+        f"Rows of {RANKS} ranks on S3, {DELAY_S * 1000:g} ms a request",
+        "hours",
+        sizes,
+        {name: [one[name] for one in found] for name in found[0]},
+    )

@@ -1,4 +1,5 @@
-"""One checkpoint on S3 by the number of ranks, each with a small file: requests of rank 0, and of every other rank. Three are kept."""
+"""One checkpoint on S3 by the number of ranks, each with a small file: requests of rank 0, and of every other rank.
+Three are kept."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a sweep costs as its trials grow in number: before the first, while it goes on, at its end, and to look at.
 
-The trials are made up: each has files as a finished one leaves them, with reports of the sweep's metric and 29 others. One trial is
-missing, which the resume trains. On S3 what counts are requests; their time is with 30 ms added to each.
+The trials are made up: each has files as a finished one leaves them, with reports of the sweep's metric and 29 others.
+One trial is missing, which the resume trains. On S3 what counts are requests; their time is with 30 ms added to each.
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ def described(trials: int) -> Experiment:
             "metric": "val/loss",
             "mode": "min",
             "trials": trials,
-            "space": {"optimizer.lr": {"loguniform": [0.01, 1]}, "batch_size": {"choice": [4, 8]}, "optimizer.momentum": {"uniform": [0, 0.9]}},
+            "space": {
+                "optimizer.lr": {"loguniform": [0.01, 1]},
+                "batch_size": {"choice": [4, 8]},
+                "optimizer.momentum": {"uniform": [0, 0.9]},
+            },
         },
     }
     return experiment_from_dict(written, [Path.cwd()])
@@ -74,17 +78,29 @@ def made_up(root: Path, experiment: Experiment, trials: int, reports: int = REPO
         folder = root / "many" / "trials" / trial_name(number)
         (folder / "stats/attempt=0").mkdir(parents=True)
         values = search.suggest("")["trial"]["values"]
-        _write(folder / "run.json", {"name": folder.name, "trial": folder.name, "status": "finished", **TIMES, "values": values})
+        _write(
+            folder / "run.json",
+            {"name": folder.name, "trial": folder.name, "status": "finished", **TIMES, "values": values},
+        )
         _write(folder / "stats/attempt=0/attempt.json", Attempt(0, started=TIMES["started"]).entries())
         (folder / "experiment.yaml").write_text((root / "many/experiment.yaml").read_text())
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(_report(random, number, each)) + "\n" for each in range(reports)))
+        (folder / "metrics.jsonl").write_text(
+            "".join(json.dumps(_report(random, number, each)) + "\n" for each in range(reports))
+        )
         os.link(joined, folder / COMPACTED["rows"])
     return sweep
 
 
 def _report(random: np.random.Generator, trial: int, number: int) -> dict[str, Any]:
     metrics = {f"train/metric_{place}": float(random.random()) for place in range(METRICS - 1)}
-    at = {"attempt": 0, "epoch": number, "step": 10 * number + 10, "iteration": 10 * number + 10, "samples": 80 * number, "time": TIMES["ended"]}
+    at = {
+        "attempt": 0,
+        "epoch": number,
+        "step": 10 * number + 10,
+        "iteration": 10 * number + 10,
+        "samples": 80 * number,
+        "time": TIMES["ended"],
+    }
     return {**at, "val/loss": float(random.random()) / (number + 1), **metrics}
 
 

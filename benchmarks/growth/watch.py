@@ -1,4 +1,5 @@
-"""`watch` of a run on S3 by the number of ranks, each with 1,000 rows that a recorder wrote: the first look, and one more."""
+"""`watch` of a run on S3 by the number of ranks, each with 1,000 rows that a recorder wrote: the first look, and one
+more."""
 
 from __future__ import annotations
 
@@ -16,12 +17,28 @@ from orchestrator.stats.recorder import Recorder
 from orchestrator.terminal.run_status import LiveRun
 
 ROWS = 1000
-TIMES = ("step_s", "data_wait_s", "to_device_s", "forward_s", "loss_s", "backward_s", "all_reduce_wait_s", "optimizer_s", "hooks_s", "other_s")
+TIMES = (
+    "step_s",
+    "data_wait_s",
+    "to_device_s",
+    "forward_s",
+    "loss_s",
+    "backward_s",
+    "all_reduce_wait_s",
+    "optimizer_s",
+    "hooks_s",
+    "other_s",
+)
 
 
 def main(sizes: Sequence[int]) -> None:
     sizes = sizes or (64, 256, 1024)
-    costs: dict[str, list[float]] = {"requests, first look": [], "s, first look": [], "requests, another": [], "s, another": []}
+    costs: dict[str, list[float]] = {
+        "requests, first look": [],
+        "s, first look": [],
+        "requests, another": [],
+        "s, another": [],
+    }
     for ranks in sizes:
         with tempfile.TemporaryDirectory() as folder:
             _write(folder, ranks)
@@ -43,6 +60,14 @@ def _write(root: str, ranks: int) -> None:
     for rank in range(ranks):
         recorder = Recorder(run.storage, run.rank_folder(0, rank), {"rank": rank, "node": "node", "attempt": 0})
         for iteration, own in enumerate(times, start=1):
-            place = {"phase": "train", "epoch": 0, "iteration": iteration, "step": iteration, "samples": iteration, "batch_size": 8, "loss": 0.5}
+            place = {
+                "phase": "train",
+                "epoch": 0,
+                "iteration": iteration,
+                "step": iteration,
+                "samples": iteration,
+                "batch_size": 8,
+                "loss": 0.5,
+            }
             recorder.append({**place, **dict(zip(TIMES, own, strict=True))})
         recorder.close()

@@ -19,7 +19,8 @@ class DeepClusterLoss:
 
     Scores are the similarities to the centroids / temperature. Samples without a cluster do not count; where no sample
     has one the loss is 0. Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron
-    et al., 2020), appendix on DeepCluster-v2; "Deep Clustering for Unsupervised Learning" (Caron et al., 2018), equation 1.
+    et al., 2020), appendix on DeepCluster-v2; "Deep Clustering for Unsupervised Learning" (Caron et al., 2018),
+    equation 1.
     """
 
     temperature: float = 0.1

@@ -15,10 +15,12 @@ from hooks.self_supervised.dino import DINOOutput
 
 @dataclass(frozen=True)
 class DINOLoss:
-    """The mean over pairs of a global view and another of -sum_k p_teacher(k) log p_student(k), the mean over the batch.
+    """The mean over pairs of a global view and another of -sum_k p_teacher(k) log p_student(k), the mean over the
+    batch.
 
     p_teacher is the softmax of (output - centre) / teacher temperature, p_student of output / temperature.
-    Source: "Emerging Properties in Self-Supervised Vision Transformers" (Caron et al., 2021), equation 3 and algorithm 1.
+    Source: "Emerging Properties in Self-Supervised Vision Transformers" (Caron et al., 2021), equation 3 and algorithm
+    1.
     """
 
     temperature: float = 0.1

@@ -20,7 +20,8 @@ class IBOTLoss:
     One is over pairs of a global view and another view, as in DINO; the other over the masked patches of each sample,
     then over the samples and global views. p_teacher is the softmax of (output - centre) / teacher temperature,
     p_student of output / temperature. A sample without a masked patch adds nothing to the second.
-    Source: "iBOT: Image BERT Pre-Training with Online Tokenizer" (Zhou et al., 2022), equations 2 and 3 and algorithm 1.
+    Source: "iBOT: Image BERT Pre-Training with Online Tokenizer" (Zhou et al., 2022), equations 2 and 3 and algorithm
+    1.
     """
 
     temperature: float = 0.1

@@ -45,8 +45,8 @@ class _Best:
 
 @dataclass
 class _Taken:
-    """What is known of a checkpoint that is being written: the step it is of, whether this hook asked for it, and the metrics it is the
-    best of."""
+    """What is known of a checkpoint that is being written: the step it is of, whether this hook asked for it, and the
+    metrics it is the best of."""
 
     step: int
     asked: bool
@@ -60,7 +60,8 @@ class Checkpoint(Hook):
     Runs on every rank, and all decide alike, from counters and reduced metrics; only the master's word to the store
     has an effect. A checkpoint after training is made before validation; the one that validates best is marked, or
     made where there is none of that step. An older one is given up only after a newer one is stored.
-    Source: MMEngine CheckpointHook, VISSL LogLossMetricsCheckpointHook, ClassyVision CheckpointHook, iMIX CheckPointHook.
+    Source: MMEngine CheckpointHook, VISSL LogLossMetricsCheckpointHook, ClassyVision CheckpointHook, iMIX
+    CheckPointHook.
     """
 
     every: Rhythm = Rhythm(1)
@@ -70,27 +71,30 @@ class Checkpoint(Hook):
     save_last: bool = True
     """Makes one at the end of training though it is not due."""
     best: str | list[str] | None = None
-    """Metrics whose best checkpoint is kept, and made where there is none of that step, such as `val/accuracy`; `auto` is the
-    first metric of val, its loss where there is no other. Where nothing is said, the best of those that are made anyway is
-    kept: by the sweep's metric or another that the experiment judges val by, else the first of val whose better way is known."""
+    """Metrics whose best checkpoint is kept, and made where there is none of that step, such as `val/accuracy`; `auto`
+    is the first metric of val, its loss where there is no other. Where nothing is said, the best of those that are made
+    anyway is kept: by the sweep's metric or another that the experiment judges val by, else the first of val whose
+    better way is known."""
     mode: Mode | list[Mode] | None = None
-    """Whether more (`max`) or less (`min`) is better, for all or for each of `best`; told from the metric's name where that
-    is clear."""
+    """Whether more (`max`) or less (`min`) is better, for all or for each of `best`; told from the metric's name where
+    that is clear."""
     rule: Rule | list[Rule] | None = None
     """MMEngine's word for `mode`: `greater` is `max`, `less` is `min`."""
     begin: Annotated[int, Ge(0)] = 0
     """The first epoch or step (in the unit of `every`) that may have one."""
     background: bool = False
-    """Training waits only until what is saved is copied to this host's memory, which takes as much of it once more; files are written and
-    verified beside. The checkpoint is there once those of all ranks are; one is written at a time. Read by the run."""
+    """Training waits only until what is saved is copied to this host's memory, which takes as much of it once more;
+    files are written and verified beside. The checkpoint is there once those of all ranks are; one is written at a
+    time. Read by the run."""
     out_dir: str | None = None
     """Another folder for the run's checkpoints; read by the run, not by this hook."""
     publish: Annotated[list[str], MinLen(1)] | None = None
-    """Parts of the last and best checkpoints to write as files of their own at the end: `model`, the weights that were judged
-    (those of `ema` where it validates), `raw_model`, the weights in training, `optimizer`, `hooks`, or a hook's record by its
-    name. `state_dict`, MMEngine's key, is `model`."""
+    """Parts of the last and best checkpoints to write as files of their own at the end: `model`, the weights that were
+    judged (those of `ema` where it validates), `raw_model`, the weights in training, `optimizer`, `hooks`, or a hook's
+    record by its name. `state_dict`, MMEngine's key, is `model`."""
     save_on_exception: bool = False
-    """Keeps, when something fails, what each rank then has in `failed/`; a resume does not use it, see `on_exception`."""
+    """Keeps, when something fails, what each rank then has in `failed/`; a resume does not use it, see
+    `on_exception`."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
@@ -108,7 +112,10 @@ class Checkpoint(Hook):
         if "auto" in metrics and len(metrics) > 1:
             raise ValueError(f"best is {metrics}: auto stands alone, or name every metric")
         if not metrics and (self.mode or self.rule):
-            raise ValueError(f"{'mode' if self.mode else 'rule'} is of the metrics in best, and there are none; say best: METRIC, or best: auto")
+            raise ValueError(
+                f"{'mode' if self.mode else 'rule'} is of the metrics in best, and there are none; say best: METRIC, or"
+                " best: auto"
+            )
         self._told_later = metrics in (["auto"], [])
         self._bests: dict[str, _Best] = {}
         if not self._told_later:
@@ -170,15 +177,28 @@ class Checkpoint(Hook):
             state.checkpoints.publish(name, parts, "published")
 
     def needs_hooked_loop(self) -> str:
-        return "save_on_exception keeps a model and an optimizer, which are the task's own there" if self.save_on_exception else ""
+        return (
+            "save_on_exception keeps a model and an optimizer, which are the task's own there"
+            if self.save_on_exception
+            else ""
+        )
 
     def misfit(self, hooks: Mapping[str, Hook]) -> str:
         if hooks.get("checkpoint") is not self:
             if self.out_dir is not None:
                 return "out_dir is read of the hook called checkpoint alone; all checkpoints of a run lie in one folder"
             if self.background:
-                return "background is read of the hook called checkpoint alone; all checkpoints of a run are written in one way"
-        known = ["model", "raw_model", "optimizer", "hooks", *(name for name, hook in hooks.items() if hook.keeps_record)]
+                return (
+                    "background is read of the hook called checkpoint alone; all checkpoints of a run are written in"
+                    " one way"
+                )
+        known = [
+            "model",
+            "raw_model",
+            "optimizer",
+            "hooks",
+            *(name for name, hook in hooks.items() if hook.keeps_record),
+        ]
         unknown = [key for key in self.publish or () if _part(key) not in known]
         return f"publish: a checkpoint has no {', '.join(unknown)}; it has {', '.join(known)}" if unknown else ""
 
@@ -188,8 +208,8 @@ class Checkpoint(Hook):
         It is no checkpoint, and a resume goes on from the last one: ranks may have failed in different places, and none
         waits for another here. It holds this rank's `model`, `optimizer`, `scheduler` and `scaler` as the failure left
         them (its own shards, with `strategy: fsdp`), `counters`, and the `error` with its traceback;
-        `torch.load(file, weights_only=True)` reads it. The weights are those after `step` steps, unless the failure came
-        while they were updated; buffers such as BatchNorm's have seen the batch that failed.
+        `torch.load(file, weights_only=True)` reads it. The weights are those after `step` steps, unless the failure
+        came while they were updated; buffers such as BatchNorm's have seen the batch that failed.
         """
         if self.save_on_exception and state.step > 0:
             _save_failed(state, error)
@@ -197,7 +217,9 @@ class Checkpoint(Hook):
     def state_dict(self) -> dict[str, Any]:
         """What was saved before, and which metrics the checkpoint being written is the best of: its own name is not
         known yet, so a resume puts it in."""
-        bests = {best.metric: {"mode": best.mode, "score": best.score, "name": best.name} for best in self._bests.values()}
+        bests = {
+            best.metric: {"mode": best.mode, "score": best.score, "name": best.name} for best in self._bests.values()
+        }
         return {"names": list(self._names), "bests": bests, "pending": list(self._pending), "run": self._run}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -243,7 +265,8 @@ class Checkpoint(Hook):
             self._request(state, "best")
 
     def _choose_metric(self, state: State) -> None:
-        """Settles by which metric of val to judge; by none where nothing is said and of none it is known which way is better."""
+        """Settles by which metric of val to judge; by none where nothing is said and of none it is known which way is
+        better."""
         metric = _first_of_val(state.metrics) if self.best else first_to_judge_by(state.metrics, state.config)
         if metric:
             self._judge_by([metric], declared_modes(state.config))
@@ -278,12 +301,14 @@ class Checkpoint(Hook):
         state.checkpoints.retain(self.name, _once([*newest, *(best.name for best in self._bests.values())]))
 
     def _forget_another_run(self, state: State) -> None:
-        """Where the restored checkpoint is of another run, its earlier ones are not here, and none of them is to be beaten."""
+        """Where the restored checkpoint is of another run, its earlier ones are not here, and none of them is to be
+        beaten."""
         if self._run in (None, state.name):
             return
         self._names = []
         self._bests = {
-            metric: best if metric in self._pending else _Best(metric, best.mode) for metric, best in self._bests.items()
+            metric: best if metric in self._pending else _Best(metric, best.mode)
+            for metric, best in self._bests.items()
         }
 
     def _reconcile(self, state: State, restored: str) -> None:
@@ -307,7 +332,10 @@ def _value(best: _Best, state: State) -> float:
     if not (state.gives(best.metric) if phase_of(best.metric) else state.phase == validated):
         return math.nan
     if best.metric not in state.metrics and best.score is None:
-        raise ValueError(f"best: there is no metric '{best.metric}' after the {state.phase} phase; {there_are(state.metrics, best.metric)}")
+        raise ValueError(
+            f"best: there is no metric '{best.metric}' after the {state.phase} phase;"
+            f" {there_are(state.metrics, best.metric)}"
+        )
     return state.metrics.get(best.metric, math.nan)
 
 
@@ -326,7 +354,9 @@ def _save_failed(state: State, error: BaseException) -> None:
     for name, optimizer in state.optimizers.items():
         made = {"optimizer": optimizer, "scheduler": state.schedulers.get(name), "scaler": state.scalers.get(name)}
         parts |= {f"{part}_{name}" if name else part: one for part, one in made.items()}
-    counters = {name: getattr(state, name) for name in ("epoch", "step", "iteration", "samples", "phase", "phase_iteration")}
+    counters = {
+        name: getattr(state, name) for name in ("epoch", "step", "iteration", "samples", "phase", "phase_iteration")
+    }
     partial = file.with_name(f".{file.name}.partial")
     torch.save(
         {

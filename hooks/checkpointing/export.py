@@ -120,14 +120,16 @@ class Export(Hook):
         ours, theirs = tensors(expected), tensors(found)
         shapes = [tuple(tensor.shape) for tensor in ours], [tuple(tensor.shape) for tensor in theirs]
         if shapes[0] != shapes[1]:
-            raise ValueError(f"export of {name}: the model's outputs have the shapes {shapes[0]}, the file's {shapes[1]}")
+            raise ValueError(
+                f"export of {name}: the model's outputs have the shapes {shapes[0]}, the file's {shapes[1]}"
+            )
         for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
             other = other.to(one)
             if not torch.allclose(other, one, rtol=self.tolerance, atol=self.tolerance, equal_nan=True):
                 apart = (other.double() - one.double()).abs().max().item()
                 raise ValueError(
-                    f"export of {name}: output {index} differs from the model's by up to {apart:.3g} (its largest value is "
-                    f"{one.abs().max().item():.3g}, tolerance is {self.tolerance:g}); the file was not kept"
+                    f"export of {name}: output {index} differs from the model's by up to {apart:.3g} (its largest value"
+                    f" is {one.abs().max().item():.3g}, tolerance is {self.tolerance:g}); the file was not kept"
                 )
 
 
@@ -144,8 +146,11 @@ class _Call:
         return program(*self.arguments, **self.named)
 
     def on_cpu(self) -> _Call:
-        """The same with a copy of the model: a trace keeps the devices that its constants had, and no loading moves them."""
-        arguments, named = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, (self.arguments, self.named))
+        """The same with a copy of the model: a trace keeps the devices that its constants had, and no loading moves
+        them."""
+        arguments, named = tree_map(
+            lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, (self.arguments, self.named)
+        )
         return _Call(keep_activations(copy.deepcopy(self.module)).cpu(), arguments, named)
 
     def tensors(self) -> list[Tensor]:
@@ -164,13 +169,17 @@ def _call(state: State) -> _Call:
     with state.module.register_forward_pre_hook(catch, with_kwargs=True, prepend=True):
         state.forward(state.module, one_batch(state))
     if not caught:
-        raise ValueError("the task's forward pass does not call the model itself but parts of it, so it cannot be exported")
+        raise ValueError(
+            "the task's forward pass does not call the model itself but parts of it, so it cannot be exported"
+        )
     call = caught[0]
     if not call.tensors():
         raise ValueError("the model is called without a tensor, so it cannot be exported")
     if len(call.tensors()[0]) != 1:
         return call
-    arguments, named = tree_map(lambda leaf: torch.cat([leaf, leaf]) if _is_batched(leaf, 1) else leaf, (call.arguments, call.named))
+    arguments, named = tree_map(
+        lambda leaf: torch.cat([leaf, leaf]) if _is_batched(leaf, 1) else leaf, (call.arguments, call.named)
+    )
     return _Call(call.module, arguments, named)
 
 
@@ -188,8 +197,8 @@ def _context(state: State, weights: str) -> AbstractContextManager[Any]:
     chosen = averaged.get(weights) or (next(iter(averaged.values())) if len(averaged) == 1 else None)
     if chosen is None:
         raise ValueError(
-            f"export: weights: {weights} needs one hook that validates with averaged weights, there are {len(averaged)}; "
-            "add ema, with evaluate: ema or both, or write weights: judged"
+            f"export: weights: {weights} needs one hook that validates with averaged weights, there are"
+            f" {len(averaged)}; add ema, with evaluate: ema or both, or write weights: judged"
         )
     return chosen(state)
 

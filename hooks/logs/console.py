@@ -30,12 +30,12 @@ _MOST_RATES = 4
 class Console(Hook):
     """Prints a line every so many iterations, and one with the metrics at the end of each phase.
 
-    Runs on the master. A line has the phase, the epoch (0-based), the iteration in it, the learning rate (each there is,
-    where parameter groups differ), the mean loss and the mean time of the last `window` iterations (`data` is the wait
-    for the batch, where perf_stats is on), the remaining time and, where it was recorded, the memory. It goes to
+    Runs on the master. A line has the phase, the epoch (0-based), the iteration in it, the learning rate (each there
+    is, where parameter groups differ), the mean loss and the mean time of the last `window` iterations (`data` is the
+    wait for the batch, where perf_stats is on), the remaining time and, where it was recorded, the memory. It goes to
     `state.display`, or to the logger `hookyard` where there is none. Between two lines it is not called; what it shows
-    is looked up then, in one reading of tensors.
-    Source: MMEngine LoggerHook and LogProcessor, VISSL LogLossLrEtaHook, ClassyVision LossLrMeterLoggingHook.
+    is looked up then, in one reading of tensors. Source: MMEngine LoggerHook and LogProcessor, VISSL LogLossLrEtaHook,
+    ClassyVision LossLrMeterLoggingHook.
     """
 
     interval: Annotated[int, Ge(1), Le(RECENT)] = 50
@@ -46,8 +46,8 @@ class Console(Hook):
     columns: tuple[str, ...] = ("grad_norm",)
     """Further columns or statistics to print, where they were recorded."""
     statistics: dict[str, Statistic] = field(default_factory=dict)
-    """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`; all
-    are printed. One with a column's name stands in for it."""
+    """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`;
+    all are printed. One with a column's name stands in for it."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
@@ -76,7 +76,9 @@ class Console(Hook):
             whole = state.phase == "train" and state.epoch_completed
             self._show(state, state.phase_length if whole else state.phase_iteration, {})
         self._windows.catch_up()
-        metrics = [f"{name.removeprefix(f'{state.phase}/')} {value:.4g}" for name, value in phase_metrics(state).items()]
+        metrics = [
+            f"{name.removeprefix(f'{state.phase}/')} {value:.4g}" for name, value in phase_metrics(state).items()
+        ]
         seconds = perf_counter() - self._phase_began
         state.show("  ".join([f"{state.phase} done  epoch {_epoch(state)}", *metrics, f"in {seconds:.1f} s"]))
 
@@ -97,7 +99,9 @@ class Console(Hook):
         """Prints how things are, with the columns that the row under way has so far."""
         values = self._windows.look(row)
         self._memory = values.get("cuda_peak_allocated_bytes", values.get("rss_bytes", self._memory))
-        parts = [f"{state.phase}  epoch {_epoch(state)}  {iteration}{f'/{state.phase_length}' if state.phase_length else ''}"]
+        parts = [
+            f"{state.phase}  epoch {_epoch(state)}  {iteration}{f'/{state.phase_length}' if state.phase_length else ''}"
+        ]
         if state.phase == "train":
             parts += self._of_training(state, values)
         parts += [f"{name} {values[name]:.4g}" for name in ("loss", *self.columns, *self.statistics) if name in values]

@@ -38,11 +38,11 @@ class JsonLines(Cleanup, Hook):
     interval: Annotated[int, Ge(1), Le(RECENT)] = 10
     """Training iterations between two lines."""
     window: Size = "line"
-    """What loss, times and gradient norms are averaged over: `line` (since the line before), a number of iterations, `epoch`
-    or `global`."""
+    """What loss, times and gradient norms are averaged over: `line` (since the line before), a number of iterations,
+    `epoch` or `global`."""
     statistics: dict[str, Statistic] = field(default_factory=dict)
-    """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`. One
-    with a column's name stands in for it."""
+    """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`.
+    One with a column's name stands in for it."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL

@@ -32,8 +32,8 @@ class MLflow(Tracker, Hook):
     Runs on the master; needs the extra `mlflow`. All is sent by a thread of its own, so that no step waits for the
     server, and a failure is logged and never ends the run. Curves are those that the tensorboard hook draws, over
     optimizer steps; `epoch`, `iteration` and `samples` are curves, too. A resumed run goes on in the MLflow run of its
-    checkpoint, at its own steps; MLflow takes nothing back, so that steps that are done again have two values, of which the
-    later has the later timestamp. Source: MMEngine MLflowVisBackend.
+    checkpoint, at its own steps; MLflow takes nothing back, so that steps that are done again have two values, of which
+    the later has the later timestamp. Source: MMEngine MLflowVisBackend.
     """
 
     tracking_uri: str | None = None
@@ -100,7 +100,9 @@ class MLflow(Tracker, Hook):
 
         client, run_id = self._connect()
         place = {"epoch": at.epoch, "iteration": at.iteration, "samples": at.samples}
-        metrics = [Metric(_key(name), value, int(1000 * at.time_s), at.step) for name, value in {**values, **place}.items()]
+        metrics = [
+            Metric(_key(name), value, int(1000 * at.time_s), at.step) for name, value in {**values, **place}.items()
+        ]
         for some in _chunks(metrics, _METRICS):
             client.log_batch(run_id, metrics=some)
 

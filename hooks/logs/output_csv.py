@@ -51,7 +51,9 @@ class OutputCSV(Hook):
         self._samples: dict[str, _Samples] = {}
 
     def on_phase_start(self, state: State) -> None:
-        self._samples = {label: _Samples() for label in state.evaluations} if kind_of(state.phase) in self.phases else {}
+        self._samples = (
+            {label: _Samples() for label in state.evaluations} if kind_of(state.phase) in self.phases else {}
+        )
 
     def on_loss(self, state: State) -> None:
         if not self._samples or state.phase == "train":
@@ -76,7 +78,10 @@ class OutputCSV(Hook):
         output = state.output
         if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] < 2:
             shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise ValueError(f"output_csv needs outputs of shape (samples, classes), with two classes or more; the task's are {shape}")
+            raise ValueError(
+                "output_csv needs outputs of shape (samples, classes), with two classes or more; the task's are"
+                f" {shape}"
+            )
         columns: dict[str, Any] = {"predicted": output.argmax(1)}
         if self.id_key is not None:
             columns["id"] = _entry(state.batch, self.id_key, "id_key")
@@ -101,7 +106,8 @@ class _Samples:
             self.columns()
 
     def columns(self) -> dict[str, list[Any]]:
-        """All so far, in pieces: tensors on the CPU, or lists; what is pending is read in one transfer for each column."""
+        """All so far, in pieces: tensors on the CPU, or lists; what is pending is read in one transfer for each
+        column."""
         pending, self._pending = self._pending, []
         for name in pending[0] if pending else ():
             self._read.setdefault(name, []).append(_joined([columns[name] for columns in pending]))
@@ -118,7 +124,10 @@ def _lines(ranks: Sequence[Mapping[str, list[Any]]]) -> Iterator[list[Any]]:
 
 
 def _of_rank(columns: Mapping[str, list[Any]], rank: int, world_size: int) -> Iterator[list[Any]]:
-    values = {name: chain.from_iterable(piece.tolist() if isinstance(piece, Tensor) else piece for piece in pieces) for name, pieces in columns.items()}
+    values = {
+        name: chain.from_iterable(piece.tolist() if isinstance(piece, Tensor) else piece for piece in pieces)
+        for name, pieces in columns.items()
+    }
     scores = values.pop("scores", None)
     names = [name for name in ("predicted", "target") if name in values]
     for place, line in enumerate(zip(*(values[name] for name in names), strict=True)):
@@ -142,7 +151,10 @@ def _classes(target: Any, samples: int) -> Tensor:
     if found.ndim == 2 and len(found) == samples:
         return found.argmax(1)
     if found.shape != (samples,):
-        raise ValueError(f"output_csv takes targets of shape ({samples},) or ({samples}, classes); the batch's have {tuple(found.shape)}")
+        raise ValueError(
+            f"output_csv takes targets of shape ({samples},) or ({samples}, classes); the batch's have"
+            f" {tuple(found.shape)}"
+        )
     return found
 
 

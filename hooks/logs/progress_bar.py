@@ -52,7 +52,9 @@ class ProgressBar(Hook):
     def _move(self, state: State, completed: int) -> None:
         if state.display is None or not state.phase_length:
             return
-        state.display.progress(state.phase, completed, state.phase_length, f"epoch {state.epoch - state.epoch_completed}")
+        state.display.progress(
+            state.phase, completed, state.phase_length, f"epoch {state.epoch - state.epoch_completed}"
+        )
         self._open = completed < state.phase_length
 
     def _finish(self, state: State) -> None:

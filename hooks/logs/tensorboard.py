@@ -32,7 +32,8 @@ FOLDER = "tensorboard"
 _HYPER = "hp/"
 """Before the names of metrics in the table of hyperparameters."""
 _FIRST = "Loss"
-"""The group in which losses stand besides: TensorBoard opens those that come first by ASCII, capitals before the others."""
+"""The group in which losses stand besides: TensorBoard opens those that come first by ASCII, capitals before the
+others."""
 _COUNTERS = {"step": "step", "iteration": "iteration", "epoch": "epoch", "samples": "world_samples"}
 """What each axis counts."""
 
@@ -62,8 +63,8 @@ class TensorBoard(Cleanup, Hook):
     """What loss, times and gradient norms are averaged over: `line` (since the point before), a number of iterations,
     `epoch` or `global`."""
     statistics: dict[str, Statistic] = field(default_factory=dict)
-    """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`. One
-    with a column's name stands in for it."""
+    """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`.
+    One with a column's name stands in for it."""
     axis: Literal["step", "iteration", "epoch", "samples"] = "step"
     """What the curves are drawn over: optimizer steps, iterations, completed epochs, or the samples of all ranks."""
     histograms: Rhythm = Rhythm(0, "steps")
@@ -94,7 +95,11 @@ class TensorBoard(Cleanup, Hook):
         return "histograms and graph need the whole model on the master" if self.histograms.count or self.graph else ""
 
     def needs_hooked_loop(self) -> str:
-        return "histograms and graph need the model, which is the task's own there" if self.histograms.count or self.graph else ""
+        return (
+            "histograms and graph need the model, which is the task's own there"
+            if self.histograms.count or self.graph
+            else ""
+        )
 
     def on_start(self, state: State) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -126,7 +131,9 @@ class TensorBoard(Cleanup, Hook):
 
     @paced_by("histograms")
     def on_gradients(self, state: State) -> None:
-        self._add_histograms("gradients", {name: p.grad for name, p in state.module.named_parameters() if p.grad is not None}, state)
+        self._add_histograms(
+            "gradients", {name: p.grad for name, p in state.module.named_parameters() if p.grad is not None}, state
+        )
 
     @paced_by("histograms")
     def on_update(self, state: State) -> None:
@@ -171,10 +178,15 @@ class TensorBoard(Cleanup, Hook):
         try:
             add_graph(writer, state)
         except Exception as error:  # a model may fail in any way when it is traced, and trains nevertheless
-            logger.warning("the model's graph is not in TensorBoard, as torch cannot trace the model: %s", str(error).strip().split("\n")[0])
+            logger.warning(
+                "the model's graph is not in TensorBoard, as torch cannot trace the model: %s",
+                str(error).strip().split("\n")[0],
+            )
 
     def _add_metrics(self, metrics: Mapping[str, float], state: State) -> None:
-        named = {_HYPER + ("train/loss" if name == "train/phase_loss" else name): value for name, value in metrics.items()}
+        named = {
+            _HYPER + ("train/loss" if name == "train/phase_loss" else name): value for name, value in metrics.items()
+        }
         self._named.update(dict.fromkeys(named))
         self._add({**metrics, **named}, self._axis_value(state))
         if self._writer is not None:
@@ -222,7 +234,8 @@ def _session(state: State, metrics: Iterable[str]) -> tuple[Any, Any, Any]:
 
 
 def _experiment(values: Mapping[str, Any], differing: Mapping[str, bool], metrics: Sequence[str]) -> Any:
-    """The table's columns. TensorBoard takes those of the first run that it finds, and shows those first that differ."""
+    """The table's columns. TensorBoard takes those of the first run that it finds, and shows those first that
+    differ."""
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
     from tensorboard.plugins.hparams.api_pb2 import (
         DATA_TYPE_FLOAT64,
@@ -241,7 +254,9 @@ def _experiment(values: Mapping[str, Any], differing: Mapping[str, bool], metric
         for key, number in numeric.items()
     ]
     names = [MetricInfo(name=MetricName(tag=tag), display_name=tag.removeprefix(_HYPER)) for tag in metrics]
-    content = HParamsPluginData(experiment=Experiment(hparam_infos=keys, metric_infos=names), version=PLUGIN_DATA_VERSION)
+    content = HParamsPluginData(
+        experiment=Experiment(hparam_infos=keys, metric_infos=names), version=PLUGIN_DATA_VERSION
+    )
     plugin = SummaryMetadata.PluginData(plugin_name=PLUGIN_NAME, content=content.SerializeToString())
     return Summary(value=[Summary.Value(tag=EXPERIMENT_TAG, metadata=SummaryMetadata(plugin_data=plugin))])
 

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class WandB(Tracker, Hook):
-    """Sends curves, metrics and the experiment's hyperparameters to Weights & Biases; the newest checkpoint's path is in
-    the summary.
+    """Sends curves, metrics and the experiment's hyperparameters to Weights & Biases; the newest checkpoint's path is
+    in the summary.
 
     Runs on the master; needs the extra `wandb`. All is sent by a thread of its own, so that no step waits for the
     server, and a failure is logged and never ends the run. Curves are those that the tensorboard hook draws. Their axis
-    is the column `step`, the optimizer step, and not W&B's count of messages, so that a resumed run goes on in its W&B run
-    at its own steps; `epoch`, `iteration` and `samples` are columns, too. W&B takes nothing back: steps that are done
-    again have two values. Source: MMEngine WandbVisBackend (which leaves the axis to W&B).
+    is the column `step`, the optimizer step, and not W&B's count of messages, so that a resumed run goes on in its W&B
+    run at its own steps; `epoch`, `iteration` and `samples` are columns, too. W&B takes nothing back: steps that are
+    done again have two values. Source: MMEngine WandbVisBackend (which leaves the axis to W&B).
     """
 
     project: str | None = None
@@ -47,7 +47,9 @@ class WandB(Tracker, Hook):
 
     def on_start(self, state: State) -> None:
         if find_spec("wandb") is None:
-            raise ImportError("the wandb hook needs Weights & Biases, which is not installed: pip install 'hookyard[wandb]'")
+            raise ImportError(
+                "the wandb hook needs Weights & Biases, which is not installed: pip install 'hookyard[wandb]'"
+            )
         state.artifacts.mkdir(parents=True, exist_ok=True)
         # W&B makes its own folder `wandb` in it.
         self._about: dict[str, Any] = {

@@ -1,4 +1,5 @@
-"""Activation checkpointing: parts of a model that keep none of their activations, and compute them again in the backward pass."""
+"""Activation checkpointing: parts of a model that keep none of their activations, and compute them again in the
+backward pass."""
 
 from __future__ import annotations
 
@@ -16,10 +17,11 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def keep_no_activations(part: nn.Module) -> None:
-    """Has a part compute its activations again in the backward pass, with the same numbers: torch's checkpoint, not reentrant.
+    """Has a part compute its activations again in the backward pass, with the same numbers: torch's checkpoint, not
+    reentrant.
 
-    It stays the same object with the same names. Draws are the same again, and what the forward pass changes of its buffers, such as
-    BatchNorm's statistics, it changes once. Where nothing is differentiated it is called as ever.
+    It stays the same object with the same names. Draws are the same again, and what the forward pass changes of its
+    buffers, such as BatchNorm's statistics, it changes once. Where nothing is differentiated it is called as ever.
     """
     cls: Any = type(part)
     part.__class__ = _keeping_none(cls)
@@ -42,7 +44,9 @@ def _keeping_none(cls: Any) -> Any:
             return checkpoint(run, *inputs, use_reentrant=False)
         return checkpoint(run, *inputs, use_reentrant=False, context_fn=partial(_contexts, self))
 
-    return type(cls)(cls.__name__, (cls,), {"forward": forward, "keeps_activations_as": cls, "__module__": cls.__module__})
+    return type(cls)(
+        cls.__name__, (cls,), {"forward": forward, "keeps_activations_as": cls, "__module__": cls.__module__}
+    )
 
 
 def _contexts(part: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
@@ -51,14 +55,22 @@ def _contexts(part: nn.Module) -> tuple[AbstractContextManager[None], AbstractCo
 
 
 class _AsBefore(AbstractContextManager[None]):
-    """With a part's buffers as they are now, and the generators that torch's checkpoint leaves alone; as often as it is entered."""
+    """With a part's buffers as they are now, and the generators that torch's checkpoint leaves alone; as often as it is
+    entered."""
 
     def __init__(self, part: nn.Module) -> None:
-        self._buffers = [(owner, name, buffer.clone()) for owner in part.modules() for name, buffer in owner.named_buffers(recurse=False)]
+        self._buffers = [
+            (owner, name, buffer.clone())
+            for owner in part.modules()
+            for name, buffer in owner.named_buffers(recurse=False)
+        ]
         self._draws = random.getstate(), np.random.get_state()
 
     def __enter__(self) -> None:
-        self._present = [(owner, name, getattr(owner, name)) for owner, name, _ in self._buffers], (random.getstate(), np.random.get_state())
+        self._present = (
+            [(owner, name, getattr(owner, name)) for owner, name, _ in self._buffers],
+            (random.getstate(), np.random.get_state()),
+        )
         _put_back([(owner, name, before.clone()) for owner, name, before in self._buffers], self._draws)
 
     def __exit__(self, *error: object) -> None:

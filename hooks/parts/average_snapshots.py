@@ -10,8 +10,9 @@ from hooks.state import State
 
 
 class Snapshots:
-    """Asks for checkpoints at a rhythm, and keeps at most so many of them: where there would be more, every second is given up, and from
-    then on only every second is made. All ranks decide alike, from counters alone; what is kept is the master's word."""
+    """Asks for checkpoints at a rhythm, and keeps at most so many of them: where there would be more, every second is
+    given up, and from then on only every second is made. All ranks decide alike, from counters alone; what is kept is
+    the master's word."""
 
     def __init__(self, rhythm: Rhythm, most: int) -> None:
         self.rhythm, self.most = rhythm, most
@@ -32,7 +33,9 @@ class Snapshots:
         if self._asked is None:
             return
         apart = self._apart(self._asked * self.rhythm.count)
-        self._numbers = {one: number for one, number in {**self._numbers, name: self._asked}.items() if number % apart == 0}
+        self._numbers = {
+            one: number for one, number in {**self._numbers, name: self._asked}.items() if number % apart == 0
+        }
         self._asked = None
         self._retain(state, owner)
 

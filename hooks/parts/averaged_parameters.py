@@ -27,12 +27,16 @@ class AveragedParameters:
         self.values = [wide_copy(weight, device) for weight in weights]
         pairs = list(zip(self.values, weights, strict=True))
         alike = [(a, p) for a, p in pairs if (a.dtype, a.device) == (p.dtype, p.device)]
-        self._all: Pairs = ([a for a, _ in alike], [p for _, p in alike]), [(a, p) for a, p in pairs if (a.dtype, a.device) != (p.dtype, p.device)]
+        self._all: Pairs = (
+            ([a for a, _ in alike], [p for _, p in alike]),
+            [(a, p) for a, p in pairs if (a.dtype, a.device) != (p.dtype, p.device)],
+        )
         self._turns: dict[str, Pairs] = {}
 
     @torch.no_grad()
     def take(self, weight: float, state: State) -> None:
-        """Moves the average to the weights by a share; where optimizers take turns, of what is trained in the present one."""
+        """Moves the average to the weights by a share; where optimizers take turns, of what is trained in the present
+        one."""
         (averages, parameters), unlike = self._of_turn(state) if state.turn else self._all
         if averages:
             foreach_lerp_(averages, parameters, weight)
@@ -58,14 +62,17 @@ class AveragedParameters:
             assert state.optimizer is not None
             trained = {id(parameter) for group in state.optimizer.param_groups for parameter in group["params"]}
             (averages, parameters), unlike = self._all
-            alike = [(average, weight) for average, weight in zip(averages, parameters, strict=True) if id(weight) in trained]
+            alike = [
+                (average, weight) for average, weight in zip(averages, parameters, strict=True) if id(weight) in trained
+            ]
             others = [pair for pair in unlike if id(pair[1]) in trained]
             self._turns[state.turn] = ([average for average, _ in alike], [weight for _, weight in alike]), others
         return self._turns[state.turn]
 
 
 def brought(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """Averages with what they take, on their own devices; for all that comes from a GPU, page-locked, the host waits once."""
+    """Averages with what they take, on their own devices; for all that comes from a GPU, page-locked, the host waits
+    once."""
     there = [(average, value.to(average.device, non_blocking=value.is_cuda)) for average, value in pairs]
     waited_for = {value.device for average, value in pairs if value.is_cuda and average.device != value.device}
     for device in waited_for:

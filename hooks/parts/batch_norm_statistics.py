@@ -19,13 +19,15 @@ RunningNorm = BatchNorm | nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNor
 
 
 def tracked_layers(module: nn.Module) -> list[BatchNorm]:
-    """The BatchNorm layers that keep running statistics, without those kept in evaluation mode while the rest trains."""
+    """The BatchNorm layers that keep running statistics, without those kept in evaluation mode while the rest
+    trains."""
     layers = [layer for layer in module.modules() if isinstance(layer, BatchNorm) and layer.running_mean is not None]
     return [layer for layer in layers if layer.training or not module.training]
 
 
 def refuse_sync(module: nn.Module, option: str) -> None:
-    """Raises ValueError where a module has SyncBatchNorm layers, whose ranks would wait for each other in `recompute`."""
+    """Raises ValueError where a module has SyncBatchNorm layers, whose ranks would wait for each other in
+    `recompute`."""
     if any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
         raise ValueError(f"{option} does not work with SyncBatchNorm, whose ranks wait for each other at every batch")
 

@@ -34,8 +34,8 @@ PEAKS: dict[tuple[str, ...], dict[str, float]] = {
 }
 """FLOPs a second without sparsity, sums kept in fp32, by words of the device's name.
 
-Each is of the document of NVIDIA's above it, as others quote it in public; `halved` where it is told with sparsity. What
-no quotation was found for is left out.
+Each is of the document of NVIDIA's above it, as others quote it in public; `halved` where it is told with sparsity.
+What no quotation was found for is left out.
 """
 
 

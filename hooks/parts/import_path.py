@@ -1,4 +1,5 @@
-"""Dotted names of modules, as files say them: the folders they are looked for in, and what is said of one that is not found."""
+"""Dotted names of modules, as files say them: the folders they are looked for in, and what is said of one that is not
+found."""
 
 from __future__ import annotations
 
@@ -31,10 +32,11 @@ def extend_import_path(paths: Iterable[str | Path]) -> None:
 
 
 def import_named(name: str) -> ModuleType:
-    """Imports the module of a dotted name; one that begins with the name of a user's folder is found from above that folder.
+    """Imports the module of a dotted name; one that begins with the name of a user's folder is found from above that
+    folder.
 
-    Raises NoSuchModule where there is none, or where the user's lies behind another of that name; else whatever the module
-    raises.
+    Raises NoSuchModule where there is none, or where the user's lies behind another of that name; else whatever the
+    module raises.
     """
     if name not in sys.modules:
         importlib.invalidate_caches()  # its file may be newer than what Python knows of its folder
@@ -57,7 +59,8 @@ def import_named(name: str) -> ModuleType:
 
 
 def hidden_module(name: str) -> str | None:
-    """What to say where a file of the user's has this dotted name, and a module from elsewhere has the first part of it."""
+    """What to say where a file of the user's has this dotted name, and a module from elsewhere has the first part of
+    it."""
     top = name.partition(".")[0]
     taken = sys.modules.get(top)
     folders = [*_folders(), *_folders_above(top)]
@@ -77,8 +80,9 @@ def hidden_module(name: str) -> str | None:
 
 
 def callable_at(path: str, field: str, gives: type[T]) -> Callable[..., T]:
-    """What `module:name` names: a subclass of `gives`, or a function that is annotated to return one, as no file may have just
-    anything called. Raises ValueError, with the hook's field, where it cannot be imported or is something else."""
+    """What `module:name` names: a subclass of `gives`, or a function that is annotated to return one, as no file may
+    have just anything called. Raises ValueError, with the hook's field, where it cannot be imported or is something
+    else."""
     module, _, name = path.partition(":")
     try:
         found: Any = getattr(import_named(module), name)
@@ -86,12 +90,19 @@ def callable_at(path: str, field: str, gives: type[T]) -> Callable[..., T]:
         raise ValueError(f"{field}: '{path}' cannot be imported ({error}); write module:callable") from error
     try:
         declared = found if isinstance(found, type) else get_type_hints(found).get("return")
-    except (TypeError, NameError, AttributeError) as error:  # it is no function, or its annotations name what is not there
+    except (
+        TypeError,
+        NameError,
+        AttributeError,
+    ) as error:  # it is no function, or its annotations name what is not there
         raise ValueError(f"{field}: what '{path}' returns cannot be told ({error})") from error
     declared = get_origin(declared) or declared
     if not (isinstance(declared, type) and issubclass(declared, gives)):
         wanted = f"{gives.__module__}.{gives.__qualname__}"
-        raise ValueError(f"{field}: '{path}' is neither a subclass of {wanted} nor a function annotated to return one (def {name}() -> {gives.__name__})")
+        raise ValueError(
+            f"{field}: '{path}' is neither a subclass of {wanted} nor a function annotated to return one (def {name}()"
+            f" -> {gives.__name__})"
+        )
     called: Callable[..., T] = found
     return called
 
@@ -115,7 +126,11 @@ def _files(folder: Path, name: str) -> Iterator[Path]:
 
 def _parents(module: ModuleType) -> set[Path]:
     """The folders in which a top-level module lies; several for a package without `__init__.py`."""
-    return {Path(place).resolve().parent for place in [*getattr(module, "__path__", ()), getattr(module, "__file__", None)] if place}
+    return {
+        Path(place).resolve().parent
+        for place in [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
+        if place
+    }
 
 
 def _origin(module: ModuleType) -> str:

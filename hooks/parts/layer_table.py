@@ -40,14 +40,18 @@ class LayerTable:
         self._name = name
         self._folder = state.artifacts / name / f"rank={state.rank}"
         self._pending: list[tuple[Mapping[str, int], Sequence[str], Sequence[str], Tensor]] = []
-        gone = [] if state.rank else [folder for folder in self._folder.parent.glob("rank=*") if _rank(folder) >= state.world_size]
+        gone = (
+            []
+            if state.rank
+            else [folder for folder in self._folder.parent.glob("rank=*") if _rank(folder) >= state.world_size]
+        )
         for file in (file for folder in (self._folder, *gone) for file in folder.glob("*.parquet")):
             if int(file.stem) > state.iteration:
                 file.unlink()
 
     def add(self, state: State, layers: Sequence[str], statistics: Mapping[str, Tensor], **position: int) -> None:
-        """Takes a reading: each statistic is a tensor of shape (layers,), all of one dtype. `position` says where in the run besides the
-        epoch and the iteration, which is the one under way and not counted yet."""
+        """Takes a reading: each statistic is a tensor of shape (layers,), all of one dtype. `position` says where in
+        the run besides the epoch and the iteration, which is the one under way and not counted yet."""
         values = torch.stack(list(statistics.values())).detach()
         position = {"epoch": state.epoch, "iteration": state.iteration + 1, **position}
         self._pending.append((position, layers, list(statistics), values))
@@ -82,7 +86,8 @@ class LayerTable:
 
 @dataclass
 class LayerMeasurement(Cleanup):
-    """The part of a hook that keeps its measurements in Parquet files under `folder`, which are on disk before a checkpoint is."""
+    """The part of a hook that keeps its measurements in Parquet files under `folder`, which are on disk before a
+    checkpoint is."""
 
     every: Rhythm = Rhythm(100, "steps")
     """Optimizer steps between two measurements."""

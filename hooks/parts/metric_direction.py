@@ -1,7 +1,7 @@
 """Which way a metric is better: as the experiment says, else as the metric's name tells, else not known.
 
-An experiment says it as `mode: max` or `min` beside a metric: in its sweep, in the checkpoint hook, in any hook that monitors
-one. MMEngine's `rule: greater` or `less` is read as the same.
+An experiment says it as `mode: max` or `min` beside a metric: in its sweep, in the checkpoint hook, in any hook that
+monitors one. MMEngine's `rule: greater` or `less` is read as the same.
 """
 
 from __future__ import annotations
@@ -22,22 +22,28 @@ _MORE = frozenset(
     acc accuracy ap ar ari auc auprc auroc bleu chrf cider corr correlation dice f1 hit hits iou jaccard kappa map
     mcc meteor miou mrr ndcg nmi pearson precision psnr purity r2 recall reward roc rouge sensitivity spearman
     specificity speed ssim success throughput top
-    """.split()  # noqa: SIM905
+    """.split()
 )
 _LESS = frozenset(
     """
     bpb bpc bpd brier cer ece eer er err error errors fid fnr fpr latency logloss loss losses lpips mae mape mse
     msle nll perplexity ppl regret rmse rmsle smape ter wer
-    """.split()  # noqa: SIM905
+    """.split()
 )
 _UNITS: dict[str, Mode] = {"_per_s": "max", "_s": "min", "_bytes": "min"}
 """Ends of names, the first that fits: of speed more is better, of seconds and bytes less."""
 
 
 def direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode | None:
-    """`max` where more of a metric is better, `min` where less is, None where that is not known: the last part of its name tells before all
-    of it, which may have that of a data set. `declared` is what an experiment says, as `declared_modes` gives it."""
-    return MODES.get((declared or {}).get(metric, "")) or _of_unit(metric) or _of_words(metric.rpartition("/")[2]) or _of_words(metric)
+    """`max` where more of a metric is better, `min` where less is, None where that is not known: the last part of its
+    name tells before all of it, which may have that of a data set. `declared` is what an experiment says, as
+    `declared_modes` gives it."""
+    return (
+        MODES.get((declared or {}).get(metric, ""))
+        or _of_unit(metric)
+        or _of_words(metric.rpartition("/")[2])
+        or _of_words(metric)
+    )
 
 
 def known_direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode:
@@ -57,17 +63,26 @@ def not_known(metrics: Sequence[str]) -> str:
 
 
 def directions(
-    metrics: Sequence[str], mode: str | Sequence[str] | None, rule: str | Sequence[str] | None = None, declared: Mapping[str, str] | None = None
+    metrics: Sequence[str],
+    mode: str | Sequence[str] | None,
+    rule: str | Sequence[str] | None = None,
+    declared: Mapping[str, str] | None = None,
 ) -> dict[str, Mode]:
-    """Each metric with what is better of it: as `mode` or `rule` says, one for all or one for each, else as `direction`.
+    """Each metric with what is better of it: as `mode` or `rule` says, one for all or one for each, else as
+    `direction`.
 
     Raises ValueError where it is not known, said twice, or said of another number of metrics.
     """
     if mode is not None and rule is not None:
-        raise ValueError(f"has both mode={mode} and rule={rule}; rule is MMEngine's word for the same, so say mode alone")
+        raise ValueError(
+            f"has both mode={mode} and rule={rule}; rule is MMEngine's word for the same, so say mode alone"
+        )
     given = _modes({"mode": mode, "rule": rule}, len(metrics))
     if len(given) != len(metrics):
-        raise ValueError(f"{len(given)} modes are said for {len(metrics)} metrics ({', '.join(metrics)}); say one for all, or one for each")
+        raise ValueError(
+            f"{len(given)} modes are said for {len(metrics)} metrics ({', '.join(metrics)}); say one for all, or one"
+            " for each"
+        )
     return {metric: one or known_direction(metric, declared) for metric, one in zip(metrics, given, strict=True)}
 
 
@@ -77,8 +92,10 @@ def declared_modes(config: Mapping[str, Any]) -> dict[str, Mode]:
 
 
 def first_to_judge_by(reported: Collection[str], config: Mapping[str, Any]) -> str | None:
-    """The metric of val by which an experiment's best is told where its checkpoints are kept by none: what the experiment judges
-    by, else the first reported of which it is known which way is better, losses last; None where that is known of none."""
+    """The metric of val by which an experiment's best is told where its checkpoints are kept by none: what the
+    experiment judges by, else the first reported of which it is known which way is better, losses last; None where that
+    is known of none.
+    """
     declared = declared_modes(config)
     judged = [metric for judge in judges(config) for metric in judge.metrics]
     candidates = dict.fromkeys([*judged, *of_val(reported)])
@@ -140,6 +157,7 @@ def _of_words(metric: str) -> Mode | None:
 
 
 def _words(part: str) -> set[str]:
-    """A part of a name as it is, without trailing digits, and cut at its capitals: `top1` is also `top`, `mAcc` also `acc`."""
+    """A part of a name as it is, without trailing digits, and cut at its capitals: `top1` is also `top`, `mAcc` also
+    `acc`."""
     pieces = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part)
     return {word.lower() for word in (part, part.rstrip("0123456789"), *pieces)}

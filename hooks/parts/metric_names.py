@@ -26,12 +26,14 @@ def as_run(phases: Iterable[str]) -> list[str]:
 
 
 def phase_of(metric: str, phases: Iterable[str] = PHASES) -> str:
-    """The phase that gives a metric: with whose name it begins, such as `val/accuracy`, the longest where several fit; empty where none does."""
+    """The phase that gives a metric: with whose name it begins, such as `val/accuracy`, the longest where several fit;
+    empty where none does."""
     return max((phase for phase in phases if f"{metric}/".startswith(f"{phase}/")), key=len, default="")
 
 
 def there_are(names: Iterable[str], *missing: str) -> str:
-    """`there are: val/loss, val/accuracy (did you mean 'val/accuracy'?)`: the names, and the nearest to each missing one."""
+    """`there are: val/loss, val/accuracy (did you mean 'val/accuracy'?)`: the names, and the nearest to each missing
+    one."""
     names = list(names)
     near = [f"'{found}'" for metric in missing if (found := nearest(metric, names))]
     hint = f" (did you mean {', '.join(near)}?)" if near else ""
@@ -39,8 +41,8 @@ def there_are(names: Iterable[str], *missing: str) -> str:
 
 
 def nearest(metric: str, names: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The name most like a metric's, upper and lower case aside: of the same phase first, as `val/` says nothing of what was meant.
-    One without a phase is taken for one of val."""
+    """The name most like a metric's, upper and lower case aside: of the same phase first, as `val/` says nothing of
+    what was meant. One without a phase is taken for one of val."""
     names = list(names)
     if "/" not in metric and (found := nearest(f"val/{metric}", names, cutoff)):
         return found

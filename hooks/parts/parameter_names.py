@@ -16,10 +16,14 @@ def compiled(pattern: str, match: Match = "glob") -> re.Pattern[str]:
     try:
         return re.compile(translate(pattern) if match == "glob" else pattern)
     except re.error as error:
-        raise ValueError(f"pattern '{pattern}' is no regular expression: {error}; for * and ? write match: glob") from None
+        raise ValueError(
+            f"pattern '{pattern}' is no regular expression: {error}; for * and ? write match: glob"
+        ) from None
 
 
-def matched(patterns: Iterable[str], names: Collection[str], match: Match = "glob", kind: str = "parameter") -> list[str]:
+def matched(
+    patterns: Iterable[str], names: Collection[str], match: Match = "glob", kind: str = "parameter"
+) -> list[str]:
     """The names that any of the patterns matches, in their order; raises ValueError for a pattern that matches none."""
     found: set[str] = set()
     for pattern in patterns:

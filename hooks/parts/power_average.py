@@ -1,8 +1,8 @@
 """Power-function averages: their arithmetic, and what other of them a linear combination of stored ones makes.
 
-The average of std s at step t weighs what the weights were at step i by (i^(g+1) - (i-1)^(g+1)) / t^(g+1): by the profile
-(g+1) x^g / t^(g+1) over [0, t]. Its standard deviation, relative to t, is s. Source: "Analyzing and Improving the Training Dynamics
-of Diffusion Models" (Karras et al., 2024), equations 2 to 4 and appendix C.
+The average of std s at step t weighs what the weights were at step i by (i^(g+1) - (i-1)^(g+1)) / t^(g+1): by the
+profile (g+1) x^g / t^(g+1) over [0, t]. Its standard deviation, relative to t, is s. Source: "Analyzing and Improving
+the Training Dynamics of Diffusion Models" (Karras et al., 2024), equations 2 to 4 and appendix C.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 LARGEST_STD = 0.2886
 """The plain mean has 1 / sqrt(12); what is more would weigh early steps above late ones."""
 _RANK_TOLERANCE = 1e-13
-"""Directions in which profiles differ by less, relative to the largest, are left alone: float64 does not tell them apart."""
+"""Directions in which profiles differ by less, relative to the largest, are left alone: float64 does not tell them
+apart."""
 
 Profile = tuple[float, float]
 """The step at which an average was taken, and its std."""
@@ -28,13 +29,14 @@ def exponent(std: float) -> float:
 
 
 def share(before: int, step: int, exponent: float) -> float:
-    """What an update at a step takes of the new weights, `before` being the step of the last one, 0 where there was none."""
+    """What an update at a step takes of the new weights, `before` being the step of the last one, 0 where there was
+    none."""
     return float(1 - (before / step) ** (exponent + 1))
 
 
 def combination(stored: Sequence[Profile], wanted: Profile) -> tuple[list[float], float]:
-    """The factor of each stored average in the sum whose profile is nearest to the wanted one, by least squares over all steps; and how
-    far it is from it: the norm of the difference, relative to that of the wanted profile."""
+    """The factor of each stored average in the sum whose profile is nearest to the wanted one, by least squares over
+    all steps; and how far it is from it: the norm of the difference, relative to that of the wanted profile."""
     steps, exponents = np.array([[step, exponent(std)] for step, std in [*stored, wanted]]).T
     products = _products(steps, exponents)
     norms = np.sqrt(np.diag(products))

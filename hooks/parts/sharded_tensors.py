@@ -24,8 +24,8 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def like(value: Tensor, reference: Tensor) -> Tensor:
-    """A tensor that is whole on every rank, sharded as the reference is; as it came where that is whole or it is sharded
-    already. No communication."""
+    """A tensor that is whole on every rank, sharded as the reference is; as it came where that is whole or it is
+    sharded already. No communication."""
     if not is_sharded(reference) or is_sharded(value):
         return value
     from torch.distributed.tensor import DTensor, Replicate
@@ -36,7 +36,8 @@ def like(value: Tensor, reference: Tensor) -> Tensor:
 
 
 def of_parts(part: Tensor, reference: Tensor) -> Tensor:
-    """The tensor that ranks have parts of, each its `part`, as of the reference; the part itself where that is whole."""
+    """The tensor that ranks have parts of, each its `part`, as of the reference; the part itself where that is
+    whole."""
     if not is_sharded(reference):
         return part
     from torch.distributed.tensor import DTensor

@@ -15,8 +15,8 @@ class UnreadField(ValueError):
 
 
 def refuse_unread(hook: Any, unless: str, *names: str) -> None:
-    """Raises UnreadField where one of these fields has another value than its default: nothing reads them `unless` something
-    is said. For `__post_init__`."""
+    """Raises UnreadField where one of these fields has another value than its default: nothing reads them `unless`
+    something is said. For `__post_init__`."""
     for field in fields(hook):
         default = field.default if field.default_factory is MISSING else field.default_factory()
         if field.name in names and (value := getattr(hook, field.name)) != default:

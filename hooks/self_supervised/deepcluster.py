@@ -35,20 +35,20 @@ class ClusteredViews:
 
 @dataclass
 class DeepCluster(Hook):
-    """Remembers the embeddings of all training samples, clusters them as an epoch begins, and gives the loss the clusters.
+    """Remembers the embeddings of all training samples, clusters them as an epoch begins, and gives the loss the
+    clusters.
 
     The task's forward pass gives a list of embeddings, (B, D) for each view, and a batch is `(views, indices)`, the
-    indices being places in the training data. The hook replaces the output by `ClusteredViews`. The memory has the newest
-    embedding of every sample for each assigned view; head h clusters that of view h modulo their number. Rank r keeps the
-    samples whose index modulo the number of ranks is r, whoever trains on them. It is filled by one pass over the
-    training data, in eval mode, before the first clustering. Clustering is spherical k-means over all ranks; its result is
-    the same on all of them. In val and test samples are assigned to the nearest centroid of their own embedding.
-    Communication: one gathering of the batch's embeddings per iteration, and of sums of K x D values per k-means iteration.
-    Memory, centroids and assignments survive a restart; with another number of ranks the memory is filled anew.
-    Raises ValueError where there are fewer samples than clusters, an index is out of place or the task counts views for
-    samples; TypeError for other outputs.
-    Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), VISSL
-    InitMemoryHook and ClusterMemoryHook.
+    indices being places in the training data. The hook replaces the output by `ClusteredViews`. The memory has the
+    newest embedding of every sample for each assigned view; head h clusters that of view h modulo their number. Rank r
+    keeps the samples whose index modulo the number of ranks is r, whoever trains on them. It is filled by one pass over
+    the training data, in eval mode, before the first clustering. Clustering is spherical k-means over all ranks; its
+    result is the same on all of them. In val and test samples are assigned to the nearest centroid of their own
+    embedding. Communication: one gathering of the batch's embeddings per iteration, and of sums of K x D values per
+    k-means iteration. Memory, centroids and assignments survive a restart; with another number of ranks the memory is
+    filled anew. Raises ValueError where there are fewer samples than clusters, an index is out of place or the task
+    counts views for samples; TypeError for other outputs. Source: "Unsupervised Learning of Visual Features by
+    Contrasting Cluster Assignments" (Caron et al., 2020), VISSL InitMemoryHook and ClusterMemoryHook.
     """
 
     clusters: Annotated[list[Annotated[int, Gt(1)]], MinLen(1)] = field(default_factory=lambda: [3000, 3000, 3000])
@@ -65,8 +65,8 @@ class DeepCluster(Hook):
     """In a phase's last iteration, whose batches may be of other sizes."""
 
     def __post_init__(self) -> None:
-        # Both have one place more than there are samples, for what other ranks keep: which samples these are is not asked
-        # of the device, which would have to be waited for.
+        # Both have one place more than there are samples, for what other ranks keep: which samples these are is not
+        # asked of the device, which would have to be waited for.
         self._memory = torch.zeros(0, 1, 0)
         self._remembered = torch.zeros(1, dtype=torch.bool)
         self._ranks = 0
@@ -113,7 +113,10 @@ class DeepCluster(Hook):
         return {"memory": self._memory[:, :-1], "remembered": self._remembered[:-1], "ranks": self._ranks}
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        self._memory, self._remembered = functional.pad(state["memory"], (0, 0, 0, 1)), functional.pad(state["remembered"], (0, 1))
+        self._memory, self._remembered = (
+            functional.pad(state["memory"], (0, 0, 0, 1)),
+            functional.pad(state["remembered"], (0, 1)),
+        )
         self._ranks = state["ranks"]
 
     # The memory
@@ -132,7 +135,9 @@ class DeepCluster(Hook):
         with evaluating(state):
             for views, indices in state.fresh_batches("train"):
                 if int(indices.max()) >= size or int(indices.min()) < 0:
-                    raise ValueError(f"a batch has the index {int(indices.max())}, but the training data has {size} samples")
+                    raise ValueError(
+                        f"a batch has the index {int(indices.max())}, but the training data has {size} samples"
+                    )
                 output = state.forward(state.module, ([views[view] for view in self.assigned_views], indices))
                 self._remember(torch.stack(_unit_length(output, len(self.assigned_views))), indices, state)
         self._ranks = state.world_size
@@ -160,17 +165,24 @@ class DeepCluster(Hook):
         for head, centroids in enumerate(self._centroids):
             samples = self._memory[self._view(head), :-1][remembered]
             across = state.world_size > 1
-            self._centroids[head], nearest = spherical_kmeans.cluster(samples, centroids, self.iterations, across_ranks=across)
+            self._centroids[head], nearest = spherical_kmeans.cluster(
+                samples, centroids, self.iterations, across_ranks=across
+            )
             assignments[head, own] = nearest + 1
         coalesced.total([assignments])
         self._assignments = torch.where(assignments > 0, assignments - 1, UNASSIGNED)
 
     def _draw(self, known: Tensor, state: State) -> list[Tensor]:
-        """For each head the indices of the samples its centroids begin at: the same on all ranks, other ones each epoch."""
+        """For each head the indices of the samples its centroids begin at: the same on all ranks, other ones each
+        epoch."""
         if max(self.clusters) > len(known):
-            raise ValueError(f"clusters has {max(self.clusters)}, but the memory has {len(known)} samples; use fewer clusters")
+            raise ValueError(
+                f"clusters has {max(self.clusters)}, but the memory has {len(known)} samples; use fewer clusters"
+            )
         generator = torch.Generator().manual_seed(int(state.config.get("seed", 0)) * 1_000_003 + state.epoch)
-        return [known[torch.randperm(len(known), generator=generator)[:count].to(known.device)] for count in self.clusters]
+        return [
+            known[torch.randperm(len(known), generator=generator)[:count].to(known.device)] for count in self.clusters
+        ]
 
     def _look_up(self, starts: list[Tensor], state: State) -> list[Tensor]:
         """The embeddings of samples, whichever ranks keep them, as each head sees them."""
@@ -183,8 +195,13 @@ class DeepCluster(Hook):
 
     def _nearest(self, embeddings: Tensor) -> Tensor:
         if not self._centroids:
-            raise RuntimeError("there are no clusters yet: DeepCluster makes them as training begins, and this run began with an evaluation")
-        nearest = [spherical_kmeans.assign(embeddings[self._view(head)], c)[0] for head, c in enumerate(self._centroids)]
+            raise RuntimeError(
+                "there are no clusters yet: DeepCluster makes them as training begins, and this run began with an"
+                " evaluation"
+            )
+        nearest = [
+            spherical_kmeans.assign(embeddings[self._view(head)], c)[0] for head, c in enumerate(self._centroids)
+        ]
         return torch.stack(nearest)
 
     def _view(self, head: int) -> int:
@@ -194,13 +211,20 @@ class DeepCluster(Hook):
 def _samples(state: State) -> int:
     dataset = state.loaders["train"].dataset
     if not hasattr(dataset, "__len__"):
-        raise TypeError("DeepCluster keeps an assignment for each sample, and the train data is a stream, whose samples have no place; give map-style data")
+        raise TypeError(
+            "DeepCluster keeps an assignment for each sample, and the train data is a stream, whose samples have no"
+            " place; give map-style data"
+        )
     return len(dataset)
 
 
 def _unit_length(output: Any, count: int) -> list[Tensor]:
     """The embeddings of each view at unit length; raises TypeError if the task's forward pass gave something else."""
-    if not isinstance(output, list | tuple) or len(output) != count or not all(isinstance(one, Tensor) for one in output):
+    if (
+        not isinstance(output, list | tuple)
+        or len(output) != count
+        or not all(isinstance(one, Tensor) for one in output)
+    ):
         raise TypeError(
             f"the task's forward pass gave {type(output).__name__} for {count} views; "
             "DeepCluster needs a list with one tensor of embeddings (B, D) per view"

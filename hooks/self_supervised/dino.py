@@ -34,15 +34,17 @@ class DINO(CentredTeacher, Hook):
     replaces it by `DINOOutput`. The teacher sees the global views alone. It follows after each optimizer step, with a
     momentum that rises to 1 by a cosine over the run; the temperature rises linearly from epoch to epoch while it warms
     up. Records `teacher_momentum` and `teacher_temperature`. In val and test teacher and centre stay as they are.
-    Communication: one sum of K + 1 values for each training batch. Raises ValueError where the model has no such encoder
-    or the output does not have one tensor per view.
-    Source: "Emerging Properties in Self-Supervised Vision Transformers" (Caron et al., 2021), VISSL DINOHook.
+    Communication: one sum of K + 1 values for each training batch. Raises ValueError where the model has no such
+    encoder or the output does not have one tensor per view. Source: "Emerging Properties in Self-Supervised Vision
+    Transformers" (Caron et al., 2021), VISSL DINOHook.
     """
 
     def on_forward(self, state: State) -> None:
         views, student = state.batch[0], list(state.output)
         if len(student) != len(views):
-            raise ValueError(f"the forward pass gave {len(student)} outputs for {len(views)} views; DINO needs one for each")
+            raise ValueError(
+                f"the forward pass gave {len(student)} outputs for {len(views)} views; DINO needs one for each"
+            )
         teacher = [self._teacher(view) for view in views[: self.global_views]]
         temperature = warmed_up(state.epoch, self.warmup_epochs, self.warmup_temperature, self.temperature)
         state.output = DINOOutput(student, teacher, self._centre.like(teacher[0]), temperature)

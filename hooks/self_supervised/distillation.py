@@ -40,19 +40,27 @@ class Distillation(Hook):
     teacher: str | None = None
     """`module:callable` that builds the teacher: a subclass of nn.Module, or a function annotated to return one."""
     checkpoint: str | None = None
-    """A file with the teacher's weights: a state dict, such as a checkpoint's model.pt, alone or under the key `model`."""
+    """A file with the teacher's weights: a state dict, such as a checkpoint's model.pt, alone or under the key
+    `model`."""
 
     no_turns: ClassVar[str] = WORKS_ON_OUTPUT
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
 
     def __post_init__(self) -> None:
         if self.teacher is None and self.checkpoint is None:
-            raise ValueError("no teacher: give a callable that builds one (teacher: module:callable), a file with weights (checkpoint), or both")
+            raise ValueError(
+                "no teacher: give a callable that builds one (teacher: module:callable), a file with weights"
+                " (checkpoint), or both"
+            )
         self._builder = callable_at(self.teacher, "teacher", nn.Module) if self.teacher else None
         self._module: nn.Module = nn.Identity()
 
     def needs_whole_model(self) -> str:
-        return "without a callable that builds it, the teacher is a copy of the model; give teacher" if self.teacher is None else ""
+        return (
+            "without a callable that builds it, the teacher is a copy of the model; give teacher"
+            if self.teacher is None
+            else ""
+        )
 
     def on_start(self, state: State) -> None:
         module = self._builder() if self._builder else deepcopy(state.module)

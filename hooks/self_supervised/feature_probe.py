@@ -29,7 +29,8 @@ PENALTY = 1e-2
 
 @dataclass
 class FeatureProbe(Hook):
-    """Measures an encoder's features at each validation: by nearest neighbours, and by a linear classifier of few labels.
+    """Measures an encoder's features at each validation: by nearest neighbours, and by a linear classifier of few
+    labels.
 
     kNN: the `neighbours` most similar training samples by cosine vote for their label with weight exp(cosine /
     temperature). Linear: logistic regression on standardized features, trained on `labels_per_class` random training
@@ -39,11 +40,13 @@ class FeatureProbe(Hook):
     `val/ema/...`. Where the task has several sets of val, they stand by the name of the first.
     Each rank encodes its share of the data and classifies its share of `val`; training features are gathered and counts
     added, so that all ranks get the same values. Raises ValueError for a callable or encoder that is none.
-    Source: "Unsupervised Feature Learning via Non-Parametric Instance Discrimination" (Wu et al., 2018), DINO's eval_knn.
+    Source: "Unsupervised Feature Learning via Non-Parametric Instance Discrimination" (Wu et al., 2018), DINO's
+    eval_knn.
     """
 
     data: str
-    """`module:callable`, annotated to return a Mapping: the datasets `train` and `val` with samples (input, label), not augmented."""
+    """`module:callable`, annotated to return a Mapping: the datasets `train` and `val` with samples (input, label), not
+    augmented."""
     encoder: str = "encoder.backbone"
     """The part of the model that gives features: inputs (B, ...) to (B, ...)."""
     neighbours: Annotated[int, Ge(1)] = 20
@@ -109,7 +112,9 @@ class FeatureProbe(Hook):
             few = few_of_each(labels, self.labels_per_class, draw)
             classify = logistic_regression((bank[few] - mean) / deviation, labels[few], classes)
             counts.append(classify((features - mean) / deviation).argmax(1) == targets)
-        total = torch.tensor([len(targets), *(float(count.sum()) for count in counts)], dtype=torch.float64, device=state.device)
+        total = torch.tensor(
+            [len(targets), *(float(count.sum()) for count in counts)], dtype=torch.float64, device=state.device
+        )
         if state.world_size > 1:
             dist.all_reduce(total)
         size, knn, *linear = total.tolist()
@@ -120,7 +125,9 @@ class FeatureProbe(Hook):
         dataset = self._datasets[phase]
         share = Subset(dataset, range(state.rank, len(dataset), state.world_size))
         loader = DataLoader(share, self.batch_size)
-        pairs = [(encoder(inputs.to(state.device)).flatten(1).float(), labels.to(state.device)) for inputs, labels in loader]
+        pairs = [
+            (encoder(inputs.to(state.device)).flatten(1).float(), labels.to(state.device)) for inputs, labels in loader
+        ]
         return torch.cat([features for features, _ in pairs]), torch.cat([labels for _, labels in pairs])
 
     def _gathered(self, phase: str, encoder: nn.Module, state: State) -> tuple[Tensor, Tensor]:
@@ -133,7 +140,9 @@ class FeatureProbe(Hook):
         return gather(features, sizes)[back], gather(labels, sizes)[back]
 
 
-def knn_classes(bank: Tensor, labels: Tensor, features: Tensor, classes: int, neighbours: int, temperature: float) -> Tensor:
+def knn_classes(
+    bank: Tensor, labels: Tensor, features: Tensor, classes: int, neighbours: int, temperature: float
+) -> Tensor:
     """The class (n,) of each of the features (n, D) by the weighted vote of its nearest rows in the bank (m, D)."""
     bank = functional.normalize(bank, dim=1).t()
     chosen = []
@@ -155,8 +164,8 @@ def few_of_each(labels: Tensor, count: int, draw: int) -> Tensor:
 def logistic_regression(features: Tensor, labels: Tensor, classes: int) -> Callable[[Tensor], Tensor]:
     """Fits a linear classifier to features (n, D) and labels (n,) and returns it: features to logits.
 
-    Minimizes the mean cross entropy + PENALTY / 2 * |weights|^2 to convergence, in float64: the problem is convex, so that
-    the result depends on the data alone.
+    Minimizes the mean cross entropy + PENALTY / 2 * |weights|^2 to convergence, in float64: the problem is convex, so
+    that the result depends on the data alone.
     """
     features = features.double()
     weights = features.new_zeros(classes, features.shape[1], requires_grad=True)

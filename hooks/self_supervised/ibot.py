@@ -69,11 +69,19 @@ class IBOT(CentredTeacher, Hook):
     def on_forward(self, state: State) -> None:
         views, student = state.batch[0], list(state.output)
         if len(student) != len(views) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in student):
-            raise ValueError(f"the forward pass gave {len(student)} outputs for {len(views)} views; iBOT needs a pair (view, patches) for each")
+            raise ValueError(
+                f"the forward pass gave {len(student)} outputs for {len(views)} views; iBOT needs a pair (view,"
+                " patches) for each"
+            )
         teacher = [self._teacher(view) for view in views[: self.global_views]]
-        whole, patches = torch.cat([pair[0] for pair in teacher]), torch.cat([pair[1] for pair in teacher]).flatten(0, 1)
+        whole, patches = (
+            torch.cat([pair[0] for pair in teacher]),
+            torch.cat([pair[1] for pair in teacher]).flatten(0, 1),
+        )
         temperature = warmed_up(state.epoch, self.warmup_epochs, self.warmup_temperature, self.temperature)
-        patch_temperature = warmed_up(state.epoch, self.warmup_epochs, self.warmup_patch_temperature, self.patch_temperature)
+        patch_temperature = warmed_up(
+            state.epoch, self.warmup_epochs, self.warmup_patch_temperature, self.patch_temperature
+        )
         centre, patch_centre = self._centre.like(whole), self._patch_centre.like(patches)
         state.output = IBOTOutput(student, teacher, centre, patch_centre, temperature, patch_temperature)
         if state.phase == "train":

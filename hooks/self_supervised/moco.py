@@ -95,7 +95,8 @@ class MoCo(MomentumTeacher, Hook):
         return self._queue
 
     def on_backward(self, state: State) -> None:
-        """Takes the keys in place of the oldest: now that the loss is differentiated, autograd no longer needs these."""
+        """Takes the keys in place of the oldest: now that the loss is differentiated, autograd no longer needs
+        these."""
         assert self._queue is not None
         assert self._keys is not None
         keys, length = self._keys[-self.queue_length :], self.queue_length
@@ -115,7 +116,10 @@ class MoCo(MomentumTeacher, Hook):
         super().load_state_dict(state)
         if "queue" in state:
             if len(state["queue"]) != self.queue_length:
-                raise ValueError(f"queue_length is {self.queue_length}, but the checkpoint's queue has {len(state['queue'])} keys; keep that number")
+                raise ValueError(
+                    f"queue_length is {self.queue_length}, but the checkpoint's queue has {len(state['queue'])} keys;"
+                    " keep that number"
+                )
             self._queue, self._next = state["queue"], state["next"]
 
 

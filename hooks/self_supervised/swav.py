@@ -19,11 +19,11 @@ class SwAV(SwappedPrediction, Hook):
 
     The task's forward pass gives `(embeddings, scores)`, each a list with one tensor per view: unit-length embeddings
     (B, D) and their similarities to the prototypes (B, K). The hook replaces it by `SwappedViews`: all scores, and for
-    each assigned view the codes by Sinkhorn-Knopp over the samples of all ranks, joined by those in the queue once it is
-    full. Prototypes are normalized at the start and after each optimizer step. In val and test, where ranks may have
-    different numbers of batches, codes come from the rank's own batch and the queue is left alone.
-    Communication: one collective per Sinkhorn iteration, of K values for each assigned view. The queue is each rank's own and survives
-    a restart with as many ranks. Raises ValueError where the model has no such prototypes, TypeError for other outputs.
+    each assigned view the codes by Sinkhorn-Knopp over the samples of all ranks, joined by those in the queue once it
+    is full. Prototypes are normalized at the start and after each optimizer step. In val and test, where ranks may have
+    different numbers of batches, codes come from the rank's own batch and the queue is left alone. Communication: one
+    collective per Sinkhorn iteration, of K values for each assigned view. The queue is each rank's own and survives a
+    restart with as many ranks. Raises ValueError where the model has no such prototypes, TypeError for other outputs.
     Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), VISSL
     SwAVUpdateQueueScoresHook and NormalizePrototypesHook.
     """

@@ -21,11 +21,11 @@ class SwAVMomentum(SwappedPrediction, Hook):
     """Gives the loss codes by a momentum encoder, and keeps the prototypes of both on the unit sphere.
 
     As `SwAV`, but codes and queue are of the embeddings that a copy of the model gives for the assigned views. After
-    each optimizer step its parameters move towards the model's, and its buffers become the model's; it runs in eval mode.
-    VISSL does the same at the beginning of the next iteration; only buffers are one forward pass younger there.
-    Communication: one collective per Sinkhorn iteration, of K values for each assigned view. Encoder and queue survive a restart, the
-    queue with as many ranks. Raises ValueError where the model has no such prototypes, TypeError for other outputs.
-    Source: VISSL SwAVMomentumHook and SwAVMomentumNormalizePrototypesHook.
+    each optimizer step its parameters move towards the model's, and its buffers become the model's; it runs in eval
+    mode. VISSL does the same at the beginning of the next iteration; only buffers are one forward pass younger there.
+    Communication: one collective per Sinkhorn iteration, of K values for each assigned view. Encoder and queue survive
+    a restart, the queue with as many ranks. Raises ValueError where the model has no such prototypes, TypeError for
+    other outputs. Source: VISSL SwAVMomentumHook and SwAVMomentumNormalizePrototypesHook.
     """
 
     momentum: Annotated[float, Ge(0), Le(1)] = 0.99

@@ -63,7 +63,9 @@ class ActivationStats(LayerMonitor, Hook):
     def read(self, state: State) -> None:
         if not self._moments:
             return
-        low, mean, high = (torch.stack([value.to(state.device) for value in values]) for values in zip(*self._moments, strict=True))
+        low, mean, high = (
+            torch.stack([value.to(state.device) for value in values]) for values in zip(*self._moments, strict=True)
+        )
         spread = torch.maximum(high - mean, mean - low)
         state.record(
             activation_mean_max=mean.abs().max(), activation_spread_max=spread.max(), activation_spread_min=spread.min()

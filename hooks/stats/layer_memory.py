@@ -20,9 +20,9 @@ class LayerMemory(LayerMonitor, Hook):
 
     Every rank measures itself; no communication, and nothing waits for the device. Goes to Parquet files under
     `layer_memory/` (`pandas.read_parquet`: rank, epoch, iteration, layer): `output_bytes`, the size of what the module
-    gave, and on CUDA `allocated_bytes`, by which torch's allocator held more after the module than before it: outputs and
-    what is kept for the backward pass. torch does not count the CPU's memory, so there is no such column there. A module
-    called several times has a row for each call, in the order of the calls.
+    gave, and on CUDA `allocated_bytes`, by which torch's allocator held more after the module than before it: outputs
+    and what is kept for the backward pass. torch does not count the CPU's memory, so there is no such column there. A
+    module called several times has a row for each call, in the order of the calls.
 
     The module hooks are there only in the iterations that are measured; a compiled model runs those uncompiled.
     Source: VISSL ProfilingHook (TRACK_BY_LAYER_MEMORY).

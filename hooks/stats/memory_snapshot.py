@@ -32,12 +32,12 @@ class MemorySnapshot(Cleanup, Hook):
     """Writes down what is in memory: after the steps that were asked for, and when the run fails.
 
     Every rank writes files of its own under `memory/`, named as in `rank=0-step=12`, followed by the error that led to
-    it. `.txt` has the process's resident memory, the live tensors by type, shape and device with their number and bytes,
-    torch's summary of the GPU's memory, and the source lines that allocated most where `tracemalloc` is tracing. Python
-    sees no tensors that autograd alone keeps. On CUDA the history of allocations is recorded while the run lasts, and
-    `.pickle` is torch's snapshot, for https://docs.pytorch.org/memory_viz; out of memory it is taken before anything is
-    freed. A failure to write is logged and never hides the run's own.
-    Source: Composer MemorySnapshot and OOMObserver, VISSL DumpMemoryOnException.
+    it. `.txt` has the process's resident memory, the live tensors by type, shape and device with their number and
+    bytes, torch's summary of the GPU's memory, and the source lines that allocated most where `tracemalloc` is tracing.
+    Python sees no tensors that autograd alone keeps. On CUDA the history of allocations is recorded while the run
+    lasts, and `.pickle` is torch's snapshot, for https://docs.pytorch.org/memory_viz; out of memory it is taken before
+    anything is freed. A failure to write is logged and never hides the run's own. Source: Composer MemorySnapshot and
+    OOMObserver, VISSL DumpMemoryOnException.
     """
 
     steps: tuple[Annotated[int, Ge(1)], ...] = ()
@@ -135,7 +135,9 @@ def _tensor_lines() -> Iterator[str]:
     sizes: Counter[str] = Counter()
     storages: dict[tuple[str, int], int] = {}
     for tensor, address in _live_tensors():
-        kind = f"{type(tensor).__name__} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)} {tensor.device}"
+        kind = (
+            f"{type(tensor).__name__} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)} {tensor.device}"
+        )
         counts[kind] += 1
         sizes[kind] += tensor.nbytes
         storages[str(tensor.device), address] = tensor.untyped_storage().nbytes()

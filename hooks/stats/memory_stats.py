@@ -54,7 +54,9 @@ class MemoryStats(Cleanup, Hook):
         self._statm = _open_statm()
         if state.device.type == "cuda":
             self._device = state.device
-            self._retries_before = torch.cuda.memory_stats_as_nested_dict(state.device).get("num_alloc_retries", 0) - self._retries
+            self._retries_before = (
+                torch.cuda.memory_stats_as_nested_dict(state.device).get("num_alloc_retries", 0) - self._retries
+            )
             torch.cuda.reset_peak_memory_stats(state.device)
 
     def on_phase_start(self, state: State) -> None:
@@ -87,7 +89,9 @@ class MemoryStats(Cleanup, Hook):
     def _read_in(self, phase: str) -> dict[str, int]:
         """A reading that counts for a phase, besides the run."""
         columns = self._read()
-        _keep_largest(self._phases, {f"{phase}/{name}": columns[column] for column, name in _PEAKS.items() if column in columns})
+        _keep_largest(
+            self._phases, {f"{phase}/{name}": columns[column] for column, name in _PEAKS.items() if column in columns}
+        )
         return columns
 
     def _read(self) -> dict[str, int]:

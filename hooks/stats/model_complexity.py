@@ -26,12 +26,12 @@ class ModelComplexity(Hook):
     """Counts the model's parameters, and the FLOPs, MACs and activations of a forward pass, once as the run begins.
 
     Runs on the master, with a real training batch, in eval mode; weights, buffers, random states and the training order
-    stay as they are. MACs are the multiply-adds of matrix products, convolutions and attention, and FLOPs twice as many;
-    activations are the elements that convolutions (Conv1d, Conv2d, Conv3d) put out. Puts `parameters`,
+    stay as they are. MACs are the multiply-adds of matrix products, convolutions and attention, and FLOPs twice as
+    many; activations are the elements that convolutions (Conv1d, Conv2d, Conv3d) put out. Puts `parameters`,
     `trainable_parameters`, `flops_per_sample`, `macs_per_sample` and `activations_per_sample` into `state.info`, shows
-    them in a line, and writes `model_complexity.csv`, with a row for each module down to `max_depth`. A model that cannot
-    be counted gives a note, and the run goes on. Source: ClassyVision and VISSL ModelComplexityHook, whose FLOPs are
-    MACs (and a few more, of norms and pooling), Lightning ModelSummary, torch.utils.flop_counter.
+    them in a line, and writes `model_complexity.csv`, with a row for each module down to `max_depth`. A model that
+    cannot be counted gives a note, and the run goes on. Source: ClassyVision and VISSL ModelComplexityHook, whose FLOPs
+    are MACs (and a few more, of norms and pooling), Lightning ModelSummary, torch.utils.flop_counter.
     """
 
     max_depth: Annotated[int, Ge(0)] = 2
@@ -55,7 +55,11 @@ class ModelComplexity(Hook):
         module = state.module
         state.info["parameters"], state.info["trainable_parameters"] = _parameters(module)
         batch = one_batch(state)
-        with evaluating(state), _without_fused_attention(), FlopCounterMode(display=False, custom_mapping=_MISSING) as flops:
+        with (
+            evaluating(state),
+            _without_fused_attention(),
+            FlopCounterMode(display=False, custom_mapping=_MISSING) as flops,
+        ):
             with _counting(module, flops) as costs:
                 state.forward(module, batch)
             costs[""].flops = flops.get_total_flops()
@@ -73,7 +77,9 @@ class ModelComplexity(Hook):
             for name, module in state.module.named_modules():
                 if _depth(name) > self.max_depth:
                     continue
-                table.writerow([name, type(module).__name__, *_parameters(module), *costs[name].per_sample(samples).values()])
+                table.writerow(
+                    [name, type(module).__name__, *_parameters(module), *costs[name].per_sample(samples).values()]
+                )
 
 
 @dataclass
@@ -149,9 +155,9 @@ def _depth(name: str) -> int:
 def _summary(info: Mapping[str, Any]) -> str:
     shown = {name: readable(value) for name, value in info.items() if isinstance(value, int)}
     return (
-        f"model: {shown['parameters']} parameters ({shown['trainable_parameters']} trainable), "
-        f"{shown['flops_per_sample']} FLOPs ({shown['macs_per_sample']} MACs) and {shown['activations_per_sample']} activations "
-        "per sample in a forward pass"
+        f"model: {shown['parameters']} parameters ({shown['trainable_parameters']} trainable),"
+        f" {shown['flops_per_sample']} FLOPs ({shown['macs_per_sample']} MACs) and {shown['activations_per_sample']}"
+        " activations per sample in a forward pass"
     )
 
 

@@ -24,10 +24,11 @@ class OptimizerStats(LayerMeasurement, Hook):
     Runs on the master: after the gradients are averaged, all ranks do the same. Gradients are those the optimizer gets:
     accumulated, unscaled and clipped. The update is the difference that the step made to the parameters, so that weight
     decay and the learning rate are in it; parameters are those after the step. The row has `param_norm`,
-    `step_grad_norm`, `update_norm`, `update_ratio` (update to parameters) and, for each kind of moment that the optimizer
-    keeps, such as `exp_avg`, `exp_avg_sq` or `momentum_buffer`, `exp_avg_norm` and so on. The same columns for each
-    parameter go to Parquet files under `optimizer/` (`pandas.read_parquet`: rank, epoch, iteration, step, layer ...) and to
-    `state.info["optimizer"]`; not a number where a parameter has none, such as a frozen one's gradient.
+    `step_grad_norm`, `update_norm`, `update_ratio` (update to parameters) and, for each kind of moment that the
+    optimizer keeps, such as `exp_avg`, `exp_avg_sq` or `momentum_buffer`, `exp_avg_norm` and so on. The same columns
+    for each parameter go to Parquet files under `optimizer/` (`pandas.read_parquet`: rank, epoch, iteration, step,
+    layer ...) and to `state.info["optimizer"]`; not a number where a parameter has none, such as a frozen one's
+    gradient.
 
     Where optimizers take turns, the columns are of each one's parameters, with its name.
 
@@ -51,8 +52,16 @@ class OptimizerStats(LayerMeasurement, Hook):
     @paced_by("every")
     @torch.no_grad()
     def on_gradients(self, state: State) -> None:
-        trained = {parameter for group in state.optimizer.param_groups for parameter in group["params"]} if state.turn and state.optimizer else None
-        self._parameters = {name: p for name, p in state.module.named_parameters() if p.requires_grad and (trained is None or p in trained)}
+        trained = (
+            {parameter for group in state.optimizer.param_groups for parameter in group["params"]}
+            if state.turn and state.optimizer
+            else None
+        )
+        self._parameters = {
+            name: p
+            for name, p in state.module.named_parameters()
+            if p.requires_grad and (trained is None or p in trained)
+        }
         self._before = [p.clone() for p in self._parameters.values()]
         self._gradient_norms = _norms([p.grad for p in self._parameters.values()])
 
@@ -63,10 +72,18 @@ class OptimizerStats(LayerMeasurement, Hook):
             return
         parameters: list[Tensor] = list(self._parameters.values())
         foreach_sub_(self._before, parameters)
-        norms = {"param_norm": _norms(parameters), "step_grad_norm": self._gradient_norms, "update_norm": _norms(self._before)}
+        norms = {
+            "param_norm": _norms(parameters),
+            "step_grad_norm": self._gradient_norms,
+            "update_norm": _norms(self._before),
+        }
         norms |= {f"{kind}_norm": _norms(values) for kind, values in _moments(state.optimizer, parameters).items()}
         self.release()
-        totals = {name: torch.linalg.vector_norm(torch.stack(there)) for name, values in norms.items() if (there := _there(values))}
+        totals = {
+            name: torch.linalg.vector_norm(torch.stack(there))
+            for name, values in norms.items()
+            if (there := _there(values))
+        }
         state.record(**totals, update_ratio=totals["update_norm"] / totals["param_norm"])
         columns = {name: _column(values, state.device) for name, values in norms.items()}
         columns["update_ratio"] = columns["update_norm"] / columns["param_norm"]

@@ -29,12 +29,12 @@ class Profiler(Cleanup, Hook):
 
     Iterations are those of training, counted from the run's first: after `skip_first`, each window is `wait`, then
     `warmup` under the profiler without keeping anything, then `active` that are kept. A resumed run goes on in the same
-    schedule. Outside the windows there is no profiler. Each rank that is traced writes files of its own under `traces/`,
-    named after their end: `rank=0-step=13-iteration=13.pt.trace.json.gz` for Perfetto, chrome://tracing or TensorBoard, and
-    a table of the operations by time, `....txt`. The parts of an iteration are marked as `data`, `forward`, `loss`,
-    `backward` and `optimizer`. A validation or a checkpoint that falls into a window is in the trace, too; a run that
-    fails or ends in a window leaves the trace up to there.
-    Source: MMEngine ProfilerHook, VISSL ProfilingHook, iMIX AutogradProfilerHook.
+    schedule. Outside the windows there is no profiler. Each rank that is traced writes files of its own under
+    `traces/`, named after their end: `rank=0-step=13-iteration=13.pt.trace.json.gz` for Perfetto, chrome://tracing or
+    TensorBoard, and a table of the operations by time, `....txt`. The parts of an iteration are marked as `data`,
+    `forward`, `loss`, `backward` and `optimizer`. A validation or a checkpoint that falls into a window is in the
+    trace, too; a run that fails or ends in a window leaves the trace up to there. Source: MMEngine ProfilerHook, VISSL
+    ProfilingHook, iMIX AutogradProfilerHook.
     """
 
     skip_first: Annotated[int, Ge(0)] = 10
@@ -74,8 +74,17 @@ class Profiler(Cleanup, Hook):
         self._begin, self._end = inf, inf
 
     def misfit(self, hooks: Mapping[str, Hook]) -> str:
-        others = [name for name, hook in hooks.items() if isinstance(hook, Profiler) and hook is not self and {*hook.profiled_ranks} & {*self.profiled_ranks}]
-        return f"torch has one profiler in a process, and '{others[0]}' traces the same ranks; trace others (profiled_ranks), or more windows (repeat)" if others else ""
+        others = [
+            name
+            for name, hook in hooks.items()
+            if isinstance(hook, Profiler) and hook is not self and {*hook.profiled_ranks} & {*self.profiled_ranks}
+        ]
+        return (
+            f"torch has one profiler in a process, and '{others[0]}' traces the same ranks; trace others"
+            " (profiled_ranks), or more windows (repeat)"
+            if others
+            else ""
+        )
 
     def on_start(self, state: State) -> None:
         if self.nvtx and state.device.type != "cuda":

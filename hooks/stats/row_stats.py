@@ -45,7 +45,8 @@ def column_and_statistic(written: str) -> tuple[str, str]:
 
 @dataclass
 class RowStats(Hook):
-    """Adds statistics of the columns of the rows to each report: over all ranks and the training iterations since the last one.
+    """Adds statistics of the columns of the rows to each report: over all ranks and the training iterations since the
+    last one.
 
     `report: [step_s/p95]` gives the metric `stats/step_s/p95`: a column of the table of rows, and `min`, `median`,
     `mean`, `p95`, `max` or `sum`. A sweep whose metric is called so switches the hook on. A row in which the column is

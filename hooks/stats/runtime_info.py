@@ -20,12 +20,12 @@ class RuntimeInfo(Hook):
     """Keeps in `state.info` what a run is and how far it has come; in the run's `run.json` when it is over.
 
     Every rank keeps its own; no communication. `experiment`, `seed`, `versions`, `world_size`, `max_epochs` and
-    `max_steps`; `data`: for each phase the `samples` of the dataset, this rank's `batches` in it, and the `classes` where
-    the dataset names them (`classes`, or MMEngine's `metainfo`); `phase` (null between phases), `epoch`, `iteration`,
-    `step` and `samples` completed; `learning_rates` of every parameter group; `metrics`: the newest value of each. All
-    of it is as of the last beginning or end of a phase, or of a failure: within a phase the state itself knows, and
-    nothing is done. Source: MMEngine RuntimeInfoHook, which keeps the first group's rate alone and waits for the GPU at
-    each iteration.
+    `max_steps`; `data`: for each phase the `samples` of the dataset, this rank's `batches` in it, and the `classes`
+    where the dataset names them (`classes`, or MMEngine's `metainfo`); `phase` (null between phases), `epoch`,
+    `iteration`, `step` and `samples` completed; `learning_rates` of every parameter group; `metrics`: the newest value
+    of each. All of it is as of the last beginning or end of a phase, or of a failure: within a phase the state itself
+    knows, and nothing is done. Source: MMEngine RuntimeInfoHook, which keeps the first group's rate alone and waits for
+    the GPU at each iteration.
     """
 
     observes: ClassVar[bool] = True
@@ -62,7 +62,9 @@ def _update(state: State, phase: str | None) -> None:
         iteration=state.iteration,
         step=state.step,
         samples=state.samples,
-        learning_rates=[float(group["lr"]) for optimizer in state.optimizers.values() for group in optimizer.param_groups],
+        learning_rates=[
+            float(group["lr"]) for optimizer in state.optimizers.values() for group in optimizer.param_groups
+        ],
     )
 
 

@@ -28,9 +28,10 @@ class Throughput(Hook):
     training is at the moment, and how well it uses the device. Records `samples_per_s` of this rank and
     `world_samples_per_s` (times the number of ranks, which keep in step); on a rank that knows `flops_per_sample`
     (model_complexity, on the master) also `flops_per_s`, three times those of the forward pass, and `mfu`, their share
-    of the peak, from 0 to 1. A report has them at the end of training as `throughput/...`. Time is that of whole iterations, on a GPU
-    of those it is through with, with hooks and checkpoints and without validation; samples are those that were in the batches.
-    Source: composer SpeedMonitor, Lightning ThroughputMonitor; MFU: "PaLM" (Chowdhery et al., 2022), appendix B.
+    of the peak, from 0 to 1. A report has them at the end of training as `throughput/...`. Time is that of whole
+    iterations, on a GPU of those it is through with, with hooks and checkpoints and without validation; samples are
+    those that were in the batches. Source: composer SpeedMonitor, Lightning ThroughputMonitor; MFU: "PaLM" (Chowdhery
+    et al., 2022), appendix B.
     """
 
     interval: Annotated[int, Ge(1)] = 50
@@ -38,7 +39,8 @@ class Throughput(Hook):
     window: Annotated[int, Ge(1), Le(RECENT)] = 100
     """Training iterations that a measurement looks back on."""
     peak_flops: Annotated[float, Gt(0)] | None = None
-    """FLOPs a second the device could do; where it is not said, NVIDIA's figure for the GPU and the precision, if known."""
+    """FLOPs a second the device could do; where it is not said, NVIDIA's figure for the GPU and the precision, if
+    known."""
 
     def __post_init__(self) -> None:
         self._peak: float | None = self.peak_flops
@@ -64,7 +66,11 @@ class Throughput(Hook):
     def _measure(self, state: State) -> dict[str, float]:
         """Over the last closed rows: the present one's time is not known yet."""
         columns = state.recent.columns(self.window, phase="train", names=("step_s", "batch_size"))
-        timed = [(time, size) for time, size in zip(read(columns.get("step_s", ())), columns.get("batch_size", ()), strict=True) if time is not None]
+        timed = [
+            (time, size)
+            for time, size in zip(read(columns.get("step_s", ())), columns.get("batch_size", ()), strict=True)
+            if time is not None
+        ]
         seconds = sum(time for time, _ in timed)
         if seconds <= 0:
             return {}

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 
 class HookCheckFailed(AssertionError):
-    """A hook does not keep what hooks promise: which check, with which fields, in which loop, what differed and what to do."""
+    """A hook does not keep what hooks promise: which check, with which fields, in which loop, what differed and what to
+    do."""
 
 
 @dataclass(frozen=True)

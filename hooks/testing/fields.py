@@ -29,7 +29,9 @@ def hypothesis() -> Any:
     try:
         import hypothesis
     except ImportError:
-        raise ImportError("check_hook draws fields with hypothesis, which is not installed: pip install 'hookyard[testing]'") from None
+        raise ImportError(
+            "check_hook draws fields with hypothesis, which is not installed: pip install 'hookyard[testing]'"
+        ) from None
     return hypothesis
 
 
@@ -51,13 +53,18 @@ def for_each(examples: int, call: Callable[..., None], *strategies: SearchStrate
     settings(library.given(library.strategies.tuples(*strategies))(called))()
 
 
-def values_of(cls: type[Hook], given: Mapping[str, Any], among: Collection[str] | None = None) -> SearchStrategy[dict[str, Any]]:
-    """Values of all fields, or of those among some, for which any can be drawn and none is given; as an experiment file says them."""
+def values_of(
+    cls: type[Hook], given: Mapping[str, Any], among: Collection[str] | None = None
+) -> SearchStrategy[dict[str, Any]]:
+    """Values of all fields, or of those among some, for which any can be drawn and none is given; as an experiment file
+    says them."""
     hints = get_type_hints(cls, include_extras=True)
     names = [name for name in parameters(cls) if name not in given and (among is None or name in among)]
     drawn = {name: _values(hints[name]) for name in names}
     strategies: Any = hypothesis().strategies
-    made: SearchStrategy[dict[str, Any]] = strategies.fixed_dictionaries({name: one for name, one in drawn.items() if one is not None})
+    made: SearchStrategy[dict[str, Any]] = strategies.fixed_dictionaries(
+        {name: one for name, one in drawn.items() if one is not None}
+    )
     return made
 
 
@@ -75,7 +82,11 @@ def _values(hint: Any, bounds: Sequence[Any] = ()) -> Any:
     if hint is bool:
         return strategies.booleans()
     if hint is Rhythm:
-        return strategies.builds(lambda count, unit: f"{count} {unit}", strategies.integers(0, 5), strategies.sampled_from(["steps", "epochs"]))
+        return strategies.builds(
+            lambda count, unit: f"{count} {unit}",
+            strategies.integers(0, 5),
+            strategies.sampled_from(["steps", "epochs"]),
+        )
     if isinstance(hint, type) and issubclass(hint, Enum):
         return strategies.sampled_from([one.value for one in hint])
     if hint in (int, float):

@@ -1,4 +1,5 @@
-"""Lives of a run with the hook that is checked: undisturbed, or stopped and resumed at every report; and what each has come to."""
+"""Lives of a run with the hook that is checked: undisturbed, or stopped and resumed at every report; and what each has
+come to."""
 
 from __future__ import annotations
 
@@ -51,7 +52,11 @@ class Situation:
 
     def __str__(self) -> str:
         ranks = f"{self.ranks} ranks ({self.strategy})" if self.ranks > 1 else "1 rank"
-        return f"{ranks}, {self.accumulate} micro-batches in a step, on the CPU" if self.accumulate > 1 else f"{ranks}, on the CPU"
+        return (
+            f"{ranks}, {self.accumulate} micro-batches in a step, on the CPU"
+            if self.accumulate > 1
+            else f"{ranks}, on the CPU"
+        )
 
 
 @dataclass
@@ -164,7 +169,9 @@ class Lives:
         )
         if NAME in loop.plan.hooks:
             collectives = self._situation.strategy == "fsdp" and hook.ranks is Ranks.ALL
-            life.watches.append(Watch(hook, loop.plan, collectives=collectives, observes=hook.observes and self._situation.ranks == 1))
+            life.watches.append(
+                Watch(hook, loop.plan, collectives=collectives, observes=hook.observes and self._situation.ranks == 1)
+            )
         return loop
 
     @contextmanager
@@ -175,7 +182,14 @@ class Lives:
             cause = error.__cause__
             if error.event == "on_start" and isinstance(cause, ValueError):
                 raise Refused(str(cause)) from error
-            raise CheckStopped(Failure("runs", str(error), "where fields are the reason, let their bounds or __post_init__ refuse them; where it is meant to fail, give fields= with which it does not")) from error
+            raise CheckStopped(
+                Failure(
+                    "runs",
+                    str(error),
+                    "where fields are the reason, let their bounds or __post_init__ refuse them; where it is meant to"
+                    " fail, give fields= with which it does not",
+                )
+            ) from error
         except Exception as error:  # training itself fails in any way where a hook has harmed it
             if self._situation.ranks > 1:
                 raise
@@ -202,9 +216,12 @@ def _trained(loop: Loop) -> dict[str, Any]:
 
 
 def _written_for(task: Task) -> dict[str, Any]:
-    """An optimizer and a scheduler with state to save, where the task brings none of its own; for a task that takes turns one for each
-    name that its `parameters` gives."""
-    written: dict[str, Any] = {"optimizer": {"type": "SGD", "lr": 0.05, "momentum": 0.9}, "scheduler": {"type": "StepLR", "step_size": 1}}
+    """An optimizer and a scheduler with state to save, where the task brings none of its own; for a task that takes
+    turns one for each name that its `parameters` gives."""
+    written: dict[str, Any] = {
+        "optimizer": {"type": "SGD", "lr": 0.05, "momentum": 0.9},
+        "scheduler": {"type": "StepLR", "step_size": 1},
+    }
     if takes_turns(type(task)):
         each = {**written["optimizer"], "scheduler": written["scheduler"]}
         return {"optimizers": dict.fromkeys(task.parameters(task.model()), each)}
@@ -215,14 +232,21 @@ def read_back(method: str, state: Any) -> Any:
     """What a checkpoint gives back of a hook's state; raises CheckStopped where it gives something else."""
     tree = copied(state)
     file = BytesIO()
-    to_do = f"give tensors, numbers, text, and lists and dicts of them in {method}(): checkpoints are read with weights_only=True"
+    to_do = (
+        f"give tensors, numbers, text, and lists and dicts of them in {method}(): checkpoints are read with"
+        " weights_only=True"
+    )
     try:
         torch.save(tree, file)
         again = torch.load(BytesIO(file.getvalue()), weights_only=True)
     except Exception as error:  # whatever the pickler says of the user's own types
         said = str(error).strip().partition("\n")[0]
-        raise CheckStopped(Failure("state", f"{method}() gives what a checkpoint cannot hold: {type(error).__name__}: {said}", to_do)) from error
+        raise CheckStopped(
+            Failure("state", f"{method}() gives what a checkpoint cannot hold: {type(error).__name__}: {said}", to_do)
+        ) from error
     found = difference(again, tree)
     if found:
-        raise CheckStopped(Failure("state", f"what {method}() gives comes back from a checkpoint as something else: {found}", to_do))
+        raise CheckStopped(
+            Failure("state", f"what {method}() gives comes back from a checkpoint as something else: {found}", to_do)
+        )
     return again

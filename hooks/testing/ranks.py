@@ -40,7 +40,8 @@ class Ranks:
         # They meet at a file, as any port may be taken a moment later.
         store = f"{self._folder.name}/store"
         self._processes = [
-            context.Process(target=_serve, args=(rank, store, theirs), daemon=True) for rank, (_, theirs) in enumerate(pipes)
+            context.Process(target=_serve, args=(rank, store, theirs), daemon=True)
+            for rank, (_, theirs) in enumerate(pipes)
         ]
         for process in self._processes:
             process.start()
@@ -48,8 +49,8 @@ class Ranks:
         """Whether they stand where they can be called again."""
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """`function(world, *arguments)` on each rank, which gives None where there is nothing to tell; the values in rank order, without
-        that of a rank that waits for one with something to tell. Raises RanksFailed."""
+        """`function(world, *arguments)` on each rank, which gives None where there is nothing to tell; the values in
+        rank order, without that of a rank that waits for one with something to tell. Raises RanksFailed."""
         try:
             payload = pickle.dumps((function, arguments))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -62,7 +63,9 @@ class Ranks:
         answers: dict[int, tuple[Any, str | None]] = {}
         deadline = monotonic() + ANSWER_S
         while len(answers) < SIZE:
-            waiting: dict[Any, int] = {connection: rank for rank, connection in enumerate(self._connections) if rank not in answers}
+            waiting: dict[Any, int] = {
+                connection: rank for rank, connection in enumerate(self._connections) if rank not in answers
+            }
             for connection in (ready := wait(list(waiting), max(0.0, deadline - monotonic()))):
                 answer = answers[waiting[connection]] = _received(connection)
                 if answer != (None, None):
@@ -93,7 +96,9 @@ def _received(connection: Any) -> tuple[Any, str | None]:
 
 def _serve(rank: int, store: str, connection: Connection) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=SIZE, timeout=timedelta(seconds=ANSWER_S))
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=SIZE, timeout=timedelta(seconds=ANSWER_S)
+    )
     while True:
         try:
             path, payload = connection.recv()

@@ -24,7 +24,10 @@ TORCH: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "deterministic_debug_mode": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     "float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     "detect_anomaly": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-    "flush_denormal": (lambda: float(torch.full((), 1e-40, dtype=torch.float32, device="cpu") * 2) == 0, torch.set_flush_denormal),
+    "flush_denormal": (
+        lambda: float(torch.full((), 1e-40, dtype=torch.float32, device="cpu") * 2) == 0,
+        torch.set_flush_denormal,
+    ),
     **{f"backends.cudnn.{name}": _of_cudnn(name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")},
 }
 """What is set for the whole process: how it is asked for, and how it is set."""
@@ -44,12 +47,15 @@ class SharedState:
             "state.output": copied(state.output),
             "state.loss": copied(state.loss),
             "state": {name: getattr(state, name) for name in COUNTERS},
-            "requires_grad of parameter ": {name: parameter.requires_grad for name, parameter in state.module.named_parameters()},
+            "requires_grad of parameter ": {
+                name: parameter.requires_grad for name, parameter in state.module.named_parameters()
+            },
             "training of module ": {name: module.training for name, module in state.module.named_modules()},
         }
 
     def changed_to(self, now: SharedState) -> str:
-        """What is different now, with both values; empty where nothing is. Of torch it is put back, as other tests go on in this process."""
+        """What is different now, with both values; empty where nothing is. Of torch it is put back, as other tests go
+        on in this process."""
         for name, value in self._torch.items():
             if now._torch[name] != value:
                 TORCH[name][1](value)

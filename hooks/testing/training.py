@@ -44,7 +44,10 @@ class SmallTask(Task):
         return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3))
 
     def data(self) -> Mapping[str, Dataset[Any]]:
-        return {phase: _points(size, seed) for seed, (phase, size) in enumerate({"train": self.train, "val": self.val}.items())}
+        return {
+            phase: _points(size, seed)
+            for seed, (phase, size) in enumerate({"train": self.train, "val": self.val}.items())
+        }
 
     def loss(self, output: Tensor, batch: Any) -> Tensor:
         return functional.cross_entropy(output, batch[1])
@@ -102,11 +105,12 @@ class Trained:
 
 
 def train(hooks: Mapping[str, Hook] | None = None, task: Task | None = None, **experiment: Any) -> Trained:
-    """Trains a task with hooks in the real loop, in this process and on the CPU: by default a small task, for one epoch.
+    """Trains a task with hooks in the real loop, in this process and on the CPU: by default a small task, for one
+    epoch.
 
-    The hooks that the task requires are there without being named, the defaults of an experiment are not. `experiment` has keys of
-    an experiment file (`steps`, `batch_size`, `accumulate` ...). What hooks write goes to a folder that is gone afterwards.
-    Raises ConfigError for other keys, and whatever the task or a hook raises.
+    The hooks that the task requires are there without being named, the defaults of an experiment are not. `experiment`
+    has keys of an experiment file (`steps`, `batch_size`, `accumulate` ...). What hooks write goes to a folder that is
+    gone afterwards. Raises ConfigError for other keys, and whatever the task or a hook raises.
     """
     screen = Screen()
     with tempfile.TemporaryDirectory() as folder, one_thread():
@@ -127,7 +131,11 @@ def one_thread() -> Iterator[None]:
 
 
 def make_loop(
-    task: Task, hooks: Mapping[str, Hook], settings: Mapping[str, Any], recorder: KeepingRecorder | None = None, **more: Any
+    task: Task,
+    hooks: Mapping[str, Hook],
+    settings: Mapping[str, Any],
+    recorder: KeepingRecorder | None = None,
+    **more: Any,
 ) -> tuple[Loop, KeepingRecorder]:
     """A loop that is ready to run, and its recorder; `more` is the rest of its context."""
     length = {} if "steps" in settings else {"epochs": 1}
@@ -139,7 +147,9 @@ def make_loop(
     }
     experiment = check(Experiment, {"name": "test", "task": kind, "batch_size": 4, **length, **settings, **in_full}, "")
     written = as_written(task.required_hooks(), "hooks")
-    required = {name: make_hook(name, entry if isinstance(entry, Mapping) else {}).hook for name, entry in written.items()}
+    required = {
+        name: make_hook(name, entry if isinstance(entry, Mapping) else {}).hook for name, entry in written.items()
+    }
     kinds = {type(hook) for hook in hooks.values()}
     required = {name: hook for name, hook in required.items() if name not in hooks and type(hook) not in kinds}
     recorder = recorder or KeepingRecorder()
@@ -148,9 +158,11 @@ def make_loop(
 
 
 def ready_state(task: Task | None = None, **fields: Any) -> State:
-    """A state as it is in `on_gradients` of the first iteration: a model with gradients, its optimizer, batch, output and loss.
+    """A state as it is in `on_gradients` of the first iteration: a model with gradients, its optimizer, batch, output
+    and loss.
 
-    Every event may be called with it: `hook.on_gradients(ready_state())`. `fields` are the state's own, to be set over what is there.
+    Every event may be called with it: `hook.on_gradients(ready_state())`. `fields` are the state's own, to be set over
+    what is there.
     """
     task = task or SmallTask()
     loop, _ = make_loop(task, {}, {})

@@ -34,12 +34,21 @@ def difference(found: Any, expected: Any, place: str = "", varies: Collection[st
     if isinstance(expected, (list, tuple)) and isinstance(found, (list, tuple)):
         if len(found) != len(expected):
             return f"{place} has {len(found)} entries, not {len(expected)}"
-        told_all = (difference(one, other, f"{place}[{index}]", varies) for index, (one, other) in enumerate(zip(found, expected, strict=True)))
+        told_all = (
+            difference(one, other, f"{place}[{index}]", varies)
+            for index, (one, other) in enumerate(zip(found, expected, strict=True))
+        )
         return next(filter(None, told_all), "")
     if isinstance(expected, Tensor) and isinstance(found, Tensor):
         alike = found.dtype == expected.dtype and found.shape == expected.shape
-        return "" if alike and torch.equal(found.nan_to_num(), expected.nan_to_num()) else f"{place} is {_shown(found)}, not {_shown(expected)}"
-    same = found is expected or (type(found) is type(expected) and (found == expected or (found != found and expected != expected)))
+        return (
+            ""
+            if alike and torch.equal(found.nan_to_num(), expected.nan_to_num())
+            else f"{place} is {_shown(found)}, not {_shown(expected)}"
+        )
+    same = found is expected or (
+        type(found) is type(expected) and (found == expected or (found != found and expected != expected))
+    )
     return "" if same else f"{place} is {found!r}, not {expected!r}"
 
 

@@ -21,21 +21,57 @@ from hooks.testing.shared_state import SharedState
 from orchestrator.loop.iterations import COUNTERS
 from orchestrator.stats.spans import TIMES
 
-READS = frozenset({
-    "item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__array__", "is_nonzero", "equal", "allclose",
-    "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount", "new_tensor",
-})  # fmt: skip
-"""Functions whose answer the host must have, a number or a shape, before it goes on; or that copy from its memory, which waits too."""
-MADE_ON_THE_HOST = frozenset({
-    "tensor", "as_tensor", "from_numpy", "zeros", "ones", "full", "empty", "eye", "arange", "linspace", "rand", "randn", "randint", "randperm",
-})  # fmt: skip
+READS = frozenset(
+    {
+        "item",
+        "tolist",
+        "numpy",
+        "cpu",
+        "__bool__",
+        "__float__",
+        "__int__",
+        "__index__",
+        "__array__",
+        "is_nonzero",
+        "equal",
+        "allclose",
+        "nonzero",
+        "argwhere",
+        "masked_select",
+        "unique",
+        "unique_consecutive",
+        "bincount",
+        "new_tensor",
+    }
+)
+"""Functions whose answer the host must have, a number or a shape, before it goes on; or that copy from its memory,
+which waits too."""
+MADE_ON_THE_HOST = frozenset(
+    {
+        "tensor",
+        "as_tensor",
+        "from_numpy",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "eye",
+        "arange",
+        "linspace",
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+    }
+)
 """Functions whose tensor lies in the host's memory where no device is said: reading that waits for nothing."""
 OF_THE_LOOP = frozenset({"rank", "node", "attempt", "phase", "epoch", "loss", "lr", *COUNTERS, *TIMES})
 """Columns that every row has: a hook's of the same name would be dropped."""
 
 
 class DeviceReads(TorchFunctionMode):
-    """Stands in on the CPU for a device: calls `found` with the function's name where a value is read that a device would hold."""
+    """Stands in on the CPU for a device: calls `found` with the function's name where a value is read that a device
+    would hold."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         super().__init__()
@@ -44,7 +80,9 @@ class DeviceReads(TorchFunctionMode):
         self._asked = WeakIdKeyDictionary()
         """Tensors whose device the hook has looked at: it knows what reading them costs."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         tensors = [leaf for leaf in tree_leaves([*args, *kwargs.values()]) if isinstance(leaf, Tensor)]
@@ -64,7 +102,10 @@ class DeviceReads(TorchFunctionMode):
 
 
 def _has_mask(index: Any) -> bool:
-    return any(isinstance(leaf, Tensor) and not leaf.dtype.is_floating_point and leaf.dtype.itemsize == 1 for leaf in tree_leaves(index))
+    return any(
+        isinstance(leaf, Tensor) and not leaf.dtype.is_floating_point and leaf.dtype.itemsize == 1
+        for leaf in tree_leaves(index)
+    )
 
 
 class Collectives(TorchDispatchMode):
@@ -74,7 +115,9 @@ class Collectives(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own has no types
         self._found = found
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         if func.namespace == "c10d":
             self._found(func.name().partition("::")[2].strip("_"))
         return func(*args, **(kwargs or {}))
@@ -111,20 +154,42 @@ class Watch:
                     stack.enter_context(mode)
                 run(state, *arguments)
             if shared and (told := shared.changed_to(SharedState(state))):
-                self._stop("observes", told, "leave it as it is (torch.random.fork_rng(), a copy of a tensor), or take back that it observes")
+                self._stop(
+                    "observes",
+                    told,
+                    "leave it as it is (torch.random.fork_rng(), a copy of a tensor), or take back that it observes",
+                )
             if within:
-                self._look_at({name: value for name, value in state.row.items() if before.get(name) is not value}, call, state)
+                self._look_at(
+                    {name: value for name, value in state.row.items() if before.get(name) is not value}, call, state
+                )
 
         return watched
 
     def _look_at(self, columns: Mapping[str, Any], call: Call, state: State) -> None:
         for name, value in columns.items():
             if name in OF_THE_LOOP:
-                self._stop("columns", f"records '{name}', which the loop records itself: the hook's value is dropped", f"give it a name of its own, such as {self._hook.name}_{name}")
+                self._stop(
+                    "columns",
+                    f"records '{name}', which the loop records itself: the hook's value is dropped",
+                    f"give it a name of its own, such as {self._hook.name}_{name}",
+                )
             if isinstance(value, Tensor) and value.numel() != 1:
-                self._stop("columns", f"records '{name}', a tensor of shape {tuple(value.shape)}; a row takes one number", "reduce it, or write a column for each")
-            if not isinstance(value, (Tensor, int, float, str, bool)) and not hasattr(value, "item") and value is not None:
-                self._stop("columns", f"records '{name}', a {type(value).__name__}; a row takes numbers, text and tensors of one element", "record a number")
+                self._stop(
+                    "columns",
+                    f"records '{name}', a tensor of shape {tuple(value.shape)}; a row takes one number",
+                    "reduce it, or write a column for each",
+                )
+            if (
+                not isinstance(value, (Tensor, int, float, str, bool))
+                and not hasattr(value, "item")
+                and value is not None
+            ):
+                self._stop(
+                    "columns",
+                    f"records '{name}', a {type(value).__name__}; a row takes numbers, text and tensors of one element",
+                    "record a number",
+                )
             if state.phase == "train":
                 self.recorded[name] = self.recorded.get(name, 0) + 1
                 paces = paces_of(self._hook)
@@ -135,8 +200,9 @@ class Watch:
         self._stop(
             "device",
             f"waits for the device in every iteration ({what})",
-            "keep the tensor and record it as it is, or read it at a pace (@paced_by) or in on_phase_end; where each "
-            f"iteration must know it, say so: waits_for_device: ClassVar[frozenset[str]] = frozenset({{'{self._event}'}})",
+            "keep the tensor and record it as it is, or read it at a pace (@paced_by) or in on_phase_end; where each"
+            " iteration must know it, say so: waits_for_device: ClassVar[frozenset[str]] ="
+            f" frozenset({{'{self._event}'}})",
         )
 
     def _collective(self, what: str) -> None:

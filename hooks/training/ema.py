@@ -34,26 +34,28 @@ class EMA(Hook):
     The first update is a copy. Averages of bf16 and fp16 weights are kept in fp32, where a decay near 1 still moves
     them; integers are never averaged. Every rank does the same work on the same weights; with `strategy: fsdp` each
     averages its own shards, without communication. `applied` puts the averages into the module and takes them out
-    again; the weights in training, and in the checkpoint's `model`, are always the raw ones. A checkpoint gets a record of its own under the
-    hook's name: `model` (a state dict with the averages), `updates`, `decay`. Resumed without such a record, the average starts from the restored weights.
-    With `average: power` there is an average for each `std`, of which validation runs with the first, and checkpoints are kept as
-    snapshots, from which `hookyard average` makes that of any other std after training.
-    Raises ValueError at start for buffers that cannot be recomputed. Source: MMEngine EMAHook, VISSL EmaHook,
-    torch.optim.swa_utils.AveragedModel (the same numbers; this keeps its lists of tensors from step to step), Karras et al. (2024).
+    again; the weights in training, and in the checkpoint's `model`, are always the raw ones. A checkpoint gets a record
+    of its own under the hook's name: `model` (a state dict with the averages), `updates`, `decay`. Resumed without such
+    a record, the average starts from the restored weights. With `average: power` there is an average for each `std`, of
+    which validation runs with the first, and checkpoints are kept as snapshots, from which `hookyard average` makes
+    that of any other std after training. Raises ValueError at start for buffers that cannot be recomputed. Source:
+    MMEngine EMAHook, VISSL EmaHook, torch.optim.swa_utils.AveragedModel (the same numbers; this keeps its lists of
+    tensors from step to step), Karras et al. (2024).
     """
 
     decay: Annotated[float, Ge(0), Lt(1)] = 0.999
     """How much of the average stays at each update; 0 makes it the weights themselves."""
     average: Literal["exponential", "annealing", "stochastic", "power"] = "exponential"
-    """Annealing raises the decay from 0 to its value; stochastic is the plain mean of all updates (SWA), without decay; power keeps
-    (1 - 1/t)^(g+1) at step t, so that an average is as wide as `std` says, however long training is."""
+    """Annealing raises the decay from 0 to its value; stochastic is the plain mean of all updates (SWA), without decay;
+    power keeps (1 - 1/t)^(g+1) at step t, so that an average is as wide as `std` says, however long training is."""
     std: Std | Annotated[list[Std], MinLen(1)] | None = None
-    """Of `average: power`, how wide averages are, as the standard deviation of a weight's age in parts of the training so far. Two, such as
-    [0.05, 0.10], are what any other is made of well."""
+    """Of `average: power`, how wide averages are, as the standard deviation of a weight's age in parts of the training
+    so far. Two, such as [0.05, 0.10], are what any other is made of well."""
     snapshots: Rhythm = Rhythm(1)
     """Of `average: power`, how often a checkpoint is kept as a snapshot; 0 keeps none."""
     keep_snapshots: Annotated[int, Ge(2)] = 32
-    """How many snapshots there are at most; where there would be more, every second is given up, and they come half as often."""
+    """How many snapshots there are at most; where there would be more, every second is given up, and they come half as
+    often."""
     gamma: Annotated[float, Gt(0)] = 100
     """How slowly annealing raises the decay: n steps after the copy it is min(decay, n / (gamma + n))."""
     interval: Annotated[int, Ge(1)] = 1
@@ -66,8 +68,8 @@ class EMA(Hook):
     evaluate: Literal["ema", "raw", "both"] = "ema"
     """What validation and test run with; `both` gives val/accuracy for the raw weights and val/ema/accuracy."""
     device: str | None = None
-    """Where the averages are kept, such as cpu, where each update waits once for the weights of a GPU, which come over into as much
-    page-locked memory; beside the weights where it is not said."""
+    """Where the averages are kept, such as cpu, where each update waits once for the weights of a GPU, which come over
+    into as much page-locked memory; beside the weights where it is not said."""
     momentum: float | None = None
     """MMEngine's 1 - decay; refused, with the decay to write instead."""
 
@@ -143,7 +145,8 @@ class EMA(Hook):
         step = state.step + 1
         if step % self.interval:
             return
-        # Where optimizers take turns, each turn averages what it has trained: a step is one update, whatever their number.
+        # Where optimizers take turns, each turn averages what it has trained: a step is one update, whatever their
+        # number.
         is_first = not state.turn or step != self._step
         if not self._updates and (step if self.begin.unit == "steps" else state.epoch) < self.begin.count:
             return
@@ -191,9 +194,11 @@ class EMA(Hook):
         return {name: average for name, average in kept.items() if average.dtype != model[name].dtype}
 
     def _of_power(self, module: nn.Module) -> dict[str, Any]:
-        """What a record has of power averages: the parameter behind each name of the state dict, of tied ones the first, and the averages
-        of all but the first std."""
-        called = {id(parameter): name for name, parameter in (self._averages[0].parameters if self._averages else {}).items()}
+        """What a record has of power averages: the parameter behind each name of the state dict, of tied ones the
+        first, and the averages of all but the first std."""
+        called = {
+            id(parameter): name for name, parameter in (self._averages[0].parameters if self._averages else {}).items()
+        }
         named = module.named_parameters(remove_duplicate=False)
         averaged = {name: called[id(parameter)] for name, parameter in named if id(parameter) in called}
         further = zip(self._stds[1:], self._averages[1:], strict=False)
@@ -203,8 +208,9 @@ class EMA(Hook):
         kept = self._kept.get("std", [])
         if kept != self._stds:
             raise ValueError(
-                f"the checkpoint has averages of std {', '.join(map(str, kept)) or 'none'}, and {self._label}.std is {', '.join(map(str, self._stds))}. Keep "
-                "what it has, of whose snapshots `hookyard average` makes any other; or give this hook another name, under which it begins anew"
+                f"the checkpoint has averages of std {', '.join(map(str, kept)) or 'none'}, and {self._label}.std is"
+                f" {', '.join(map(str, self._stds))}. Keep what it has, of whose snapshots `hookyard average` makes any"
+                " other; or give this hook another name, under which it begins anew"
             )
         self._step = self._kept["step"]
         for std, average in zip(self._stds[1:], self._averages[1:], strict=True):
@@ -240,7 +246,9 @@ class EMA(Hook):
 
     def _average(self, state: State, is_first: bool) -> None:
         updates = self._updates if is_first else self._updates - 1
-        weights = [power_average.share(self._before, self._step, one) for one in self._exponents] or [self._weight(updates)]
+        weights = [power_average.share(self._before, self._step, one) for one in self._exponents] or [
+            self._weight(updates)
+        ]
         for parameters, weight in zip(self._averages, weights, strict=True):
             parameters.take(weight, state)
         if not is_first:
@@ -253,7 +261,9 @@ class EMA(Hook):
         """The first update; from here on the same lists of tensors are averaged."""
         self._averages = [AveragedParameters(module, self.device) for _ in range(max(len(self._stds), 1))]
         if self.buffers == "ema":
-            self._buffers = {name: (slot, wide_copy(getattr(*slot), self.device)) for name, slot in _floating_buffers(module)}
+            self._buffers = {
+                name: (slot, wide_copy(getattr(*slot), self.device)) for name, slot in _floating_buffers(module)
+            }
 
     def _restore(self, values: Mapping[str, Tensor]) -> None:
         self._averages[0].restore(values)
@@ -270,11 +280,14 @@ class EMA(Hook):
     def applied(self, state: State) -> Iterator[None]:
         """Within it `state.module` has the averages; the raw weights come back at its end, also after an error.
 
-        Tensors are exchanged, not copied (but for shards, whose memory FSDP gathers from), and optimizer and wrappers keep
-        their Parameter objects. Collective where buffers are recomputed. Before the first update nothing changes. Raises RuntimeError when nested.
+        Tensors are exchanged, not copied (but for shards, whose memory FSDP gathers from), and optimizer and wrappers
+        keep their Parameter objects. Collective where buffers are recomputed. Before the first update nothing changes.
+        Raises RuntimeError when nested.
         """
         if self._in_use:
-            raise RuntimeError("the averaged weights are in the model already; leave applied() before entering it again")
+            raise RuntimeError(
+                "the averaged weights are in the model already; leave applied() before entering it again"
+            )
         if not self._updates:
             yield
             return
@@ -297,7 +310,11 @@ class EMA(Hook):
 
     def _exchanged_buffers(self, module: nn.Module) -> list[Slot]:
         if self.buffers == "recompute":
-            return [(layer, name) for layer in batch_statistics.tracked_layers(module) for name, _ in layer.named_buffers(recurse=False)]
+            return [
+                (layer, name)
+                for layer in batch_statistics.tracked_layers(module)
+                for name, _ in layer.named_buffers(recurse=False)
+            ]
         return [slot for slot, _ in self._buffers.values()]
 
     def _put_buffers(self, state: State, slots: list[Slot]) -> None:

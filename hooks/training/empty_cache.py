@@ -16,7 +16,8 @@ from hooks.state import State
 
 @dataclass
 class EmptyCache(Hook):
-    """Gives the memory that CUDA's allocator keeps for later back to the device: around phases, or every few iterations.
+    """Gives the memory that CUDA's allocator keeps for later back to the device: around phases, or every few
+    iterations.
 
     This makes room for other processes and mends fragmentation; the next allocations are slower, and tensors in use
     stay where they are. Acts in train, val and test, on every rank for itself; does nothing where the device is not

@@ -21,9 +21,9 @@ _EPSILON = 1e-6
 class GradientClip(Hook):
     """Clips the global gradient norm, or every element, and records the norm there was before.
 
-    Acts once per optimizer step, on accumulated and unscaled gradients. Every rank does the same; no synchronization with
-    the device, and no communication but, with `strategy: fsdp`, of one number. Records grad_norm.
-    Source: MMEngine OptimWrapper, VISSL GradClipHook.
+    Acts once per optimizer step, on accumulated and unscaled gradients. Every rank does the same; no synchronization
+    with the device, and no communication but, with `strategy: fsdp`, of one number. Records grad_norm. Source: MMEngine
+    OptimWrapper, VISSL GradClipHook.
     """
 
     max_norm: Annotated[float, Gt(0)] = 1.0

@@ -40,7 +40,8 @@ class LossSpike(Hook):
     window: Annotated[int, Ge(2)] = 128
     """How many losses the mean and the deviation are taken of."""
     warmup: Annotated[int, Ge(2)] = 64
-    """How many losses there must be before one can be far above them, at most `window`; not finite is a spike at once."""
+    """How many losses there must be before one can be far above them, at most `window`; not finite is a spike at
+    once."""
     patience: Annotated[int, Ge(0)] = 10
     """How many spikes in a row are left out before the next one is an error."""
 
@@ -51,11 +52,15 @@ class LossSpike(Hook):
 
     def __post_init__(self) -> None:
         if self.warmup > self.window:
-            raise ValueError(f"warmup={self.warmup} losses cannot be seen in a window of {self.window}; make warmup smaller")
+            raise ValueError(
+                f"warmup={self.warmup} losses cannot be seen in a window of {self.window}; make warmup smaller"
+            )
         self._losses: deque[float] = deque(maxlen=self.window)
         self._spikes_in_a_row = 0
         self._parts: list[Tensor] = []
-        self._fetched_from: int | None = None  # the iteration of the epoch from which on this process fetches its batches
+        self._fetched_from: int | None = (
+            None  # the iteration of the epoch from which on this process fetches its batches
+        )
 
     def on_phase_start(self, state: State) -> None:
         if state.phase == "train" and (self._fetched_from is None or state.phase_iteration == 0):
@@ -90,9 +95,14 @@ class LossSpike(Hook):
         self._spikes_in_a_row += 1
         state.record(loss_spike=1)
         self._note(state, {"loss": loss, "rank_loss": own, "mean": mean, "standard_deviation": deviation})
-        reason = f"loss {loss:.6g} at step {state.step + 1}, where {mean:.6g} with a standard deviation of {deviation:.3g} was usual"
+        reason = (
+            f"loss {loss:.6g} at step {state.step + 1}, where {mean:.6g} with a standard deviation of {deviation:.3g}"
+            " was usual"
+        )
         if self._spikes_in_a_row > self.patience:
-            raise ArithmeticError(f"{reason}: spike {self._spikes_in_a_row} in a row, {self.patience} are left out; see loss_spikes/")
+            raise ArithmeticError(
+                f"{reason}: spike {self._spikes_in_a_row} in a row, {self.patience} are left out; see loss_spikes/"
+            )
         state.skip_update(reason)
 
     def _note(self, state: State, losses: dict[str, float]) -> None:
@@ -126,7 +136,8 @@ class LossSpike(Hook):
 
 
 def _mean_and_deviation(values: Collection[float]) -> tuple[float, float]:
-    """The mean and the unbiased standard deviation, as torch.std_mean gives them; NaN where there are too few values."""
+    """The mean and the unbiased standard deviation, as torch.std_mean gives them; NaN where there are too few
+    values."""
     count = len(values)
     if count < 2:
         return math.nan, math.nan

@@ -23,8 +23,8 @@ class NanGuard(Hook):
     this rank's own and names the culprit. On a hit it records nonfinite = 1 and writes the batch, the output and the
     values to `nonfinite/step-<step>-rank-<rank>.pt` in the run's artifacts; with accumulation, or with an interval
     above 1, that is the last micro-batch. Under fp16 infinite gradients are ordinary (the scaler skips the step
-    itself), so only the loss counts. Each check waits for the device. What it has seen survives a restart. Raises FloatingPointError. Source: VISSL
-    CheckNanLossHook and CheckNanModelOutputHook, which look after the fact.
+    itself), so only the loss counts. Each check waits for the device. What it has seen survives a restart. Raises
+    FloatingPointError. Source: VISSL CheckNanLossHook and CheckNanModelOutputHook, which look after the fact.
     """
 
     action: Literal["raise", "skip", "stop"] = "raise"
@@ -44,7 +44,9 @@ class NanGuard(Hook):
         if self.action != "skip":
             refuse_unread(self, "action: skip", "patience")
         if self.action == "skip" and self.interval > 1:
-            raise ValueError(f"action=skip must look at each step before it is made; interval={self.interval} has to be 1")
+            raise ValueError(
+                f"action=skip must look at each step before it is made; interval={self.interval} has to be 1"
+            )
         self._sum: Tensor | float = 0.0  # not finite as soon as one of its terms is not
         self._hits_in_a_row = 0
         self._dumped = 0
@@ -71,9 +73,8 @@ class NanGuard(Hook):
         self._act(state, loss, norm)
 
     def _act(self, state: State, loss: float, norm: float) -> None:
-        reason = (
-            f"not finite at step {state.step + 1} on rank {state.rank}: loss={loss}, gradient norm={norm}"
-            f"{'' if not math.isfinite(loss) or state.world_size == 1 else ' (the loss of another rank may be the cause)'}"
+        reason = f"not finite at step {state.step + 1} on rank {state.rank}: loss={loss}, gradient norm={norm}" + (
+            "" if not math.isfinite(loss) or state.world_size == 1 else " (the loss of another rank may be the cause)"
         )
         if self.action == "raise" or (self.action == "skip" and self._hits_in_a_row > self.patience):
             raise FloatingPointError(reason)

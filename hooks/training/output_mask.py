@@ -60,8 +60,14 @@ class OutputMask(Hook):
     def _labels(self, batch: Any) -> Tensor:
         labels = batch[self.target]
         if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-            kind = f"{labels.dtype} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
-            raise TypeError(f"the labels, batch[{self.target!r}], must be a tensor of class numbers, got {kind}; set target")
+            kind = (
+                f"{labels.dtype} of shape {tuple(labels.shape)}"
+                if isinstance(labels, Tensor)
+                else type(labels).__name__
+            )
+            raise TypeError(
+                f"the labels, batch[{self.target!r}], must be a tensor of class numbers, got {kind}; set target"
+            )
         return labels[labels >= 0].long()
 
 

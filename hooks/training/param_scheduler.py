@@ -21,10 +21,10 @@ class ParamScheduler(Hook):
     """Steps the scheduler, and records what else it may move.
 
     The loop itself records the learning rates that each iteration used, and keeps the scheduler's state. Records, where
-    asked to, momentum and weight_decay of the first parameter group, and momentum_1, weight_decay_1 ... of further ones,
-    as the iteration uses them. Every rank does the same; no communication. Raises ValueError at start where `monitor`
-    does not fit the scheduler, and KeyError where the metric is missing. Source: MMEngine ParamSchedulerHook, which
-    steps at every micro-batch; here a step is an optimizer step; Lightning LearningRateMonitor.
+    asked to, momentum and weight_decay of the first parameter group, and momentum_1, weight_decay_1 ... of further
+    ones, as the iteration uses them. Every rank does the same; no communication. Raises ValueError at start where
+    `monitor` does not fit the scheduler, and KeyError where the metric is missing. Source: MMEngine ParamSchedulerHook,
+    which steps at every micro-batch; here a step is an optimizer step; Lightning LearningRateMonitor.
     """
 
     every: Rhythm = Rhythm(1)
@@ -58,7 +58,10 @@ class ParamScheduler(Hook):
                 raise ValueError(f"{kind} needs a metric; set monitor, such as monitor: val/loss")
             better = direction(self.monitor, declared_modes(state.config))
             if better not in (None, scheduler.mode):
-                raise ValueError(f"{kind} has mode={scheduler.mode}, and {better} of {self.monitor} is better; write mode: {better} in scheduler")
+                raise ValueError(
+                    f"{kind} has mode={scheduler.mode}, and {better} of {self.monitor} is better; write mode: {better}"
+                    " in scheduler"
+                )
 
     def on_loss(self, state: State) -> None:
         if state.phase == "train" and state.optimizer is not None:

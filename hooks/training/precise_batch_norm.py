@@ -18,7 +18,8 @@ from hooks.state import State
 
 @dataclass
 class PreciseBatchNorm(Hook):
-    """Sets BatchNorm's running statistics, when a training phase ends, to those of many samples under one set of weights.
+    """Sets BatchNorm's running statistics, when a training phase ends, to those of many samples under one set of
+    weights.
 
     Running averages mix in the weights of steps before. Takes `num_samples` training samples over all ranks, in whole
     batches, shuffled and the same each time, outside the training order; every value weighs the same, whatever its

@@ -44,7 +44,9 @@ class TimeLimit(Hook):
         if self._asked or self._used_s() < self._limit_s:
             return
         self._asked = True
-        state.request_pause(f"the time limit of {self.limit} is used up; to go on, raise it in the run's experiment.yaml and resume")
+        state.request_pause(
+            f"the time limit of {self.limit} is used up; to go on, raise it in the run's experiment.yaml and resume"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"used_s": self._used_s()}
@@ -58,7 +60,12 @@ class TimeLimit(Hook):
 
 def _seconds(text: str) -> float:
     match = _WRITTEN.fullmatch(text)
-    seconds = sum(float(count or 0) * unit for count, unit in zip(match.groups(), _SECONDS, strict=True)) if match else 0
+    seconds = (
+        sum(float(count or 0) * unit for count, unit in zip(match.groups(), _SECONDS, strict=True)) if match else 0
+    )
     if seconds <= 0:
-        raise ValueError(f"limit={text!r} is no time; write seconds, or days, hours, minutes and seconds such as 2h30m, 90s or 1d 12h")
+        raise ValueError(
+            f"limit={text!r} is no time; write seconds, or days, hours, minutes and seconds such as 2h30m, 90s or"
+            " 1d 12h"
+        )
     return seconds

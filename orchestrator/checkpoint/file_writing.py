@@ -1,4 +1,5 @@
-"""A checkpoint's file is written: its sums are taken beside the writing, and what lies in the storage then is read back."""
+"""A checkpoint's file is written: its sums are taken beside the writing, and what lies in the storage then is read
+back."""
 
 from __future__ import annotations
 
@@ -78,17 +79,23 @@ class SummingWriter:
 
 
 def write_file(storage: Storage, folder: str, file: str, fill: Callable[[SummingWriter], None]) -> dict[str, Any]:
-    """Writes a file of a checkpoint, as `fill` does it, and returns the manifest's entry for it. Raises CheckpointError where it is not
-    there then as it was written."""
+    """Writes a file of a checkpoint, as `fill` does it, and returns the manifest's entry for it. Raises CheckpointError
+    where it is not there then as it was written."""
     with storage.create(f"{folder}/{file}") as stream:
         writer = SummingWriter(stream)
         fill(writer)
     sums = writer.sums()
     entry = {"sha256": sums.sha256, "bytes": sums.bytes}
     # A store that verifies what it is sent is asked for the size alone.
-    reason = of_another_size(storage, folder, file, entry) if storage.verifies_uploads else _unlike(storage, folder, file, sums)
+    reason = (
+        of_another_size(storage, folder, file, entry)
+        if storage.verifies_uploads
+        else _unlike(storage, folder, file, sums)
+    )
     if reason:
-        raise CheckpointError(f"checkpoint {storage}/{folder}: {reason}. It was only just written there: look at the storage")
+        raise CheckpointError(
+            f"checkpoint {storage}/{folder}: {reason}. It was only just written there: look at the storage"
+        )
     return entry
 
 

@@ -1,4 +1,5 @@
-"""The index: which of a run's checkpoints are kept for whom, and what they are called beside their names. Needs no torch."""
+"""The index: which of a run's checkpoints are kept for whom, and what they are called beside their names. Needs no
+torch."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class _Stored:
 class Index:
     """The index of the checkpoints in a storage. Of several ranks only the master's changes count.
 
-    A checkpoint that some owner wanted and nobody wants any more is deleted; `defer` does that, which nobody has to wait for.
+    A checkpoint that some owner wanted and nobody wants any more is deleted; `defer` does that, which nobody has to
+    wait for.
     """
 
     def __init__(self, storage: Storage, master: bool) -> None:
@@ -46,7 +48,8 @@ class Index:
 
     @contextmanager
     def changing(self) -> Iterator[dict[str, Any]]:
-        """The index, to be changed. It is written once, as the outermost of these blocks ends, and then what was given up is deleted."""
+        """The index, to be changed. It is written once, as the outermost of these blocks ends, and then what was given
+        up is deleted."""
         if self._changed or not self._master:
             yield self._changed or {"owners": {}, "labels": {}}
             return

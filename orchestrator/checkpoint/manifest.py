@@ -50,11 +50,14 @@ class _Manifest:
 
 def read_manifest(storage: Storage, name: str) -> dict[str, Any]:
     """The manifest of a checkpoint in a storage; raises FileNotFoundError where there is none, DamagedFile."""
-    return read_json(storage, f"{name}/{MANIFEST}", checked_manifest, "This checkpoint is left out; older ones may be whole")
+    return read_json(
+        storage, f"{name}/{MANIFEST}", checked_manifest, "This checkpoint is left out; older ones may be whole"
+    )
 
 
 def damage(storage: Storage, name: str, file: str, entry: Mapping[str, Any]) -> str | None:
-    """What is wrong with a file of a checkpoint, which is read in pieces, beside the manifest's entry for it; None where nothing is."""
+    """What is wrong with a file of a checkpoint, which is read in pieces, beside the manifest's entry for it; None
+    where nothing is."""
     size, found = 0, hashlib.sha256()
     try:
         for piece in storage.pieces(f"{name}/{file}"):
@@ -71,8 +74,8 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
     checkpoint: _Manifest = checked(manifest, _Manifest)
     if checkpoint.format > FORMAT:
         raise LaterFormat(
-            f"checkpoint '{checkpoint.name}' has format {checkpoint.format}, of a later version of Hookyard; this one reads up to "
-            f"{FORMAT}. Install that version, or remove the checkpoint"
+            f"checkpoint '{checkpoint.name}' has format {checkpoint.format}, of a later version of Hookyard; this one"
+            f" reads up to {FORMAT}. Install that version, or remove the checkpoint"
         )
     if not checkpoint.files:
         raise ValueError("it names no files")

@@ -47,7 +47,8 @@ class Position:
 
     @classmethod
     def read(cls, entries: Any) -> Self:
-        """From a manifest, which names the stage, or an `attempt.json`, which numbers it; raises ValueError for what is none."""
+        """From a manifest, which names the stage, or an `attempt.json`, which numbers it; raises ValueError for what is
+        none."""
         given = checked(entries, Mapping[str, Any], "position")
         missing = [name for name in _ALWAYS_WRITTEN if name not in given]
         if missing:

@@ -1,4 +1,5 @@
-"""Placeholders: what stands in a checkpoint's files for a tensor whose shards lie in files of their own. Torch is all it knows."""
+"""Placeholders: what stands in a checkpoint's files for a tensor whose shards lie in files of their own. Torch is all
+it knows."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def has_shards(file: str) -> bool:
 
 
 def without_shards(tree: Any, sharded: dict[str, Any], path: str = "") -> Any:
-    """A copy of nested dicts and lists with a placeholder for each sharded tensor, which goes into `sharded` by its key."""
+    """A copy of nested dicts and lists with a placeholder for each sharded tensor, which goes into `sharded` by its
+    key."""
     if isinstance(tree, Tensor):
         if not shards.is_sharded(tree):
             return tree

@@ -1,7 +1,8 @@
 """Sharded tensors in a checkpoint: each rank writes its shards, and reads what it needs of all, whatever their number.
 
-Each is sharded along its first dimension, as `torch.chunk` cuts it. The shards are in `shards-0000.pt`, a list in one file
-for each rank, and `shards.pt` says which part of a tensor lies where. Worker process, and wherever a checkpoint is made whole.
+Each is sharded along its first dimension, as `torch.chunk` cuts it. The shards are in `shards-0000.pt`, a list in one
+file for each rank, and `shards.pt` says which part of a tensor lies where. Worker process, and wherever a checkpoint is
+made whole.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def files_of(tensors: Mapping[str, DTensor], rank: int, world_size: int) -> dict
     # A shard is a view of a padded one, and all of what a view is of would be saved.
     files: dict[str, Any] = {shard_file(rank): [shard.detach().to("cpu", copy=True) for shard in local]}
     if rank == 0:
-        files[INDEX] = {key: _description(tensor, number, world_size) for number, (key, tensor) in enumerate(tensors.items())}
+        files[INDEX] = {
+            key: _description(tensor, number, world_size) for number, (key, tensor) in enumerate(tensors.items())
+        }
     return files
 
 
@@ -55,10 +58,13 @@ def read(store: Files, name: str, keys: Iterable[str], mesh: DeviceMesh | None =
 
 
 def _description(tensor: DTensor, number: int, world_size: int) -> dict[str, Any]:
-    """A tensor as plain data: its type and shape, and of each shard where it begins, its shape, file and place there."""
+    """A tensor as plain data: its type and shape, and of each shard where it begins, its shape, file and place
+    there."""
     rows = [_rows(len(tensor), rank, world_size) for rank in range(world_size)]
     pieces = [
-        [[own.start, *[0] * (tensor.ndim - 1)], [len(own), *tensor.shape[1:]], shard_file(rank), number] for rank, own in enumerate(rows) if own
+        [[own.start, *[0] * (tensor.ndim - 1)], [len(own), *tensor.shape[1:]], shard_file(rank), number]
+        for rank, own in enumerate(rows)
+        if own
     ]
     return {"dtype": tensor.dtype, "shape": list(tensor.shape), "pieces": pieces}
 
@@ -71,4 +77,8 @@ def _rows(length: int, rank: int, world_size: int) -> range:
 
 def _empty(described: Mapping[str, Any], mesh: DeviceMesh | None) -> Tensor:
     size, dtype = described["shape"], described["dtype"]
-    return torch.empty(size, dtype=dtype) if mesh is None else empty_shards(size, dtype=dtype, device_mesh=mesh, placements=[Shard(0)])
+    return (
+        torch.empty(size, dtype=dtype)
+        if mesh is None
+        else empty_shards(size, dtype=dtype, device_mesh=mesh, placements=[Shard(0)])
+    )

@@ -2,8 +2,9 @@
 
 A checkpoint is a folder: `model.pt`, `optimizer.pt`, `hooks.pt`, one `rank-0000.pt` for each rank (random state, its
 own buffers and hook states), a file for whatever else a hook adds (`ema.pt`), and `manifest.json` with the sha256 of
-each. Where ranks shared out the model among them, tensors lie in `shards-0000.pt` and so on, with placeholders for them in the others.
-The folder is written beside its place, verified and renamed; a folder without a manifest is no checkpoint.
+each. Where ranks shared out the model among them, tensors lie in `shards-0000.pt` and so on, with placeholders for them
+in the others. The folder is written beside its place, verified and renamed; a folder without a manifest is no
+checkpoint.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class CheckpointStore:
         return f".{name}.partial" if self.storage.local else name
 
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Writes objects into the unfinished checkpoint `name`, and verifies them; returns the manifest's entries for them."""
+        """Writes objects into the unfinished checkpoint `name`, and verifies them; returns the manifest's entries for
+        them."""
         write = partial(write_object, self.storage, self.staging(name))
         if self.storage.local and _tensor_bytes(files) < _WORTH_THREADS_BYTES:
             return {file: write(file, content) for file, content in files.items()}
@@ -67,11 +69,13 @@ class CheckpointStore:
             return dict(zip(files, threads.map(write, files, files.values()), strict=True))
 
     def link(self, name: str, file: str, source: CheckpointStore, stored: str) -> bool:
-        """Puts a file of a stored checkpoint into the unfinished checkpoint `name` as a hard link, and whether that could be done."""
+        """Puts a file of a stored checkpoint into the unfinished checkpoint `name` as a hard link, and whether that
+        could be done."""
         return self.storage.link(f"{self.staging(name)}/{file}", source.storage, f"{stored}/{file}")
 
     def free_name(self, name: str) -> str:
-        """The name to save under: on an object store, where nothing is replaced at once, a new one if `name` is taken. Master."""
+        """The name to save under: on an object store, where nothing is replaced at once, a new one if `name` is taken.
+        Master."""
         if self.storage.local:
             return name
         names = chain([name], (f"{name}-{number}" for number in count(2)))
@@ -82,9 +86,11 @@ class CheckpointStore:
         if self.master:
             self.storage.delete(self.staging(name))
 
-    def commit(self, name: str, entries: Mapping[str, dict[str, Any]], position: Position, details: Mapping[str, Any]) -> None:
-        """Sees that the files of all ranks are there, each verified by its own, writes the manifest and puts the checkpoint in
-        its place."""
+    def commit(
+        self, name: str, entries: Mapping[str, dict[str, Any]], position: Position, details: Mapping[str, Any]
+    ) -> None:
+        """Sees that the files of all ranks are there, each verified by its own, writes the manifest and puts the
+        checkpoint in its place."""
         manifest = {
             "format": FORMAT,
             "name": name,
@@ -123,14 +129,17 @@ class CheckpointStore:
         index = self.index.read()
         index["owners"] = {owner: [one for one in names if one in kept] for owner, names in index["owners"].items()}
         index["owners"]["run"] = [name]
-        index["labels"] = {label: one for label, one in index["labels"].items() if one in kept and folder == self.storage.path}
+        index["labels"] = {
+            label: one for label, one in index["labels"].items() if one in kept and folder == self.storage.path
+        }
         self.index.write(index)
         for other in set(here) - set(kept):
             self.storage.delete(other)
         return name
 
     def copy_from(self, source: CheckpointStore, name: str) -> None:
-        """Copies a checkpoint of another run, verified. It has no owner until somebody retains it, so it stays. Master."""
+        """Copies a checkpoint of another run, verified. It has no owner until somebody retains it, so it stays.
+        Master."""
         manifest = source.manifest(name)
         self.discard_unfinished(name)
 
@@ -141,7 +150,10 @@ class CheckpointStore:
 
             entry, expected = write_file(self.storage, self.staging(name), file, fill), manifest["files"][file]
             if entry != expected:
-                raise CheckpointError(f"checkpoint {source.path(name)}: {file} is damaged ({entry['bytes']} bytes, {expected['bytes']} were written)")
+                raise CheckpointError(
+                    f"checkpoint {source.path(name)}: {file} is damaged ({entry['bytes']} bytes, {expected['bytes']}"
+                    " were written)"
+                )
 
         self.storage.each(copy, manifest["files"])
         self._finish(name, manifest)
@@ -198,23 +210,31 @@ class CheckpointStore:
         return position.step, position.stage
 
     def _folders(self) -> list[str]:
-        """The folders of checkpoints, damaged or not. On a disk they come into their place with a manifest; elsewhere one
-        without may be of a save that a kill cut short."""
+        """The folders of checkpoints, damaged or not. On a disk they come into their place with a manifest; elsewhere
+        one without may be of a save that a kill cut short."""
         signs = {"model.pt", MANIFEST} if self.storage.local else {MANIFEST}
         inside = (path.partition("/") for path in self.storage.tree())
         return sorted({name for name, _, file in inside if file in signs and not name.startswith(".")})
 
-    def latest(self, left_out: Callable[[str], None] = lambda reason: None, ranks: Ranks | None = None, *, hashed: bool = True) -> str | None:
-        """The newest checkpoint that is whole; None where there is none at all. `left_out` hears why others were passed over.
+    def latest(
+        self, left_out: Callable[[str], None] = lambda reason: None, ranks: Ranks | None = None, *, hashed: bool = True
+    ) -> str | None:
+        """The newest checkpoint that is whole; None where there is none at all. `left_out` hears why others were passed
+        over.
 
-        With `ranks` all of them call it, and each reads a part of the files; without `hashed` files are only seen to be there
-        in their sizes. Raises CheckpointError where there are some and none is whole, and for one of a later version.
+        With `ranks` all of them call it, and each reads a part of the files; without `hashed` files are only seen to be
+        there in their sizes. Raises CheckpointError where there are some and none is whole, and for one of a later
+        version.
         """
         ranks, reasons = ranks or Alone(), list[str]()
         for name, told in ranks.broadcast(self._candidates):
             if isinstance(told, LaterFormat):
                 raise told
-            reason = str(told) if isinstance(told, CheckpointError) else damage_among(ranks, self.storage, name, told["files"], hashed=hashed)
+            reason = (
+                str(told)
+                if isinstance(told, CheckpointError)
+                else damage_among(ranks, self.storage, name, told["files"], hashed=hashed)
+            )
             if not reason:
                 for earlier in reasons:
                     left_out(earlier)
@@ -225,7 +245,8 @@ class CheckpointStore:
         return None
 
     def _candidates(self) -> list[tuple[str, dict[str, Any] | CheckpointError]]:
-        """The folders of checkpoints, each with its manifest or what is wrong with it: first those, then from the newest on."""
+        """The folders of checkpoints, each with its manifest or what is wrong with it: first those, then from the
+        newest on."""
         names = self.names()
         order = [*(name for name in self._folders() if name not in names), *reversed(names)]
         return [*zip(order, self.storage.each(self._manifest_or_error, order), strict=True)]
@@ -243,8 +264,8 @@ class CheckpointStore:
         self.storage.delete(INDEX)
 
     def resolve(self, label: str) -> str:
-        """The name behind `last`, the newest whose files are there in their sizes, a label such as `best`, or a name itself; raises
-        CheckpointError where there is none."""
+        """The name behind `last`, the newest whose files are there in their sizes, a label such as `best`, or a name
+        itself; raises CheckpointError where there is none."""
         labelled = self.index.read()["labels"].get(label)
         if labelled:
             return str(labelled)
@@ -260,14 +281,16 @@ class CheckpointStore:
         if not names:
             raise CheckpointError(f"no checkpoint in {self.storage}")
         raise CheckpointError(
-            f"no checkpoint 'best' in {self.storage}, as none was validated by a metric of which it is known which way is better "
-            f"(hooks.checkpoint: {{best: METRIC, mode: max}}, or mode: min, says it); there are: last, {', '.join(names)}"
+            f"no checkpoint 'best' in {self.storage}, as none was validated by a metric of which it is known which way"
+            " is better (hooks.checkpoint: {best: METRIC, mode: max}, or mode: min, says it); there are: last,"
+            f" {', '.join(names)}"
         )
 
     def judged(self, label: str) -> str:
-        """Where in a checkpoint, by its name or label, the weights stand that validation ran with: `model`, or an entry of
-        another file, `ema/model`. Where several sets of weights were validated, those that gave the metric it is the best
-        of, else the metric by which the experiment judges first. Raises CheckpointError where that is not known."""
+        """Where in a checkpoint, by its name or label, the weights stand that validation ran with: `model`, or an entry
+        of another file, `ema/model`. Where several sets of weights were validated, those that gave the metric it is the
+        best of, else the metric by which the experiment judges first. Raises CheckpointError where that is not
+        known."""
         name, index = self.resolve(label), self.index.read()
         manifest, metrics = self.manifest(name), index.get("metrics", {})
         if "evaluations" not in manifest:
@@ -280,17 +303,19 @@ class CheckpointStore:
 
     def _judged_of_before(self, name: str) -> str:
         """As `judged`, of a checkpoint that earlier versions wrote: they kept no word of what validation ran with."""
-        others = [file for file in shared_files(self.files(name)) if file not in ("model.pt", "optimizer.pt", "hooks.pt")]
+        others = [
+            file for file in shared_files(self.files(name)) if file not in ("model.pt", "optimizer.pt", "hooks.pt")
+        ]
         if others:
             raise CheckpointError(
-                f"{self.path(name)} was written by an earlier version, which did not keep whether validation ran with model.pt or "
-                f"{', '.join(others)}; choose one and read it with torch.load(..., weights_only=True)"
+                f"{self.path(name)} was written by an earlier version, which did not keep whether validation ran with"
+                f" model.pt or {', '.join(others)}; choose one and read it with torch.load(..., weights_only=True)"
             )
         return "model"
 
     def weights(self, label: str, place: str | None = None) -> dict[str, Any]:
-        """The state dict that was judged, or that at a place as `judged` gives it, whole, on the CPU, of a checkpoint by its name or
-        label; its files are verified. Raises CheckpointError where there is none, or it is damaged."""
+        """The state dict that was judged, or that at a place as `judged` gives it, whole, on the CPU, of a checkpoint
+        by its name or label; its files are verified. Raises CheckpointError where there is none, or it is damaged."""
         name, place = self.resolve(label), place or self.judged(label)
         file = f"{place.partition('/')[0]}.pt"
         entries = self.manifest(name)["files"]
@@ -305,7 +330,8 @@ class CheckpointStore:
         return list(loaded[entry] if entry else loaded)
 
     def buffers(self, label: str) -> dict[str, Any]:
-        """The buffers of rank 0, also those that no state dict holds (`persistent=False`); verified, as `weights` are."""
+        """The buffers of rank 0, also those that no state dict holds (`persistent=False`); verified, as `weights`
+        are."""
         name, file = self.resolve(label), "rank-0000.pt"
         entries = self.manifest(name)["files"]
         self._refuse_damage(name, {one: entries[one] for one in entries if one == file})
@@ -313,8 +339,8 @@ class CheckpointStore:
         return found
 
     def verify(self, name: str) -> str:
-        """The sha256 of a checkpoint's manifest, which has those of its files; raises CheckpointError where one of them is
-        damaged."""
+        """The sha256 of a checkpoint's manifest, which has those of its files; raises CheckpointError where one of them
+        is damaged."""
         self._refuse_damage(name, self.manifest(name)["files"])
         return self.fingerprint(name)
 
@@ -327,7 +353,8 @@ class CheckpointStore:
         return position_in(self.manifest(name))
 
     def load(self, name: str, file: str) -> Any:
-        """One file of a checkpoint, on the CPU. Loads tensors and plain data only; raises CheckpointError for all else."""
+        """One file of a checkpoint, on the CPU. Loads tensors and plain data only; raises CheckpointError for all
+        else."""
         try:
             with self.storage.fetched(f"{name}/{file}") as content:
                 return torch.load(content, map_location="cpu", weights_only=True)
@@ -352,8 +379,8 @@ class CheckpointStore:
             index["metrics"] = {**index.get("metrics", {}), **dict.fromkeys(labels if metric else (), metric)}
 
     def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
-        """Writes `<folder>/<run>-<hash>.pt` with parts of a checkpoint, each named and with its place: a file, or an entry of
-        one (`ema/model`). `folder` is relative to the checkpoints."""
+        """Writes `<folder>/<run>-<hash>.pt` with parts of a checkpoint, each named and with its place: a file, or an
+        entry of one (`ema/model`). `folder` is relative to the checkpoints."""
         if not self.master:
             return ""
         buffer = BytesIO()
@@ -375,7 +402,8 @@ class CheckpointStore:
         return self.with_shards(name, content)
 
     def with_shards(self, name: str, content: dict[str, Any], mesh: Any = None) -> dict[str, Any]:
-        """What files of a checkpoint hold, with its sharded tensors: this rank's shards of them on a mesh, or else the whole."""
+        """What files of a checkpoint hold, with its sharded tensors: this rank's shards of them on a mesh, or else the
+        whole."""
         keys = placeholders.keys_in(content)
         if not keys:
             return content

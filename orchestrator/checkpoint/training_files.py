@@ -1,4 +1,5 @@
-"""Files of a training that several runs share: the first that saves at a place writes them, and the others give them a second name."""
+"""Files of a training that several runs share: the first that saves at a place writes them, and the others give them a
+second name."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ _Entry = dict[str, Any]
 
 
 class TrainingFiles:
-    """Which checkpoint holds what the training was at its present place, for the runs that share it. In each worker process; the master's acts.
+    """Which checkpoint holds what the training was at its present place, for the runs that share it. In each worker
+    process; the master's acts.
 
     A hard link is as good as a copy, as a file of a checkpoint is replaced or deleted, and never written into.
     """
@@ -22,8 +24,8 @@ class TrainingFiles:
         self._stored: tuple[CheckpointStore, str, Mapping[str, _Entry]] | None = None
 
     def link(self, place: object, store: CheckpointStore, name: str) -> dict[str, _Entry]:
-        """Puts what was stored of this place into the unfinished checkpoint `name`; returns the manifest's entries for it. None where
-        nothing was stored, or it is gone, or lies where there are no hard links."""
+        """Puts what was stored of this place into the unfinished checkpoint `name`; returns the manifest's entries for
+        it. None where nothing was stored, or it is gone, or lies where there are no hard links."""
         if self._stored is None or place != self._place:
             return {}
         source, stored, entries = self._stored

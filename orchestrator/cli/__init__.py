@@ -1,4 +1,5 @@
-"""The command line: one verb, one file. A verb imports torch or ray when it is called, so that `--help` does not wait."""
+"""The command line: one verb, one file. A verb imports torch or ray when it is called, so that `--help` does not
+wait."""
 
 from typing import Annotated
 
@@ -38,9 +39,31 @@ app = typer.Typer(
 )
 
 for verb in (
-    init, run, sweep, resume, evaluate, average, watch, ls, show, stats, samples, replay, compare, doctor, report, note, rm, submit, status, logs, stop, validate,
-    hooks, schema,
-):  # fmt: skip
+    init,
+    run,
+    sweep,
+    resume,
+    evaluate,
+    average,
+    watch,
+    ls,
+    show,
+    stats,
+    samples,
+    replay,
+    compare,
+    doctor,
+    report,
+    note,
+    rm,
+    submit,
+    status,
+    logs,
+    stop,
+    validate,
+    hooks,
+    schema,
+):
     app.command()(verb)
 
 
@@ -54,6 +77,8 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def hookyard(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass

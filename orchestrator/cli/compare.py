@@ -19,11 +19,20 @@ if TYPE_CHECKING:
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(help="The folders of two runs or more, or of two sweeps or more; each is compared with the first.", autocompletion=run_folders)],
-    html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write one HTML file, with the curves, instead.")] = None,
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            help="The folders of two runs or more, or of two sweeps or more; each is compared with the first.",
+            autocompletion=run_folders,
+        ),
+    ],
+    html: Annotated[
+        str | None, typer.Option("--html", metavar="FILE", help="Write one HTML file, with the curves, instead.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compares runs or sweeps: where their configs differ, what they reached and cost, and which differences are only noise."""
+    """Compares runs or sweeps: where their configs differ, what they reached and cost, and which differences are only
+    noise."""
     from orchestrator.records.run_folder import RunFolder
 
     if len(runs) < 2:
@@ -33,8 +42,12 @@ def compare(
     folders = [RunFolder.open(path) for path in runs]
     sweeps = [bool(folder.metadata().sweep) for folder in folders]
     if any(sweeps) and not all(sweeps):
-        kinds = ", ".join(f"{folder} is a {'sweep' if sweep else 'run'}" for folder, sweep in zip(folders, sweeps, strict=True))
-        raise UsageError(f"{kinds}; a run is compared with runs, such as a sweep's trials/trial-0000, and a sweep with sweeps")
+        kinds = ", ".join(
+            f"{folder} is a {'sweep' if sweep else 'run'}" for folder, sweep in zip(folders, sweeps, strict=True)
+        )
+        raise UsageError(
+            f"{kinds}; a run is compared with runs, such as a sweep's trials/trial-0000, and a sweep with sweeps"
+        )
     if html:
         from orchestrator.report import comparison
 

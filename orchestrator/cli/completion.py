@@ -32,7 +32,9 @@ def hook_names(incomplete: str) -> list[str]:
 
 def override_keys(ctx: typer.Context, incomplete: str) -> list[str]:
     """The keys of the experiment's file with their values, to be changed, and the hooks that ship."""
-    found = [f"{key}={value}" for key, value in _leaves(_written(ctx.params.get("config"))) if key.startswith(incomplete)]
+    found = [
+        f"{key}={value}" for key, value in _leaves(_written(ctx.params.get("config"))) if key.startswith(incomplete)
+    ]
     if incomplete.startswith("hooks."):
         known = {key.rpartition("=")[0].split(".")[1] for key in found}
         found += [f"hooks.{name}=true" for name in hook_names(incomplete.removeprefix("hooks.")) if name not in known]
@@ -47,7 +49,9 @@ def _written(file: str | Path | None, deepest: int = 8) -> dict[str, Any]:
         path = Path(file or "")
         own = dict(yaml.safe_load(path.read_text()))
         base = own.get("base", [])
-        below = [_written(path.parent / name, deepest - 1) for name in ([base] if isinstance(base, str) else base) if deepest]
+        below = [
+            _written(path.parent / name, deepest - 1) for name in ([base] if isinstance(base, str) else base) if deepest
+        ]
     except (OSError, ValueError, TypeError, yaml.YAMLError):
         return {}
     return dict(ChainMap(own, *reversed(below)))
@@ -58,5 +62,10 @@ def _leaves(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]
     for key, value in data.items():
         if isinstance(value, dict) and (path or key != "sweep"):
             yield from _leaves(value, f"{path}{key}.")
-        elif isinstance(value, str | int | float) and f"{path}{key}{value}".isprintable() and " " not in str(value) and key != "base":
+        elif (
+            isinstance(value, str | int | float)
+            and f"{path}{key}{value}".isprintable()
+            and " " not in str(value)
+            and key != "base"
+        ):
             yield f"{path}{key}", str(value).lower() if isinstance(value, bool) else str(value)

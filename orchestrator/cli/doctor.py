@@ -1,4 +1,5 @@
-"""`hookyard doctor RUN [--against OTHER]`, `hookyard doctor RUN --files`, `hookyard doctor [--address ADDR] [--storage URL]`"""
+"""`hookyard doctor RUN [--against OTHER]`, `hookyard doctor RUN --files`, `hookyard doctor [--address ADDR] [--storage
+URL]`"""
 
 from __future__ import annotations
 
@@ -32,15 +33,25 @@ _IN_WORDS = {
 
 
 def doctor(
-    run: Annotated[str | None, typer.Argument(help="The folder of a run; without one, this machine or a cluster is looked at.", autocompletion=run_folders)] = None,
-    against: Annotated[str | None, typer.Option("--against", metavar="RUN", help="A run to compare its speed with.")] = None,
-    files: Annotated[bool, typer.Option("--files", help="Compare each file of a run or a sweep with its checksum: what can be trusted.")] = False,
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            help="The folder of a run; without one, this machine or a cluster is looked at.", autocompletion=run_folders
+        ),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="RUN", help="A run to compare its speed with.")
+    ] = None,
+    files: Annotated[
+        bool,
+        typer.Option("--files", help="Compare each file of a run or a sweep with its checksum: what can be trusted."),
+    ] = False,
     address: Address = None,
     storage: StorageFlag = "runs",
     as_json: AsJson = False,
 ) -> None:
-    """Says what a run's tables tell (slow ranks, waiting for data, costly hooks, growing memory), whether its files are whole, or whether
-    nodes are fit for one."""
+    """Says what a run's tables tell (slow ranks, waiting for data, costly hooks, growing memory), whether its files are
+    whole, or whether nodes are fit for one."""
     if run is None and against is not None:
         raise UsageError("--against compares a run with another: name both")
     if files and (run is None or against is not None):
@@ -69,8 +80,13 @@ def _check_files(run: str, as_json: bool) -> None:
 
 def _print_files(path: str, verdicts: Sequence[FileVerdict], wrong: Sequence[FileVerdict]) -> None:
     """A line for each file that is wrong, and one for the others of each kind of folder."""
-    others = Counter((re.sub("[0-9]+", "*", one.file.rpartition("/")[0]), one.verdict) for one in verdicts if not one.is_wrong)
-    rows = [(f"{place}/" if place else "./", verdict, f"{count} file{'s' if count > 1 else ''}") for (place, verdict), count in others.items()]
+    others = Counter(
+        (re.sub("[0-9]+", "*", one.file.rpartition("/")[0]), one.verdict) for one in verdicts if not one.is_wrong
+    )
+    rows = [
+        (f"{place}/" if place else "./", verdict, f"{count} file{'s' if count > 1 else ''}")
+        for (place, verdict), count in others.items()
+    ]
     print_table(("file", "verdict", "what"), [*rows, *((one.file, one.verdict, one.what) for one in wrong)])
     for advice in dict.fromkeys(one.advice for one in wrong):
         named = [one.file for one in wrong if one.advice == advice]
@@ -85,7 +101,9 @@ def _diagnose(run: str, against: str | None, as_json: bool) -> None:
 
     opened, other = open_run(run), open_run(against) if against else None
     ending = failure(opened.status, opened.error)
-    diagnosis = diagnose(opened.rows(), opened.hook_costs, None if other is None else other.rows(), against or "", ending).of_run(opened.path)
+    diagnosis = diagnose(
+        opened.rows(), opened.hook_costs, None if other is None else other.rows(), against or "", ending
+    ).of_run(opened.path)
     if not as_json:
         return _print(printable_line(opened.path), printable_data(diagnosis))
     return print_json(
@@ -151,4 +169,8 @@ def _print_nodes(looked: Preflight) -> None:
     for finding in looked.findings:
         echo(str(finding))
     number = f"{len(looked.nodes)} node{'s' if len(looked.nodes) > 1 else ''}"
-    echo(f"{number}, storage {looked.storage}: {'not fit' if looked.errors else 'fit'}; looked at in {looked.seconds:.1f} s", err=True)
+    echo(
+        f"{number}, storage {looked.storage}: {'not fit' if looked.errors else 'fit'}; looked at in"
+        f" {looked.seconds:.1f} s",
+        err=True,
+    )

@@ -23,7 +23,8 @@ INTERRUPTED = 130
 
 
 class Unbroken:
-    """A stream of text that may lose its reader: what is written after that goes nowhere, and is no failure of what is done."""
+    """A stream of text that may lose its reader: what is written after that goes nowhere, and is no failure of what is
+    done."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -56,7 +57,8 @@ class Verbs(TyperGroup):
     """The verbs of the command line: what they raise on purpose is told without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Calls the verb; exits with 2 where the call was wrong, 1 where the work failed, 130 where it was interrupted."""
+        """Calls the verb; exits with 2 where the call was wrong, 1 where the work failed, 130 where it was
+        interrupted."""
         sys.stdout, sys.stderr = Unbroken(sys.stdout), Unbroken(sys.stderr)
         if logging.lastResort is not None:
             logging.lastResort.setFormatter(PrintableFormatter())

@@ -16,8 +16,17 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[str, typer.Argument(help="The folder of a run, or of a sweep for its best; with @best (which is meant), @last or @CHECKPOINT.", autocompletion=run_folders)],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Laid over the run's experiment: loader.eval_batch_size=512")] = None,
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="The folder of a run, or of a sweep for its best; with @best (which is meant), @last or @CHECKPOINT.",
+            autocompletion=run_folders,
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Laid over the run's experiment: loader.eval_batch_size=512"),
+    ] = None,
     phase: Annotated[Literal["val", "test"], typer.Option("--phase", help="On which data.")] = "val",
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="On another number of ranks.")] = None,
     address: options.Address = None,
@@ -26,7 +35,8 @@ def evaluate(
     skip_preflight: options.SkipPreflight = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measures a stored checkpoint as its run does: a report and rows of their own, in the run's folder, on the run's engine or another."""
+    """Measures a stored checkpoint as its run does: a report and rows of their own, in the run's folder, on the run's
+    engine or another."""
     found, label = _found(run)
     from orchestrator.cluster.preflight import checked_cluster
     from orchestrator.runs.evaluation import Evaluation
@@ -34,7 +44,10 @@ def evaluate(
 
     evaluation = Evaluation.of(found.folder, label, phase, overrides or [], workers)
     in_process = local or engine == "in-process" or (engine is None and found.folder.launched().local)
-    with talk(), checked_cluster(address, found.folder.location, evaluation.experiment, skip=in_process or skip_preflight):
+    with (
+        talk(),
+        checked_cluster(address, found.folder.location, evaluation.experiment, skip=in_process or skip_preflight),
+    ):
         folder = evaluation.start(engine, address, local=local)
     finish(Run(folder), as_json)
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def hooks(
-    name: Annotated[str | None, typer.Argument(help="A hook's name, or module:Class; all hooks without it.", autocompletion=hook_names)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A hook's name, or module:Class; all hooks without it.", autocompletion=hook_names),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Lists the hooks, or shows one with its parameters."""
@@ -112,7 +115,9 @@ def _first_line(doc: str) -> str:
 
 def _show(one: dict[str, Any]) -> None:
     typer.echo(f"{one['name']}  {one['class']}\n\n{one['doc']}\n")
-    ranks = f"{one['ranks']}{', collective' if one['collective'] else ''}{', best effort' if one['best_effort'] else ''}"
+    ranks = (
+        f"{one['ranks']}{', collective' if one['collective'] else ''}{', best effort' if one['best_effort'] else ''}"
+    )
     facts = {"ranks": ranks, "priority": one["priority"], "events": ", ".join(one["events"]), "source": one["source"]}
     if one["waits_for_device"]:
         facts["waits"] = f"for the device in {', '.join(one['waits_for_device'])}"

@@ -23,9 +23,13 @@ def init(
     if not name.isidentifier() or keyword.iskeyword(name):
         raise UsageError(f"'{name}' cannot be the name of a Python module: letters, digits and _, and no digit first")
     if find_spec(name) is not None:
-        raise UsageError(f"there is a module '{name}' already, which would be found instead of {name}.py; choose another name")
+        raise UsageError(
+            f"there is a module '{name}' already, which would be found instead of {name}.py; choose another name"
+        )
     if Path(name).exists():
-        raise UsageError(f"there is a folder {name}/ here, and of it and {name}.py Python would find one alone; choose another name")
+        raise UsageError(
+            f"there is a folder {name}/ here, and of it and {name}.py Python would find one alone; choose another name"
+        )
     _refuse_class(_class_name(name))
     files = {f"{name}{ending}": _starter(ending, name) for ending in (".py", ".yaml", "_sweep.yaml")}
     taken = [file for file in files if Path(file).exists()]
@@ -44,10 +48,14 @@ def _class_name(name: str) -> str:
 def _refuse_class(name: str) -> None:
     """Raises UsageError where the task's class could not be called so: Python, or the starter itself, has the name."""
     tree = ast.parse((_FOLDER / "starter.py").read_text())
-    imported = [alias.name for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
+    imported = [
+        alias.name for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names
+    ]
     defined = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name != "Starter"]
     if not name.isidentifier() or keyword.iskeyword(name) or name in (*imported, *defined):
-        raise UsageError(f"the task would be a class '{name}', which cannot be or is another one in its file; choose another name")
+        raise UsageError(
+            f"the task would be a class '{name}', which cannot be or is another one in its file; choose another name"
+        )
 
 
 def _starter(ending: str, name: str) -> str:

@@ -19,10 +19,16 @@ if TYPE_CHECKING:
 
 
 def ls(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; 'digits*' is all that begin so.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; 'digits*' is all that begin so.")
+    ] = None,
     storage: StorageFlag = "runs",
-    status: Annotated[list[str] | None, typer.Option("--status", help="Only those that are so: finished, failed ...")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only those with this tag; with several, with all of them.")] = None,
+    status: Annotated[
+        list[str] | None, typer.Option("--status", help="Only those that are so: finished, failed ...")
+    ] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", help="Only those with this tag; with several, with all of them.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Lists the runs and sweeps in a storage, the newest last: how each stands, its best, its tags and notes."""
@@ -35,7 +41,11 @@ def ls(
         raise UsageError(f"there is no folder {storage}: nothing was run from here yet, or --storage says where")
     if not listed and RunFolder(storage).exists():
         raise UsageError(f"{storage} is a run itself: hookyard show {storage}")
-    wanted = [(folder, run) for folder, run in listed if not names or any(fnmatchcase(folder.name, pattern) for pattern in names)]
+    wanted = [
+        (folder, run)
+        for folder, run in listed
+        if not names or any(fnmatchcase(folder.name, pattern) for pattern in names)
+    ]
     for _, run in wanted:
         if isinstance(run, DamagedFile):
             echo(str(run), err=True)
@@ -60,7 +70,16 @@ def _told(folder: RunFolder, run: RunMetadata | DamagedFile) -> dict[str, Any]:
     from orchestrator.records.run_driver import status_of
 
     if isinstance(run, DamagedFile):
-        return {"kind": "", "status": "damaged", "driver": "", "best": None, "tags": [], "notes": "", "started": "", "ended": ""}
+        return {
+            "kind": "",
+            "status": "damaged",
+            "driver": "",
+            "best": None,
+            "tags": [],
+            "notes": "",
+            "started": "",
+            "ended": "",
+        }
     status = status_of(folder, run)
     return {
         "kind": "sweep" if run.sweep else "evaluation" if run.evaluates else "run",

@@ -16,7 +16,8 @@ def note(
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag to add.")] = None,
     untag: Annotated[list[str] | None, typer.Option("--untag", help="A tag to take away.")] = None,
 ) -> None:
-    """Writes a note about a run that is over, and tags; `ls` shows both. An experiment's `notes` and `tags` are what it begins with."""
+    """Writes a note about a run that is over, and tags; `ls` shows both. An experiment's `notes` and `tags` are what it
+    begins with."""
     from orchestrator.records.run_driver import lease_of
     from orchestrator.records.run_folder import RunFolder
 

@@ -70,7 +70,9 @@ def _by_kind(resources: Resources) -> dict[str, float]:
 
 
 def _resources(amounts: dict[str, float]) -> Resources:
-    return Resources(amounts["cpu"], amounts["gpu"], {kind: amount for kind, amount in amounts.items() if kind not in ("cpu", "gpu")})
+    return Resources(
+        amounts["cpu"], amounts["gpu"], {kind: amount for kind, amount in amounts.items() if kind not in ("cpu", "gpu")}
+    )
 
 
 def _sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
@@ -85,7 +87,13 @@ def _sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> d
     at_once = None if present is None else trials_at_once(sweep, trainings, experiment.workers, [present.amounts()])
     riders = {"trainings": trainings, "ride": [*rides.paths], "alone": {**rides.reasons}}
     of_riders = {"riders": riders} if rides.paths or rides.reasons else {}
-    return {"trials": trials, "repeats": sweep.repeats, "scheduler": sweep.scheduler.type, "at_once": at_once, **of_riders}
+    return {
+        "trials": trials,
+        "repeats": sweep.repeats,
+        "scheduler": sweep.scheduler.type,
+        "at_once": at_once,
+        **of_riders,
+    }
 
 
 def _print_hooks(order: dict[str, dict[str, list[str]]]) -> None:
@@ -105,7 +113,10 @@ def _lines(plan: dict[str, Any]) -> list[str]:
         lines.insert(0, f"goes on from {before}, sha256 {before.sha256[:12]}")
     beyond = present and asked.beyond(present)
     if beyond:
-        short = ", ".join(f"{amount_in_words(kind, want)} asked for, {amount_in_words(kind, have)} there" for kind, (want, have) in beyond.items())
+        short = ", ".join(
+            f"{amount_in_words(kind, want)} asked for, {amount_in_words(kind, have)} there"
+            for kind, (want, have) in beyond.items()
+        )
         lines.insert(1, f"does not fit: {short}")
     if "sweep" in plan:
         at_once, repeats = plan["sweep"]["at_once"], plan["sweep"]["repeats"]
@@ -117,6 +128,8 @@ def _lines(plan: dict[str, Any]) -> list[str]:
         if plan["sweep"]["scheduler"] == "race":
             lines.append("race      all begin with the first seed; with the others those alone that may still win")
         lines += [f"rides     {path}" for path in riders["ride"]]
-        lines += [f"alone     {f'{path}: ' if path else 'each trial trains: '}{reason}" for path, reason in riders["alone"].items()]
+        lines += [
+            f"alone     {f'{path}: ' if path else 'each trial trains: '}{reason}"
+            for path, reason in riders["alone"].items()
+        ]
     return lines
-

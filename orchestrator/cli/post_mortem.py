@@ -20,7 +20,8 @@ def refuse_without_terminal(in_process: bool) -> None:
 
 @contextmanager
 def post_mortem(asked: bool) -> Iterator[None]:
-    """Within it a run that fails is looked at with Python's debugger before the failure goes on, where that is `asked` for."""
+    """Within it a run that fails is looked at with Python's debugger before the failure goes on, where that is `asked`
+    for."""
     try:
         yield
     except Exception as error:  # any failure may be looked at; it goes on as it was

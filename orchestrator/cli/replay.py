@@ -21,14 +21,20 @@ if TYPE_CHECKING:
 
 def replay(
     run: OneRun,
-    iteration: Annotated[int, typer.Option("--iteration", min=1, help="Where to stop: a training iteration, as its row counts it.")],
+    iteration: Annotated[
+        int, typer.Option("--iteration", min=1, help="Where to stop: a training iteration, as its row counts it.")
+    ],
     rank: Annotated[int, typer.Option("--rank", min=0, help="Whose row is shown.")] = 0,
-    pdb: Annotated[bool, typer.Option("--pdb", help="Open Python's debugger at that iteration's batch; of one rank.")] = False,
-    hook: Annotated[str | None, typer.Option("--hook", metavar="FILE:CLASS", help="A hook in addition, of one rank: probe.py:Probe")] = None,
+    pdb: Annotated[
+        bool, typer.Option("--pdb", help="Open Python's debugger at that iteration's batch; of one rank.")
+    ] = False,
+    hook: Annotated[
+        str | None, typer.Option("--hook", metavar="FILE:CLASS", help="A hook in addition, of one rank: probe.py:Probe")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Trains again from the nearest checkpoint up to an iteration, writing nothing into the run, and shows that row's numbers beside the
-    stored ones, and whether they agree bit for bit."""
+    """Trains again from the nearest checkpoint up to an iteration, writing nothing into the run, and shows that row's
+    numbers beside the stored ones, and whether they agree bit for bit."""
     from orchestrator.engines.rank_failures import RankFailed, first_of_the_experiment
     from orchestrator.runs.replay import replay as again
     from orchestrator.runs.result import open_run
@@ -47,8 +53,13 @@ def replay(
             return None
         raise
     if as_json:
-        return print_json({"checkpoint": done.checkpoint, "agrees": done.agrees, "row": done.row.reset_index().to_dict("records")})
-    rows = [(name, str(one["stored"]), str(one["replayed"]), "yes" if one["same"] else "no") for name, one in done.row.iterrows()]
+        return print_json(
+            {"checkpoint": done.checkpoint, "agrees": done.agrees, "row": done.row.reset_index().to_dict("records")}
+        )
+    rows = [
+        (name, str(one["stored"]), str(one["replayed"]), "yes" if one["same"] else "no")
+        for name, one in done.row.iterrows()
+    ]
     print_table(("number", "stored", "replayed", "same"), rows)
     return echo(f"from {done.checkpoint or 'the beginning'}: {_in_words(done)}")
 
@@ -57,8 +68,15 @@ def _in_words(done: Replay) -> str:
     whole = "nothing is stored before it"
     if len(done.losses):
         first, last = done.losses["iteration"].agg(["min", "max"])
-        whole = f"the losses of iterations {first} to {last} {'agree' if done.agrees else 'do not agree'} bit for bit with the stored ones"
-    return f"{whole}; the run failed in this iteration, and the replay did not" if done.row["stored"].isna().all() else whole
+        whole = (
+            f"the losses of iterations {first} to {last} {'agree' if done.agrees else 'do not agree'} bit for bit with"
+            " the stored ones"
+        )
+    return (
+        f"{whole}; the run failed in this iteration, and the replay did not"
+        if done.row["stored"].isna().all()
+        else whole
+    )
 
 
 def _hook(named: str) -> Hook:

@@ -18,14 +18,23 @@ def resume(
     address: Address = None,
     failed: Annotated[bool, typer.Option("--failed", help="Of a sweep: try the trials again that failed.")] = False,
     accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="Of a sweep: go on with its file as it is now, where that has changed.")
+        bool,
+        typer.Option("--accept-changes", help="Of a sweep: go on with its file as it is now, where that has changed."),
     ] = False,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Of a run: go on with another number of ranks.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Of a run: go on with another number of ranks.")
+    ] = None,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Its driver was on another machine, and is gone; from here that cannot be seen.")
+        bool,
+        typer.Option(
+            "--take-over", help="Its driver was on another machine, and is gone; from here that cannot be seen."
+        ),
     ] = False,
     from_start: Annotated[
-        bool, typer.Option("--from-start", help="Of a run: throw its checkpoints away and begin anew, where none of them is whole.")
+        bool,
+        typer.Option(
+            "--from-start", help="Of a run: throw its checkpoints away and begin anew, where none of them is whole."
+        ),
     ] = False,
     skip_preflight: SkipPreflight = False,
     as_json: AsJson = False,

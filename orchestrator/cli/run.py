@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 
 def run(
-    config: Annotated[str, typer.Argument(help="An experiment file; or RUN@best, RUN@last, RUN@CHECKPOINT to train a run, or a sweep's best, longer.")],
+    config: Annotated[
+        str,
+        typer.Argument(
+            help="An experiment file; or RUN@best, RUN@last, RUN@CHECKPOINT to train a run, or a sweep's best, longer."
+        ),
+    ],
     overrides: options.Overrides = None,
     storage: options.StorageFlag = "runs",
     name: options.Name = None,
@@ -32,7 +37,8 @@ def run(
     plan: options.PlanOnly = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Runs an experiment, or goes on from a checkpoint of another run: on Ray Train workers, or in this process with --local."""
+    """Runs an experiment, or goes on from a checkpoint of another run: on Ray Train workers, or in this process with
+    --local."""
     from orchestrator.cli.post_mortem import post_mortem, refuse_without_terminal
 
     in_process = local or engine == "in-process"
@@ -60,7 +66,9 @@ def _experiment(config: str, overrides: list[str]) -> Experiment:
     if Path(config).is_file() or not at or "/" in label:
         if not config.endswith((".yaml", ".yml")) and (folder := RunFolder(config)).exists():
             command = f"hookyard run {shlex.quote(f'{folder}@best')}"
-            raise UsageError(f"{folder} is a run, not an experiment file. To go on from its best checkpoint as a new run: {command}")
+            raise UsageError(
+                f"{folder} is a run, not an experiment file. To go on from its best checkpoint as a new run: {command}"
+            )
         return load_experiment(config, overrides)
     folder = RunFolder.open(path)
     if not folder.metadata().sweep:

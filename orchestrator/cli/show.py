@@ -25,7 +25,8 @@ def show(
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print the experiment, ready to be run again.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Shows a run: how it went, its last report, its checkpoints; or a sweep: its trials, the best and what mattered."""
+    """Shows a run: how it went, its last report, its checkpoints; or a sweep: its trials, the best and what
+    mattered."""
     from orchestrator.records.run_folder import RunFolder
 
     folder = RunFolder.open(run)
@@ -132,7 +133,19 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     summary = printable_data(summary)
     if summary["configurations"]:
         _print_configurations(summary["configurations"], metric)
-    wanted = ("configuration", CONFIG, *dict(sweep.objectives), "status", "carrier", "reports", "step_s", "peak_", "process_", "stopped", "error")
+    wanted = (
+        "configuration",
+        CONFIG,
+        *dict(sweep.objectives),
+        "status",
+        "carrier",
+        "reports",
+        "step_s",
+        "peak_",
+        "process_",
+        "stopped",
+        "error",
+    )
     columns = [name for name in trials.columns if name.startswith(wanted) and trials[name].notna().any()]
     print_table(
         ("trial", *(name.removeprefix(CONFIG) for name in columns)),
@@ -143,7 +156,10 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     if summary["driver"]:
         echo(f"driver: {summary['driver']}")
     if summary["riders"]:
-        echo("rode along: {trials} of {all}, on trainings of others; by themselves these would have trained for {saved_s:.1f} s more".format(**summary["riders"]))
+        echo(
+            "rode along: {trials} of {all}, on trainings of others; by themselves these would have trained for"
+            " {saved_s:.1f} s more".format(**summary["riders"])
+        )
     if summary["importance"]:
         spreads = summary["importance_spread"]
         shares = ", ".join(f"{name} {share:.0%} ± {spreads[name]:.0%}" for name, share in summary["importance"].items())
@@ -155,7 +171,10 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     for line in summary["of_configurations"]:
         echo(line)
     if summary["left"]:
-        echo(f"left before all their seeds, as they will not win: {len(summary['left'])} configurations ({', '.join(map(str, summary['left']))})")
+        echo(
+            f"left before all their seeds, as they will not win: {len(summary['left'])} configurations"
+            f" ({', '.join(map(str, summary['left']))})"
+        )
     echo(f"best: {summary['best']} with {metric} {cell(metric, summary['value'])}")
     if summary["use"]:
         echo(f"  its best:        {Best(**summary['reached'])}")
@@ -184,12 +203,19 @@ def _of_configurations(trials: pd.DataFrame, metric: str, mode: str, judge: str)
 
     ordered = configurations_of(trials, metric, mode, judge)
     ahead = ahead_with_fewer(ordered, mode)
-    best = f"best configuration: {ordered[0].number} with {metric} {ordered[0].in_words(metric)}; the best of them is called best"
-    return [best, *([f"of fewer trials, configuration {ahead.number} is better: {ahead.in_words(metric)}"] if ahead else [])]
+    best = (
+        f"best configuration: {ordered[0].number} with {metric} {ordered[0].in_words(metric)}; the best of them is"
+        " called best"
+    )
+    return [
+        best,
+        *([f"of fewer trials, configuration {ahead.number} is better: {ahead.in_words(metric)}"] if ahead else []),
+    ]
 
 
 def _riders(trials: pd.DataFrame) -> dict[str, Any] | None:
-    """How many trials rode on the training of others, of how many in all, and the seconds of training that this saved; None where none did."""
+    """How many trials rode on the training of others, of how many in all, and the seconds of training that this saved;
+    None where none did."""
     if "carrier" not in trials:
         return None
     riders = trials[trials["carrier"].notna() & (trials["carrier"] != trials.index)]
@@ -199,8 +225,8 @@ def _riders(trials: pd.DataFrame) -> dict[str, Any] | None:
 
 
 def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
-    """What the trials of a sweep, the best first, tell together; importance where there are enough of them, by the method that needs no
-    other package, and the Pareto front where it has several metrics."""
+    """What the trials of a sweep, the best first, tell together; importance where there are enough of them, by the
+    method that needs no other package, and the Pareto front where it has several metrics."""
     from orchestrator.runs.best import Use
     from orchestrator.sweeps.race import RaceLog
     from orchestrator.sweeps.results.analysis import (
@@ -215,7 +241,11 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     values: Any = trials[metric].dropna() if len(trials) else ()
     best = values.index[0] if len(values) else None
     reached = sweep.trial(best).best if best else None
-    mattered = importance_table(trials, metric, mode, "variance", sweep.judge) if len(judged(trials, metric, mode, sweep.judge)) >= ENOUGH else None
+    mattered = (
+        importance_table(trials, metric, mode, "variance", sweep.judge)
+        if len(judged(trials, metric, mode, sweep.judge)) >= ENOUGH
+        else None
+    )
     repeated = sweep.repeats > 1 and best is not None
     known = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
     return {
@@ -226,7 +256,9 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "riders": _riders(trials),
         "best": str(sweep.folder.storage / "trials" / best) if best else None,
         "value": values[best] if best else None,
-        "configurations": configurations_table(trials, metric, mode, sweep.judge).reset_index().to_dict("records") if repeated else [],
+        "configurations": (
+            configurations_table(trials, metric, mode, sweep.judge).reset_index().to_dict("records") if repeated else []
+        ),
         "left": [left.configuration for left in RaceLog(sweep.folder).read()],
         "of_configurations": _of_configurations(trials, metric, mode, sweep.judge) if repeated else [],
         "reached": asdict(reached) if reached else None,

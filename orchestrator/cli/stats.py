@@ -28,16 +28,25 @@ Output = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="W
 
 def stats(
     run: RunOrSweep,
-    by: Annotated[By | None, typer.Option("--by", help="One row for each of these; `row` is every row as it was recorded.")] = None,
+    by: Annotated[
+        By | None, typer.Option("--by", help="One row for each of these; `row` is every row as it was recorded.")
+    ] = None,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
-    where: Annotated[str | None, typer.Option("--where", metavar="EXPR", help="Only these rows: rank == 0 and epoch >= 3")] = None,
-    query: Annotated[str | None, typer.Option("--query", metavar="SQL", help="What SQL answers: select rank, avg(step_s) from rows group by rank")] = None,
+    where: Annotated[
+        str | None, typer.Option("--where", metavar="EXPR", help="Only these rows: rank == 0 and epoch >= 3")
+    ] = None,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            "--query", metavar="SQL", help="What SQL answers: select rank, avg(step_s) from rows group by rank"
+        ),
+    ] = None,
     form: Form = "table",
     output: Output = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prints what the ranks measured: per column over all ranks, or by rank, node, hook, phase or span, or row by row; of a sweep
-    by trial, or for each trial by one of the others. Or what a query in SQL answers."""
+    """Prints what the ranks measured: per column over all ranks, or by rank, node, hook, phase or span, or row by row;
+    of a sweep by trial, or for each trial by one of the others. Or what a query in SQL answers."""
     from orchestrator.records.run_folder import RunFolder
 
     form = "json" if as_json else form
@@ -105,5 +114,13 @@ def _print(table: pd.DataFrame, by: By | None) -> None:
     for key, row in table.iterrows():
         keys = [str(part) for part in (key if isinstance(key, tuple) else (key,))]
         # Without --by the rows are the columns of the stats, and carry the unit.
-        lines.append([*keys, *(cell(keys[0] if by is None and name != "worst_rank" else str(name), row[name]) for name in table.columns)])
+        lines.append(
+            [
+                *keys,
+                *(
+                    cell(keys[0] if by is None and name != "worst_rank" else str(name), row[name])
+                    for name in table.columns
+                ),
+            ]
+        )
     return print_table([*names, *map(str, table.columns)], lines)

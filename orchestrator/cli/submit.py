@@ -1,4 +1,5 @@
-"""`hookyard submit CONFIG [key=value ...] --address URL`, `hookyard submit CONFIG --kuberay --image IMAGE > job.yaml`"""
+"""`hookyard submit CONFIG [key=value ...] --address URL`, `hookyard submit CONFIG --kuberay --image IMAGE >
+job.yaml`"""
 
 from __future__ import annotations
 
@@ -25,15 +26,23 @@ def submit(
     storage: StorageFlag = "runs",
     name: Name = None,
     detach: Annotated[bool, typer.Option("--detach", help="Print the job's name and leave; it goes on.")] = False,
-    kuberay: Annotated[bool, typer.Option("--kuberay", help="Print a RayJob for kubectl apply, and send nothing.")] = False,
-    image: Annotated[str | None, typer.Option("--image", help="With --kuberay: what pods run; it holds the project and the experiment.")] = None,
+    kuberay: Annotated[
+        bool, typer.Option("--kuberay", help="Print a RayJob for kubectl apply, and send nothing.")
+    ] = False,
+    image: Annotated[
+        str | None,
+        typer.Option("--image", help="With --kuberay: what pods run; it holds the project and the experiment."),
+    ] = None,
 ) -> None:
     """Sends a run or a sweep, with the folder it is called in, to a cluster; follows it there, and ends as it ends."""
     from orchestrator.cluster.job import described
     from orchestrator.config.load import load_experiment
 
     if kuberay != (image is not None):
-        raise UsageError("--kuberay needs an --image, as nothing is sent: pods run what their image holds; without --kuberay there is none")
+        raise UsageError(
+            "--kuberay needs an --image, as nothing is sent: pods run what their image holds; without --kuberay there"
+            " is none"
+        )
     experiment = load_experiment(config, overrides or [])
     job = described(experiment, config, overrides or [], storage, name, Path.cwd())
     if image is not None:
@@ -50,7 +59,9 @@ def _print_manifest(job: Job, image: str) -> None:
     typer.echo(dump_yaml(manifest(job, image, version("ray"))), nl=False)
     if job.experiment.environment:
         literals = " ".join(f"--from-literal={name}=..." for name in job.experiment.environment)
-        typer.echo(f"It reads its environment from a secret: kubectl create secret generic {SECRET} {literals}", err=True)
+        typer.echo(
+            f"It reads its environment from a secret: kubectl create secret generic {SECRET} {literals}", err=True
+        )
 
 
 def _send(job: Job, address: str | None, detach: bool) -> None:

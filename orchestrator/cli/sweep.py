@@ -23,7 +23,9 @@ def sweep(
     name: options.Name = None,
     address: options.Address = None,
     local: options.Local = False,
-    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End the sweep with the first trial that fails.")] = False,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="End the sweep with the first trial that fails.")
+    ] = False,
     skip_preflight: options.SkipPreflight = False,
     plan: options.PlanOnly = False,
     as_json: options.AsJson = False,
@@ -50,7 +52,8 @@ def finish(done: Sweep, as_json: bool) -> None:
 
     show_sweep(done, as_json)
     hints = [f"hookyard report {shlex.quote(done.path)}"]
-    # The first trial stands for all: asking thousands of folders on a remote storage would take longer than the hint is worth.
+    # The first trial stands for all: asking thousands of folders on a remote storage would take longer than the hint is
+    # worth.
     if any("tensorboard" in trial.folder.storage.names() for trial in done.runs[:1]):
         hints.append(f"tensorboard --logdir {done.path}/trials")
     echo(f"Look at it: {'   or   '.join(hints)}", err=True)

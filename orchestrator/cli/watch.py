@@ -51,7 +51,11 @@ def watch(
 
 
 def _watch(
-    console: Console, folder: RunFolder, look: Callable[[], Any], frame: Callable[[Any, int | None], RenderableType], view: Any
+    console: Console,
+    folder: RunFolder,
+    look: Callable[[], Any],
+    frame: Callable[[Any, int | None], RenderableType],
+    view: Any,
 ) -> Any:
     """Draws anew until it is over; Ctrl-C leaves."""
     from rich.live import Live

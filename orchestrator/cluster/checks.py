@@ -56,7 +56,8 @@ class Node:
 
 
 def findings(driver: Facts, nodes: Sequence[Node], storage: str, asked: Resources, present: Resources) -> list[Finding]:
-    """What is wrong, errors first. `driver` is the machine that drives the run, `present` what all nodes offer together."""
+    """What is wrong, errors first. `driver` is the machine that drives the run, `present` what all nodes offer
+    together."""
     found = [*_together(asked, present)]
     for node in nodes:
         if node.facts is None:
@@ -70,7 +71,10 @@ _SILENCE = "Install the project there as it is here, or take the node out of the
 
 
 def _together(asked: Resources, present: Resources) -> Iterator[Finding]:
-    short = [f"{amount_in_words(kind, want)} and has {amount_in_words(kind, have) if have else 'none'}" for kind, (want, have) in asked.beyond(present).items()]
+    short = [
+        f"{amount_in_words(kind, want)} and has {amount_in_words(kind, have) if have else 'none'}"
+        for kind, (want, have) in asked.beyond(present).items()
+    ]
     if short:
         advice = "It waits until an autoscaler brings more; without one, ask for fewer workers or less of each"
         yield Finding(Level.WARNING, "cluster", f"the run asks for {', and for '.join(short)}", advice)
@@ -84,7 +88,12 @@ def _versions(driver: Facts, node: Node, facts: Facts) -> Iterator[Finding]:
         # Pickles and compiled code cross from one minor version of Python to another no better than torch's own files.
         same = name == "python" and there.split(".")[:2] == here.split(".")[:2]
         level = Level.WARNING if same else Level.ERROR
-        yield Finding(level, node.name, f"has {name} {there}, the driver {here}", "Install the same everywhere: constraints.txt names every version")
+        yield Finding(
+            level,
+            node.name,
+            f"has {name} {there}, the driver {here}",
+            "Install the same everywhere: constraints.txt names every version",
+        )
 
 
 def _answers(node: Node, storage: str, asked: Resources) -> Iterator[Finding]:
@@ -92,10 +101,16 @@ def _answers(node: Node, storage: str, asked: Resources) -> Iterator[Finding]:
         advice = "Copy the code there under the same path, install it, or send it along with hookyard submit"
         yield Finding(Level.ERROR, node.name, f"cannot import the experiment: {node.imports}", advice)
     if node.storage:
-        advice = "Give a storage that every node sees under one name, such as s3://bucket/runs or a network folder, and the keys for it"
+        advice = (
+            "Give a storage that every node sees under one name, such as s3://bucket/runs or a network folder, and the"
+            " keys for it"
+        )
         yield Finding(Level.ERROR, node.name, f"cannot read and write storage {storage}: {node.storage}", advice)
     if node.connection:
-        advice = "Ranks on both would never form a process group: open the ports of /proc/sys/net/ipv4/ip_local_port_range between all nodes"
+        advice = (
+            "Ranks on both would never form a process group: open the ports of /proc/sys/net/ipv4/ip_local_port_range"
+            " between all nodes"
+        )
         yield Finding(Level.ERROR, node.name, f"cannot connect to {node.neighbour}: {node.connection}", advice)
     assert node.facts is not None
     if asked.gpus and node.gpus and node.offered_gpus:
@@ -103,7 +118,12 @@ def _answers(node: Node, storage: str, asked: Resources) -> Iterator[Finding]:
         yield Finding(Level.ERROR, node.name, f"has {with_unit(node.facts.gpus, 'GPU')} and {node.gpus}", advice)
     if node.facts.gpus > node.offered_gpus:
         advice = "Start Ray there with --num-gpus, unless they are left out on purpose"
-        yield Finding(Level.WARNING, node.name, f"has {with_unit(node.facts.gpus, 'GPU')} and Ray offers {node.offered_gpus:g}", advice)
+        yield Finding(
+            Level.WARNING,
+            node.name,
+            f"has {with_unit(node.facts.gpus, 'GPU')} and Ray offers {node.offered_gpus:g}",
+            advice,
+        )
 
 
 def _room(node: Node, facts: Facts) -> Iterator[Finding]:
@@ -112,7 +132,10 @@ def _room(node: Node, facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.WARNING, node.name, f"has {_gib(facts.disk_free_bytes)} of disk left", advice)
     shared = facts.shared_memory_free_bytes
     if shared is not None and shared < SHARED_MEMORY_BYTES:
-        advice = "Data loaders and Ray's object store live in /dev/shm: in a container give it more (--shm-size, or a memory volume)"
+        advice = (
+            "Data loaders and Ray's object store live in /dev/shm: in a container give it more (--shm-size, or a memory"
+            " volume)"
+        )
         yield Finding(Level.WARNING, node.name, f"has {_gib(shared)} of shared memory left", advice)
     if abs(node.clock_offset_s) - node.clock_error_s > CLOCK_S:
         advice = "Times of different nodes in logs and tables do not go together: let NTP set the clocks"

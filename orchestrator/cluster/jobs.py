@@ -53,7 +53,9 @@ class Jobs:
     def __init__(self, address: str | None) -> None:
         self.address = _dashboard(address)
         if find_spec("aiohttp") is None:
-            raise UsageError("jobs need Ray's dashboard and its client, which are not installed: pip install 'hookyard[cluster]'")
+            raise UsageError(
+                "jobs need Ray's dashboard and its client, which are not installed: pip install 'hookyard[cluster]'"
+            )
         set_environment(self.address)
         with self._answers():
             from ray.job_submission import JobSubmissionClient
@@ -72,13 +74,14 @@ class Jobs:
             yield
         except AuthenticationError as error:
             raise UsageError(
-                f"the cluster at {self.address} asks for its token: {_first_line(error)}. Give the one it was started with in "
-                "RAY_AUTH_TOKEN or ~/.ray/auth_token (RAY_AUTH_TOKEN_PATH); RAY_AUTH_MODE=disabled is for one that has none"
+                f"the cluster at {self.address} asks for its token: {_first_line(error)}. Give the one it was started"
+                " with in RAY_AUTH_TOKEN or ~/.ray/auth_token (RAY_AUTH_TOKEN_PATH); RAY_AUTH_MODE=disabled is for one"
+                " that has none"
             ) from error
         except (ConnectionError, requests.exceptions.RequestException) as error:
             raise UsageError(
-                f"no cluster answers at {self.address}: {_first_line(error)}. Is its dashboard up (ray[default] on the head), "
-                "and does a tunnel lead to it (ray dashboard cluster.yaml, kubectl port-forward)?"
+                f"no cluster answers at {self.address}: {_first_line(error)}. Is its dashboard up (ray[default] on the"
+                " head), and does a tunnel lead to it (ray dashboard cluster.yaml, kubectl port-forward)?"
             ) from error
 
     def submit(self, job: Job, files: Pack, *, pause: Callable[[float], None] = sleep) -> str:
@@ -107,9 +110,9 @@ class Jobs:
                 if "No available agent" not in str(error):
                     raise RunError(f"the cluster at {self.address} does not take the job: {error}") from error
         raise RunError(
-            f"the cluster at {self.address} has no agent that takes jobs. Where another Ray runs on the head's machine, it "
-            "may hold the agent's port: start this one with --dashboard-agent-listen-port. The head's "
-            "dashboard_agent.log says what is wrong"
+            f"the cluster at {self.address} has no agent that takes jobs. Where another Ray runs on the head's machine,"
+            " it may hold the agent's port: start this one with --dashboard-agent-listen-port. The head's"
+            " dashboard_agent.log says what is wrong"
         )
 
     def status(self, job: str) -> Status:
@@ -151,7 +154,10 @@ class Jobs:
             if now.status in OVER:
                 show(self.log(job)[shown:])
                 return now
-        raise RunError(f"the line to {self.address} breaks again and again; {job} goes on: hookyard logs {job} --address {self.address}")
+        raise RunError(
+            f"the line to {self.address} breaks again and again; {job} goes on: hookyard logs {job} --address"
+            f" {self.address}"
+        )
 
     @contextmanager
     def _known(self, job: str) -> Iterator[None]:
@@ -173,5 +179,7 @@ def _dashboard(address: str | None) -> str:
     if not chosen:
         raise UsageError("say where the cluster is: --address http://127.0.0.1:8265, or RAY_API_SERVER_ADDRESS")
     if not chosen.startswith(("http://", "https://")):
-        raise UsageError(f"jobs go to the cluster's dashboard, and '{chosen}' is no URL: --address http://127.0.0.1:8265")
+        raise UsageError(
+            f"jobs go to the cluster's dashboard, and '{chosen}' is no URL: --address http://127.0.0.1:8265"
+        )
     return chosen

@@ -16,13 +16,17 @@ KEEP_S = 600
 
 
 def manifest(job: Job, image: str, ray_version: str) -> dict[str, Any]:
-    """A RayJob with a pod for each rank, beside a head that trains nothing. `image` holds the project and the experiment.
+    """A RayJob with a pod for each rank, beside a head that trains nothing. `image` holds the project and the
+    experiment.
 
     Its fields are those of ray.io/v1; `authOptions` needs KubeRay 1.5.1 or later.
     """
     workers = job.experiment.workers
     cpus, memory = max(1, math.ceil(workers.cpus)), str(workers.memory or "8Gi")
-    environment = [{"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": name}}} for name in job.experiment.environment]
+    environment = [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": name}}}
+        for name in job.experiment.environment
+    ]
     # A name of Kubernetes: small letters, digits and dashes.
     name = re.sub(r"[^a-z0-9]+", "-", job.name.lower()).strip("-")[:40] or "hookyard"
     return {

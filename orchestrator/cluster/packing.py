@@ -1,4 +1,5 @@
-"""Packing: which files of a working folder go to a cluster, and the archive of them. Driver; needs git, as it reads .gitignore."""
+"""Packing: which files of a working folder go to a cluster, and the archive of them. Driver; needs git, as it reads
+.gitignore."""
 
 from __future__ import annotations
 

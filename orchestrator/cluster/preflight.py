@@ -52,11 +52,20 @@ def look_here(storage: str) -> Preflight:
     began, probe = time.monotonic(), Probe()
     facts = probe.facts()
     with _marked(storage) as folder:
-        node = Node("this machine", facts, offered_gpus=facts.gpus, storage=probe.wrong_with_storage(storage, folder, "here"))
+        node = Node(
+            "this machine", facts, offered_gpus=facts.gpus, storage=probe.wrong_with_storage(storage, folder, "here")
+        )
     shown = str(Storage(storage))
     found = findings(facts, [node], shown, Resources(0), Resources(0))
     if left := orphans():
-        found.append(Finding(Level.WARNING, node.name, in_words(left), f"Nothing uses them: kill {' '.join(str(one.pid) for one in left)}"))
+        found.append(
+            Finding(
+                Level.WARNING,
+                node.name,
+                in_words(left),
+                f"Nothing uses them: kill {' '.join(str(one.pid) for one in left)}",
+            )
+        )
     return Preflight(facts, [node], found, shown, time.monotonic() - began)
 
 
@@ -105,9 +114,11 @@ class _Gathering:
         self._ray = ray
         self._nodes = {str(node["NodeID"]): node for node in alive}
         self._probes = {
-            node: ray.remote(Probe)
-            .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-            .remote()
+            node: (
+                ray.remote(Probe)
+                .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+                .remote()
+            )
             for node in self._nodes
         }
         self._silent: dict[str, str] = {}
@@ -129,19 +140,21 @@ class _Gathering:
         for probe in self._probes.values():
             self._ray.kill(probe)
         return [
-            Node(self._name(node), silence=self._silent[node])
-            if node in self._silent
-            else Node(
-                self._name(node),
-                facts[node],
-                offered_gpus=float(self._nodes[node]["Resources"].get("GPU", 0)),
-                clock_offset_s=clocks[node][0],
-                clock_error_s=clocks[node][1],
-                imports=imports.get(node),
-                gpus=gpus.get(node) if facts[node].gpus else None,
-                storage=storages[node],
-                neighbour=self._name(neighbours[node]) if node in neighbours else None,
-                connection=connections.get(node),
+            (
+                Node(self._name(node), silence=self._silent[node])
+                if node in self._silent
+                else Node(
+                    self._name(node),
+                    facts[node],
+                    offered_gpus=float(self._nodes[node]["Resources"].get("GPU", 0)),
+                    clock_offset_s=clocks[node][0],
+                    clock_error_s=clocks[node][1],
+                    imports=imports.get(node),
+                    gpus=gpus.get(node) if facts[node].gpus else None,
+                    storage=storages[node],
+                    neighbour=self._name(neighbours[node]) if node in neighbours else None,
+                    connection=connections.get(node),
+                )
             )
             for node in self._probes
         ]
@@ -154,7 +167,9 @@ class _Gathering:
         for answer in ready:
             try:
                 answers[asked[answer]] = self._ray.get(answer)
-            except Exception as error:  # whatever a node raises, the others are asked on; the last line of Ray's is the node's own
+            except (
+                Exception
+            ) as error:  # whatever a node raises, the others are asked on; the last line of Ray's is the node's own
                 self._silent[asked[answer]] = named_text(error).strip().splitlines()[-1]
         self._silent.update({asked[answer]: f"nothing came within {ANSWER_S:g} s" for answer in late})
         return answers
@@ -163,7 +178,8 @@ class _Gathering:
         return {node: probe for node, probe in self._probes.items() if node not in self._silent}
 
     def _clocks(self) -> dict[str, tuple[float, float]]:
-        """How far each node's clock is ahead of this one, and how far that may be wrong: half of the shortest round trip."""
+        """How far each node's clock is ahead of this one, and how far that may be wrong: half of the shortest round
+        trip."""
         trips: dict[str, tuple[float, float]] = {}
         for _ in range(3):
             asked = time.time()
@@ -187,7 +203,9 @@ class _Gathering:
         ring = list(ports)
         after = dict(zip(ring, [*ring[1:], *ring[:1]], strict=True))
         hosts = {node: str(self._nodes[node]["NodeManagerAddress"]) for node in ring}
-        return after, self._ask(lambda node, probe: probe.wrong_with_connecting.remote(hosts[after[node]], ports[after[node]]))
+        return after, self._ask(
+            lambda node, probe: probe.wrong_with_connecting.remote(hosts[after[node]], ports[after[node]])
+        )
 
 
 @contextmanager
@@ -204,5 +222,8 @@ def checked_cluster(address: str | None, storage: str, experiment: Experiment, *
         looked.refuse()
         for finding in looked.findings:
             say(str(finding))
-        say(f"preflight: {len(looked.nodes)} node{'s are' if len(looked.nodes) > 1 else ' is'} fit, looked at in {looked.seconds:.1f} s")
+        say(
+            f"preflight: {len(looked.nodes)} node{'s are' if len(looked.nodes) > 1 else ' is'} fit, looked at in"
+            f" {looked.seconds:.1f} s"
+        )
         yield

@@ -1,4 +1,5 @@
-"""The probe: what one machine says of itself before a run. Imports no ray; runs as an actor on each node, and in the driver."""
+"""The probe: what one machine says of itself before a run. Imports no ray; runs as an actor on each node, and in the
+driver."""
 
 from __future__ import annotations
 
@@ -45,7 +46,11 @@ class Probe:
         """What this machine has."""
         shared = Path("/dev/shm")
         return Facts(
-            {"python": platform.python_version(), **{name: installed_version(name) or "none" for name in ("torch", "ray")}, "project": _project()},
+            {
+                "python": platform.python_version(),
+                **{name: installed_version(name) or "none" for name in ("torch", "ray")},
+                "project": _project(),
+            },
             len(list(Path("/proc/driver/nvidia/gpus").glob("*"))),
             shutil.disk_usage(tempfile.gettempdir()).free,
             shutil.disk_usage(shared).free if shared.exists() else None,

@@ -27,8 +27,8 @@ class Layers:
 
 
 def read_layers(path: Path, chosen: Sequence[Any] = ()) -> Layers:
-    """Reads a file and its bases, or the last of those `chosen` instead, which may be null for none, and those that its sweep chooses
-    among; raises ConfigError for one that cannot be read or is its own base."""
+    """Reads a file and its bases, or the last of those `chosen` instead, which may be null for none, and those that its
+    sweep chooses among; raises ConfigError for one that cannot be read or is its own base."""
     reader = _Reader()
     document = reader.read(path, chosen)
     layers = Layers(document, reader.folders, {key_of(base): document.data for base in chosen[-1:]})
@@ -36,7 +36,9 @@ def read_layers(path: Path, chosen: Sequence[Any] = ()) -> Layers:
         try:
             layers.alternatives[key_of(base)] = _as_a_trial_of(document.data, reader.read(path, [base]).data)
         except ConfigError as error:
-            raise ConfigError([document.locate(Problem(SWEPT, problem.message)) for problem in error.problems]) from None
+            raise ConfigError(
+                [document.locate(Problem(SWEPT, problem.message)) for problem in error.problems]
+            ) from None
     return layers
 
 
@@ -45,7 +47,10 @@ def _as_a_trial_of(sweep: Mapping[str, Any], data: dict[str, Any]) -> dict[str, 
     otherwise."""
     for key in ("workers", "environment"):
         if data.get(key) != sweep.get(key):
-            message = f"the trials of a sweep share their {key}, and it is {shortened(repr(data.get(key)))} over one, {shortened(repr(sweep.get(key)))} over others"
+            message = (
+                f"the trials of a sweep share their {key}, and it is {shortened(repr(data.get(key)))} over one,"
+                f" {shortened(repr(sweep.get(key)))} over others"
+            )
             raise ConfigError([Problem("", f"{message}; say it in this file")])
     return {**data, **{key: sweep[key] for key in ("name", "tags", "notes") if key in sweep}}
 
@@ -58,7 +63,8 @@ class _Reader:
         self._count = 0
 
     def read(self, path: Path, chosen: Sequence[Any] = (), above: Sequence[Path] = ()) -> Document:
-        """The file laid over its bases, or over the last of those `chosen` instead; `above` are the files that are laid over it."""
+        """The file laid over its bases, or over the last of those `chosen` instead; `above` are the files that are laid
+        over it."""
         self._count += 1
         if self._count > MOST_FILES:
             raise ConfigError([Problem("base", f"there are more than {MOST_FILES} files below {above[0]}")])
@@ -78,7 +84,9 @@ class _Reader:
         seen = [one.resolve() for one in above]
         if file.resolve() in seen:
             way = [*above[seen.index(file.resolve()) :], file]
-            raise ConfigError([document.locate(Problem(place, f"is a circle: {' is laid over '.join(one.name for one in way)}"))])
+            raise ConfigError(
+                [document.locate(Problem(place, f"is a circle: {' is laid over '.join(one.name for one in way)}"))]
+            )
         try:
             return self.read(file, above=above)
         except ConfigError as error:
@@ -95,7 +103,9 @@ def _told_of(problem: Problem, file: Path, place: str, document: Document) -> Pr
 def _names(base: Any, place: str, document: Document) -> list[str]:
     names = base if isinstance(base, list) else [] if base is None else [base]
     if not all(isinstance(name, str) and name for name in names):
-        raise ConfigError([document.locate(Problem(place, f"must be a file or a list of files, got {shortened(repr(base))}"))])
+        raise ConfigError(
+            [document.locate(Problem(place, f"must be a file or a list of files, got {shortened(repr(base))}"))]
+        )
     return names
 
 
@@ -117,8 +127,8 @@ def _over(below: Document, above: Document) -> Document:
 
 
 def _merged(below: dict[str, Any], above: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Lays one over the other, and gives the path of all that it replaces. Mappings are merged; anything else replaces, and so
-    does a mapping that names another `type`."""
+    """Lays one over the other, and gives the path of all that it replaces. Mappings are merged; anything else replaces,
+    and so does a mapping that names another `type`."""
     for key, value in above.items():
         inner = join(path, key)
         old = below.get(key)

@@ -20,7 +20,15 @@ def unchangeable(path: str, experiment: Experiment) -> str | None:
     number = number_of_optimizer(path)
     if number:
         there = experiment.optimizations
-        return None if number[0] in there else f"there is no optimizer '{number[0]}'" if number[0] else f"there are several optimizers: {', '.join(there)}"
+        return (
+            None
+            if number[0] in there
+            else (
+                f"there is no optimizer '{number[0]}'"
+                if number[0]
+                else f"there are several optimizers: {', '.join(there)}"
+            )
+        )
     name, _, field = rest.partition(".")
     if group != "hooks" or not field:
         return "cannot change in flight; fields of hooks and numbers of the optimizer can"

@@ -35,7 +35,8 @@ DEFAULT_HOOKS = (
 """The hooks of an experiment that does not say otherwise, in this order."""
 
 OF_THE_PLAN = ("type", "priority", "level", "budget")
-"""Entries of a hook that say what it is, and when it is called among others, where it has no parameters of these names."""
+"""Entries of a hook that say what it is, and when it is called among others, where it has no parameters of these
+names."""
 
 IMIX_LEVELS = {
     "HIGHEST": (0, 0),
@@ -65,7 +66,8 @@ def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, 
 
 
 class MadeHook(NamedTuple):
-    """A hook and what a config says of it in full: type, parameters, its priority where that is not the class's, its budget where it has one."""
+    """A hook and what a config says of it in full: type, parameters, its priority where that is not the class's, its
+    budget where it has one."""
 
     hook: Hook
     entry: dict[str, Any]
@@ -76,8 +78,9 @@ def make_hooks(
 ) -> dict[str, MadeHook | None]:
     """Every hook by name, None where it is switched off: the defaults, then what the task requires, then the others.
 
-    `entries` is what the experiment says: a mapping, null or false for off, true for as it is; `required` may hold classes and
-    objects too; `defaults` are others than those of every experiment. Raises ConfigError with every problem of every hook.
+    `entries` is what the experiment says: a mapping, null or false for off, true for as it is; `required` may hold
+    classes and objects too; `defaults` are others than those of every experiment. Raises ConfigError with every problem
+    of every hook.
     """
     required = as_written(required, "hooks")
     if len(entries) > MOST_HOOKS:
@@ -122,7 +125,8 @@ def _as_mapping(name: str, value: Any) -> dict[str, Any] | None:
 
 
 def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -> MadeHook:
-    """The hook called `name` with the settings of an entry; `others` are names that may have been meant. Raises ConfigError."""
+    """The hook called `name` with the settings of an entry; `others` are names that may have been meant. Raises
+    ConfigError."""
     entry = dict(entry)
     path = f"hooks.{name}"
     kind = entry.pop("type", name)
@@ -142,7 +146,9 @@ def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -
         if not steered_paces(hook):
             raise ConfigError([_without_a_pace(kind, path)])
         hook.budget = budget
-        settings = {name: value for name, value in settings.items() if name not in replaced_fields(cls)} | {"budget": str(budget)}
+        settings = {name: value for name, value in settings.items() if name not in replaced_fields(cls)} | {
+            "budget": str(budget)
+        }
     return MadeHook(hook, {"type": kind, **settings})
 
 
@@ -162,10 +168,20 @@ def _take_budget(entry: dict[str, Any], cls: type[Hook], path: str) -> Budget | 
         return None
     value, place = entry.pop("budget"), join(path, "budget")
     if cls.pace_trains:
-        raise ConfigError([Problem(place, f"cannot be: {cls.__name__} changes training at its pace, which must not depend on how long something took")])
+        raise ConfigError(
+            [
+                Problem(
+                    place,
+                    f"cannot be: {cls.__name__} changes training at its pace, which must not depend on how long"
+                    " something took",
+                )
+            ]
+        )
     said = [name for name in entry if name in replaced_fields(cls)]
     if said:
-        raise ConfigError([Problem(place, f"chooses the pace, and so does {', '.join(said)} beside it: say one of them")])
+        raise ConfigError(
+            [Problem(place, f"chooses the pace, and so does {', '.join(said)} beside it: say one of them")]
+        )
     try:
         return Budget.parse(value)
     except ValueError as error:
@@ -174,8 +190,9 @@ def _take_budget(entry: dict[str, Any], cls: type[Hook], path: str) -> Budget | 
 
 def _without_a_pace(kind: str, path: str) -> Problem:
     message = (
-        f"chooses the pace of a hook that looks on now and then, and {kind} as it is here has no event with a pace in steps or iterations "
-        "(@paced_by): it acts each time it should, and what it does to training, or keeps of it, must not depend on how long something took"
+        f"chooses the pace of a hook that looks on now and then, and {kind} as it is here has no event with a pace in"
+        " steps or iterations (@paced_by): it acts each time it should, and what it does to training, or keeps of it,"
+        " must not depend on how long something took"
     )
     return Problem(join(path, "budget"), message)
 

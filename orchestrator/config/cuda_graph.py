@@ -23,12 +23,23 @@ def cuda_graph_problems(experiment: Experiment, hooks: Mapping[str, Hook]) -> It
         yield Problem("cuda_graph", "needs a GPU", suggestion="write workers.gpu: true")
     reasons = {
         "workers.count": workers.most > 1 and "the ranks' exchange of gradients is not captured",
-        "precision": experiment.precision == "fp16" and "the host decides for each step whether it overflowed; bf16 needs no scale",
+        "precision": (
+            experiment.precision == "fp16"
+            and "the host decides for each step whether it overflowed; bf16 needs no scale"
+        ),
         "accumulate": experiment.accumulate != 1 and "each batch is a step",
         "optimizers": bool(experiment.optimizers) and "one optimizer's step is captured",
-        "activation_checkpointing": experiment.activation_checkpointing is not None and "the state of the random numbers is read by the host",
-        "optimizer.type": not experiment.optimizers and optimizer.type not in CAPTURED and f"of torch's optimizers {', '.join(CAPTURED)} step wholly on the GPU",
-        "optimizer.foreach": optimizer.arguments.get("foreach") is not None and "the fused form of the optimizer is captured",
+        "activation_checkpointing": (
+            experiment.activation_checkpointing is not None and "the state of the random numbers is read by the host"
+        ),
+        "optimizer.type": (
+            not experiment.optimizers
+            and optimizer.type not in CAPTURED
+            and f"of torch's optimizers {', '.join(CAPTURED)} step wholly on the GPU"
+        ),
+        "optimizer.foreach": (
+            optimizer.arguments.get("foreach") is not None and "the fused form of the optimizer is captured"
+        ),
         "optimizer.fused": optimizer.arguments.get("fused") is False and "the fused form of the optimizer is captured",
     }
     for name, hook in hooks.items():

@@ -45,7 +45,8 @@ class Domain(Model):
     grid: _List
     """Each of a list."""
     ride: _List
-    """Each of a list, with one training for all of them, of what observing hooks take: the rest is drawn once for all."""
+    """Each of a list, with one training for all of them, of what observing hooks take: the rest is drawn once for
+    all."""
     uniform: _Range
     """A number."""
     loguniform: _Range
@@ -121,7 +122,8 @@ class Domain(Model):
         return self.values[:2]
 
     def candidates(self) -> list[Any]:
-        """The values to try a domain by: each of a list, both ends of a range; a float's largest where it has no end."""
+        """The values to try a domain by: each of a list, both ends of a range; a float's largest where it has no
+        end."""
         if self.is_list:
             return self.values
         largest = sys.float_info.max

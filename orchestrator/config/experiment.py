@@ -74,7 +74,8 @@ class NamedOptimizer(Component):
     """One of several optimizers: its class and arguments, what it trains, and its scheduler."""
 
     params: Patterns | None = None
-    """Which parameters it trains, by patterns of their names with * and ?; where it is not said, the task's `parameters` does."""
+    """Which parameters it trains, by patterns of their names with * and ?; where it is not said, the task's
+    `parameters` does."""
     scheduler: Scheduler | None = None
     """Its scheduler, or a list of them."""
 
@@ -120,7 +121,8 @@ class Loader(Model):
     drop_last: bool = False
     """Leaves out the last training batch of an epoch when it is smaller than the others."""
     when_dry: Literal["wrap", "stop"] = "wrap"
-    """What comes where a rank's part of a stream is used up before the run is over: its beginning again, or the end of training on all ranks."""
+    """What comes where a rank's part of a stream is used up before the run is over: its beginning again, or the end of
+    training on all ranks."""
 
 
 class Scaler(Model):
@@ -140,11 +142,11 @@ class Hang(Model):
     """When a rank is said to stand still, and what follows."""
 
     after: Annotated[float, Ge(1), Lt(2**31)] = 300.0
-    """Seconds without an iteration after which it is; five times as many for the first of a phase, which may compile, and for
-    what is no iteration, such as a checkpoint or a hook between phases."""
+    """Seconds without an iteration after which it is; five times as many for the first of a phase, which may compile,
+    and for what is no iteration, such as a checkpoint or a hook between phases."""
     action: Literal["warn", "fail"] = "warn"
-    """`warn` tells which rank stands where, and which wait for it; `fail` ends its process, which counts as a lost one: see
-    `max_failures`."""
+    """`warn` tells which rank stands where, and which wait for it; `fail` ends its process, which counts as a lost one:
+    see `max_failures`."""
 
 
 class Change(Model):
@@ -158,7 +160,8 @@ class Change(Model):
 
 
 def number_of_optimizer(path: str) -> tuple[str, str] | None:
-    """The name of an optimizer, and the path below it of what may be one of its numbers, its groups' too; None of any other path."""
+    """The name of an optimizer, and the path below it of what may be one of its numbers, its groups' too; None of any
+    other path."""
     first, *keys = path.split(".")
     name = keys.pop(0) if first == "optimizers" and keys else ""
     of_a_group = len(keys) == 3 and keys[0] == "groups" and keys[1].isdecimal() and keys[2] != "match"
@@ -167,8 +170,8 @@ def number_of_optimizer(path: str) -> tuple[str, str] | None:
 
 
 def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The data without what is null at the top, which is as good as not said; but for the scheduler, of which it is to have none,
-    the task's neither."""
+    """The data without what is null at the top, which is as good as not said; but for the scheduler, of which it is to
+    have none, the task's neither."""
     return {key: value for key, value in data.items() if value is not None or key == "scheduler"}
 
 
@@ -195,7 +198,9 @@ def _as_written(given: Mapping[str, Any]) -> dict[str, Any]:
     written: dict[str, Any] = collect_problems(problems, as_written, rest) or {}
     task = collect_problems(problems, task_as_written, given["task"]) if given.get("task") is not None else {}
     if task and "task_args" in task and "task_args" in given:
-        problems.append(Problem("task_args", "are the fields of the task that is given, and said beside it too; say them once"))
+        problems.append(
+            Problem("task_args", "are the fields of the task that is given, and said beside it too; say them once")
+        )
     if problems:
         raise ConfigError(problems)
     return {**(task or {}), **written}
@@ -217,8 +222,8 @@ def _snake_case(name: str) -> str:
 class Experiment(Model):
     """One experiment: task, training, hooks, workers.
 
-    In Python `task` may be a class or an object of it, hooks are classes, objects or mappings, the optimizer's `type` is a class
-    or its name; where the name is not said, it is that of the task's class.
+    In Python `task` may be a class or an object of it, hooks are classes, objects or mappings, the optimizer's `type`
+    is a class or its name; where the name is not said, it is that of the task's class.
     """
 
     name: RunName
@@ -236,38 +241,47 @@ class Experiment(Model):
     batch_size: BatchSize = 32
     """Samples in a batch of each worker."""
     optimizer: Component = Component.model_validate({"type": "SGD", "lr": 0.1})
-    """The optimizer: a class of torch.optim or `module:Class`, and its arguments; without `type`, SGD's. `groups` says what
-    is otherwise for some of the parameters."""
+    """The optimizer: a class of torch.optim or `module:Class`, and its arguments; without `type`, SGD's. `groups` says
+    what is otherwise for some of the parameters."""
     scheduler: Scheduler | None = None
-    """The learning-rate scheduler: a class of torch.optim.lr_scheduler or `module:Class`, and its arguments; or a list of them,
-    each with `begin`, `end` and `every`."""
+    """The learning-rate scheduler: a class of torch.optim.lr_scheduler or `module:Class`, and its arguments; or a list
+    of them, each with `begin`, `end` and `every`."""
     optimizers: dict[Annotated[str, Field(pattern=r"^[A-Za-z]\w*$")], NamedOptimizer] = Field(default_factory=dict)
-    """Several optimizers by name instead, for a task that takes turns: each with its class and arguments, `params` and `scheduler`."""
+    """Several optimizers by name instead, for a task that takes turns: each with its class and arguments, `params` and
+    `scheduler`."""
     init: Init | None = None
-    """What the model's weights are as training begins: those of another run, or of a file. What a task's `model()` gives, where
-    nothing is said."""
+    """What the model's weights are as training begins: those of another run, or of a file. What a task's `model()`
+    gives, where nothing is said."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """What the forward pass computes in; fp16 scales the loss."""
     scaler: Scaler = Scaler()
     """How fp16 scales the loss: torch's GradScaler."""
     channels_last: bool = False
-    """Keeps the weights of convolutions, and with them all images, in the order that GPUs with tensor cores compute in."""
+    """Keeps the weights of convolutions, and with them all images, in the order that GPUs with tensor cores compute
+    in."""
     sync_batchnorm: bool = False
-    """Normalizes by the batches of all ranks together: BatchNorm layers become torch's SyncBatchNorm, which needs GPUs."""
+    """Normalizes by the batches of all ranks together: BatchNorm layers become torch's SyncBatchNorm, which needs
+    GPUs."""
     activation_checkpointing: Patterns | None = None
-    """Parts of the model, by patterns of their names with * and ?, whose activations are computed again in the backward pass instead of kept."""
+    """Parts of the model, by patterns of their names with * and ?, whose activations are computed again in the backward
+    pass instead of kept."""
     compile: bool = False
-    """Compiles the model (torch.compile), or the parts of it that the task calls, under fsdp each unit, in place: names of parameters and checkpoints stay as they are."""
+    """Compiles the model (torch.compile), or the parts of it that the task calls, under fsdp each unit, in place: names
+    of parameters and checkpoints stay as they are."""
     cuda_graph: bool = False
-    """Captures forward and backward pass and the optimizer's step as a CUDA graph, which the GPU repeats without the host."""
+    """Captures forward and backward pass and the optimizer's step as a CUDA graph, which the GPU repeats without the
+    host."""
     deterministic: bool = False
-    """Uses algorithms alone that give the same numbers each time (torch.use_deterministic_algorithms); slower, and what has none is an error."""
+    """Uses algorithms alone that give the same numbers each time (torch.use_deterministic_algorithms); slower, and what
+    has none is an error."""
     cudnn_benchmark: bool = False
     """Lets cuDNN time its algorithms for each shape of input, and use the fastest."""
     float32_matmul_precision: Literal["highest", "high", "medium"] | None = None
-    """How exact matrix products of float32 are: torch's set_float32_matmul_precision, which is `highest` where neither this nor the task says another."""
+    """How exact matrix products of float32 are: torch's set_float32_matmul_precision, which is `highest` where neither
+    this nor the task says another."""
     accumulate: Annotated[int, Ge(1)] | Literal["auto"] = 1
-    """Micro-batches in one optimizer step; `auto` is one, which is gone through in pieces where memory runs out, to the same gradients."""
+    """Micro-batches in one optimizer step; `auto` is one, which is gone through in pieces where memory runs out, to the
+    same gradients."""
     validate_every: Rhythm = Rhythm(1)
     """How often the val phase runs: `1` or `2 epochs`, `100 steps`, 0 for never."""
     seed: Seed = 0
@@ -281,11 +295,11 @@ class Experiment(Model):
     workers: Workers = Workers()
     """The processes of one run."""
     upload_interval_s: Annotated[float, Ge(1)] = 30
-    """Seconds between two uploads of a rank's rows to an object store (`s3://...`) while it trains; in a folder rows can be
-    read within a second, whatever this says."""
+    """Seconds between two uploads of a rank's rows to an object store (`s3://...`) while it trains; in a folder rows
+    can be read within a second, whatever this says."""
     environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = Field(default_factory=list)
-    """Names of environment variables that workers on a cluster get from where the run is started, such as API keys; their
-    values are written down nowhere."""
+    """Names of environment variables that workers on a cluster get from where the run is started, such as API keys;
+    their values are written down nowhere."""
     tags: list[str] = Field(default_factory=list)
     """Words by which `ls` finds its runs; `hookyard note` changes a run's."""
     notes: str = ""
@@ -333,8 +347,8 @@ class Experiment(Model):
 
     @classmethod
     def from_python(cls, given: Mapping[str, Any]) -> Self:
-        """The experiment that has these values, as far as it is right by itself; its classes are found among those that are
-        imported, in the folders of these, and from where it is called. Raises ConfigError."""
+        """The experiment that has these values, as far as it is right by itself; its classes are found among those that
+        are imported, in the folders of these, and from where it is called. Raises ConfigError."""
         written = _as_written(given)
         task = written.get("task", "experiment")
         written = {"name": _snake_case(task.rpartition(":")[2]), **written}
@@ -359,7 +373,8 @@ class Experiment(Model):
 
     @property
     def import_paths(self) -> tuple[str, ...]:
-        """Folders appended to the import path, here and on every worker: where the YAML lies, and where it was called."""
+        """Folders appended to the import path, here and on every worker: where the YAML lies, and where it was
+        called."""
         return self.source.import_paths
 
 
@@ -372,6 +387,6 @@ def chosen_name(experiment: Experiment, given: str | None) -> str:
     except ValidationError as error:
         shown = given if len(str(given)) <= 40 else f"{str(given)[:40]}..."
         raise UsageError(
-            f"name {shown!r} cannot be a run's: it names a folder in the storage, and is made of letters, digits, '_', '-' and "
-            f"'.', begins with none of the last two, and has {LONGEST_NAME_BYTES} bytes at most"
+            f"name {shown!r} cannot be a run's: it names a folder in the storage, and is made of letters, digits, '_',"
+            f" '-' and '.', begins with none of the last two, and has {LONGEST_NAME_BYTES} bytes at most"
         ) from error

@@ -23,7 +23,8 @@ _IMPORT_PATH = re.compile(r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$")
 
 
 def define_in_main(classes: bytes | None) -> None:
-    """Puts the classes of a driver's script or notebook where this process looks for those that are named so. Worker process."""
+    """Puts the classes of a driver's script or notebook where this process looks for those that are named so. Worker
+    process."""
     if classes:
         vars(import_named(MAIN)).update(pickle.loads(classes))
 
@@ -38,14 +39,20 @@ def find_class(
 ) -> type[T]:
     """The class called `name`: in `table`, an installed entry point of `group`, or `module:Class`.
 
-    What is found must be a subclass of `base`; where nothing is, `others` are suggested beside the names of the table. Raises
-    ConfigError at `path` when there is none, when its module cannot be imported, or when it is something else. Imports the
-    module; evaluates nothing.
+    What is found must be a subclass of `base`; where nothing is, `others` are suggested beside the names of the table.
+    Raises ConfigError at `path` when there is none, when its module cannot be imported, or when it is something else.
+    Imports the module; evaluates nothing.
     """
     with users_code(path, f"'{name}' cannot be looked at"):
-        found = table.get(name) or (group and _at_entry_point(name, path, group)) or _imported(name, base, table, path, others)
+        found = (
+            table.get(name)
+            or (group and _at_entry_point(name, path, group))
+            or _imported(name, base, table, path, others)
+        )
         if not (isinstance(found, type) and issubclass(found, base)):
-            raise _wrong(path, f"'{name}' is no subclass of {base.__module__}.{base.__qualname__}, but {_described(found)}")
+            raise _wrong(
+                path, f"'{name}' is no subclass of {base.__module__}.{base.__qualname__}, but {_described(found)}"
+            )
         return found
 
 
@@ -98,7 +105,9 @@ def _as_import_path(name: str) -> str | None:
 
 
 def _described(found: Any) -> str:
-    return f"the class {found.__module__}.{found.__qualname__}" if isinstance(found, type) else f"a {type(found).__name__}"
+    return (
+        f"the class {found.__module__}.{found.__qualname__}" if isinstance(found, type) else f"a {type(found).__name__}"
+    )
 
 
 def _wrong(path: str, message: str, suggestion: str | None = None) -> ConfigError:

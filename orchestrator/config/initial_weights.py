@@ -1,4 +1,5 @@
-"""Initial weights: what of another run, or of a file, a model begins with. Checked in the driver, and in each worker against the model."""
+"""Initial weights: what of another run, or of a file, a model begins with. Checked in the driver, and in each worker
+against the model."""
 
 from __future__ import annotations
 
@@ -15,26 +16,34 @@ from orchestrator.storage.location import secrets_in
 
 Patterns = Annotated[list[str], Field(min_length=1)]
 
-_FROM = "A run, `RUN@best`, `RUN@last` or `RUN@CHECKPOINT`; a file of torch.save or safetensors; a folder of torch.distributed.checkpoint."
+_FROM = (
+    "A run, `RUN@best`, `RUN@last` or `RUN@CHECKPOINT`; a file of torch.save or safetensors; a folder of"
+    " torch.distributed.checkpoint."
+)
 _EXCEPT = "Patterns of the model's names that stay as they are made, and are no part of what is looked at."
 _Named: Any = create_model(
     # `from` and `except` are words of Python's own, which no class body can name a field.
     "_Named",
     __base__=Model,
-    **{"from": (Annotated[str, Field(min_length=1)], Field(description=_FROM)), "except": (Patterns | None, Field(None, description=_EXCEPT))},  # type: ignore[call-overload]
+    **{
+        "from": (Annotated[str, Field(min_length=1)], Field(description=_FROM)),
+        "except": (Patterns | None, Field(None, description=_EXCEPT)),
+    },  # type: ignore[call-overload]
 )
 
 
 class Init(_Named):  # type: ignore[misc]  # made by a call
-    """Where a model's first weights come from, and which of them are taken. Patterns are of whole names, with * and ?."""
+    """Where a model's first weights come from, and which of them are taken. Patterns are of whole names, with * and
+    ?."""
 
     weights: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
-    """Of a run `model`, the weights in training, or `ema`, their averages; those that were judged where nothing is said. Of a file
-    its entry of this name."""
+    """Of a run `model`, the weights in training, or `ema`, their averages; those that were judged where nothing is
+    said. Of a file its entry of this name."""
     strict: bool = False
     """Whether a tensor that is missing, left over or of another shape is an error, and not just told."""
     rename: dict[str, str] = Field(default_factory=dict)
-    """Patterns of names as they come, and what these are called here: `{"module.*": "*"}`. Each * stands for the same in both."""
+    """Patterns of names as they come, and what these are called here: `{"module.*": "*"}`. Each * stands for the same
+    in both."""
     only: Patterns | None = None
     """Patterns of the model's names: no other is looked at."""
 
@@ -51,10 +60,15 @@ class Init(_Named):  # type: ignore[misc]  # made by a call
     @model_validator(mode="after")
     def _can_be_done(self) -> Self:
         if secrets_in(self.source):
-            raise ValueError("from holds a user or a key, which would be written down with the run; leave them to the environment")
+            raise ValueError(
+                "from holds a user or a key, which would be written down with the run; leave them to the environment"
+            )
         for old, new in self.rename.items():
             if old.count("*") != new.count("*"):
-                raise ValueError(f"rename has {old.count('*')} * in '{old}' and {new.count('*')} in '{new}'; each stands for the same in both")
+                raise ValueError(
+                    f"rename has {old.count('*')} * in '{old}' and {new.count('*')} in '{new}'; each stands for the"
+                    " same in both"
+                )
         return self
 
     def renamed(self, names: Iterable[str]) -> dict[str, str]:

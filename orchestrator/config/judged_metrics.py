@@ -1,4 +1,5 @@
-"""The metrics by which an experiment judges, and which of them can be in no report, as far as that is known before training."""
+"""The metrics by which an experiment judges, and which of them can be in no report, as far as that is known before
+training."""
 
 from __future__ import annotations
 
@@ -39,8 +40,12 @@ class _Asked(NamedTuple):
 
 
 def may_add_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
-    """Whether a hook of the user's own may give metrics, or a task that trains by itself, of which nothing is known before they do."""
-    return trains_itself(type(task)) or any(type(hook) not in HOOKS.values() and (hook.handles("on_phase_end") or hook.handles("on_report")) for hook in hooks)
+    """Whether a hook of the user's own may give metrics, or a task that trains by itself, of which nothing is known
+    before they do."""
+    return trains_itself(type(task)) or any(
+        type(hook) not in HOOKS.values() and (hook.handles("on_phase_end") or hook.handles("on_report"))
+        for hook in hooks
+    )
 
 
 def metric_problems(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hook]) -> list[Problem]:
@@ -50,7 +55,11 @@ def metric_problems(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hoo
     problems = []
     for asked in _asked(data):
         if asked.kind in ("early_stopping", "param_scheduler") and asked.phase == "test":
-            problems.append(asked.problem("comes when training is over, and tells nothing by then; judge by a metric of train or val"))
+            problems.append(
+                asked.problem(
+                    "comes when training is over, and tells nothing by then; judge by a metric of train or val"
+                )
+            )
         elif not asked.phase and (asked.kind in ("early_stopping", "param_scheduler") or not own):
             problems.extend(_of_no_phase(asked, known or {}, hooks))
         elif asked.phase == "val" and never_validates and not (own and asked.kind == "sweep"):
@@ -64,7 +73,10 @@ def metric_problems(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hoo
 def phase_problems(data: Mapping[str, Any], phases: Collection[str]) -> list[Problem]:
     """A problem for each metric of a phase for which the task brings no data; `phases` are those it brings."""
     return [
-        asked.problem(f"is never measured, as data() of the task gives {', '.join(phases)} and no {asked.phase}", _beside(asked, phases))
+        asked.problem(
+            f"is never measured, as data() of the task gives {', '.join(phases)} and no {asked.phase}",
+            _beside(asked, phases),
+        )
         for asked in _asked(data)
         if asked.phase and not _is_of(asked, phases)
     ]
@@ -81,7 +93,8 @@ def _beside(asked: _Asked, phases: Collection[str]) -> list[str]:
 
 
 def data_problems(data: Mapping[str, Any], task: Task) -> list[Problem]:
-    """As `phase_problems`, with the data that the task gives here; none where it has to be where it trains to give any."""
+    """As `phase_problems`, with the data that the task gives here; none where it has to be where it trains to give
+    any."""
     if not any(asked.phase in ("val", "test") for asked in _asked(data)):
         return []
     with suppress(ConfigError), users_code("task"):  # the run itself will say it
@@ -92,14 +105,21 @@ def data_problems(data: Mapping[str, Any], task: Task) -> list[Problem]:
 def _asked(data: Mapping[str, Any]) -> Iterator[_Asked]:
     for judge in judges(data):
         kind = judge.entry.get("type", judge.path.removeprefix("hooks."))
-        if kind in ("checkpoint", "early_stopping", "param_scheduler") or (kind == "sweep" and not _decides(judge.entry.get("space"))):
+        if kind in ("checkpoint", "early_stopping", "param_scheduler") or (
+            kind == "sweep" and not _decides(judge.entry.get("space"))
+        ):
             yield from (_Asked(f"{judge.path}.{judge.key}", kind, metric) for metric in judge.metrics)
 
 
 def _decides(space: Any) -> bool:
     """Whether what is swept decides what trials measure: their task, their hooks, whether they validate."""
     paths = space if isinstance(space, Mapping) else ()
-    return any(path.startswith(("task", "validate_every")) or (path.startswith("hooks.") and path.count(".") == 1) or path.endswith(".type") for path in paths)
+    return any(
+        path.startswith(("task", "validate_every"))
+        or (path.startswith("hooks.") and path.count(".") == 1)
+        or path.endswith(".type")
+        for path in paths
+    )
 
 
 def _of_no_phase(asked: _Asked, known: Mapping[str, Collection[str]], hooks: Mapping[str, Hook]) -> list[Problem]:
@@ -121,7 +141,11 @@ def _names_of(task: Task, hooks: Mapping[str, Hook]) -> dict[str, list[str]] | N
         meters = list(task.meters())
     if meters is None:
         return None
-    probed = ["knn_accuracy", "linear_accuracy"] if any(type(hook) is HOOKS["feature_probe"] for hook in hooks.values()) else []
+    probed = (
+        ["knn_accuracy", "linear_accuracy"]
+        if any(type(hook) is HOOKS["feature_probe"] for hook in hooks.values())
+        else []
+    )
     return {"train": ["loss"], "val": ["loss", *meters, *probed], "test": ["loss", *meters]}
 
 
@@ -132,7 +156,9 @@ def _gives_one_loss(task: Task) -> bool:
 
 def _is_known(asked: _Asked, names: Collection[str]) -> bool:
     # A meter of several values gives `val/confusion/0`, and a label of other weights stands before: `val/ema/loss`.
-    return any(part in names for part in asked.metric.split("/")[1:]) or (asked.kind == "sweep" and asked.metric.endswith(_REPORTED))
+    return any(part in names for part in asked.metric.split("/")[1:]) or (
+        asked.kind == "sweep" and asked.metric.endswith(_REPORTED)
+    )
 
 
 def _count(rhythm: Any) -> int | None:

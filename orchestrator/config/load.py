@@ -47,7 +47,9 @@ def _written(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Do
         values = read_overrides(layers.document, overrides)
     document = layers.document
     folders = [*layers.folders, Path.cwd()]
-    source = ExperimentSource.from_data(document.data, folders, values=values, file=str(path.absolute()), over=plain_copy(layers.alternatives))
+    source = ExperimentSource.from_data(
+        document.data, folders, values=values, file=str(path.absolute()), over=plain_copy(layers.alternatives)
+    )
     return source, document
 
 
@@ -60,7 +62,9 @@ def _over_chosen(path: Path, chosen: Sequence[Any], overridden: Document) -> Lay
     try:
         return read_layers(path, chosen)
     except ConfigError as error:
-        raise ConfigError([overridden.locate(Problem("base", one.message)) if one.path == SWEPT else one for one in error.problems]) from None
+        raise ConfigError(
+            [overridden.locate(Problem("base", one.message)) if one.path == SWEPT else one for one in error.problems]
+        ) from None
 
 
 def read_again(source: ExperimentSource) -> Experiment:
@@ -93,13 +97,16 @@ def checked_experiment(experiment: object) -> Experiment:
     ConfigError, and UsageError for what is no experiment."""
     if not isinstance(experiment, Experiment):
         given = type(experiment).__name__
-        raise UsageError(f"must be an Experiment, got {given}; load_experiment(FILE) reads one, Experiment(task=..., epochs=...) makes one")
+        raise UsageError(
+            f"must be an Experiment, got {given}; load_experiment(FILE) reads one, Experiment(task=..., epochs=...)"
+            " makes one"
+        )
     return experiment if experiment._is_resolved else experiment_of(experiment.source)
 
 
 def resumed_experiment(source: ExperimentSource, filled_in: str) -> Experiment:
-    """The experiment of a run that goes on: what was written, and over it what somebody has mended since in `filled_in`,
-    the text of the run's experiment.yaml. Raises ConfigError."""
+    """The experiment of a run that goes on: what was written, and over it what somebody has mended since in
+    `filled_in`, the text of the run's experiment.yaml. Raises ConfigError."""
     data = parse_yaml(filled_in, "experiment.yaml", FILLED_IN).data
     try:
         before = to_dict(resolve(source).experiment)
@@ -109,10 +116,16 @@ def resumed_experiment(source: ExperimentSource, filled_in: str) -> Experiment:
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted path and value of what differs; a mapping as a whole where a key is gone from it, or no path leads into it."""
+    """Dotted path and value of what differs; a mapping as a whole where a key is gone from it, or no path leads into
+    it."""
     for key, value in after.items():
         old, inner = before.get(key), join(path, key)
-        if isinstance(old, dict) and isinstance(value, dict) and old.keys() <= value.keys() and not any("." in one for one in value):
+        if (
+            isinstance(old, dict)
+            and isinstance(value, dict)
+            and old.keys() <= value.keys()
+            and not any("." in one for one in value)
+        ):
             yield from _differences(old, value, inner)
         elif value != old:
             yield inner, value

@@ -1,5 +1,5 @@
-"""Which way metrics are better, where parts of an experiment say it of the same ones: what one leaves unsaid, and what two
-contradict."""
+"""Which way metrics are better, where parts of an experiment say it of the same ones: what one leaves unsaid, and what
+two contradict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ def inferred_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[
         kind = judge.entry.get("type", judge.path.removeprefix("hooks."))
         silent = judge.entry.get("mode") is None and judge.entry.get("rule") is None
         modes = [direction(metric, declared) for metric in judge.metrics]
-        if silent and kind in ("sweep", "checkpoint", "early_stopping") and declared.keys() & {*judge.metrics} and all(modes):
+        if (
+            silent
+            and kind in ("sweep", "checkpoint", "early_stopping")
+            and declared.keys() & {*judge.metrics}
+            and all(modes)
+        ):
             inferred[f"{judge.path}.mode"] = modes if len(modes) > 1 else modes[0]
     return inferred
 

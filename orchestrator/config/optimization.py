@@ -1,4 +1,5 @@
-"""What trains: an optimizer and its scheduler, or several by name. From what was written to what is checked, before there is a model."""
+"""What trains: an optimizer and its scheduler, or several by name. From what was written to what is checked, before
+there is a model."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from orchestrator.task import Task, takes_turns
 
 
 def optimization_in_full(data: dict[str, Any], task: type[Task] | None, problems: list[Problem]) -> dict[str, Any]:
-    """The data with optimizers and schedulers in full: the task's own where the file leaves them to it. What is wrong is left
-    out, and so is what an unknown task would have to say."""
+    """The data with optimizers and schedulers in full: the task's own where the file leaves them to it. What is wrong
+    is left out, and so is what an unknown task would have to say."""
     full = _beside_several(data, problems) if data.get("optimizers") else _one_in_full(data, task, problems)
     return _with_pace(full, task or Task)
 
@@ -46,11 +47,18 @@ def _one_in_full(data: dict[str, Any], task: type[Task] | None, problems: list[P
 def _beside_several(data: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
     """The data without what says nothing of several optimizers; with its default value it may stand beside them."""
     usual = Experiment.model_fields["optimizer"].default.model_dump()
-    for key, default, hint in (("optimizer", usual, "write it as one of them"), ("scheduler", None, "write it below one of them")):
+    for key, default, hint in (
+        ("optimizer", usual, "write it as one of them"),
+        ("scheduler", None, "write it below one of them"),
+    ):
         if data.get(key, default) != default:
             problems.append(Problem(key, "is read by nothing beside optimizers", suggestion=hint))
     for name, written in data["optimizers"].items() if isinstance(data["optimizers"], dict) else ():
-        message = unread_rate(written, written.get("scheduler"), f"optimizers.{name}.scheduler") if isinstance(written, dict) else None
+        message = (
+            unread_rate(written, written.get("scheduler"), f"optimizers.{name}.scheduler")
+            if isinstance(written, dict)
+            else None
+        )
         problems.extend(_unread(f"optimizers.{name}", written, message) if message else [])
     return {key: value for key, value in data.items() if key not in ("optimizer", "scheduler")}
 
@@ -65,13 +73,21 @@ def _with_pace(data: dict[str, Any], task: type[Task]) -> dict[str, Any]:
     hooks = data.get("hooks", {})
     entry = hooks.get("param_scheduler", True) if isinstance(hooks, dict) else None
     pace = collect_problems([], pace_of, _written(data), task)
-    if pace is None or not entry or (isinstance(entry, dict) and {"every", "type"} & entry.keys()) or not isinstance(entry, bool | dict):
+    if (
+        pace is None
+        or not entry
+        or (isinstance(entry, dict) and {"every", "type"} & entry.keys())
+        or not isinstance(entry, bool | dict)
+    ):
         return data
     return with_value(data, "hooks.param_scheduler.every", str(pace))
 
 
-def check_optimization(data: Mapping[str, Any], task: type[Task] | None, hooks: Mapping[str, Hook], problems: list[Problem]) -> None:
-    """Optimizers and schedulers, and who steps these. A scheduler that is said to be null may be a sweep's other value."""
+def check_optimization(
+    data: Mapping[str, Any], task: type[Task] | None, hooks: Mapping[str, Hook], problems: list[Problem]
+) -> None:
+    """Optimizers and schedulers, and who steps these. A scheduler that is said to be null may be a sweep's other
+    value."""
     several = bool(data.get("optimizers"))
     if task and takes_turns(task) != several:
         message = f"is missing: {task.__name__}.turns() says what each of several optimizers is trained with"
@@ -83,7 +99,11 @@ def check_optimization(data: Mapping[str, Any], task: type[Task] | None, hooks: 
     if any(one.scheduler for one in optimizations) or "scheduler" not in data:
         problems.extend(stepping_problems(optimizations, hooks, task or Task))
     for one in optimizations:
-        schedule = collect_problems(problems, Schedule.of, one.scheduler, task or Task, course, one.scheduler_path) if one.scheduler else None
+        schedule = (
+            collect_problems(problems, Schedule.of, one.scheduler, task or Task, course, one.scheduler_path)
+            if one.scheduler
+            else None
+        )
         collect_problems(problems, schedule.check, task or Task) if schedule else None
 
 
@@ -91,7 +111,11 @@ def _written(data: Mapping[str, Any]) -> Sequence[Optimization]:
     """The optimizers that have the right shape; what is wrong with others is told elsewhere."""
     several = data.get("optimizers")
     if isinstance(several, dict) and several:
-        named = {name: collect_problems([], check, NamedOptimizer, one, "") for name, one in several.items() if isinstance(one, dict)}
+        named = {
+            name: collect_problems([], check, NamedOptimizer, one, "")
+            for name, one in several.items()
+            if isinstance(one, dict)
+        }
         return [Optimization.named(name, one) for name, one in named.items() if one]
     optimizer, scheduler = _component(data.get("optimizer")), _schedulers(data.get("scheduler"))
     if optimizer is None and scheduler is None:

@@ -40,12 +40,14 @@ OPTIMIZERS = subclasses_in(torch.optim, Optimizer)
 
 
 def optimizer_in_full(written: Mapping[str, Any], task: type[Task]) -> dict[str, Any]:
-    """What is written of the optimizer, with its `type`: without one, the arguments of the task's own `optimizer`, or else
-    of the default. Raises ConfigError."""
+    """What is written of the optimizer, with its `type`: without one, the arguments of the task's own `optimizer`, or
+    else of the default. Raises ConfigError."""
     if written.get("type", OWN) == OWN and brings_its_own(task, "optimizer"):
         return in_full_of_own(written, task, "optimizer")
     if written.get("type") == OWN:
-        raise ConfigError([Problem("optimizer.type", f"is '{OWN}', and {task.__name__} has no method optimizer() of its own")])
+        raise ConfigError(
+            [Problem("optimizer.type", f"is '{OWN}', and {task.__name__} has no method optimizer() of its own")]
+        )
     full: dict[str, Any] = with_default_optimizer({"optimizer": dict(written)})["optimizer"]
     return full
 
@@ -68,7 +70,13 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
             continue
         collect_problems(problems, check_component, optimizer.type, said, Optimizer, OPTIMIZERS, _NoParameters(), place)
     if optimization.name and not optimization.patterns and not brings_its_own(task, "parameters"):
-        problems.append(Problem(f"{path}.params", f"is not said, and {task.__name__} has no method parameters()", suggestion="write patterns of names"))
+        problems.append(
+            Problem(
+                f"{path}.params",
+                f"is not said, and {task.__name__} has no method parameters()",
+                suggestion="write patterns of names",
+            )
+        )
     if problems:
         raise ConfigError([_meant_for_a_group(problem) for problem in problems])
 
@@ -77,13 +85,17 @@ def _refuse_closure(cls: type[Optimizer], path: str) -> None:
     """Raises ConfigError where a step needs a function that computes the loss anew, as that of LBFGS does."""
     closure = inspect.signature(cls.step).parameters.get("closure")
     if closure and closure.default is inspect.Parameter.empty:
-        message = f"is {cls.__name__}, whose step computes the loss several times, by a closure; the loop computes it once"
+        message = (
+            f"is {cls.__name__}, whose step computes the loss several times, by a closure; the loop computes it once"
+        )
         raise ConfigError([Problem(path, message, suggestion="a task's train(session) can")])
 
 
 def _meant_for_a_group(problem: Problem) -> Problem:
     """The problem, for a key that is near one of ours with that name."""
-    hint = did_you_mean(problem.path.rpartition(".")[2], Group.model_fields) if problem.message == "unknown key" else None
+    hint = (
+        did_you_mean(problem.path.rpartition(".")[2], Group.model_fields) if problem.message == "unknown key" else None
+    )
     return replace(problem, suggestion=hint or problem.suggestion)
 
 
@@ -96,11 +108,23 @@ def build_optimizers(optimizations: Mapping[str, Optimization], task: Task, mode
     if other := [name for name in own if name not in made]:
         message = f"{type(task).__name__}.parameters() gives {listed(other)}, and optimizers has {listed(list(made))}"
         raise ConfigError([Problem("task", message)])
-    trained = {parameter for optimizer in made.values() for group in optimizer.param_groups for parameter in group["params"]}
-    left = [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter not in trained]
+    trained = {
+        parameter for optimizer in made.values() for group in optimizer.param_groups for parameter in group["params"]
+    }
+    left = [
+        name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter not in trained
+    ]
     if left:
         message = f"train {len(left)} of the model's parameters with none of them: {listed(left, 4)}"
-        raise ConfigError([Problem("optimizers", message, suggestion="name them in params, or write requires_grad_(False) for them in model()")])
+        raise ConfigError(
+            [
+                Problem(
+                    "optimizers",
+                    message,
+                    suggestion="name them in params, or write requires_grad_(False) for them in model()",
+                )
+            ]
+        )
     return made
 
 
@@ -111,22 +135,37 @@ def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) ->
         cls = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
         arguments, groups = _split(optimizer, path)
         named = _trained(optimization, task, model)
-        parameters: Any = parameter_groups(named, groups, cls, arguments, path) if groups else list(dict.fromkeys(named.values()))
+        parameters: Any = (
+            parameter_groups(named, groups, cls, arguments, path) if groups else list(dict.fromkeys(named.values()))
+        )
         made: Optimizer = made_of(cls, parameters, optimizer.type, arguments, path)
         return made
     own, method = task.optimizer(model, **optimizer.arguments), f"{type(task).__name__}.optimizer()"
     if not isinstance(own, Optimizer):
-        hint = "for several write turns(), and optimizers in the file" if isinstance(own, Collection) else "leave the method out where the file says it"
+        hint = (
+            "for several write turns(), and optimizers in the file"
+            if isinstance(own, Collection)
+            else "leave the method out where the file says it"
+        )
         given = "None" if own is None else f"a {type(own).__name__}"
         raise ConfigError([Problem("task", f"{method} gives {given}, and must give an optimizer", suggestion=hint)])
     _refuse_closure(type(own), "task")
     if not set(model.parameters()).intersection(one for group in own.param_groups for one in group["params"]):
-        raise ConfigError([Problem("task", f"{method} gives an optimizer that has none of the model's parameters", suggestion="make it of model.parameters()")])
+        raise ConfigError(
+            [
+                Problem(
+                    "task",
+                    f"{method} gives an optimizer that has none of the model's parameters",
+                    suggestion="make it of model.parameters()",
+                )
+            ]
+        )
     return own
 
 
 def _trained(optimization: Optimization, task: Task, model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that an optimizer trains, by name; raises ConfigError with near names for a pattern that matches none."""
+    """The parameters that an optimizer trains, by name; raises ConfigError with near names for a pattern that matches
+    none."""
     named = dict(model.named_parameters(remove_duplicate=False))
     if not optimization.name:
         return named
@@ -138,7 +177,10 @@ def _trained(optimization: Optimization, task: Task, model: nn.Module) -> dict[s
     given = set(_parameters_by_name(task, model).get(optimization.name, ()))
     found = {name: parameter for name, parameter in named.items() if parameter in given}
     if not found:
-        message = f"is not said, and {type(task).__name__}.parameters() gives no parameters of the model for '{optimization.name}'"
+        message = (
+            f"is not said, and {type(task).__name__}.parameters() gives no parameters of the model for"
+            f" '{optimization.name}'"
+        )
         raise ConfigError([Problem(f"{optimization.path}.params", message)])
     return found
 
@@ -150,7 +192,9 @@ def _parameters_by_name(task: Task, model: nn.Module) -> dict[str, list[Any]]:
         return {str(name): list(those) for name, those in given.items()}
     except (AttributeError, TypeError):
         method = f"{type(task).__name__}.parameters()"
-        raise ConfigError([Problem("task", f"{method} gives {given!r}, and must give a mapping of optimizers' names to parameters")]) from None
+        raise ConfigError(
+            [Problem("task", f"{method} gives {given!r}, and must give a mapping of optimizers' names to parameters")]
+        ) from None
 
 
 def _split(optimizer: Component, path: str) -> tuple[dict[str, Any], list[Group | None]]:
@@ -195,7 +239,11 @@ def _explained(problem: Problem, task: type[Task], method: str) -> Problem:
     declare = f"declare it there, def {method}(self, {first}, {key}=...), or say type to train with another {method}"
     near = problem.suggestion if problem.suggestion and problem.suggestion.startswith("did you mean") else None
     hint = f"write task_args.{key}" if key in parameters(task) else near or declare
-    return replace(problem, message=f"is read by nothing: {task.__name__}.{method}() makes the {method} and takes no {key}", suggestion=hint)
+    return replace(
+        problem,
+        message=f"is read by nothing: {task.__name__}.{method}() makes the {method} and takes no {key}",
+        suggestion=hint,
+    )
 
 
 class _Enough(Exception):
@@ -222,8 +270,8 @@ class NoOptimizer(Optimizer):
 def check_component(
     kind: str, arguments: Mapping[str, Any], base: type[T], table: Mapping[str, type[T]], first: Any, path: str
 ) -> None:
-    """Names and types of the arguments are checked against the signature; with torch's own classes, so are the values, as far
-    as the class checks them before it looks at parameters. Raises ConfigError."""
+    """Names and types of the arguments are checked against the signature; with torch's own classes, so are the values,
+    as far as the class checks them before it looks at parameters. Raises ConfigError."""
     cls: Any = find_class(kind, base, table, join(path, "type"))
     check(model_of_signature(cls), arguments, path)
     if cls in table.values():

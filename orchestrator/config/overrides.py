@@ -21,7 +21,13 @@ def read_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[
     values = []
     given = list(overrides)
     if len(given) > MOST_OVERRIDES:
-        raise ConfigError([Problem("", f"there are {len(given):,} overrides, and may be {MOST_OVERRIDES:,}; write a file with a base")])
+        raise ConfigError(
+            [
+                Problem(
+                    "", f"there are {len(given):,} overrides, and may be {MOST_OVERRIDES:,}; write a file with a base"
+                )
+            ]
+        )
     for override in given:
         where = f"override '{shortened(override)}'"
         try:

@@ -16,7 +16,23 @@ from orchestrator.errors import Problem, did_you_mean
 from orchestrator.task import Task
 
 _READ = frozenset(
-    ["name", "task", "task_args", "epochs", "steps", "seed", "max_failures", "hang", "workers", "upload_interval_s", "environment", "tags", "notes", "hooks", "sweep"]
+    [
+        "name",
+        "task",
+        "task_args",
+        "epochs",
+        "steps",
+        "seed",
+        "max_failures",
+        "hang",
+        "workers",
+        "upload_interval_s",
+        "environment",
+        "tags",
+        "notes",
+        "hooks",
+        "sweep",
+    ]
 )
 """What a run reads of its experiment whatever trains."""
 _ASKED_OF_RAY = frozenset(["count", "gpu", "cpus", "memory", "accelerator", "resources"])
@@ -29,16 +45,31 @@ def declared(task: type[Task]) -> dict[str, inspect.Parameter]:
 
 
 def own_training_in_full(data: Mapping[str, Any], task: type[Task], problems: list[Problem]) -> dict[str, Any]:
-    """The data with what `train` declares, and without what nothing reads; with its default value such may stand there."""
+    """The data with what `train` declares, and without what nothing reads; with its default value such may stand
+    there."""
     usual, arguments = _usual(), declared(task)
     if not inspect.isgeneratorfunction(inspect.unwrap(task.train)):
-        problems.append(Problem("task", f"{task.__name__}.train() is no generator: without a `yield` nothing is reported{place_of(task.train)}"))
+        problems.append(
+            Problem(
+                "task",
+                f"{task.__name__}.train() is no generator: without a `yield` nothing is reported{place_of(task.train)}",
+            )
+        )
     if len(inspect.signature(task.train).parameters) < 2:
-        problems.append(Problem("task", f"{task.__name__}.train() takes no session{place_of(task.train)}", suggestion="write def train(self, session)"))
+        problems.append(
+            Problem(
+                "task",
+                f"{task.__name__}.train() takes no session{place_of(task.train)}",
+                suggestion="write def train(self, session)",
+            )
+        )
     offered = usual.keys() - _READ
     for name in arguments.keys() - offered:
         hint = did_you_mean(name, offered) or "make it a field of the task, which is written in task_args"
-        message = f"{task.__name__}.train() declares {name}, and what it declares after session are keys of the experiment that it reads{place_of(task.train)}"
+        message = (
+            f"{task.__name__}.train() declares {name}, and what it declares after session are keys of the experiment"
+            f" that it reads{place_of(task.train)}"
+        )
         problems.append(Problem("task", message, suggestion=hint))
     unread = [key for key in data if key in offered - arguments.keys()]
     for key in unread:
@@ -48,8 +79,15 @@ def own_training_in_full(data: Mapping[str, Any], task: type[Task], problems: li
     workers = data.get("workers")
     for key, value in workers.items() if isinstance(workers, Mapping) else ():
         if key in usual["workers"].keys() - _ASKED_OF_RAY and _differs(value, usual["workers"][key]):
-            problems.append(Problem(f"workers.{key}", f"is read by nothing: {task.__name__} trains by itself, and shares out its model as it likes"))
-    defaults = {name: one.default for name, one in arguments.items() if name in offered and one.default is not one.empty}
+            problems.append(
+                Problem(
+                    f"workers.{key}",
+                    f"is read by nothing: {task.__name__} trains by itself, and shares out its model as it likes",
+                )
+            )
+    defaults = {
+        name: one.default for name, one in arguments.items() if name in offered and one.default is not one.empty
+    }
     return {**defaults, **{key: value for key, value in data.items() if key not in unread}}
 
 

@@ -1,5 +1,5 @@
-"""Parameter groups: which parameters an optimizer treats otherwise, by patterns of their names. Checked in the driver, made in
-each worker."""
+"""Parameter groups: which parameters an optimizer treats otherwise, by patterns of their names. Checked in the driver,
+made in each worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ Settings = dict[str, Any]
 
 
 class Group(Model):
-    """Parameters of some names, and what the optimizer is told otherwise for them: any of its arguments beside these."""
+    """Parameters of some names, and what the optimizer is told otherwise for them: any of its arguments beside
+    these."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -36,8 +37,8 @@ class Group(Model):
     lr_scale: Annotated[float, Gt(0)] = 1.0
     """What the learning rate is multiplied by."""
     layer_decay: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Layer-wise rates: the last layer has the whole rate, each before it this part of the next one's. A layer is the first
-    number in a name after the pattern's first wildcard."""
+    """Layer-wise rates: the last layer has the whole rate, each before it this part of the next one's. A layer is the
+    first number in a name after the pattern's first wildcard."""
 
     @property
     def patterns(self) -> list[str]:
@@ -71,8 +72,8 @@ class Groups(Model):
     """What stands beside an optimizer's arguments."""
 
     groups: Annotated[list[_Entry], Field(min_length=1)]
-    """What is otherwise for parameters of some names: the optimizer's arguments, `lr_scale`, `layer_decay`; or `no_decay`, norms and
-    biases without weight decay."""
+    """What is otherwise for parameters of some names: the optimizer's arguments, `lr_scale`, `layer_decay`; or
+    `no_decay`, norms and biases without weight decay."""
 
 
 def read_groups(written: Any, path: str) -> list[Group | None]:
@@ -84,7 +85,13 @@ def read_groups(written: Any, path: str) -> list[Group | None]:
             continue
         place = join(path, f"groups.{index}")
         if not group.settings and not group.scales:
-            problems.append(Problem(place, "says nothing of what it matches", suggestion="write lr_scale, or an argument of the optimizer such as weight_decay"))
+            problems.append(
+                Problem(
+                    place,
+                    "says nothing of what it matches",
+                    suggestion="write lr_scale, or an argument of the optimizer such as weight_decay",
+                )
+            )
         if "lr" in group.settings and group.scales:
             problems.append(Problem(join(place, "lr"), "is said beside lr_scale or layer_decay; say one of them"))
     if problems:
@@ -101,13 +108,24 @@ def scaled_rates(optimizer: Mapping[str, Any]) -> list[str]:
     """Where in an optimizer, as it is written, groups say something of its rate."""
     groups = optimizer.get("groups")
     entries = enumerate(groups) if isinstance(groups, list) else ()
-    return [f"groups.{index}.{key}" for index, one in entries if isinstance(one, dict) for key in ("lr", "lr_scale", "layer_decay") if key in one]
+    return [
+        f"groups.{index}.{key}"
+        for index, one in entries
+        if isinstance(one, dict)
+        for key in ("lr", "lr_scale", "layer_decay")
+        if key in one
+    ]
 
 
 def parameter_groups(
-    named: Mapping[str, nn.Parameter], groups: Sequence[Group | None], cls: Callable[..., Any], arguments: Mapping[str, Any], path: str
+    named: Mapping[str, nn.Parameter],
+    groups: Sequence[Group | None],
+    cls: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    path: str,
 ) -> list[dict[str, Any]]:
-    """What an optimizer is given: the parameters that no entry matches, then those that the same entries do, in their order.
+    """What an optimizer is given: the parameters that no entry matches, then those that the same entries do, in their
+    order.
 
     An entry goes over those before it. Raises ConfigError with near names for a pattern that matches nothing.
     """
@@ -123,7 +141,9 @@ def parameter_groups(
             problems.append(Problem(join(path, f"groups.{index}.match"), str(error)))
             continue
         for parameter, scale in {named[name]: scale for name, scale in zip(names, scales, strict=True)}.items():
-            settings[parameter] |= settings_of(group) | ({"lr": scale * _rate(cls, arguments, path)} if group and group.scales else {})
+            settings[parameter] |= settings_of(group) | (
+                {"lr": scale * _rate(cls, arguments, path)} if group and group.scales else {}
+            )
             kinds[parameter] += ((index, scale),)
     if problems:
         raise ConfigError(problems)

@@ -1,4 +1,5 @@
-"""Checks what a config gives to a class against the class itself: names, types, ranges, one problem for each mistake."""
+"""Checks what a config gives to a class against the class itself: names, types, ranges, one problem for each
+mistake."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def construct(cls: type[T], values: Mapping[str, Any], path: str, kind: str | None = None) -> tuple[T, dict[str, Any]]:
-    """Makes an instance of a dataclass from checked values; returns it with all its parameters as plain data. `kind` is as
-    for `check`.
+    """Makes an instance of a dataclass from checked values; returns it with all its parameters as plain data. `kind` is
+    as for `check`.
 
     Raises ConfigError with every problem: unknown, missing and wrong values below `path`, and at `path` what the
     class itself says when it is made.
@@ -48,7 +49,8 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str, kind: str | No
 
 def check(model: type[M], values: Mapping[str, Any], path: str, kind: str | None = None) -> M:
     """Validates as a config means it: a number in quotes is text, `true` is no number; raises ConfigError. `kind`
-    says which hook is checked, or `experiment`, so that for names of other systems the problem suggests what to write."""
+    says which hook is checked, or `experiment`, so that for names of other systems the problem suggests what to
+    write."""
     try:
         text = json.dumps(values, default=plain)
     except (TypeError, ValueError) as error:
@@ -122,7 +124,8 @@ def _model(
 
 @cache
 def model_of_signature(cls: Callable[..., Any], skip: int = 1) -> type[BaseModel]:
-    """A pydantic model with the arguments of a class that is no dataclass, or of a function, without the first `skip` of them.
+    """A pydantic model with the arguments of a class that is no dataclass, or of a function, without the first `skip`
+    of them.
 
     What is not annotated takes the type of its default where that is a number.
     """

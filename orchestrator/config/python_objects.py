@@ -32,7 +32,8 @@ _SHOWN = 80
 
 
 def as_written(value: Any, path: str = "") -> Any:
-    """What a file would say: a class by its name, a hook or a part of an experiment by its fields, mappings and lists of these.
+    """What a file would say: a class by its name, a hook or a part of an experiment by its fields, mappings and lists
+    of these.
 
     Raises ConfigError with each value, by the path at which it stands, that no file can say.
     """
@@ -72,13 +73,15 @@ def task_as_written(task: Any) -> dict[str, Any]:
 
 
 def fields_of(made: Any, path: str, *, defaults: bool = True) -> dict[str, Any]:
-    """The parameters of a dataclass's object, as a file would say them, those that have their `defaults` too or not; raises
-    ConfigError."""
+    """The parameters of a dataclass's object, as a file would say them, those that have their `defaults` too or not;
+    raises ConfigError."""
     cls = type(made)
     if not is_dataclass(cls):
         if not vars(made):
             return {}
-        message = f"is an object of {cls.__qualname__}, which is no dataclass, so that what it was made with is not known"
+        message = (
+            f"is an object of {cls.__qualname__}, which is no dataclass, so that what it was made with is not known"
+        )
         raise _wrong(path, message, "put @dataclass above the class")
     model = model_of(cls, path)
     problems: list[Problem] = []
@@ -88,7 +91,9 @@ def fields_of(made: Any, path: str, *, defaults: bool = True) -> dict[str, Any]:
         if not defaults and value == _default(field):
             continue
         try:
-            told = model.model_construct(**{name: value}).model_dump(mode="json", include={name}, warnings=False, fallback=plain)
+            told = model.model_construct(**{name: value}).model_dump(
+                mode="json", include={name}, warnings=False, fallback=plain
+            )
             written[name] = told[name]
         except Exception:  # pydantic's, or whatever an object of the user's raises as it is written
             if value is not field.default:  # which the class gives itself
@@ -103,8 +108,8 @@ def _default(field: Field[Any]) -> Any:
 
 
 def name_of(cls: type, path: str) -> str:
-    """What a file calls a class: by its name in HOOKS or torch.optim, else `module:Class`; raises ConfigError where nothing
-    is found by that."""
+    """What a file calls a class: by its name in HOOKS or torch.optim, else `module:Class`; raises ConfigError where
+    nothing is found by that."""
     for name, hook in HOOKS.items():
         if hook is cls:
             return name
@@ -121,7 +126,8 @@ def name_of(cls: type, path: str) -> str:
 
 
 def folders_of(written: Any) -> list[Path]:
-    """The folders from which the classes that are named can be imported, but for those in which packages are installed."""
+    """The folders from which the classes that are named can be imported, but for those in which packages are
+    installed."""
     modules = [sys.modules.get(module) for _, module, _ in _classes_named(written)]
     folders = dict.fromkeys(_folder(module) for module in modules if module)
     return [folder for folder in folders if folder]
@@ -134,9 +140,11 @@ def classes_of_main(written: Any) -> dict[str, type]:
 
 
 def code_of_main(written: Any) -> str:
-    """The source of these classes, and of those of the script or notebook that they are made from; empty where there are none, or
-    it is not known."""
-    lineage = [base for cls in classes_of_main(written).values() for base in reversed(cls.__mro__) if base.__module__ == MAIN]
+    """The source of these classes, and of those of the script or notebook that they are made from; empty where there
+    are none, or it is not known."""
+    lineage = [
+        base for cls in classes_of_main(written).values() for base in reversed(cls.__mro__) if base.__module__ == MAIN
+    ]
     return "\n\n".join(filter(None, map(_code, dict.fromkeys(lineage))))
 
 

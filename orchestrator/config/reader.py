@@ -46,7 +46,9 @@ class Document:
 
     def forget(self, paths: Collection[str]) -> None:
         """Drops the origins of `paths` and of all below them."""
-        self.origins = {key: origin for key, origin in self.origins.items() if not any(path in paths for path in with_parents(key))}
+        self.origins = {
+            key: origin for key, origin in self.origins.items() if not any(path in paths for path in with_parents(key))
+        }
 
 
 def join(path: str, key: object) -> str:
@@ -65,8 +67,8 @@ def read_yaml(path: Path) -> Document:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file that people write. Raises ConfigError for one that is not there, too large, no UTF-8, or no file but
-    a folder, a device or a pipe, which might never end."""
+    """The text of a file that people write. Raises ConfigError for one that is not there, too large, no UTF-8, or no
+    file but a folder, a device or a pipe, which might never end."""
     try:
         found = path.stat()
         if not S_ISREG(found.st_mode):
@@ -75,7 +77,11 @@ def read_text(path: Path) -> str:
             content = file.read(WRITTEN.characters + 1)
         if len(content) > WRITTEN.characters:
             size = max(found.st_size, len(content))
-            raise _unreadable(path, f"has {size:,} bytes, and may have {WRITTEN.characters:,}; give large data to the task as a file of its own")
+            raise _unreadable(
+                path,
+                f"has {size:,} bytes, and may have {WRITTEN.characters:,}; give large data to the task as a file of"
+                " its own",
+            )
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _unreadable(path, f"is no UTF-8 text: {error.reason} at byte {error.start}; save it as UTF-8") from None
@@ -100,8 +106,8 @@ def parse_yaml(text: str, file: str, bounds: Bounds = WRITTEN) -> Document:
 
 
 def parse_value(text: str, file: str, bounds: Bounds = WRITTEN) -> tuple[Any, Document]:
-    """Any YAML value, and a document with its origins and problems; raises ConfigError for a syntax error and for text beyond
-    the bounds."""
+    """Any YAML value, and a document with its origins and problems; raises ConfigError for a syntax error and for text
+    beyond the bounds."""
     if len(text) > bounds.characters:
         raise ConfigError([Problem("", f"has {len(text):,} characters, and may have {bounds.characters:,}", file)])
     document = Document({}, {"": Origin(file, 1)})
@@ -116,7 +122,9 @@ def parse_value(text: str, file: str, bounds: Bounds = WRITTEN) -> tuple[Any, Do
         raise ConfigError([Problem("", f"is no YAML: {what}", file, line)]) from None
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise ConfigError([Problem("", f"is no YAML: the character {chr(error.character)!r} is not allowed", file, line)]) from None
+        raise ConfigError(
+            [Problem("", f"is no YAML: the character {chr(error.character)!r} is not allowed", file, line)]
+        ) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # PyYAML makes numbers of \U and %YAML without looking
         raise ConfigError([Problem("", f"is no YAML: {' '.join(str(error).split())}", file)]) from None
 
@@ -126,8 +134,8 @@ def dump_yaml(data: Mapping[str, Any]) -> str:
     return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
-# YAML 1.2's core schema rather than PyYAML's 1.1, so that `1e-3` is a number, and `on`, `1:30` and `2024-01-01` are text;
-# `.nan` is text too, as no comparison refuses it.
+# YAML 1.2's core schema rather than PyYAML's 1.1, so that `1e-3` is a number, and `on`, `1:30` and `2024-01-01` are
+# text; `.nan` is text too, as no comparison refuses it.
 _SCALARS = {
     "null": r"~|null|Null|NULL|",
     "bool": r"true|True|TRUE|false|False|FALSE",
@@ -214,7 +222,11 @@ class _Plain:
         if self.visited > self.bounds.values:
             raise _TooMuch(f"{_too_many(self.bounds)} (aliases written out)", node.start_mark)
         if len(path) > LONGEST_PATH:
-            raise _TooMuch(f"has a key whose dotted path has {len(path):,} characters, and may have {LONGEST_PATH:,}: {path[:60]}...", node.start_mark)
+            raise _TooMuch(
+                f"has a key whose dotted path has {len(path):,} characters, and may have {LONGEST_PATH:,}:"
+                f" {path[:60]}...",
+                node.start_mark,
+            )
         if any(parent is node for parent in parents):
             return self.problem(node, path, "contains itself; an alias must not point at what it stands in")
         if len(parents) >= DEEPEST:
@@ -268,7 +280,9 @@ class _Plain:
     def scalar(self, node: yaml.ScalarNode, path: str) -> Any:
         self.characters += len(node.value)
         if self.characters > self.bounds.characters:
-            raise _TooMuch(f"holds more than {self.bounds.characters:,} characters, aliases written out", node.start_mark)
+            raise _TooMuch(
+                f"holds more than {self.bounds.characters:,} characters, aliases written out", node.start_mark
+            )
         kind = node.tag.removeprefix(_TAG)
         if kind in ("str", "merge"):
             return self.text(node, path)
@@ -289,11 +303,17 @@ class _Plain:
         try:
             number = _number(node.value)
         except ValueError:  # of thousands of digits
-            return self.problem(node, path, f"is a number of {len(node.value):,} digits; whole numbers have 64 bits at most")
+            return self.problem(
+                node, path, f"is a number of {len(node.value):,} digits; whole numbers have 64 bits at most"
+            )
         if isinstance(number, int) and number not in WHOLE_NUMBERS:
             return self.problem(node, path, f"is beyond 64 bits: {_shown(node.value)}")
         if isinstance(number, float) and math.isinf(number) and "inf" not in node.value.lower():
-            return self.problem(node, path, f"is larger than any number here: {_shown(node.value)}; write .inf where it is meant to be infinite")
+            return self.problem(
+                node,
+                path,
+                f"is larger than any number here: {_shown(node.value)}; write .inf where it is meant to be infinite",
+            )
         return number
 
     def problem(self, node: yaml.Node, path: str, message: str) -> None:

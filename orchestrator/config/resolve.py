@@ -38,8 +38,8 @@ class ResolvedExperiment:
 
 
 def resolve(source: ExperimentSource) -> ResolvedExperiment:
-    """What a source says in full, its task and hooks built; raises ConfigError with every problem. Of a sweep that is the
-    experiment below it; whether its space fits is for `load`."""
+    """What a source says in full, its task and hooks built; raises ConfigError with every problem. Of a sweep that is
+    the experiment below it; whether its space fits is for `load`."""
     extend_import_path(source.import_paths)
     define_in_main(source.of_main)
     data, problems = source.merged()
@@ -74,7 +74,13 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     entries = {name: one.entry if one else None for name, one in hooks.items()}
     experiment = experiment.model_copy(update={"task_args": task_args, "hooks": entries})
     made = {name: one.hook for name, one in hooks.items() if one}
-    problems.extend([*change_problems(experiment, type(task)), *cuda_graph_problems(experiment, made), *_unread_of_cudnn(experiment)])
+    problems.extend(
+        [
+            *change_problems(experiment, type(task)),
+            *cuda_graph_problems(experiment, made),
+            *_unread_of_cudnn(experiment),
+        ]
+    )
     if problems:
         raise ConfigError(problems)
     return ResolvedExperiment(experiment, task, made)
@@ -83,7 +89,8 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
 def _components(
     data: Mapping[str, Any], task_class: type[Task] | None, problems: list[Problem]
 ) -> tuple[Task | None, dict[str, Any], dict[str, MadeHook | None]]:
-    """Task, its arguments and the hooks in full; checks whatever has the right shape, so that one mistake hides no other."""
+    """Task, its arguments and the hooks in full; checks whatever has the right shape, so that one mistake hides no
+    other."""
     name, arguments, entries = data.get("task"), data.get("task_args", {}), data.get("hooks", {})
     made = None
     if isinstance(name, str) and isinstance(arguments, dict):
@@ -91,7 +98,11 @@ def _components(
     task, task_args = made or (None, {})
     right, trains_by_itself = None, task_class is not None and trains_itself(task_class)
     if isinstance(entries, dict):
-        required = collect_problems(problems, given, task.required_hooks, "task", Mapping, "a mapping of names to hooks") if task else None
+        required = (
+            collect_problems(problems, given, task.required_hooks, "task", Mapping, "a mapping of names to hooks")
+            if task
+            else None
+        )
         defaults = fitting_defaults() if trains_by_itself else None
         right = collect_problems(problems, make_hooks, entries, required or {}, defaults)
     hooks = right or {}
@@ -99,11 +110,17 @@ def _components(
     if task:
         said = {**data, "hooks": {name: one.entry for name, one in hooks.items() if one}}
         problems.extend(metric_problems(said, task, made_hooks))
-    misfits = {name: collect_problems(problems, asked, hook.misfit, f"hooks.{name}", made_hooks) for name, hook in made_hooks.items()}
+    misfits = {
+        name: collect_problems(problems, asked, hook.misfit, f"hooks.{name}", made_hooks)
+        for name, hook in made_hooks.items()
+    }
     problems.extend(Problem(f"hooks.{name}", message) for name, message in misfits.items() if message)
     if task and takes_turns(type(task)):
         unable = {name: hook.no_turns for name, hook in made_hooks.items() if hook.no_turns}
-        problems.extend(Problem(f"hooks.{name}", f"cannot be where optimizers take turns: {reason}") for name, reason in unable.items())
+        problems.extend(
+            Problem(f"hooks.{name}", f"cannot be where optimizers take turns: {reason}")
+            for name, reason in unable.items()
+        )
     if trains_by_itself:
         problems.extend(hook_problems(hooks))
         return task, task_args, hooks
@@ -111,7 +128,9 @@ def _components(
     if data.get("accumulate") == "auto":
         problems.extend(_fitting_problems(data, task_class, made_hooks))
     # Where hooks are wrong, who steps the scheduler is not known.
-    check_optimization(data, task_class, {"param_scheduler": ParamScheduler()} if right is None else made_hooks, problems)
+    check_optimization(
+        data, task_class, {"param_scheduler": ParamScheduler()} if right is None else made_hooks, problems
+    )
     return task, task_args, hooks
 
 
@@ -119,20 +138,27 @@ def _unread_scaler(experiment: Experiment) -> list[Problem]:
     """What is said of a scale that there is not."""
     said, usual = experiment.scaler.model_dump(), Scaler().model_dump()
     others = [key for key in said if said[key] != usual[key] and experiment.precision != "fp16"]
-    return [Problem(f"scaler.{key}", f"is read by nothing, got {said[key]}: it needs precision: fp16") for key in others]
+    return [
+        Problem(f"scaler.{key}", f"is read by nothing, got {said[key]}: it needs precision: fp16") for key in others
+    ]
 
 
 def _unread_of_cudnn(experiment: Experiment) -> list[Problem]:
     if experiment.cudnn_benchmark and not experiment.workers.gpu:
         return [Problem("cudnn_benchmark", "is read by nothing: it needs workers.gpu: true")]
     if experiment.cudnn_benchmark and experiment.deterministic:
-        return [Problem("cudnn_benchmark", "cannot be with deterministic: which algorithm is the fastest differs from time to time")]
+        return [
+            Problem(
+                "cudnn_benchmark",
+                "cannot be with deterministic: which algorithm is the fastest differs from time to time",
+            )
+        ]
     return []
 
 
 def _exchange_problems(experiment: Experiment, task: type[Task] | None) -> list[Problem]:
-    """What is said of an exchange between ranks that there is not, or not so. A single rank may be told of one, as the same file
-    goes for several."""
+    """What is said of an exchange between ranks that there is not, or not so. A single rank may be told of one, as the
+    same file goes for several."""
     workers, problems = experiment.workers, []
     options = workers.ddp.set_otherwise()
     if workers.strategy == "fsdp":
@@ -140,15 +166,45 @@ def _exchange_problems(experiment: Experiment, task: type[Task] | None) -> list[
     elif workers.meta_device:
         problems.append(Problem("workers.meta_device", "is read by nothing: it needs strategy: fsdp"))
     elif task and takes_turns(task):
-        problems += [Problem(f"workers.ddp.{name}", "is read by nothing: each turn exchanges the gradients that there are of its parameters") for name in options]
+        problems += [
+            Problem(
+                f"workers.ddp.{name}",
+                "is read by nothing: each turn exchanges the gradients that there are of its parameters",
+            )
+            for name in options
+        ]
     elif experiment.accumulate == "auto":
-        problems += [Problem(f"workers.ddp.{name}", "is read by nothing: with accumulate: auto ranks exchange gradients after the backward pass, and not by DDP") for name in options]
+        problems += [
+            Problem(
+                f"workers.ddp.{name}",
+                "is read by nothing: with accumulate: auto ranks exchange gradients after the backward pass, and not"
+                " by DDP",
+            )
+            for name in options
+        ]
     elif workers.ddp.static_graph and workers.ddp.find_unused_parameters:
-        problems.append(Problem("workers.ddp.find_unused_parameters", "is read by nothing: with static_graph torch looks for them once, in the first iteration"))
+        problems.append(
+            Problem(
+                "workers.ddp.find_unused_parameters",
+                "is read by nothing: with static_graph torch looks for them once, in the first iteration",
+            )
+        )
     if workers.ddp.static_graph and experiment.micro_batches > 1:
-        problems.append(Problem("workers.ddp.static_graph", "cannot be with accumulate: torch takes the first backward pass for the graph, and it exchanges nothing"))
+        problems.append(
+            Problem(
+                "workers.ddp.static_graph",
+                "cannot be with accumulate: torch takes the first backward pass for the graph, and it exchanges"
+                " nothing",
+            )
+        )
     if experiment.sync_batchnorm and workers.most > 1 and not workers.gpu:
-        problems.append(Problem("sync_batchnorm", "needs GPUs: torch's SyncBatchNorm computes nowhere else", suggestion="write workers.gpu: true"))
+        problems.append(
+            Problem(
+                "sync_batchnorm",
+                "needs GPUs: torch's SyncBatchNorm computes nowhere else",
+                suggestion="write workers.gpu: true",
+            )
+        )
     return problems
 
 
@@ -160,26 +216,42 @@ def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | N
     if workers.get("count", 1) == 1:
         message = "is fsdp, which shares the model out among ranks, and there is one"
         return [Problem("workers.strategy", message, suggestion="write workers.count, or strategy: ddp")]
-    reasons = {path: asked(one.hook.needs_whole_model, path) for path, one in ((f"hooks.{name}", one) for name, one in hooks.items()) if one}
+    reasons = {
+        path: asked(one.hook.needs_whole_model, path)
+        for path, one in ((f"hooks.{name}", one) for name, one in hooks.items())
+        if one
+    }
     if data.get("optimizers"):
-        reasons["optimizers"] = "each turn is given the gradients of its own parameters, of which each rank has but parts"
+        reasons["optimizers"] = (
+            "each turn is given the gradients of its own parameters, of which each rank has but parts"
+        )
     if data.get("precision") == "fp16":
         reasons["precision"] = "each rank would scale the loss by its own shards' overflows; bf16 needs no scale"
     if data.get("channels_last"):
         reasons["channels_last"] = "torch shards only parameters whose elements lie in their own order"
-    return [Problem(path, f"cannot be with workers.strategy: fsdp: {reason}") for path, reason in reasons.items() if reason]
+    return [
+        Problem(path, f"cannot be with workers.strategy: fsdp: {reason}") for path, reason in reasons.items() if reason
+    ]
 
 
 def _fitting_problems(data: Mapping[str, Any], task: type[Task] | None, hooks: Mapping[str, Hook]) -> list[Problem]:
     """What cannot be where a batch is gone through in pieces, and begun again when memory runs out."""
     workers = data.get("workers")
-    reasons = {f"hooks.{name}": "works on the output and the loss of whole batches, each once" for name, hook in hooks.items() if hook.no_turns}
+    reasons = {
+        f"hooks.{name}": "works on the output and the loss of whole batches, each once"
+        for name, hook in hooks.items()
+        if hook.no_turns
+    }
     if task and takes_turns(task):
         reasons["accumulate"] = "a turn cannot be begun again, as those before it have changed the model"
     if isinstance(workers, dict) and workers.get("strategy") == "fsdp":
-        reasons["workers.strategy"] = "ranks gather parameters within the forward pass, and would wait there for one that runs out of memory"
+        reasons["workers.strategy"] = (
+            "ranks gather parameters within the forward pass, and would wait there for one that runs out of memory"
+        )
     if data.get("sync_batchnorm"):
-        reasons["sync_batchnorm"] = "ranks exchange statistics within the forward pass, and would wait there for one that runs out of memory"
+        reasons["sync_batchnorm"] = (
+            "ranks exchange statistics within the forward pass, and would wait there for one that runs out of memory"
+        )
     return [Problem(path, f"cannot be with accumulate: auto: {reason}") for path, reason in reasons.items()]
 
 

@@ -1,4 +1,5 @@
-"""Riding: which paths of a sweep's space change only what observes, so that trials that differ in them alone can share one training."""
+"""Riding: which paths of a sweep's space change only what observes, so that trials that differ in them alone can share
+one training."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from orchestrator.config.sweep import Fifo, HyperBand, Population, Race, Sweep
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import trains_itself
 
-_IN_TRAINING_ALONE = frozenset(("on_load", "on_start", "on_backward", "on_gradients", "on_update", "on_end", "on_exception"))
+_IN_TRAINING_ALONE = frozenset(
+    ("on_load", "on_start", "on_backward", "on_gradients", "on_update", "on_end", "on_exception")
+)
 """Events that do not depend on how often a run validates or saves, or what comes of that."""
 
 
@@ -40,7 +43,8 @@ class Riding:
 
 
 def riding(source: ExperimentSource, sweep: Sweep) -> Riding:
-    """What rides in a sweep; imports the task and the hooks. `source` is the sweep's, or that of the experiment below it."""
+    """What rides in a sweep; imports the task and the hooks. `source` is the sweep's, or that of the experiment below
+    it."""
     swept = [path for path in sweep.space if path.startswith("hooks.")]
     if not swept:
         return Riding()
@@ -50,7 +54,10 @@ def riding(source: ExperimentSource, sweep: Sweep) -> Riding:
     tried = [_tried(source.without_sweep(), sweep, path) for path in swept]
     one_by_one = _one_by_one(sweep)
     reasons = {path: one_by_one if one_by_one and sweep.space[path].kind != "ride" else "" for path in swept}
-    reasons = {path: reasons[path] or next(filter(None, (_why_not(path, sweep, one) for one in some)), "") for path, some in zip(swept, tried, strict=True)}
+    reasons = {
+        path: reasons[path] or next(filter(None, (_why_not(path, sweep, one) for one in some)), "")
+        for path, some in zip(swept, tried, strict=True)
+    }
     paths = tuple(path for path in swept if not reasons[path])
     reason = next((why for some in tried for one in some for why in _of_the_training(one)), "")
     if paths and reason:
@@ -59,9 +66,13 @@ def riding(source: ExperimentSource, sweep: Sweep) -> Riding:
 
 
 def wrong_rides(source: ExperimentSource, sweep: Sweep) -> Iterator[Problem]:
-    """A problem for each path that is to ride and cannot, and where `riders` is read by nothing; the space has to be right."""
+    """A problem for each path that is to ride and cannot, and where `riders` is read by nothing; the space has to be
+    right."""
     if not sweep.riders and not any(path.startswith("hooks.") for path in sweep.space):
-        yield Problem("sweep.riders", "is read by nothing: no path of the space is of a hook, so that no two trials could share a training")
+        yield Problem(
+            "sweep.riders",
+            "is read by nothing: no path of the space is of a hook, so that no two trials could share a training",
+        )
     asked = [path for path, domain in sweep.space.items() if domain.kind == "ride"]
     found = riding(source, sweep) if asked else Riding()
     for path in asked:
@@ -80,11 +91,17 @@ def _of_the_sweep(sweep: Sweep) -> str:
     if isinstance(sweep.scheduler, Population):
         return f"scheduler: {sweep.scheduler.type} has trials take over weights and values of others"
     if isinstance(sweep.scheduler, HyperBand):
-        return "scheduler: hyperband has each trial pause until others of its bracket have come as far, and a training cannot go on for some that it carries"
+        return (
+            "scheduler: hyperband has each trial pause until others of its bracket have come as far, and a training"
+            " cannot go on for some that it carries"
+        )
     if isinstance(sweep.scheduler, Race):
         return "scheduler: race begins the trials of each configuration one after the other"
     if len(sweep.metrics) > 1:
-        return "of several metrics none of the trials on a training is the best, by which search: optuna would judge the draw"
+        return (
+            "of several metrics none of the trials on a training is the best, by which search: optuna would judge the"
+            " draw"
+        )
     return ""
 
 
@@ -132,7 +149,10 @@ def _of_the_training(resolved: ResolvedExperiment) -> Iterator[str]:
     for name, hook in resolved.hooks.items():
         if hook.observes:
             if isinstance(hook.budget, Budget):
-                yield f"hooks.{name} has a budget, and would be there once for each: what it costs is told in a training of its own"
+                yield (
+                    f"hooks.{name} has a budget, and would be there once for each: what it costs is told in a training"
+                    " of its own"
+                )
             continue
         if isinstance(hook, ParamScheduler):
             monitor = hook.monitor
@@ -140,8 +160,9 @@ def _of_the_training(resolved: ResolvedExperiment) -> Iterator[str]:
                 yield f"hooks.{name} steps the scheduler by {monitor}, which is each trial's own"
         elif type(hook) not in HOOKS.values() and (heard := _heard(hook)):
             yield (
-                f"hooks.{name} ({type(hook).__name__}) does not say that it observes, and in {heard} it may act on what is each trial's own; write "
-                "observes: ClassVar[bool] = True into it where training and its rows are the same without it"
+                f"hooks.{name} ({type(hook).__name__}) does not say that it observes, and in {heard} it may act on what"
+                " is each trial's own; write observes: ClassVar[bool] = True into it where training and its rows are"
+                " the same without it"
             )
 
 
@@ -149,4 +170,3 @@ def _heard(hook: Hook) -> str:
     from hooks import EVENTS
 
     return next((event for event in EVENTS if event not in _IN_TRAINING_ALONE and hook.handles(event)), "")
-

@@ -38,7 +38,8 @@ class Window(Model):
     """The part of a run in which a scheduler of a list acts, and its pace."""
 
     begin: Rhythm | None = None
-    """Completed epochs or optimizer steps after which it begins: where the one before it ends, where that is not said."""
+    """Completed epochs or optimizer steps after which it begins: where the one before it ends, where that is not
+    said."""
     end: Rhythm | None = None
     """Completed epochs or optimizer steps after which it ends: where the next begins, or with the run."""
     every: Rhythm | None = None
@@ -69,10 +70,15 @@ class Course:
             return None
         # Where one of them is wrong, which is told elsewhere, the rest is checked with any.
         count = count if type(count) is int and count > 0 else sys.maxsize
-        return cls(hook.every if hook.every.count else Rhythm(1), Rhythm(count, "epochs" if steps is None else "steps"), steps_per_epoch)
+        return cls(
+            hook.every if hook.every.count else Rhythm(1),
+            Rhythm(count, "epochs" if steps is None else "steps"),
+            steps_per_epoch,
+        )
 
     def count(self, stretch: Rhythm) -> int | None:
-        """How often the scheduler steps in a stretch, whose last part may be cut short; None where that cannot be told yet."""
+        """How often the scheduler steps in a stretch, whose last part may be cut short; None where that cannot be told
+        yet."""
         count, units = stretch.count, (stretch.unit, self.every.unit)
         if units[0] != units[1]:
             if self.steps_per_epoch is None:
@@ -83,14 +89,15 @@ class Course:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What sets the rates of an optimizer over the run: a scheduler, or several with the parts of the run that they act in."""
+    """What sets the rates of an optimizer over the run: a scheduler, or several with the parts of the run that they act
+    in."""
 
     stages: tuple[Stage, ...]
 
     @classmethod
     def of(cls, scheduler: Scheduler, task: type[Task], course: Course | None, path: str = "scheduler") -> Self:
-        """The schedule of what is written, its lengths filled in as far as the course knows them; raises ConfigError. Without a
-        course, where a hook of the user's own steps the scheduler, nothing is filled in."""
+        """The schedule of what is written, its lengths filled in as far as the course knows them; raises ConfigError.
+        Without a course, where a hook of the user's own steps the scheduler, nothing is filled in."""
         if isinstance(scheduler, Component):
             return cls(_one(scheduler, task, course, path))
         return cls(tuple(_several(scheduler, task, course, path)))
@@ -98,7 +105,12 @@ class Schedule:
     def record(self) -> Any:
         """Plain data for a checkpoint."""
         if self._is_whole:  # as it was written before there were stages
-            return {"kind": self.stages[0].kind, "arguments": self.stages[0].arguments, "warmup": 0, "warmup_factor": 1.0}
+            return {
+                "kind": self.stages[0].kind,
+                "arguments": self.stages[0].arguments,
+                "warmup": 0,
+                "warmup_factor": 1.0,
+            }
         return [{**asdict(stage), "stretch": stage.stretch._asdict()} for stage in self.stages]
 
     @property
@@ -118,7 +130,11 @@ class Schedule:
         """The scheduler, None where the task's method gives none; raises ConfigError."""
         if self._is_whole:
             return self.stages[0].build(task, optimizer)
-        return StagedLR(optimizer, [partial(stage.build, task, optimizer) for stage in self.stages], [stage.stretch for stage in self.stages])
+        return StagedLR(
+            optimizer,
+            [partial(stage.build, task, optimizer) for stage in self.stages],
+            [stage.stretch for stage in self.stages],
+        )
 
 
 def _one(scheduler: Component, task: type[Task], course: Course | None, path: str) -> tuple[Stage, ...]:
@@ -148,8 +164,14 @@ def _several(schedulers: Sequence[Component], task: type[Task], course: Course |
     for index, (scheduler, window) in enumerate(zip(schedulers, _windows(schedulers, task, path), strict=True)):
         place, whole = f"{path}.{index}", course.count(course.whole)
         arguments, _ = _split(scheduler, task, Window, place)
-        begin, end, every = course.count(window.begin or Rhythm(0)), course.count(window.end) if window.end else whole, course.count(window.pace())
-        if begin is None or end is None or every is None:  # before the data is there, any length will do to check the rest
+        begin, end, every = (
+            course.count(window.begin or Rhythm(0)),
+            course.count(window.end) if window.end else whole,
+            course.count(window.pace()),
+        )
+        if (
+            begin is None or end is None or every is None
+        ):  # before the data is there, any length will do to check the rest
             yield Stage(place, scheduler.type, with_length(scheduler.type, arguments, task, 1, place))
             continue
         message = _wrong_window(window, (begin, end), over, whole, course)
@@ -168,12 +190,16 @@ def _wrong_window(window: Window, stretch: tuple[int, int], over: int, whole: in
     if begin >= end:
         return f"begins after {window.begin}, and ends after {window.end}"
     if 0 < begin < over:
-        return f"begins after {window.begin}, before another has ended; schedulers follow each other, or begin together at 0"
+        return (
+            f"begins after {window.begin}, before another has ended; schedulers follow each other, or begin together"
+            " at 0"
+        )
     return None
 
 
 def _windows(schedulers: Sequence[Component], task: type[Task], path: str) -> list[Window]:
-    """The parts of the run that schedulers act in, each begin filled in, and each end but the last; raises ConfigError."""
+    """The parts of the run that schedulers act in, each begin filled in, and each end but the last; raises
+    ConfigError."""
     windows: list[Window] = []
     for index, scheduler in enumerate(schedulers):
         place = f"{path}.{index}"
@@ -181,12 +207,16 @@ def _windows(schedulers: Sequence[Component], task: type[Task], path: str) -> li
         if window.every is not None and not window.every.count:
             raise ConfigError([Problem(f"{place}.every", "is 0, and so it would never step")])
         if steps_by_a_metric(scheduler, place):
-            raise ConfigError([Problem(place, f"cannot be one of a list: {scheduler.type} steps where a metric is there")])
+            raise ConfigError(
+                [Problem(place, f"cannot be one of a list: {scheduler.type} steps where a metric is there")]
+            )
         if window.begin is None:
             begin = windows[-1].end if windows else Rhythm(0)
             if begin is None:
                 hint = f"write {path}.{index - 1}.end, or begin: 0 to have both at once"
-                raise ConfigError([Problem(place, "begins where the one before it ends, which is not said", suggestion=hint)])
+                raise ConfigError(
+                    [Problem(place, "begins where the one before it ends, which is not said", suggestion=hint)]
+                )
             window = window.model_copy(update={"begin": begin})
         windows.append(window)
     begins = [window.begin for window in windows]
@@ -198,13 +228,25 @@ def _windows(schedulers: Sequence[Component], task: type[Task], path: str) -> li
 
 
 def pace_of(optimizations: Sequence[Optimization], task: type[Task]) -> Rhythm | None:
-    """How often the hook steps schedulers of a list, so that each has its own pace; None where there is none. Raises ConfigError."""
-    windows = [window for one in optimizations if isinstance(one.scheduler, list) for window in _windows(one.scheduler, task, one.scheduler_path)]
-    in_steps = any(one is not None and one.unit == "steps" for window in windows for one in (window.begin, window.end, window.pace()))
+    """How often the hook steps schedulers of a list, so that each has its own pace; None where there is none. Raises
+    ConfigError."""
+    windows = [
+        window
+        for one in optimizations
+        if isinstance(one.scheduler, list)
+        for window in _windows(one.scheduler, task, one.scheduler_path)
+    ]
+    in_steps = any(
+        one is not None and one.unit == "steps"
+        for window in windows
+        for one in (window.begin, window.end, window.pace())
+    )
     return Rhythm(1, "steps" if in_steps else "epochs") if windows else None
 
 
-def _split(scheduler: Component, task: type[Task], ours: type[Model], path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(
+    scheduler: Component, task: type[Task], ours: type[Model], path: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a scheduler's class is given, and which of our keys stand beside it."""
     arguments, names = scheduler.arguments, argument_names(scheduler.type, task, path)
     taken = {key: arguments.pop(key) for key in ours.model_fields if key in arguments and key not in names}
@@ -212,7 +254,8 @@ def _split(scheduler: Component, task: type[Task], ours: type[Model], path: str)
 
 
 def _counted_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str, Any]:
-    """The arguments with what counts from the run's beginning counted from where the warm-up ends; raises ConfigError."""
+    """The arguments with what counts from the run's beginning counted from where the warm-up ends; raises
+    ConfigError."""
     counted = {key: arguments[key] for key in _FROM_THE_BEGINNING if key in arguments}
     for key, value in counted.items():
         values = value if isinstance(value, list) else [value]
@@ -225,10 +268,13 @@ def _counted_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str,
 
 
 def scheduler_in_full(written: Any, task: type[Task]) -> Any:
-    """What is written of the scheduler or schedulers, with their `type`: without one, the arguments of the task's own `scheduler`.
-    Raises ConfigError."""
+    """What is written of the scheduler or schedulers, with their `type`: without one, the arguments of the task's own
+    `scheduler`. Raises ConfigError."""
     if isinstance(written, list):
-        return [_in_full(one, task, Window, f"scheduler.{index}") if isinstance(one, dict) else one for index, one in enumerate(written)]
+        return [
+            _in_full(one, task, Window, f"scheduler.{index}") if isinstance(one, dict) else one
+            for index, one in enumerate(written)
+        ]
     return None if written is None else _in_full(written, task, WarmUp, "scheduler")
 
 
@@ -236,7 +282,9 @@ def _in_full(written: Mapping[str, Any], task: type[Task], keys: type[Model], pa
     own = brings_its_own(task, "scheduler")
     if written.get("type", OWN) != OWN or not own:
         if written.get("type") == OWN:
-            raise ConfigError([Problem(f"{path}.type", f"is '{OWN}', and {task.__name__} has no method scheduler() of its own")])
+            raise ConfigError(
+                [Problem(f"{path}.type", f"is '{OWN}', and {task.__name__} has no method scheduler() of its own")]
+            )
         return dict(written)
     declared = model_of_own(task, "scheduler").model_fields
     ours = {key: value for key, value in written.items() if key in keys.model_fields and key not in declared}
@@ -251,20 +299,36 @@ def stepping_hook(hooks: Mapping[str, Hook]) -> ParamScheduler | None:
     return next((hook for hook in hooks.values() if isinstance(hook, ParamScheduler)), None)
 
 
-def stepping_problems(optimizations: Sequence[Optimization], hooks: Mapping[str, Hook], task: type[Task]) -> list[Problem]:
+def stepping_problems(
+    optimizations: Sequence[Optimization], hooks: Mapping[str, Hook], task: type[Task]
+) -> list[Problem]:
     """Where there is a scheduler that nothing steps, a pace to step none, or one that those of a list do not go by."""
     scheduled = [one for one in optimizations if one.scheduler]
     hook, others = stepping_hook(hooks), any(type(one) not in HOOKS.values() for one in hooks.values())
     if hook is None:
         message = "is stepped by nothing: the hook param_scheduler is off"
-        return [Problem(one.scheduler_path, message, suggestion="leave hooks.param_scheduler on") for one in scheduled if not others]
+        return [
+            Problem(one.scheduler_path, message, suggestion="leave hooks.param_scheduler on")
+            for one in scheduled
+            if not others
+        ]
     name = next(name for name, one in hooks.items() if one is hook)
     if not scheduled:
         said = {"every": hook.every != ParamScheduler.every, "monitor": hook.monitor is not None}
         message = "is read by nothing: there is no scheduler to step"
-        return [Problem(f"hooks.{name}.{key}", message, suggestion="write scheduler, or leave it out") for key, is_said in said.items() if is_said]
+        return [
+            Problem(f"hooks.{name}.{key}", message, suggestion="write scheduler, or leave it out")
+            for key, is_said in said.items()
+            if is_said
+        ]
     if hook.every.count == 0:
-        return [Problem(f"hooks.{name}.every", "is 0, and so nothing steps the scheduler", suggestion="write scheduler: null for none")]
+        return [
+            Problem(
+                f"hooks.{name}.every",
+                "is 0, and so nothing steps the scheduler",
+                suggestion="write scheduler: null for none",
+            )
+        ]
     unmet = [problem for one in scheduled for problem in _monitor_problems(one, hook, name)]
     if unmet:
         return unmet
@@ -276,14 +340,29 @@ def stepping_problems(optimizations: Sequence[Optimization], hooks: Mapping[str,
 
 
 def _monitor_problems(one: Optimization, hook: ParamScheduler, name: str) -> list[Problem]:
-    """Where a scheduler of torch's steps by a metric that the hook does not name, or the hook names one for a scheduler that takes none."""
+    """Where a scheduler of torch's steps by a metric that the hook does not name, or the hook names one for a scheduler
+    that takes none."""
     if not isinstance(one.scheduler, Component) or one.scheduler.type not in SCHEDULERS:
         return []
     kind = one.scheduler.type
     if steps_by_a_metric(one.scheduler, one.scheduler_path):
         hint = f"write hooks.{name}.monitor, such as monitor: val/loss"
-        return [] if hook.monitor else [Problem(one.scheduler_path, f"is {kind}, which steps where a metric is there, and none is named", suggestion=hint)]
-    return [Problem(f"hooks.{name}.monitor", f"is read by nothing: {kind} takes no metric, got '{hook.monitor}'")] if hook.monitor else []
+        return (
+            []
+            if hook.monitor
+            else [
+                Problem(
+                    one.scheduler_path,
+                    f"is {kind}, which steps where a metric is there, and none is named",
+                    suggestion=hint,
+                )
+            ]
+        )
+    return (
+        [Problem(f"hooks.{name}.monitor", f"is read by nothing: {kind} takes no metric, got '{hook.monitor}'")]
+        if hook.monitor
+        else []
+    )
 
 
 def _wrong_warm_up(written: Mapping[str, Any], warm: WarmUp, course: Course | None) -> str | None:
@@ -293,7 +372,9 @@ def _wrong_warm_up(written: Mapping[str, Any], warm: WarmUp, course: Course | No
     if course is None:
         return "needs the hook param_scheduler to step the scheduler"
     if warm.warmup.unit == "steps" and course.every.unit == "epochs" and warm.warmup.count:
-        return f"is {warm.warmup}, and the scheduler steps every {course.every}; write hooks.param_scheduler.every: 1 step"
+        return (
+            f"is {warm.warmup}, and the scheduler steps every {course.every}; write hooks.param_scheduler.every: 1 step"
+        )
     begins, total = course.count(warm.warmup), course.count(course.whole)
     if begins and total and begins >= total:
         return f"is {warm.warmup}, and the run is over after {course.whole}"

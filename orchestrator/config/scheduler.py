@@ -37,8 +37,8 @@ LENGTHS = ("T_max", "total_steps", "total_iters")
 """What schedulers call their length: where it is not written it is the run's."""
 
 RATES = {"OneCycleLR": "max_lr", "CyclicLR": "base_lr"}
-"""Schedulers that set the rate themselves, whatever the optimizer's is, and what they call it. Where it is not written it is the
-optimizer's."""
+"""Schedulers that set the rate themselves, whatever the optimizer's is, and what they call it. Where it is not written
+it is the optimizer's."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,11 @@ class Stage:
         if self.kind == OWN:
             in_full_of_own(self.arguments, task, "scheduler")
             return
-        problems = [Problem(f"{self.path}.{key}", message) for key, message in self._wrong_for_torch() if self.kind in SCHEDULERS]
+        problems = [
+            Problem(f"{self.path}.{key}", message)
+            for key, message in self._wrong_for_torch()
+            if self.kind in SCHEDULERS
+        ]
         if problems:
             raise ConfigError(problems)
         check_component(self.kind, self._with_rate(1.0), LRScheduler, SCHEDULERS, NoOptimizer(), self.path)
@@ -65,7 +69,13 @@ class Stage:
         if self.kind in ("ChainedScheduler", "SequentialLR"):
             yield "type", f"is {self.kind}, whose schedulers are a list here: each with its type, begin and end"
         if self.arguments.get("last_epoch", -1) != -1:
-            yield "last_epoch", f"is for a script's own checkpoints, got {self.arguments['last_epoch']}; a run that goes on knows where it is"
+            yield (
+                "last_epoch",
+                (
+                    f"is for a script's own checkpoints, got {self.arguments['last_epoch']}; a run that goes on knows"
+                    " where it is"
+                ),
+            )
         for key in (*LENGTHS, "step_size", "step_size_up", "step_size_down"):
             count = self.arguments.get(key)
             if isinstance(count, int | float) and count <= 0:
@@ -104,13 +114,23 @@ def with_length(kind: str, arguments: dict[str, Any], task: type[Task], length: 
 
 
 def steps_by_a_metric(scheduler: Component, path: str) -> bool:
-    return scheduler.type != OWN and issubclass(find_class(scheduler.type, LRScheduler, SCHEDULERS, f"{path}.type"), ReduceLROnPlateau)
+    return scheduler.type != OWN and issubclass(
+        find_class(scheduler.type, LRScheduler, SCHEDULERS, f"{path}.type"), ReduceLROnPlateau
+    )
 
 
 def unread_rate(optimizer: Mapping[str, Any], scheduler: Any, path: str = "scheduler") -> str | None:
     """What makes nothing read the rate of one of torch's optimizers, where it is so; its scheduler stands at `path`."""
-    stages = [(f"{path}.{index}", one) for index, one in enumerate(scheduler)] if isinstance(scheduler, list) else [(path, scheduler)]
-    set_by = [f"{one['type']} sets the rate to {place}.{name}" for place, one in stages if isinstance(one, dict) and (name := RATES.get(str(one.get("type")))) in one]
+    stages = (
+        [(f"{path}.{index}", one) for index, one in enumerate(scheduler)]
+        if isinstance(scheduler, list)
+        else [(path, scheduler)]
+    )
+    set_by = [
+        f"{one['type']} sets the rate to {place}.{name}"
+        for place, one in stages
+        if isinstance(one, dict) and (name := RATES.get(str(one.get("type")))) in one
+    ]
     if not set_by or len(set_by) != len(stages) or optimizer.get("type", OWN) == OWN:
         return None
     return f"is read by nothing: {set_by[0]}"

@@ -50,8 +50,16 @@ def experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]
     definitions["hook"] = _any_hook(hooks)
     properties = schema["properties"]
     properties["hooks"] |= {"properties": {name: _entry(name) for name in hooks}, "additionalProperties": _entry(None)}
-    properties["optimizer"] = {"type": "object", "description": properties["optimizer"]["description"], "properties": groups}
-    properties["base"] = {"type": ["string", "array"], "items": {"type": "string"}, "description": "The file, or files, that this one is laid over, relative to this one."}
+    properties["optimizer"] = {
+        "type": "object",
+        "description": properties["optimizer"]["description"],
+        "properties": groups,
+    }
+    properties["base"] = {
+        "type": ["string", "array"],
+        "items": {"type": "string"},
+        "description": "The file, or files, that this one is laid over, relative to this one.",
+    }
     schema |= {"$schema": DIALECT, "$defs": definitions, "anyOf": [{"required": ["base"]}, _complete()]}
     del schema["required"]
     return schema
@@ -79,10 +87,15 @@ def _hook(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, Any]:
         },
     }
     if replaced_fields(cls) and not cls.pace_trains:
-        about = "The share of the time that the hook may take, such as '1%': it chooses the pace, by what looking costs."
+        about = (
+            "The share of the time that the hook may take, such as '1%': it chooses the pace, by what looking costs."
+        )
         common["budget"] = {"type": "string", "pattern": PERCENTAGE, "description": about}
     docs = docs_of(cls)
-    described = {name: {**one, "description": docs[name]} if name in docs else one for name, one in model.get("properties", {}).items()}
+    described = {
+        name: {**one, "description": docs[name]} if name in docs else one
+        for name, one in model.get("properties", {}).items()
+    }
     return {**model, "properties": {**common, **described}, "description": inspect.getdoc(cls) or ""}
 
 

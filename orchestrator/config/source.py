@@ -93,7 +93,10 @@ class ExperimentSource:
 
     def without_sweep(self) -> Self:
         """The source without its sweep."""
-        written, *over = ({key: value for key, value in data.items() if key != "sweep"} for data in (self.written, *self.over.values()))
+        written, *over = (
+            {key: value for key, value in data.items() if key != "sweep"}
+            for data in (self.written, *self.over.values())
+        )
         values = tuple((path, value) for path, value in self.values if path.partition(".")[0] != "sweep")
         return replace(self, written=written, values=values, over=dict(zip(self.over, over, strict=True)))
 
@@ -103,7 +106,15 @@ class ExperimentSource:
         if not chosen:
             return self.written
         if key_of(chosen[-1]) not in self.over:
-            raise ConfigError([Problem("base", f"is named relative to a file, and there is none here, got {shortened(repr(chosen[-1]))}; sweep over it in a file")])
+            raise ConfigError(
+                [
+                    Problem(
+                        "base",
+                        f"is named relative to a file, and there is none here, got {shortened(repr(chosen[-1]))}; sweep"
+                        " over it in a file",
+                    )
+                ]
+            )
         return self.over[key_of(chosen[-1])]
 
     def merged(self) -> tuple[dict[str, Any], list[Problem]]:
@@ -136,9 +147,13 @@ def with_value(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]
 def check_path(path: str) -> None:
     """Raises ConfigError for a dotted path that leads deeper than any config."""
     if len(path) > LONGEST_PATH:
-        raise ConfigError([Problem(shortened(path), f"is a path of {len(path):,} characters; {LONGEST_PATH:,} are allowed")])
+        raise ConfigError(
+            [Problem(shortened(path), f"is a path of {len(path):,} characters; {LONGEST_PATH:,} are allowed")]
+        )
     if path.count(".") >= DEEPEST:
-        raise ConfigError([Problem(shortened(path), f"is a path of {path.count('.') + 1} parts; {DEEPEST} are allowed")])
+        raise ConfigError(
+            [Problem(shortened(path), f"is a path of {path.count('.') + 1} parts; {DEEPEST} are allowed")]
+        )
 
 
 def _split(path: str) -> list[str]:
@@ -155,10 +170,19 @@ def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
     key, place = keys[depth], ".".join(keys[:depth])
     if isinstance(data, list):
         if not key.isdecimal() or int(key) >= len(data):
-            raise ConfigError([Problem(".".join(keys), f"cannot be set: {place} is a list of {len(data)}, whose entries are numbered from 0")])
+            raise ConfigError(
+                [
+                    Problem(
+                        ".".join(keys),
+                        f"cannot be set: {place} is a list of {len(data)}, whose entries are numbered from 0",
+                    )
+                ]
+            )
         return [*data[: int(key)], _with_value(data[int(key)], keys, depth + 1, value), *data[int(key) + 1 :]]
     if not isinstance(data, Mapping):
-        raise ConfigError([Problem(".".join(keys), f"cannot be set: {place} is {shortened(repr(data))}, not a mapping")])
+        raise ConfigError(
+            [Problem(".".join(keys), f"cannot be set: {place} is {shortened(repr(data))}, not a mapping")]
+        )
     return {**data, key: _with_value(data.get(key), keys, depth + 1, value)}
 
 

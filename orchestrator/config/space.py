@@ -58,7 +58,8 @@ def _wrong_overlap(inner: str, sweep: Sweep) -> str | None:
 
 
 def wrong_counts(sweep: Sweep) -> Iterator[Problem]:
-    """A problem for trials, repeats and points that do not come out even, and for a seed of nothing; the space has to be right."""
+    """A problem for trials, repeats and points that do not come out even, and for a seed of nothing; the space has to
+    be right."""
     if sweep.repeats > 1 and "seed" in sweep.space:
         yield Problem("sweep.space.seed", f"repeats: {sweep.repeats} gives each trial its seed; leave out one of them")
     if sweep.seed and not _draws(sweep):
@@ -67,25 +68,41 @@ def wrong_counts(sweep: Sweep) -> Iterator[Problem]:
     points, whole = count_points(sweep), _round_of(sweep)
     trials = sweep.trials or whole
     if count_trials(sweep) > MOST_TRIALS:
-        message = f"makes {count_trials(sweep):,} trials, and a sweep has {MOST_TRIALS:,} at most; draw some of them (search: random), or leave values out"
+        message = (
+            f"makes {count_trials(sweep):,} trials, and a sweep has {MOST_TRIALS:,} at most; draw some of them (search:"
+            " random), or leave values out"
+        )
         yield Problem("sweep.trials" if sweep.trials else "sweep.space", message)
     times = f" x {sweep.repeats} repeats" if sweep.repeats > 1 else ""
     if sweep.search == "grid" and trials != whole:
-        yield Problem("sweep.trials", f"a grid of {points} points{times} has {whole} trials, got {trials}; leave it out{_instead(trials, points, whole)}")
+        yield Problem(
+            "sweep.trials",
+            f"a grid of {points} points{times} has {whole} trials, got {trials}; leave it"
+            f" out{_instead(trials, points, whole)}",
+        )
     elif trials % whole:
         factors = f"{points} points of the grid{times}" if points > 1 else f"{sweep.repeats} repeats"
         below = trials // whole * whole
         even = f"{below} or {below + whole}" if below else whole
-        yield Problem("sweep.trials", f"{trials} trials are no whole number of rounds of {whole} ({factors}); write {even}")
+        yield Problem(
+            "sweep.trials", f"{trials} trials are no whole number of rounds of {whole} ({factors}); write {even}"
+        )
     elif len(sweep.points) * whole > trials:
         needed = len(sweep.points) * whole
-        yield Problem("sweep.points", f"{len(sweep.points)} points make {needed} trials, and there are {trials}; points count among the trials")
+        yield Problem(
+            "sweep.points",
+            f"{len(sweep.points)} points make {needed} trials, and there are {trials}; points count among the trials",
+        )
 
 
 def _draws(sweep: Sweep) -> bool:
     """Whether anything of a sweep is drawn: its values, or what its scheduler does."""
     scheduler = sweep.scheduler
-    return sweep.search != "grid" or isinstance(scheduler, Population) or (isinstance(scheduler, Asha) and scheduler.brackets > 1)
+    return (
+        sweep.search != "grid"
+        or isinstance(scheduler, Population)
+        or (isinstance(scheduler, Asha) and scheduler.brackets > 1)
+    )
 
 
 def _instead(trials: int, points: int, whole: int) -> str:
@@ -96,8 +113,9 @@ def _instead(trials: int, points: int, whole: int) -> str:
 
 
 def wrong_mutations(sweep: Sweep, also: Collection[str] = ()) -> list[Problem]:
-    """What a population cannot change in flight, of the paths that `mutate` names or, without it, of all. A task that trains by itself begins
-    anew with other values, so that what lies below the keys in `also` can change too, where `mutate` says so."""
+    """What a population cannot change in flight, of the paths that `mutate` names or, without it, of all. A task that
+    trains by itself begins anew with other values, so that what lies below the keys in `also` can change too, where
+    `mutate` says so."""
     scheduler = sweep.scheduler
     if not isinstance(scheduler, Population):
         return []
@@ -105,18 +123,26 @@ def wrong_mutations(sweep: Sweep, also: Collection[str] = ()) -> list[Problem]:
     for index, name in enumerate(scheduler.mutate or []):
         path = f"sweep.scheduler.mutate.{index}"
         if name not in sweep.space:
-            problems.append(Problem(path, f"'{name}' is no path of the space", suggestion=did_you_mean(name, sweep.space)))
+            problems.append(
+                Problem(path, f"'{name}' is no path of the space", suggestion=did_you_mean(name, sweep.space))
+            )
         elif name.partition(".")[0] not in also and not _may_mutate(name):
-            problems.append(Problem(path, f"'{name}' cannot change in flight; fields of hooks and numbers of the optimizer can"))
+            problems.append(
+                Problem(path, f"'{name}' cannot change in flight; fields of hooks and numbers of the optimizer can")
+            )
     if problems:
         return problems
     if not mutated_paths(sweep):
         others = [name for name in sweep.space if name.partition(".")[0] in also]
         hint = f"write mutate: [{', '.join(others)}], or some of these" if others else None
-        message = f"{scheduler.type} finds nothing to change: no field of a hook and no number of the optimizer is swept"
+        message = (
+            f"{scheduler.type} finds nothing to change: no field of a hook and no number of the optimizer is swept"
+        )
         return [Problem("sweep.scheduler", message, suggestion=hint)]
     if count_trials(sweep) < 2:
-        problems.append(Problem("sweep.trials", f"{scheduler.type} needs a population of 2 at least, got {count_trials(sweep)}"))
+        problems.append(
+            Problem("sweep.trials", f"{scheduler.type} needs a population of 2 at least, got {count_trials(sweep)}")
+        )
     if isinstance(scheduler, PB2):
         problems.extend(_not_for_pb2(sweep))
     return problems
@@ -126,12 +152,17 @@ def _not_for_pb2(sweep: Sweep) -> Iterator[Problem]:
     for name in mutated_paths(sweep):
         domain = sweep.space[name]
         if domain.is_list or outer_of(name, sweep.space) or not math.isfinite(domain.ends[0]):
-            yield Problem(join("sweep.space", name), "pb2 models ranges with both ends that are always there; leave it out of mutate, or use pbt")
+            yield Problem(
+                join("sweep.space", name),
+                "pb2 models ranges with both ends that are always there; leave it out of mutate, or use pbt",
+            )
 
 
 def _may_mutate(name: str) -> bool:
     keys = name.split(".")
-    return (keys[0] == "hooks" and len(keys) >= 3 and keys[2] not in OF_THE_PLAN) or number_of_optimizer(name) is not None
+    return (keys[0] == "hooks" and len(keys) >= 3 and keys[2] not in OF_THE_PLAN) or number_of_optimizer(
+        name
+    ) is not None
 
 
 def mutated_paths(sweep: Sweep) -> list[str]:
@@ -139,7 +170,9 @@ def mutated_paths(sweep: Sweep) -> list[str]:
     scheduler = sweep.scheduler
     if not isinstance(scheduler, Population):
         return []
-    return [name for name in sweep.space if (_may_mutate(name) if scheduler.mutate is None else name in scheduler.mutate)]
+    return [
+        name for name in sweep.space if (_may_mutate(name) if scheduler.mutate is None else name in scheduler.mutate)
+    ]
 
 
 # What is drawn
@@ -162,8 +195,8 @@ def is_drawn(name: str, space: Mapping[str, Any], drawn: Mapping[str, Any]) -> b
 
 
 def surroundings(name: str, space: Mapping[str, Domain]) -> Iterator[dict[str, Any]]:
-    """What a path may be drawn beside, of what decides whether it is there and what it means: the choice it lies in, the
-    `type` beside it, the task."""
+    """What a path may be drawn beside, of what decides whether it is there and what it means: the choice it lies in,
+    the `type` beside it, the task."""
     values = {other: domain.candidates() for other, domain in space.items() if _decides(other, name)}
     return (point for point in _product(values, space) if is_drawn(name, space, point))
 
@@ -172,7 +205,10 @@ def _decides(other: str, name: str) -> bool:
     """Whether the value of one path decides what another one means."""
     if other == "base":
         return True
-    group, names_a_class = name.partition(".")[0], other.endswith(".type") or other.count(".") == (other[:6] == "hooks.")
+    group, names_a_class = (
+        name.partition(".")[0],
+        other.endswith(".type") or other.count(".") == (other[:6] == "hooks."),
+    )
     if other == "task":
         return group in ("task_args", "hooks", "changes", "optimizer", "optimizers", "scheduler")
     if name == "changes":
@@ -196,12 +232,16 @@ def _leaves_open(inner: str, value: Any) -> bool:
 
 def grid_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """The points of the grid, without what rides; one empty point where there is none."""
-    return _product({name: values for name, values in _grid(sweep).items() if sweep.space[name].kind != "ride"}, sweep.space)
+    return _product(
+        {name: values for name, values in _grid(sweep).items() if sweep.space[name].kind != "ride"}, sweep.space
+    )
 
 
 def ride_points(sweep: Sweep) -> list[dict[str, Any]]:
     """What each point of the grid is tried with, of the paths that ride; one empty point where none does."""
-    return list(_product({name: domain.values for name, domain in sweep.space.items() if domain.kind == "ride"}, sweep.space))
+    return list(
+        _product({name: domain.values for name, domain in sweep.space.items() if domain.kind == "ride"}, sweep.space)
+    )
 
 
 def count_points(sweep: Sweep) -> int:
@@ -212,7 +252,9 @@ def count_points(sweep: Sweep) -> int:
         inside[outer_of(name, values)].append(name)
 
     def beside(outer: str, value: Any) -> int:
-        return math.prod(len(values[name]) for name in inside[outer] if _leaves_open(name.removeprefix(f"{outer}."), value))
+        return math.prod(
+            len(values[name]) for name in inside[outer] if _leaves_open(name.removeprefix(f"{outer}."), value)
+        )
 
     return math.prod(sum(beside(name, value) for value in values[name]) for name in inside[None])
 
@@ -224,15 +266,17 @@ def _grid(sweep: Sweep) -> dict[str, list[Any]]:
 
 
 def _product(values: Mapping[str, list[Any]], space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each value of each path with each of the others, as far as the paths are drawn beside them; one after the other, as
-    there may be more than fit in memory."""
+    """Each value of each path with each of the others, as far as the paths are drawn beside them; one after the other,
+    as there may be more than fit in memory."""
     points: Iterator[dict[str, Any]] = iter([{}])
     for name in in_order(values):
         points = _with_each(points, name, values[name], space)
     return points
 
 
-def _with_each(points: Iterable[dict[str, Any]], name: str, values: list[Any], space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _with_each(
+    points: Iterable[dict[str, Any]], name: str, values: list[Any], space: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     for point in points:
         if is_drawn(name, space, point):
             yield from ({**point, name: value} for value in values)
@@ -247,12 +291,14 @@ def count_trials(sweep: Sweep) -> int:
 
 
 def _round_of(sweep: Sweep) -> int:
-    """Trials in which each point of the grid, or one configuration where there is none, is run with each of its seeds."""
+    """Trials in which each point of the grid, or one configuration where there is none, is run with each of its
+    seeds."""
     return count_points(sweep) * sweep.repeats
 
 
 def count_trainings(sweep: Sweep, begun: int = 0) -> int:
-    """How many trainings the trials from number `begun` on take, where each draw of the rest is one for all that rides, with each of its seeds."""
+    """How many trainings the trials from number `begun` on take, where each draw of the rest is one for all that rides,
+    with each of its seeds."""
     in_a_draw = len(ride_points(sweep)) * sweep.repeats
     return len({(number // in_a_draw, number % sweep.repeats) for number in range(begun, count_trials(sweep))})
 
@@ -260,8 +306,8 @@ def count_trainings(sweep: Sweep, begun: int = 0) -> int:
 def trials_at_once(sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[Mapping[str, float]]) -> int:
     """How many trials run side by side on nodes that have so much (resource to amount): each rank takes a place on one.
 
-    Where trials may have more ranks or fewer, there is room for the most of them, as they would take each other's places;
-    a single trial makes do with fewer.
+    Where trials may have more ranks or fewer, there is room for the most of them, as they would take each other's
+    places; a single trial makes do with fewer.
     """
     places = sum(_places(workers.bundle(), node) for node in nodes)
     rooms = max(places // workers.most, min(1, places // workers.least))

@@ -87,7 +87,8 @@ class Median(Model):
 
 
 class Race(Model):
-    """Configurations race over seeds: all are run with the first, and one is left when differences between seeds say that it will not win."""
+    """Configurations race over seeds: all are run with the first, and one is left when differences between seeds say
+    that it will not win."""
 
     type: Literal["race"] = "race"
     level: Annotated[float, Gt(0), Lt(0.5)] = 0.05
@@ -196,8 +197,8 @@ class Sweep(Model):
     repeats: Annotated[int, Ge(1)] = 1
     """Trials of each configuration: with the experiment's `seed`, with the next whole number, and so on."""
     judge: Literal["mean", "bound"] = "mean"
-    """What `repeats` of a configuration are judged by: their `mean`, or its lower confidence `bound`, a standard error below the mean
-    (above it where less is better)."""
+    """What `repeats` of a configuration are judged by: their `mean`, or its lower confidence `bound`, a standard error
+    below the mean (above it where less is better)."""
     search: Literal["grid", "random", "optuna"] = "random"
     """Where the next configuration comes from; `optuna` (TPE) learns from the trials before, and needs that extra."""
     points: list[dict[str, Any]] = Field(default_factory=list, max_length=MOST_LISTED)
@@ -213,12 +214,13 @@ class Sweep(Model):
     engine: Literal["gang", "train"] = "gang"
     """What trains a trial: a `gang` of processes that stay warm for the next one, or a Ray `train` job of its own."""
     riders: Literal["auto", False] = "auto"
-    """Whether trials that differ only in hooks which observe share one training: `auto` where they can, `false` never."""
+    """Whether trials that differ only in hooks which observe share one training: `auto` where they can, `false`
+    never."""
     seed: Seed = 0
     """Seeds the search and the scheduler."""
     space: Annotated[dict[SweptPath, Domain], Field(min_length=1, max_length=MOST_SWEPT)]
-    """Dotted path to what it may be, such as `{uniform: [0, 1]}`. A path inside a choice (`hooks.ema.decay` where `hooks.ema` is one) is drawn only
-    where the choice is on and does not say it itself."""
+    """Dotted path to what it may be, such as `{uniform: [0, 1]}`. A path inside a choice (`hooks.ema.decay` where
+    `hooks.ema` is one) is drawn only where the choice is on and does not say it itself."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
@@ -268,23 +270,57 @@ def contradictions(sweep: Sweep) -> Iterator[tuple[tuple[str, ...], str]]:
     if population and sweep.search == "optuna":
         yield ("scheduler", "search"), f"{kind} changes values itself; its population comes from search: random or grid"
     if population and sweep.repeats > 1:
-        yield ("repeats", "scheduler"), f"repeats does not go with {kind}, whose trials take over each other's weights and values; write trials for a larger population"
+        yield (
+            ("repeats", "scheduler"),
+            (
+                f"repeats does not go with {kind}, whose trials take over each other's weights and values; write trials"
+                " for a larger population"
+            ),
+        )
     if kind == "race" and sweep.repeats == 1:
-        yield ("repeats", "scheduler"), "race compares configurations over seeds, and repeats: 1 has one of each; write repeats: 5, say"
+        yield (
+            ("repeats", "scheduler"),
+            "race compares configurations over seeds, and repeats: 1 has one of each; write repeats: 5, say",
+        )
     if sweep.judge == "bound" and sweep.repeats == 1:
-        yield ("judge", "repeats"), "judge: bound is of the trials of a configuration, and repeats: 1 has one of each; write repeats: 5, say"
+        yield (
+            ("judge", "repeats"),
+            "judge: bound is of the trials of a configuration, and repeats: 1 has one of each; write repeats: 5, say",
+        )
     if sweep.judge == "bound" and kind == "race":
-        yield ("judge", "scheduler"), "judge: bound does not go with race, whose winner has the best mean; leave out one of them"
+        yield (
+            ("judge", "scheduler"),
+            "judge: bound does not go with race, whose winner has the best mean; leave out one of them",
+        )
     if kind == "race" and sweep.search == "optuna":
-        yield ("scheduler", "search"), "race begins with all configurations, and search: optuna chooses each by those before; write search: random or grid"
+        yield (
+            ("scheduler", "search"),
+            (
+                "race begins with all configurations, and search: optuna chooses each by those before; write search:"
+                " random or grid"
+            ),
+        )
     if kind == "race" and sweep.budget and sweep.budget.trials:
-        yield ("budget", "scheduler"), "budget.trials does not go with race, which begins the trials of all configurations seed by seed; write fewer trials"
+        yield (
+            ("budget", "scheduler"),
+            (
+                "budget.trials does not go with race, which begins the trials of all configurations seed by seed; write"
+                " fewer trials"
+            ),
+        )
     if sweep.max_concurrent is not None and synchronous:
-        yield ("max_concurrent", "scheduler"), f"max_concurrent does not go with {kind}, whose trials wait for each other"
+        yield (
+            ("max_concurrent", "scheduler"),
+            f"max_concurrent does not go with {kind}, whose trials wait for each other",
+        )
     if sweep.engine == "train" and synchronous:
-        yield ("engine", "scheduler"), (
-            f"engine: train does not go with {kind}, whose trials wait for each other: each time one goes on, a Ray Train job "
-            "would be started anew. Use engine: gang, or one of the schedulers fifo, asha, median and race"
+        yield (
+            ("engine", "scheduler"),
+            (
+                f"engine: train does not go with {kind}, whose trials wait for each other: each time one goes on, a Ray"
+                " Train job would be started anew. Use engine: gang, or one of the schedulers fifo, asha, median and"
+                " race"
+            ),
         )
     if sweep.points and sweep.search == "grid":
         yield ("points", "search"), "points do not go with search: grid, which has its own"

@@ -34,8 +34,8 @@ from orchestrator.task import trains_itself
 
 
 class _AsFarAsSound(Sweep):
-    """A sweep without the domains that are wrong by themselves, in which all else may contradict each other: one mistake hides
-    no other."""
+    """A sweep without the domains that are wrong by themselves, in which all else may contradict each other: one
+    mistake hides no other."""
 
     space: dict[OnErrorOmit[SweptPath], OnErrorOmit[Domain]]
 
@@ -70,7 +70,11 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
         sweep = sweep.model_copy(update={"metric": "unknown", "mode": "max"})
     workers = data.get("workers")
     if sweep.engine == "gang" and isinstance(workers, dict) and isinstance(workers.get("count"), list):
-        return [Problem("workers.count", f"a gang has one number of ranks, got {workers['count']}; engine: train takes a range")]
+        return [
+            Problem(
+                "workers.count", f"a gang has one number of ranks, got {workers['count']}; engine: train takes a range"
+            )
+        ]
     problems.extend([*(() if "search" in wrong else unsearchable(sweep)), *overlaps(sweep)])
     is_whole = len(sweep.space) == len(given["space"])
     if is_whole and not problems and not wrong:
@@ -79,14 +83,22 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
         problems.extend([*wrong_counts(sweep), *wrong_mutations(sweep, also)])
     last_seed = data["seed"] + sweep.repeats - 1 if type(data.get("seed")) is int else 0
     if sweep.repeats > 1 and last_seed > LARGEST_SEED:
-        problems.append(Problem("sweep.repeats", f"gives the last of each configuration's trials the seed {last_seed:,}; {LARGEST_SEED:,} is the largest"))
+        problems.append(
+            Problem(
+                "sweep.repeats",
+                f"gives the last of each configuration's trials the seed {last_seed:,}; {LARGEST_SEED:,} is the"
+                " largest",
+            )
+        )
     collect_problems(problems, _try_all, sweep, source.without_sweep(), known, problems, is_whole)
     if is_whole and not problems and not known:
         problems.extend(wrong_rides(source, sweep))
     return problems
 
 
-def _try_all(sweep: Sweep, source: ExperimentSource, known: Sequence[Problem], problems: list[Problem], with_points: bool) -> None:
+def _try_all(
+    sweep: Sweep, source: ExperimentSource, known: Sequence[Problem], problems: list[Problem], with_points: bool
+) -> None:
     """Adds what is wrong with the values of each domain and point; raises ConfigError where there are too many."""
     tries = _Tries(source, sweep)
     for name, domain in sweep.space.items():
@@ -119,7 +131,9 @@ class _Tries:
 
 def _too_many() -> ConfigError:
     message = f"has more than {MOST_TRIED:,} values and combinations to try in the experiment before the first trial"
-    return ConfigError([Problem("sweep.space", message, suggestion="leave values out, or give ranges, of which the ends are tried")])
+    return ConfigError(
+        [Problem("sweep.space", message, suggestion="leave values out, or give ranges, of which the ends are tried")]
+    )
 
 
 def _wrong_point(point: Mapping[str, Any], path: str, tries: _Tries, known: Sequence[Problem]) -> list[Problem]:
@@ -130,10 +144,21 @@ def _wrong_point(point: Mapping[str, Any], path: str, tries: _Tries, known: Sequ
             problems.append(Problem(join(path, name), "is no path of the space", suggestion=hint))
             continue
         if sweep.space[name].kind == "ride":
-            problems.append(Problem(join(path, name), "is no point's: every value that rides is tried with each draw of the rest; leave it out"))
+            problems.append(
+                Problem(
+                    join(path, name),
+                    "is no point's: every value that rides is tried with each draw of the rest; leave it out",
+                )
+            )
             continue
         if value not in sweep.space[name]:
-            problems.append(Problem(join(path, name), f"is not in its domain {shortened(str(sweep.space[name].model_dump()))}, got {shortened(repr(value))}"))
+            problems.append(
+                Problem(
+                    join(path, name),
+                    f"is not in its domain {shortened(str(sweep.space[name].model_dump()))}, got"
+                    f" {shortened(repr(value))}",
+                )
+            )
             continue
         problems.extend(_refused(name, [value], join(path, name), tries, known, point))
     return problems
@@ -147,8 +172,9 @@ def _refused(
     known: Sequence[Problem],
     point: Mapping[str, Any] | None = None,
 ) -> list[Problem]:
-    """Tries values of one path in the experiment they are for, one at a time, beside each value of what decides their meaning
-    (the task for its arguments), as far as the `point` they are of leaves that open; gives each problem once, at `path`."""
+    """Tries values of one path in the experiment they are for, one at a time, beside each value of what decides their
+    meaning (the task for its arguments), as far as the `point` they are of leaves that open; gives each problem once,
+    at `path`."""
     space = tries.sweep.space
     beside = [around for around in tries.beside(name) if {**around, **(point or {})}.items() >= around.items()]
     found: dict[str, tuple[Problem, list[dict[str, Any]]]] = {}
@@ -163,7 +189,9 @@ def _refused(
     problems: list[Problem] = []
     for message, (problem, where) in found.items():
         common = all(around in where for around in beside)
-        place = "" if common else f", where {' and '.join(f'{other} is {value!r}' for other, value in where[0].items())}"
+        place = (
+            "" if common else f", where {' and '.join(f'{other} is {value!r}' for other, value in where[0].items())}"
+        )
         hint = _fitting_domain(space[name], message) or problem.suggestion
         if all(one.suggestion != hint or not hint for one in problems):
             problems.append(replace(problem, path=path, message=message + place, suggestion=hint))
@@ -176,13 +204,21 @@ def _fitting_domain(domain: Domain, message: str) -> str | None:
         return None
     wanted = message.removeprefix("must be ").partition(", got")[0]
     if wanted != "a whole number":
-        return None if wanted.startswith(("a number", "at ", "greater", "less", "finite", "a multiple")) else "a range is of numbers; write choice"
+        return (
+            None
+            if wanted.startswith(("a number", "at ", "greater", "less", "finite", "a multiple"))
+            else "a range is of numbers; write choice"
+        )
     if domain.kind.startswith("q"):
         return f"write {domain.kind} with low, high and step in whole numbers"
     kind = "lograndint" if domain.is_logarithmic else "randint"
     low, high = domain.ends
     whole = float(low).is_integer() and float(high).is_integer()
-    return f"write {{{kind}: [{low:.0f}, {high + 1:.0f}]}}, high not included" if whole else f"write {kind}, in whole numbers, high not included"
+    return (
+        f"write {{{kind}: [{low:.0f}, {high + 1:.0f}]}}, high not included"
+        if whole
+        else f"write {kind}, in whole numbers, high not included"
+    )
 
 
 def _problems_with(values: Mapping[str, Any], source: ExperimentSource, sweep: Sweep) -> Sequence[Problem]:
@@ -209,7 +245,8 @@ def _message_for(domain: Domain, message: str) -> str:
 
 
 def _may_be_mended(path: str, tried: Mapping[str, Any], space: Mapping[str, Any]) -> bool:
-    """Whether a problem at `path` depends on a path of the space that was not tried along: other values may make it right."""
+    """Whether a problem at `path` depends on a path of the space that was not tried along: other values may make it
+    right."""
     others = (name for name in space if name not in tried and (_within(path, name) or _within(name, path)))
     return any(outer_of(other, space) not in tried or is_drawn(other, space, tried) for other in others)
 

@@ -1,4 +1,5 @@
-"""What is raised by code that a config names: its modules as they are imported, its classes as they are made and asked."""
+"""What is raised by code that a config names: its modules as they are imported, its classes as they are made and
+asked."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ _OURS = ("importlib", "contextlib.py", "import_path.py", str(Path(__file__).pare
 
 @contextmanager
 def users_code(path: str, doing: str = "") -> Iterator[None]:
-    """Makes whatever is raised within a problem at `path`: an exit too, as nothing that is checked may end the process that
-    checks it. What was being done is said before a ValueError only where it is given. Ctrl-C goes on. Raises ConfigError."""
+    """Makes whatever is raised within a problem at `path`: an exit too, as nothing that is checked may end the process
+    that checks it. What was being done is said before a ValueError only where it is given. Ctrl-C goes on. Raises
+    ConfigError."""
     try:
         yield
     except ConfigError:
@@ -63,5 +65,9 @@ def place_of(method: Callable[..., Any]) -> str:
 
 def _place(error: BaseException) -> str:
     """Where it was raised, of the user's own code, as ` (file:line)`."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not any(ours in frame.filename for ours in _OURS)]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not any(ours in frame.filename for ours in _OURS)
+    ]
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

@@ -94,7 +94,9 @@ def _problem(
     if first["type"] == "extra_forbidden":
         known = _known(model, place[:-1], values)
         hint = options_elsewhere(kind).get(str(place[0]).lower()) if kind and len(place) == 1 else None
-        hint = hint or did_you_mean(str(place[-1]), known) or (f"known: {', '.join(known)}" if known else "none are taken")
+        hint = (
+            hint or did_you_mean(str(place[-1]), known) or (f"known: {', '.join(known)}" if known else "none are taken")
+        )
         return Problem(dotted, "unknown key", suggestion=hint)
     if first["type"] == "missing":
         return Problem(dotted, "is missing")
@@ -145,7 +147,9 @@ def _known(model: type[BaseModel], place: Iterable[int | str], values: Any) -> l
         if not models:
             return []
         tag = values.get("type") if isinstance(values, dict) else None
-        model = next((one for one in models if "type" in one.model_fields and one.model_fields["type"].default == tag), models[0])
+        model = next(
+            (one for one in models if "type" in one.model_fields and one.model_fields["type"].default == tag), models[0]
+        )
     return list(model.model_fields)
 
 

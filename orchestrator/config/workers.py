@@ -23,7 +23,11 @@ def _bytes(value: Any) -> Any:
     return int(float(match[1]) * (1024 if prefix.endswith("i") else 1000) ** " KMGT".index(prefix[:1] or " "))
 
 
-Bytes = Annotated[int, Ge(1), BeforeValidator(_bytes, json_schema_input_type=int | Annotated[str, Field(pattern=rf"^{_SIZE.pattern}$")])]
+Bytes = Annotated[
+    int,
+    Ge(1),
+    BeforeValidator(_bytes, json_schema_input_type=int | Annotated[str, Field(pattern=rf"^{_SIZE.pattern}$")]),
+]
 _OF_RAY = frozenset(("CPU", "GPU", "memory"))
 
 
@@ -31,7 +35,8 @@ class Ddp(Model):
     """Options of torch's DistributedDataParallel, called as there."""
 
     find_unused_parameters: bool = False
-    """Looks in each forward pass which parameters the output depends on, for models of which a batch may leave layers out."""
+    """Looks in each forward pass which parameters the output depends on, for models of which a batch may leave layers
+    out."""
     static_graph: bool = False
     """Says that each iteration uses the same parameters, so that torch looks in the first one alone."""
     gradient_as_bucket_view: bool = False
@@ -61,7 +66,8 @@ class Workers(Model):
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """How ranks share the model: each has all of it, or each has a part of every parameter (torch's fully_shard)."""
     meta_device: bool = False
-    """Under fsdp, builds the model without memory for its parameters, so that no rank has it whole; `reset_parameters` gives them their values."""
+    """Under fsdp, builds the model without memory for its parameters, so that no rank has it whole; `reset_parameters`
+    gives them their values."""
     ddp: Ddp = Ddp()
     """How ranks that have all of it exchange gradients."""
 
@@ -74,11 +80,19 @@ class Workers(Model):
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
         if isinstance(self.gpu, float) and self.most > 1:
-            raise ValueError(f"a share of a GPU, {self.gpu:g}, is for a single rank, as NCCL takes one rank on each GPU; count is {self.count}")
+            raise ValueError(
+                f"a share of a GPU, {self.gpu:g}, is for a single rank, as NCCL takes one rank on each GPU; count is"
+                f" {self.count}"
+            )
         if self.accelerator and not self.gpu:
-            raise ValueError(f"accelerator says which GPU, and gpu: false asks for none, got {self.accelerator!r}; write gpu: true")
+            raise ValueError(
+                f"accelerator says which GPU, and gpu: false asks for none, got {self.accelerator!r}; write gpu: true"
+            )
         if named := _OF_RAY.intersection(self.resources):
-            raise ValueError(f"resources are a cluster's own; {' and '.join(sorted(named))} have keys of their own: cpus, gpu, memory")
+            raise ValueError(
+                f"resources are a cluster's own; {' and '.join(sorted(named))} have keys of their own: cpus, gpu,"
+                " memory"
+            )
         return self
 
     @property

@@ -20,15 +20,21 @@ _log = logging.getLogger("hookyard")
 
 
 class Carriage:
-    """The session of an assignment and of its riders: each trains and reports in turn, and a report says of which it is.
+    """The session of an assignment and of its riders: each trains and reports in turn, and a report says of which it
+    is.
 
-    Training goes on until the last of them is over. Where any fails, all end, and a note of the error says whose turn it was. In every worker
-    process.
+    Training goes on until the last of them is over. Where any fails, all end, and a note of the error says whose turn
+    it was. In every worker process.
     """
 
-    def __init__(self, assignment: Assignment, world: World, resolved: ResolvedExperiment | None = None, **options: Any) -> None:
+    def __init__(
+        self, assignment: Assignment, world: World, resolved: ResolvedExperiment | None = None, **options: Any
+    ) -> None:
         self._world = world
-        self.sessions = [Session(assignment, world, resolved, **options), *(Session(rider, world, **options) for rider in assignment.riders)]
+        self.sessions = [
+            Session(assignment, world, resolved, **options),
+            *(Session(rider, world, **options) for rider in assignment.riders),
+        ]
         self._dropped: set[int] = set()
 
     def reports(self) -> Generator[Report, None, None]:
@@ -55,7 +61,8 @@ class Carriage:
                 reports.close()
 
     def _turn(self, turn: int, reports: Generator[Report, None, None]) -> Generator[Report, None, bool]:
-        """The report of a run in its turn, and where it stops that of its test, before others train on; whether it goes on after it."""
+        """The report of a run in its turn, and where it stops that of its test, before others train on; whether it goes
+        on after it."""
         for report in reports:
             yield replace(report, rider=turn)
             if report.final or turn in self._dropped:
@@ -69,7 +76,8 @@ class Carriage:
         self._dropped.add(rider)
 
     def save(self) -> str:
-        """Never asked for: trials that share a training are not paused, as the schedulers that pause some let none ride."""
+        """Never asked for: trials that share a training are not paused, as the schedulers that pause some let none
+        ride."""
         raise NotImplementedError("trials that share a training are not paused")
 
     def _go_on_together(self) -> None:
@@ -82,7 +90,11 @@ class Carriage:
         common: list[str] | None = self._world.broadcast(partial(_newest_in_common, stores))
         if common is None and self._world.is_master:
             names = ", ".join(session.folder.name for session in self.sessions)
-            _log.warning("no moment of the training that %s share has a checkpoint of each of them: it begins anew, without those that there are", names)
+            _log.warning(
+                "no moment of the training that %s share has a checkpoint of each of them: it begins anew, without"
+                " those that there are",
+                names,
+            )
         for number, (session, store) in enumerate(zip(self.sessions, stores, strict=True)):
             if common is None:
                 self._world.broadcast(store.clear)
@@ -98,7 +110,9 @@ def turn_of(error: BaseException, otherwise: int = 0) -> int:
     return turn_of(error.__cause__, otherwise) if error.__cause__ else otherwise
 
 
-def session_of(assignment: Assignment, world: World, resolved: ResolvedExperiment | None = None, **options: Any) -> Session | Carriage:
+def session_of(
+    assignment: Assignment, world: World, resolved: ResolvedExperiment | None = None, **options: Any
+) -> Session | Carriage:
     """What trains an assignment on one rank."""
     return (Carriage if assignment.riders else Session)(assignment, world, resolved, **options)
 

@@ -1,4 +1,5 @@
-"""Engines: what trains a run, and the next one after it. Each is a module; `run --engine` and a sweep's `engine` name one."""
+"""Engines: what trains a run, and the next one after it. Each is a module; `run --engine` and a sweep's `engine` name
+one."""
 
 from __future__ import annotations
 
@@ -13,14 +14,16 @@ from orchestrator.loop.report import Report
 
 
 class Engine(Protocol):
-    """Trains one run at a time, report by report. In the process that drives it: a run's driver, or a trial's process."""
+    """Trains one run at a time, report by report. In the process that drives it: a run's driver, or a trial's
+    process."""
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
-        """Takes up a run; again, where it has lost it. `resolved` is its experiment, with which this process trains where
-        it is a rank itself."""
+        """Takes up a run; again, where it has lost it. `resolved` is its experiment, with which this process trains
+        where it is a rank itself."""
 
     def next(self) -> Report | None:
-        """Trains up to the next report and returns rank 0's; None when the run is over. Raises RunError where it failed."""
+        """Trains up to the next report and returns rank 0's; None when the run is over. Raises RunError where it
+        failed."""
 
     def save(self) -> str:
         """Writes a checkpoint between two reports and returns its path, where trials pause."""

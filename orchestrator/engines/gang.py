@@ -82,7 +82,8 @@ class Member(Rank):
         self.take_up(session_of(assignment, world, resolved))
 
     def abort(self, failure: RankFailed) -> None:
-        """Has this rank wait no more for one that has failed. From another thread: its own may be waiting for its device."""
+        """Has this rank wait no more for one that has failed. From another thread: its own may be waiting for its
+        device."""
         self.lost_peer |= not failure.may_be_echo
         self._world.abort()
 
@@ -142,12 +143,16 @@ class Gang:
             self._give_back()
             raise RunError(f"there was no room for {self._workers.in_words('rank')} within {_ROOM_S} s")
         self._others = {
-            rank: ray.remote(RemoteMember)
-            .options(
-                **_options(self._workers),
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank),
+            rank: (
+                ray.remote(RemoteMember)
+                .options(
+                    **_options(self._workers),
+                    scheduling_strategy=PlacementGroupSchedulingStrategy(
+                        self._group, placement_group_bundle_index=rank
+                    ),
+                )
+                .remote(rank, self._workers)
             )
-            .remote(rank, self._workers)
             for rank in range(1 if self._in_trial else 0, self._workers.most)
         }
 
@@ -158,13 +163,15 @@ class Gang:
             self._group, self._others = None, {}
 
     def _end_others(self) -> None:
-        """Ends a trial's other processes, of which one has failed or waits for one that did: what is begun next gets new ones."""
+        """Ends a trial's other processes, of which one has failed or waits for one that did: what is begun next gets
+        new ones."""
         others, self._group, self._others, self._has_failed = self._others, None, {}, False
         for other in others.values():
             ray.kill(other)
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
-        """Gives every rank the same run; raises RankFailed where one cannot take it up, RunError where there is no room."""
+        """Gives every rank the same run; raises RankFailed where one cannot take it up, RunError where there is no
+        room."""
         if self._group is None:
             self._start()
         self._folder = RunFolder(assignment.location)
@@ -172,7 +179,8 @@ class Gang:
         self._together("begin", assignment, meeting, here=(resolved,))
 
     def next(self) -> Report | None:
-        """All ranks train up to the next report; returns rank 0's. Raises RankFailed of the rank the failure began with."""
+        """All ranks train up to the next report; returns rank 0's. Raises RankFailed of the rank the failure began
+        with."""
         report: Report | None = self._together("next")
         return report
 
@@ -220,7 +228,8 @@ class Gang:
         raise culprit(failures)
 
     def _told_beside(self, others: Mapping[int, Any], rank: int, call: Future[Any]) -> None:
-        """Hears of a rank that fails while the one in this process trains with it; in a thread of Ray's, which is not to be kept."""
+        """Hears of a rank that fails while the one in this process trains with it; in a thread of Ray's, which is not
+        to be kept."""
         error = call.exception()
         if self._here and self._others is others and isinstance(error, RayActorError | RayTaskError):
             threading.Thread(target=self._here.abort, args=[self._failure(rank, error)], daemon=True).start()

@@ -27,12 +27,17 @@ def device_of(workers: Workers) -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda", 0)
     build = f"torch {torch.__version__}"
-    why = f"{build} finds none that it can use here" if torch.version.cuda or torch.version.hip else f"{build} is built for CPUs alone"
+    why = (
+        f"{build} finds none that it can use here"
+        if torch.version.cuda or torch.version.hip
+        else f"{build} is built for CPUs alone"
+    )
     raise UsageError(f"workers.gpu asks for a GPU, and {why}. Say workers.gpu=false to train on the CPU")
 
 
 def refuse_what_is_not_here(workers: Workers, what: str, address: str | None, *, local: bool) -> None:
-    """Raises UsageError where ranks are to train on this machine, and it has too little for them or torch can use no GPU. Driver."""
+    """Raises UsageError where ranks are to train on this machine, and it has too little for them or torch can use no
+    GPU. Driver."""
     if local:
         device_of(workers)
     elif starts_ray(address):
@@ -75,7 +80,8 @@ class Rank:
             self._reports.close()
 
     def end(self) -> None:
-        """Ends the run, wherever it stands, and gives back what it held of the GPU: the peaks of the next one are its own."""
+        """Ends the run, wherever it stands, and gives back what it held of the GPU: the peaks of the next one are its
+        own."""
         if self._reports is not None:
             self._reports.close()
         self._session = self._reports = None
@@ -85,7 +91,8 @@ class Rank:
 
 
 class InProcess(Rank):
-    """The only rank of a run, for notebooks, debuggers and `--local`. It cannot lose a process without losing its driver."""
+    """The only rank of a run, for notebooks, debuggers and `--local`. It cannot lose a process without losing its
+    driver."""
 
     def __init__(
         self,

@@ -26,7 +26,8 @@ class Lifecycle:
     """Drives an engine through one run. In whatever process drives the engine: a run's driver, or a trial's.
 
     It begins as it is first asked for a report, so that what it goes on from is known by then. `restarts` is how often
-    it begins again after a loss, from the newest checkpoint, where the engine does not do so itself; -1 is without limit.
+    it begins again after a loss, from the newest checkpoint, where the engine does not do so itself; -1 is without
+    limit.
     """
 
     def __init__(
@@ -101,13 +102,16 @@ def ending_of(last: Report | None) -> tuple[str, Sequence[str]]:
 
 
 def put_away(folder: RunFolder) -> None:
-    """Puts the rows of a run where they stay. It has ended by then, whatever comes of it: who reads them next tries again."""
+    """Puts the rows of a run where they stay. It has ended by then, whatever comes of it: who reads them next tries
+    again."""
     from orchestrator.stats.compaction import compact
 
     try:
         compact(folder.storage, folder.attempts())
     except Exception as error:  # whatever it is, they are read from where they are
-        _log.warning("the rows of %s stay as its ranks wrote them, and are read so; they cannot be compacted: %s", folder, error)
+        _log.warning(
+            "the rows of %s stay as its ranks wrote them, and are read so; they cannot be compacted: %s", folder, error
+        )
 
 
 @contextmanager
@@ -120,7 +124,13 @@ def failing(folder: RunFolder) -> Iterator[None]:
             raise
         own = told_as(error)
         try:
-            folder.end("failed", stopped=[], error=encodable(str(own)), mistake=is_mistake(error), metric_missing=isinstance(error, MetricMissing))
+            folder.end(
+                "failed",
+                stopped=[],
+                error=encodable(str(own)),
+                mistake=is_mistake(error),
+                metric_missing=isinstance(error, MetricMissing),
+            )
             keep_traceback(folder, error)
         except (HookyardError, OSError) as later:  # what failed first is what is told
             say(f"That {folder} failed cannot be written down: {later}")

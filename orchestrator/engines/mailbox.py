@@ -89,8 +89,8 @@ class MailboxLink:
 
 
 def start_mailbox(kind: type[Mailbox]) -> tuple[str, Any]:
-    """The name of a new mailbox, and its actor. On the driver's node, as another that goes down would take along what is
-    to be told of it."""
+    """The name of a new mailbox, and its actor. On the driver's node, as another that goes down would take along what
+    is to be told of it."""
     name, here = f"hookyard-{uuid.uuid4().hex[:12]}", ray.get_runtime_context().get_node_id()
     actor = ray.remote(kind).options(
         name=name,

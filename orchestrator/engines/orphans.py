@@ -23,7 +23,11 @@ def orphans() -> list[Orphan]:
     for process in psutil.process_iter():
         try:
             name = (process.cmdline() or [""])[0]
-            if not name.startswith("ray::") or process.status() == psutil.STATUS_ZOMBIE or process.uids().real != os.getuid():
+            if (
+                not name.startswith("ray::")
+                or process.status() == psutil.STATUS_ZOMBIE
+                or process.uids().real != os.getuid()
+            ):
                 continue
             if all(parent.name() != "raylet" for parent in process.parents()):
                 found.append(Orphan(process.pid, name, process.memory_info().rss))
@@ -35,4 +39,6 @@ def orphans() -> list[Orphan]:
 def in_words(left: list[Orphan]) -> str:
     """What is left, in a line: which processes, and what they hold."""
     named = ", ".join(f"{one.name} ({one.pid})" for one in left)
-    return f"{len(left)} processes of a Ray that died hold {sum(one.rss_bytes for one in left) / 2**20:.0f} MiB: {named}"
+    return (
+        f"{len(left)} processes of a Ray that died hold {sum(one.rss_bytes for one in left) / 2**20:.0f} MiB: {named}"
+    )

@@ -1,5 +1,5 @@
-"""Which rank's failure is to be told, where the others' are only its echo. Runs in the worker that failed, and in whoever
-gathers what the ranks have said; imports no ray."""
+"""Which rank's failure is to be told, where the others' are only its echo. Runs in the worker that failed, and in
+whoever gathers what the ranks have said; imports no ray."""
 
 from __future__ import annotations
 
@@ -20,7 +20,17 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.standstill import present_standstill
 from orchestrator.terminal.display import say
 
-MISTAKES = (ArithmeticError, AssertionError, AttributeError, HookyardError, ImportError, LookupError, NameError, TypeError, ValueError)
+MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    HookyardError,
+    ImportError,
+    LookupError,
+    NameError,
+    TypeError,
+    ValueError,
+)
 """What an experiment's own code raises, and would raise again."""
 
 _NOT_THE_EXPERIMENT = (
@@ -40,9 +50,9 @@ DIED = "died without a word: it was killed, ran out of memory, crashed outside P
 
 
 def would_come_again(error: BaseException) -> bool:
-    """Whether a failure is a mistake in the experiment, as against a lost peer, a device or a disk: by its class, or as it
-    came out of the experiment's own code, where a missing file is one too. A RuntimeError or a MemoryError there may be
-    a device's, unless that code has raised it itself."""
+    """Whether a failure is a mistake in the experiment, as against a lost peer, a device or a disk: by its class, or as
+    it came out of the experiment's own code, where a missing file is one too. A RuntimeError or a MemoryError there may
+    be a device's, unless that code has raised it itself."""
     if may_be_echo(error):
         return False
     if lost_gpu(error):
@@ -66,7 +76,9 @@ def may_be_echo(error: BaseException) -> bool:
     import torch.distributed as dist
 
     first = _first(error)
-    return isinstance(first, dist.DistError) or (type(first) is RuntimeError and not raised_in_python(first.__traceback__))
+    return isinstance(first, dist.DistError) or (
+        type(first) is RuntimeError and not raised_in_python(first.__traceback__)
+    )
 
 
 def lost_gpu(error: BaseException) -> bool:
@@ -96,7 +108,9 @@ def keep_traceback(folder: RunFolder, error: BaseException) -> None:
 def _in_bounds(trace: str) -> str:
     """The beginning and the end of a traceback that is longer than anybody reads."""
     half = _LONGEST_TRACE // 2
-    return trace if len(trace) <= _LONGEST_TRACE else f"{trace[:half]}\n... ({len(trace):,} characters)\n{trace[-half:]}"
+    return (
+        trace if len(trace) <= _LONGEST_TRACE else f"{trace[:half]}\n... ({len(trace):,} characters)\n{trace[-half:]}"
+    )
 
 
 def encodable(text: str) -> str:
@@ -105,7 +119,8 @@ def encodable(text: str) -> str:
 
 
 def _location(error: BaseException) -> str:
-    """Where in the experiment's own code a failure began, as ` (file:line, in function)`; empty where it was elsewhere."""
+    """Where in the experiment's own code a failure began, as ` (file:line, in function)`; empty where it was
+    elsewhere."""
     own = [frame for frame in _frames(error) if _is_own(frame)]
     return f" ({own[-1].filename}:{own[-1].lineno}, in {own[-1].name})" if own else ""
 
@@ -132,8 +147,8 @@ def _first(error: BaseException) -> BaseException:
 
 
 def first_of_the_experiment(error: BaseException) -> BaseException:
-    """Of an error and those that it was raised for or after, the earliest that came through the experiment's own code; the
-    earliest of all where none did."""
+    """Of an error and those that it was raised for or after, the earliest that came through the experiment's own code;
+    the earliest of all where none did."""
     chain = [error]
     while before := chain[-1].__cause__ or (None if chain[-1].__suppress_context__ else chain[-1].__context__):
         chain.append(before)
@@ -149,10 +164,17 @@ def frames_behind_experiment(error: BaseException) -> int:
 
 def _of_the_gpu(error: BaseException) -> str:
     """What is told of a GPU's failure, which whoever waited for it next has met: a hook, a metric, a copy."""
-    met = f" Noticed by hook '{error.hook}' in {error.event}, which need not be where it happened." if isinstance(error, HookError) else ""
+    met = (
+        f" Noticed by hook '{error.hook}' in {error.event}, which need not be where it happened."
+        if isinstance(error, HookError)
+        else ""
+    )
     advice = " An index is out of its range, most often: a label, or a token." if would_come_again(error) else ""
     words = str(_first(error)).partition("\n")[0]
-    return f"the GPU failed: {words}.{met}{advice} CUDA_LAUNCH_BLOCKING=1 in the environment, or workers.gpu=false, shows the line"
+    return (
+        f"the GPU failed: {words}.{met}{advice} CUDA_LAUNCH_BLOCKING=1 in the environment, or workers.gpu=false, shows"
+        " the line"
+    )
 
 
 class RankFailed(RunError):
@@ -169,7 +191,8 @@ class RankFailed(RunError):
         self.trace = trace
         """The traceback, where there is one."""
         self.usage: UsageError | None = None
-        """What it says is wrong with the experiment's settings, where it says that: no rank's own, and so told without one."""
+        """What it says is wrong with the experiment's settings, where it says that: no rank's own, and so told without
+        one."""
 
     def __reduce__(self) -> tuple[type[RankFailed], tuple[int, str, float, bool, bool, str], dict[str, Any]]:
         return type(self), (self.rank, self.words, self.at, self.may_be_echo, self.mistake, self.trace), vars(self)
@@ -183,7 +206,9 @@ class RankFailed(RunError):
         if lost_gpu(error):
             words = _of_the_gpu(error)
         trace = encodable(_in_bounds("".join(traceback.format_exception(error))))
-        failure = cls(rank, encodable(words + _location(error)), time.time(), may_be_echo(error), would_come_again(error), trace)
+        failure = cls(
+            rank, encodable(words + _location(error)), time.time(), may_be_echo(error), would_come_again(error), trace
+        )
         for note in getattr(error, "__notes__", ()):
             failure.add_note(note)
         if isinstance(error, UsageError):
@@ -209,11 +234,14 @@ def culprit(failures: Mapping[int, RankFailed]) -> RankFailed:
     been torn down for another's failure, but not for an echo. Of several alike the earliest. A rank that fails keeps
     its connections until it has told, so that an echo is later by more than clocks differ.
     """
-    return min(failures.values(), key=lambda failure: (failure.may_be_echo, failure.words == DIED, failure.at, failure.rank))
+    return min(
+        failures.values(), key=lambda failure: (failure.may_be_echo, failure.words == DIED, failure.at, failure.rank)
+    )
 
 
 def told_as(error: BaseException) -> HookyardError:
-    """What is raised for a failure, wherever the rank ran whose it was: an error of ours as it is, any other as a RunError."""
+    """What is raised for a failure, wherever the rank ran whose it was: an error of ours as it is, any other as a
+    RunError."""
     if isinstance(error, RankFailed) and error.usage:
         return error.usage
     return error if isinstance(error, HookyardError) else RunError(named_text(error))

@@ -47,9 +47,9 @@ class RayShare:
 
 
 def data_of(task: Task, experiment: Experiment, world: World, *, of_train: bool = False) -> Mapping[str, Any]:
-    """What a task gives as its data, with this rank's part of each Ray dataset; collective where there is one. Starts Ray where this process
-    has none and the task's module has imported `ray.data`. With `of_train` the ranks are workers of Ray Train, which tells Ray Data of them.
-    Raises ConfigError where nothing is left of the cluster for the data."""
+    """What a task gives as its data, with this rank's part of each Ray dataset; collective where there is one. Starts
+    Ray where this process has none and the task's module has imported `ray.data`. With `of_train` the ranks are workers
+    of Ray Train, which tells Ray Data of them. Raises ConfigError where nothing is left of the cluster for the data."""
     if "ray.data" in sys.modules and _imports_ray(type(task)):
         _begin()
     datasets = dict(given_by(task, experiment, world))
@@ -62,13 +62,20 @@ def data_of(task: Task, experiment: Experiment, world: World, *, of_train: bool 
     message = world.broadcast(lambda: _no_room(experiment, world))
     if message:
         raise ConfigError([Problem("workers.cpus", message)])
-    return {**datasets, **{phase: _share(dataset, phase, experiment, world, of_train) for phase, dataset in of_ray.items()}}
+    return {
+        **datasets,
+        **{phase: _share(dataset, phase, experiment, world, of_train) for phase, dataset in of_ray.items()},
+    }
 
 
 def _imports_ray(task: type[Task]) -> bool:
     """Whether a module of a task's class has something of Ray's: others train in processes that know Ray too."""
     modules = [sys.modules[cls.__module__] for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
-    homes = (getattr(value, "__module__", None) or getattr(value, "__name__", "") for module in modules for value in vars(module).values())
+    homes = (
+        getattr(value, "__module__", None) or getattr(value, "__name__", "")
+        for module in modules
+        for value in vars(module).values()
+    )
     return any(str(home).partition(".")[0] == "ray" for home in homes)
 
 
@@ -84,7 +91,10 @@ def _begin() -> None:
 
 
 def _refuse_unread(experiment: Experiment) -> None:
-    unread = {"loader.num_workers": experiment.loader.num_workers != 0, "loader.pin_memory": experiment.loader.pin_memory is not None}
+    unread = {
+        "loader.num_workers": experiment.loader.num_workers != 0,
+        "loader.pin_memory": experiment.loader.pin_memory is not None,
+    }
     message = "is read by nothing: the data is Ray Data's, whose own tasks read it"
     if any(unread.values()):
         raise ConfigError([Problem(path, message) for path, is_unread in unread.items() if is_unread])
@@ -98,8 +108,9 @@ def _no_room(experiment: Experiment, world: World) -> str | None:
     if world.world_size == 1 or present - taken >= 1:
         return None
     return (
-        f"is {experiment.workers.cpus:g}, so that {world.world_size} ranks take {taken:g} of the {present:g} CPUs there are, and Ray Data needs one to read "
-        f"with; write {max(0.0, (present - 1) / world.world_size):g} or less, or join a cluster with more"
+        f"is {experiment.workers.cpus:g}, so that {world.world_size} ranks take {taken:g} of the {present:g} CPUs there"
+        f" are, and Ray Data needs one to read with; write {max(0.0, (present - 1) / world.world_size):g} or less, or"
+        " join a cluster with more"
     )
 
 
@@ -124,7 +135,9 @@ def _iterator(dataset: Any, trains: bool, experiment: Experiment, world: World, 
     def split() -> list[bytes]:
         taken, count = experiment.workers.bundle(), world.world_size
         if not of_train:  # taken off twice, nothing may be left, and each task waits until Ray Data finds itself idle
-            dataset.context.execution_options.exclude_resources = ExecutionResources(cpu=taken.get("CPU", 0) * count, gpu=taken.get("GPU", 0) * count)
+            dataset.context.execution_options.exclude_resources = ExecutionResources(
+                cpu=taken.get("CPU", 0) * count, gpu=taken.get("GPU", 0) * count
+            )
         return [cloudpickle.dumps(one) for one in dataset.streaming_split(count, equal=trains)]
 
     return cloudpickle.loads(world.broadcast(split)[world.rank])

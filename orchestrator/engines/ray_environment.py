@@ -34,7 +34,11 @@ class Resources:
     @classmethod
     def of(cls, amounts: Mapping[str, float]) -> Resources:
         """Those of one node or of all, as Ray tells them."""
-        return cls(amounts.get("CPU", 0), amounts.get("GPU", 0), {name: amount for name, amount in amounts.items() if name not in ("CPU", "GPU")})
+        return cls(
+            amounts.get("CPU", 0),
+            amounts.get("GPU", 0),
+            {name: amount for name, amount in amounts.items() if name not in ("CPU", "GPU")},
+        )
 
     @classmethod
     def asked_by(cls, workers: Workers) -> Resources:
@@ -48,7 +52,9 @@ class Resources:
     def beyond(self, present: Resources) -> dict[str, tuple[float, float]]:
         """Of what there is too little: how much is asked for, and how much there is."""
         there = present.amounts()
-        return {name: (amount, there.get(name, 0)) for name, amount in self.amounts().items() if amount > there.get(name, 0)}
+        return {
+            name: (amount, there.get(name, 0)) for name, amount in self.amounts().items() if amount > there.get(name, 0)
+        }
 
     def __str__(self) -> str:
         words = [amount_in_words(name, amount) for name, amount in self.amounts().items() if amount or name == "CPU"]
@@ -82,7 +88,9 @@ def chosen_address(address: str | None, *, local: bool = False) -> str | None:
     What is `local` joins none, and UsageError is raised where one was asked for.
     """
     if local and address:
-        raise UsageError(f"the cluster at {address} is not joined by what runs in this process: leave out --address, or --local")
+        raise UsageError(
+            f"the cluster at {address} is not joined by what runs in this process: leave out --address, or --local"
+        )
     return None if local else address or os.environ.get("RAY_ADDRESS") or None
 
 
@@ -103,10 +111,13 @@ def connection_line(address: str | None) -> str:
 
 
 def environment_values(names: Iterable[str]) -> dict[str, str]:
-    """The environment variables that workers get, with their values here; raises UsageError for those that are not set."""
+    """The environment variables that workers get, with their values here; raises UsageError for those that are not
+    set."""
     missing = [name for name in names if name not in os.environ]
     if missing:
-        raise UsageError(f"the experiment's environment names {', '.join(missing)}, not set here: export them, or take them out")
+        raise UsageError(
+            f"the experiment's environment names {', '.join(missing)}, not set here: export them, or take them out"
+        )
     return {name: os.environ[name] for name in names}
 
 
@@ -117,7 +128,11 @@ def local_resources() -> Resources:
     installed = list(Path("/proc/driver/nvidia/gpus").glob("*"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = len(installed) if visible is None else len([one for one in visible.split(",") if one not in ("", "-1")])
-    kinds = {f"accelerator_type:{kind[1]}": 1.0 for folder in installed if gpus and (kind := _GPU_KIND.search(_text(folder / "information")))}
+    kinds = {
+        f"accelerator_type:{kind[1]}": 1.0
+        for folder in installed
+        if gpus and (kind := _GPU_KIND.search(_text(folder / "information")))
+    }
     return Resources(os.cpu_count() or 1, gpus, {"memory": psutil.virtual_memory().total, **kinds})
 
 
@@ -144,7 +159,9 @@ def refuse_unless_fits(asked: Resources, present: Resources, what: str) -> None:
 class Ray:
     """Ray, started on this machine or joined at an address, and left again. Driver."""
 
-    def __init__(self, address: str | None = None, *, environment: Mapping[str, str] | None = None, **local_options: Any) -> None:
+    def __init__(
+        self, address: str | None = None, *, environment: Mapping[str, str] | None = None, **local_options: Any
+    ) -> None:
         self.address = chosen_address(address)
         self._options = local_options
         # Only where there are some: Ray starts new processes for workers that need an environment of their own.
@@ -160,13 +177,23 @@ class Ray:
             return ray
         from orchestrator.private_api.ray_core import DriversImportPath, few_processes
 
-        common = {"log_to_driver": False, "logging_level": "ERROR", "job_config": DriversImportPath(on_this_machine=not self.address)}
+        common = {
+            "log_to_driver": False,
+            "logging_level": "ERROR",
+            "job_config": DriversImportPath(on_this_machine=not self.address),
+        }
         try:
             if self.address:
                 ray.init(address=self.address, **common, **self._environment)
             else:
                 with few_processes():
-                    ray.init(address="local", include_dashboard=False, object_store_memory=200 * 2**20, **common, **self._options)
+                    ray.init(
+                        address="local",
+                        include_dashboard=False,
+                        object_store_memory=200 * 2**20,
+                        **common,
+                        **self._options,
+                    )
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = f"join the cluster at {self.address}" if self.address else "start Ray on this machine"
             raise RunError(f"could not {where}: {error}") from error

@@ -8,8 +8,8 @@ from orchestrator.engines.mailbox import Mailbox
 from orchestrator.loop.report import Report
 
 ReportOrdinal = tuple[int, bool]
-"""Where in a run a report stands: which it is of those that count, and whether it is the last. However often it is made, it
-is the same."""
+"""Where in a run a report stands: which it is of those that count, and whether it is the last. However often it is
+made, it is the same."""
 
 _BEFORE: ReportOrdinal = (-1, False)
 
@@ -17,8 +17,9 @@ _BEFORE: ReportOrdinal = (-1, False)
 class Relay(Mailbox):
     """Rank 0's mailbox, and where it waits with a report until the next one is asked for, and all ranks with it.
 
-    So a trial trains no further than the report it is judged by, and one that is stopped ends in order. An actor without
-    a CPU of its own; asynchronous, as calls wait in it. One that died and is started again is told everything again.
+    So a trial trains no further than the report it is judged by, and one that is stopped ends in order. An actor
+    without a CPU of its own; asynchronous, as calls wait in it. One that died and is started again is told everything
+    again.
     """
 
     def __init__(self) -> None:

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """What an evaluation measures: a checkpoint of the run in whose folder it lies, on the phases of `val` or of `test`."""
+    """What an evaluation measures: a checkpoint of the run in whose folder it lies, on the phases of `val` or of
+    `test`."""
 
     checkpoint: str
     phase: str
@@ -61,7 +62,8 @@ class Assignment:
     checkpoint: str | None = None
     """The path of a stored checkpoint to go on from, of this run or of another; its newest where it is not said."""
     sweep: dict[str, Any] | None = None
-    """The `sweep` section that a trial is of: hooks find it in their config, though the trial's own experiment has none."""
+    """The `sweep` section that a trial is of: hooks find it in their config, though the trial's own experiment has
+    none."""
     riders: tuple[Assignment, ...] = ()
     """The runs that share its training."""
     subject: Subject | None = None
@@ -79,8 +81,8 @@ class Session:
 
     Rank 0 shows what it has to its mailbox, where it has one, else to the `display`.
     `end_standing` ends this rank where it stands still and the experiment says so.
-    `resolved` is the assignment's experiment where this process has resolved it already: it trains with these very objects.
-    In every worker process: a Ray Train worker, a member of a gang, or the driver's own process.
+    `resolved` is the assignment's experiment where this process has resolved it already: it trains with these very
+    objects. In every worker process: a Ray Train worker, a member of a gang, or the driver's own process.
     """
 
     def __init__(
@@ -96,7 +98,12 @@ class Session:
     ) -> None:
         self.assignment, self.world = assignment, world
         self.folder = RunFolder(assignment.location)
-        self._resolved, self._display, self._stop_asked, self._end_standing = resolved, display, stop_asked, end_standing
+        self._resolved, self._display, self._stop_asked, self._end_standing = (
+            resolved,
+            display,
+            stop_asked,
+            end_standing,
+        )
         self._link: MailboxLink | None = None
         if assignment.mailbox and world.is_master:
             from orchestrator.engines.mailbox import MailboxLink
@@ -111,7 +118,8 @@ class Session:
         self._riders: Sequence[Session] = ()
 
     def prepare(self) -> CheckpointStore:
-        """Resolves the experiment; returns where its checkpoints lie: of an evaluation those of the run around it, in which it changes nothing."""
+        """Resolves the experiment; returns where its checkpoints lie: of an evaluation those of the run around it, in
+        which it changes nothing."""
         self._resolved = self._resolved or resolve(self.assignment.source)
         if self.assignment.subject:
             around = self.folder.evaluated_run()
@@ -126,8 +134,8 @@ class Session:
         self._riders = riders
 
     def reports(self) -> Generator[Report, None, None]:
-        """Trains, from the assignment's checkpoint or the newest whole one if there is any, or measures its subject; yields each
-        report after writing it down."""
+        """Trains, from the assignment's checkpoint or the newest whole one if there is any, or measures its subject;
+        yields each report after writing it down."""
         attempt = self._attempt or self._begin()
         assert self._resolved is not None
         notes = StandstillNotes(self.folder, attempt.number, self.world.world_size)
@@ -142,7 +150,8 @@ class Session:
         return attempt
 
     def _written_down(self, loop: Rounds, attempt: Attempt, watch: StandstillWatch) -> Generator[Report, None, None]:
-        """The loop's reports, each once it is in the run's folder; while one is looked at, nobody waits for this rank."""
+        """The loop's reports, each once it is in the run's folder; while one is looked at, nobody waits for this
+        rank."""
         training, failure = loop.run(), None
         try:
             for report in training:
@@ -177,16 +186,25 @@ class Session:
         """Builds the loop with those that ride on it, and puts each where its attempt goes on from."""
         experiment, subject = resolved.experiment, self.assignment.subject
         if subject:
-            kind: Callable[..., Rounds] = partial(EvaluationLoop, kind=subject.phase, data_of=self._data_of, origin=self._origin(experiment))
+            kind: Callable[..., Rounds] = partial(
+                EvaluationLoop, kind=subject.phase, data_of=self._data_of, origin=self._origin(experiment)
+            )
         elif trains_itself(type(resolved.task)):
             kind = OwnLoop
         else:
             loop_class = Carrier if self._riders else Loop
-            kind = partial(loop_class, data_of=self._data_of, origin=self._origin(experiment), resumes=attempt.checkpoint is not None)
+            kind = partial(
+                loop_class,
+                data_of=self._data_of,
+                origin=self._origin(experiment),
+                resumes=attempt.checkpoint is not None,
+            )
         loop = kind(resolved.task, experiment, resolved.hooks, self._context(experiment, attempt))
         self._put_where_it_goes_on(loop, attempt)
         if isinstance(loop, Carrier):
-            loop.board([rider._get_on(loop, SharedTraining(self.folder.name, attempt.number)) for rider in self._riders])
+            loop.board(
+                [rider._get_on(loop, SharedTraining(self.folder.name, attempt.number)) for rider in self._riders]
+            )
         return loop
 
     def _get_on(self, carrier: Carrier, training: SharedTraining) -> Rider:
@@ -261,10 +279,14 @@ class Session:
 
 def _order_of(loop: Loop) -> DataOrder:
     described = to_dict(loop.experiment)
-    return DataOrder({name: described[name] for name in ("seed", "batch_size", "loader", "task", "task_args")}, loop.data.sizes())
+    return DataOrder(
+        {name: described[name] for name in ("seed", "batch_size", "loader", "task", "task_args")}, loop.data.sizes()
+    )
 
 
-def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, assignment: Assignment, display: Display | None) -> Attempt:
+def _begin_attempt(
+    folder: RunFolder, store: CheckpointStore, world: World, assignment: Assignment, display: Display | None
+) -> Attempt:
     given = assignment.checkpoint
     was_given = given or assignment.source.goes_on_from
 
@@ -277,12 +299,16 @@ def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, assi
 
     def recover() -> None:
         store.recover()
-        store.storage.delete_leftovers(pid_lives)  # an `out_dir` is not in the run's folder, in which its driver has done so
+        store.storage.delete_leftovers(
+            pid_lives
+        )  # an `out_dir` is not in the run's folder, in which its driver has done so
 
     def begin() -> Attempt:
         folder.storage.delete(STANDSTILL)
         if checkpoint and not was_given and not folder.attempts():
-            raise UsageError(f"{store.path(checkpoint)} is of an earlier run; move it away, or give another out_dir or name")
+            raise UsageError(
+                f"{store.path(checkpoint)} is of an earlier run; move it away, or give another out_dir or name"
+            )
         position = store.position(checkpoint) if checkpoint else None
         begun = folder.begin_attempt(checkpoint, position, hosts, world.world_size)
         if display is not None and begun.number:

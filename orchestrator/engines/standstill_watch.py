@@ -1,5 +1,5 @@
-"""The watch over a rank's progress: where it stands is read from its stack, so that the loop says nothing and costs nothing.
-Worker process, in a thread beside the loop."""
+"""The watch over a rank's progress: where it stands is read from its stack, so that the loop says nothing and costs
+nothing. Worker process, in a thread beside the loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from orchestrator.loop.world import World
 from orchestrator.records.standstill import StandstillNotes, Whereabouts, tick_s
 
 PATIENCE = 5
-"""How many times as long as an iteration the first one may take, and what is none: compiling, a checkpoint, a hook between phases."""
+"""How many times as long as an iteration the first one may take, and what is none: compiling, a checkpoint, a hook
+between phases."""
 ASKED_AFTER_S = 2.0
 """How long a rank stands that says where, once it is asked."""
 _MOST_FRAMES = 12
@@ -47,15 +48,18 @@ _EXCHANGES = (os.path.join(_TORCH, "autograd", "graph.py"), os.path.join(_TORCH,
 
 
 class StandstillWatch:
-    """Looks now and then whether a rank has made progress; where it stands for too long, and while another one does, leaves
-    word of where it is.
+    """Looks now and then whether a rank has made progress; where it stands for too long, and while another one does,
+    leaves word of where it is.
 
     Progress is another iteration, epoch or phase. `limits` says after how many seconds without any, and what follows:
     with the action `fail` the rank that stands is ended by `end`, which is told why; where that rank cannot
-    be, the first that waits for it. A process that is stopped or kept from running meanwhile does not count as standing.
+    be, the first that waits for it. A process that is stopped or kept from running meanwhile does not count as
+    standing.
     """
 
-    def __init__(self, notes: StandstillNotes, world: World, limits: Hang, end: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, notes: StandstillNotes, world: World, limits: Hang, end: Callable[[str], None] | None = None
+    ) -> None:
         self._notes, self._world, self._limits, self._end = notes, world, limits, end
         self._tick_s = tick_s(limits.after)
         self._state: State | None = None
@@ -159,7 +163,8 @@ class StandstillWatch:
         return Whereabouts(self._world.rank, self._world.node, time.time(), self._stood_s, limit_s, waits, place)
 
     def _act(self, words: Whereabouts) -> None:
-        """Ends this rank where that is asked for and it stands, or is the first of those that wait for one that cannot be ended."""
+        """Ends this rank where that is asked for and it stands, or is the first of those that wait for one that cannot
+        be ended."""
         if not self._end or self._limits.action != "fail" or not words.is_over_limit or self._asked():
             return
         if words.waits and self._notes.over_limit()[0] != words.rank:
@@ -185,7 +190,8 @@ def _frames(frame: FrameType | None) -> list[FrameType]:
 
 @cache
 def _span(code: CodeType, line: int) -> str:
-    """The span of an iteration that a line of its loop is charged to: that which ends with the next mark of the clock."""
+    """The span of an iteration that a line of its loop is charged to: that which ends with the next mark of the
+    clock."""
     lines, first = inspect.getsourcelines(code)
     for text in lines[line - first :]:
         mark = re.search(r"\b(t_\w+) =.*\bmark\(\)", text)
@@ -201,7 +207,11 @@ def _waits(innermost: str, span: str | None) -> bool:
 def _position(state: State | None) -> str:
     if state is None:
         return "before training, building what is trained"
-    done = f"{state.phase_iteration} of {state.phase_length} iterations done" if state.phase_length else "before the first iteration"
+    done = (
+        f"{state.phase_iteration} of {state.phase_length} iterations done"
+        if state.phase_length
+        else "before the first iteration"
+    )
     return f"{state.phase or 'train'}, epoch {state.epoch - state.epoch_completed}, {done}"
 
 

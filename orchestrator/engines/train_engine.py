@@ -35,7 +35,8 @@ SCRATCH = ".ray"
 """What Ray Train keeps while a run goes on, in the run's folder."""
 
 _STARTS = 60
-"""How often Ray Train waits a minute for room on a cluster, where a host may come back and an autoscaler takes its time."""
+"""How often Ray Train waits a minute for room on a cluster, where a host may come back and an autoscaler takes its
+time."""
 
 
 def train_and_relay(relay: Any, assignment: Assignment) -> None:
@@ -80,8 +81,8 @@ def _go_on(relay: Any, ordinal: ReportOrdinal, report: Report) -> bool:
 
 
 class TrainJobs:
-    """Starts a Ray Train job for each run and takes its reports one by one. In a trial's process or a run's driver, which
-    waits and owns neither CPU nor GPU: the job's workers take theirs from the cluster.
+    """Starts a Ray Train job for each run and takes its reports one by one. In a trial's process or a run's driver,
+    which waits and owns neither CPU nor GPU: the job's workers take theirs from the cluster.
 
     `lean` where Ray ends with whoever drives this, who also sees to what a lost one leaves.
     """
@@ -102,7 +103,9 @@ class TrainJobs:
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
         """Starts the job in a thread. A run's mailbox is its relay too."""
         give_back(RunFolder(assignment.location))
-        self._relay = ray.get_actor(assignment.mailbox) if assignment.mailbox else ray.remote(Relay).options(num_cpus=0).remote()
+        self._relay = (
+            ray.get_actor(assignment.mailbox) if assignment.mailbox else ray.remote(Relay).options(num_cpus=0).remote()
+        )
         self._job = self._threads.submit(self._train, self._relay, assignment, resolved.experiment)
 
     def _train(self, relay: Any, assignment: Assignment, experiment: Experiment) -> None:
@@ -162,7 +165,9 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment:
             storage_path=f"{folder.storage.root}/{SCRATCH}",
             storage_filesystem=folder.storage.filesystem,
             callbacks=[OnFailure(assignment.mailbox, assignment.location)],
-            failure_config=FailureConfig(max_failures=experiment.max_failures, controller_failure_limit=3 if lean else _STARTS),
+            failure_config=FailureConfig(
+                max_failures=experiment.max_failures, controller_failure_limit=3 if lean else _STARTS
+            ),
         ),
     )
     try:
@@ -174,8 +179,8 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment:
 
 
 def give_back(run: RunFolder) -> None:
-    """Frees the places of a job that is over or was killed: where Train could not, Ray would hold them until the sweep's
-    driver ends. Driver, or the trial's process."""
+    """Frees the places of a job that is over or was killed: where Train could not, Ray would hold them until the
+    sweep's driver ends. Driver, or the trial's process."""
     if not run.storage.exists(_GROUP):
         return
     group = ray.PlacementGroupID.from_hex(run.storage.read(_GROUP).decode())

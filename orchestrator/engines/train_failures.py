@@ -1,5 +1,5 @@
-"""Failures as Ray Train gathers them: whose it was, in that rank's own words, and what follows. Driver, and the controller
-of Ray Train."""
+"""Failures as Ray Train gathers them: whose it was, in that rank's own words, and what follows. Driver, and the
+controller of Ray Train."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from orchestrator.private_api.ray_train import unwrapped
 from orchestrator.records.run_folder import RunFolder
 
 _ORPHANED_S = 2.0
-"""How long a controller waits before it replaces workers. Where they are gone as the trial is that it belongs to, Ray ends it meanwhile; what it
-took for new ones by then would be held by nobody, and the trial's next life would wait for it."""
+"""How long a controller waits before it replaces workers. Where they are gone as the trial is that it belongs to, Ray
+ends it meanwhile; what it took for new ones by then would be held by nobody, and the trial's next life would wait for
+it."""
 
 
 class OnFailure(UserCallback):
-    """Ends a run whose rank failed by a mistake in the experiment, as new workers would only make it again; tells the driver
-    of any other loss, in one line in its mailbox, and leaves it to Ray Train to start another attempt."""
+    """Ends a run whose rank failed by a mistake in the experiment, as new workers would only make it again; tells the
+    driver of any other loss, in one line in its mailbox, and leaves it to Ray Train to start another attempt."""
 
     def __init__(self, mailbox: str | None, location: str) -> None:
         self._mailbox, self._location = mailbox, location

@@ -25,11 +25,11 @@ Marks = list[tuple[Any, ...]]
 
 
 class MicrobatchedIterations(MultiPassIterations):
-    """Takes a batch through the model, and where memory runs out begins it again in twice as many pieces, whose gradients add up to those of
-    the batch. Worker process.
+    """Takes a batch through the model, and where memory runs out begins it again in twice as many pieces, whose
+    gradients add up to those of the batch. Worker process.
 
-    Ranks exchange nothing before all of them are through, and agree then whether they are: within a backward pass, as DDP exchanges, a rank
-    that runs out would leave the others waiting. All go on with the same number of pieces.
+    Ranks exchange nothing before all of them are through, and agree then whether they are: within a backward pass, as
+    DDP exchanges, a rank that runs out would leave the others waiting. All go on with the same number of pieces.
     """
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
@@ -60,7 +60,8 @@ class MicrobatchedIterations(MultiPassIterations):
             yield
 
     def _through(self, batch: Any, samples: int, began: Any, clear: Callable[[], None]) -> Marks:
-        """Goes through a batch, in more pieces each time that memory runs out on a rank; raises RunError where there can be no more."""
+        """Goes through a batch, in more pieces each time that memory runs out on a rank; raises RunError where there
+        can be no more."""
         state, failed = self.state, Marks()
         while True:
             means, row, parts = self.means.copied(), dict(state.row), Marks()
@@ -74,7 +75,10 @@ class MicrobatchedIterations(MultiPassIterations):
             clear()
             whose = "" if self.world.world_size == 1 else f" on rank {rank}"
             if is_last:
-                raise RunError(f"memory runs out{whose}, even over pieces of a batch of one row each: {reason or 'that rank says more'}")
+                raise RunError(
+                    f"memory runs out{whose}, even over pieces of a batch of one row each:"
+                    f" {reason or 'that rank says more'}"
+                )
             if state.device.type == "cuda":
                 torch.cuda.empty_cache()
             self.split *= 2
@@ -97,23 +101,29 @@ class MicrobatchedIterations(MultiPassIterations):
         return None
 
     def _pieces(self, batch: Any, samples: int) -> list[tuple[Any, int]]:
-        """Pieces and their numbers of samples; raises RunError where the batch cannot be cut, or is cut along something else."""
+        """Pieces and their numbers of samples; raises RunError where the batch cannot be cut, or is cut along something
+        else."""
         size_of = self.task.batch_size
         if self.split == 1:
             return [(batch, samples)]
         try:
             pieces = [(piece, size_of(piece)) for piece in microbatches_of(batch, self.split)]
         except ValueError as error:
-            raise RunError(f"memory ran out, and the batch cannot be cut into pieces: {error}. Write a smaller batch_size, and accumulate as a number") from None
+            raise RunError(
+                f"memory ran out, and the batch cannot be cut into pieces: {error}. Write a smaller batch_size, and"
+                " accumulate as a number"
+            ) from None
         if sum(size for _, size in pieces) != samples:
             raise RunError(
-                f"memory ran out, and the batch of {samples} samples is cut into pieces of {', '.join(str(size) for _, size in pieces)}: its samples do not lie "
-                f"along the first dimension of its tensors. Write a smaller batch_size, and accumulate as a number{place_of(size_of)}"
+                f"memory ran out, and the batch of {samples} samples is cut into pieces of"
+                f" {', '.join(str(size) for _, size in pieces)}: its samples do not lie along the first dimension of"
+                f" its tensors. Write a smaller batch_size, and accumulate as a number{place_of(size_of)}"
             )
         return pieces
 
     def _pass(self, weight: float) -> tuple[Any, ...]:
-        """A piece, from the forward pass to its gradients; returns the clock's marks. `weight` is its share of the batch's loss."""
+        """A piece, from the forward pass to its gradients; returns the clock's marks. `weight` is its share of the
+        batch's loss."""
         state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
         state.output = state.forward(state.model, state.batch)
         t_forward = t_output = mark()
@@ -138,11 +148,13 @@ class MicrobatchedIterations(MultiPassIterations):
         return t_forward, t_output, t_loss, t_counted, *(mark(),) * 8
 
     def _agree(self, failed: bool, is_last: bool) -> tuple[int | None, bool]:
-        """Which rank ran out of memory, if one did, and whether its batch can be cut no further; collective. Where none did, what has a
-        gradient on some ranks alone gets one of zeros on the others."""
+        """Which rank ran out of memory, if one did, and whether its batch can be cut no further; collective. Where none
+        did, what has a gradient on some ranks alone gets one of zeros on the others."""
         trained = [parameter for parameter in self.state.module.parameters() if parameter.requires_grad]
         there = [float(parameter.grad is not None) for parameter in trained]
-        rank, can_no_more, *anywhere = self.world.maximum([self.world.rank + 1.0 if failed else 0.0, float(failed and is_last), *there])
+        rank, can_no_more, *anywhere = self.world.maximum(
+            [self.world.rank + 1.0 if failed else 0.0, float(failed and is_last), *there]
+        )
         if rank:
             return int(rank) - 1, bool(can_no_more)
         for parameter, has in zip(trained, anywhere, strict=True):
@@ -164,4 +176,7 @@ class MicrobatchedIterations(MultiPassIterations):
             return
         norms = any(isinstance(part, BatchNorm) and part.training for part in self.state.module.modules())
         others = "; BatchNorm normalizes by pieces then, so that numbers are others" if norms else ""
-        self.state.show(f"memory ran out{whose}: from iteration {self.state.iteration + 1} on a batch is gone through in {self.split} pieces{others}")
+        self.state.show(
+            f"memory ran out{whose}: from iteration {self.state.iteration + 1} on a batch is gone through in"
+            f" {self.split} pieces{others}"
+        )

@@ -15,11 +15,11 @@ class OwnBackward:
     """Takes a mark of the clock where a rank is through with its own backward pass. Worker process.
 
     `DistributedDataParallel` sends gradients while the pass is under way, and waits for those that are not there yet in
-    a callback that autograd calls at the pass's end. Autograd calls such callbacks in the order in which they were asked
-    for, and this one is asked for before the last gradient is there. So what passes between its mark and the end of the
-    pass is waiting for other ranks, and the part of the transfer that the pass did not hide. No gradient is touched and
-    nothing is sent. On CUDA autograd makes the stream of the caller wait for the kernels of the pass before it calls
-    back, so that an event of that stream stands between them and the waiting.
+    a callback that autograd calls at the pass's end. Autograd calls such callbacks in the order in which they were
+    asked for, and this one is asked for before the last gradient is there. So what passes between its mark and the end
+    of the pass is waiting for other ranks, and the part of the transfer that the pass did not hide. No gradient is
+    touched and nothing is sent. On CUDA autograd makes the stream of the caller wait for the kernels of the pass before
+    it calls back, so that an event of that stream stands between them and the waiting.
     """
 
     def __init__(self, model: DistributedDataParallel, clock: Clock) -> None:
@@ -27,7 +27,8 @@ class OwnBackward:
         self._ended: Any = None
         self._is_asked = False
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        # Any will do where DDP demands a gradient of each in each pass; a tensor's hooks come before DDP is given its gradient.
+        # Any will do where DDP demands a gradient of each in each pass; a tensor's hooks come before DDP is given its
+        # gradient.
         for parameter in trained if model.find_unused_parameters or model.static_graph else trained[:1]:
             parameter.register_hook(self._in_backward)
 

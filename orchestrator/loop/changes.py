@@ -28,11 +28,11 @@ _SCALED_WITH_LR = ("lr", "initial_lr", "max_lr", "min_lr")
 class Changes:
     """Makes the experiment's `changes` as their epochs and steps come, and keeps what is in force of the optimizer.
 
-    Only what may change in flight does: fields that a hook calls mutable, and numbers of the optimizer. What such a number
-    is to each parameter group, an optimizer says that is made anew with it: the task's own may do anything with its
-    arguments. A learning rate is changed by scaling, so that a scheduler keeps its course. A checkpoint holds the optimizer
-    as it was; restored under another experiment, it is brought to that one's numbers. Every rank does the same; no
-    communication. Worker process.
+    Only what may change in flight does: fields that a hook calls mutable, and numbers of the optimizer. What such a
+    number is to each parameter group, an optimizer says that is made anew with it: the task's own may do anything with
+    its arguments. A learning rate is changed by scaling, so that a scheduler keeps its course. A checkpoint holds the
+    optimizer as it was; restored under another experiment, it is brought to that one's numbers. Every rank does the
+    same; no communication. Worker process.
     """
 
     def __init__(self, experiment: Experiment, task: Task, plan: Plan, state: State) -> None:
@@ -58,20 +58,29 @@ class Changes:
         return self._optimizers[name].optimizer.model_dump()
 
     def refuse_another_optimizer(self, name: str, saved: Mapping[str, Any]) -> None:
-        """Raises CheckpointError where an optimizer of a checkpoint, of which `saved` was in force, is of another type."""
+        """Raises CheckpointError where an optimizer of a checkpoint, of which `saved` was in force, is of another
+        type."""
         kind = self._optimizers[name].optimizer.type
         if saved.get("type", kind) != kind:
-            raise CheckpointError(f"the checkpoint was made with the optimizer {saved['type']}, and cannot go on with {kind}")
+            raise CheckpointError(
+                f"the checkpoint was made with the optimizer {saved['type']}, and cannot go on with {kind}"
+            )
 
     def restored(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Takes up from a checkpoint, of whose optimizers `saved` was in force: what was due before it is made again. Where that is
-        empty, an optimizer has this experiment's numbers already. Raises ConfigError."""
+        """Takes up from a checkpoint, of whose optimizers `saved` was in force: what was due before it is made again.
+        Where that is empty, an optimizer has this experiment's numbers already. Raises ConfigError."""
         in_force = dict(self._optimizers)
         for name, configured in in_force.items():
             if saved[name]:
                 # A checkpoint from before the type was kept has only the numbers.
-                words = {key: value for key, value in configured.optimizer.arguments.items() if type(value) not in (int, float)}
-                optimizer = Component(**{"type": configured.optimizer.type, **({} if "type" in saved[name] else words), **saved[name]})
+                words = {
+                    key: value
+                    for key, value in configured.optimizer.arguments.items()
+                    if type(value) not in (int, float)
+                }
+                optimizer = Component(
+                    **{"type": configured.optimizer.type, **({} if "type" in saved[name] else words), **saved[name]}
+                )
                 self._optimizers[name] = replace(configured, optimizer=optimizer)
         for change in [change for change in self.coming if self._is_past(change)]:
             self.coming.remove(change)
@@ -107,21 +116,30 @@ class Changes:
         hook = self._plan.hooks.get(name)
         if hook is None:
             return
-        settings = {key: value for key, value in entry.items() if key != "type" and (key not in OF_THE_PLAN or key in parameters(type(hook)))}
+        settings = {
+            key: value
+            for key, value in entry.items()
+            if key != "type" and (key not in OF_THE_PLAN or key in parameters(type(hook)))
+        }
         made, _ = construct(type(hook), settings, f"hooks.{name}")
         self._plan.change(name, field, getattr(made, field))
 
     # The optimizer
 
     def _differing_groups(self, before: Optimization, after: Optimization) -> tuple[Groups, Groups]:
-        """The parameter groups of two optimizers; raises ConfigError where their numbers are no way from one to the other."""
+        """The parameter groups of two optimizers; raises ConfigError where their numbers are no way from one to the
+        other."""
         old, new = (build_optimizer(one, self._task, self._state.module).param_groups for one in (before, after))
         was, now = before.optimizer.arguments, after.optimizer.arguments
         path = f"{after.path}.{', '.join(key for key in was | now if was.get(key, ...) != now.get(key, ...))}"
         if [len(group["params"]) for group in old] != [len(group["params"]) for group in new]:
-            raise ConfigError([Problem(path, "changes which parameters lie in which group, which cannot change in flight")])
+            raise ConfigError(
+                [Problem(path, "changes which parameters lie in which group, which cannot change in flight")]
+            )
         if all(map(_same, old, new)):
-            raise ConfigError([Problem(path, "is no number of a parameter group of this optimizer, and so cannot change in flight")])
+            raise ConfigError(
+                [Problem(path, "is no number of a parameter group of this optimizer, and so cannot change in flight")]
+            )
         return old, new
 
     def _bring_optimizer_to(self, after: Optimization) -> None:

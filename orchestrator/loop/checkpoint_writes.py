@@ -27,17 +27,20 @@ OTHERS_S = 10.0
 
 
 class Background:
-    """A thread beside the training that writes copies of what is saved, and deletes what is given up, one after the other. Worker process.
+    """A thread beside the training that writes copies of what is saved, and deletes what is given up, one after the
+    other. Worker process.
 
-    The copies are one more of all that this rank saves, in memory that is kept from one checkpoint to the next, and page-locked where it comes
-    from a GPU. Source: torch.distributed.checkpoint.async_save.
+    The copies are one more of all that this rank saves, in memory that is kept from one checkpoint to the next, and
+    page-locked where it comes from a GPU. Source: torch.distributed.checkpoint.async_save.
     """
 
     def __init__(self, device: torch.device, store: CheckpointStore) -> None:
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions  # which takes half a second
 
         self._device, on_gpu = device, device.type == "cuda"
-        options = StagingOptions(use_pinned_memory=on_gpu, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=on_gpu)
+        options = StagingOptions(
+            use_pinned_memory=on_gpu, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=on_gpu
+        )
         self._new_stager = partial(DefaultStager, options)
         self._stager = self._new_stager()
         finalize(self, self._stager.close)  # it holds itself in a cycle, and all copies with it
@@ -46,13 +49,17 @@ class Background:
         store.index.defer = lambda call: self._deletions.append(self.thread.submit(call))
 
     def copied(self, tree: Any) -> Any:
-        """A copy, which is whole when this returns; tensors that share memory do so in it. Raises CheckpointError for what cannot be copied."""
+        """A copy, which is whole when this returns; tensors that share memory do so in it. Raises CheckpointError for
+        what cannot be copied."""
         try:
             copy = self._stager.stage(tree)
         except torch.AcceleratorError:
             raise
         except (RuntimeError, AssertionError) as error:
-            raise CheckpointError(f"what a checkpoint holds cannot be copied to this host's memory: {error}. Say hooks.checkpoint.background: false") from error
+            raise CheckpointError(
+                f"what a checkpoint holds cannot be copied to this host's memory: {error}. Say"
+                " hooks.checkpoint.background: false"
+            ) from error
         if torch.__version__ < "2.13":
             self._stager = self._new_stager()  # which closes itself as it has copied
         if self._device.type == "cuda":
@@ -86,11 +93,12 @@ class Write(Protocol):
         """What kept this rank from writing its files, once they are written or cannot be."""
 
     def publish(self, entries: Entries) -> None:
-        """Returns once the checkpoint is in its place, of the files of all ranks; raises what kept it from that. Master."""
+        """Returns once the checkpoint is in its place, of the files of all ranks; raises what kept it from that.
+        Master."""
 
     def end(self, others_s: float = OTHERS_S) -> bool:
-        """Returns once nothing of it goes on, whether it is there: the master waits `others_s` longer than for its own files for those of ranks
-        that may be gone. Asks no rank; raises what kept this one from its part."""
+        """Returns once nothing of it goes on, whether it is there: the master waits `others_s` longer than for its own
+        files for those of ranks that may be gone. Asks no rank; raises what kept this one from its part."""
 
 
 class ForegroundWrite:
@@ -99,7 +107,9 @@ class ForegroundWrite:
     seconds = 0.0
     is_under_way = has_failed = False
 
-    def __init__(self, store: CheckpointStore, name: str, files: Mapping[str, Any], commit: Callable[[Entries], None]) -> None:
+    def __init__(
+        self, store: CheckpointStore, name: str, files: Mapping[str, Any], commit: Callable[[Entries], None]
+    ) -> None:
         self.publish = commit
         self.entries: Entries = {}
         self._failure: Exception | None = None
@@ -116,11 +126,17 @@ class ForegroundWrite:
 
 
 class BackgroundWrite:
-    """Written in a thread, which calls no collective: each rank hands in as a file what it has written, and the master's commits once all
-    have. Worker process."""
+    """Written in a thread, which calls no collective: each rank hands in as a file what it has written, and the
+    master's commits once all have. Worker process."""
 
     def __init__(
-        self, thread: ThreadPoolExecutor, store: CheckpointStore, name: str, files: Mapping[str, Any], world: World, commit: Callable[[Entries], None]
+        self,
+        thread: ThreadPoolExecutor,
+        store: CheckpointStore,
+        name: str,
+        files: Mapping[str, Any],
+        world: World,
+        commit: Callable[[Entries], None],
     ) -> None:
         self._store, self._name, self._files, self._world, self._commit = store, name, files, world, commit
         self._folder, self._given_up = store.storage / store.staging(name), Event()

@@ -1,4 +1,5 @@
-"""Iterations whose step is a CUDA graph: captured once in each phase of training, and repeated by the GPU without the host."""
+"""Iterations whose step is a CUDA graph: captured once in each phase of training, and repeated by the GPU without the
+host."""
 
 from __future__ import annotations
 
@@ -37,11 +38,12 @@ Step = Callable[[Any], Passed]
 
 
 class CapturedStep:
-    """A step on batches: the first run as they are, on a stream of their own, then one is captured, and from there on it is repeated.
+    """A step on batches: the first run as they are, on a stream of their own, then one is captured, and from there on
+    it is repeated.
 
-    Each batch is trained on once, in this order. One of another shape than was captured is run as it is; where another number of the
-    optimizer than its rates has changed, the step is captured again. Rates are read from a tensor, filled before each step.
-    Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs, whole-network capture.
+    Each batch is trained on once, in this order. One of another shape than was captured is run as it is; where another
+    number of the optimizer than its rates has changed, the step is captured again. Rates are read from a tensor, filled
+    before each step. Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs, whole-network capture.
     """
 
     def __init__(self, step: Step, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
@@ -77,10 +79,16 @@ class CapturedStep:
         """Captures the step; raises RunError where it is captured for each."""
         self._in_a_row = self._in_a_row + 1 if self._repeats == 1 else 0
         if self._in_a_row == 2:
-            changed = {name for now, was in zip(self._present_numbers(), self._numbers, strict=True) for name in now if now[name] != was.get(name)}
+            changed = {
+                name
+                for now, was in zip(self._present_numbers(), self._numbers, strict=True)
+                for name in now
+                if now[name] != was.get(name)
+            }
             raise RunError(
-                f"cuda_graph repeats a step as it was captured, and {', '.join(sorted(changed))} of the optimizer changes in each; leave cuda_graph out, or what "
-                "changes it (cycle_momentum: false, where it is a scheduler)"
+                f"cuda_graph repeats a step as it was captured, and {', '.join(sorted(changed))} of the optimizer"
+                " changes in each; leave cuda_graph out, or what changes it (cycle_momentum: false, where it is a"
+                " scheduler)"
             )
         self._repeats = 0
         self._repeat = self._passed = None  # what the graph before holds of memory is free for this one
@@ -93,11 +101,15 @@ class CapturedStep:
         return len(ours) == len(theirs) and all(map(_alike, ours, theirs))
 
     def _present_numbers(self) -> list[dict[str, Any]]:
-        return [{key: value for key, value in group.items() if key not in ("params", "lr")} for group in self._optimizer.param_groups]
+        return [
+            {key: value for key, value in group.items() if key not in ("params", "lr")}
+            for group in self._optimizer.param_groups
+        ]
 
     @contextmanager
     def _for_capture(self) -> Iterator[None]:
-        """The optimizer as its step can be captured: all on the device. Outside of a step it is as it was made, for schedulers and checkpoints."""
+        """The optimizer as its step can be captured: all on the device. Outside of a step it is as it was made, for
+        schedulers and checkpoints."""
         groups = self._optimizer.param_groups
         before = [{key: group[key] for key in _ON_DEVICE if key in group} for group in groups]
         for group, rate, was in zip(groups, self._rates, before, strict=True):
@@ -117,7 +129,10 @@ def _own(leaf: Any) -> Any:
         return leaf.clone()
     if leaf is None or isinstance(leaf, str | bytes | int | float):
         return leaf
-    raise RunError(f"cuda_graph cannot capture a step on a batch with a {type(leaf).__name__}: a graph reads from tensors that stay where they are")
+    raise RunError(
+        f"cuda_graph cannot capture a step on a batch with a {type(leaf).__name__}: a graph reads from tensors that"
+        " stay where they are"
+    )
 
 
 def _alike(ours: Any, theirs: Any) -> bool:
@@ -129,7 +144,8 @@ def _alike(ours: Any, theirs: Any) -> bool:
 
 @contextmanager
 def beside_work(device: torch.device) -> Iterator[None]:
-    """On a stream of its own, after what was given to the present one and before what will be: what runs before a capture must."""
+    """On a stream of its own, after what was given to the present one and before what will be: what runs before a
+    capture must."""
     present, own = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     own.wait_stream(present)
     with torch.cuda.stream(own):
@@ -138,7 +154,8 @@ def beside_work(device: torch.device) -> Iterator[None]:
 
 
 def captured(run: Callable[[], Passed]) -> tuple[Passed, Callable[[], None]]:
-    """Captures what a function gives the GPU, without doing it: what it leaves, and what does it. The threads of a loader go on meanwhile."""
+    """Captures what a function gives the GPU, without doing it: what it leaves, and what does it. The threads of a
+    loader go on meanwhile."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         passed = run()
@@ -177,7 +194,8 @@ class CapturedIterations(MultiPassIterations):
             yield
 
     def _whole_step(self, optimizer: torch.optim.Optimizer) -> Step:
-        """Forward and backward pass and the optimizer's step. Its gradients are its own: a graph writes them where nothing else looks."""
+        """Forward and backward pass and the optimizer's step. Its gradients are its own: a graph writes them where
+        nothing else looks."""
         state, task, clear = self.state, self.task, clearing(optimizer)
         forward, loss_of = state.forward, self.precision.autocasting(task.loss)
 

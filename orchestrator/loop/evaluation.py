@@ -22,22 +22,33 @@ from orchestrator.task import Task
 
 
 class Evaluation:
-    """Evaluates the model on all data of the phases of a kind, one after the other, once with each set of weights that hooks registered
-    in `state.evaluations`. Worker process."""
+    """Evaluates the model on all data of the phases of a kind, one after the other, once with each set of weights that
+    hooks registered in `state.evaluations`. Worker process."""
 
     def __init__(
-        self, task: Task, state: State, plan: Plan, iterations: Iterations, cursor: TrainingCursor, data: Data, world: World
+        self,
+        task: Task,
+        state: State,
+        plan: Plan,
+        iterations: Iterations,
+        cursor: TrainingCursor,
+        data: Data,
+        world: World,
     ) -> None:
         self._task, self._state, self._plan, self._iterations = task, state, plan, iterations
         self._cursor, self._data, self._world = cursor, data, world
 
     def refuse_two_of_a_name(self) -> None:
-        """Raises RunError where a phase is called as weights are that hooks validate with: both would give `val/NAME/loss`."""
+        """Raises RunError where a phase is called as weights are that hooks validate with: both would give
+        `val/NAME/loss`."""
         for phase in self._data.phases:
             name = phase.partition("/")[2]
             if name and name in self._state.evaluations:
                 lender = self._state.evaluations[name].lender
-                raise RunError(f"data() gives '{phase}', and the hook '{lender}' validates as {phase} too; call one of them otherwise")
+                raise RunError(
+                    f"data() gives '{phase}', and the hook '{lender}' validates as {phase} too; call one of them"
+                    " otherwise"
+                )
 
     def run(self, kind: str) -> None:
         """Runs the phases of `val` or of `test` and puts their values into `state.metrics`; collective."""
@@ -71,9 +82,15 @@ class Evaluation:
                 self._refuse_a_rank_without_samples(phase, before)
             values = self._iterations.reduce(f"{phase}/{label}" if label else phase, self._world, meters)
             if not values:
-                raise RunError(f"the {phase} data has no sample on any rank, and there is nothing to measure; leave {phase} out of data(), or give it some")
+                raise RunError(
+                    f"the {phase} data has no sample on any rank, and there is nothing to measure; leave {phase} out of"
+                    " data(), or give it some"
+                )
             if twice := values.keys() & state.metrics.keys():
-                raise RunError(f"{', '.join(sorted(twice))} would be metrics of {phase} and of another phase too; call its data, or the metric, otherwise")
+                raise RunError(
+                    f"{', '.join(sorted(twice))} would be metrics of {phase} and of another phase too; call its data,"
+                    " or the metric, otherwise"
+                )
             state.metrics |= values
         if validates:
             cursor.eval_iterations[phase] = begun + state.phase_iteration
@@ -86,7 +103,10 @@ class Evaluation:
         """Raises RunError on all ranks where the meters of one have seen nothing, and would wait or fail."""
         counts = self._world.gather(self._state.phase_iteration - before)
         if 0 in counts:
-            raise RunError(f"the task has meters, which need a {phase} sample on each rank, and the stream has none for rank {counts.index(0)}")
+            raise RunError(
+                f"the task has meters, which need a {phase} sample on each rank, and the stream has none for rank"
+                f" {counts.index(0)}"
+            )
 
     def _meters(self) -> Mapping[str, Any]:
         """The task's meters; raises RunError where they are none."""
@@ -94,12 +114,15 @@ class Evaluation:
         meters = of_kind(method, method(), Mapping, "a mapping of names to meters")
         for name, meter in meters.items():
             if isinstance(meter, type) or not all(hasattr(meter, part) for part in ("to", "update", "compute")):
-                raise RunError(f"meters() gives {described(meter)} for '{name}', and must give torchmetrics objects{place_of(method)}")
+                raise RunError(
+                    f"meters() gives {described(meter)} for '{name}', and must give torchmetrics"
+                    f" objects{place_of(method)}"
+                )
         return meters
 
     def _together(self, places: Iterable[object]) -> Iterator[bool]:
-        """True for each of this rank's batches. Where the model is sharded, False after them for each that another rank still has: a call
-        of the model needs everybody's shards."""
+        """True for each of this rank's batches. Where the model is sharded, False after them for each that another rank
+        still has: a call of the model needs everybody's shards."""
         if not is_sharded(self._state.module):
             yield from (True for _ in places)
             return

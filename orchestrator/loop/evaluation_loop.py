@@ -17,10 +17,11 @@ from orchestrator.loop.report import Report
 
 
 class EvaluationLoop(Loop):
-    """Goes once through all phases of a `kind`, `val` or `test`, with the checkpoint that was put back, and yields one report. Worker process.
+    """Goes once through all phases of a `kind`, `val` or `test`, with the checkpoint that was put back, and yields one
+    report. Worker process.
 
-    Where the experiment names weights to begin with, these take the place of all that the checkpoint was validated with. Raises RunError where
-    the task has no such data.
+    Where the experiment names weights to begin with, these take the place of all that the checkpoint was validated
+    with. Raises RunError where the task has no such data.
     """
 
     contents = WeightsAlone
@@ -39,9 +40,16 @@ class EvaluationLoop(Loop):
 
     def _rounds(self) -> Iterator[Report]:
         if not self.data.of_kind(self._kind):
-            raise RunError(f"data() of {type(self.task).__name__} gives {', '.join(self.data.phases)}, and no {self._kind} to evaluate")
+            raise RunError(
+                f"data() of {type(self.task).__name__} gives {', '.join(self.data.phases)}, and no {self._kind} to"
+                " evaluate"
+            )
         self.state.metrics, self.cursor.eval_iterations, self.cursor.stage = {}, {}, Stage.VALIDATED
         self.evaluation.run(self._kind)
         report = self._report(last=True)
         # What a hook had of the training since its last report came with the checkpoint.
-        yield replace(report, metrics={name: value for name, value in report.metrics.items() if phase_of(name) in ("", self._kind)}, final=True)
+        yield replace(
+            report,
+            metrics={name: value for name, value in report.metrics.items() if phase_of(name) in ("", self._kind)},
+            final=True,
+        )

@@ -34,14 +34,20 @@ class Fit:
         init.check_left_out(dict.fromkeys([*own, *come, *called]))
         wanted = init.looked_at(own)
         if not wanted:
-            raise ConfigError([Problem("init.except", f"leaves nothing of what is looked at, got {', '.join(init.left_out)}")])
+            raise ConfigError(
+                [Problem("init.except", f"leaves nothing of what is looked at, got {', '.join(init.left_out)}")]
+            )
         common = [name for name in wanted if name in called]
         fitting = [name for name in common if come[called[name]].shape == own[name].shape]
         return cls(
             {name: come[called[name]] for name in fitting},
             [name for name in wanted if name not in called],
             [name for name in called if name not in own],
-            [f"{name} ({_shape(come[called[name]])}, here {_shape(own[name])})" for name in common if name not in fitting],
+            [
+                f"{name} ({_shape(come[called[name]])}, here {_shape(own[name])})"
+                for name in common
+                if name not in fitting
+            ],
         )
 
     def lines(self) -> list[str]:
@@ -59,10 +65,25 @@ def load(module: nn.Module, init: Init, come: Mapping[str, Any], origin: object)
     fit = Fit.of(init, come, present)
     told = fit.lines()
     if not fit.taken or (init.strict and told):
-        path, why = ("init.strict", "does not fit the model as a whole") if fit.taken else ("init.from", "fits the model in nothing")
-        raise ConfigError([Problem(path, f"{origin} {why}: {'; '.join(told)}", suggestion="init.rename says what tensors are called here")])
+        path, why = (
+            ("init.strict", "does not fit the model as a whole")
+            if fit.taken
+            else ("init.from", "fits the model in nothing")
+        )
+        raise ConfigError(
+            [
+                Problem(
+                    path,
+                    f"{origin} {why}: {'; '.join(told)}",
+                    suggestion="init.rename says what tensors are called here",
+                )
+            ]
+        )
     module.load_state_dict(sharded_model(fit.taken, module), strict=False)
-    return [f"begins with {origin}: {len(fit.taken)} of the model's {len(present)} tensors taken", *(f"  {line}" for line in told)]
+    return [
+        f"begins with {origin}: {len(fit.taken)} of the model's {len(present)} tensors taken",
+        *(f"  {line}" for line in told),
+    ]
 
 
 def _shape(tensor: Tensor) -> str:

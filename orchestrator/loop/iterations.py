@@ -64,7 +64,14 @@ class Iterations:
     """
 
     def __init__(
-        self, task: Task, state: State, plan: Plan, clock: Clock, precisions: Mapping[str, Precision], recorder: Recorder, world: World
+        self,
+        task: Task,
+        state: State,
+        plan: Plan,
+        clock: Clock,
+        precisions: Mapping[str, Precision],
+        recorder: Recorder,
+        world: World,
     ) -> None:
         self.task, self.state, self.plan = task, state, plan
         self.clock, self.precisions, self.recorder, self.world = clock, precisions, recorder, world
@@ -72,7 +79,9 @@ class Iterations:
         self.means = Means()
         self.split = 1
         """Pieces that a training batch is gone through in, where memory takes no more."""
-        self._own_backward = OwnBackward(state.model, clock) if isinstance(state.model, DistributedDataParallel) else None
+        self._own_backward = (
+            OwnBackward(state.model, clock) if isinstance(state.model, DistributedDataParallel) else None
+        )
         self._on_cpu = state.device.type == "cpu"
         self._to_device = mover(state.device)
         self._parts: Collection[str] = ()
@@ -82,11 +91,17 @@ class Iterations:
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Trains on a micro-batch at each `next`, and makes the optimizer step where it is the last of its group."""
-        state, task, clock, precision, optimizer = self.state, self.task, self.clock, self.precision, self.state.optimizer
+        state, task, clock, precision, optimizer = (
+            self.state,
+            self.task,
+            self.clock,
+            self.precision,
+            self.state.optimizer,
+        )
         assert optimizer is not None
         forward, loss_of = state.forward, precision.autocasting(cast(Callable[..., Any], task.loss))
         fire, mark, record, means, on_cpu = self.plan.fire, clock.mark, self.recorder.append, self.means, self._on_cpu
-        (on_iteration_start, on_batch, on_forward, on_loss, on_backward, on_gradients, on_update, on_step) = self._calls()
+        on_iteration_start, on_batch, on_forward, on_loss, on_backward, on_gradients, on_update, on_step = self._calls()
         scaler, groups, clear_gradients = precision.scaler, optimizer.param_groups, clearing(optimizer)
         own_backward, to_device = self._own_backward, self._to_device
         self._begin_rows(state.epoch, "loss", "lr")
@@ -171,9 +186,24 @@ class Iterations:
             if on_step:
                 fire("on_step", state)
             marks = (
-                t_begun, t_started, t_fetched, t_moved, t_batch, t_forward, t_output, t_loss, t_counted, t_own, t_backward,
-                t_gradients, t_unscaled, t_measured, t_stepped, t_updated, t_cleared,
-            )  # fmt: skip
+                t_begun,
+                t_started,
+                t_fetched,
+                t_moved,
+                t_batch,
+                t_forward,
+                t_output,
+                t_loss,
+                t_counted,
+                t_own,
+                t_backward,
+                t_gradients,
+                t_unscaled,
+                t_measured,
+                t_stepped,
+                t_updated,
+                t_cleared,
+            )
             times = clock.close(state.row, ended, marks)
             ended = times[-1]
             place = state.iteration, state.step, state.samples, state.batch_size
@@ -278,7 +308,10 @@ class Iterations:
             of_kind(self.task.metrics, metrics, Mapping, "a mapping of names to one value for each sample")
         for name, values in metrics.items():
             if name in self._parts:
-                raise RunError(f"metrics() gives '{name}', and so does loss(): both would be the mean {self.state.phase}/{name}; call one of them otherwise")
+                raise RunError(
+                    f"metrics() gives '{name}', and so does loss(): both would be the mean {self.state.phase}/{name};"
+                    " call one of them otherwise"
+                )
             if not isinstance(values, Tensor) or values.shape != (samples,):
                 raise wrong_metric(self.task.metrics, name, values, samples)
             total: Any = values.detach().double().sum()
@@ -310,7 +343,10 @@ class Iterations:
         for name, meter in (meters or {}).items():
             numbers = measured(name, meter)
             if twice := numbers.keys() & values.keys():
-                raise RunError(f"meters() gives '{name}', and {prefix}/{min(twice)} is there by loss(), metrics() or another meter; call one of them otherwise")
+                raise RunError(
+                    f"meters() gives '{name}', and {prefix}/{min(twice)} is there by loss(), metrics() or another"
+                    " meter; call one of them otherwise"
+                )
             values |= numbers
         for name, value in values.items():
             if math.isnan(value):
@@ -319,11 +355,13 @@ class Iterations:
 
 
 def measured(name: str, meter: Any) -> dict[str, float]:
-    """The values of a meter over all ranks, by name; collective. A number has the meter's own name, what a mapping or a vector holds
-    `<name>/<key>` and `<name>/<index>`. Raises RunError for anything else."""
+    """The values of a meter over all ranks, by name; collective. A number has the meter's own name, what a mapping or a
+    vector holds `<name>/<key>` and `<name>/<index>`. Raises RunError for anything else."""
     value = meter.compute()
     if isinstance(value, Mapping):
-        return {place: number for key, one in value.items() for place, number in _numbers_of(f"{name}/{key}", one).items()}
+        return {
+            place: number for key, one in value.items() for place, number in _numbers_of(f"{name}/{key}", one).items()
+        }
     return _numbers_of(name, value)
 
 
@@ -336,8 +374,8 @@ def _numbers_of(name: str, value: Any) -> dict[str, float]:
         return {f"{name}/{index}": float(one) for index, one in enumerate(value)}
     given = f"values of shape {shape}" if shape else f"a {type(value).__name__}"
     raise RunError(
-        f"compute() of the meter '{name}' gives {given}, and must give one number, a vector of them, or a mapping of these by name; average over "
-        "the rest (torchmetrics: average='macro'), or give a meter for each value"
+        f"compute() of the meter '{name}' gives {given}, and must give one number, a vector of them, or a mapping of"
+        " these by name; average over the rest (torchmetrics: average='macro'), or give a meter for each value"
     )
 
 

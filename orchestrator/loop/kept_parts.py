@@ -42,12 +42,15 @@ class KeptParts:
         return self._stored[0] if self._stored else None
 
     def name(self, shared: Mapping[str, Part], of_rank: Mapping[str, Part]) -> bool:
-        """Takes what the task has built, and puts back what is stored of it; whether there was any is returned. Raises RunError for what can be
-        in no checkpoint, CheckpointError where it is not what the checkpoint holds."""
+        """Takes what the task has built, and puts back what is stored of it; whether there was any is returned. Raises
+        RunError for what can be in no checkpoint, CheckpointError where it is not what the checkpoint holds."""
         for name, part in (*shared.items(), *of_rank.items()):
             _refuse_other(name, part)
         if "hooks" in shared:
-            raise RunError("session.restore() is given a part 'hooks', which is where a checkpoint has what hooks keep; call it otherwise")
+            raise RunError(
+                "session.restore() is given a part 'hooks', which is where a checkpoint has what hooks keep; call it"
+                " otherwise"
+            )
         if self._shared is not None:
             raise RunError("session.restore() is called twice; name all parts at once, when they are built")
         self._shared, self._of_rank = dict(shared), dict(of_rank)
@@ -71,23 +74,33 @@ class KeptParts:
     def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
         self._stored = name, {part: state for part, state in checkpoint.items() if part != "hooks"}, {}
 
-    def restore_rank(self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]) -> None:
+    def restore_rank(
+        self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]
+    ) -> None:
         assert self._stored is not None
         name, saved, _ = self._stored
         own = (rank_state or other(0)).get("parts", {})
         if own and saved_world_size != self._world.world_size:
             raise CheckpointError(
-                f"checkpoint '{name}' holds what was each rank's own of {saved_world_size} ranks ({', '.join(own)}), and cannot go on with {self._world.world_size}; "
-                f"write workers.count: {saved_world_size}"
+                f"checkpoint '{name}' holds what was each rank's own of {saved_world_size} ranks ({', '.join(own)}),"
+                f" and cannot go on with {self._world.world_size}; write workers.count: {saved_world_size}"
             )
         self._stored = name, saved, own
 
 
 def _states(parts: Mapping[str, Part]) -> dict[str, Any]:
-    states = {name: dict(part) if isinstance(part, MutableMapping) else part.state_dict() for name, part in parts.items()}
+    states = {
+        name: dict(part) if isinstance(part, MutableMapping) else part.state_dict() for name, part in parts.items()
+    }
     for place, value in _unkept(states):
-        kind = "a tensor that ranks share out" if isinstance(value, Tensor) else f"a {type(value).__module__}.{type(value).__qualname__}"
-        raise RunError(f"{place} is {kind}; a checkpoint holds tensors (numpy: torch.from_numpy), numbers, text, lists and dicts")
+        kind = (
+            "a tensor that ranks share out"
+            if isinstance(value, Tensor)
+            else f"a {type(value).__module__}.{type(value).__qualname__}"
+        )
+        raise RunError(
+            f"{place} is {kind}; a checkpoint holds tensors (numpy: torch.from_numpy), numbers, text, lists and dicts"
+        )
     return states
 
 
@@ -104,17 +117,23 @@ def _unkept(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _refuse_other(name: str, part: Any) -> None:
-    if not isinstance(part, MutableMapping) and not all(callable(getattr(part, method, None)) for method in ("state_dict", "load_state_dict")):
+    if not isinstance(part, MutableMapping) and not all(
+        callable(getattr(part, method, None)) for method in ("state_dict", "load_state_dict")
+    ):
         raise RunError(
-            f"session.restore() is given a {type(part).__name__} as '{name}', and takes what has state_dict() and load_state_dict(), or a dict; put what "
-            "changes into a dict, which is brought up to date before each checkpoint"
+            f"session.restore() is given a {type(part).__name__} as '{name}', and takes what has state_dict() and"
+            " load_state_dict(), or a dict; put what changes into a dict, which is brought up to date before each"
+            " checkpoint"
         )
 
 
 def _put_back(name: str, parts: Mapping[str, Part], saved: Mapping[str, Any], group: str) -> None:
     if parts.keys() != saved.keys():
         there, given = (", ".join(names) or "nothing" for names in (saved, parts))
-        raise CheckpointError(f"checkpoint '{name}' holds {group}{there}, and session.restore() is given {group}{given}; it takes the same parts each time")
+        raise CheckpointError(
+            f"checkpoint '{name}' holds {group}{there}, and session.restore() is given {group}{given}; it takes the"
+            " same parts each time"
+        )
     for key, part in parts.items():
         if isinstance(part, MutableMapping):
             part.clear()

@@ -18,7 +18,8 @@ class Ledger:
         self._own: dict[str, list[float]] = {}
 
     def charge(self, event: str, seconds: float) -> None:
-        """Adds what the loop itself took: `save` is what a checkpoint kept training waiting, `write` what went on beside it."""
+        """Adds what the loop itself took: `save` is what a checkpoint kept training waiting, `write` what went on
+        beside it."""
         self._own.setdefault(event, []).append(seconds)
 
     def flush(self) -> None:
@@ -38,5 +39,8 @@ class Ledger:
     def _drain(self) -> list[dict[str, Any]]:
         """Rows of hook, event, calls, seconds: of each hook at each event, and of the loop's own saving."""
         charged, self._own = self._own, {}
-        own = [{"hook": "(loop)", "event": event, "calls": len(took), "seconds": sum(took)} for event, took in charged.items()]
+        own = [
+            {"hook": "(loop)", "event": event, "calls": len(took), "seconds": sum(took)}
+            for event, took in charged.items()
+        ]
         return self._plan.drain_costs() + own

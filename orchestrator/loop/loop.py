@@ -45,8 +45,8 @@ class Loop(Rounds):
 
     Hooks are fired here for the run and its training phases, in `Evaluation` for the other phases, in `Iterations`
     within an iteration and in `Saving` around a checkpoint, and from nowhere else. All ranks yield the same number of
-    reports at the same places. With `resumes` a checkpoint is put back before it runs, so that the weights it would begin with are
-    not read; `origin` is what these were found to be.
+    reports at the same places. With `resumes` a checkpoint is put back before it runs, so that the weights it would
+    begin with are not read; `origin` is what these were found to be.
     """
 
     contents: type[HookedContents] = HookedContents
@@ -67,7 +67,10 @@ class Loop(Rounds):
         super().__init__(task, experiment, hooks, context, clock_for(context.world.device))
         seed_all(experiment.seed)
         self.data = Data(task, experiment, self.world, data_of)
-        self.precisions = {name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump()) for name in experiment.optimizations}
+        self.precisions = {
+            name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump())
+            for name in experiment.optimizations
+        }
         self.schedules = self._schedules()
         module, skeleton = built(task, experiment, self.world)
         module = as_computed(module, experiment, self.world)
@@ -86,15 +89,21 @@ class Loop(Rounds):
         """The parts, each handed what it needs."""
         task, experiment, state = self.task, self.experiment, self.state
         self.changes = Changes(experiment, task, self.plan, state)
-        self.iterations = _kind_of_iterations(task, experiment)(task, state, self.plan, self.clock, self.precisions, self.recorder, self.world)
-        self._make_parts(self.data.train, self.contents(state, self.iterations, self.data, self.changes, self.schedules))
+        self.iterations = _kind_of_iterations(task, experiment)(
+            task, state, self.plan, self.clock, self.precisions, self.recorder, self.world
+        )
+        self._make_parts(
+            self.data.train, self.contents(state, self.iterations, self.data, self.changes, self.schedules)
+        )
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
         self._batches: Iterator[Any] | None = None
         """The training batches of the epoch under way, of which validation in steps may interrupt the iteration."""
 
     def _schedules(self) -> dict[str, Schedule | None]:
         """The numbers of each optimizer's scheduler, its length that of the run."""
-        return {name: self._schedule(one) if one.scheduler else None for name, one in self.experiment.optimizations.items()}
+        return {
+            name: self._schedule(one) if one.scheduler else None for name, one in self.experiment.optimizations.items()
+        }
 
     def _schedule(self, optimization: Optimization) -> Schedule:
         experiment = self.experiment
@@ -104,17 +113,22 @@ class Loop(Rounds):
         return Schedule.of(optimization.scheduler, type(self.task), course, optimization.scheduler_path)
 
     def _begin_with_weights(self, module: nn.Module, origin: Origin | None) -> list[str]:
-        """Puts the weights that the experiment names into the model, before optimizer and hooks see it; each rank reads them itself.
-        Returns lines of what was done."""
+        """Puts the weights that the experiment names into the model, before optimizer and hooks see it; each rank reads
+        them itself. Returns lines of what was done."""
         init, folders = self.experiment.init, self.experiment.import_paths
         if init is None:
             return []
-        found = self.world.broadcast(lambda: weight_sources.find_again(origin) if origin else weight_sources.find(init, folders))
+        found = self.world.broadcast(
+            lambda: weight_sources.find_again(origin) if origin else weight_sources.find(init, folders)
+        )
         return initial_weights.load(module, init, weight_sources.read(found), found)
 
     def _make_state(self, module: nn.Module, model: nn.Module) -> State:
         optimizers = build_optimizers(self.experiment.optimizations, self.task, module)
-        schedulers = {name: schedule.build(self.task, optimizers[name]) if schedule else None for name, schedule in self.schedules.items()}
+        schedulers = {
+            name: schedule.build(self.task, optimizers[name]) if schedule else None
+            for name, schedule in self.schedules.items()
+        }
         first = next(iter(optimizers))
         return State(
             **self.context.told_hooks(self.experiment),
@@ -123,7 +137,9 @@ class Loop(Rounds):
             optimizer=optimizers[first],
             scheduler=schedulers[first],
             scaler=self.precisions[first].scaler,
-            several={name: (optimizers[name], schedulers[name], self.precisions[name].scaler) for name in optimizers if name},
+            several={
+                name: (optimizers[name], schedulers[name], self.precisions[name].scaler) for name in optimizers if name
+            },
             loaders=self.data.loaders,
             fresh_batches=self.data.fresh_batches,
             forward=self.precisions[first].autocasting(forward_pass(self.task, model, module)),
@@ -155,11 +171,14 @@ class Loop(Rounds):
         self.evaluation.refuse_two_of_a_name()
 
     def _refuse_what_is_not_there(self) -> None:
-        """Raises ConfigError where a hook judges by a metric of a phase without data, as it would never judge, and where there is data to
-        evaluate and no loss."""
+        """Raises ConfigError where a hook judges by a metric of a phase without data, as it would never judge, and
+        where there is data to evaluate and no loss."""
         evaluated = [phase for phase in self.phases() if phase != "train"]
         if evaluated and type(self.task).loss is without_loss:
-            message = f"data() of {type(self.task).__name__} gives {', '.join(evaluated)}, and it has no loss(), with which that is evaluated; write loss(output, batch)"
+            message = (
+                f"data() of {type(self.task).__name__} gives {', '.join(evaluated)}, and it has no loss(), with which"
+                " that is evaluated; write loss(output, batch)"
+            )
             raise ConfigError([Problem("task", message)])
         problems = phase_problems({"hooks": self.state.config.get("hooks")}, self.data.loaders)
         if problems:
@@ -247,7 +266,8 @@ class Loop(Rounds):
         return min(last, (state.step // every.count + 1) * every.count)
 
     def _end_with_the_data(self) -> None:
-        """The run is as long as its training data. Gradients that fill no step are left. Raises RunError where there was no step."""
+        """The run is as long as its training data. Gradients that fill no step are left. Raises RunError where there
+        was no step."""
         state = self.state
         if state.step == 0:
             given = f"the train stream gave {state.iteration} batches, and a step takes {state.accumulate} on each rank"

@@ -1,4 +1,5 @@
-"""Models that no rank builds whole: made without memory for their parameters, which get their values a unit at a time. Worker process."""
+"""Models that no rank builds whole: made without memory for their parameters, which get their values a unit at a time.
+Worker process."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from orchestrator.errors import RunError
 
 
 class _Written(TorchDispatchMode):
-    """Keeps what is written into tensors without memory, by the memory that each would have: which operations, with which numbers."""
+    """Keeps what is written into tensors without memory, by the memory that each would have: which operations, with
+    which numbers."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
@@ -34,7 +36,8 @@ class _Written(TorchDispatchMode):
 
 
 class Skeleton:
-    """What is remembered of a model that is made without its parameters' values, to give each rank its parts of them."""
+    """What is remembered of a model that is made without its parameters' values, to give each rank its parts of
+    them."""
 
     def __init__(self) -> None:
         self._written = _Written()
@@ -45,7 +48,11 @@ class Skeleton:
         """Within it parameters of modules take no memory, on torch's meta device; buffers are as ever."""
 
         def without_memory(module: nn.Module, name: str, parameter: Any) -> Any:
-            return None if parameter is None or parameter.is_meta else nn.Parameter(parameter.to("meta"), parameter.requires_grad)
+            return (
+                None
+                if parameter is None or parameter.is_meta
+                else nn.Parameter(parameter.to("meta"), parameter.requires_grad)
+            )
 
         handle = register_module_parameter_registration_hook(without_memory)
         try:
@@ -55,10 +62,11 @@ class Skeleton:
             handle.remove()
 
     def shards(self, module: nn.Module, units: Collection[nn.Module], mesh: Any) -> dict[str, Tensor]:
-        """This rank's parts of all parameters, as DTensors by name. Each unit is whole in the host's memory once, and so is each part in none.
+        """This rank's parts of all parameters, as DTensors by name. Each unit is whole in the host's memory once, and
+        so is each part in none.
 
-        All ranks draw the same, as they would for the whole model. Raises RunError for what `reset_parameters` does not give its values
-        as the making of the model does.
+        All ranks draw the same, as they would for the whole model. Raises RunError for what `reset_parameters` does not
+        give its values as the making of the model does.
         """
         from torch.distributed.tensor import DTensor, Replicate, Shard
 
@@ -67,8 +75,13 @@ class Skeleton:
         torch.set_rng_state(self._draws)
         found: dict[nn.Parameter, Tensor] = {}
         for group in groups:
-            own = {(part, name): parameter for part in group for name, parameter in part.named_parameters(recurse=False)}
-            values = {parameter: nn.Parameter(torch.empty_like(parameter, device="cpu"), parameter.requires_grad) for parameter in own.values()}
+            own = {
+                (part, name): parameter for part in group for name, parameter in part.named_parameters(recurse=False)
+            }
+            values = {
+                parameter: nn.Parameter(torch.empty_like(parameter, device="cpu"), parameter.requires_grad)
+                for parameter in own.values()
+            }
             for (part, name), parameter in own.items():
                 setattr(part, name, values[parameter])
             _reset(group)
@@ -87,12 +100,17 @@ class Skeleton:
             for parameter in {parameter for part in group for parameter in part.parameters(recurse=False)}:
                 again[_memory_of(parameter)] += written.into[_memory_of(parameter)]
         made = self._written.into
-        wrong = [name for name, one in module.named_parameters() if not made[_memory_of(one)] or made[_memory_of(one)] != again[_memory_of(one)]]
+        wrong = [
+            name
+            for name, one in module.named_parameters()
+            if not made[_memory_of(one)] or made[_memory_of(one)] != again[_memory_of(one)]
+        ]
         if wrong:
             parts = sorted({type(module.get_submodule(name.rpartition(".")[0])).__name__ for name in wrong})
             raise RunError(
-                f"workers.meta_device: {len(wrong)} parameters ({listed(wrong, 4)}) get their values otherwise than by reset_parameters() of the part that they "
-                f"are of, which is called where it is made ({listed(parts, 4)}). Give them so, or take meta_device away"
+                f"workers.meta_device: {len(wrong)} parameters ({listed(wrong, 4)}) get their values otherwise than by"
+                " reset_parameters() of the part that they are of, which is called where it is made"
+                f" ({listed(parts, 4)}). Give them so, or take meta_device away"
             )
 
 
@@ -102,7 +120,8 @@ def _memory_of(tensor: Tensor) -> StorageWeakRef:
 
 
 def _groups(module: nn.Module, units: Collection[nn.Module], seen: set[nn.Module]) -> Iterator[list[nn.Module]]:
-    """Parts that get their values together, each after those within it: as they are made. A unit is one, and so is each part outside."""
+    """Parts that get their values together, each after those within it: as they are made. A unit is one, and so is each
+    part outside."""
     if module in seen:
         return
     seen.add(module)

@@ -26,8 +26,8 @@ def rows_of(batch: Any) -> int:
 
 
 def microbatches_of(batch: Any, number: int) -> list[Any]:
-    """A batch cut into pieces along the first dimension of its tensors, as many as asked for or as it has rows; what all samples share
-    (numbers, text, tensors without dimensions) is in each. Raises ValueError where that cannot be."""
+    """A batch cut into pieces along the first dimension of its tensors, as many as asked for or as it has rows; what
+    all samples share (numbers, text, tensors without dimensions) is in each. Raises ValueError where that cannot be."""
     rows = rows_of(batch)
     number = min(number, rows)
     ends = [rows * place // number for place in range(number + 1)]

@@ -1,4 +1,5 @@
-"""Iterations in parts: those that go through the model several times, by turns of optimizers or by pieces of a batch."""
+"""Iterations in parts: those that go through the model several times, by turns of optimizers or by pieces of a
+batch."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from orchestrator.loop.task_errors import wrong_batch_size
 
 
 class MultiPassIterations(Iterations):
-    """What the parts of an iteration have in common: how it begins and ends, and how an optimizer steps. Worker process."""
+    """What the parts of an iteration have in common: how it begins and ends, and how an optimizer steps. Worker
+    process."""
 
     def _begin(self, batches: Iterator[Any]) -> tuple[Any, ...]:
         """Fetches a batch. Returns the clock's marks until there is something to go through the model."""
@@ -36,8 +38,11 @@ class MultiPassIterations(Iterations):
             t_batch = mark()
         return t_begun, t_started, t_fetched, t_moved, t_batch
 
-    def _update(self, optimizer: torch.optim.Optimizer, precision: Precision, clear: Callable[[], None]) -> tuple[Any, ...]:
-        """Steps an optimizer, unless a hook or the scaler leaves the step out. Returns the clock's marks until its gradients are cleared."""
+    def _update(
+        self, optimizer: torch.optim.Optimizer, precision: Precision, clear: Callable[[], None]
+    ) -> tuple[Any, ...]:
+        """Steps an optimizer, unless a hook or the scaler leaves the step out. Returns the clock's marks until its
+        gradients are cleared."""
         state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
         precision.unscale(optimizer)
         t_unscaled = t_measured = mark()
@@ -54,7 +59,8 @@ class MultiPassIterations(Iterations):
         return t_unscaled, t_measured, t_stepped, t_updated
 
     def _end(self, ended: float, begun: Sequence[Any], parts: Sequence[Sequence[Any]]) -> float:
-        """Counts the iteration and records its row, from the marks of its beginning and of each part. Returns when it ended."""
+        """Counts the iteration and records its row, from the marks of its beginning and of each part. Returns when it
+        ended."""
         state = self.state
         state.iteration += 1
         state.phase_iteration += 1

@@ -33,8 +33,8 @@ _OF_THE_ROW = TAKEN - {"loss", "lr", "split"}
 
 
 class OwnLoop(Rounds):
-    """Takes a task through the rounds of its own `train`, and fires what events there are: those of the run, of a phase and of a checkpoint,
-    and `on_step` with each row. A round is an epoch, and ends with a report. Worker process."""
+    """Takes a task through the rounds of its own `train`, and fires what events there are: those of the run, of a phase
+    and of a checkpoint, and `on_step` with each row. A round is an epoch, and ends with a report. Worker process."""
 
     def __init__(self, task: Task, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext) -> None:
         super().__init__(task, experiment, hooks, context, Clock())
@@ -62,7 +62,10 @@ class OwnLoop(Rounds):
             return super()._save()
         if self.saving.last_step == self.state.step:
             return None
-        raise RunError(f"a checkpoint is asked for, and train() has not said what it holds: call session.restore(){place_of(self.task.train)}")
+        raise RunError(
+            "a checkpoint is asked for, and train() has not said what it holds: call"
+            f" session.restore(){place_of(self.task.train)}"
+        )
 
     # Rounds
 
@@ -81,7 +84,10 @@ class OwnLoop(Rounds):
             if self.stopping.asked():
                 self.stopping.agree()
             if not self.stopping.reasons and not self.world.maximum([float(state.step)])[0]:
-                raise RunError(f"train() has ended without a report or a row, so that nothing was trained{place_of(self.task.train)}")
+                raise RunError(
+                    "train() has ended without a report or a row, so that nothing was"
+                    f" trained{place_of(self.task.train)}"
+                )
             return
         if state.phase_iteration == 0:
             self.record({}, 1)
@@ -98,8 +104,8 @@ class OwnLoop(Rounds):
             return
         if self.parts.waiting is not None:
             raise RunError(
-                f"this run goes on from checkpoint '{self.parts.waiting}', and train() has not put it back; call session.restore() with what it keeps "
-                f"before it trains{place_of(self.task.train)}"
+                f"this run goes on from checkpoint '{self.parts.waiting}', and train() has not put it back; call"
+                f" session.restore() with what it keeps before it trains{place_of(self.task.train)}"
             )
         self._is_begun = True
         state.phase, state.epoch_completed, state.stepped = "train", False, False
@@ -109,13 +115,19 @@ class OwnLoop(Rounds):
         self._ended = self.clock.restart()
 
     def _agreed(self, given: Any) -> dict[str, float] | None:
-        """The means over ranks of what was yielded; None where training is over. Collective; raises WorkersDisagree where ranks differ."""
+        """The means over ranks of what was yielded; None where training is over. Collective; raises WorkersDisagree
+        where ranks differ."""
         everybody = self.world.gather(None if given is None else self._checked(given))
         names = [None if one is None else sorted(one) for one in everybody]
         odd = next((rank for rank, one in enumerate(names) if one != names[0]), None)
         if odd is not None:
-            first, other = (f"yields {', '.join(one)}" if one is not None else "has ended" for one in (names[0], names[odd]))
-            raise WorkersDisagree(f"rank 0 {first}, rank {odd} {other}: train() yields the same metrics on all ranks, as often{place_of(self.task.train)}")
+            first, other = (
+                f"yields {', '.join(one)}" if one is not None else "has ended" for one in (names[0], names[odd])
+            )
+            raise WorkersDisagree(
+                f"rank 0 {first}, rank {odd} {other}: train() yields the same metrics on all ranks, as"
+                f" often{place_of(self.task.train)}"
+            )
         if names[0] is None:
             return None
         return {name: _mean([one[name] for one in everybody]) for name in everybody[0]}
@@ -127,7 +139,10 @@ class OwnLoop(Rounds):
             raise RunError(f"train() yields {described(given)}, and must yield a mapping of metrics to numbers{where}")
         for name, value in given.items():
             if not isinstance(name, str) or not phase_of(name) or not name.partition("/")[2]:
-                raise RunError(f"train() yields a metric {name!r}; metrics begin with train/, val/ or test/: write 'train/{name}'{where}")
+                raise RunError(
+                    f"train() yields a metric {name!r}; metrics begin with train/, val/ or test/: write"
+                    f" 'train/{name}'{where}"
+                )
             if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)):
                 raise RunError(f"train() yields {described(value)} for '{name}', and must yield a number{where}")
         return {name: float(value) for name, value in given.items()}
@@ -145,7 +160,10 @@ class OwnLoop(Rounds):
             return super()._save_if_asked()
         self.state.checkpoint_reasons.clear()
         if self.parts.waiting is None and not self._told and self.world.is_master:
-            self.state.show("there are no checkpoints, as train() does not say what they would hold (session.restore()); a resume begins anew")
+            self.state.show(
+                "there are no checkpoints, as train() does not say what they would hold (session.restore()); a resume"
+                " begins anew"
+            )
         self._told = True
         return None
 
@@ -174,9 +192,14 @@ class OwnLoop(Rounds):
         self._begin_round()
         taken = _OF_THE_ROW.intersection(columns)
         if taken:
-            raise RunError(f"session.record() is given {', '.join(sorted(taken))}, which every row has by itself; call it otherwise")
+            raise RunError(
+                f"session.record() is given {', '.join(sorted(taken))}, which every row has by itself; call it"
+                " otherwise"
+            )
         if type(batch_size) is not int or batch_size < 0:
-            raise RunError(f"session.record() is given batch_size={batch_size!r}, and takes how many samples there were, as an int")
+            raise RunError(
+                f"session.record() is given batch_size={batch_size!r}, and takes how many samples there were, as an int"
+            )
         state.batch_size, state.stepped = batch_size, True
         state.iteration += 1
         state.phase_iteration += 1
@@ -191,7 +214,8 @@ class OwnLoop(Rounds):
         state.row = {}
 
     def save_here(self) -> None:
-        """Writes a checkpoint in the middle of a round, or where nothing was recorded since the last report, as that is over."""
+        """Writes a checkpoint in the middle of a round, or where nothing was recorded since the last report, as that is
+        over."""
         began = perf_counter()
         self.cursor.stage = Stage.TRAIN if self.state.phase_iteration else Stage.REPORTED
         self._save()
@@ -204,7 +228,8 @@ class OwnLoop(Rounds):
         self._ended += perf_counter() - began
 
     def stop_asked(self) -> bool:
-        """Whether training is to end, agreed over ranks: where there are several, they ask each other at some of these calls."""
+        """Whether training is to end, agreed over ranks: where there are several, they ask each other at some of these
+        calls."""
         state, now = self.state, perf_counter()
         if state.max_steps is not None and state.step >= state.max_steps:
             return True

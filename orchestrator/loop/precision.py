@@ -21,7 +21,8 @@ class Precision:
         self.scaler = torch.amp.GradScaler(device.type, **(scaler or {})) if name == "fp16" else None
 
     def autocasting(self, function: Callable[..., _T]) -> Callable[..., _T]:
-        """The function under torch's autocast; itself where that changes nothing, as the context costs more than it looks."""
+        """The function under torch's autocast; itself where that changes nothing, as the context costs more than it
+        looks."""
         if self._dtype is None:
             return function
         under_autocast: Callable[..., _T] = torch.autocast(self._device_type, dtype=self._dtype)(function)
@@ -41,8 +42,9 @@ class Precision:
             self.scaler.unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Steps the optimizer; False where the scaler left it out because a gradient overflowed. With a scaler the host waits for the
-        device once, as the scaler itself does to decide; the fused optimizers decide on the device, and are asked twice."""
+        """Steps the optimizer; False where the scaler left it out because a gradient overflowed. With a scaler the host
+        waits for the device once, as the scaler itself does to decide; the fused optimizers decide on the device, and
+        are asked twice."""
         if self.scaler is None:
             optimizer.step()
             return True

@@ -1,4 +1,5 @@
-"""Riders: runs that share the training of another one, each with observing hooks, validation, checkpoints and reports of its own."""
+"""Riders: runs that share the training of another one, each with observing hooks, validation, checkpoints and reports
+of its own."""
 
 from __future__ import annotations
 
@@ -31,10 +32,31 @@ OF_TRAINING = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
 OF_THE_RUN = ("on_load", "on_end", "on_exception")
 """Events that a hook of the training hears once, and not once for each run that shares it."""
 FOLLOWED = (
-    "optimizer", "scheduler", "scaler", "turn", "phase", "epoch", "iteration", "step", "samples", "world_samples", "phase_iteration",
-    "iterations_before", "phase_length", "max_steps", "stepped", "epoch_completed", "batch", "batch_size", "output", "loss", "row",
-    "_gradient_norm", "_parameters", "_sharded",
-)  # fmt: skip
+    "optimizer",
+    "scheduler",
+    "scaler",
+    "turn",
+    "phase",
+    "epoch",
+    "iteration",
+    "step",
+    "samples",
+    "world_samples",
+    "phase_iteration",
+    "iterations_before",
+    "phase_length",
+    "max_steps",
+    "stepped",
+    "epoch_completed",
+    "batch",
+    "batch_size",
+    "output",
+    "loss",
+    "row",
+    "_gradient_norm",
+    "_parameters",
+    "_sharded",
+)
 """What a rider's state has of the training."""
 FOR_A_RIDER = "a rider asks for it"
 TURN = "in the turn of run "
@@ -44,17 +66,19 @@ TURN = "in the turn of run "
 class Carrier(Loop):
     """A loop that others ride on: it alone trains. Worker process.
 
-    As training begins and in its phases the observing hooks of all of them are called, each with the state of its own run, and where it would be
-    if that trained alone. A phase is trained when the first of them needs it, so that training goes on after the carrier's own run is over. Between two
-    phases each has its turn, which begins with the random numbers that training has left: as nothing but observing goes
-    on, all turns must end with the same, with which training goes on.
+    As training begins and in its phases the observing hooks of all of them are called, each with the state of its own
+    run, and where it would be if that trained alone. A phase is trained when the first of them needs it, so that
+    training goes on after the carrier's own run is over. Between two phases each has its turn, which begins with the
+    random numbers that training has left: as nothing but observing goes on, all turns must end with the same, with
+    which training goes on.
     """
 
     def board(self, riders: Iterable[Rider]) -> None:
         """Takes riders on; call it before `run`."""
         self.riders, self.is_over, self.trained = list(riders), False, 0
         self.measured: dict[str, Any] = {}
-        """What hooks of the training have put into the reports since the last phase of it, but for those of the test."""
+        """What hooks of the training have put into the reports since the last phase of it, but for those of the
+        test."""
         self.stage, self.after_phase = self.cursor.stage, storable_random_state()
         self._after_turn: dict[str, Any] | None = None
         training, self.state.info = self.state.info, ChainMap({}, self.state.info)
@@ -66,7 +90,10 @@ class Carrier(Loop):
             rider.number = number
         for loop in everybody:
             loop.saving.training_files = files
-            measuring = [_measuring(call, self.measured) if not loop.is_own(call) else call for call in loop.plan.calls["on_report"]]
+            measuring = [
+                _measuring(call, self.measured) if not loop.is_own(call) else call
+                for call in loop.plan.calls["on_report"]
+            ]
             loop.plan.calls = loop.plan.with_calls({"on_report": measuring}).calls
 
     def is_own(self, call: Call) -> bool:
@@ -79,7 +106,9 @@ class Carrier(Loop):
         self.saving.finish_alone()
         own = [call for call in self.plan.calls["on_end"] if self.is_own(call)]
         self.plan.with_calls({"on_end": own}).fire("on_end", self.state)
-        self.plan = self.plan.with_calls({event: [call for call in calls if not self.is_own(call)] for event, calls in self.plan.calls.items()})
+        self.plan = self.plan.with_calls(
+            {event: [call for call in calls if not self.is_own(call)] for event, calls in self.plan.calls.items()}
+        )
         # What ended this run does not end its training.
         self.stopping.reasons = ()
         self.state.stop_reasons.clear()
@@ -114,8 +143,8 @@ class Carrier(Loop):
         self._after_turn = self._after_turn or now
         if not _alike(now, self._after_turn):
             raise RunError(
-                f"between two phases of training {name} draws other random numbers than the trials that it shares its training with, so "
-                "that alone it would train otherwise. Say sweep.riders=false"
+                f"between two phases of training {name} draws other random numbers than the trials that it shares its"
+                " training with, so that alone it would train otherwise. Say sweep.riders=false"
             )
 
     def _begin(self) -> None:
@@ -131,7 +160,8 @@ class Carrier(Loop):
         return self.plan.with_calls(calls)
 
     def _calls_of_all(self, event: str) -> list[Call]:
-        """The calls of all that are not over: each rider's own behind the same call of the training as where it trains alone."""
+        """The calls of all that are not over: each rider's own behind the same call of the training as where it trains
+        alone."""
         calls = list(self.plan.calls[event])
         for rider in (rider for rider in self.riders if not rider.is_over):
             place = 0
@@ -177,29 +207,44 @@ class Carrier(Loop):
 class Rider(Loop):
     """A run whose training is a carrier's. Worker process.
 
-    Model, optimizer, data and the hooks of the training are the carrier's; the state, which follows the carrier's, observing hooks,
-    recorder, store and what follows from these are its own. `hooks` are all of its experiment's.
+    Model, optimizer, data and the hooks of the training are the carrier's; the state, which follows the carrier's,
+    observing hooks, recorder, store and what follows from these are its own. `hooks` are all of its experiment's.
     """
 
-    def __init__(self, carrier: Carrier, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext) -> None:
+    def __init__(
+        self, carrier: Carrier, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext
+    ) -> None:
         own = {name: hook if hook.observes else carrier.plan.hooks.get(name, hook) for name, hook in hooks.items()}
-        Rounds.__init__(self, carrier.task, experiment, own, context, carrier.clock)  # all else of a loop is the carrier's
+        Rounds.__init__(
+            self, carrier.task, experiment, own, context, carrier.clock
+        )  # all else of a loop is the carrier's
         self.carrier, self.is_over, self._ridden, self.number = carrier, False, 0, 0
         self.data, self.precisions, self.schedules = carrier.data, carrier.precisions, carrier.schedules
         self.state = replace(
             carrier.state,
             model=carrier.state.module,
-            row={}, metrics={}, info=ChainMap({}, carrier.state.info), evaluations={"": Weights()},
-            checkpoint_reasons=[], stop_reasons=[], pause_reasons=[], skip_reasons=[],
+            row={},
+            metrics={},
+            info=ChainMap({}, carrier.state.info),
+            evaluations={"": Weights()},
+            checkpoint_reasons=[],
+            stop_reasons=[],
+            pause_reasons=[],
+            skip_reasons=[],
             **context.told_hooks(experiment),
-        )  # fmt: skip
+        )
         self._make_parts_that_train()
         self.state.model = carrier.state.model
         calls = self.plan.calls
         for call in (call for event in OF_TRAINING for call in calls[event] if self.is_own(call)):
             call.run = self._riding(call)
-        alone: dict[str, list[Call]] = {event: [call for call in calls[event] if self.is_own(call)] for event in OF_THE_RUN}
-        alone["on_report"] = [Call("(training)", "on_report", self._add_measured, priority=Priority.HIGHEST - 1), *calls["on_report"]]
+        alone: dict[str, list[Call]] = {
+            event: [call for call in calls[event] if self.is_own(call)] for event in OF_THE_RUN
+        }
+        alone["on_report"] = [
+            Call("(training)", "on_report", self._add_measured, priority=Priority.HIGHEST - 1),
+            *calls["on_report"],
+        ]
         self.plan.calls = self.plan.with_calls(alone).calls
 
     def is_own(self, call: Call) -> bool:
@@ -254,11 +299,13 @@ class Rider(Loop):
                 state.request_checkpoint(FOR_A_RIDER)
             if within and (own.stop_reasons or own.pause_reasons):
                 raise RunError(
-                    f"hook '{call.name}' of {own.name} asks in the middle of a training phase for the run to end, which the trials that it shares "
-                    "its training with do not. Say sweep.riders=false"
+                    f"hook '{call.name}' of {own.name} asks in the middle of a training phase for the run to end, which"
+                    " the trials that it shares its training with do not. Say sweep.riders=false"
                 )
 
-        return lambda state, *arguments: run(own, *arguments) if state is own else self.answer_for(ride, state, *arguments)
+        return lambda state, *arguments: (
+            run(own, *arguments) if state is own else self.answer_for(ride, state, *arguments)
+        )
 
     def follow(self, state: State) -> None:
         """Takes over where the carrier's training stands."""
@@ -325,7 +372,9 @@ def _measuring(call: Call, measured: dict[str, Any]) -> Call:
         before = {*metrics}
         call.run(state, metrics)
         if kind_of(state.phase) != "test":
-            measured.update({name: value for name, value in metrics.items() if name not in before and name not in measured})
+            measured.update(
+                {name: value for name, value in metrics.items() if name not in before and name not in measured}
+            )
 
     return replace(call, run=run)
 
@@ -335,4 +384,6 @@ def _alike(one: Any, other: Any) -> bool:
         return all(_alike(value, other[name]) for name, value in one.items())
     if isinstance(one, list):
         return all(map(_alike, one, other))
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) else one == other
+    return (
+        torch.equal(one, other) if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) else one == other
+    )

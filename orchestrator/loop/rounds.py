@@ -39,7 +39,9 @@ class Rounds(ABC):
 
     state: State
 
-    def __init__(self, task: Task, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext, clock: Clock) -> None:
+    def __init__(
+        self, task: Task, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext, clock: Clock
+    ) -> None:
         self.task, self.experiment, self.context, self.clock = task, experiment, context, clock
         self.world, self.recorder = context.world, context.recorder
         self.plan = Plan(hooks, self.world.rank, self.world.local_rank, clock.device_mark)
@@ -51,7 +53,9 @@ class Rounds(ABC):
         self.cursor = TrainingCursor(self.experiment, state, train, world)
         self.stopping = Stopping(state, world, self.clock, context.stop_asked, self.plan.budgets)
         self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
-        self.saving = Saving(context.store, state, self.plan, contents, self.cursor, world, self.ledger, context.send_artifacts)
+        self.saving = Saving(
+            context.store, state, self.plan, contents, self.cursor, world, self.ledger, context.send_artifacts
+        )
         world.when_aborted.append(self.recorder.lose_device)
 
     def restore(self, name: str) -> None:
@@ -69,7 +73,8 @@ class Rounds(ABC):
         return self.saving.last_path
 
     def run(self) -> Generator[Report, None, None]:
-        """Trains to the end, yielding a report after each round; whatever fails is shown to `on_exception` and raised."""
+        """Trains to the end, yielding a report after each round; whatever fails is shown to `on_exception` and
+        raised."""
         try:
             self._begin()
             yield from self._rounds()
@@ -92,7 +97,8 @@ class Rounds(ABC):
         self.plan.fire("on_exception", self.state, error)
 
     def _leave_device(self) -> None:
-        """Waits for a device for the last time, and not for long: it may have failed, or wait itself for a rank that is gone."""
+        """Waits for a device for the last time, and not for long: it may have failed, or wait itself for a rank that is
+        gone."""
         for leave in (partial(self.recorder.settle, DEVICE_S), self.plan.leave_device, self.world.abort):
             try:
                 leave()
@@ -110,13 +116,21 @@ class Rounds(ABC):
         self.ledger.close()
 
     def _close_files_quietly(self) -> None:
-        for files, close in (("a checkpoint", self.saving.abandon), ("earlier checkpoints", self.saving.close), ("rows", self.ledger.close)):
+        for files, close in (
+            ("a checkpoint", self.saving.abandon),
+            ("earlier checkpoints", self.saving.close),
+            ("rows", self.ledger.close),
+        ):
             try:
                 close()
             except Exception as error:  # the failure that led here is the one to be told
                 logger.warning("%s of rank %d could not be finished: %s", files, self.world.rank, error)
         if self.recorder.rows_left_out:
-            logger.warning("the last %d rows of rank %d lack what its device had still to compute", self.recorder.rows_left_out, self.world.rank)
+            logger.warning(
+                "the last %d rows of rank %d lack what its device had still to compute",
+                self.recorder.rows_left_out,
+                self.world.rank,
+            )
 
     def _rounds(self) -> Iterator[Report]:
         """Training, validation where it is due, a report; from the stage on that a restored checkpoint was made at."""
@@ -162,7 +176,9 @@ class Rounds(ABC):
         state.metrics = {}
         ends = bool(stopping.reasons) or self._finished()
         final = cut_short or (ends and (last or not self._report_to_come()))
-        return Report(metrics, self.saving.last_path, stopping.reasons, stopping.interrupted, final, cut_short, self.phases())
+        return Report(
+            metrics, self.saving.last_path, stopping.reasons, stopping.interrupted, final, cut_short, self.phases()
+        )
 
     def _save_if_asked(self) -> None:
         if not self.state.checkpoint_reasons:
@@ -215,11 +231,12 @@ class Rounds(ABC):
 
 
 def check_plans_agree(plan: Plan, world: World) -> None:
-    """Raises WorkersDisagree where ranks run other collective hooks, and would wait for each other for ever; collective."""
+    """Raises WorkersDisagree where ranks run other collective hooks, and would wait for each other for ever;
+    collective."""
     signatures = world.gather(plan.collective_signature())
     for rank, signature in enumerate(signatures):
         if signature != signatures[0]:
             raise WorkersDisagree(
-                f"rank {rank} runs the collective hooks {signature}, rank 0 runs {signatures[0]}; they must be the same, "
-                "in the same order, or the ranks would wait for each other for ever"
+                f"rank {rank} runs the collective hooks {signature}, rank 0 runs {signatures[0]}; they must be the"
+                " same, in the same order, or the ranks would wait for each other for ever"
             )

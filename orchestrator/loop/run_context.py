@@ -16,7 +16,8 @@ from orchestrator.stats.recorder import Recorder
 
 @dataclass(frozen=True)
 class RunContext:
-    """Where a loop runs and where what it makes goes; by itself one rank of a run that keeps nothing. Worker process."""
+    """Where a loop runs and where what it makes goes; by itself one rank of a run that keeps nothing. Worker
+    process."""
 
     world: World = field(default_factory=World)
     recorder: Recorder = field(default_factory=Recorder)
@@ -28,7 +29,8 @@ class RunContext:
     """Carries what they wrote to where the run lies."""
     display: Display | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The experiment as plain data, with the section `sweep` that a trial is of; where it is empty, the experiment alone."""
+    """The experiment as plain data, with the section `sweep` that a trial is of; where it is empty, the experiment
+    alone."""
     name: str = ""
     """The run's; where it is empty, the experiment's."""
     stop_asked: Callable[[], bool] = lambda: False

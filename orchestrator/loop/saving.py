@@ -46,15 +46,18 @@ class Contents(Protocol):
     def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
         """Puts back what all ranks have alike; raises CheckpointError where it does not fit."""
 
-    def restore_rank(self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]) -> None:
-        """Puts back this rank's own, once the run stands where the checkpoint does; `other` gives that of another rank."""
+    def restore_rank(
+        self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]
+    ) -> None:
+        """Puts back this rank's own, once the run stands where the checkpoint does; `other` gives that of another
+        rank."""
 
 
 class Saving:
     """Writes and restores checkpoints, every rank taking part. Worker process.
 
-    Where the hook `checkpoint` says `background` training goes on once all is copied, and one checkpoint at a time is written meanwhile.
-    `send_artifacts` carries what hooks wrote to where the run lies.
+    Where the hook `checkpoint` says `background` training goes on once all is copied, and one checkpoint at a time is
+    written meanwhile. `send_artifacts` carries what hooks wrote to where the run lies.
     """
 
     def __init__(
@@ -85,7 +88,8 @@ class Saving:
         """What runs that share this training have stored of it."""
 
     def save(self, name: str) -> None:
-        """Takes checkpoint `name` down and writes it, or has it written in the background; collective. Nothing where the loop has no store."""
+        """Takes checkpoint `name` down and writes it, or has it written in the background; collective. Nothing where
+        the loop has no store."""
         if self.store is None:
             return
         self.finish()
@@ -93,7 +97,10 @@ class Saving:
         state, store, world = self._state, self.store, self._world
         name = world.broadcast(partial(store.free_name, name))
         begun = perf_counter()
-        checkpoint = {**self._contents.shared(), "hooks": {hook: one.state_dict() for hook, one in self._plan.hooks.items()}}
+        checkpoint = {
+            **self._contents.shared(),
+            "hooks": {hook: one.state_dict() for hook, one in self._plan.hooks.items()},
+        }
         self._plan.fire("on_save", state, checkpoint)
         sharded: dict[str, Any] = {}
         checkpoint = placeholders.without_shards(checkpoint, sharded)
@@ -111,7 +118,9 @@ class Saving:
             return
         shared = self.training_files if world.is_master and not sharded else None
         linked = shared.link(self._place(), store, name) if shared else {}
-        write = ForegroundWrite(store, name, {file: content for file, content in files.items() if file not in linked}, commit)
+        write = ForegroundWrite(
+            store, name, {file: content for file, content in files.items() if file not in linked}, commit
+        )
         write.entries = {**linked, **write.entries}
         self._unpublished = name, write
         self._paused_s = perf_counter() - begun
@@ -125,8 +134,8 @@ class Saving:
         return self._unpublished is not None
 
     def finish(self) -> None:
-        """Waits until what is being written is whole, and puts it in its place; collective. Raises on every rank what kept one from
-        writing its files."""
+        """Waits until what is being written is whole, and puts it in its place; collective. Raises on every rank what
+        kept one from writing its files."""
         if self.store is None or self._unpublished is None:
             return
         (name, write), self._unpublished = self._unpublished, None
@@ -145,7 +154,8 @@ class Saving:
         self._tell_stored(name, write, begun)
 
     def finish_if_written(self) -> bool:
-        """As `finish`, where nobody has to wait for it, and whether that was so; collective where something is being written."""
+        """As `finish`, where nobody has to wait for it, and whether that was so; collective where something is being
+        written."""
         if self._unpublished is None:
             return False
         _, write = self._unpublished
@@ -187,8 +197,11 @@ class Saving:
         """What tells one state of the training from others: the iteration, and whether the phase is still under way."""
         return self._state.iteration, self._cursor.stage is Stage.TRAIN
 
-    def _files(self, checkpoint: Mapping[str, Any], sharded: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What this rank writes, by file, and what the manifest says of it; copies where training goes on meanwhile. Collective."""
+    def _files(
+        self, checkpoint: Mapping[str, Any], sharded: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What this rank writes, by file, and what the manifest says of it; copies where training goes on meanwhile.
+        Collective."""
         world = self._world
         files, described = {f"rank-{world.rank:04d}.pt": self._gather_rank()}, {}
         if world.is_master:
@@ -221,7 +234,8 @@ class Saving:
         return {"random": storable_random_state(), "hooks": hooks, "evaluated": evaluated, **self._contents.of_rank()}
 
     def restore(self, name: str) -> None:
-        """Puts checkpoint `name` back on this rank and fires `on_load`; raises CheckpointError where it does not fit."""
+        """Puts checkpoint `name` back on this rank and fires `on_load`; raises CheckpointError where it does not
+        fit."""
         if self.store is None:
             raise CheckpointError("this loop has no store to restore from")
         state, world, contents, load = self._state, self._world, self._contents, partial(self.store.load, name)

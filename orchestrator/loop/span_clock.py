@@ -88,8 +88,11 @@ class Clock:
         """What the numbers that `close` returns mean."""
         return SPAN_COLUMNS if self.recording else {"step_s": _wall_time}
 
-    def close_turns(self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]) -> Sequence[float]:
-        """As `close`, for an iteration of several turns: `marks` until they began, then those of each turn, from its beginning on."""
+    def close_turns(
+        self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]
+    ) -> Sequence[float]:
+        """As `close`, for an iteration of several turns: `marks` until they began, then those of each turn, from its
+        beginning on."""
         if not self.recording:
             return self.close(row, last, ())
         # As if the turns had been one, whose intervals are as long as theirs together.
@@ -103,7 +106,8 @@ _UNREAD = 64
 
 
 class Mark:
-    """A moment on a device's time line, which it passes later. Its event is free for another mark once nobody refers to this one."""
+    """A moment on a device's time line, which it passes later. Its event is free for another mark once nobody refers to
+    this one."""
 
     __slots__ = ("_free", "event")
 
@@ -122,7 +126,8 @@ class Mark:
 
 
 class DeviceSpan:
-    """Seconds between pairs of marks, read once the device has passed them. Spans are added to spans, and to a number."""
+    """Seconds between pairs of marks, read once the device has passed them. Spans are added to spans, and to a
+    number."""
 
     def __init__(self) -> None:
         self._pairs: deque[tuple[Mark, Mark]] = deque()
@@ -175,9 +180,10 @@ class DeviceSpan:
 class CudaClock(Clock):
     """The phase clock on the device's own time line: a mark is an event, and nothing waits for it.
 
-    Host time would charge the device's work to whichever call happens to wait for it: iterations would take what giving them to the
-    device takes, and now and then one all that the device had still to do. The events are read when rows are flushed; what the host took
-    is `host_step_s`. Where the device waits between two iterations is in `other_s`, or in `checkpoint_s` where one was written.
+    Host time would charge the device's work to whichever call happens to wait for it: iterations would take what giving
+    them to the device takes, and now and then one all that the device had still to do. The events are read when rows
+    are flushed; what the host took is `host_step_s`. Where the device waits between two iterations is in `other_s`, or
+    in `checkpoint_s` where one was written.
     """
 
     def __init__(self) -> None:
@@ -198,7 +204,9 @@ class CudaClock(Clock):
     def columns(self) -> Mapping[str, Column]:
         return {"host_step_s": _wall_time}
 
-    def close_turns(self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]) -> Sequence[float]:
+    def close_turns(
+        self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]
+    ) -> Sequence[float]:
         before, self._ended = self._ended, self.moment()
         ended = perf_counter()
         row["step_s"] = step = self._ended - before

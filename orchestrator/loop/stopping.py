@@ -18,15 +18,19 @@ _SHARE = 0.005
 
 
 class Stopping:
-    """Whether the run ends before its time, and why: what hooks asked for and what was asked from outside. Worker process.
+    """Whether the run ends before its time, and why: what hooks asked for and what was asked from outside. Worker
+    process.
 
     A collective in every step would cost more than a small step itself, so ranks ask each other every few iterations:
-    as many as take about `CHECK_EVERY_S`, or longer where asking takes more than a small part of that; a number they agree on
-    when they ask. What asking takes is what the last rank to come waits, of the last few times the least. With one rank it
-    costs nothing. What a rank waits for the answer is told to the clock. As they ask, they agree on the paces of hooks with a budget.
+    as many as take about `CHECK_EVERY_S`, or longer where asking takes more than a small part of that; a number they
+    agree on when they ask. What asking takes is what the last rank to come waits, of the last few times the least. With
+    one rank it costs nothing. What a rank waits for the answer is told to the clock. As they ask, they agree on the
+    paces of hooks with a budget.
     """
 
-    def __init__(self, state: State, world: World, clock: Clock, asked_from_outside: Callable[[], bool], budgets: Budgets) -> None:
+    def __init__(
+        self, state: State, world: World, clock: Clock, asked_from_outside: Callable[[], bool], budgets: Budgets
+    ) -> None:
         self._state, self._world, self._clock = state, world, clock
         self._asked_from_outside, self._budgets = asked_from_outside, budgets
         self.next_check = 0
@@ -47,7 +51,9 @@ class Stopping:
                 self._budgets.settle(self._budgets.wanted())
             return asked
         began = perf_counter()
-        flag, slowest, least, *paces = self._world.maximum([float(asked), self._clock.iteration_s, -self._waited_s, *self._budgets.wanted()])
+        flag, slowest, least, *paces = self._world.maximum(
+            [float(asked), self._clock.iteration_s, -self._waited_s, *self._budgets.wanted()]
+        )
         self._waited_s = perf_counter() - began
         self._clock.waiting_s += self._waited_s
         self._costs_s.append(-least)
@@ -59,7 +65,11 @@ class Stopping:
 
     def agree(self) -> None:
         """Joins the reasons of all ranks, and settles paces; collective."""
-        mine = (self._state.stop_reasons, self._state.pause_reasons + ["interrupted"] * self._asked_from_outside(), self._budgets.wanted())
+        mine = (
+            self._state.stop_reasons,
+            self._state.pause_reasons + ["interrupted"] * self._asked_from_outside(),
+            self._budgets.wanted(),
+        )
         stops, pauses, paces = zip(*self._world.gather(mine), strict=True)
         self._budgets.settle([max(each) for each in zip(*paces, strict=True)])
         self.interrupted = any(pauses)

@@ -25,18 +25,26 @@ from orchestrator.loop.task_errors import of_kind
 from orchestrator.loop.world import World
 from orchestrator.task import Task, takes_turns
 
-# Buffers are left to the sync_buffers hook: once per phase instead of once per forward pass. The option had another name before torch 2.13.
-_SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in signature(DistributedDataParallel).parameters else "broadcast_buffers"
+# Buffers are left to the sync_buffers hook: once per phase instead of once per forward pass. The option had another
+# name before torch 2.13.
+_SYNC_BUFFERS = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+    else "broadcast_buffers"
+)
 
 
 def built(task: Task, experiment: Experiment, world: World) -> tuple[nn.Module, Skeleton | None]:
-    """The task's model; without the values of its parameters, and with what is to be known of them, where no rank is to build it whole."""
+    """The task's model; without the values of its parameters, and with what is to be known of them, where no rank is to
+    build it whole."""
     skeleton = Skeleton() if experiment.workers.meta_device and world.world_size > 1 else None
     with skeleton.without_values() if skeleton else nullcontext():
         return of_kind(task.model, task.model(), nn.Module, "the model, a torch.nn.Module"), skeleton
 
 
-def shared(module: nn.Module, task: Task, experiment: Experiment, world: World, skeleton: Skeleton | None = None) -> nn.Module:
+def shared(
+    module: nn.Module, task: Task, experiment: Experiment, world: World, skeleton: Skeleton | None = None
+) -> nn.Module:
     """The model on this rank's device, as the training step calls it: shared with the other ranks."""
     if world.world_size == 1 or not any(p.requires_grad for p in module.parameters()):
         return module.to(world.device)
@@ -46,8 +54,8 @@ def shared(module: nn.Module, task: Task, experiment: Experiment, world: World, 
             _compile_units(units)
         return sharded(module, units, world, experiment.precision, skeleton)
     if takes_turns(type(task)) or experiment.accumulate == "auto":
-        # Each turn exchanges the gradients of what it trains, where DDP would ask for all of them. And DDP does so within the backward pass,
-        # in the middle of which a rank may run out of memory.
+        # Each turn exchanges the gradients of what it trains, where DDP would ask for all of them. And DDP does so
+        # within the backward pass, in the middle of which a rank may run out of memory.
         coalesced.broadcast([*module.to(world.device).parameters(), *module.buffers()])
         return module
     devices = [world.device] if world.device.type == "cuda" else None
@@ -56,10 +64,11 @@ def shared(module: nn.Module, task: Task, experiment: Experiment, world: World, 
 
 
 class WithinOneCall(nn.Module):
-    """A model around which DDP lies: called as the model is, or with what to do with it, parts of it called one by one too.
+    """A model around which DDP lies: called as the model is, or with what to do with it, parts of it called one by one
+    too.
 
-    DDP makes ready for the backward pass where it is called itself. A part that is called past it would be trained by each rank
-    on its own, and nothing would say so.
+    DDP makes ready for the backward pass where it is called itself. A part that is called past it would be trained by
+    each rank on its own, and nothing would say so.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -71,9 +80,11 @@ class WithinOneCall(nn.Module):
 
 
 def forward_pass(task: Task, model: nn.Module, module: nn.Module) -> Callable[[nn.Module, Any], Any]:
-    """The task's forward pass, which is given the task's own `module` also where it is to run by `model`, which shares it.
+    """The task's forward pass, which is given the task's own `module` also where it is to run by `model`, which shares
+    it.
 
-    Raises RunError where each rank has but a part of the module, and the pass does not call it as a whole, which gathers them.
+    Raises RunError where each rank has but a part of the module, and the pass does not call it as a whole, which
+    gathers them.
     """
     if is_sharded(module):
         return _calling_the_whole(task, module)
@@ -100,9 +111,9 @@ def _calling_the_whole(task: Task, module: nn.Module) -> Callable[[nn.Module, An
     def check_part(part: nn.Module, inputs: Any) -> None:
         if under_way and not within:
             raise RunError(
-                f"{type(task).__name__}.forward() calls a part of the model ({type(part).__name__}) and not the model, and with strategy: "
-                "fsdp a part alone has nothing gathered. Do it in the model's own forward() and call that, model(batch), or write "
-                f"strategy: ddp{place_of(task.forward)}"
+                f"{type(task).__name__}.forward() calls a part of the model ({type(part).__name__}) and not the model,"
+                " and with strategy: fsdp a part alone has nothing gathered. Do it in the model's own forward() and"
+                f" call that, model(batch), or write strategy: ddp{place_of(task.forward)}"
             )
 
     def forward(called: nn.Module, batch: Any) -> Any:
@@ -119,7 +130,9 @@ def _calling_the_whole(task: Task, module: nn.Module) -> Callable[[nn.Module, An
     return forward
 
 
-def sharded(module: nn.Module, units: Collection[nn.Module], world: World, precision: str, skeleton: Skeleton | None) -> nn.Module:
+def sharded(
+    module: nn.Module, units: Collection[nn.Module], world: World, precision: str, skeleton: Skeleton | None
+) -> nn.Module:
     """The module itself, its parameters replaced by DTensors of which each rank has a part along the first dimension.
 
     A unit's parameters are gathered together and let go after it, in the backward pass too; so is what is left over of
@@ -149,9 +162,18 @@ def sharded(module: nn.Module, units: Collection[nn.Module], world: World, preci
 
 
 def _compile_units(units: Collection[nn.Module]) -> None:
-    """Compiles what each unit computes, and not the calls that gather its parameters before and let them go after it."""
+    """Compiles what each unit computes, and not the calls that gather its parameters before and let them go after
+    it."""
     if not units:
-        raise ConfigError([Problem("compile", "is read by nothing: with workers.strategy: fsdp units are compiled, and fsdp_units(model) gives none")])
+        raise ConfigError(
+            [
+                Problem(
+                    "compile",
+                    "is read by nothing: with workers.strategy: fsdp units are compiled, and fsdp_units(model) gives"
+                    " none",
+                )
+            ]
+        )
     for unit in units:
         unit.forward = torch.compile(unit.forward)  # so that what lies around the call stays there
 
@@ -171,22 +193,32 @@ def exchange_gradients(model: nn.Module, now: bool) -> None:
 
 
 def check_exchanged(model: DistributedDataParallel) -> None:
-    """Raises RunError where ranks have not exchanged all gradients in the backward pass that has just ended, as the loss depends on
-    no such parameter. What is left over of its bucket would stay each rank's own."""
+    """Raises RunError where ranks have not exchanged all gradients in the backward pass that has just ended, as the
+    loss depends on no such parameter. What is left over of its bucket would stay each rank's own."""
     left = gradients_never_exchanged(model)
     if left is None:
         return
     trained = [name for name, parameter in model.module.module.named_parameters() if parameter.requires_grad]
     names = [trained[place] for place in left if place < len(trained)]
-    some = f"{len(names)} of the model's {len(trained)} parameters ({listed(names, 4)})" if names else "all of the model's parameters"
+    some = (
+        f"{len(names)} of the model's {len(trained)} parameters ({listed(names, 4)})"
+        if names
+        else "all of the model's parameters"
+    )
     if model.find_unused_parameters:
-        mend = "torch looks for parameters that are not used from the output on: let forward() give its tensors in lists, tuples or mappings"
+        mend = (
+            "torch looks for parameters that are not used from the output on: let forward() give its tensors in lists,"
+            " tuples or mappings"
+        )
     elif model.static_graph:
-        mend = "static_graph says that each iteration uses the same ones: take it away, or write find_unused_parameters: true instead"
+        mend = (
+            "static_graph says that each iteration uses the same ones: take it away, or write find_unused_parameters:"
+            " true instead"
+        )
     else:
         mend = (
-            "Use them in forward() in every iteration, write requires_grad_(False) for them in model(), or let ranks look for them each time: "
-            "workers: {ddp: {find_unused_parameters: true}}"
+            "Use them in forward() in every iteration, write requires_grad_(False) for them in model(), or let ranks"
+            " look for them each time: workers: {ddp: {find_unused_parameters: true}}"
         )
     raise RunError(f"the loss does not depend on {some}, so ranks cannot exchange their gradients. {mend}")
 
@@ -219,7 +251,9 @@ def sharded_optimizer(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -
     numbers = [number for group in saved["param_groups"] for number in group["params"]]
     of_number = dict(zip(numbers, parameters, strict=False))
     state = {
-        number: {name: fitted(value, of_number[number]) for name, value in kept.items()} if number in of_number else kept
+        number: (
+            {name: fitted(value, of_number[number]) for name, value in kept.items()} if number in of_number else kept
+        )
         for number, kept in saved["state"].items()
     }
     return {**saved, "state": state}

@@ -14,7 +14,23 @@ from orchestrator.stats.spans import TIMES
 
 R = TypeVar("R")
 
-TAKEN = frozenset({"loss", "lr", "phase", "epoch", "iteration", "step", "samples", "batch_size", "rank", "attempt", "node", "split", *TIMES})
+TAKEN = frozenset(
+    {
+        "loss",
+        "lr",
+        "phase",
+        "epoch",
+        "iteration",
+        "step",
+        "samples",
+        "batch_size",
+        "rank",
+        "attempt",
+        "node",
+        "split",
+        *TIMES,
+    }
+)
 """Columns that every row has, or may have, so that no part of a loss is called so."""
 
 
@@ -22,40 +38,50 @@ def loss_parts(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
     """The parts of a loss that is no scalar; raises RunError where it has none either."""
     if not isinstance(loss, Mapping) or not loss:
         raise RunError(
-            f"{method.__name__}() gives {described(loss)}, and must give one number for a batch, the mean over its samples, as a tensor without "
-            f"dimensions (end it with .mean()), or a mapping of such numbers, whose sum is trained{place_of(method)}"
+            f"{method.__name__}() gives {described(loss)}, and must give one number for a batch, the mean over its"
+            " samples, as a tensor without dimensions (end it with .mean()), or a mapping of such numbers, whose sum"
+            f" is trained{place_of(method)}"
         )
     for name, part in loss.items():
         if not isinstance(part, Tensor) or part.ndim:
             raise RunError(
-                f"{method.__name__}() gives {described(part)} for its part '{name}', and must give one number, the mean over the batch's samples, as a "
-                f"tensor without dimensions{place_of(method)}"
+                f"{method.__name__}() gives {described(part)} for its part '{name}', and must give one number, the mean"
+                f" over the batch's samples, as a tensor without dimensions{place_of(method)}"
             )
         if not isinstance(name, str) or not name:
             raise RunError(f"{method.__name__}() calls a part {name!r}, and must call each by a text{place_of(method)}")
         if name in TAKEN:
-            raise RunError(f"{method.__name__}() calls a part {name!r}, which is what every row has; call it otherwise{place_of(method)}")
+            raise RunError(
+                f"{method.__name__}() calls a part {name!r}, which is what every row has; call it"
+                f" otherwise{place_of(method)}"
+            )
     return loss
 
 
 def wrong_metric(method: Callable[..., Any], name: str, values: Any, samples: int) -> RunError:
     """For values of a metric that are not one for each sample."""
     return RunError(
-        f"metrics() gives {described(values)} for '{name}', and must give one value for each of the batch's {samples} samples, shape "
-        f"({samples},): a batch's mean would be averaged wrongly, as batches differ in size. Leave the mean to the loop; what is no "
-        f"mean over samples is a meter (meters()); samples that are not a batch's rows are counted by batch_size(){place_of(method)}"
+        f"metrics() gives {described(values)} for '{name}', and must give one value for each of the batch's {samples}"
+        f" samples, shape ({samples},): a batch's mean would be averaged wrongly, as batches differ in size. Leave the"
+        " mean to the loop; what is no mean over samples is a meter (meters()); samples that are not a batch's rows"
+        f" are counted by batch_size(){place_of(method)}"
     )
 
 
 def wrong_batch_size(method: Callable[..., Any], size: Any) -> RunError:
     """For a number of samples that is none."""
     given = repr(size) if isinstance(size, int | float) else described(size)
-    return RunError(f"batch_size() gives {given}, and must give how many samples the batch holds, as an int{place_of(method)}")
+    return RunError(
+        f"batch_size() gives {given}, and must give how many samples the batch holds, as an int{place_of(method)}"
+    )
 
 
 def no_batch(collate: Callable[..., Any]) -> RunError:
     """For samples of which nothing is made."""
-    return RunError(f"{getattr(collate, '__name__', 'collate')}() gives None, and must give the batch that it makes of the samples{place_of(collate)}")
+    return RunError(
+        f"{getattr(collate, '__name__', 'collate')}() gives None, and must give the batch that it makes of the"
+        f" samples{place_of(collate)}"
+    )
 
 
 def wrong_sample(phase: str, index: Any, error: Exception) -> RunError:
@@ -72,8 +98,8 @@ def wrong_batch(phase: str, indices: Sequence[Any], samples: Sequence[Any], erro
     else:
         which = f"samples {indices[0]} of shapes {shapes[0]} and {indices[odd]} of shapes {shapes[odd]}"
     return RunError(
-        f"{which} of the {phase} data cannot be made a batch: {type(error).__name__}: {error}. Give samples of one shape, or write "
-        "collate() in the task"
+        f"{which} of the {phase} data cannot be made a batch: {type(error).__name__}: {error}. Give samples of one"
+        " shape, or write collate() in the task"
     )
 
 
@@ -90,4 +116,7 @@ def described(value: Any) -> str:
 
 
 def _shapes(sample: Any) -> str:
-    return ", ".join(str(tuple(leaf.shape)) for leaf in tree_leaves(sample) if hasattr(leaf, "shape")) or type(sample).__name__
+    return (
+        ", ".join(str(tuple(leaf.shape)) for leaf in tree_leaves(sample) if hasattr(leaf, "shape"))
+        or type(sample).__name__
+    )

@@ -1,4 +1,5 @@
-"""How a model computes: what an experiment says of it beside the task, done to the model before ranks share it, and to torch while it trains."""
+"""How a model computes: what an experiment says of it beside the task, done to the model before ranks share it, and to
+torch while it trains."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from orchestrator.loop.world import World
 
 
 def as_computed(module: nn.Module, experiment: Experiment, world: World) -> nn.Module:
-    """The model as the experiment has it computed, with the names that its parameters have; raises ConfigError where a key says nothing of it."""
+    """The model as the experiment has it computed, with the names that its parameters have; raises ConfigError where a
+    key says nothing of it."""
     if experiment.sync_batchnorm:
         if not any(isinstance(part, BatchNorm) for part in module.modules()):
             raise ConfigError([Problem("sync_batchnorm", "is read by nothing: the model has no BatchNorm")])
@@ -30,9 +32,13 @@ def as_computed(module: nn.Module, experiment: Experiment, world: World) -> nn.M
         _checkpoint_activations(module, experiment.activation_checkpointing)
     if experiment.channels_last:
         if not any(parameter.ndim == 4 for parameter in module.parameters()):
-            raise ConfigError([Problem("channels_last", "is read by nothing: the model has no weights of convolutions over images")])
+            raise ConfigError(
+                [Problem("channels_last", "is read by nothing: the model has no weights of convolutions over images")]
+            )
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints leave this form out
-    if experiment.compile and not (experiment.workers.strategy == "fsdp" and world.world_size > 1):  # which compiles its units
+    if experiment.compile and not (
+        experiment.workers.strategy == "fsdp" and world.world_size > 1
+    ):  # which compiles its units
         compile_in_place(module)
     return module
 
@@ -40,9 +46,15 @@ def as_computed(module: nn.Module, experiment: Experiment, world: World) -> nn.M
 def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:
     """Of parts that match and lie in each other, the outermost alone."""
     # A ModuleList, say, is called by nobody.
-    called = {name: part for name, part in module.named_modules() if name and type(part).forward is not nn.Module.forward}
+    called = {
+        name: part for name, part in module.named_modules() if name and type(part).forward is not nn.Module.forward
+    }
     try:
-        names = matched([patterns] if isinstance(patterns, str) else patterns, called, kind="part of the model that has a forward pass")
+        names = matched(
+            [patterns] if isinstance(patterns, str) else patterns,
+            called,
+            kind="part of the model that has a forward pass",
+        )
     except ValueError as error:
         raise ConfigError([Problem("activation_checkpointing", str(error))]) from None
     within: set[nn.Module] = set()
@@ -61,14 +73,16 @@ def needless_on_one_rank(experiment: Experiment) -> Iterator[str]:
 
 @contextmanager
 def torch_set(experiment: Experiment) -> Iterator[None]:
-    """Sets torch as the experiment says while a run is under way. What it says nothing of stays as the program or the task has it; all is
-    put back behind it, as a process may train another run."""
+    """Sets torch as the experiment says while a run is under way. What it says nothing of stays as the program or the
+    task has it; all is put back behind it, as a process may train another run."""
     with ExitStack() as before:
         if experiment.deterministic:
             # cuBLAS reads it at each call, and without it torch refuses matrix products.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             warns = torch.is_deterministic_algorithms_warn_only_enabled()
-            before.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled(), warn_only=warns)
+            before.callback(
+                torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled(), warn_only=warns
+            )
             torch.use_deterministic_algorithms(True)
         if experiment.cudnn_benchmark:
             before.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)

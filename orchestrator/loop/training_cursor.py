@@ -34,7 +34,8 @@ class TrainingCursor:
         self._state, self._train = state, train
         self._samples_per_iteration = experiment.batch_size * world.world_size
         self._consumed_before = 0
-        """Samples of the present epoch consumed before `phase_iteration` began to count: not 0 after a change of their size."""
+        """Samples of the present epoch consumed before `phase_iteration` began to count: not 0 after a change of their
+        size."""
         self.stage = Stage.REPORTED
         self.epoch_length = train.length()
         """Training iterations of the present epoch on each rank, another than a whole one's after such a change."""
@@ -93,10 +94,12 @@ class TrainingCursor:
             self._continue_epoch_at(position.offset)
 
     def restore_evaluated(self, eval_iterations: Mapping[str, int], val_iterations: int) -> None:
-        """Takes up the iterations of evaluation that a rank had: by phase in the present epoch, and of validation since the run began."""
+        """Takes up the iterations of evaluation that a rank had: by phase in the present epoch, and of validation since
+        the run began."""
         self.eval_iterations, self.val_iterations = dict(eval_iterations), val_iterations
 
     def _continue_epoch_at(self, offset: int) -> None:
-        """Goes on in an epoch that iterations of another size began: what was consumed is a prefix of the epoch's order."""
+        """Goes on in an epoch that iterations of another size began: what was consumed is a prefix of the epoch's
+        order."""
         self._state.phase_iteration, self._consumed_before = divmod(offset, self._samples_per_iteration)
         self.epoch_length = self._state.phase_iteration + self._train.length(offset)

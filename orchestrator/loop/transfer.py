@@ -15,8 +15,8 @@ from torch import Tensor
 def to_device(batch: Any, device: torch.device) -> Any:
     """Moves the tensors of a batch, however it is nested: containers and dataclasses keep their type.
 
-    What has a `to` of its own (a PackedSequence, a graph, a batch of a task's own) is moved by that, and so may leave a part
-    where it is.
+    What has a `to` of its own (a PackedSequence, a graph, a batch of a task's own) is moved by that, and so may leave a
+    part where it is.
     """
     return with_leaves(batch, partial(_moved, device=device))
 
@@ -84,8 +84,8 @@ class Copies:
     """Moves batches to a GPU on a stream of its own, while the GPU still works on the batch before. Worker process.
 
     On the stream of that work a copy would wait for its end. What uses a batch waits for its copy, on the GPU; the host
-    waits for neither, if the batch lies in page-locked memory. A batch with a part that moves itself is copied on the stream
-    of the work: which memory its copy takes is not known, so none of it can be kept from a later copy.
+    waits for neither, if the batch lies in page-locked memory. A batch with a part that moves itself is copied on the
+    stream of the work: which memory its copy takes is not known, so none of it can be kept from a later copy.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -33,19 +33,26 @@ class Player:
     """Which of its parameters had gradients when ranks first exchanged them."""
 
     def __post_init__(self) -> None:
-        self.parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+        self.parameters = [
+            parameter
+            for group in self.optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad
+        ]
         self.clear = clearing(self.optimizer)
 
 
 class TurnIterations(MultiPassIterations):
     """Takes batches through the turns of a task: for each what is done for a single optimizer, with its own parameters.
 
-    Worker process. A turn's backward pass reaches the parameters of its optimizer alone, so those of another keep what they have. Ranks
-    exchange these gradients after the turn's last backward pass of a step, in one message for each kind of tensor.
+    Worker process. A turn's backward pass reaches the parameters of its optimizer alone, so those of another keep what
+    they have. Ranks exchange these gradients after the turn's last backward pass of a step, in one message for each
+    kind of tensor.
     """
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
-        """Trains on a micro-batch at each `next`, turn by turn; each makes its step where the micro-batch is the last of its group."""
+        """Trains on a micro-batch at each `next`, turn by turn; each makes its step where the micro-batch is the last
+        of its group."""
         state, task = self.state, self.task
         players = {name: Player(name, optimizer, self.precisions[name]) for name, optimizer in state.optimizers.items()}
         first = next(iter(players))
@@ -117,19 +124,27 @@ class TurnIterations(MultiPassIterations):
             return players[name]
         hint = did_you_mean(str(name), players)
         there = f" ({hint})" if hint else ""
-        raise RunError(f"turns() yields {name!r}, and optimizers has {', '.join(players)}{there}{place_of(self.task.turns)}")
+        raise RunError(
+            f"turns() yields {name!r}, and optimizers has {', '.join(players)}{there}{place_of(self.task.turns)}"
+        )
 
     def _exchange(self, player: Player) -> None:
-        """Makes the gradients of a turn the means over all ranks; collective. Raises RunError where ranks differ in which there are."""
+        """Makes the gradients of a turn the means over all ranks; collective. Raises RunError where ranks differ in
+        which there are."""
         there = tuple(parameter.grad is not None for parameter in player.parameters)
         if there != player.exchanged:
             everybody = self.world.gather(there) if player.exchanged is None else [player.exchanged, there]
             odd = next((index for index, has in enumerate(zip(*everybody, strict=True)) if len(set(has)) > 1), None)
             if odd is not None:
-                names = [name for name, parameter in self.state.module.named_parameters() if parameter is player.parameters[odd]]
+                names = [
+                    name
+                    for name, parameter in self.state.module.named_parameters()
+                    if parameter is player.parameters[odd]
+                ]
                 raise RunError(
-                    f"the loss of the turn '{player.name}' depends on {listed(names)} in some iterations or on some ranks alone, so that ranks cannot "
-                    f"exchange its gradients; let it depend on the same parameters each time{place_of(self.task.turns)}"
+                    f"the loss of the turn '{player.name}' depends on {listed(names)} in some iterations or on some"
+                    " ranks alone, so that ranks cannot exchange its gradients; let it depend on the same parameters"
+                    f" each time{place_of(self.task.turns)}"
                 )
             player.exchanged = there
         coalesced.average(parameter.grad for parameter in player.parameters if parameter.grad is not None)

@@ -1,4 +1,5 @@
-"""Weight sources: where first weights are found and how they are read. The driver, and each rank for itself, as when a run is resumed."""
+"""Weight sources: where first weights are found and how they are read. The driver, and each rank for itself, as when a
+run is resumed."""
 
 from __future__ import annotations
 
@@ -24,14 +25,17 @@ from orchestrator.records.sweep_folder import trial_folder
 from orchestrator.storage import Storage
 from orchestrator.storage.location import is_url
 
-_STATE_DICTS = {"model": ("model", "state_dict", "model_state_dict"), "ema": ("ema", "model_ema", "ema_state_dict", "state_dict_ema")}
+_STATE_DICTS = {
+    "model": ("model", "state_dict", "model_state_dict"),
+    "ema": ("ema", "model_ema", "ema_state_dict", "state_dict_ema"),
+}
 """What files call their state dicts, by what `init.weights` calls them."""
 _DCP = ".metadata"
 
 
 def find(init: Init, folders: Iterable[str | Path]) -> Origin:
-    """What `init` names, looked for in these folders and where it is called from; raises ConfigError where it is not there,
-    holds no such weights, or its names are not those that `init` speaks of."""
+    """What `init` names, looked for in these folders and where it is called from; raises ConfigError where it is not
+    there, holds no such weights, or its names are not those that `init` speaks of."""
     try:
         with nothing_started():
             origin = _found(init, folders)
@@ -50,7 +54,9 @@ def find_again(origin: Origin) -> Origin:
     """The same, unless it has changed since it was found; raises CheckpointError."""
     now = _store(origin.path).fingerprint(str(origin.checkpoint)) if origin.checkpoint else _sha256(origin.path)
     if now != origin.sha256:
-        raise CheckpointError(f"{origin} is not what it was when this run began (sha256 {now[:12]}, and was {origin.sha256[:12]})")
+        raise CheckpointError(
+            f"{origin} is not what it was when this run began (sha256 {now[:12]}, and was {origin.sha256[:12]})"
+        )
     return origin
 
 
@@ -81,8 +87,12 @@ def _found(init: Init, folders: Iterable[str | Path]) -> Origin:
             if _is_dcp(lies) or there.parent.state(there.name):
                 return Origin(lies, None, init.weights, _sha256(lies))
             if there.exists(MANIFEST):
-                raise CheckpointError(f"{there} is a checkpoint; name its run and it: {there.parent.parent}@{there.name}")
-    raise CheckpointError(f"no run, file or checkpoint {init.source}; a run is looked for by its folder, runs/NAME or runs/NAME@best")
+                raise CheckpointError(
+                    f"{there} is a checkpoint; name its run and it: {there.parent.parent}@{there.name}"
+                )
+    raise CheckpointError(
+        f"no run, file or checkpoint {init.source}; a run is looked for by its folder, runs/NAME or runs/NAME@best"
+    )
 
 
 def _of_run(init: Init, path: str, label: str) -> Origin:
@@ -96,9 +106,18 @@ def _of_run(init: Init, path: str, label: str) -> Origin:
     name = store.resolve(label)
     weights = init.weights and (init.weights if init.weights == "model" else f"{init.weights}/model")
     weights = weights or store.judged(label)
-    held = [file.removesuffix(".pt") for file in shared_files(store.files(name)) if file not in ("optimizer.pt", "hooks.pt")]
+    held = [
+        file.removesuffix(".pt") for file in shared_files(store.files(name)) if file not in ("optimizer.pt", "hooks.pt")
+    ]
     if weights.partition("/")[0] not in held:
-        raise ConfigError([Problem("init.weights", f"is {init.weights}, and {store.path(name)} has no such weights; it holds {', '.join(held)}")])
+        raise ConfigError(
+            [
+                Problem(
+                    "init.weights",
+                    f"is {init.weights}, and {store.path(name)} has no such weights; it holds {', '.join(held)}",
+                )
+            ]
+        )
     return Origin(path, name, weights, store.verify(name))
 
 
@@ -119,7 +138,9 @@ def _sha256(path: str) -> str:
     there = Storage(path)
     if not _is_dcp(path):
         return _hash_of(there.parent, there.name)
-    return hashlib.sha256("".join(f"{name} {_hash_of(there, name)}\n" for name in sorted(there.files())).encode()).hexdigest()
+    return hashlib.sha256(
+        "".join(f"{name} {_hash_of(there, name)}\n" for name in sorted(there.files())).encode()
+    ).hexdigest()
 
 
 def _hash_of(folder: Storage, name: str) -> str:
@@ -140,8 +161,14 @@ def _of_file(path: str, weights: str | None) -> dict[str, Any]:
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # what no torch.save has written may end in any
-            why = next((line.partition(". Please")[0] for line in str(error).splitlines() if "Unsupported" in line), type(error).__name__)
-            raise CheckpointError(f"{path} is no file of torch.save, or holds more than tensors and plain data, which is not read: {why.strip()}") from None
+            why = next(
+                (line.partition(". Please")[0] for line in str(error).splitlines() if "Unsupported" in line),
+                type(error).__name__,
+            )
+            raise CheckpointError(
+                f"{path} is no file of torch.save, or holds more than tensors and plain data, which is not read:"
+                f" {why.strip()}"
+            ) from None
     return _chosen(content, weights, path)
 
 
@@ -171,7 +198,9 @@ def _chosen(content: Any, weights: str | None, path: str) -> dict[str, Any]:
         if not whole and weights is None and any(isinstance(value, Tensor) for value in content.values()):
             return {key: value for key, value in content.items() if isinstance(value, Tensor)}
     held = ", ".join(map(str, list(content)[:10])) if isinstance(content, Mapping) else type(content).__name__
-    raise ConfigError([Problem("init.weights", f"names no state dict in {path}, got {weights or 'nothing'}; it holds {held}")])
+    raise ConfigError(
+        [Problem("init.weights", f"names no state dict in {path}, got {weights or 'nothing'}; it holds {held}")]
+    )
 
 
 # Folders of torch.distributed.checkpoint
@@ -183,16 +212,25 @@ class _DescriptionOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module in ("torch", _TYPES) or (module, name) in _PLAIN:
             found = super().find_class(module, name)
-            if (module, name) in _PLAIN or isinstance(found, torch.dtype) or getattr(found, "__module__", None) == _TYPES:
+            if (
+                (module, name) in _PLAIN
+                or isinstance(found, torch.dtype)
+                or getattr(found, "__module__", None) == _TYPES
+            ):
                 return found
         raise CheckpointError(f"its {_DCP} names {module}.{name}, which has no place in one")
 
 
 _TYPES = "torch.distributed.checkpoint.metadata"
 _PLAIN = {
-    ("torch", "Size"), ("torch.serialization", "_get_layout"), ("collections", "OrderedDict"), ("builtins", "set"), ("pathlib", "PosixPath"),
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"), ("torch.distributed.checkpoint.filesystem", "_StoragePrefix"),
-}  # fmt: skip
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("collections", "OrderedDict"),
+    ("builtins", "set"),
+    ("pathlib", "PosixPath"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.distributed.checkpoint.filesystem", "_StoragePrefix"),
+}
 """What else stands in it. Of torch itself only its types of numbers are taken."""
 
 
@@ -225,7 +263,14 @@ def _dcp_tensors(path: str, weights: str | None) -> dict[str, tuple[str, Any]]:
     for name in (asked, *_STATE_DICTS.get(asked, ())):
         if isinstance(nested.get(name), dict):
             return dict(nested[name])
-    raise ConfigError([Problem("init.weights", f"names no state dict in {path}, got {weights or 'nothing'}; it holds {', '.join(nested)}")])
+    raise ConfigError(
+        [
+            Problem(
+                "init.weights",
+                f"names no state dict in {path}, got {weights or 'nothing'}; it holds {', '.join(nested)}",
+            )
+        ]
+    )
 
 
 def _of_dcp(path: str, weights: str | None) -> dict[str, Tensor]:
@@ -238,11 +283,15 @@ def _of_dcp(path: str, weights: str | None) -> dict[str, Tensor]:
             return _description(path)
 
     if is_url(path):
-        raise CheckpointError(f"{path}: a folder of torch.distributed.checkpoint is read from this machine's disks alone")
+        raise CheckpointError(
+            f"{path}: a folder of torch.distributed.checkpoint is read from this machine's disks alone"
+        )
     named = _dcp_tensors(path, weights)
     tensors = {key: torch.empty(value.size, dtype=value.properties.dtype) for key, value in named.values()}
     try:
-        with warnings.catch_warnings(action="ignore", category=UserWarning):  # that it is read by this process alone, as it is meant
+        with warnings.catch_warnings(
+            action="ignore", category=UserWarning
+        ):  # that it is read by this process alone, as it is meant
             load(tensors, storage_reader=Reader(path), no_dist=True)
     except (OSError, RuntimeError, ValueError, CheckpointException) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None

@@ -33,8 +33,9 @@ class World:
         self._is_aborted = False
 
     def abort(self) -> None:
-        """Ends what the device does together with other ranks, of which one may be gone: NCCL would wait for it until its timeout, and
-        whoever waits for the device with it. What the device has computed may be anything then. From any thread; gloo hears of it by itself."""
+        """Ends what the device does together with other ranks, of which one may be gone: NCCL would wait for it until
+        its timeout, and whoever waits for the device with it. What the device has computed may be anything then. From
+        any thread; gloo hears of it by itself."""
         if self._is_aborted:
             return
         self._is_aborted = True

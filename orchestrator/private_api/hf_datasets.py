@@ -9,7 +9,11 @@ def has_shuffle_buffer(dataset: Any) -> bool:
     """Whether a dataset has a buffer that it shuffles in, whose samples its state leaves out."""
     if type(dataset).__name__ == "BufferShuffledExamplesIterable":
         return True
-    inner = [getattr(dataset, "_ex_iterable", None), getattr(dataset, "ex_iterable", None), *(getattr(dataset, "ex_iterables", None) or ())]
+    inner = [
+        getattr(dataset, "_ex_iterable", None),
+        getattr(dataset, "ex_iterable", None),
+        *(getattr(dataset, "ex_iterables", None) or ()),
+    ]
     return any(has_shuffle_buffer(other) for other in inner if other is not None)
 
 

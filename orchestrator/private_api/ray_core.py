@@ -16,8 +16,9 @@ class DriversImportPath(JobConfig):
     """A job whose workers have a folder before installed modules only where its driver has.
 
     Ray puts the current folder first on the import path of every worker, so that a user's folder `hooks` would hide
-    Hookyard's there and nowhere else. Workers on the driver's machine have its import path, so that tasks which others start, such as
-    Ray Data's, find the experiment's modules; elsewhere an experiment's folders are appended by whoever builds it.
+    Hookyard's there and nowhere else. Workers on the driver's machine have its import path, so that tasks which others
+    start, such as Ray Data's, find the experiment's modules; elsewhere an experiment's folders are appended by whoever
+    builds it.
     """
 
     _py_driver_sys_path: list[str]

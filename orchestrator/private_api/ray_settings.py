@@ -1,4 +1,5 @@
-"""Of Ray's environment: the variables that it reads, few of which are documented. Imports no Ray, which reads them as it is imported."""
+"""Of Ray's environment: the variables that it reads, few of which are documented. Imports no Ray, which reads them as
+it is imported."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ SETTINGS = {
 
 
 def given_by_job() -> set[str]:
-    """The variables that the job which this process is the driver of gives its workers anyway; Ray refuses one given twice."""
+    """The variables that the job which this process is the driver of gives its workers anyway; Ray refuses one given
+    twice."""
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
     return set((job.get("runtime_env") or {}).get("env_vars") or {})

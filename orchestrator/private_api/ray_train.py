@@ -9,8 +9,8 @@ from typing import Any
 def without_extra_actors(trainer: Any) -> Any:
     """A class of trainers that starts no actors for datasets and for cleaning up placement groups.
 
-    The loop brings its own data, and where Ray was started for this run and ends with it nothing is left to clean up; each of
-    these actors is a process, and costs a small machine seconds.
+    The loop brings its own data, and where Ray was started for this run and ends with it nothing is left to clean up;
+    each of these actors is a process, and costs a small machine seconds.
     """
     from ray.train.v2._internal.callbacks import DatasetsCallback
     from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
@@ -28,4 +28,7 @@ def unwrapped(error: BaseException) -> Iterator[BaseException]:
     inner: Any = error
     while isinstance(inner, BaseException):
         yield inner
-        inner = next((found for name in ("_base_exc", "cause", "controller_failure") if (found := getattr(inner, name, None))), None)
+        inner = next(
+            (found for name in ("_base_exc", "cause", "controller_failure") if (found := getattr(inner, name, None))),
+            None,
+        )

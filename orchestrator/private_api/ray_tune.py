@@ -1,4 +1,5 @@
-"""Of Ray Tune: its loop over the trials, the counts of a trial, and who shows progress. Driver, and `count_from` in a trial's process."""
+"""Of Ray Tune: its loop over the trials, the counts of a trial, and who shows progress. Driver, and `count_from` in a
+trial's process."""
 
 from __future__ import annotations
 
@@ -19,15 +20,16 @@ def count_from(trainable: Trainable, steps: int, seconds: float) -> None:
 
 
 def ask_before_next_step(controller: Any, trial: Trial, method: str, *arguments: Any) -> None:
-    """Has the process of a trial that has just reported call a method of it; `controller` is what a scheduler is given."""
+    """Has the process of a trial that has just reported call a method of it; `controller` is what a scheduler is
+    given."""
     controller._tune_controller._schedule_trial_task(trial, method, args=arguments)
 
 
 class Controller(TuneController):
     """Tune's own, but for trials that are over and for a process that dies between two trials.
 
-    What a trial has left lies in its folder, from which a sweep also goes on: nothing more is kept of it here. A scheduler
-    may still hold it.
+    What a trial has left lies in its folder, from which a sweep also goes on: nothing more is kept of it here. A
+    scheduler may still hold it.
 
     Tune hands the next trial to the process and hears of its death twice, as the actor's and as the reset's. The first
     starts the trial anew; the second, as the trial is not running, ends it for good (ray.tune 2.60,

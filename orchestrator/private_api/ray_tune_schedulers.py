@@ -1,4 +1,5 @@
-"""Of Ray Tune's schedulers: what a sweep that is taken up tells them, and what a population makes of its trials. Driver."""
+"""Of Ray Tune's schedulers: what a sweep that is taken up tells them, and what a population makes of its trials.
+Driver."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ class Median(MedianStoppingRule):
 
 
 class Exploiting(FIFOScheduler):
-    """Mixed in before a population scheduler of Tune's: whoever is made of both says which config a trial goes on with, and
-    hears of it."""
+    """Mixed in before a population scheduler of Tune's: whoever is made of both says which config a trial goes on with,
+    and hears of it."""
 
     def look_first_after(self, reached: int, burn_in: int) -> None:
         """Compares trials first when none of them has that many reports behind it."""
@@ -63,7 +64,9 @@ class Exploiting(FIFOScheduler):
         """The config with which a trial goes on from another's checkpoint."""
         raise NotImplementedError
 
-    def exploited(self, trial: Trial, source: Trial, result: Mapping[str, Any], score: float, source_score: float) -> None:
+    def exploited(
+        self, trial: Trial, source: Trial, result: Mapping[str, Any], score: float, source_score: float
+    ) -> None:
         """A trial has got its config; `result` is the source's last, and the scores are in the metric's own sign."""
         raise NotImplementedError
 

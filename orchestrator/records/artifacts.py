@@ -1,4 +1,5 @@
-"""What hooks write: into a folder of their rank's machine, where the run's storage is none, and carried there from it."""
+"""What hooks write: into a folder of their rank's machine, where the run's storage is none, and carried there from
+it."""
 
 from __future__ import annotations
 
@@ -17,17 +18,29 @@ from orchestrator.storage.stored_data import mapping, read_json, sealed
 _LISTS = ".artifacts"
 """Where each rank says which files it would take up again."""
 _SMALL_BYTES = 64 * 2**20
-_OWN = {"experiment.yaml", "source.json", "run.json", "info.json", "log.txt", "metrics.jsonl", "report.html", "stats", "checkpoints", "stats.parquet", "hooks.parquet"}
+_OWN = {
+    "experiment.yaml",
+    "source.json",
+    "run.json",
+    "info.json",
+    "log.txt",
+    "metrics.jsonl",
+    "report.html",
+    "stats",
+    "checkpoints",
+    "stats.parquet",
+    "hooks.parquet",
+}
 """What in a run's folder no hook wrote."""
 
 
 class Artifacts:
     """The files that one rank's hooks write. Worker process.
 
-    In a run on a disk they are where they belong. Elsewhere `folder` is a temporary one, in which a resumed rank finds what it
-    wrote before, so that hooks go on with files that they add to; `send` carries what has changed, and removes what
-    is gone. A file over 64 MiB that was written once and left alone, as an export is, is not fetched again. What a rank wrote that is no
-    more is another's.
+    In a run on a disk they are where they belong. Elsewhere `folder` is a temporary one, in which a resumed rank finds
+    what it wrote before, so that hooks go on with files that they add to; `send` carries what has changed, and removes
+    what is gone. A file over 64 MiB that was written once and left alone, as an export is, is not fetched again. What a
+    rank wrote that is no more is another's.
     """
 
     def __init__(self, run: Storage, rank: int = 0, world_size: int = 1) -> None:
@@ -55,7 +68,10 @@ class Artifacts:
             return
         present = self._present()
         changed = [name for name, state in present.items() if self._sent.get(name) != state]
-        self._list({name for name in changed if name in self._sent or present[name][0] <= _SMALL_BYTES} | (self._listed & present.keys()))
+        self._list(
+            {name for name in changed if name in self._sent or present[name][0] <= _SMALL_BYTES}
+            | (self._listed & present.keys())
+        )
         self._run.each(self._send, changed)
         self._run.each(self._run.delete, [name for name in self._sent if name not in present])
         self._sent = present
@@ -83,16 +99,24 @@ class Artifacts:
 
     def _files_in(self, name: str) -> Iterable[str]:
         try:
-            files = read_json(self._run, f"{_LISTS}/{name}", mapping, "What its rank's hooks wrote is left where it is.")["files"]
+            files = read_json(
+                self._run, f"{_LISTS}/{name}", mapping, "What its rank's hooks wrote is left where it is."
+            )["files"]
         except (FileNotFoundError, DamagedFile, KeyError):
             return []
-        return [file for file in files if isinstance(file, str) and (self.folder / file).resolve().is_relative_to(self.folder.resolve())]
+        return [
+            file
+            for file in files
+            if isinstance(file, str) and (self.folder / file).resolve().is_relative_to(self.folder.resolve())
+        ]
 
     def _unlisted(self) -> Iterable[str]:
         """The files of hooks in a run that no rank has listed, as earlier versions left it."""
         names = [name for name in self._run.names() if name not in _OWN and not name.startswith(".")]
         trees: list[Mapping[str, FileState]] = self._run.each(self._run.tree, names)
-        inside = {f"{name}/{file}": state for name, tree in zip(names, trees, strict=True) for file, state in tree.items()}
+        inside = {
+            f"{name}/{file}": state for name, tree in zip(names, trees, strict=True) for file, state in tree.items()
+        }
         found = {**inside, **{name: state for name, state in self._run.files().items() if name in names}}
         return [name for name, state in found.items() if state.size_bytes <= _SMALL_BYTES]
 

@@ -22,8 +22,8 @@ FOLDER = ".driver"
 BEAT_S = 10.0
 """How often a driver gives a sign of life."""
 LAPSE_S = 120.0
-"""A driver that cannot be seen and gave no sign for so long is gone: as long as a storage that is away is asked again, and
-twice what NFS may keep back."""
+"""A driver that cannot be seen and gave no sign for so long is gone: as long as a storage that is away is asked again,
+and twice what NFS may keep back."""
 _WAIT_S = 0.2
 _LOOKS, _WRITING_S = 10, 0.02
 """How often a claim that makes no sense is read, and the time between."""
@@ -81,8 +81,8 @@ def claims_in(run: Storage) -> list[Claim]:
 
 
 def _read(there: Storage, name: str) -> Claim | None:
-    """A claim; None of one that was withdrawn meanwhile. One that is damaged may be of somebody who drives, and will write it again;
-    not every store keeps a file from sight until it is whole, so it is looked at more than once."""
+    """A claim; None of one that was withdrawn meanwhile. One that is damaged may be of somebody who drives, and will
+    write it again; not every store keeps a file from sight until it is whole, so it is looked at more than once."""
     for _ in range(_LOOKS):
         try:
             entries = parsed(there.read(name))
@@ -96,8 +96,8 @@ def _read(there: Storage, name: str) -> Claim | None:
 
 
 def is_driven(run: Storage) -> bool | None:
-    """Whether somebody drives a run, as far as it can be told without writing: by this machine's clock. None where nobody
-    ever claimed it."""
+    """Whether somebody drives a run, as far as it can be told without writing: by this machine's clock. None where
+    nobody ever claimed it."""
     claims = claims_in(run)
     if not claims:
         return None
@@ -111,9 +111,9 @@ class Lease:
     Each driver puts a claim of its own beside the others', and drives only once it has listed them and no other is left
     whose driver lives. Of two that ask at once, the later to list sees the other's claim, whatever the clocks say: so a
     store needs nothing but listings that show what was written before. It gives way to one that drives, and to one that
-    asks with a lesser name; of one with a greater name it waits for the same. What a dead driver has left hinders nobody,
-    and who comes after it is found by asking too. A driver that was silent for so long that it was taken for dead finds
-    the claim of a later term, and raises TakenOver before it writes.
+    asks with a lesser name; of one with a greater name it waits for the same. What a dead driver has left hinders
+    nobody, and who comes after it is found by asking too. A driver that was silent for so long that it was taken for
+    dead finds the claim of a later term, and raises TakenOver before it writes.
 
     Entering raises UsageError where somebody else drives, or the storage refuses; `take_over` says that drivers which
     cannot be seen from here are gone.
@@ -173,10 +173,14 @@ class Lease:
         last = max(claims.values(), key=lambda claim: claim.rank, default=self._claim)
         if last.rank > self._claim.rank:
             return (
-                f"{self._run} was taken over by {last.driver} at {last.since}, as this driver had given no sign of life for "
-                f"{LAPSE_S:g} s or was said to be gone"
+                f"{self._run} was taken over by {last.driver} at {last.since}, as this driver had given no sign of life"
+                f" for {LAPSE_S:g} s or was said to be gone"
             )
-        return None if self.name in claims else f"{self._run} was removed, or what says who drives it ({self._there}/{self.name})"
+        return (
+            None
+            if self.name in claims
+            else f"{self._run} was removed, or what says who drives it ({self._there}/{self.name})"
+        )
 
     def _beat(self) -> None:
         while not self._left.wait(BEAT_S):
@@ -221,14 +225,15 @@ class Lease:
         if rival.driver.is_visible():
             return f"{self._run} is still running (process {rival.driver.pid}, since {rival.since}); end that first"
         return (
-            f"{self._run} is run by {rival.driver} since {rival.since}, and whether that still lives cannot be seen from here: it "
-            f"counts as gone {LAPSE_S:g} s after its last sign of life. End it there, or wait; where it is gone for certain: "
-            f"hookyard resume {shlex.quote(str(self._run))} --take-over"
+            f"{self._run} is run by {rival.driver} since {rival.since}, and whether that still lives cannot be seen"
+            f" from here: it counts as gone {LAPSE_S:g} s after its last sign of life. End it there, or wait; where it"
+            f" is gone for certain: hookyard resume {shlex.quote(str(self._run))} --take-over"
         )
 
 
 def renew_lease(path: str) -> None:
-    """Raises TakenOver where this process drove the run at a path, or the sweep around it, and another one does by now."""
+    """Raises TakenOver where this process drove the run at a path, or the sweep around it, and another one does by
+    now."""
     for lease in [*_own.values()]:
         if lease.drives(path):
             lease.renew()

@@ -1,4 +1,5 @@
-"""The metadata of a run: what its `run.json` and the `attempt.json` of each attempt say. Imports neither ray nor torch."""
+"""The metadata of a run: what its `run.json` and the `attempt.json` of each attempt say. Imports neither ray nor
+torch."""
 
 from __future__ import annotations
 
@@ -160,11 +161,17 @@ class RunMetadata:
     @property
     def driver(self) -> Process | None:
         """Who drives it, or did last."""
-        return None if self.pid is None or self.host is None else Process(self.pid, self.host, self.boot, self.process_started)
+        return (
+            None
+            if self.pid is None or self.host is None
+            else Process(self.pid, self.host, self.boot, self.process_started)
+        )
 
     def driver_in_words(self, status: str) -> str | None:
         """Who drives it, and since when, while its status is that it runs."""
-        return f"{self.driver}, since {[self.started, *self.resumed][-1]}" if status == "running" and self.driver else None
+        return (
+            f"{self.driver}, since {[self.started, *self.resumed][-1]}" if status == "running" and self.driver else None
+        )
 
     @property
     def wall_s(self) -> float | None:
@@ -247,5 +254,8 @@ class Attempt:
     def entries(self) -> dict[str, Any]:
         """As kept in `attempt.json`."""
         entries = asdict(self)
-        return {"attempt": entries.pop("number"), **entries, "position": entries["position"] if self.checkpoint else None}
-
+        return {
+            "attempt": entries.pop("number"),
+            **entries,
+            "position": entries["position"] if self.checkpoint else None,
+        }

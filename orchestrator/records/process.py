@@ -17,7 +17,8 @@ class Process:
     pid: int
     host: str
     boot: str | None = None
-    """Which start of its machine it was, and in which namespace the number counts; None where the system does not say."""
+    """Which start of its machine it was, and in which namespace the number counts; None where the system does not
+    say."""
     process_started: str | None = None
     """When it began, in units of its system."""
 

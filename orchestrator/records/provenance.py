@@ -14,13 +14,21 @@ from typing import Any
 from orchestrator.storage import without_credentials
 
 _PACKAGES = ("hookyard", "torch", "ray", "pandas", "pyarrow", "numpy", "pydantic", "tensorboard")
-_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAY_ADDRESS", "NCCL_DEBUG", "PYTHONHASHSEED")
+_ENVIRONMENT = (
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "RAY_ADDRESS",
+    "NCCL_DEBUG",
+    "PYTHONHASHSEED",
+)
 _DIFF_LIMIT = 200_000
 _FILES_LIMIT = 1000
 
 
 def provenance(import_paths: Sequence[str]) -> dict[str, Any]:
-    """Command line, versions, git state of the first folder or this one, and the few environment variables that matter. Driver."""
+    """Command line, versions, git state of the first folder or this one, and the few environment variables that matter.
+    Driver."""
     return {
         "argv": [without_credentials(argument) for argument in sys.argv],
         "python": platform.python_version(),

@@ -15,7 +15,8 @@ from orchestrator.records.run_folder import EVALUATIONS, RunFolder, run_folders
 from orchestrator.storage import Storage
 
 _OUT_DIR = re.compile(r"out_dir\W*:\s*(?!null\b)\S")
-"""What an experiment has to say for its checkpoints to lie elsewhere; looking for it is a thousand times quicker than reading YAML."""
+"""What an experiment has to say for its checkpoints to lie elsewhere; looking for it is a thousand times quicker than
+reading YAML."""
 
 
 @dataclass(frozen=True)
@@ -30,21 +31,33 @@ class Removal:
 
     @classmethod
     def of(cls, path: str) -> Removal:
-        """What goes with a run; raises UsageError where it is no run, under way, a trial, or another one still begins from it."""
+        """What goes with a run; raises UsageError where it is no run, under way, a trial, or another one still begins
+        from it."""
         folder = RunFolder.open(path)
         if _status(folder) == "running":
             raise UsageError(f"{folder} is under way: end it before it is removed")
         own = [folder, *run_folders(folder.storage / "trials")]
-        evaluations = [one for found in folder.storage.each(lambda run: run_folders(run.storage / EVALUATIONS), own) for one in found]
+        evaluations = [
+            one
+            for found in folder.storage.each(lambda run: run_folders(run.storage / EVALUATIONS), own)
+            for one in found
+        ]
         if under_way := [one for one in evaluations if _status(one) == "running"]:
             raise UsageError(f"{under_way[0]} is under way: end it before {folder.name} is removed")
         around = folder.storage.parent
         if around.name == "trials" and RunFolder(around.parent).exists():
-            raise UsageError(f"{folder} is a trial, and its sweep's tables are made of all trials: remove the sweep, hookyard rm {around.parent}")
+            raise UsageError(
+                f"{folder} is a trial, and its sweep's tables are made of all trials: remove the sweep, hookyard rm"
+                f" {around.parent}"
+            )
         successors = [other for other in run_folders(around) if _goes_on_from(other, folder)]
         if lacking := [other for other in successors if not other.checkpoint_names()]:
-            raise UsageError(f"{lacking[0]} goes on from {folder}, and has no checkpoint of its own yet: end or remove that first")
-        elsewhere = [kept for found in folder.storage.each(lambda run: _kept_outside(run, folder), own) for kept in found]
+            raise UsageError(
+                f"{lacking[0]} goes on from {folder}, and has no checkpoint of its own yet: end or remove that first"
+            )
+        elsewhere = [
+            kept for found in folder.storage.each(lambda run: _kept_outside(run, folder), own) for kept in found
+        ]
         return cls(folder, elsewhere, successors)
 
     def __str__(self) -> str:
@@ -84,7 +97,8 @@ def _goes_on_from(other: RunFolder, folder: RunFolder) -> bool:
 
 
 def _kept_outside(run: RunFolder, folder: RunFolder) -> list[Storage]:
-    """Where a run's checkpoints lie, if that is not in the folder that is removed; nowhere where its experiment cannot be read."""
+    """Where a run's checkpoints lie, if that is not in the folder that is removed; nowhere where its experiment cannot
+    be read."""
     with suppress(DamagedFile):
         if not _OUT_DIR.search(run.experiment_text()):
             return []

@@ -33,8 +33,8 @@ def checked_report(line: Any) -> dict[str, Any]:
 
 
 def counted_reports(lines: Sequence[Mapping[str, Any]], attempts: Sequence[Attempt]) -> list[Mapping[str, Any]]:
-    """The reports that no later attempt made again; every attempt makes that of the test phase again. One that does not say
-    when it was made is left out, which is said."""
+    """The reports that no later attempt made again; every attempt makes that of the test phase again. One that does not
+    say when it was made is left out, which is said."""
     kept = []
     for line in lines:
         if line.get("attempt") is None or line.get("iteration") is None:

@@ -16,7 +16,8 @@ from orchestrator.storage.stored_data import checked
 
 
 def status_of(folder: RunFolder, run: RunMetadata | None = None) -> str:
-    """A run's status from its `run.json`: `running` where a process is about to go on with it, `lost` where its driver is gone."""
+    """A run's status from its `run.json`: `running` where a process is about to go on with it, `lost` where its driver
+    is gone."""
     run = run or folder.metadata()
     taker, driver = run.taken_up_by and checked(run.taken_up_by, Process), run.driver
     if taker and taker.is_visible() and taker.lives():
@@ -29,8 +30,8 @@ def status_of(folder: RunFolder, run: RunMetadata | None = None) -> str:
 
 @nothing_started()
 def lease_of(folder: RunFolder, *, take_over: bool = False) -> Lease:
-    """The right to go on with a run, of a trial with its sweep's. Raises UsageError where a run of before there were leases
-    says that it is driven."""
+    """The right to go on with a run, of a trial with its sweep's. Raises UsageError where a run of before there were
+    leases says that it is driven."""
     around = folder.lease_place(folder.metadata())
     if is_driven(around) is None:
         _refuse_if_driven(folder, take_over)
@@ -46,15 +47,15 @@ def _refuse_if_driven(folder: RunFolder, take_over: bool) -> None:
         raise UsageError(f"{folder} is still running (process {driver.pid}); end that first")
     if not driver.is_visible() and not take_over:
         raise UsageError(
-            f"{folder} is run by {driver}, and whether that still lives cannot be seen from here. End it there; where it is "
-            f"gone: hookyard resume {shlex.quote(str(folder))} --take-over"
+            f"{folder} is run by {driver}, and whether that still lives cannot be seen from here. End it there; where"
+            f" it is gone: hookyard resume {shlex.quote(str(folder))} --take-over"
         )
 
 
 @contextmanager
 def being_taken_up(folder: RunFolder) -> Iterator[None]:
-    """Within it a run is running for whoever looks, though it takes seconds until this process, which has its lease, drives
-    it; where that refuses or dies, it is what it was before."""
+    """Within it a run is running for whoever looks, though it takes seconds until this process, which has its lease,
+    drives it; where that refuses or dies, it is what it was before."""
     with nothing_started():
         folder.update(taken_up_by=asdict(Process.this()))
     try:

@@ -34,7 +34,8 @@ STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "lost")
 ENDED = ("finished", "stopped")
 """Statuses after which there is nothing to resume."""
 INDEX, REOPENED = "index", ".reopened"
-"""Where a sweep keeps what it knows of its trials that are over, and the end of what marks one that was changed since."""
+"""Where a sweep keeps what it knows of its trials that are over, and the end of what marks one that was changed
+since."""
 _FIRST_FILES = ("experiment.yaml", "source.json", "main.py", "run.json")
 
 
@@ -46,8 +47,10 @@ def now() -> str:
 _log = logging.getLogger("hookyard")
 
 ADVICE = {
-    "run.json": "Put back a copy of it; without one the run is known no more. What it was told to do is in experiment.yaml, and what "
-    "it trained in checkpoints/",
+    "run.json": (
+        "Put back a copy of it; without one the run is known no more. What it was told to do is in experiment.yaml, and"
+        " what it trained in checkpoints/"
+    ),
     "experiment.yaml": "Put back a copy of it, or mend it",
     "source.json": "Put back a copy of it, or delete it: then `hookyard resume` goes on from experiment.yaml",
     "attempt.json": "Put back a copy of it; without one nobody knows which of the run's rows and reports count",
@@ -80,8 +83,8 @@ def nothing_started() -> Iterator[None]:
 class RunFolder:
     """The files of one run. Imports neither ray nor torch; used by driver and workers alike.
 
-    The driver owns `run.json`, `experiment.yaml`, `source.json` and `log.txt`; rank 0 writes `metrics.jsonl`, `info.json` and the
-    checkpoints; each rank its own files under `stats/`.
+    The driver owns `run.json`, `experiment.yaml`, `source.json` and `log.txt`; rank 0 writes `metrics.jsonl`,
+    `info.json` and the checkpoints; each rank its own files under `stats/`.
     """
 
     def __init__(self, storage: str | Path | Storage, name: str = "") -> None:
@@ -99,7 +102,8 @@ class RunFolder:
 
     @classmethod
     def create(cls, storage: str | Path | Storage, name: str, experiment: str, **metadata: Any) -> RunFolder:
-        """Makes a new run; raises UsageError where the name is taken, so that nothing is resumed or lost by accident."""
+        """Makes a new run; raises UsageError where the name is taken, so that nothing is resumed or lost by
+        accident."""
         folder = cls(storage, name)
         folder.refuse_if_taken()
         with nothing_started():
@@ -108,21 +112,29 @@ class RunFolder:
 
     @nothing_started()
     def refuse_if_taken(self) -> None:
-        """Raises UsageError where a new run would be written over a run, or over what is none. What was killed as it began
-        is neither."""
+        """Raises UsageError where a new run would be written over a run, or over what is none. What was killed as it
+        began is neither."""
         if self.exists():
             raise UsageError(
-                f"{self} exists already. To go on with it: hookyard resume {shlex.quote(str(self))}\nTo start another run beside it, give another name: --name, or name= in Python."
+                f"{self} exists already. To go on with it: hookyard resume {shlex.quote(str(self))}\nTo start another"
+                " run beside it, give another name: --name, or name= in Python."
             )
         names = self.storage.names()
-        foreign = [name for name in names if name != DRIVERS and not any(name == first or name.startswith(f".{first}.") for first in _FIRST_FILES)]
+        foreign = [
+            name
+            for name in names
+            if name != DRIVERS and not any(name == first or name.startswith(f".{first}.") for first in _FIRST_FILES)
+        ]
         if foreign or names == ["experiment.yaml"]:
             there = ", ".join((foreign or names)[:5])
-            raise UsageError(f"{self} exists already and is no run: it holds {there}, and no run.json. Give another name: --name, or name= in Python.")
+            raise UsageError(
+                f"{self} exists already and is no run: it holds {there}, and no run.json. Give another name: --name, or"
+                " name= in Python."
+            )
 
     def begin(self, experiment: str, source: ExperimentSource | None = None, code: str = "", **metadata: Any) -> None:
-        """Writes the first files of a run, `metadata` as RunMetadata has it; `run.json` comes last, and without it there is none.
-        `code` is that of classes that no file has, a notebook's, for people to read."""
+        """Writes the first files of a run, `metadata` as RunMetadata has it; `run.json` comes last, and without it
+        there is none. `code` is that of classes that no file has, a notebook's, for people to read."""
         entries = {"name": self.name, "status": "running", "started": now(), **asdict(Process.this()), **metadata}
         RunMetadata(**entries)
         self.write_experiment(experiment, source)
@@ -146,7 +158,11 @@ class RunFolder:
         folder = cls(path)
         folder.storage.reach()
         if not folder.exists():
-            began = "; it was ended as it began, and `hookyard run` may take its name" if folder.storage.exists("source.json") else ""
+            began = (
+                "; it was ended as it began, and `hookyard run` may take its name"
+                if folder.storage.exists("source.json")
+                else ""
+            )
             raise UsageError(f"{folder} is no run: it has no run.json{began}. `hookyard ls` lists the runs there are.")
         return folder
 
@@ -253,7 +269,11 @@ class RunFolder:
         return None
 
     def begin_attempt(
-        self, checkpoint: str | None = None, position: Position | None = None, hosts: Sequence[Host] = (), world_size: int = 1
+        self,
+        checkpoint: str | None = None,
+        position: Position | None = None,
+        hosts: Sequence[Host] = (),
+        world_size: int = 1,
     ) -> Attempt:
         """Numbers a new attempt and writes down where it begins. Rank 0."""
         number = max((attempt.number for attempt in self.attempts()), default=-1) + 1
@@ -307,7 +327,8 @@ class RunFolder:
                 self.storage.append("metrics.jsonl", "\n")
 
     def reports(self) -> list[dict[str, Any]]:
-        """Every line of `metrics.jsonl`; those cut short by a kill are left out, and those that are damaged, which is said."""
+        """Every line of `metrics.jsonl`; those cut short by a kill are left out, and those that are damaged, which is
+        said."""
         try:
             lines = self.storage.read_appended("metrics.jsonl")
         except FileNotFoundError:
@@ -345,7 +366,11 @@ def _is_plain(value: Any) -> bool:
 
 def numbered(names: Sequence[str], prefix: str) -> list[int]:
     """The numbers in the names of folders such as `rank=3`, in order; other names are not ours."""
-    return sorted(int(name.removeprefix(prefix)) for name in names if name.startswith(prefix) and name.removeprefix(prefix).isdecimal())
+    return sorted(
+        int(name.removeprefix(prefix))
+        for name in names
+        if name.startswith(prefix) and name.removeprefix(prefix).isdecimal()
+    )
 
 
 def run_folders(around: Storage) -> list[RunFolder]:
@@ -356,8 +381,8 @@ def run_folders(around: Storage) -> list[RunFolder]:
 
 
 def list_runs(storage: str | Path) -> list[tuple[RunFolder, RunMetadata | DamagedFile]]:
-    """The runs and sweeps in a storage with their metadata, newest last, and first those whose `run.json` is damaged; raises
-    UsageError where it does not answer."""
+    """The runs and sweeps in a storage with their metadata, newest last, and first those whose `run.json` is damaged;
+    raises UsageError where it does not answer."""
     around = Storage(storage)
     around.reach()
     folders = [RunFolder(around, name) for name in around.names()]

@@ -1,5 +1,5 @@
-"""Standstill: what ranks say of themselves while one of them makes no progress, and what that comes to: one judgement, for the
-driver, `watch` and the ranks alike. Imports neither ray nor torch."""
+"""Standstill: what ranks say of themselves while one of them makes no progress, and what that comes to: one judgement,
+for the driver, `watch` and the ranks alike. Imports neither ray nor torch."""
 
 from __future__ import annotations
 
@@ -80,22 +80,30 @@ class Standstill:
             return f"all ranks wait for each other, in calls that do not match: {'; '.join(map(str, self.waiting))}"
         told = [*map(str, self.standing)]
         if self.silent:
-            why = "its process is stopped, its machine is gone, or a call into C does not let go of Python's interpreter"
+            why = (
+                "its process is stopped, its machine is gone, or a call into C does not let go of Python's interpreter"
+            )
             told.append(f"no sign of {_named(self.silent)}: {why}")
         if self.waiting:
             longest = max(self.waiting, key=lambda one: one.stood_s)
             verb = "wait" if len(self.waiting) > 1 else "waits"
-            told.append(f"{_named([one.rank for one in self.waiting])} {verb} for that ({longest.stood_s:.0f} s): {longest.place}")
+            told.append(
+                f"{_named([one.rank for one in self.waiting])} {verb} for that ({longest.stood_s:.0f} s):"
+                f" {longest.place}"
+            )
         return "; ".join(told)
 
     @property
     def stacks(self) -> str:
         """The stacks of the ranks that stand, for the log."""
-        return "\n".join(f"rank {one.rank} stands here:\n{one.stack}" for one in self.standing or self.waiting if one.stack)
+        return "\n".join(
+            f"rank {one.rank} stands here:\n{one.stack}" for one in self.standing or self.waiting if one.stack
+        )
 
 
 def standstill(words: Sequence[Whereabouts], world_size: int) -> Standstill | None:
-    """What the ranks' words come to; None where nobody has stood for too long, or somebody still moves or may take his time."""
+    """What the ranks' words come to; None where nobody has stood for too long, or somebody still moves or may take his
+    time."""
     if not any(one.is_over_limit for one in words):
         return None
     newest = max(one.at for one in words)
@@ -130,15 +138,21 @@ class StandstillNotes:
 
     def over_limit(self) -> list[int]:
         """The ranks that say they made no progress for too long: one listing, as each of thousands asks for it."""
-        ends = [name.split("-") for name in self._storage.names(FOLDER) if name.startswith(f"{self._attempt}-") and name.endswith(".stands")]
+        ends = [
+            name.split("-")
+            for name in self._storage.names(FOLDER)
+            if name.startswith(f"{self._attempt}-") and name.endswith(".stands")
+        ]
         return sorted(int(end.removesuffix(".stands")) for _, end in ends)
 
     def stack_file(self, rank: int) -> Path | None:
-        """Where a rank's stack is put by a thread that needs no interpreter; None where that is no folder of this machine."""
+        """Where a rank's stack is put by a thread that needs no interpreter; None where that is no folder of this
+        machine."""
         return self._storage.local and self._storage.local / STACKS / f"{self._attempt}-{rank}"
 
     def asked(self) -> bool:
-        """Whether the driver asks where everybody stands; costs nothing to ask on a disk, and is not asked elsewhere."""
+        """Whether the driver asks where everybody stands; costs nothing to ask on a disk, and is not asked
+        elsewhere."""
         return self._storage.local is not None and self._storage.exists(ASKED)
 
     def read(self) -> list[Whereabouts]:
@@ -155,7 +169,9 @@ class StandstillNotes:
 
     def _words(self, name: str) -> Whereabouts | None:
         with suppress(FileNotFoundError, DamagedFile):
-            words: Whereabouts = read_json(self._storage, f"{FOLDER}/{name}", lambda entries: checked(entries, Whereabouts), "It is left out.")
+            words: Whereabouts = read_json(
+                self._storage, f"{FOLDER}/{name}", lambda entries: checked(entries, Whereabouts), "It is left out."
+            )
             return words
         return None
 

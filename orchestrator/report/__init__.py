@@ -1,4 +1,5 @@
-"""Reports: one HTML file of a run, a sweep or several of either, which opens without a network. Knows pandas and neither ray nor torch."""
+"""Reports: one HTML file of a run, a sweep or several of either, which opens without a network. Knows pandas and
+neither ray nor torch."""
 
 from collections.abc import Sequence
 

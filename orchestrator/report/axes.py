@@ -109,4 +109,6 @@ def _decades(name: str, low: float, high: float) -> tuple[tuple[float, str], ...
     every = max(1, math.ceil((last - first) / LABELS))
     factors = (1, 2, 5) if last - first <= 2 else (1,)
     values = [factor * 10.0**power for power in range(first, last + 1, every) for factor in factors]
-    return tuple((value, quantities.text(name, value)) for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9))
+    return tuple(
+        (value, quantities.text(name, value)) for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)
+    )

@@ -29,8 +29,8 @@ class Envelope:
 
 
 def envelope(rows: Rows, at: str, column: str, bins: int, where: str = "true") -> Envelope:
-    """The finite values of a column over `iteration` or `step`, in at most so many bins of equal numbers of positions; what lies at the
-    same position is in one bin. Of a long run a position is that of a block.
+    """The finite values of a column over `iteration` or `step`, in at most so many bins of equal numbers of positions;
+    what lies at the same position is in one bin. Of a long run a position is that of a block.
 
     Every finite value lies between the `low` and `high` of its bin, and both are values themselves.
     """
@@ -65,14 +65,19 @@ class Grid:
     """The most rows and columns of a cell."""
 
 
-def worst_of_bins(rows: Rows, measures: Sequence[str], most_rows: int, most_columns: int, where: str = "true") -> dict[str, Grid]:
-    """Columns by rank, which are the rows, and iteration, in at most so many groups of neighbours each way. Of a long run an iteration
-    is the last of a block."""
+def worst_of_bins(
+    rows: Rows, measures: Sequence[str], most_rows: int, most_columns: int, where: str = "true"
+) -> dict[str, Grid]:
+    """Columns by rank, which are the rows, and iteration, in at most so many groups of neighbours each way. Of a long
+    run an iteration is the last of a block."""
     (row_groups, most_down), (column_groups, most_across) = (
-        _groups(rows, column, first, most, where) for column, first, most in (("rank", "rank", most_rows), ("iteration", "first", most_columns))
+        _groups(rows, column, first, most, where)
+        for column, first, most in (("rank", "rank", most_rows), ("iteration", "first", most_columns))
     )
     found = [
-        f"{high(name)} as most{place}, arg_max(rank::bigint << 32 | iteration, {quoted(f'{name} high')}) as origin{place}" for place, name in enumerate(measures)
+        f"{high(name)} as most{place}, arg_max(rank::bigint << 32 | iteration, {quoted(f'{name} high')}) as"
+        f" origin{place}"
+        for place, name in enumerate(measures)
     ]
     cells = f"{_place('rank', row_groups)} as down, {_place('iteration', column_groups)} as across"
     table = rows.ask(f"select {', '.join([cells, *found])} from {rows.blocks} where {where} group by down, across")
@@ -80,7 +85,10 @@ def worst_of_bins(rows: Rows, measures: Sequence[str], most_rows: int, most_colu
     for place, name in enumerate(measures):
         of_value = table[table[f"most{place}"].notna()]
         at, origin = (of_value["down"], of_value["across"]), of_value[f"origin{place}"].to_numpy(dtype=np.int64)
-        values, origins = np.full((len(row_groups), len(column_groups)), np.nan), np.zeros((2, len(row_groups), len(column_groups)), dtype=np.int64)
+        values, origins = (
+            np.full((len(row_groups), len(column_groups)), np.nan),
+            np.zeros((2, len(row_groups), len(column_groups)), dtype=np.int64),
+        )
         values[at] = of_value[f"most{place}"]
         origins[:, *at] = origin >> 32, origin & (2**32 - 1)
         grids[name] = Grid(values, origins[0], origins[1], row_groups, column_groups, (most_down, most_across))
@@ -88,7 +96,8 @@ def worst_of_bins(rows: Rows, measures: Sequence[str], most_rows: int, most_colu
 
 
 def _groups(rows: Rows, column: str, first: str, most: int, where: str) -> tuple[Integers, int]:
-    """The first and the last position of each of at most so many groups, and how many the largest has; `first` is where a block begins."""
+    """The first and the last position of each of at most so many groups, and how many the largest has; `first` is where
+    a block begins."""
     found = rows.aggregate({"first": f"min({first})"}, [column], where, rows.blocks).reset_index(names="last")
     found["count"] = found["last"] - found["first"] + 1
     ends = found.groupby(grouped(len(found), most)).agg({"first": "min", "last": "max", "count": "sum"})

@@ -55,7 +55,9 @@ def run_page(run: Run, made: str) -> str:
 def _metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:
     """The metrics at their best, or as last reported where that is not known; those of validation before others."""
     names = [name for name in dict.fromkeys(name for report in reports for name in report) if not quantities.unit(name)]
-    judged = [name for name in names if name.startswith(("val/", "test/"))] or [name for name in names if name.startswith("train/")]
+    judged = [name for name in names if name.startswith(("val/", "test/"))] or [
+        name for name in names if name.startswith("train/")
+    ]
     tiles = []
     for name in judged:
         found = best(name, reports, modes)
@@ -69,7 +71,11 @@ def _metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]
 def _by_rank(rows: Rows) -> pd.DataFrame:
     """Rows, seconds and peaks of each rank, in all phases."""
     asked = {"step_s": total("step_s"), **{name: high(name) for name in _PEAKS}}
-    return rows.aggregate({"rows": "sum(rows)::bigint", **{name: how for name, how in asked.items() if name in rows.columns}}, ["rank"], of=rows.blocks)
+    return rows.aggregate(
+        {"rows": "sum(rows)::bigint", **{name: how for name, how in asked.items() if name in rows.columns}},
+        ["rank"],
+        of=rows.blocks,
+    )
 
 
 def _cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame, looked: Look) -> list[Tile]:
@@ -89,7 +95,13 @@ def _cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame, looked: Look) -> l
     if slowest is not None:
         rank, behind = slowest
         seen = f", as seen in {len(looked.stretches)} stretches" if looked.stretches else ""
-        tiles.append(Tile("slowest rank", Quantity("rank", rank), f"its own work takes {behind:.1%} longer than the others' median{seen}"))
+        tiles.append(
+            Tile(
+                "slowest rank",
+                Quantity("rank", rank),
+                f"its own work takes {behind:.1%} longer than the others' median{seen}",
+            )
+        )
     return tiles
 
 

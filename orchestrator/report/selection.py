@@ -20,7 +20,8 @@ def fitting(columns: int, most: int, cells: int) -> int:
 
 
 def best_and_others(ordered: Sequence[Entry], most: int) -> list[Entry]:
-    """At most so many, in their order, of which the best come first: these to a half, and the others evenly down to the last."""
+    """At most so many, in their order, of which the best come first: these to a half, and the others evenly down to the
+    last."""
     if len(ordered) <= most:
         return [*ordered]
     best = most // 2
@@ -38,7 +39,9 @@ def told(shown: int, count: int) -> str:
 def shortened(table: pd.DataFrame) -> pd.DataFrame:
     """The table with long texts cut."""
     texts = map(str, table.select_dtypes(exclude=np.number).columns)
-    return table.assign(**{name: [_cut(value, 20 * LONGEST if name == "error" else LONGEST) for value in table[name]] for name in texts})
+    return table.assign(
+        **{name: [_cut(value, 20 * LONGEST if name == "error" else LONGEST) for value in table[name]] for name in texts}
+    )
 
 
 def _cut(value: Any, most: int) -> Any:

@@ -25,7 +25,11 @@ PARTS = {
     "config": ("config", "no difference", "What differs in the experiments."),
     "chosen": ("best trial", "no values", "The best trial of each, and what it chose."),
     "metrics": ("metrics", "none yet", "What was reached, and how far that is from the first."),
-    "same_values": ("with the same values", "no trials", "How far trials are, in the mean, from those of the first that tried the same."),
+    "same_values": (
+        "with the same values",
+        "no trials",
+        "How far trials are, in the mean, from those of the first that tried the same.",
+    ),
     "costs": ("costs", "none yet", "What it took, and how far that is from the first."),
 }
 """The parts of a comparison: the title of each, what stands where there is nothing in it, and what it tells."""
@@ -35,7 +39,9 @@ def runs_page(runs: Sequence[Run], made: str) -> str:
     """The page of runs beside each other; `made` says when it was made."""
     names = _names(runs)
     reports = [run.reports() for run in runs]
-    metrics = dict.fromkeys(name for one in reports for line in one for name in line if "/" in name and not quantities.unit(name))
+    metrics = dict.fromkeys(
+        name for one in reports for line in one for name in line if "/" in name and not quantities.unit(name)
+    )
     charts = [_chart(metric, "step", [points(metric, one) for one in reports], names) for metric in metrics]
     return _page(compare_runs(runs), [run.path for run in runs], "Curves", charts, made)
 
@@ -49,11 +55,14 @@ def sweeps_page(sweeps: Sequence[Sweep], made: str) -> str:
     for metric, mode in objectives.items():
         reached = [table[metric].to_numpy(dtype=float) if metric in table else np.empty(0) for table in tables]
         charts.append(_chart(metric, "trial", [best_so_far(values, mode) for values in reached], names))
-    return _page(compare_sweeps(sweeps), [sweep.path for sweep in sweeps], "The best so far, trial by trial", charts, made)
+    return _page(
+        compare_sweeps(sweeps), [sweep.path for sweep in sweeps], "The best so far, trial by trial", charts, made
+    )
 
 
 def best_so_far(values: Any, mode: str) -> tuple[Any, Any]:
-    """Which trial it is, from 1, and the best that it or one before it reached; trials that reached nothing are left out."""
+    """Which trial it is, from 1, and the best that it or one before it reached; trials that reached nothing are left
+    out."""
     known = np.flatnonzero(np.isfinite(values))
     return known + 1, (np.maximum if mode == "max" else np.minimum).accumulate(values[known])
 
@@ -64,14 +73,21 @@ def _names(results: Sequence[Result]) -> list[str]:
     return names if len({*names}) == len(names) else [one.path for one in results]
 
 
-def _page(found: Mapping[str, Any], paths: Sequence[str], title: str, charts: Sequence[Markup | None], made: str) -> str:
+def _page(
+    found: Mapping[str, Any], paths: Sequence[str], title: str, charts: Sequence[Markup | None], made: str
+) -> str:
     drawn = [*filter(None, charts)]
     sections = [
         *(_section(part, found) for part in PARTS if part in found),
-        page.Section("curves", title, element("div", *drawn, class_="charts") if drawn else "Nothing has been reported yet."),
+        page.Section(
+            "curves", title, element("div", *drawn, class_="charts") if drawn else "Nothing has been reported yet."
+        ),
     ]
     names = " and ".join(name for name, _ in headings(found))
-    entries = [element("li", element("b", name), f" {path} ({what})") for (name, what), path in zip(headings(found), paths, strict=True)]
+    entries = [
+        element("li", element("b", name), f" {path} ({what})")
+        for (name, what), path in zip(headings(found), paths, strict=True)
+    ]
     return page.page(names, ", ".join(paths), joined([element("h1", names), element("ul", *entries)]), sections, made)
 
 
@@ -79,33 +95,52 @@ def _section(part: str, found: Mapping[str, Any]) -> page.Section:
     title, nothing, caption = PARTS[part]
     rows = [(name, *described(name, entry)) for name, entry in found[part].items()]
     columns = ("", *(f"{number}/{name}" for number, (name, _) in enumerate(headings(found))))
-    drawn = table(caption, columns, rows, headings={column: column.partition("/")[2] for column in columns if column}) if rows else f"{title}: {nothing}."
+    drawn = (
+        table(caption, columns, rows, headings={column: column.partition("/")[2] for column in columns if column})
+        if rows
+        else f"{title}: {nothing}."
+    )
     note = not_known(found["not_known"]) if part == "metrics" and found.get("not_known") else ""
     return page.Section(part, title.capitalize(), drawn, note)
 
 
 def _chart(metric: str, x_name: str, series: Sequence[tuple[Any, Any]], names: Sequence[str]) -> Markup | None:
-    drawn = [Line(name, x, y, kind=place % BACK, dotted=True) for place, (name, (x, y)) in enumerate(zip(names, series, strict=True)) if len(x)]
+    drawn = [
+        Line(name, x, y, kind=place % BACK, dotted=True)
+        for place, (name, (x, y)) in enumerate(zip(names, series, strict=True))
+        if len(x)
+    ]
     return lines(metric, metric, drawn, x_name) if drawn else None
 
 
 def headings(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The name of each run or sweep, and how much there is of it."""
     if "runs" in found:
-        return [(name, f"{ranks} {'rank' if ranks == 1 else 'ranks'}") for name, ranks in zip(found["runs"], found["ranks"], strict=True)]
-    counts = [", ".join(f"{count} {status}" for status, count in trials.items()) or "no trial" for trials in found["trials"]]
+        return [
+            (name, f"{ranks} {'rank' if ranks == 1 else 'ranks'}")
+            for name, ranks in zip(found["runs"], found["ranks"], strict=True)
+        ]
+    counts = [
+        ", ".join(f"{count} {status}" for status, count in trials.items()) or "no trial" for trials in found["trials"]
+    ]
     return [*zip(found["sweeps"], counts, strict=True)]
 
 
 def described(name: str, entry: Any) -> list[str]:
     """A text for each run or sweep: its value, and how far that is from the first one's."""
     if not isinstance(entry, Mapping):
-        return [quantities.text("", value) if is_number(value) else "-" if value is None else str(value) for value in entry]
+        return [
+            quantities.text("", value) if is_number(value) else "-" if value is None else str(value) for value in entry
+        ]
     if "trials" in entry:
         rows = zip(entry["values"], entry["trials"], entry["verdicts"], strict=True)
-        return ["-" if value is None else f"{value:+.4g} in {trials} trials, {verdict}" for value, trials, verdict in rows]
+        return [
+            "-" if value is None else f"{value:+.4g} in {trials} trials, {verdict}" for value, trials, verdict in rows
+        ]
     first = entry["values"][0]
-    return [_change(name, value, first, verdict) for value, verdict in zip(entry["values"], entry["verdicts"], strict=True)]
+    return [
+        _change(name, value, first, verdict) for value, verdict in zip(entry["values"], entry["verdicts"], strict=True)
+    ]
 
 
 def _change(name: str, value: float | None, first: float | None, verdict: str | None) -> str:

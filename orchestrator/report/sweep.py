@@ -112,7 +112,9 @@ def _cost_tiles(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
         entries.append(Tile("wall time", Quantity("wall_s", metadata.wall_s), "of the whole sweep"))
     if "train_s" in trials:
         spent = float((trials["train_s"] * trials["ranks"]).sum())
-        entries.append(Tile("rank-seconds", Quantity("", spent), "of training: each trial's slowest rank times its ranks"))
+        entries.append(
+            Tile("rank-seconds", Quantity("", spent), "of training: each trial's slowest rank times its ranks")
+        )
     peaks = trials["process_peak_rss_bytes"].dropna() if "process_peak_rss_bytes" in trials else pd.Series(dtype=float)
     if len(peaks):
         most = Quantity("process_peak_rss_bytes", float(peaks.max()))
@@ -123,16 +125,26 @@ def _cost_tiles(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
 def _population(history: Sequence[Exploit]) -> page.Section:
     """Who went on from whose weights, with which values."""
     columns = ("trial", "source", "step", "score", "source_score")
-    rows = [(*(getattr(exploit, name) for name in columns), _changes(exploit.before, exploit.after)) for exploit in history[-MOST_EXPLOITS:]]
+    rows = [
+        (*(getattr(exploit, name) for name in columns), _changes(exploit.before, exploit.after))
+        for exploit in history[-MOST_EXPLOITS:]
+    ]
     headings = {"source": "from", "source_score": "score of the other"}
     drawn = table("In the order in which it happened", (*columns, "values"), rows, headings=headings, class_="sortable")
-    note = f"The last {MOST_EXPLOITS} of {len(history):,}; all of them are in population.jsonl." if len(history) > MOST_EXPLOITS else ""
+    note = (
+        f"The last {MOST_EXPLOITS} of {len(history):,}; all of them are in population.jsonl."
+        if len(history) > MOST_EXPLOITS
+        else ""
+    )
     return page.Section("population", "Who went on from whom", drawn, note)
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     changed = {path: value for path, value in after.items() if before.get(path) != value}
-    return "; ".join(f"{path}: {_text(before.get(path))} to {_text(value)}" for path, value in changed.items()) or "the same values"
+    return (
+        "; ".join(f"{path}: {_text(before.get(path))} to {_text(value)}" for path, value in changed.items())
+        or "the same values"
+    )
 
 
 def _text(value: Any) -> str:

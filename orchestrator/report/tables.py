@@ -48,12 +48,12 @@ def table(
     """
     cells = [[cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows]
     head = [
-        element("th", (headings or {}).get(name, name), scope="col", class_=_class(number, cells), data_aside=name in aside)
+        element(
+            "th", (headings or {}).get(name, name), scope="col", class_=_class(number, cells), data_aside=name in aside
+        )
         for number, name in enumerate(columns)
     ]
-    body = [
-        element("tr", *_row(row), **mark) for row, mark in zip(cells, marks or [{}] * len(cells), strict=True)
-    ]
+    body = [element("tr", *_row(row), **mark) for row, mark in zip(cells, marks or [{}] * len(cells), strict=True)]
     parts = element("caption", caption), element("thead", element("tr", *head)), element("tbody", *body)
     return element("div", element("table", *parts, **attributes), class_="scroll")
 

@@ -15,7 +15,9 @@ _SIZES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)
 
 def listed(values: Mapping[Any, Any]) -> str:
     """Names and values in a line, without those that are empty."""
-    return ", ".join(f"{name} {shown}" for name, value in values.items() if (shown := quantities.text(str(name), value)))
+    return ", ".join(
+        f"{name} {shown}" for name, value in values.items() if (shown := quantities.text(str(name), value))
+    )
 
 
 def exact(name: str, value: Any) -> str | None:

@@ -1,4 +1,5 @@
-"""Averages made after training: that of any std, from the snapshots that `ema` kept of others. Needs no Ray and none of the task's code. Driver."""
+"""Averages made after training: that of any std, from the snapshots that `ema` kept of others. Needs no Ray and none of
+the task's code. Driver."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ class Average:
     terms: Sequence[Term]
 
     def save(self, path: str | Path | Storage) -> None:
-        """Writes the weights into a file, as safetensors where it is called so, else as torch.save has it, under `model`. Raises UsageError
-        where that cannot be written."""
+        """Writes the weights into a file, as safetensors where it is called so, else as torch.save has it, under
+        `model`. Raises UsageError where that cannot be written."""
         there = path if isinstance(path, Storage) else Storage(path)
         content = self._content(there.name.endswith(".safetensors"))
         try:
@@ -64,7 +65,9 @@ class Average:
             try:
                 from safetensors.torch import save
             except ImportError:
-                raise UsageError("a file of safetensors needs that package: pip install 'hookyard[safetensors]'") from None
+                raise UsageError(
+                    "a file of safetensors needs that package: pip install 'hookyard[safetensors]'"
+                ) from None
             # It refuses tensors that share their memory.
             return bytes(save({name: value.clone().contiguous() for name, value in self.weights.items()}))
         buffer = BytesIO()
@@ -78,12 +81,16 @@ class Average:
 
 
 def average(folder: RunFolder, std: float, at: int | None = None, hook: str | None = None) -> Average:
-    """The average of a std at the newest snapshot, or that `at` a step, of the hook that is meant where there are several.
+    """The average of a std at the newest snapshot, or that `at` a step, of the hook that is meant where there are
+    several.
 
-    Raises UsageError for a std that snapshots do not make well, a step without one, a run that has none, or a damaged checkpoint.
+    Raises UsageError for a std that snapshots do not make well, a step without one, a run that has none, or a damaged
+    checkpoint.
     """
     if not 0 < std <= LARGEST_STD:
-        raise UsageError(f"std must be more than 0 and at most {LARGEST_STD}, which is nearly the plain mean, got {std:g}")
+        raise UsageError(
+            f"std must be more than 0 and at most {LARGEST_STD}, which is nearly the plain mean, got {std:g}"
+        )
     store = CheckpointStore(folder.kept_checkpoints(), folder.name)
     hook = _hook(folder, hook)
     try:
@@ -105,14 +112,21 @@ def _hook(folder: RunFolder, asked: str | None) -> str:
     hooks: Mapping[str, Any] = folder.experiment().get("hooks") or {}
     there = [name for name, one in hooks.items() if isinstance(one, dict) and one.get("average") == "power"]
     if not there:
-        raise UsageError(f"{folder} has no snapshots to make an average of; train with hooks: {{ema: {{average: power, std: [0.05, 0.10]}}}}")
+        raise UsageError(
+            f"{folder} has no snapshots to make an average of; train with hooks: {{ema: {{average: power, std: [0.05,"
+            " 0.10]}}"
+        )
     if asked not in (*there, None) or (asked is None and len(there) > 1):
-        raise UsageError(f"{folder} has power averages of {', '.join(there)}, and {asked or 'none of them'} is asked for; name one with --hook")
+        raise UsageError(
+            f"{folder} has power averages of {', '.join(there)}, and {asked or 'none of them'} is asked for; name one"
+            " with --hook"
+        )
     return asked or there[0]
 
 
 def _kept(store: CheckpointStore, hook: str) -> dict[str, list[Term]]:
-    """The averages that checkpoints have, by name, oldest first; of two at the same step the one that was made later."""
+    """The averages that checkpoints have, by name, oldest first; of two at the same step the one that was made
+    later."""
     by_step: dict[int, tuple[str, list[Term]]] = {}
     for name in store.names():
         known = store.load(name, "hooks.pt").get(hook) if f"{hook}.pt" in store.files(name) else None
@@ -127,7 +141,10 @@ def _checkpoint(folder: RunFolder, store: CheckpointStore, kept: Mapping[str, An
         raise UsageError(f"{folder} has no snapshot yet: none of its checkpoints has an average")
     if at is not None and at not in steps:
         near = sorted(sorted(steps, key=lambda step: abs(step - at))[:6])
-        raise UsageError(f"{folder} has no snapshot at step {at}; there are {', '.join(map(str, near))}{' and others' if len(steps) > 6 else ''}")
+        raise UsageError(
+            f"{folder} has no snapshot at step {at}; there are"
+            f" {', '.join(map(str, near))}{' and others' if len(steps) > 6 else ''}"
+        )
     return steps[max(steps) if at is None else at]
 
 
@@ -136,12 +153,19 @@ def _too_far(folder: RunFolder, std: float, error: float, stored: Sequence[Term]
     profiles = [(term.step, term.std) for term in stored]
     tried = [round(0.005 * place, 3) for place in range(1, 58)]
     met = [combination(profiles, (step, one))[1] <= LARGEST_ERROR for one in tried]
-    ranges = [[one for one, _ in group] for is_met, group in groupby(zip(tried, met, strict=True), key=lambda pair: pair[1]) if is_met]
-    which = " and ".join(f"from {one[0]:g} to {one[-1]:g}" for one in ranges) or " and ".join(sorted({f"{term.std:g}" for term in stored}))
+    ranges = [
+        [one for one, _ in group]
+        for is_met, group in groupby(zip(tried, met, strict=True), key=lambda pair: pair[1])
+        if is_met
+    ]
+    which = " and ".join(f"from {one[0]:g} to {one[-1]:g}" for one in ranges) or " and ".join(
+        sorted({f"{term.std:g}" for term in stored})
+    )
     count = len({term.checkpoint for term in stored})
     return (
-        f"{count} snapshot{'s' if count > 1 else ''} of {folder} up to step {step} do not make the average of std {std:g}: its profile would be off by {error:.2g} of its norm, "
-        f"and {LARGEST_ERROR:g} is the most; they make {which}. More snapshots, or averages of a std nearer to it, would"
+        f"{count} snapshot{'s' if count > 1 else ''} of {folder} up to step {step} do not make the average of std"
+        f" {std:g}: its profile would be off by {error:.2g} of its norm, and {LARGEST_ERROR:g} is the most; they make"
+        f" {which}. More snapshots, or averages of a std nearer to it, would"
     )
 
 

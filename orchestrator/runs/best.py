@@ -50,7 +50,8 @@ class Best:
 
 
 def best_of(folder: RunFolder) -> Best | None:
-    """The best of a run, under way or over; None of an evaluation, and where it is known of no reported metric which way is better."""
+    """The best of a run, under way or over; None of an evaluation, and where it is known of no reported metric which
+    way is better."""
     metadata = folder.metadata()
     if metadata.evaluates:
         return None
@@ -60,7 +61,9 @@ def best_of(folder: RunFolder) -> Best | None:
     reports = [one for one in counted_reports(folder.reports(), folder.attempts()) if {"epoch", "step"} <= one.keys()]
     storage = folder.kept_checkpoints()
     index = read_index(storage)
-    metric = index.get("metrics", {}).get("best") or first_to_judge_by(dict.fromkeys(name for report in reports for name in report), config)
+    metric = index.get("metrics", {}).get("best") or first_to_judge_by(
+        dict.fromkeys(name for report in reports for name in report), config
+    )
     mode = direction(metric, declared_modes(config)) if metric else None
     report = best_report(reports, metric, mode) if metric and mode else None
     if metric is None or mode is None or report is None:
@@ -82,7 +85,8 @@ def best_of(folder: RunFolder) -> Best | None:
 
 @contextmanager
 def recording_best(folder: RunFolder) -> Iterator[None]:
-    """At its end what the run reached is written down for `ls`, which reads no more than `run.json`; also after a failure. Driver."""
+    """At its end what the run reached is written down for `ls`, which reads no more than `run.json`; also after a
+    failure. Driver."""
     try:
         yield
     except BaseException:
@@ -111,7 +115,11 @@ class Use:
         opened = "open_sweep" if folder.metadata().sweep else "open_run"
         unit = "epochs" if config.get("epochs") else "steps"
         length, scheduler = config.get(unit) or 0, config.get("scheduler")
-        fitted = [key for key, value in scheduler.items() if key in _LENGTHS and value == length] if isinstance(scheduler, dict) else []
+        fitted = (
+            [key for key, value in scheduler.items() if key in _LENGTHS and value == length]
+            if isinstance(scheduler, dict)
+            else []
+        )
         longer = " ".join(f"{key}={2 * length}" for key in (unit, *(f"scheduler.{key}" for key in fitted)))
         return cls(
             f"from orchestrator import {opened}; model = {opened}({json.dumps(str(folder))}).load({json.dumps(label)})",

@@ -67,19 +67,27 @@ def run(
     folder = RunFolder(storage, chosen_name(experiment, name))
     folder.refuse_if_taken()
     with Lease(folder.storage) as lease:
-        folder = RunFolder.create(storage, folder.name, to_yaml(experiment), code=code_of_main(to_dict(experiment)), **metadata)
+        folder = RunFolder.create(
+            storage, folder.name, to_yaml(experiment), code=code_of_main(to_dict(experiment)), **metadata
+        )
         drive(folder, experiment, engine, address, lease, how_to_go_on=resume_command(folder))
     return Run(folder)
 
 
 def resume(
-    path: str | Path, *, workers: int | None = None, address: str | None = None, take_over: bool = False, from_start: bool = False
+    path: str | Path,
+    *,
+    workers: int | None = None,
+    address: str | None = None,
+    take_over: bool = False,
+    from_start: bool = False,
 ) -> Run:
     """Goes on with a run that was interrupted, failed, or lost its driver, from its last whole checkpoint.
 
-    With another number of `workers` where that is given; from then on it is the run's. With `from_start` its checkpoints
-    are thrown away, and it begins anew. Raises UsageError where there is nothing to go on with, where it has checkpoints
-    and none is whole, or where the run is still under way, or may be on another machine; `take_over` says it is not.
+    With another number of `workers` where that is given; from then on it is the run's. With `from_start` its
+    checkpoints are thrown away, and it begins anew. Raises UsageError where there is nothing to go on with, where it
+    has checkpoints and none is whole, or where the run is still under way, or may be on another machine; `take_over`
+    says it is not.
     """
     with nothing_started():
         folder = RunFolder.open(path)
@@ -98,23 +106,37 @@ def go_on(folder: RunFolder, lease: Lease, *, workers: int | None, address: str 
 
 
 @nothing_started()
-def _made_ready(folder: RunFolder, workers: int | None, address: str | None, from_start: bool) -> tuple[Experiment, EngineName, str | None]:
-    """Sees that a run can be gone on with, and writes down that it is; gives with what, its engine, and the address of a cluster."""
+def _made_ready(
+    folder: RunFolder, workers: int | None, address: str | None, from_start: bool
+) -> tuple[Experiment, EngineName, str | None]:
+    """Sees that a run can be gone on with, and writes down that it is; gives with what, its engine, and the address of
+    a cluster."""
     metadata = folder.metadata()
     if metadata.status in ENDED:
         raise UsageError(f"{folder} has {metadata.status}; there is nothing to resume")
     if metadata.evaluates:
-        raise UsageError(f"{folder} is an evaluation, which begins anew: hookyard evaluate {folder.evaluated_run()}@{metadata.evaluates['checkpoint']}")
+        raise UsageError(
+            f"{folder} is an evaluation, which begins anew: hookyard evaluate"
+            f" {folder.evaluated_run()}@{metadata.evaluates['checkpoint']}"
+        )
     experiment = experiment_to_resume(folder, workers)
     engine = metadata.engine or chosen_engine(None, metadata.local)
     address = chosen_address(address, local=engine == "in-process")
     refuse_what_cannot_be(experiment, engine, address)
     if from_start and (before := experiment.source.goes_on_from):
-        raise UsageError(f"{folder} went on from {before}; to begin from there again: hookyard run {before.run}@{before.checkpoint}")
+        raise UsageError(
+            f"{folder} went on from {before}; to begin from there again: hookyard run {before.run}@{before.checkpoint}"
+        )
     if checkpoint := _checkpoint_to_go_on_from(folder, from_start):
         refuse_other_optimizers(folder, _store(folder), checkpoint, experiment)
         _refuse_other_ranks(folder, checkpoint, experiment, engine)
-    again = {"status": "running", "error": None, "stopped": [], "resumed": [*metadata.resumed, now()], "taken_up_by": None}
+    again = {
+        "status": "running",
+        "error": None,
+        "stopped": [],
+        "resumed": [*metadata.resumed, now()],
+        "taken_up_by": None,
+    }
     folder.write_experiment(to_yaml(experiment), experiment.source)
     folder.update(**again, **asdict(Process.this()))
     return experiment, engine, address
@@ -127,12 +149,14 @@ def _store(folder: RunFolder) -> CheckpointStore:
 def _refuse_other_ranks(folder: RunFolder, checkpoint: str, experiment: Experiment, engine: EngineName) -> None:
     workers = experiment.workers
     if engine == "in-process" or workers.least == workers.most:
-        refuse_other_ranks(folder, _store(folder), checkpoint, experiment, 1 if engine == "in-process" else workers.most)
+        refuse_other_ranks(
+            folder, _store(folder), checkpoint, experiment, 1 if engine == "in-process" else workers.most
+        )
 
 
 def _checkpoint_to_go_on_from(folder: RunFolder, from_start: bool) -> str | None:
-    """The newest checkpoint, or None where there is none. Clears them where that is asked; else raises UsageError where there are some, and
-    none to go on from."""
+    """The newest checkpoint, or None where there is none. Clears them where that is asked; else raises UsageError where
+    there are some, and none to go on from."""
     store = _store(folder)
     if from_start:
         store.clear()
@@ -142,15 +166,18 @@ def _checkpoint_to_go_on_from(folder: RunFolder, from_start: bool) -> str | None
         return store.latest(hashed=False)
     except CheckpointError as error:
         reports = counted_reports(folder.reports(), folder.attempts())
-        reached = f"its {len(reports)} reports, up to step {reports[-1].get('step')}" if reports else "what it had trained"
+        reached = (
+            f"its {len(reports)} reports, up to step {reports[-1].get('step')}" if reports else "what it had trained"
+        )
         raise UsageError(
-            f"{error}\nNothing was started. {resume_command(folder)} --from-start begins anew; it throws away these checkpoints, and {reached}"
+            f"{error}\nNothing was started. {resume_command(folder)} --from-start begins anew; it throws away these"
+            f" checkpoints, and {reached}"
         ) from error
 
 
 def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
-    """What a run or a sweep goes on with: what it was begun with, mended in its experiment.yaml or not, and another number
-    of workers where that is given; raises ConfigError."""
+    """What a run or a sweep goes on with: what it was begun with, mended in its experiment.yaml or not, and another
+    number of workers where that is given; raises ConfigError."""
     experiment = resumed_experiment(folder.source(), folder.experiment_text())
     if workers is None:
         return experiment

@@ -1,4 +1,5 @@
-"""An evaluation: the metrics of a stored checkpoint, measured as its run measures its own. It is a run's folder under that of the run. Driver."""
+"""An evaluation: the metrics of a stored checkpoint, measured as its run measures its own. It is a run's folder under
+that of the run. Driver."""
 
 from __future__ import annotations
 
@@ -33,12 +34,34 @@ from orchestrator.task import trains_itself
 Kind = Literal["val", "test"]
 
 _READ = (
-    "task_args", "init", "seed", "precision", "channels_last", "compile", "sync_batchnorm", "deterministic", "cudnn_benchmark", "float32_matmul_precision",
-    "loader.eval_batch_size", "loader.num_workers", "loader.pin_memory", "workers", "hang", "max_failures", "environment", "upload_interval_s",
-)  # fmt: skip
+    "task_args",
+    "init",
+    "seed",
+    "precision",
+    "channels_last",
+    "compile",
+    "sync_batchnorm",
+    "deterministic",
+    "cudnn_benchmark",
+    "float32_matmul_precision",
+    "loader.eval_batch_size",
+    "loader.num_workers",
+    "loader.pin_memory",
+    "workers",
+    "hang",
+    "max_failures",
+    "environment",
+    "upload_interval_s",
+)
 """What of an experiment an evaluation reads, beside its hooks."""
 _LISTED = f"{', '.join(_READ)} and hooks"
-_OF_TRAINING: Mapping[str, Any] = {"init": None, "scaler": {}, "workers.ddp": {}, "cuda_graph": False, "activation_checkpointing": None}
+_OF_TRAINING: Mapping[str, Any] = {
+    "init": None,
+    "scaler": {},
+    "workers.ddp": {},
+    "cuda_graph": False,
+    "activation_checkpointing": None,
+}
 """What only training reads, and what could contradict another number of ranks or precision."""
 _NEVER_FIRED = ("on_backward", "on_gradients", "on_update", "on_save", "on_saved")
 
@@ -54,12 +77,14 @@ class Evaluation:
     """Whether the number of ranks was said."""
 
     @classmethod
-    def of(cls, run: RunFolder, label: str, phase: Kind, overrides: Iterable[str] = (), workers: int | None = None) -> Evaluation:
-        """That of a checkpoint, `best`, `last` or a name, with `key=value` overrides over the run's experiment, on as many `workers`
-        where that is said.
+    def of(
+        cls, run: RunFolder, label: str, phase: Kind, overrides: Iterable[str] = (), workers: int | None = None
+    ) -> Evaluation:
+        """That of a checkpoint, `best`, `last` or a name, with `key=value` overrides over the run's experiment, on as
+        many `workers` where that is said.
 
-        Raises UsageError where there is no such checkpoint, it is damaged, the run had no such data, or its task cannot be
-        imported; ConfigError for an override that is wrong, or that nothing would read.
+        Raises UsageError where there is no such checkpoint, it is damaged, the run had no such data, or its task cannot
+        be imported; ConfigError for an override that is wrong, or that nothing would read.
         """
         overrides = list(overrides)
         asks_ranks = any(one.startswith(("workers=", "workers.count=")) for one in overrides)
@@ -77,7 +102,9 @@ class Evaluation:
         except ConfigError as error:
             raise not_found(run, "evaluated", error) from None
         if trains_itself(type(trained.task)):
-            raise UsageError(f"{run} was trained by its task's own train(), which alone knows how to measure a checkpoint")
+            raise UsageError(
+                f"{run} was trained by its task's own train(), which alone knows how to measure a checkpoint"
+            )
         _refuse_unread(trained, overrides)
         source = source.with_values({**_OF_TRAINING, **_without_training(trained)})
         if workers is not None:
@@ -87,12 +114,18 @@ class Evaluation:
         return cls(run, subject, experiment, asks_ranks or workers is not None)
 
     def start(self, engine: EngineName | None, address: str | None, *, local: bool) -> RunFolder:
-        """Measures it to the end, on the run's own engine where none is said; gives the folder. Raises RunError where it fails."""
+        """Measures it to the end, on the run's own engine where none is said; gives the folder. Raises RunError where
+        it fails."""
         made_by = self.run.launched()
-        engine = chosen_engine(engine, local) if engine or local else made_by.engine or chosen_engine(None, made_by.local)
+        engine = (
+            chosen_engine(engine, local) if engine or local else made_by.engine or chosen_engine(None, made_by.local)
+        )
         ranks = self.experiment.workers.most
         if engine == "in-process" and self.asks_ranks and ranks > 1:
-            raise UsageError(f"{ranks} workers are asked for, and the engine in-process is a single one; say another engine, gang or train (--engine gang)")
+            raise UsageError(
+                f"{ranks} workers are asked for, and the engine in-process is a single one; say another engine, gang or"
+                " train (--engine gang)"
+            )
         address = chosen_address(address, local=engine == "in-process")
         refuse_what_cannot_be(self.experiment, engine, address)
         metadata = {
@@ -106,11 +139,18 @@ class Evaluation:
         }
         around = self.run.storage / EVALUATIONS
         taken = around.names()
-        stem = "-".join(filter(None, [self.subject.checkpoint, self.subject.phase, _named_weights(self.experiment, self.subject.checkpoint)]))
+        stem = "-".join(
+            filter(
+                None,
+                [self.subject.checkpoint, self.subject.phase, _named_weights(self.experiment, self.subject.checkpoint)],
+            )
+        )
         name = next(one for one in chain([stem], (f"{stem}-{number}" for number in count(2))) if one not in taken)
         with Lease(around / name) as lease:
             folder = RunFolder.create(around, name, to_yaml(self.experiment), **metadata)
-            again = f"hookyard evaluate {shlex.quote(f'{self.run}@{self.subject.checkpoint}')} --phase {self.subject.phase}"
+            again = (
+                f"hookyard evaluate {shlex.quote(f'{self.run}@{self.subject.checkpoint}')} --phase {self.subject.phase}"
+            )
             subject = Subject(self.subject.checkpoint, self.subject.phase)
             drive(folder, self.experiment, engine, address, lease, how_to_go_on=again, subject=subject)
         return folder
@@ -123,7 +163,8 @@ def _named_weights(experiment: Experiment, checkpoint: str) -> str:
 
 
 def _subject(run: RunFolder, label: str, phase: Kind, other_data: bool) -> Evaluated:
-    """What is measured; raises UsageError where it is not there, or the run had no such data and has not been given other."""
+    """What is measured; raises UsageError where it is not there, or the run had no such data and has not been given
+    other."""
     store = CheckpointStore(run.kept_checkpoints(), run.name)
     try:
         name = store.resolve(label)
@@ -137,11 +178,19 @@ def _subject(run: RunFolder, label: str, phase: Kind, other_data: bool) -> Evalu
 
 
 def _without_training(trained: ResolvedExperiment) -> dict[str, Any]:
-    """Values by which hooks that have no part in an evaluation are off, and what would change them in flight is gone."""
+    """Values by which hooks that have no part in an evaluation are off, and what would change them in flight is
+    gone."""
     required = trained.task.required_hooks()
     off = [name for name, hook in trained.hooks.items() if not hook.evaluates and name not in required]
     changes = [
-        {**change, "set": {path: value for path, value in change["set"].items() if path.startswith("hooks.") and path.split(".")[1] not in off}}
+        {
+            **change,
+            "set": {
+                path: value
+                for path, value in change["set"].items()
+                if path.startswith("hooks.") and path.split(".")[1] not in off
+            },
+        }
         for change in to_dict(trained.experiment)["changes"]
     ]
     return {**{f"hooks.{name}": None for name in off}, "changes": [change for change in changes if change["set"]]}
@@ -161,13 +210,17 @@ def _refuse_unread(trained: ResolvedExperiment, overrides: Sequence[str]) -> Non
 
 def _unread(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[Problem]:
     if path.partition(".")[0] == "hooks":
-        entries = {path: value} if path != "hooks" else {f"hooks.{name}": entry for name, entry in _mapping(value).items()}
+        entries = (
+            {path: value} if path != "hooks" else {f"hooks.{name}": entry for name, entry in _mapping(value).items()}
+        )
         yield from (problem for entry, said in entries.items() for problem in _unread_of_hook(trained, entry, said))
         return
     for leaf in _leaves(path, value):
         if leaf.startswith("workers.ddp") or not any(f"{leaf}.".startswith(f"{read}.") for read in _READ):
             near = did_you_mean(leaf, _READ)
-            yield Problem(leaf, f"is read by no evaluation{'' if near else f', which reads {_LISTED}'}", suggestion=near)
+            yield Problem(
+                leaf, f"is read by no evaluation{'' if near else f', which reads {_LISTED}'}", suggestion=near
+            )
 
 
 def _unread_of_hook(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[Problem]:
@@ -185,7 +238,11 @@ def _unread_of_hook(trained: ResolvedExperiment, path: str, value: Any) -> Itera
 def _refuse_hooks_of_training(trained: ResolvedExperiment, experiment: Experiment) -> None:
     """Raises ConfigError for hooks that were added and have no part in an evaluation."""
     added = {name: hook for name, hook in resolve(experiment.source).hooks.items() if name not in trained.hooks}
-    wrong = [Problem(f"hooks.{name}", "is read by no evaluation: that hook has no part in it") for name, hook in added.items() if not _takes_part(hook)]
+    wrong = [
+        Problem(f"hooks.{name}", "is read by no evaluation: that hook has no part in it")
+        for name, hook in added.items()
+        if not _takes_part(hook)
+    ]
     if wrong:
         raise ConfigError(wrong)
 

@@ -1,5 +1,5 @@
-"""Which files of a run, or of a sweep and its trials, can be trusted: each is compared with the checksum that it carries. Reads all of
-them, in the process that asks; needs neither Ray nor torch."""
+"""Which files of a run, or of a sweep and its trials, can be trusted: each is compared with the checksum that it
+carries. Reads all of them, in the process that asks; needs neither Ray nor torch."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import hearing, is_whole, left_out, mapping, parsed, whole_lines
 
 Verdict = Literal["whole", "readable", "unknown", "damaged", "missing"]
-"""`whole`: its checksum holds. `readable`: it carries none, and reads as what it should be. `unknown`: a hook's, or anybody's."""
+"""`whole`: its checksum holds. `readable`: it carries none, and reads as what it should be. `unknown`: a hook's, or
+anybody's."""
 _RUNS = ("trials/", f"{EVALUATIONS}/")
 """Where in a folder there are runs of their own."""
 _ROWS = "What is left out is lost without a copy of the file; all other rows, reports and checkpoints stand"
 _LINES = "These lines are left out; put back a copy of the file to have them again"
-_CHECKPOINT = "`resume` passes this checkpoint over and takes the newest that is whole; put back a copy, or remove its folder"
+_CHECKPOINT = (
+    "`resume` passes this checkpoint over and takes the newest that is whole; put back a copy, or remove its folder"
+)
 _COPY = "Put back a copy of it, or go on without: nothing depends on it"
 _JSON: dict[str, Callable[[Any], Any]] = {
     "run.json": RunMetadata.read,
@@ -58,7 +61,8 @@ class FileVerdict:
 
 
 def file_verdicts(folder: RunFolder) -> Iterator[FileVerdict]:
-    """Every file of a run or a sweep, of its trials and evaluations, and those that should be there; raises StorageError where the storage itself stays away."""
+    """Every file of a run or a sweep, of its trials and evaluations, and those that should be there; raises
+    StorageError where the storage itself stays away."""
     storage = folder.storage
     there = _files(storage)
     inside = {tuple(name.split("/")[:2]) for name in there if name.startswith(_RUNS) and name.count("/") > 1}
@@ -72,7 +76,10 @@ def file_verdicts(folder: RunFolder) -> Iterator[FileVerdict]:
     yield from (replace(one, file=f"{prefix}/{one.file}") for one in _checkpoint_verdicts(checkpoints))
     for around, name in sorted(inside):
         inner = file_verdicts(RunFolder(storage / around, name))
-        yield from (replace(one, file=one.file if one.file.startswith(str(checkpoints)) else f"{around}/{name}/{one.file}") for one in inner)
+        yield from (
+            replace(one, file=one.file if one.file.startswith(str(checkpoints)) else f"{around}/{name}/{one.file}")
+            for one in inner
+        )
 
 
 def _files(storage: Storage) -> list[str]:
@@ -81,7 +88,9 @@ def _files(storage: Storage) -> list[str]:
         return sorted(storage.tree())
     found = []
     for folder, folders, files in os.walk(storage.local):
-        odd = [name for name in folders if Path(name).suffix in (".json", ".jsonl", ".yaml", ".arrow", ".parquet", ".pt")]
+        odd = [
+            name for name in folders if Path(name).suffix in (".json", ".jsonl", ".yaml", ".arrow", ".parquet", ".pt")
+        ]
         found += [os.path.relpath(os.path.join(folder, name), storage.local) for name in (*files, *odd)]
     return sorted(found)
 
@@ -96,7 +105,9 @@ def _looked_at(folder: RunFolder, path: str, there: list[str]) -> FileVerdict:
         return _judged(path, lambda: _reads(folder.experiment), advice)
     if path in ("metrics.jsonl", "population.jsonl"):
         return _judged(path, lambda: _lines(folder, path), _LINES)
-    if path in ("stats.parquet", "hooks.parquet") or (path.startswith("stats/") and name.endswith((".arrow", ".parquet"))):
+    if path in ("stats.parquet", "hooks.parquet") or (
+        path.startswith("stats/") and name.endswith((".arrow", ".parquet"))
+    ):
         return _judged(path, lambda: _rows(folder, path, there), _ROWS)
     if path == "log.txt":
         return _judged(path, lambda: _reads(lambda: storage.read(path)), advice)
@@ -189,10 +200,20 @@ def _checkpoint_verdicts(storage: Storage) -> Iterator[FileVerdict]:
     covered = set()
     if INDEX in there:
         covered.add(INDEX)
-        yield _judged(INDEX, lambda: _json(storage, INDEX), "Delete it: checkpoints keep their names then, and lose labels such as best")
+        yield _judged(
+            INDEX,
+            lambda: _json(storage, INDEX),
+            "Delete it: checkpoints keep their names then, and lose labels such as best",
+        )
         index = _read(storage, INDEX)
-        wanted = {*index.get("labels", {}).values(), *(name for owned in index.get("owners", {}).values() for name in owned)}
-        yield from (FileVerdict(f"{name}/", "missing", f"{INDEX} names it", "Put back a copy of it") for name in sorted(wanted - {*names}))
+        wanted = {
+            *index.get("labels", {}).values(),
+            *(name for owned in index.get("owners", {}).values() for name in owned),
+        }
+        yield from (
+            FileVerdict(f"{name}/", "missing", f"{INDEX} names it", "Put back a copy of it")
+            for name in sorted(wanted - {*names})
+        )
     for name in names:
         path = f"{name}/{MANIFEST}"
         if path not in there:

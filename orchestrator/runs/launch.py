@@ -45,14 +45,16 @@ def refuse_what_cannot_be(experiment: Experiment, engine: EngineName, address: s
     workers = experiment.workers
     if engine == "gang" and workers.least < workers.most:
         raise UsageError(
-            f"a gang is a fixed number of ranks, and workers.count is {workers.count}: say workers.count={workers.most}, "
-            "or use the engine train, which makes do with fewer"
+            f"a gang is a fixed number of ranks, and workers.count is {workers.count}: say"
+            f" workers.count={workers.most}, or use the engine train, which makes do with fewer"
         )
     if engine != "in-process":
         with_classes_of_main(experiment.source, address)
     from orchestrator.engines.in_process import refuse_what_is_not_here
 
-    refuse_what_is_not_here(workers, f"{experiment.name} with {workers.in_words('worker')}", address, local=engine == "in-process")
+    refuse_what_is_not_here(
+        workers, f"{experiment.name} with {workers.in_words('worker')}", address, local=engine == "in-process"
+    )
 
 
 def drive(
@@ -65,8 +67,8 @@ def drive(
     how_to_go_on: str,
     subject: Subject | None = None,
 ) -> None:
-    """Trains a run that is written down to its end, or evaluates its `subject`; raises RunError where that fails. `how_to_go_on` is
-    what to type where it is interrupted."""
+    """Trains a run that is written down to its end, or evaluates its `subject`; raises RunError where that fails.
+    `how_to_go_on` is what to type where it is interrupted."""
     source = experiment.source if engine == "in-process" else with_classes_of_main(experiment.source, address)
     assignment = Assignment(source, folder.location, subject=subject)
     words = [how_to_go_on, "The evaluation goes on to its end."] if subject else [how_to_go_on]
@@ -92,7 +94,11 @@ def drive(
             workers = resolved.experiment.workers
             if workers.most > 1:
                 display.line(f"local: one process instead of {workers.in_words('worker')}")
-            Lifecycle(InProcess(workers, display=display, stop_asked=asked, end_standing=interrupts.fail), assignment, resolved).train()
+            Lifecycle(
+                InProcess(workers, display=display, stop_asked=asked, end_standing=interrupts.fail),
+                assignment,
+                resolved,
+            ).train()
         else:
             _on_ray(engine, assignment, resolved, display, asked, address)
     if status_of(folder) == "interrupted":
@@ -148,7 +154,8 @@ def _on_ray(
 
 
 def _watch(ray: Any, mailbox: Any, work: Future[None], display: Display, asked: Callable[[], bool]) -> None:
-    """Shows what rank 0 has to show until the work is over, and hands on a wish to stop; raises what the work raised."""
+    """Shows what rank 0 has to show until the work is over, and hands on a wish to stop; raises what the work
+    raised."""
     calls: list[Any] = []
     over = False
     while not over:

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 
 def load_model(folder: RunFolder, label: str) -> nn.Module:
-    """The task's model on the CPU, in evaluation mode, with the weights that were judged, of a checkpoint by name or label.
+    """The task's model on the CPU, in evaluation mode, with the weights that were judged, of a checkpoint by name or
+    label.
 
-    Random numbers are drawn as the run drew them, and those of the caller stay as they are. Raises CheckpointError where
-    there is no such checkpoint, it is damaged, or the model is another one by now; UsageError where the task cannot be imported, or has no model.
+    Random numbers are drawn as the run drew them, and those of the caller stay as they are. Raises CheckpointError
+    where there is no such checkpoint, it is damaged, or the model is another one by now; UsageError where the task
+    cannot be imported, or has no model.
     """
     store = CheckpointStore(folder.kept_checkpoints(), folder.name)
     weights = store.weights(label)
@@ -40,8 +42,8 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise CheckpointError(
-            f"{store.path(store.resolve(label))} does not fit the model that {config['task']} makes by now{_commit(folder)}: {error}. "
-            f"The weights alone: open_run({str(folder)!r}).weights({label!r})"
+            f"{store.path(store.resolve(label))} does not fit the model that {config['task']} makes by"
+            f" now{_commit(folder)}: {error}. The weights alone: open_run({str(folder)!r}).weights({label!r})"
         ) from None
     unsaved = {name: buffer for name, buffer in model.named_buffers() if name not in weights}
     if unsaved:
@@ -64,12 +66,17 @@ def not_found(folder: RunFolder, what: str, error: ConfigError) -> UsageError:
     """What to say where the code of a run's task is not what it was, or not here."""
     paths = folder.source().import_paths
     return UsageError(
-        f"{folder} cannot be {what}: {error}\nIts code was in {', '.join(paths) or 'the import path'}{_commit(folder)}; "
-        f"call from where it is now, or put that on PYTHONPATH. The weights need no code: open_run({str(folder)!r}).weights()"
+        f"{folder} cannot be {what}: {error}\nIts code was in {', '.join(paths) or 'the import path'}{_commit(folder)};"
+        " call from where it is now, or put that on PYTHONPATH. The weights need no code:"
+        f" open_run({str(folder)!r}).weights()"
     )
 
 
 def _commit(folder: RunFolder) -> str:
     """Which code the run was made with, where that is known."""
     git = folder.metadata().git
-    return f" (the run was made at commit {git['commit'][:12]}{' and changes to it' if git['dirty'] else ''})" if git else ""
+    return (
+        f" (the run was made at commit {git['commit'][:12]}{' and changes to it' if git['dirty'] else ''})"
+        if git
+        else ""
+    )

@@ -1,4 +1,5 @@
-"""A moment of a run again, on this machine and without Ray: from the nearest checkpoint before it, with nothing written into the run."""
+"""A moment of a run again, on this machine and without Ray: from the nearest checkpoint before it, with nothing written
+into the run."""
 
 from __future__ import annotations
 
@@ -52,8 +53,8 @@ class Replay:
     checkpoint: str | None
     """Where it began; None is the beginning of the run."""
     row: pd.DataFrame
-    """Of the iteration, on the rank asked for: each number as `stored` and `replayed`, and whether they are the `same` bit for bit. Nothing is
-    stored of the iteration in which a run failed."""
+    """Of the iteration, on the rank asked for: each number as `stored` and `replayed`, and whether they are the `same`
+    bit for bit. Nothing is stored of the iteration in which a run failed."""
     losses: pd.DataFrame
     """Of all ranks and iterations on the way: `loss` and `loss_replayed` by rank and iteration."""
 
@@ -96,14 +97,17 @@ class _Way:
     """The folder that takes the rows, and whatever hooks write."""
 
     def go(self, world: World, hooks: Mapping[str, Hook]) -> None:
-        """Trains from its beginning to its end on one rank; raises UsageError where the run is over before, RankFailed where the rank fails."""
+        """Trains from its beginning to its end on one rank; raises UsageError where the run is over before, RankFailed
+        where the rank fails."""
         folder = RunFolder(self.run)
         resolved = resolved_as_in(folder, self.attempt)
         own = {name: hook for name, hook in resolved.hooks.items() if not _is_left_out(hook)}
         found = folder.metadata().init
         identity = {"rank": world.rank, "node": world.node, "attempt": 0}
         loop = Loop(
-            resolved.task, resolved.experiment, {**own, **hooks},
+            resolved.task,
+            resolved.experiment,
+            {**own, **hooks},
             RunContext(
                 world=world,
                 recorder=_UpTo(self.iteration, Storage(self.rows), f"stats/attempt=0/rank={world.rank}", identity),
@@ -114,7 +118,7 @@ class _Way:
             ),
             origin=Origin(**found) if found else None,
             resumes=self.checkpoint is not None,
-        )  # fmt: skip
+        )
         if self.checkpoint:
             loop.restore(self.checkpoint)
         loop.saving.store = None  # nothing is saved from here on
@@ -131,22 +135,27 @@ class _Way:
 
 
 def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | None = None) -> Replay:
-    """Trains all ranks of a run again up to an iteration, in this process or in as many as there were ranks, which meet over gloo on the CPU;
-    `hooks` come in addition, for a single rank.
+    """Trains all ranks of a run again up to an iteration, in this process or in as many as there were ranks, which meet
+    over gloo on the CPU; `hooks` come in addition, for a single rank.
 
-    Raises UsageError for an iteration or a rank that has no row, but for the iteration in which the run failed, and for what cannot be gone
-    through again; RunError where a rank fails.
+    Raises UsageError for an iteration or a rank that has no row, but for the iteration in which the run failed, and for
+    what cannot be gone through again; RunError where a rank fails.
     """
     folder = run.folder
     rows = run.load_stats(where=f"phase == 'train' and iteration == {iteration} and rank == {rank}")
     attempts = {attempt.number: attempt for attempt in folder.attempts()}
-    attempt = attempts[_last_attempt(run, attempts.values(), iteration, rank) if rows.empty else int(rows["attempt"].iloc[0])]
+    attempt = attempts[
+        _last_attempt(run, attempts.values(), iteration, rank) if rows.empty else int(rows["attempt"].iloc[0])
+    ]
     resolved = resolved_as_in(folder, attempt)
     if trains_itself(type(resolved.task)):
         raise UsageError(f"the task of {folder} trains by itself, and is not replayed")
     if attempt.world_size > 1 and (hooks or resolved.experiment.workers.gpu):
         what = "a debugger or a hook of one's own" if hooks else "GPUs"
-        raise UsageError(f"iteration {iteration} of {folder} was trained by {attempt.world_size} ranks, which are replayed in processes over gloo, without {what}")
+        raise UsageError(
+            f"iteration {iteration} of {folder} was trained by {attempt.world_size} ranks, which are replayed in"
+            f" processes over gloo, without {what}"
+        )
     checkpoint, begun = _nearest(folder, iteration)
     _refuse_others_between(folder, attempts.values(), attempt, begun)
     with tempfile.TemporaryDirectory(prefix="hookyard-replay-") as place:
@@ -158,8 +167,12 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
         else:
             _on_ranks(way, threads or 1)
         again = load(Storage(place), [], where=f"phase == 'train' and iteration > {begun}")
-    stored = run.load_stats(["rank", "iteration", "loss"], f"phase == 'train' and iteration > {begun} and iteration <= {iteration}")
-    losses = stored.merge(again[["rank", "iteration", "loss"]], on=["rank", "iteration"], how="left", suffixes=("", "_replayed"))
+    stored = run.load_stats(
+        ["rank", "iteration", "loss"], f"phase == 'train' and iteration > {begun} and iteration <= {iteration}"
+    )
+    losses = stored.merge(
+        again[["rank", "iteration", "loss"]], on=["rank", "iteration"], how="left", suffixes=("", "_replayed")
+    )
     row = again[(again["rank"] == rank) & (again["iteration"] == iteration)].iloc[0]
     return Replay(checkpoint, _beside(row[[]] if rows.empty else rows.iloc[0], row), losses)
 
@@ -199,7 +212,11 @@ def _torch_threads(count: int | None) -> Iterator[None]:
 
 def _beside(stored: pd.Series, again: pd.Series) -> pd.DataFrame:
     row = stored if len(stored) else again
-    numbers = [name for name in row.index if quantities.is_number(row[name]) and quantities.unit(str(name)) not in _MEASURED and name != "attempt"]
+    numbers = [
+        name
+        for name in row.index
+        if quantities.is_number(row[name]) and quantities.unit(str(name)) not in _MEASURED and name != "attempt"
+    ]
     table = pd.DataFrame({"stored": stored.reindex(numbers), "replayed": again.reindex(numbers)}).rename_axis("number")
     return table.assign(same=_same(table["stored"], table["replayed"]))
 
@@ -232,15 +249,17 @@ def _refuse_others_between(folder: RunFolder, attempts: Iterable[Attempt], last:
         is_between = attempt.number < last.number and begun < last.position.iteration
         if is_between and (attempt.world_size, attempt.order) != (last.world_size, last.order):
             raise UsageError(
-                f"the nearest checkpoint of {folder} is of iteration {begun}, and attempt {last.number} went on from iteration {last.position.iteration} with "
-                "other ranks or batches; keep more checkpoints (hooks.checkpoint.keep)"
+                f"the nearest checkpoint of {folder} is of iteration {begun}, and attempt {last.number} went on from"
+                f" iteration {last.position.iteration} with other ranks or batches; keep more checkpoints"
+                " (hooks.checkpoint.keep)"
             )
         if not begun and attempt.number == 0 and attempt.checkpoint:
             raise UsageError(f"{folder} began with {attempt.checkpoint}, which is no longer there")
 
 
 def _on_ranks(way: _Way, threads: int) -> None:
-    """Each rank in a process of its own, which ends with this one's call; raises RunError with the first one's words where it fails."""
+    """Each rank in a process of its own, which ends with this one's call; raises RunError with the first one's words
+    where it fails."""
     context, waiting = multiprocessing.get_context("spawn"), list[BaseProcess]()
     try:
         for rank in range(way.attempt.world_size):
@@ -254,7 +273,11 @@ def _on_ranks(way: _Way, threads: int) -> None:
             for process in ended:
                 if process.exitcode:
                     told = Path(way.rows, "failed")
-                    raise RunError(told.read_text() if told.exists() else f"a process of the replay ended with exit code {process.exitcode}")
+                    raise RunError(
+                        told.read_text()
+                        if told.exists()
+                        else f"a process of the replay ended with exit code {process.exitcode}"
+                    )
     finally:
         for process in waiting:
             process.terminate()

@@ -49,8 +49,8 @@ class Result:
 
     @property
     def status(self) -> str:
-        """running, finished, stopped (a run that a hook ended), interrupted (can be resumed), failed, or lost (its driver
-        died)."""
+        """running, finished, stopped (a run that a hook ended), interrupted (can be resumed), failed, or lost (its
+        driver died)."""
         return status_of(self.folder)
 
     @property
@@ -67,7 +67,11 @@ class Run(Result):
         from orchestrator.terminal.notebook import result_html
 
         metrics = self.metrics
-        shown = [name for name in map(str, metrics) if name in ("epoch", "step") or ("/" in name and not name.endswith(("_s", "_bytes")))]
+        shown = [
+            name
+            for name in map(str, metrics)
+            if name in ("epoch", "step") or ("/" in name and not name.endswith(("_s", "_bytes")))
+        ]
         best = f"best {self.best}" if self.best else None
         return result_html(self.path, self.status, [best, self.error], metrics[shown].tail(_LAST_REPORTS))
 
@@ -119,15 +123,19 @@ class Run(Result):
 
     @property
     def best(self) -> Best | None:
-        """Its best report by the metric that it is judged by first, and the checkpoint called `best`; None where it is not known
-        which way any is better."""
+        """Its best report by the metric that it is judged by first, and the checkpoint called `best`; None where it is
+        not known which way any is better."""
         return best_of(self.folder)
 
-    def summary(self, by: str | None = None, columns: Sequence[str] | None = None, where: str | None = None) -> pd.DataFrame:
-        """Per column min, median, p95 and max over all ranks and the worst rank; or a table by rank, node, phase, span or hook.
+    def summary(
+        self, by: str | None = None, columns: Sequence[str] | None = None, where: str | None = None
+    ) -> pd.DataFrame:
+        """Per column min, median, p95 and max over all ranks and the worst rank; or a table by rank, node, phase, span
+        or hook.
 
-        `columns` are the columns to summarize, `where` the rows, as `load_stats` takes them. But for the table by phase,
-        rows are those of `train` unless `where` speaks of the phase, of an evaluation all. Raises UsageError for what cannot be summarized.
+        `columns` are the columns to summarize, `where` the rows, as `load_stats` takes them. But for the table by
+        phase, rows are those of `train` unless `where` speaks of the phase, of an evaluation all. Raises UsageError for
+        what cannot be summarized.
         """
         from orchestrator.stats import summaries
         from orchestrator.stats.row_filter import check_columns
@@ -136,7 +144,13 @@ class Run(Result):
             if columns is not None or where is not None:
                 raise UsageError("what hooks cost is not kept by row: by='hook' takes neither columns nor where")
             return summaries.by_hook(self.hook_costs, summaries.all_seconds(self.rows()))
-        makers = {None: summaries.summarize, "rank": summaries.by_rank, "node": summaries.by_node, "phase": summaries.by_phase, "span": summaries.by_span}
+        makers = {
+            None: summaries.summarize,
+            "rank": summaries.by_rank,
+            "node": summaries.by_node,
+            "phase": summaries.by_phase,
+            "span": summaries.by_span,
+        }
         if by not in makers:
             raise UsageError(f"by={by!r} is none of {', '.join([*filter(None, makers), 'hook'])}")
         rows = self.rows(where if by == "phase" else self._usual_rows(where))
@@ -146,8 +160,8 @@ class Run(Result):
     def query(self, sql: str) -> pd.DataFrame:
         """What a query in SQL answers, such as `select rank, avg(step_s) from rows group by rank`, in bounded memory.
 
-        The table `rows` has the rows of `stats`, in no order; an empty cell is null. SQL is DuckDB's, reads nothing else and
-        changes nothing. Raises UsageError for what is no query, with the place where it is wrong.
+        The table `rows` has the rows of `stats`, in no order; an empty cell is null. SQL is DuckDB's, reads nothing
+        else and changes nothing. Raises UsageError for what is no query, with the place where it is wrong.
         """
         from orchestrator.stats.dataset import recorded_rows
         from orchestrator.stats.query import query
@@ -155,19 +169,22 @@ class Run(Result):
         return query(recorded_rows(self._compacted(), self.folder.attempts()), sql)
 
     def rows(self, where: str | None = None) -> Rows:
-        """The rows that count and meet a condition, as `load_stats` takes it, for questions that are larger than memory."""
+        """The rows that count and meet a condition, as `load_stats` takes it, for questions that are larger than
+        memory."""
         from orchestrator.stats.dataset import recorded_rows
         from orchestrator.stats.query import Rows
 
         return Rows(recorded_rows(self._compacted(), self.folder.attempts(), where))
 
     def samples(self, where: str | None = None, rank: int | None = None) -> pd.DataFrame:
-        """Which samples the batches of some rows had, of one rank or of all: for each its `index` in the dataset of the phase, beside `rank`,
-        `phase`, `epoch`, `iteration` and the row's `loss`. A stream has no index: there `position` says which of the samples that its rank has
-        read since the run began it was, from 0; of an evaluation that is not known, and a row is a batch.
+        """Which samples the batches of some rows had, of one rank or of all: for each its `index` in the dataset of the
+        phase, beside `rank`, `phase`, `epoch`, `iteration` and the row's `loss`. A stream has no index: there
+        `position` says which of the samples that its rank has read since the run began it was, from 0; of an evaluation
+        that is not known, and a row is a batch.
 
-        `where` is as `load_stats` takes it; rows are those of `train` unless it speaks of the phase, of an evaluation all. Imports the task, and
-        asks it for its data. Raises UsageError where that is another by now than it was, and for a rank that never was.
+        `where` is as `load_stats` takes it; rows are those of `train` unless it speaks of the phase, of an evaluation
+        all. Imports the task, and asks it for its data. Raises UsageError where that is another by now than it was, and
+        for a rank that never was.
         """
         from orchestrator.runs.samples import samples
         from orchestrator.stats.shared_training import columns_of
@@ -175,18 +192,30 @@ class Run(Result):
         attempts = self.folder.attempts()
         ranks = max((attempt.world_size for attempt in attempts), default=0)
         if rank is not None and rank >= ranks:
-            raise UsageError(f"{self.path} has no rank {rank}: there {'was 1' if ranks == 1 else f'were {ranks}'}, counted from 0")
+            raise UsageError(
+                f"{self.path} has no rank {rank}: there {'was 1' if ranks == 1 else f'were {ranks}'}, counted from 0"
+            )
         there = columns_of(self._compacted(), attempts)
         measured = [name for name in ("loss", "samples", "batch_size") if name in there]
         usual = self._usual_rows(where)
-        asked = self.load_stats(["rank", "phase", "epoch", "iteration", "attempt", *measured], usual if rank is None else _of_rank(rank, usual))
+        asked = self.load_stats(
+            ["rank", "phase", "epoch", "iteration", "attempt", *measured],
+            usual if rank is None else _of_rank(rank, usual),
+        )
         begins: dict[Any, int] = {}
         if (asked["phase"] != "train").any():
-            begins = self.rows().aggregate({"first": "min(iteration)"}, ["attempt", "rank", "phase", "epoch"], "phase <> 'train'")["first"].to_dict()
+            begins = (
+                self.rows()
+                .aggregate({"first": "min(iteration)"}, ["attempt", "rank", "phase", "epoch"], "phase <> 'train'")[
+                    "first"
+                ]
+                .to_dict()
+            )
         return samples(self.folder, asked, begins)
 
     def _usual_rows(self, where: str | None) -> str | None:
-        """A condition with the rows of `train` alone where it does not speak of the phase; of an evaluation, which has others, as it is."""
+        """A condition with the rows of `train` alone where it does not speak of the phase; of an evaluation, which has
+        others, as it is."""
         return where if self.folder.metadata().evaluates else training_unless_said(where)
 
     def checkpoint(self, label: str = "last") -> Path | str:
@@ -197,11 +226,12 @@ class Run(Result):
         return found.local or str(found)
 
     def load(self, label: str = "best") -> nn.Module:
-        """The task's model with the weights of a checkpoint, `best`, `last` or a name: those that were judged, so the averages
-        of `ema` where it validates. On the CPU, in evaluation mode, in plain PyTorch, whatever it was trained on.
+        """The task's model with the weights of a checkpoint, `best`, `last` or a name: those that were judged, so the
+        averages of `ema` where it validates. On the CPU, in evaluation mode, in plain PyTorch, whatever it was trained
+        on.
 
-        Imports the task. Raises CheckpointError where there is no such checkpoint, it is damaged, or does not fit what the
-        task's model is by now; UsageError where the task cannot be imported.
+        Imports the task. Raises CheckpointError where there is no such checkpoint, it is damaged, or does not fit what
+        the task's model is by now; UsageError where the task cannot be imported.
         """
         from orchestrator.runs.model import load_model
 
@@ -212,8 +242,9 @@ class Run(Result):
         return self._store().weights(label)
 
     def average(self, std: float, at: int | None = None, hook: str | None = None) -> Average:
-        """The average of the weights with a std, at the newest snapshot or that `at` a step, from those that `ema: {average: power}` kept: its
-        `weights`, and what it was made of; `save` writes a file. `hook` is whose, where several keep such.
+        """The average of the weights with a std, at the newest snapshot or that `at` a step, from those that `ema:
+        {average: power}` kept: its `weights`, and what it was made of; `save` writes a file. `hook` is whose, where
+        several keep such.
 
         Raises UsageError where the snapshots do not make it well, or there are none.
         """
@@ -222,11 +253,12 @@ class Run(Result):
         return average(self.folder, std, at, hook)
 
     def continued(self, label: str = "best", overrides: Iterable[str] = ()) -> Experiment:
-        """The run's experiment with `key=value` overrides over it, which `run` goes on with from a checkpoint, `best`, `last` or
-        a name: weights, optimizer, averages, counters and all, as a new run. So `epochs` says how many in all.
+        """The run's experiment with `key=value` overrides over it, which `run` goes on with from a checkpoint, `best`,
+        `last` or a name: weights, optimizer, averages, counters and all, as a new run. So `epochs` says how many in
+        all.
 
-        Raises UsageError where there is no such checkpoint, it is damaged, or nothing is left to train; ConfigError for a
-        wrong override.
+        Raises UsageError where there is no such checkpoint, it is damaged, or nothing is left to train; ConfigError for
+        a wrong override.
         """
         from orchestrator.runs.continuation import continued
 
@@ -243,11 +275,12 @@ class Run(Result):
         local: bool = False,
         address: str | None = None,
     ) -> Run:
-        """Measures a checkpoint, `best`, `last` or a name, as the run measures its own, on any number of ranks: a run of its own in
-        this one's `evaluations/`, with the report and the rows of it.
+        """Measures a checkpoint, `best`, `last` or a name, as the run measures its own, on any number of ranks: a run
+        of its own in this one's `evaluations/`, with the report and the rows of it.
 
-        On the run's own engine where none is said. Raises UsageError where there is no such checkpoint or data, or the task cannot be
-        imported; ConfigError for an override that is wrong or that no evaluation reads; RunError where it fails.
+        On the run's own engine where none is said. Raises UsageError where there is no such checkpoint or data, or the
+        task cannot be imported; ConfigError for an override that is wrong or that no evaluation reads; RunError where
+        it fails.
         """
         from orchestrator.runs.evaluation import Evaluation
 
@@ -280,10 +313,9 @@ def _of_rank(rank: int, where: str | None) -> str:
 
 
 def open_run(path: str | Path) -> Run:
-    """Opens a run that exists; raises UsageError where there is none, StorageError where its storage does not answer."""
+    """Opens a run that exists; raises UsageError where there is none, StorageError where its storage does not
+    answer."""
     folder = RunFolder.open(path)
     if folder.metadata().sweep:
         raise UsageError(f"{folder} is a sweep, not a single run; its trials are runs: {folder}/trials/trial-0000")
     return Run(folder)
-
-

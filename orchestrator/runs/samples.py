@@ -34,9 +34,9 @@ _OF_A_BATCH = ["attempt", "rank", "phase", "epoch"]
 
 
 def samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) -> pd.DataFrame:
-    """A row for each sample of the batches of some rows, which have these columns, `iteration` and those that are kept; with its `index`, or
-    of a stream its `position`, which rows of training tell by `samples` and `batch_size`. `begins` has the first iteration of an evaluation
-    by attempt, rank, phase and epoch.
+    """A row for each sample of the batches of some rows, which have these columns, `iteration` and those that are kept;
+    with its `index`, or of a stream its `position`, which rows of training tell by `samples` and `batch_size`. `begins`
+    has the first iteration of an evaluation by attempt, rank, phase and epoch.
 
     The caller's random numbers stay as they are. Raises UsageError where the task, or its data, is not what it was.
     """
@@ -51,12 +51,19 @@ def samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) ->
             order = orders[key] = orders.get(key) or _Order(folder, attempt)
             begun = begins[number, rank, phase, epoch] if phase != "train" else None
             of_stream[group.index] = order.is_stream(phase)
-            given: list[Any] = _read(group) if order.is_stream(phase) else order.indices(attempt, int(rank), phase, int(epoch), group["iteration"], begun)
+            given: list[Any] = (
+                _read(group)
+                if order.is_stream(phase)
+                else order.indices(attempt, int(rank), phase, int(epoch), group["iteration"], begun)
+            )
             places.loc[group.index] = pd.Series(given, group.index, dtype=object)
     finally:
         restore_random_state(before)
     measured = rows[rows.columns.intersection(["loss"])]
-    found = pd.concat([rows[["rank", "phase", "epoch", "iteration"]], places.rename("index"), measured, of_stream.rename("position")], axis=1)
+    found = pd.concat(
+        [rows[["rank", "phase", "epoch", "iteration"]], places.rename("index"), measured, of_stream.rename("position")],
+        axis=1,
+    )
     found = found.explode("index", ignore_index=True).astype({"index": "Int64"})
     streamed = found.pop("position").astype(bool)
     if not streamed.any():
@@ -66,20 +73,24 @@ def samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) ->
 
 
 def _read(rows: pd.DataFrame) -> list[list[int | None]]:
-    """Of each batch that a rank was given of a stream, which of all the samples that it had read they are; not known in an evaluation."""
+    """Of each batch that a rank was given of a stream, which of all the samples that it had read they are; not known in
+    an evaluation."""
     if rows["phase"].iloc[0] != "train":
         return [[None]] * len(rows)
     return [[*range(read - size, read)] for read, size in zip(rows["samples"], rows["batch_size"], strict=True)]
 
 
 def resolved_as_in(folder: RunFolder, attempt: Attempt) -> ResolvedExperiment:
-    """A run's experiment with the order of data that an attempt had; raises UsageError where it cannot be built here."""
+    """A run's experiment with the order of data that an attempt had; raises UsageError where it cannot be built
+    here."""
     source = folder.source()
     extend_import_path([*source.import_paths, Path.cwd()])
     try:
         return resolve(source.with_values(attempt.order.values) if attempt.order else source)
     except ConfigError as error:
-        raise UsageError(f"{folder} cannot be gone through again, as its task or a hook cannot be built: {error}") from None
+        raise UsageError(
+            f"{folder} cannot be gone through again, as its task or a hook cannot be built: {error}"
+        ) from None
 
 
 class _Order:
@@ -98,10 +109,14 @@ class _Order:
     def is_stream(self, phase: str) -> bool:
         """Whether the data of a phase has no index; raises UsageError where there is none by now."""
         if phase not in self._datasets:
-            raise UsageError(f"{self._folder} has rows of {phase}, and data() of its task gives {', '.join(self._datasets)} by now")
+            raise UsageError(
+                f"{self._folder} has rows of {phase}, and data() of its task gives {', '.join(self._datasets)} by now"
+            )
         return not is_indexed(self._datasets[phase])
 
-    def indices(self, attempt: Attempt, rank: int, phase: str, epoch: int, iterations: pd.Series, begun: int | None) -> list[list[int]]:
+    def indices(
+        self, attempt: Attempt, rank: int, phase: str, epoch: int, iterations: pd.Series, begun: int | None
+    ) -> list[list[int]]:
         """The samples of the batches of some iterations, which began with `begun` in an evaluation."""
         world = _Recalled(rank, attempt.world_size)
         data = self._data(attempt, phase, world)
@@ -123,19 +138,27 @@ class _Order:
                 break
         batches = getattr(data.loader, "batch_sampler", None)
         if type(batches) not in (BatchSampler, SeededBatches) or getattr(batches, "sampler", None) is not data.sampler:
-            raise UsageError(f"loader() of {type(self._task).__name__} makes the batches of {phase} itself, so which samples they had is not known here")
+            raise UsageError(
+                f"loader() of {type(self._task).__name__} makes the batches of {phase} itself, so which samples they"
+                " had is not known here"
+            )
         now, then = data.size, attempt.order.sizes.get(phase) if attempt.order else None
         if then not in (now, None):
-            raise UsageError(f"{phase} of {self._folder} had {then:,} samples in attempt {attempt.number}, and has {now:,} by now, so which its batches had is not known")
+            raise UsageError(
+                f"{phase} of {self._folder} had {then:,} samples in attempt {attempt.number}, and has {now:,} by now,"
+                " so which its batches had is not known"
+            )
         if phase == "train" and attempt.epoch_iterations not in (data.length(), None):
             raise UsageError(
-                f"an epoch of {self._folder} had {attempt.epoch_iterations:,} iterations in attempt {attempt.number}, and has {data.length():,} with the "
-                "experiment and the data as they are now, so which samples its batches had is not known"
+                f"an epoch of {self._folder} had {attempt.epoch_iterations:,} iterations in attempt {attempt.number},"
+                f" and has {data.length():,} with the experiment and the data as they are now, so which samples its"
+                " batches had is not known"
             )
         return data
 
     def _start(self, attempt: Attempt, epoch: int, data: Indexed, world: World) -> tuple[int, int]:
-        """The iterations before those that an attempt made of an epoch, and the samples that all ranks had consumed of it before them."""
+        """The iterations before those that an attempt made of an epoch, and the samples that all ranks had consumed of
+        it before them."""
         state, position = State(), attempt.position
         cursor = TrainingCursor(self._experiment, state, data, world)
         cursor.restore(position)

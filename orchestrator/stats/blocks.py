@@ -1,8 +1,9 @@
 """Blocks: sums and extremes of neighbouring rows, so that all that is asked of these reads a long run once.
 
-A block is some iterations of one rank, one after the other; of a run that is not long, a single row. For each measurement X it has
-`X high`, `X total` and `X known`, and but for spans `X low`, of the values that are finite: the functions below are what SQL makes of several
-blocks. Beside them stand `rank`, `phase`, `rows`, the `first` iteration and the last, `iteration`, and by then the `step`.
+A block is some iterations of one rank, one after the other; of a run that is not long, a single row. For each
+measurement X it has `X high`, `X total` and `X known`, and but for spans `X low`, of the values that are finite: the
+functions below are what SQL makes of several blocks. Beside them stand `rank`, `phase`, `rows`, the `first` iteration
+and the last, `iteration`, and by then the `step`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ ROWS = 2**21
 NUMBERS = 2**23
 """So many numbers, about, are held of one that has more."""
 OWN_WORK = "(own work)"
-"""What a rank did by itself, in seconds: of this there is `high` alone. No hook names a column so, nor like the next."""
+"""What a rank did by itself, in seconds: of this there is `high` alone. No hook names a column so, nor like the
+next."""
 STALL = '"(stall)"'
 """The longest span in which a rank waited for no other; it began in the iteration `stalled`."""
 _WAIT = "all_reduce_wait_s"
@@ -50,8 +52,8 @@ def known(column: str) -> str:
 
 
 def own_work(columns: Collection[str]) -> str:
-    """What a row's rank did by itself, in seconds and SQL: all spans but the one in which it waits for the others, which is
-    the backward pass where no span is measured for waiting. The whole iteration where no span is recorded."""
+    """What a row's rank did by itself, in seconds and SQL: all spans but the one in which it waits for the others,
+    which is the backward pass where no span is measured for waiting. The whole iteration where no span is recorded."""
     waiting = _WAIT if _WAIT in columns else "backward_s"
     spans = [f"coalesce({name}, 0)" for name in SPANS if name in columns and name != waiting]
     return f"({' + '.join(spans) or 'step_s'})"
@@ -64,7 +66,10 @@ def blocks_of(columns: Collection[str], numbers: Sequence[str], rows: int) -> st
         measured[OWN_WORK] = own_work(columns)
     spans = [name for name in SPANS if name in numbers and name not in ("backward_s", _WAIT)]
     stall = f"greatest({', '.join(spans)})" if spans else "null::double"
-    place = {name: name if name in columns else default for name, default in (("rank", "0"), ("phase", "'train'"), ("iteration", "0"), ("step", "0"))}
+    place = {
+        name: name if name in columns else default
+        for name, default in (("rank", "0"), ("phase", "'train'"), ("iteration", "0"), ("step", "0"))
+    }
     finite = [f"case when isfinite({value}) then {value} end as {quoted(name)}" for name, value in measured.items()]
     each = ", ".join([*(f"{value} as {name}" for name, value in place.items()), f"{stall} as {STALL}", *finite])
     together = 1 if rows <= ROWS else -(-4 * rows * len(measured) // NUMBERS)
@@ -80,7 +85,11 @@ def blocks_of(columns: Collection[str], numbers: Sequence[str], rows: int) -> st
         f"{of('min', 'iteration')} as first, {of('max', 'iteration')} as iteration, {of('max', 'step')} as step",
         f"{of('max', STALL)} as {STALL}, {f'arg_max(iteration, {STALL})' if group else 'iteration'} as stalled",
         f"{'count(*)' if group else '1'} as rows",
-        *(f"{of(how, quoted(name))} as {quoted(f'{name} {what}')}" for name in measured for how, what in _kept_of(name)),
+        *(
+            f"{of(how, quoted(name))} as {quoted(f'{name} {what}')}"
+            for name in measured
+            for how, what in _kept_of(name)
+        ),
     ]
     return f"create temporary {kind} blocks as select {', '.join(shown)} from (select {each} from rows){group}"
 

@@ -1,5 +1,5 @@
-"""Checksums of rows: a message of an Arrow stream ends its metadata with one, where Arrow allows padding, and a Parquet file its
-footer, where that allows a signature; so any reader reads both."""
+"""Checksums of rows: a message of an Arrow stream ends its metadata with one, where Arrow allows padding, and a Parquet
+file its footer, where that allows a signature; so any reader reads both."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def is_whole(message: Any) -> bool:
 
 
 def schema_in(stream: Any, place: str) -> tuple[pa.Schema, bool] | None:
-    """The schema at the beginning of a stream, and whether its messages are sealed; None where that is damaged, which is said, or a
-    kill cut it short."""
+    """The schema at the beginning of a stream, and whether its messages are sealed; None where that is damaged, which
+    is said, or a kill cut it short."""
     message = _message(stream)
     with suppress(pa.ArrowException, OSError):
         if message is not None and (not is_sealed(message) or is_whole(message)):
@@ -68,8 +68,11 @@ def schema_in(stream: Any, place: str) -> tuple[pa.Schema, bool] | None:
     return None
 
 
-def whole_batches(stream: Any, schema: pa.Schema, is_sealed_stream: bool, place: str, *, is_over: bool = False) -> Iterator[pa.RecordBatch]:
-    """The batches from where a stream stands, without those that are damaged, which is said; raises EOFError at its end.
+def whole_batches(
+    stream: Any, schema: pa.Schema, is_sealed_stream: bool, place: str, *, is_over: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The batches from where a stream stands, without those that are damaged, which is said; raises EOFError at its
+    end.
 
     What a kill cut short at the end is no damage, unless the stream `is_over`: then nothing may be missing.
     """
@@ -109,18 +112,24 @@ def _next_whole(data: bytes) -> int | None:
     begin = 0
     while (begin := data.find(END[:4], begin + 1)) >= 0:
         size = int.from_bytes(data[begin + 4 : begin + 8], "little")
-        if data[begin + size : begin + size + len(_MARK)] == _MARK and (message := _message(pa.BufferReader(data[begin:]))) and is_whole(message):
+        if (
+            data[begin + size : begin + size + len(_MARK)] == _MARK
+            and (message := _message(pa.BufferReader(data[begin:])))
+            and is_whole(message)
+        ):
             return begin
     return None
 
 
 def write_parquet(tables: Iterable[pa.Table], file: IO[bytes]) -> None:
-    """Writes tables of the same columns below each other, with the CRC-32 of each page and of the footer; `file` is one to write and
-    to read. Measurements hardly repeat, so that text alone has dictionaries."""
+    """Writes tables of the same columns below each other, with the CRC-32 of each page and of the footer; `file` is one
+    to write and to read. Measurements hardly repeat, so that text alone has dictionaries."""
     tables = iter(tables)
     first = next(tables)
     texts = [field.name for field in first.schema if pa.types.is_string(field.type)]
-    with pq.ParquetWriter(file, first.schema, compression="zstd", use_dictionary=texts, write_page_checksum=True) as writer:
+    with pq.ParquetWriter(
+        file, first.schema, compression="zstd", use_dictionary=texts, write_page_checksum=True
+    ) as writer:
         for table in chain([first], tables):
             writer.write_table(table, ROW_GROUP)
     footer = _footer(file)
@@ -129,8 +138,8 @@ def write_parquet(tables: Iterable[pa.Table], file: IO[bytes]) -> None:
 
 
 def check_footer(file: Any) -> None:
-    """Raises ArrowInvalid where the checksum of a Parquet file's footer does not hold; those of earlier versions carry none. Reads the
-    footer alone, and leaves the file at its beginning."""
+    """Raises ArrowInvalid where the checksum of a Parquet file's footer does not hold; those of earlier versions carry
+    none. Reads the footer alone, and leaves the file at its beginning."""
     footer = _footer(file)
     file.seek(0)
     if footer[-_SEAL:-4] == _MARK and footer[-_SEAL:] != _seal(footer[:-_SEAL]):
@@ -138,8 +147,8 @@ def check_footer(file: Any) -> None:
 
 
 def verify_parquet(file: Any) -> bool:
-    """Whether a Parquet file has a checksum in its footer; reads all of it, and raises ArrowInvalid or OSError where a checksum does not
-    hold."""
+    """Whether a Parquet file has a checksum in its footer; reads all of it, and raises ArrowInvalid or OSError where a
+    checksum does not hold."""
     check_footer(file)
     parquet = pq.ParquetFile(file, page_checksum_verification=True)
     for group in range(parquet.num_row_groups):

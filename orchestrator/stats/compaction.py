@@ -23,8 +23,8 @@ JOINED_ROWS = 2**20
 
 
 def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
-    """Puts what was recorded of a run into the files in which it stays: `stats.parquet` and `hooks.parquet`, each where it has
-    JOINED_ROWS at most, else Parquet files of each rank. Driver, once no rank writes any more.
+    """Puts what was recorded of a run into the files in which it stays: `stats.parquet` and `hooks.parquet`, each where
+    it has JOINED_ROWS at most, else Parquet files of each rank. Driver, once no rank writes any more.
 
     Rows that were done again stay, marked. A kill at any moment leaves every row where `recorded_files` finds it, once;
     rows are last, so that what is left to do is seen by them.
@@ -74,7 +74,8 @@ def is_compacted(storage: Storage) -> bool:
 
 
 def compact_ended(folder: RunFolder) -> None:
-    """Compacts a run that has ended, where that was killed or failed, and may be done from here. In any process that reads it."""
+    """Compacts a run that has ended, where that was killed or failed, and may be done from here. In any process that
+    reads it."""
     if is_compacted(folder.storage) or folder.metadata().status not in ENDED:
         return
     with suppress(Exception), lease_of(folder):  # somebody else's run, storage or memory: it is read as it is

@@ -53,9 +53,9 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
     """What differs between runs, as plain data; every run is compared with the first.
 
     `config`: dotted path -> one value per run. `metrics` and `costs`: name -> `values`, one per run, None where it was
-    not measured, and `verdicts`: None for the first, then `less`, `more`, `noise`, or `unknown` where a run is too short
-    to tell. Runs may have different numbers of ranks and lengths. `not_known`: the metrics that have no best, as it is not
-    known which way they are better.
+    not measured, and `verdicts`: None for the first, then `less`, `more`, `noise`, or `unknown` where a run is too
+    short to tell. Runs may have different numbers of ranks and lengths. `not_known`: the metrics that have no best, as
+    it is not known which way they are better.
     """
     modes = _modes(sides)
     ranks = [len(side.rows.aggregate({}, ["rank"])) if "rank" in side.rows.columns else 0 for side in sides]
@@ -74,7 +74,9 @@ def config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[A
     flat = [dict(_flat(config)) for config in configs]
     paths = dict.fromkeys(path for one in flat for path in one)
     values = {path: [one.get(path) for one in flat] for path in paths if path != "name"}
-    return {path: found for path, found in values.items() if len({json.dumps(value, default=str) for value in found}) > 1}
+    return {
+        path: found for path, found in values.items() if len({json.dumps(value, default=str) for value in found}) > 1
+    }
 
 
 def _flat(value: Any, path: str = "") -> list[tuple[str, Any]]:
@@ -92,10 +94,15 @@ def _modes(sides: Sequence[Side]) -> dict[str, str | None]:
     return {name: next(iter(found)) if len(found) == 1 else None for name, found in modes.items()}
 
 
-def _metrics(runs: Sequence[Sequence[Mapping[str, Any]]], modes: Mapping[str, str | None]) -> dict[str, dict[str, list[Any]]]:
+def _metrics(
+    runs: Sequence[Sequence[Mapping[str, Any]]], modes: Mapping[str, str | None]
+) -> dict[str, dict[str, list[Any]]]:
     found: dict[str, dict[str, list[Any]]] = {}
     for name, mode in modes.items():
-        curves = [np.array([report[name] for report in reports if is_number(report.get(name))], dtype=float) for reports in runs]
+        curves = [
+            np.array([report[name] for report in reports if is_number(report.get(name))], dtype=float)
+            for reports in runs
+        ]
         if mode is not None:
             found[f"{name} best"] = comparison(curves, np.max if mode == "max" else np.min, curves, metrics_verdict)
         found[f"{name} last"] = comparison(curves, lambda curve: curve[-1], curves, metrics_verdict)
@@ -140,7 +147,8 @@ def _column(table: pd.DataFrame, name: str) -> Series:
 
 
 def _iterations(rows: Rows, every: int) -> pd.DataFrame:
-    """One row per iteration of one stretch in `every`: the slowest rank's times, and the samples of all ranks by the second."""
+    """One row per iteration of one stretch in `every`: the slowest rank's times, and the samples of all ranks by the
+    second."""
     if "epoch" not in rows.columns:
         return pd.DataFrame()
     found: dict[str, str] = {name: f"max({name})" for name in ("step_s", "data_wait_s") if name in rows.columns}
@@ -157,14 +165,16 @@ def blocks(series: Series, summary: Callable[[Series], Any] = np.median) -> Seri
 
 
 def cost_verdict(difference: float, first: Series, other: Series) -> str:
-    """Whether the blocks of two runs differ by more than when they are dealt to the runs at random (a permutation test)."""
+    """Whether the blocks of two runs differ by more than when they are dealt to the runs at random (a permutation
+    test)."""
     if not len(first) or not len(other):
         return "unknown"
     return direction_of(difference) if beyond_chance(first, other, np.mean) else "noise"
 
 
 def beyond_chance(first: Series, other: Series, summary: Callable[..., Any]) -> bool:
-    """Whether what `summary` makes of two samples differs by more than when they are dealt at random; it takes an `axis`."""
+    """Whether what `summary` makes of two samples differs by more than when they are dealt at random; it takes an
+    `axis`."""
     random, both = np.random.default_rng(0), np.concatenate([first, other])
     by_chance = []
     for count in deals_of(len(both)):
@@ -174,7 +184,8 @@ def beyond_chance(first: Series, other: Series, summary: Callable[..., Any]) -> 
 
 
 def deals_of(size: int) -> list[int]:
-    """How often samples of together so many numbers are dealt anew, in turns that fit the memory; large ones less often."""
+    """How often samples of together so many numbers are dealt anew, in turns that fit the memory; large ones less
+    often."""
     deals = DEALS if size <= LARGE else FEWER_DEALS
     turn = max(1, DEALT_AT_ONCE // size)
     return [turn] * (deals // turn) + [deals % turn] * (deals % turn > 0)
@@ -193,7 +204,9 @@ def _peaks(rows: Rows, name: str) -> Series:
     middle = rows.aggregate({"middle": "(min(iteration) + max(iteration)) / 2"})["middle"].iloc[0]
     if np.isnan(middle):
         return np.empty(0)
-    return rows.aggregate({name: f"max({name})"}, ["rank", f"iteration > {middle}"])[name].dropna().to_numpy(dtype=float)
+    return (
+        rows.aggregate({name: f"max({name})"}, ["rank", f"iteration > {middle}"])[name].dropna().to_numpy(dtype=float)
+    )
 
 
 def memory_verdict(difference: float, first: Series, other: Series) -> str:

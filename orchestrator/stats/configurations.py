@@ -1,4 +1,5 @@
-"""Configurations: what the trials of a sweep reached together that differ in their seed alone. Reads no files; imports no pandas."""
+"""Configurations: what the trials of a sweep reached together that differ in their seed alone. Reads no files; imports
+no pandas."""
 
 from __future__ import annotations
 
@@ -62,11 +63,14 @@ class Configuration:
         """Its mean with the interval, and of how many trials that is: `0.91 ± 0.02 (mean of 5 trials), 1 failed`."""
         around = "" if math.isnan(self.half_width) else f" ± {quantities.text(metric, self.half_width)}"
         over = f"mean of {self.n} trial{'s' if self.n > 1 else ''}" if self.n else "so far, of none that has ended"
-        return f"{quantities.text(metric, self.mean)}{around} ({over}){f', {self.failed} failed' if self.failed else ''}"
+        return (
+            f"{quantities.text(metric, self.mean)}{around} ({over}){f', {self.failed} failed' if self.failed else ''}"
+        )
 
 
 def group_merit(values: Sequence[float], mode: str, judge: str) -> float:
-    """What the repeats of a configuration are judged by: their `mean`, or its `bound`, a standard error worse; one alone by itself."""
+    """What the repeats of a configuration are judged by: their `mean`, or its `bound`, a standard error worse; one
+    alone by itself."""
     mean = fmean(values)
     if judge == "mean" or len(values) < 2 or not math.isfinite(mean):
         return mean
@@ -75,9 +79,11 @@ def group_merit(values: Sequence[float], mode: str, judge: str) -> float:
 
 
 def configurations(repeats: Iterable[Repeat], mode: str, judge: str = "mean") -> list[Configuration]:
-    """All configurations, the best first: those with the most trials that ended well, and among these by their mean or its bound, `max` or `min`.
+    """All configurations, the best first: those with the most trials that ended well, and among these by their mean or
+    its bound, `max` or `min`.
 
-    So a configuration whose trials failed, or were not begun, is never called better than one that has held with more seeds.
+    So a configuration whose trials failed, or were not begun, is never called better than one that has held with more
+    seeds.
     """
     groups: dict[int, list[Repeat]] = {}
     for repeat in repeats:
@@ -88,7 +94,8 @@ def configurations(repeats: Iterable[Repeat], mode: str, judge: str = "mean") ->
 
 
 def ahead_with_fewer(ordered: Sequence[Configuration], mode: str) -> Configuration | None:
-    """The configuration that is judged better than the first, though it is of fewer trials; None where there is none."""
+    """The configuration that is judged better than the first, though it is of fewer trials; None where there is
+    none."""
     sign = -1 if mode == "max" else 1
     better = [one for one in ordered[1:] if one.n and sign * one.merit < sign * ordered[0].merit]
     return min(better, key=lambda one: sign * one.merit, default=None)
@@ -96,7 +103,10 @@ def ahead_with_fewer(ordered: Sequence[Configuration], mode: str) -> Configurati
 
 def _of(number: int, group: Sequence[Repeat], mode: str, judge: str) -> Configuration:
     sign = -1 if mode == "max" else 1
-    judged = sorted((one for one in group if one.value is not None and one.value == one.value), key=lambda one: (sign * (one.value or 0), one.trial))
+    judged = sorted(
+        (one for one in group if one.value is not None and one.value == one.value),
+        key=lambda one: (sign * (one.value or 0), one.trial),
+    )
     ended = [one for one in judged if one.status in ENDED]
     values = [float(one.value or 0) for one in ended or judged]
     spread = stdev(values) if len(values) > 1 else math.nan
@@ -106,7 +116,11 @@ def _of(number: int, group: Sequence[Repeat], mode: str, judge: str) -> Configur
         len(ended),
         fmean(values) if values else math.nan,
         spread,
-        quantile((1 + CONFIDENCE) / 2, len(values) - 1) * spread / math.sqrt(len(values)) if len(values) > 1 else math.nan,
+        (
+            quantile((1 + CONFIDENCE) / 2, len(values) - 1) * spread / math.sqrt(len(values))
+            if len(values) > 1
+            else math.nan
+        ),
         group_merit(values, mode, judge) if values else math.nan,
         sum(one.status in ("failed", "lost", "damaged") for one in group),
         sum(one.status == "stopped" for one in group),

@@ -24,7 +24,9 @@ from orchestrator.storage import Storage
 
 IN_MEMORY = 2**20
 """So many rows that ranks have not written as Parquet yet are kept in memory; more go to a temporary file."""
-_FORMAT = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True))
+_FORMAT = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
 
 
 def recorded_rows(storage: Storage, attempts: Sequence[Attempt], where: str | None = None) -> Source:
@@ -41,8 +43,14 @@ def recorded_rows(storage: Storage, attempts: Sequence[Attempt], where: str | No
     files = files.of(conditions)
     tails, folder = _tails(storage, files, schema, shared_tables(storage, attempts, schema))
     # A condition costs a copy of what is read.
-    done_again = [Condition(frozenset(), ~superseded(attempts, own.names))] if len(attempts) > 1 or any(attempt.until is not None for attempt in attempts) else []
-    source = Source(ds.dataset([_in_parquet(storage, files, schema), *tails]), joint_condition([*conditions, *done_again]))
+    done_again = (
+        [Condition(frozenset(), ~superseded(attempts, own.names))]
+        if len(attempts) > 1 or any(attempt.until is not None for attempt in attempts)
+        else []
+    )
+    source = Source(
+        ds.dataset([_in_parquet(storage, files, schema), *tails]), joint_condition([*conditions, *done_again])
+    )
     if folder:
         finalize(source, shutil.rmtree, folder, ignore_errors=True)
     return source
@@ -58,9 +66,11 @@ def _in_parquet(storage: Storage, files: RecordedFiles, schema: pa.Schema) -> ds
     return ds.FileSystemDataset(fragments, schema, _FORMAT, system)
 
 
-def _tails(storage: Storage, files: RecordedFiles, schema: pa.Schema, shared: Iterable[pa.Table]) -> tuple[list[ds.Dataset], str | None]:
-    """What ranks that are alive, or were killed, have not written as Parquet, and what is `shared`; and the temporary folder it is in, if it
-    is."""
+def _tails(
+    storage: Storage, files: RecordedFiles, schema: pa.Schema, shared: Iterable[pa.Table]
+) -> tuple[list[ds.Dataset], str | None]:
+    """What ranks that are alive, or were killed, have not written as Parquet, and what is `shared`; and the temporary
+    folder it is in, if it is."""
     own = (read_tail(storage, parts) for parts in files.tails)
     tables = (as_schema(table, schema) for table in chain(own, shared))
     held: list[pa.Table] = []

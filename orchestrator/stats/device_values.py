@@ -9,10 +9,11 @@ _PLAIN = {int, float, str, bool, type(None)}
 
 
 class DeviceValues:
-    """The values of one element that some rows hold on a GPU, as they were when the rows were closed, and times that it tells later. Worker process.
+    """The values of one element that some rows hold on a GPU, as they were when the rows were closed, and times that it
+    tells later. Worker process.
 
-    On the stream of the training a transfer would queue behind all that was given to the GPU since, and the host would wait for that: this
-    one has a stream of its own, which waits for the moment at which the rows were closed.
+    On the stream of the training a transfer would queue behind all that was given to the GPU since, and the host would
+    wait for that: this one has a stream of its own, which waits for the moment at which the rows were closed.
     """
 
     def __init__(self, rows: Collection[dict[str, Any]]) -> None:
@@ -46,7 +47,10 @@ class DeviceValues:
         for row, name in self._places:
             kinds.setdefault(row[name].dtype, []).append((row, name))
         with torch.cuda.stream(stream):
-            stacks = [torch.stack([row[name].detach().reshape(()) for row, name in places]).double() for places in kinds.values()]
+            stacks = [
+                torch.stack([row[name].detach().reshape(()) for row, name in places]).double()
+                for places in kinds.values()
+            ]
             numbers = torch.cat(stacks).tolist()
         for (row, name), number in zip((place for places in kinds.values() for place in places), numbers, strict=True):
             row[name] = number

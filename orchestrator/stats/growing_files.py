@@ -70,9 +70,13 @@ class RankTail:
         """The largest value of each column that ends in `_bytes`."""
 
     def look(self, listed: Mapping[str, FileState] | None = None) -> None:
-        """Takes what was written since the last look. Parts that have become a segment meanwhile are read on in that. `listed` are the
-        rank's files by name, sorted, which are asked for where it is None."""
-        files = {name: state for name, state in (self._storage.files(self._folder) if listed is None else listed).items() if name.startswith("rows-")}
+        """Takes what was written since the last look. Parts that have become a segment meanwhile are read on in that.
+        `listed` are the rank's files by name, sorted, which are asked for where it is None."""
+        files = {
+            name: state
+            for name, state in (self._storage.files(self._folder) if listed is None else listed).items()
+            if name.startswith("rows-")
+        }
         segments = [name for name in files if name.endswith(".parquet") and _number(name) > self._segment]
         for name in segments:
             self._take_segment(name, is_newest=name == segments[-1])
@@ -90,7 +94,8 @@ class RankTail:
             self.written = time() if modified is None else modified
 
     def _take_segment(self, name: str, is_newest: bool) -> None:
-        """Takes the rows of a segment that were not read as parts; of one that others follow only how large they are."""
+        """Takes the rows of a segment that were not read as parts; of one that others follow only how large they
+        are."""
         path, before = f"{self._folder}/{name}", self._since
         with opened_parquet(self._storage, path) as file:
             metadata = pq.read_metadata(file)
@@ -152,7 +157,6 @@ class RankTail:
         self.window.append(batch)
         while sum(kept.num_rows for kept in self.window) - self.window[0].num_rows >= WINDOW:
             self.window.popleft()
-
 
     def _take_peak(self, name: str, value: Any) -> None:
         if name.endswith("_bytes") and value is not None:

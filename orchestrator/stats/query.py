@@ -1,4 +1,5 @@
-"""Queries: the rows of a run asked in SQL, in bounded memory however many there are. DuckDB is known here alone, and imported with the first."""
+"""Queries: the rows of a run asked in SQL, in bounded memory however many there are. DuckDB is known here alone, and
+imported with the first."""
 
 from __future__ import annotations
 
@@ -42,7 +43,10 @@ COUNTERS = ("rank", "epoch", "iteration", "step", "samples", "batch_size", "atte
 """Columns of whole numbers that are no measurements."""
 NAMES = ("node", "phase", "trial")
 """Columns of text that every row has."""
-MOMENT = "((case split_part(phase, '/', 1) when 'train' then 0::bigint when 'val' then 1 when 'test' then 2 else 3 end << 61) + (epoch::bigint << 31) + iteration)"
+MOMENT = (
+    "((case split_part(phase, '/', 1) when 'train' then 0::bigint when 'val' then 1 when 'test' then 2 else 3 end <<"
+    " 61) + (epoch::bigint << 31) + iteration)"
+)
 """A number that orders rows by phase as they are run, epoch and iteration."""
 _SPILLS = "hookyard-query-"
 
@@ -80,21 +84,27 @@ class Source:
 class Rows:
     """The rows of a run that count, asked in SQL as the table `rows`.
 
-    There, measurements are doubles, and those that are not a number (NaN) are empty, as in pandas. Files are read by pyarrow,
-    which tells damage and knows every storage: DuckDB is fed, and opens none. Raises DamagedFile.
+    There, measurements are doubles, and those that are not a number (NaN) are empty, as in pandas. Files are read by
+    pyarrow, which tells damage and knows every storage: DuckDB is fed, and opens none. Raises DamagedFile.
     """
 
     def __init__(self, source: Source) -> None:
         self.source, schema = source, source.data.schema
         self.columns: list[str] = schema.names
-        self.numbers: list[str] = [field.name for field in schema if field.name not in (*COUNTERS, *NAMES) and _is_number(field.type)]
+        self.numbers: list[str] = [
+            field.name for field in schema if field.name not in (*COUNTERS, *NAMES) and _is_number(field.type)
+        ]
         """The columns that may hold measurements."""
         self.texts = [field.name for field in schema if field.name in NAMES or _is_text(field.type)]
 
     @classmethod
     def of(cls, table: pd.DataFrame | pa.Table) -> Self:
         """The rows of a table in memory."""
-        return cls(Source(ds.dataset(table if isinstance(table, pa.Table) else pa.Table.from_pandas(table, preserve_index=False))))
+        return cls(
+            Source(
+                ds.dataset(table if isinstance(table, pa.Table) else pa.Table.from_pandas(table, preserve_index=False))
+            )
+        )
 
     def ask(self, sql: str) -> pd.DataFrame:
         """What a query of our own answers."""
@@ -102,8 +112,11 @@ class Rows:
             found: pd.DataFrame = self._connection.sql(sql).df()
         return found
 
-    def aggregate(self, expressions: Mapping[str, str], by: Sequence[str] = (), where: str = "true", of: str = "rows") -> pd.DataFrame:
-        """SQL aggregates by name, for each group in order, which is the index; without groups of all rows. `of` may be `blocks`."""
+    def aggregate(
+        self, expressions: Mapping[str, str], by: Sequence[str] = (), where: str = "true", of: str = "rows"
+    ) -> pd.DataFrame:
+        """SQL aggregates by name, for each group in order, which is the index; without groups of all rows. `of` may be
+        `blocks`."""
         if not expressions and not by:
             return pd.DataFrame(index=[0])
         named = [f"{expression} as {quoted(name)}" for name, expression in expressions.items()]
@@ -127,7 +140,9 @@ class Rows:
         if self._are_few(expressions):
             return self.ask(_selected({by: by, **expressions}, where=where)).groupby(by)[[*expressions]].median()
         groups = self.aggregate({}, [by], where).index
-        values = _Selection(self._batches, expressions, [0.5], by, groups.tolist(), where).values(max(1, self.total // SAMPLE))
+        values = _Selection(self._batches, expressions, [0.5], by, groups.tolist(), where).values(
+            max(1, self.total // SAMPLE)
+        )
         return pd.DataFrame(values[:, :, 0], groups, [*expressions])
 
     @cached_property
@@ -162,11 +177,15 @@ class Rows:
 
 
 def _selected(expressions: Mapping[str, str], where: str) -> str:
-    return f"select {', '.join(f'{expression} as {quoted(name)}' for name, expression in expressions.items())} from rows where {where}"
+    return (
+        f"select {', '.join(f'{expression} as {quoted(name)}' for name, expression in expressions.items())} from rows"
+        f" where {where}"
+    )
 
 
 class _Selection:
-    """Quantiles by selection: what lies beyond bounds that a sample gives is counted, and only what lies between is held.
+    """Quantiles by selection: what lies beyond bounds that a sample gives is counted, and only what lies between is
+    held.
 
     Arrays have the shape (groups, expressions, quantiles).
     Source: Floyd and Rivest, Expected time bounds for selection, 1975.
@@ -182,7 +201,10 @@ class _Selection:
         where: str = "true",
     ) -> None:
         self._batches, self._at, self._groups, self._where = batches, at, pa.array(groups), where
-        self._columns = {"key": by, **{str(number): expression for number, expression in enumerate(expressions.values())}}
+        self._columns = {
+            "key": by,
+            **{str(number): expression for number, expression in enumerate(expressions.values())},
+        }
         self._shape = (len(groups), len(expressions), len(at))
 
     def values(self, every: int, deviations: float = DEVIATIONS) -> NDArray[np.float64]:
@@ -202,7 +224,9 @@ class _Selection:
         for place, inner in between.items():
             count = int(known[place])
             if count:
-                stretch = _Stretch(low[place], high[place], below[place], lowest[place], highest[place], np.sort(np.concatenate(inner)))
+                stretch = _Stretch(
+                    low[place], high[place], below[place], lowest[place], highest[place], np.sort(np.concatenate(inner))
+                )
                 value = stretch.at((count - 1) * self._at[place[2]])
                 if value is None:
                     return self.values(every, 4 * deviations)
@@ -256,7 +280,8 @@ class _Stretch:
     inner: NDArray[np.float64]
 
     def at(self, place: float) -> float | None:
-        """The value at a place among all, from 0, in a straight line between its neighbours; None where it lies beyond the bounds."""
+        """The value at a place among all, from 0, in a straight line between its neighbours; None where it lies beyond
+        the bounds."""
         lower, upper = self._nth(math.floor(place)), self._nth(math.ceil(place))
         if lower is None or upper is None or lower == upper:
             return lower if upper is not None else None
@@ -287,7 +312,10 @@ def query(source: Source, sql: str) -> pd.DataFrame:
     try:
         statements = connection.extract_statements(sql)
         if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
-            raise UsageError(f"query: {shortened(sql, 200)!r} is no single select, such as: select rank, avg(step_s) from rows group by rank")
+            raise UsageError(
+                f"query: {shortened(sql, 200)!r} is no single select, such as: select rank, avg(step_s) from rows group"
+                " by rank"
+            )
         with source.telling_damage():
             return connection.execute(sql).df()
     except duckdb.Error as error:
@@ -301,9 +329,16 @@ def _database() -> duckdb.DuckDBPyConnection:
     import duckdb
 
     folder = temporary_folder()
-    connection = duckdb.connect(config={"memory_limit": MEMORY, "temp_directory": folder, "preserve_insertion_order": "false"})
+    connection = duckdb.connect(
+        config={"memory_limit": MEMORY, "temp_directory": folder, "preserve_insertion_order": "false"}
+    )
     finalize(connection, shutil.rmtree, folder, ignore_errors=True)
-    for setting in ("enable_external_access", "autoload_known_extensions", "python_enable_replacements", "enable_progress_bar"):
+    for setting in (
+        "enable_external_access",
+        "autoload_known_extensions",
+        "python_enable_replacements",
+        "enable_progress_bar",
+    ):
         connection.execute(f"set {setting} = false")
     return connection
 

@@ -1,4 +1,5 @@
-"""The files in which one rank keeps its tables: parts that grow, which it rewrites as segments of Parquet once they are long."""
+"""The files in which one rank keeps its tables: parts that grow, which it rewrites as segments of Parquet once they are
+long."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from orchestrator.storage import Storage
 from orchestrator.storage.storage import telling_of
 
 PART_ROWS = 2**11
-"""Rows of a part on an object store, of which the last is sent again whole as it grows; and the fewest that are worth a segment."""
+"""Rows of a part on an object store, of which the last is sent again whole as it grows; and the fewest that are worth a
+segment."""
 SEGMENT_ROWS = 2**16
 
 logger = logging.getLogger("hookyard")
@@ -60,7 +62,8 @@ class _DiskPart:
 
 
 class _ObjectPart:
-    """A part on an object store: it is sent whole again when it has grown, so that whoever reads it sees a file that grows."""
+    """A part on an object store: it is sent whole again when it has grown, so that whoever reads it sees a file that
+    grows."""
 
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
         self.rows, self.schema = 0, schema
@@ -114,8 +117,8 @@ class _Table:
 
     @property
     def is_long(self) -> bool:
-        """Whether its parts are worth a segment: a fifth of all its rows, so that there are few segments and little that is not in
-        one, which takes several times the room."""
+        """Whether its parts are worth a segment: a fifth of all its rows, so that there are few segments and little
+        that is not in one, which takes several times the room."""
         return self.open_rows >= max(self.patience, min(max(self.rows // 4, PART_ROWS), SEGMENT_ROWS))
 
     def end_part(self) -> None:
@@ -126,7 +129,8 @@ class _Table:
 
 
 class RankFiles:
-    """Writes batches of rows to parts, a new one where a new column appears, and rewrites these as segments. Worker process.
+    """Writes batches of rows to parts, a new one where a new column appears, and rewrites these as segments. Worker
+    process.
 
     A part in a folder is appended to, and what a kill cut short is read up to its last whole batch. On an object store
     nothing can be appended to: there a thread sends the part again, with what is new, every `upload_interval_s`. What
@@ -142,12 +146,14 @@ class RankFiles:
         self._writing, self._sending, self._packing, self._closed = Lock(), Lock(), Lock(), Event()
 
     def write(self, table: str, arrays: Mapping[str, pa.Array], count: int) -> None:
-        """Adds a batch of `count` rows to a table, `rows` or `costs`. Raises ValueError for a column that held something
-        else before."""
+        """Adds a batch of `count` rows to a table, `rows` or `costs`. Raises ValueError for a column that held
+        something else before."""
         into = self._tables[table]
         batch = self._batch(into, arrays, count)
         with self._writing, telling_of(self._storage / self._folder):
-            if into.part is not None and (into.part.schema != batch.schema or (self._uploads and into.part.rows >= PART_ROWS)):
+            if into.part is not None and (
+                into.part.schema != batch.schema or (self._uploads and into.part.rows >= PART_ROWS)
+            ):
                 into.end_part()
             if into.part is None:
                 self._begin_part(into, batch.schema)
@@ -162,7 +168,9 @@ class RankFiles:
         """Returns once all that was written can be read by others; raises StorageError where that cannot be."""
         if self._uploads:
             with self._sending:
-                self._storage.each(lambda part: part.send(), [part for table in self._tables.values() for _, part in table.parts])
+                self._storage.each(
+                    lambda part: part.send(), [part for table in self._tables.values() for _, part in table.parts]
+                )
 
     def close(self) -> None:
         """Ends all files, and puts them into their places."""
@@ -180,7 +188,11 @@ class RankFiles:
     def _batch(self, table: _Table, arrays: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
         for name, array in arrays.items():
             known = table.columns.get(name)
-            if known is None or pa.types.is_null(known) or (pa.types.is_integer(known) and pa.types.is_floating(array.type)):
+            if (
+                known is None
+                or pa.types.is_null(known)
+                or (pa.types.is_integer(known) and pa.types.is_floating(array.type))
+            ):
                 table.columns[name] = array.type
         columns = {name: pa.repeat(value, count) for name, value in self._identity.items()}
         for name, kind in table.columns.items():
@@ -209,8 +221,8 @@ class RankFiles:
                 self._pack()
 
     def _pack(self, enough: int = SEGMENT_ROWS) -> None:
-        """Rewrites the parts of tables that are long as segments, so that training need not wait for it, and of those that have
-        `enough` rows. In a thread of its own, and as the files are closed."""
+        """Rewrites the parts of tables that are long as segments, so that training need not wait for it, and of those
+        that have `enough` rows. In a thread of its own, and as the files are closed."""
         from orchestrator.stats.segments import pack  # which takes a while to import, and short runs need not
 
         with self._packing:
@@ -224,7 +236,9 @@ class RankFiles:
                     self.sync()
                     pack(self._storage, [recorded for recorded, _ in parts])
                 except Exception as error:  # they are where they were, and are read from there
-                    logger.warning("rows of %s stay as they were written, and cannot be rewritten: %s", self._folder, error)
+                    logger.warning(
+                        "rows of %s stay as they were written, and cannot be rewritten: %s", self._folder, error
+                    )
                     table.patience = 2 * table.open_rows
                     continue
                 with self._writing:

@@ -1,4 +1,5 @@
-"""Reading what the ranks of a run recorded: a few files at a time, so that no more is in memory than what is asked for."""
+"""Reading what the ranks of a run recorded: a few files at a time, so that no more is in memory than what is asked
+for."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from orchestrator.stats.checksums import schema_in, whole_batches
 from orchestrator.stats.recorded_files import Recorded, RecordedFiles, opened_parquet, recorded_files
 from orchestrator.storage import Storage
 
-SMALL = {"rank": pa.int32(), "epoch": pa.int32(), "iteration": pa.int32(), "step": pa.int32(), "batch_size": pa.int32(), "attempt": pa.int16()}
+SMALL = {
+    "rank": pa.int32(),
+    "epoch": pa.int32(),
+    "iteration": pa.int32(),
+    "step": pa.int32(),
+    "batch_size": pa.int32(),
+    "attempt": pa.int16(),
+}
 """The integers of the columns that count; others are 64 bits wide."""
 PARTITIONS = pa.schema([("rank", SMALL["rank"]), ("attempt", SMALL["attempt"])])
 """What the paths of segments hold, and not these themselves: so DuckDB, polars, Spark and pandas expect it."""
@@ -42,15 +50,21 @@ def described(storage: Storage, files: RecordedFiles) -> tuple[pa.Schema, int]:
             return described(storage, _there_by_now(storage, one))[0]
         return begun[0].remove_metadata() if begun else pa.schema([])
 
-    told = storage.each(parquet, [*([files.joined] if files.joined else []), *(segment.path for segment in files.segments)])
-    schemas = [PARTITIONS if files.segments else pa.schema([]), *(schema for schema, _ in told), *storage.each(part, files.parts)]
+    told = storage.each(
+        parquet, [*([files.joined] if files.joined else []), *(segment.path for segment in files.segments)]
+    )
+    schemas = [
+        PARTITIONS if files.segments else pa.schema([]),
+        *(schema for schema, _ in told),
+        *storage.each(part, files.parts),
+    ]
     schema = pa.unify_schemas(list(dict.fromkeys(schemas)), promote_options="permissive")
     return pa.schema([field for field in schema if field.name != "superseded"]), sum(rows for _, rows in told)
 
 
 def read_batches(data: bytes, columns: Collection[str] | None = None, place: str = "a stream") -> list[pa.RecordBatch]:
-    """The whole batches of an Arrow stream, named by its place; what a kill cut short at its end is left out, and what is
-    damaged, which is said."""
+    """The whole batches of an Arrow stream, named by its place; what a kill cut short at its end is left out, and what
+    is damaged, which is said."""
     stream = pa.BufferReader(data)
     begun = schema_in(stream, place)
     if begun is None:
@@ -66,8 +80,8 @@ def read_batches(data: bytes, columns: Collection[str] | None = None, place: str
 
 
 def read_parquet(storage: Storage, path: str, schema: pa.Schema | None = None, where: Any = None) -> pa.Table:
-    """The rows of a Parquet file of a run that meet an expression, all of them where there is none; the columns of `schema`, of
-    which those that the file lacks are empty. Raises DamagedFile."""
+    """The rows of a Parquet file of a run that meet an expression, all of them where there is none; the columns of
+    `schema`, of which those that the file lacks are empty. Raises DamagedFile."""
     with opened_parquet(storage, path, at_once=path.startswith("stats/")) as file:
         names = None if schema is None else schema.names
         found = pq.read_table(file, columns=names, filters=where, schema=schema, page_checksum_verification=True)
@@ -120,7 +134,9 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.Table:
 def _in_one_piece(column: pa.ChunkedArray) -> pa.Array:
     # NumPy joins many small pieces several times faster than Arrow does, but knows no empty cells.
     is_plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-    return pa.array(column.to_numpy()) if is_plain and not column.null_count else cast(pa.Array, column.combine_chunks())
+    return (
+        pa.array(column.to_numpy()) if is_plain and not column.null_count else cast(pa.Array, column.combine_chunks())
+    )
 
 
 def read_recorded(storage: Storage, table: str) -> pa.Table:
@@ -133,9 +149,16 @@ def read_recorded(storage: Storage, table: str) -> pa.Table:
     return pa.concat_tables(found, promote_options="permissive")
 
 
-def recorded_tables(storage: Storage, files: RecordedFiles, schema: pa.Schema, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows, where: Any = None) -> Iterator[pa.Table]:
-    """What `keep` leaves of the rows of each file, in the columns of `schema`, a few files at a time. `where` is an expression of
-    columns that are in every file, which all rows that are kept meet: row groups that hold none such are not read."""
+def recorded_tables(
+    storage: Storage,
+    files: RecordedFiles,
+    schema: pa.Schema,
+    keep: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+    where: Any = None,
+) -> Iterator[pa.Table]:
+    """What `keep` leaves of the rows of each file, in the columns of `schema`, a few files at a time. `where` is an
+    expression of columns that are in every file, which all rows that are kept meet: row groups that hold none such are
+    not read."""
 
     def of_segment(segment: Recorded) -> pa.Table:
         return keep(narrow(read_segment(storage, segment, schema, where)))

@@ -19,9 +19,13 @@ from orchestrator.storage import Storage
 
 COMPACTED = {"rows": "stats.parquet", "costs": "hooks.parquet"}
 """Where a finished run of few rows keeps each table."""
-ADVICE = "Put back a copy of it; without one what its ranks recorded is lost. Reports and checkpoints do not depend on it"
+ADVICE = (
+    "Put back a copy of it; without one what its ranks recorded is lost. Reports and checkpoints do not depend on it"
+)
 """What can be done where one of these files is damaged."""
-_PATH = re.compile(r"stats/attempt=(?P<attempt>[0-9]+)/rank=(?P<rank>[0-9]+)/(?P<table>rows|costs)-(?P<number>[0-9]+)\.(?P<kind>arrow|parquet)")
+_PATH = re.compile(
+    r"stats/attempt=(?P<attempt>[0-9]+)/rank=(?P<rank>[0-9]+)/(?P<table>rows|costs)-(?P<number>[0-9]+)\.(?P<kind>arrow|parquet)"
+)
 
 
 class Recorded(NamedTuple):
@@ -69,16 +73,22 @@ class RecordedFiles:
 
 
 def _meeting(files: Sequence[Recorded], conditions: Sequence[Condition]) -> list[Recorded]:
-    columns = {"rank": [file.rank for file in files], "attempt": [file.attempt for file in files], "": range(len(files))}
-    met = pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()}).filter(joint_condition(conditions))
+    columns = {
+        "rank": [file.rank for file in files],
+        "attempt": [file.attempt for file in files],
+        "": range(len(files)),
+    }
+    met = pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()}).filter(
+        joint_condition(conditions)
+    )
     return [files[index] for index in met[""].to_pylist()]
 
 
 def recorded_files(storage: Storage, table: str, folder: str = "stats") -> RecordedFiles:
     """Which files of a run hold a table, `rows` or `costs`; `storage` is the run's folder, `folder` a part of it.
 
-    A rank writes parts, and now and then rewrites those it has ended as a segment: a segment holds every part up to its own
-    number that no segment before it holds. A joined file holds all attempts up to its newest.
+    A rank writes parts, and now and then rewrites those it has ended as a segment: a segment holds every part up to its
+    own number that no segment before it holds. A joined file holds all attempts up to its newest.
     """
     joined = COMPACTED[table] if storage.exists(COMPACTED[table]) else None
     files = sorted(_listed(storage, table, folder))
@@ -119,8 +129,9 @@ def _newest_attempt(storage: Storage, joined: str) -> int:
 
 @contextmanager
 def opened_parquet(storage: Storage, path: str, *, at_once: bool = False) -> Iterator[Any]:
-    """A Parquet file of a run, its footer checked; raises DamagedFile where it cannot be read within, or a checksum does not
-    hold. `at_once` fetches all of it from a store in one request, which for a few MB takes less time than many."""
+    """A Parquet file of a run, its footer checked; raises DamagedFile where it cannot be read within, or a checksum
+    does not hold. `at_once` fetches all of it from a store in one request, which for a few MB takes less time than
+    many."""
     try:
         with pa.BufferReader(storage.read(path)) if at_once and storage.local is None else storage.open(path) as file:
             check_footer(file)

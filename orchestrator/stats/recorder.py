@@ -56,8 +56,8 @@ class Recorder:
         self._begin_batch(Batch(labels, layout))
 
     def append(self, row: dict[str, Any] | None, numbers: Sequence[float] = ()) -> None:
-        """Takes a row; flushes when enough have gathered or enough time has passed. Where there are numbers, the last is
-        the present moment by `perf_counter`."""
+        """Takes a row; flushes when enough have gathered or enough time has passed. Where there are numbers, the last
+        is the present moment by `perf_counter`."""
         batch = self._batch
         batch.numbers.extend(numbers)
         if row:
@@ -75,7 +75,8 @@ class Recorder:
             self._cost_rows.extend(rows)
 
     def sync(self) -> None:
-        """Puts every row taken so far on disk, or on the object store; raises StorageError where that cannot be done."""
+        """Puts every row taken so far on disk, or on the object store; raises StorageError where that cannot be
+        done."""
         self._end_batch()
         self._flush_rows_waiting(ready_only=False)
         if not self._files:
@@ -148,7 +149,9 @@ def _array(name: str, values: list[Any]) -> pa.Array:
         return pa.array(plain)
     except pa.ArrowException as error:
         kinds_of = {type(value): value for value in plain if value is not None}
-        raise ValueError(f"column '{name}' takes text or numbers, not both; it was given {list(kinds_of.values())}") from error
+        raise ValueError(
+            f"column '{name}' takes text or numbers, not both; it was given {list(kinds_of.values())}"
+        ) from error
 
 
 def _values(name: str, values: list[Any], kinds: set[type]) -> list[Any]:

@@ -29,7 +29,8 @@ _SIGNS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 _LONGEST = 50_000
 """Characters of a condition."""
 _MOST = 5_000
-"""Comparisons of a condition, each value of a list one: Arrow goes down a chain of them, and twice as many overflow its stack."""
+"""Comparisons of a condition, each value of a list one: Arrow goes down a chain of them, and twice as many overflow its
+stack."""
 
 
 @dataclass(frozen=True)
@@ -62,18 +63,24 @@ def parse_where(text: str, schema: pa.Schema) -> list[Condition]:
     Of an empty schema, where nothing is recorded yet, any column is taken. Raises UsageError that quotes what is wrong.
     """
     if len(text) > _LONGEST:
-        raise UsageError(f"where: has {len(text):,} characters, and may have {_LONGEST:,}; filter the rest in pandas (`load_stats`)")
+        raise UsageError(
+            f"where: has {len(text):,} characters, and may have {_LONGEST:,}; filter the rest in pandas (`load_stats`)"
+        )
     try:
         with warnings.catch_warnings(action="ignore"):  # of Python's, on text such as 1is
             body = ast.parse(text.strip(), mode="eval").body
         count = sum(_comparisons_in(node) for node in ast.walk(body))
         if count > _MOST:
-            raise UsageError(f"where: makes {count:,} comparisons, and may make {_MOST:,}; filter the rest in pandas (`load_stats`)")
+            raise UsageError(
+                f"where: makes {count:,} comparisons, and may make {_MOST:,}; filter the rest in pandas (`load_stats`)"
+            )
         parts = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]
         return [Condition(_columns(part), _Parser(text, schema).condition(part)) for part in parts]
     except (SyntaxError, ValueError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise UsageError(f"where: cannot read {shortened(text, 200)!r}: {reason}. Write, say, rank == 0 and phase == 'train'") from None
+        raise UsageError(
+            f"where: cannot read {shortened(text, 200)!r}: {reason}. Write, say, rank == 0 and phase == 'train'"
+        ) from None
     except (RecursionError, MemoryError):
         raise UsageError(f"where: {text[:60]!r}... is nested too deeply") from None
 

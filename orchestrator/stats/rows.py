@@ -40,7 +40,8 @@ class Batch:
         return {name: made(numbers) for name, made in self.layout.items() if names is None or name in names}
 
     def values(self, first: int, names: Container[str] | None = None) -> dict[str, list[Any]]:
-        """What rows have from `first` on, as lists, None where a hook added nothing; of `names` those that there are."""
+        """What rows have from `first` on, as lists, None where a hook added nothing; of `names` those that there
+        are."""
         count = self.count - first
         columns = {name: [value] * count for name, value in self.labels.items() if names is None or name in names}
         columns |= {name: values.tolist() for name, values in self.columns(first, names).items()}
@@ -73,12 +74,20 @@ class Batches(Recent):
     def __len__(self) -> int:
         return min(self._length, self._kept())
 
-    def columns(self, count: int, phase: str | None = None, names: Container[str] | None = None) -> dict[str, list[Any]]:
-        parts = [(batch.count - first, batch.values(first, names)) for batch, first in self._newest(min(count, self._length), phase)][::-1]
+    def columns(
+        self, count: int, phase: str | None = None, names: Container[str] | None = None
+    ) -> dict[str, list[Any]]:
+        parts = [
+            (batch.count - first, batch.values(first, names))
+            for batch, first in self._newest(min(count, self._length), phase)
+        ][::-1]
         if len(parts) == 1:
             return parts[0][1]
         names = dict.fromkeys(chain.from_iterable(columns for _, columns in parts))
-        return {name: [*chain.from_iterable(columns.get(name) or [None] * rows for rows, columns in parts)] for name in names}
+        return {
+            name: [*chain.from_iterable(columns.get(name) or [None] * rows for rows, columns in parts)]
+            for name in names
+        }
 
     def _newest(self, count: int, phase: str | None) -> Iterator[tuple[Batch, int]]:
         """The batches that hold the last `count` rows, newest first, and the first of its rows that is one of them."""

@@ -18,11 +18,11 @@ from orchestrator.storage import Storage
 
 
 def pack(storage: Storage, parts: Sequence[Recorded], attempts: Sequence[Attempt] = ()) -> None:
-    """Rewrites parts of one rank as a segment, and removes them. `attempts` says which of the rows were done again. In the rank's
-    process, or where a run is compacted.
+    """Rewrites parts of one rank as a segment, and removes them. `attempts` says which of the rows were done again. In
+    the rank's process, or where a run is compacted.
 
-    Nothing may be added to the parts any more. A kill in between leaves both, of which the segment counts; packing again
-    gives the same.
+    Nothing may be added to the parts any more. A kill in between leaves both, of which the segment counts; packing
+    again gives the same.
     """
     rows = read_tail(storage, parts)
     if len(rows):
@@ -40,8 +40,8 @@ def with_mark(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
 
 
 def mark(storage: Storage, path: str, attempts: Sequence[Attempt], attempt: int | None = None) -> None:
-    """Writes a Parquet file of rows anew, where more of them have been done again than it says; `attempt` is what its rows are of, where
-    it does not say that itself."""
+    """Writes a Parquet file of rows anew, where more of them have been done again than it says; `attempt` is what its
+    rows are of, where it does not say that itself."""
     with opened_parquet(storage, path) as file:
         parquet = pq.ParquetFile(file, page_checksum_verification=True)
         groups = range(parquet.num_row_groups)
@@ -50,9 +50,16 @@ def mark(storage: Storage, path: str, attempts: Sequence[Attempt], attempt: int 
             rows = parquet.read_row_group(group, columns)
             if attempt is None:
                 return with_mark(rows, attempts)
-            return with_mark(rows.append_column("attempt", pa.repeat(attempt, len(rows))), attempts).drop_columns("attempt")
+            return with_mark(rows.append_column("attempt", pa.repeat(attempt, len(rows))), attempts).drop_columns(
+                "attempt"
+            )
 
-        if all(marked(group, [*NEEDED, "superseded"])["superseded"].equals(parquet.read_row_group(group, ["superseded"])["superseded"]) for group in groups):
+        if all(
+            marked(group, [*NEEDED, "superseded"])["superseded"].equals(
+                parquet.read_row_group(group, ["superseded"])["superseded"]
+            )
+            for group in groups
+        ):
             return
         with storage.create(path) as anew:
             write_parquet(map(marked, groups), anew)

@@ -9,7 +9,8 @@ _HALVINGS = 200
 
 
 def tail(t: float, freedom: int) -> float:
-    """How likely a value above `t` is: finite series in the angle whose tangent is t / sqrt(freedom) (Abramowitz and Stegun 26.7.3, 26.7.4).
+    """How likely a value above `t` is: finite series in the angle whose tangent is t / sqrt(freedom) (Abramowitz and
+    Stegun 26.7.3, 26.7.4).
 
     A tail below 1e-15 comes out as 0.
     """

@@ -15,28 +15,39 @@ from orchestrator.stats.spans import SPANS
 
 
 def _chosen(rows: Rows, asked: Sequence[str] | None, *keys: str) -> dict[str, str]:
-    """The columns to summarize, in SQL: those asked for beside the table's own `keys`, else all that may be measurements. Raises
-    UsageError for one that holds no numbers."""
+    """The columns to summarize, in SQL: those asked for beside the table's own `keys`, else all that may be
+    measurements. Raises UsageError for one that holds no numbers."""
     names = rows.numbers if asked is None else [name for name in dict.fromkeys(asked) if name not in keys]
     texts = {name: f"count({quoted(name)})" for name in names if name in rows.texts}
     held = rows.aggregate(texts).iloc[0]
     if held.any():
-        raise UsageError(f"column '{held.idxmax()}' holds no numbers to summarize; the rows themselves are --by row (load_stats)")
+        raise UsageError(
+            f"column '{held.idxmax()}' holds no numbers to summarize; the rows themselves are --by row (load_stats)"
+        )
     return {name: f"{quoted(name)}::double" for name in names}
 
 
 def summarize(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
-    """Per column: min, median, p95 and max over the rows of all ranks, and the rank whose median is highest. `asked`, here and
-    below, are the columns to show, all those measured where it is None; raises UsageError for one that cannot be."""
+    """Per column: min, median, p95 and max over the rows of all ranks, and the rank whose median is highest. `asked`,
+    here and below, are the columns to show, all those measured where it is None; raises UsageError for one that cannot
+    be."""
     found = _chosen(rows, asked)
     names = [*found]
-    ends = rows.aggregate({f"{end} {name}": f"{end}({found[name]})" for end in ("min", "max") for name in names}).iloc[0]
+    ends = rows.aggregate({f"{end} {name}": f"{end}({found[name]})" for end in ("min", "max") for name in names}).iloc[
+        0
+    ]
     table = pd.DataFrame({end: [ends[f"{end} {name}"] for name in names] for end in ("min", "max")}, names, dtype=float)
     if asked is None:
         table = table[table["max"].notna()]
     found = {name: found[name] for name in table.index}
     middle = rows.quantiles(found, [0.5, 0.95])
-    columns = {"min": table["min"], "median": middle.loc[0.5], "p95": middle.loc[0.95], "max": table["max"], "worst_rank": _worst_rank(rows, found)}
+    columns = {
+        "min": table["min"],
+        "median": middle.loc[0.5],
+        "p95": middle.loc[0.95],
+        "max": table["max"],
+        "worst_rank": _worst_rank(rows, found),
+    }
     return pd.DataFrame(columns, index=table.index).rename_axis("column")
 
 
@@ -47,7 +58,9 @@ def by_rank(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
 
 def by_node(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
     """Per node: its ranks, rows, and the median of each span and the maximum of each memory column."""
-    table = _typical(rows, "node", {"first": "min(rank)", "ranks": "count(distinct rank)"}, _chosen(rows, asked, "node"), asked)
+    table = _typical(
+        rows, "node", {"first": "min(rank)", "ranks": "count(distinct rank)"}, _chosen(rows, asked, "node"), asked
+    )
     return table.sort_values("first", kind="stable").drop(columns="first")
 
 
@@ -61,7 +74,9 @@ def all_seconds(rows: Rows) -> float:
     return float(rows.aggregate({"all": "sum(step_s)"})["all"].iloc[0]) if "step_s" in rows.columns else np.nan
 
 
-def _typical(rows: Rows, key: str, first: Mapping[str, str], found: Mapping[str, str], asked: Sequence[str] | None) -> pd.DataFrame:
+def _typical(
+    rows: Rows, key: str, first: Mapping[str, str], found: Mapping[str, str], asked: Sequence[str] | None
+) -> pd.DataFrame:
     """The loss, of which each rank has its own by chance, is among them where it was asked for."""
     shown = {name: expression for name, expression in found.items() if asked or name != "loss"}
     peaks = {name: f"max({expression})" for name, expression in shown.items() if name.endswith("_bytes")}
@@ -73,7 +88,9 @@ def _typical(rows: Rows, key: str, first: Mapping[str, str], found: Mapping[str,
 def by_phase(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
     """Per phase: rows, and the median of each measured column over all ranks."""
     medians = rows.medians(_chosen(rows, asked, "phase"), "phase")
-    table = rows.aggregate({"rows": "count(*)"}, ["phase"]).join(medians if asked else medians.dropna(axis=1, how="all"))
+    table = rows.aggregate({"rows": "count(*)"}, ["phase"]).join(
+        medians if asked else medians.dropna(axis=1, how="all")
+    )
     return table.loc[as_run(table.index)]
 
 
@@ -84,7 +101,11 @@ def by_span(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
         if name not in SPANS:
             raise UsageError(f"column '{name}' is no span of the iteration; there are {', '.join(SPANS)}")
     found = {name: name for name in SPANS if name in (rows.columns if asked is None else asked)}
-    sums = rows.aggregate({name: f"sum({name})" for name in ("step_s", *found) if name in rows.columns}).iloc[0].fillna(0.0)
+    sums = (
+        rows.aggregate({name: f"sum({name})" for name in ("step_s", *found) if name in rows.columns})
+        .iloc[0]
+        .fillna(0.0)
+    )
     middle = rows.quantiles(found, [0.5, 0.95])
     table = pd.DataFrame({"seconds": sums[[*found]]}, index=[*found], dtype=float)
     table["share"] = table["seconds"] / sums.get("step_s", np.nan)
@@ -98,7 +119,8 @@ def _worst_rank(rows: Rows, found: Mapping[str, str]) -> pd.Series:
 
 
 def by_hook(costs: pd.DataFrame, all_s: float) -> pd.DataFrame:
-    """Per hook and event: calls, seconds over all ranks, their share of `all_s`, the time of all iterations, and the costliest rank."""
+    """Per hook and event: calls, seconds over all ranks, their share of `all_s`, the time of all iterations, and the
+    costliest rank."""
     grouped = costs.groupby(["hook", "event"])
     table = grouped[["calls", "seconds"]].sum()
     table["share"] = table["seconds"] / all_s

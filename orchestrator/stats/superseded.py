@@ -16,16 +16,20 @@ NEEDED = ("attempt", "phase", "iteration", "samples")
 
 
 def superseded(attempts: Sequence[Attempt], names: Collection[str] = NEEDED) -> Any:
-    """The expression that rows meet which were done again by a later attempt, as that began at a checkpoint before them; `names` are
-    the columns that they have.
+    """The expression that rows meet which were done again by a later attempt, as that began at a checkpoint before
+    them; `names` are the columns that they have.
 
     A training row is superseded where its iteration lies past a later attempt's start; an evaluation row where the
     training samples seen by then do, or where the checkpoint was made after as many and before the validation. Steps
-    would not do: micro-batches share one, and so does an iteration whose step was left out. Training that went on for other runs when
-    this one was over is none of its own.
+    would not do: micro-batches share one, and so does an iteration whose step was left out. Training that went on for
+    other runs when this one was over is none of its own.
     """
     gone: Any = pc.scalar(False)
-    training, test, samples = pc.field("phase") == "train", pc.starts_with(pc.field("phase"), "test"), pc.field("samples")
+    training, test, samples = (
+        pc.field("phase") == "train",
+        pc.starts_with(pc.field("phase"), "test"),
+        pc.field("samples"),
+    )
     if "samples" not in names:
         samples = pc.scalar(pa.scalar(None, pa.int64()))
     for attempt in attempts:

@@ -44,7 +44,8 @@ def load(
     columns: Sequence[str] | None = None,
     where: str | None = None,
 ) -> pd.DataFrame:
-    """The columns and rows asked for, of the training that counted; the whole table where nothing is asked. See `load_table`."""
+    """The columns and rows asked for, of the training that counted; the whole table where nothing is asked. See
+    `load_table`."""
     return _frame(load_table(storage, attempts, columns, where))
 
 
@@ -57,9 +58,9 @@ def load_table(
     """What `load` gives, as Arrow has it.
 
     `storage` is the run's folder, `attempts` what its attempts say of themselves, `where` a condition as `parse_where`
-    takes it. A run that is over, alive or was killed is read the same way: the columns that are needed, of the row groups
-    and ranks that can meet the condition. Raises UsageError for a column that no rank recorded, for a condition that
-    cannot be read, and for more rows than there is memory for.
+    takes it. A run that is over, alive or was killed is read the same way: the columns that are needed, of the row
+    groups and ranks that can meet the condition. Raises UsageError for a column that no rank recorded, for a condition
+    that cannot be read, and for more rows than there is memory for.
     """
     files = recorded_files(storage, "rows")
     own, rows = described(storage, files)
@@ -68,7 +69,11 @@ def load_table(
     conditions = parse_where(where, schema) if where else []
     if not schema.names:
         return pa.table({name: pa.nulls(0) for name in columns or FIRST})
-    asked = [*FIRST, *(name for name in schema.names if name not in FIRST)] if columns is None else list(dict.fromkeys(columns))
+    asked = (
+        [*FIRST, *(name for name in schema.names if name not in FIRST)]
+        if columns is None
+        else list(dict.fromkeys(columns))
+    )
     check_columns(asked, schema.names)
     kept = list(dict.fromkeys([*asked, *KEY]))
     if where is None:
@@ -81,7 +86,9 @@ def load_table(
     counting = joint_condition([*conditions, Condition(frozenset(), ~superseded(attempts, own.names))])
     needed = pa.schema([field for field in schema if field.name in read])
     found = [narrow(needed.empty_table()).select(kept)]
-    own_tables = recorded_tables(storage, files.of(conditions), needed, lambda table: table.filter(counting).select(kept), names)
+    own_tables = recorded_tables(
+        storage, files.of(conditions), needed, lambda table: table.filter(counting).select(kept), names
+    )
     asked_for = joint_condition(conditions)
     others = (as_schema(table, needed) for table in shared_tables(storage, attempts, needed, names))
     shared_ones = ((table if asked_for is None else table.filter(asked_for)).select(kept) for table in others)
@@ -96,9 +103,10 @@ def _check_room(storage: Storage, rows: int, size_bytes: int, times: int) -> Non
     free = psutil.virtual_memory().available
     if times * size_bytes > free:
         raise UsageError(
-            f"the table of {storage} does not fit in memory: {rows:,} rows take {quantities.size(size_bytes)}, and {_WHILE_MADE} times that while the table is made, "
-            f"of {quantities.size(free)} that are free. Ask for some of it, load_stats(columns, where) or `hookyard stats --columns --where`; "
-            'let SQL make it smaller, run.query("select ..."); or read the Parquet files in it, of which docs/tables.md tells'
+            f"the table of {storage} does not fit in memory: {rows:,} rows take {quantities.size(size_bytes)}, and"
+            f" {_WHILE_MADE} times that while the table is made, of {quantities.size(free)} that are free. Ask for some"
+            " of it, load_stats(columns, where) or `hookyard stats --columns --where`; let SQL make it smaller,"
+            ' run.query("select ..."); or read the Parquet files in it, of which docs/tables.md tells'
         )
 
 
@@ -129,7 +137,8 @@ def load_costs(storage: Storage, attempts: Sequence[Attempt]) -> pd.DataFrame:
 
 
 def costs_table(recorded: Iterable[pa.Table], attempts: Sequence[Attempt]) -> pd.DataFrame:
-    """The sums of the hooks' ledger, without what was done again; a table after the other, so that no more is in memory."""
+    """The sums of the hooks' ledger, without what was done again; a table after the other, so that no more is in
+    memory."""
     counting = ~superseded_costs(attempts)
     sums = [_summed(table.filter(counting)) for table in recorded if len(table)]
     if not sums:

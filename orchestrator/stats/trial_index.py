@@ -1,9 +1,9 @@
 """A sweep's index: a row for each trial that is over, so that a table of thousands need not open thousands of folders.
 
-The folders are the truth. A row says how each file that it was made of stood, its size and its time. On a disk it holds as long
-as all of them stand so. On an object store, where that would be a request for each trial, it holds while the trial is there and was not
-taken up again since, which leaves a mark in the index. Any other trial is read from its folder: so the index may be missing,
-damaged, behind, or written by several at once.
+The folders are the truth. A row says how each file that it was made of stood, its size and its time. On a disk it holds
+as long as all of them stand so. On an object store, where that would be a request for each trial, it holds while the
+trial is there and was not taken up again since, which leaves a mark in the index. Any other trial is read from its
+folder: so the index may be missing, damaged, behind, or written by several at once.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ class TrialRecord:
             error=metadata.error,
             mistake=metadata.mistake,
             best={name: value for name, value in best.items() if "/" in name or name in (metrics[0], "epoch")},
-            last={name: value for report in reports for name, value in report.items() if "/" in name or name in metrics},
+            last={
+                name: value for report in reports for name, value in report.items() if "/" in name or name in metrics
+            },
             reports=len(reports),
             judged={name: [report.get(name, 0) for report in judged] for name in (*metrics, "samples")},
             reported=[*{line["attempt"]: line["time"] for line in lines if "time" in line}.values()],
@@ -142,13 +144,15 @@ class _Row:
 
 
 class TrialIndex:
-    """The trials of a sweep, each read from its folder where the index has nothing of it that holds. `objectives` are the
-    sweep's metrics, each with `max` or `min`. The driver keeps it; any other process may add to it."""
+    """The trials of a sweep, each read from its folder where the index has nothing of it that holds. `objectives` are
+    the sweep's metrics, each with `max` or `min`. The driver keeps it; any other process may add to it."""
 
     def __init__(self, sweep: RunFolder, objectives: Sequence[tuple[str, str]]) -> None:
         self._trials, self._storage = sweep.storage / "trials", sweep.storage / INDEX
         self._objectives = [(metric, mode) for metric, mode in objectives]
-        self._header = json.dumps({"version": VERSION, "objectives": self._objectives, "columns": [one.name for one in fields(TrialRecord)]})
+        self._header = json.dumps(
+            {"version": VERSION, "objectives": self._objectives, "columns": [one.name for one in fields(TrialRecord)]}
+        )
         self._ended: list[str] = []
         self._unwritten: list[_Row] = []
         self._written = 0
@@ -173,7 +177,9 @@ class TrialIndex:
         self._ended.append(trial)
         if len(self._ended) < _BATCH:
             return
-        self._unwritten += [row for row in self._trials.each(self._read, self._ended) if isinstance(row, _Row) and row.record.is_over]
+        self._unwritten += [
+            row for row in self._trials.each(self._read, self._ended) if isinstance(row, _Row) and row.record.is_over
+        ]
         self._ended = []
         if len(self._unwritten) >= max(_BATCH, self._written // _SHARE):
             self._write(self._unwritten)
@@ -184,12 +190,17 @@ class TrialIndex:
         """Puts all that holds into one file, with what is not in there yet. Driver, at the sweep's end."""
         parts = self._parts()
         rows, others = self._standing(parts)
-        rows |= {row.record.name: row for row in self._trials.each(self._read, others) if isinstance(row, _Row) and row.record.is_over}
+        rows |= {
+            row.record.name: row
+            for row in self._trials.each(self._read, others)
+            if isinstance(row, _Row) and row.record.is_over
+        }
         if self._write([row for _, row in sorted(rows.items())]):
             self._storage.each(self._storage.delete, parts)
 
     def _write(self, rows: Sequence[_Row]) -> bool:
-        """Adds a file of rows, and whether that went well: where it cannot be written, the folders still say all of it."""
+        """Adds a file of rows, and whether that went well: where it cannot be written, the folders still say all of
+        it."""
         lines = [f"{self._header}\n", *(row.line() for row in rows)]
         with suppress(StorageError):
             self._storage.write(f"{secrets.token_hex(8)}.jsonl", "".join(lines))
@@ -232,8 +243,8 @@ class TrialIndex:
         return all(known == _on_disk(f"{there}/{file}") for file, known in row.files.items())
 
     def _read(self, name: str) -> _Row | DamagedFile | None:
-        """A trial from its folder; None where there is none yet. How its files stand is asked first, so that what is written
-        meanwhile shows."""
+        """A trial from its folder; None where there is none yet. How its files stand is asked first, so that what is
+        written meanwhile shows."""
         folder = RunFolder(self._trials, name)
         if self._trials.local and not folder.exists():
             return None
@@ -251,7 +262,9 @@ def _files_of(trial: Storage) -> dict[str, FileState | None]:
     if trial.local:
         names = [*_ALWAYS, *trial.names(), *(f"stats/{name}" for name in trial.tree("stats"))]
         folders = {"stats", *(name.rpartition("/")[0] for name in names if name.startswith("stats/"))}
-        return {name: _on_disk(f"{trial.local}/{name}") for name in (*names, *folders) if _counts(name) or name in folders}
+        return {
+            name: _on_disk(f"{trial.local}/{name}") for name in (*names, *folders) if _counts(name) or name in folders
+        }
     return {**dict.fromkeys(_ALWAYS), **{name: state for name, state in trial.tree().items() if _counts(name)}}
 
 
@@ -269,8 +282,8 @@ def _counts(file: str) -> bool:
 
 
 def _is_newer(marks: Mapping[str, FileState], row: _Row) -> bool:
-    """Whether a trial was not taken up again since its row was made. Both times are the store's, which may count in whole
-    seconds; one that tells none has no row that holds."""
+    """Whether a trial was not taken up again since its row was made. Both times are the store's, which may count in
+    whole seconds; one that tells none has no row that holds."""
     written, mark = row.files["run.json"], marks.get(f"{row.record.name}{REOPENED}")
     if written is None or written.modified is None:
         return False

@@ -32,9 +32,10 @@ def usage(stats: pd.DataFrame) -> dict[str, float]:
     """What the rows of all ranks come to.
 
     `ranks`; over the training iterations `step_s` (median), `train_s` (the slowest rank's sum), `data_wait_share` (of
-    the time of all ranks) and `samples_per_s` (all ranks together, over `train_s`); over all rows `process_peak_rss_bytes`
-    (with what earlier runs left in a process that stays warm), `peak_allocated_bytes` and `peak_reserved_bytes` (the largest of
-    any rank), `gpu_utilization_percent` and `gpu_power_w` (means). What no row holds is not there.
+    the time of all ranks) and `samples_per_s` (all ranks together, over `train_s`); over all rows
+    `process_peak_rss_bytes` (with what earlier runs left in a process that stays warm), `peak_allocated_bytes` and
+    `peak_reserved_bytes` (the largest of any rank), `gpu_utilization_percent` and `gpu_power_w` (means). What no row
+    holds is not there.
     """
     found: dict[str, Any] = {"ranks": int(stats["rank"].nunique())}
     training = stats[stats["phase"] == "train"]
@@ -80,8 +81,8 @@ def with_usage(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
 
 
 def kept_usage(file: Any, attempts: Sequence[Attempt]) -> dict[str, float] | None:
-    """What `with_usage` kept in an open Parquet file; None where it did not, or an attempt has begun since. Raises ArrowException,
-    OSError or ValueError where it is damaged."""
+    """What `with_usage` kept in an open Parquet file; None where it did not, or an attempt has begun since. Raises
+    ArrowException, OSError or ValueError where it is damaged."""
     check_footer(file)
     text = (pq.read_schema(file).metadata or {}).get(_KEY)
     kept = json.loads(text) if text else None

@@ -41,9 +41,9 @@ class Objects(Protocol):
 class GrowingFile:
     """A file in parts, each named by the bytes that it holds. Of one writer at a time, and any readers.
 
-    What is added costs a few requests, however long the file is. Now and then its last parts become one, at least twice as
-    long as each of them, so that there are few of them and a byte is sent again only as the file doubles. What other parts hold
-    too, as a kill can leave it, is passed over.
+    What is added costs a few requests, however long the file is. Now and then its last parts become one, at least twice
+    as long as each of them, so that there are few of them and a byte is sent again only as the file doubles. What other
+    parts hold too, as a kill can leave it, is passed over.
     """
 
     def __init__(self, storage: Objects, name: str) -> None:
@@ -80,13 +80,15 @@ class GrowingFile:
     def join(self) -> None:
         """Makes one object of it, unless a part is missing; more may be added later."""
         parts = self._parts()
-        if any(part.path != self._name for part in parts) and all(one.end >= later.start for one, later in pairwise(parts)):
+        if any(part.path != self._name for part in parts) and all(
+            one.end >= later.start for one, later in pairwise(parts)
+        ):
             self._storage.write(self._name, self.read())
             self._storage.delete(self._folder)
 
     def _parts(self, *, with_joined: bool = True) -> list[_Part]:
-        """The parts that hold the file, in their order: none twice, and none that holds what others do. A writer that knows
-        where it ended need not ask for what was joined."""
+        """The parts that hold the file, in their order: none twice, and none that holds what others do. A writer that
+        knows where it ended need not ask for what was joined."""
         joined = self._storage.state(self._name) if with_joined else None
         found = [_Part(0, joined.size_bytes, self._name)] if joined else []
         for name in self._storage.names(self._folder):

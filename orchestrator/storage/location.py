@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 _CREDENTIALS = re.compile(r"(?<=://)(?:[^\s/@]*|[^\s@]*:[^\s@]*)@")
-_SECRET_OPTION = re.compile(r"[?&][^\s&=]*(?:key|secret|token|password|sig|credential)[^\s&=]*=[^\s&'\"]*", re.IGNORECASE)
+_SECRET_OPTION = re.compile(
+    r"[?&][^\s&=]*(?:key|secret|token|password|sig|credential)[^\s&=]*=[^\s&'\"]*", re.IGNORECASE
+)
 
 
 def is_url(location: str) -> bool:

@@ -21,8 +21,21 @@ LONGEST_PAUSE_S = 8.0
 _PIECE_BYTES = 8 * 2**20
 
 REFUSALS = (
-    *("ACCESS_DENIED", "SIGNATURE_DOES_NOT_MATCH", "INVALID_ACCESS_KEY_ID", "INVALID_CLIENT_TOKEN_ID", "INVALID_SIGNATURE"),
-    *("UNRECOGNIZED_CLIENT", "MISSING_AUTHENTICATION_TOKEN", "VALIDATION", "NO_SUCH_BUCKET", "HTTP status 301", "HTTP status 400"),
+    *(
+        "ACCESS_DENIED",
+        "SIGNATURE_DOES_NOT_MATCH",
+        "INVALID_ACCESS_KEY_ID",
+        "INVALID_CLIENT_TOKEN_ID",
+        "INVALID_SIGNATURE",
+    ),
+    *(
+        "UNRECOGNIZED_CLIENT",
+        "MISSING_AUTHENTICATION_TOKEN",
+        "VALIDATION",
+        "NO_SUCH_BUCKET",
+        "HTTP status 301",
+        "HTTP status 400",
+    ),
 )
 """Words of an answer that would be the same a second later."""
 
@@ -38,14 +51,17 @@ _log = logging.getLogger("hookyard")
 
 
 class Remote:
-    """An object store, or whatever else pyarrow or fsspec reaches. Runs in every process; shared by the parts of a storage.
+    """An object store, or whatever else pyarrow or fsspec reaches. Runs in every process; shared by the parts of a
+    storage.
 
     What is written lies on this machine's disk until it is sent, so that it can be sent again. Every call is repeated
     while the store does not answer, for PATIENCE_S; one that was given up is asked once a call until it answers.
     Raises StorageError where it stays away or refuses.
     """
 
-    def __init__(self, location: str, *, clock: Callable[[], float] = monotonic, pause: Callable[[float], None] = sleep) -> None:
+    def __init__(
+        self, location: str, *, clock: Callable[[], float] = monotonic, pause: Callable[[float], None] = sleep
+    ) -> None:
         self.filesystem, root = _opened(location)
         self.root = root.rstrip("/")
         self._name = without_credentials(split_options(location)[0])
@@ -53,7 +69,8 @@ class Remote:
         self._clock, self._pause = clock, pause
 
     def root_of(self, path: str) -> str | None:
-        """Where in the file system a URL of the same store lies; None where that cannot be told, or it is of another."""
+        """Where in the file system a URL of the same store lies; None where that cannot be told, or it is of
+        another."""
         here, there = self._name.rstrip("/").partition("://")[2], path.rstrip("/").partition("://")[2]
         same = "/".join(path.split("/")[:3]) == self._store and self.root.endswith(here)
         return self.root.removesuffix(here) + there if same and here and there else None
@@ -70,7 +87,12 @@ class Remote:
                 self._give_up_unless(error, self._clock() + wait < until)
                 if self._store not in _silent:
                     _silent.add(self._store)
-                    _log.warning("storage %s does not answer, and is asked for up to %g s: %s", self._name, PATIENCE_S, without_credentials(str(error)))
+                    _log.warning(
+                        "storage %s does not answer, and is asked for up to %g s: %s",
+                        self._name,
+                        PATIENCE_S,
+                        without_credentials(str(error)),
+                    )
                 away = True
                 self._pause(wait)
                 wait = min(2 * wait, LONGEST_PAUSE_S)
@@ -84,16 +106,16 @@ class Remote:
     def _give_up_unless(self, error: OSError, time_is_left: bool) -> None:
         if isinstance(error, PermissionError) or any(word in str(error) for word in REFUSALS):
             raise StorageError(
-                f"storage {self._name} refuses: {without_credentials(str(error))}. Check its name, and the credentials this "
-                "process has (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or the machine's own role)"
+                f"storage {self._name} refuses: {without_credentials(str(error))}. Check its name, and the credentials"
+                " this process has (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or the machine's own role)"
             ) from error
         if self._store in _given_up or not time_is_left:
             _given_up.add(self._store)
             _silent.discard(self._store)
             raise StorageError(
-                f"storage {self._name} does not answer, and was asked for {PATIENCE_S:g} s: {without_credentials(str(error))}. "
-                "Check the endpoint (AWS_ENDPOINT_URL) and the network; when it is back, hookyard resume goes on from the "
-                "last checkpoint"
+                f"storage {self._name} does not answer, and was asked for {PATIENCE_S:g} s:"
+                f" {without_credentials(str(error))}. Check the endpoint (AWS_ENDPOINT_URL) and the network; when it is"
+                " back, hookyard resume goes on from the last checkpoint"
             ) from error
 
     def reach(self) -> None:
@@ -214,6 +236,9 @@ def _opened_by_pyarrow(location: str) -> tuple[Any, str]:
     pa.set_io_thread_count(max(CONNECTIONS, pa.io_thread_count()))
     try:
         # What is small is one request then, in place of the three of an upload in parts.
-        return cast(tuple[Any, str], fs.FileSystem.from_uri(f"{location}{'&' if '?' in location else '?'}allow_delayed_open=true"))
+        return cast(
+            tuple[Any, str],
+            fs.FileSystem.from_uri(f"{location}{'&' if '?' in location else '?'}allow_delayed_open=true"),
+        )
     except pa.ArrowInvalid:  # of a pyarrow that does not know the option, or where it is given
         return cast(tuple[Any, str], fs.FileSystem.from_uri(location))

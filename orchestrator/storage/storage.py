@@ -66,14 +66,16 @@ def advice_on(error: OSError) -> str:
 
 @contextmanager
 def telling_of(place: object, missing: bool = True) -> Iterator[None]:
-    """Within it an error of the operating system is raised as a StorageError that names the place and says what can be done;
-    that a file is not there only where it is `missing`."""
+    """Within it an error of the operating system is raised as a StorageError that names the place and says what can be
+    done; that a file is not there only where it is `missing`."""
     try:
         yield
     except OSError as error:
         if isinstance(error, FileNotFoundError | NotADirectoryError) and not missing:
             raise FileNotFoundError(error.errno, error.strerror, str(place)) from error
-        raise StorageError(f"{place}: {error.strerror or error}. {advice_on(error)}; hookyard resume goes on from the last checkpoint") from error
+        raise StorageError(
+            f"{place}: {error.strerror or error}. {advice_on(error)}; hookyard resume goes on from the last checkpoint"
+        ) from error
 
 
 class Storage:
@@ -135,8 +137,8 @@ class Storage:
 
     @property
     def verifies_uploads(self) -> bool:
-        """Whether it takes nothing but the bytes that were sent: S3 compares each request with the checksum that pyarrow sends
-        along, CRC-64 or MD5."""
+        """Whether it takes nothing but the bytes that were sent: S3 compares each request with the checksum that
+        pyarrow sends along, CRC-64 or MD5."""
         return self._remote is not None and self._remote.filesystem.type_name == "s3"
 
     def reach(self) -> None:
@@ -197,8 +199,8 @@ class Storage:
         return {info.base_name: FileState(info.size, info.mtime and info.mtime.timestamp()) for info in files}
 
     def tree(self, folder: str = "") -> dict[str, FileState]:
-        """The files in a folder and in those in it, by their paths from there; empty where there is none. Of an object store
-        that is a request for every thousand."""
+        """The files in a folder and in those in it, by their paths from there; empty where there is none. Of an object
+        store that is a request for every thousand."""
         from pyarrow.fs import FileSelector, LocalFileSystem
 
         root = self._path(folder)
@@ -208,7 +210,9 @@ class Storage:
         else:
             infos = self._remote.infos(root, recursive=True)
         files = (info for info in infos if info.is_file)
-        return {info.path[len(root) + 1 :]: FileState(info.size, info.mtime and info.mtime.timestamp()) for info in files}
+        return {
+            info.path[len(root) + 1 :]: FileState(info.size, info.mtime and info.mtime.timestamp()) for info in files
+        }
 
     def usage(self) -> tuple[int, int]:
         """How many files there are in it and in the folders in it, and their bytes."""
@@ -216,8 +220,8 @@ class Storage:
         return len(files), sum(state.size_bytes for state in files.values())
 
     def each(self, call: Callable[[Thing], Answer], things: Iterable[Thing]) -> list[Answer]:
-        """What a call gives of each thing, in their order; where a request takes long, several are made at once. The first that
-        raises ends it."""
+        """What a call gives of each thing, in their order; where a request takes long, several are made at once. The
+        first that raises ends it."""
         if self.local or current_thread().name.startswith(_THREADS):
             return [call(thing) for thing in things]
         with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix=_THREADS) as pool:
@@ -242,7 +246,8 @@ class Storage:
 
     @contextmanager
     def fetched(self, name: str) -> Iterator[IO[bytes]]:
-        """A file to read from anywhere in it, on this machine while the block lasts; raises FileNotFoundError where there is none."""
+        """A file to read from anywhere in it, on this machine while the block lasts; raises FileNotFoundError where
+        there is none."""
         if self.local:
             with telling_of(self.local / name, missing=False), open(_plain(self.local / name), "rb") as file:
                 yield file
@@ -295,7 +300,8 @@ class Storage:
             file.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
 
     def link(self, name: str, source: Storage, file: str) -> bool:
-        """Gives a file of another storage a second name here, and whether that could be done: both on one disk, and the file still there."""
+        """Gives a file of another storage a second name here, and whether that could be done: both on one disk, and the
+        file still there."""
         if self.local is None or source.local is None:
             return False
         path = self.local / name
@@ -332,7 +338,8 @@ class Storage:
         return self._growing.setdefault(self._path(name), GrowingFile(self, name))
 
     def open_stream(self, name: str) -> IO[bytes]:
-        """A file that grows: on a local disk what is flushed can be read at once, on an object store once it is sent."""
+        """A file that grows: on a local disk what is flushed can be read at once, on an object store once it is
+        sent."""
         if self.local is None:
             return tempfile.TemporaryFile()
         path = self.local / name

@@ -1,4 +1,5 @@
-"""Data as it comes back from a storage: JSON is checked against the type that it was written as. Imports nothing heavy."""
+"""Data as it comes back from a storage: JSON is checked against the type that it was written as. Imports nothing
+heavy."""
 
 from __future__ import annotations
 
@@ -45,7 +46,11 @@ def is_whole(data: bytes) -> bool | None:
 
 @cache
 def _tell_changed(place: str) -> None:
-    _log.warning("%s was changed after it was written: its checksum does not hold. It is read as it is; where nobody meant that, put back a copy of it", place)
+    _log.warning(
+        "%s was changed after it was written: its checksum does not hold. It is read as it is; where nobody meant that,"
+        " put back a copy of it",
+        place,
+    )
 
 
 def write_json(storage: Storage, name: str, entries: Mapping[str, Any]) -> None:
@@ -54,9 +59,9 @@ def write_json(storage: Storage, name: str, entries: Mapping[str, Any]) -> None:
 
 
 def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str) -> T:
-    """What a JSON file holds, as `read` takes it; that raises ValueError for what it cannot take. Raises FileNotFoundError
-    where there is none, DamagedFile where it is damaged; `advice` says what can be done then. One that was changed, as
-    people may, is read, which is said once."""
+    """What a JSON file holds, as `read` takes it; that raises ValueError for what it cannot take. Raises
+    FileNotFoundError where there is none, DamagedFile where it is damaged; `advice` says what can be done then. One
+    that was changed, as people may, is read, which is said once."""
     data = storage.read(name)
     try:
         found = read(parsed(data))
@@ -114,7 +119,8 @@ def append_line(storage: Storage, name: str, entries: Mapping[str, Any]) -> None
 
 
 def read_lines(storage: Storage, name: str, kind: type[T]) -> list[T]:
-    """What the lines of such a file hold, each a `kind` of dataclass; none where there is no file. See `whole_lines`."""
+    """What the lines of such a file hold, each a `kind` of dataclass; none where there is no file. See
+    `whole_lines`."""
     try:
         lines = storage.read_appended(name)
     except FileNotFoundError:
@@ -125,8 +131,8 @@ def read_lines(storage: Storage, name: str, kind: type[T]) -> list[T]:
 def whole_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 1) -> list[T]:
     """What the lines of a JSON Lines file hold, as `read` takes each; that raises ValueError for what it cannot take.
 
-    `place` names the file, and `first` is the number of its first line here. A line that is damaged is left out, which is
-    said; one that a kill cut short is no damage.
+    `place` names the file, and `first` is the number of its first line here. A line that is damaged is left out, which
+    is said; one that a kill cut short is no damage.
     """
     found = []
     for number, line in enumerate(data.split(b"\n"), start=first):
@@ -143,10 +149,18 @@ def whole_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 
 
 
 def is_cut_short(line: bytes) -> bool:
-    """Whether a line is one of ours up to some byte: what JSON it holds is right as far as it goes, and the seal is not yet there."""
+    """Whether a line is one of ours up to some byte: what JSON it holds is right as far as it goes, and the seal is not
+    yet there."""
     from pydantic_core import from_json
 
-    if sum(byte != sign for byte, sign in zip(line[-len(_LINE_END) :].rjust(len(_LINE_END)), _LINE_END, strict=True) if sign != _ANY) <= 2:
+    if (
+        sum(
+            byte != sign
+            for byte, sign in zip(line[-len(_LINE_END) :].rjust(len(_LINE_END)), _LINE_END, strict=True)
+            if sign != _ANY
+        )
+        <= 2
+    ):
         return False
     try:
         from_json(line)
@@ -160,8 +174,8 @@ def is_cut_short(line: bytes) -> bool:
 
 
 def checked(value: Any, kind: Any, path: str = "") -> Any:
-    """A value of JSON as the type it was written as: a dataclass, a number from an enumeration, or as it is; raises ValueError
-    with its place. Entries that a dataclass does not know are of a later version, and are passed over."""
+    """A value of JSON as the type it was written as: a dataclass, a number from an enumeration, or as it is; raises
+    ValueError with its place. Entries that a dataclass does not know are of a later version, and are passed over."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
@@ -174,7 +188,10 @@ def checked(value: Any, kind: Any, path: str = "") -> Any:
     if origin is tuple:
         if not isinstance(value, list) or len(value) != len(arguments):
             _refuse(value, f"a list of {len(arguments)}", path)
-        return tuple(checked(item, inner, f"{path}[{index}]") for index, (item, inner) in enumerate(zip(value, arguments, strict=True)))
+        return tuple(
+            checked(item, inner, f"{path}[{index}]")
+            for index, (item, inner) in enumerate(zip(value, arguments, strict=True))
+        )
     if origin is Sequence:
         items = value if isinstance(value, list) else _refuse(value, "a list", path)
         return [checked(item, arguments[0], f"{path}[{index}]") for index, item in enumerate(items)]
@@ -184,7 +201,11 @@ def checked(value: Any, kind: Any, path: str = "") -> Any:
     if is_dataclass(kind):
         return _checked_dataclass(value, cast(Any, kind), path)
     if issubclass(kind, IntEnum):
-        return kind(value) if isinstance(value, int) and value in set(kind) else _refuse(value, f"one of {', '.join(map(str, kind))}", path)
+        return (
+            kind(value)
+            if isinstance(value, int) and value in set(kind)
+            else _refuse(value, f"one of {', '.join(map(str, kind))}", path)
+        )
     fits = isinstance(value, int | float) if kind is float else isinstance(value, kind)
     return value if fits and isinstance(value, bool) == (kind is bool) else _refuse(value, _WORDS[kind], path)
 
@@ -225,4 +246,6 @@ def _inner(path: str, name: str) -> str:
 
 def _refuse(value: Any, wanted: str, path: str) -> Any:
     text = repr(value)
-    raise ValueError(f"`{path}` is {text if len(text) < 60 else text[:57] + '...'}, not {wanted}" if path else f"it is not {wanted}")
+    raise ValueError(
+        f"`{path}` is {text if len(text) < 60 else text[:57] + '...'}, not {wanted}" if path else f"it is not {wanted}"
+    )

@@ -75,7 +75,8 @@ def sweep(
     address: str | None = None,
     fail_fast: bool = False,
 ) -> Sweep:
-    """Runs the trials of a sweep and returns what they made. A trial that fails does not end the sweep, unless `fail_fast`.
+    """Runs the trials of a sweep and returns what they made. A trial that fails does not end the sweep, unless
+    `fail_fast`.
 
     With `local` the trials run one after the other in this process, each as one rank.
 
@@ -87,7 +88,9 @@ def sweep(
     if settings is None:
         raise UsageError("this experiment has no sweep section; use run (hookyard run)")
     if experiment.source.goes_on_from:
-        raise UsageError(f"this experiment goes on from {experiment.source.goes_on_from}, and the trials of a sweep begin anew")
+        raise UsageError(
+            f"this experiment goes on from {experiment.source.goes_on_from}, and the trials of a sweep begin anew"
+        )
     address = chosen_address(address, local=local)
     Storage(storage).reach()
     _refuse_what_is_missing(experiment, settings, local, address)
@@ -104,7 +107,9 @@ def sweep(
     folder = RunFolder(storage, chosen_name(experiment, name))
     folder.refuse_if_taken()
     with Lease(folder.storage) as lease:
-        folder = RunFolder.create(storage, folder.name, to_yaml(experiment), code=code_of_main(to_dict(experiment)), **metadata)
+        folder = RunFolder.create(
+            storage, folder.name, to_yaml(experiment), code=code_of_main(to_dict(experiment)), **metadata
+        )
         return _carry_out(folder, experiment, {}, address, lease)
 
 
@@ -123,8 +128,8 @@ def resume_sweep(
     address: str | None = None,
     take_over: bool = False,
 ) -> Sweep:
-    """Goes on with a sweep that was interrupted or lost its driver: finished trials stay as they are, interrupted ones go
-    on from their newest checkpoints, the others are begun; those that failed are tried again with `failed`.
+    """Goes on with a sweep that was interrupted or lost its driver: finished trials stay as they are, interrupted ones
+    go on from their newest checkpoints, the others are begun; those that failed are tried again with `failed`.
 
     Raises UsageError where nothing is left to do; where it is still under way, or may be on another machine, unless
     `take_over` says it is not; or where the file it came from says something else by now, unless `accept_changes` goes
@@ -149,9 +154,18 @@ def go_on(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool
         if metadata.status in ("running", "interrupted"):
             say(f"All {begun} trials of {folder} are over; nothing is left but to write that down.")
             return _concluded(folder, experiment)
-        raise UsageError(f"all {begun} trials of {folder} are over; there is nothing to resume{_hint_of_failed(folder, settings, previous, failed)}")
+        raise UsageError(
+            f"all {begun} trials of {folder} are over; there is nothing to"
+            f" resume{_hint_of_failed(folder, settings, previous, failed)}"
+        )
     _refuse_what_is_missing(experiment, settings, metadata.local, address)
-    again = {"status": "running", "error": None, "stopped": [], "sweep": _described(settings), "resumed": [*metadata.resumed, now()]}
+    again = {
+        "status": "running",
+        "error": None,
+        "stopped": [],
+        "sweep": _described(settings),
+        "resumed": [*metadata.resumed, now()],
+    }
     with nothing_started():
         TrialIndex(folder, settings.objectives).join()
         _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.over])
@@ -175,8 +189,8 @@ def _as_it_stands(folder: RunFolder, accept_changes: bool) -> Experiment:
     assert begun.sweep is not None
     if present.sweep.repeats != begun.sweep.repeats:
         raise UsageError(
-            f"{folder} was begun with repeats: {begun.sweep.repeats}, and {file} says {present.sweep.repeats} by now: its trials "
-            "would be of other configurations. Change it back, or begin another sweep"
+            f"{folder} was begun with repeats: {begun.sweep.repeats}, and {file} says {present.sweep.repeats} by now:"
+            " its trials would be of other configurations. Change it back, or begin another sweep"
         )
     if accept_changes:
         return present
@@ -184,7 +198,8 @@ def _as_it_stands(folder: RunFolder, accept_changes: bool) -> Experiment:
         to_yaml(begun).splitlines(), to_yaml(present).splitlines(), f"{folder}/experiment.yaml", file, lineterm="", n=1
     )
     raise UsageError(
-        "\n".join(difference) + f"\n{file} has changed since the sweep was begun. Change it back, or go on with it as it is "
+        "\n".join(difference)
+        + f"\n{file} has changed since the sweep was begun. Change it back, or go on with it as it is "
         "now, for the trials that are not over, with --accept-changes"
     )
 
@@ -194,7 +209,9 @@ def _wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> None:
     until, trials = monotonic() + _ORPHANS_S, [RunFolder(folder.storage / "trials", name) for name in names]
     while alive := [run for run in folder.storage.each(RunFolder.metadata, trials) if _is_trained_here(run)]:
         if monotonic() > until:
-            raise UsageError(f"{folder}/trials/{alive[0].name} is still being trained by process {alive[0].pid}; end that first")
+            raise UsageError(
+                f"{folder}/trials/{alive[0].name} is still being trained by process {alive[0].pid}; end that first"
+            )
         sleep(0.5)
 
 
@@ -231,9 +248,13 @@ def _carry_out(
         race = _race(folder, settings, previous, announcer, display, lambda: rules.sweep_is_over())
         rules = StoppingRules(settings, ranks, asked=asked, fail_fast=metadata.fail_fast, race=race)
         standstills = StandstillTeller(
-            lambda: [RunFolder(folder.storage / "trials", name) for name in announcer.under_way()], display, lambda: interrupts.asked
+            lambda: [RunFolder(folder.storage / "trials", name) for name in announcer.under_way()],
+            display,
+            lambda: interrupts.asked,
         )
-        rules.replay_reports({trial_name(number): trial.reports for number, trial in previous.items()}, seconds_used(metadata, previous))
+        rules.replay_reports(
+            {trial_name(number): trial.reports for number, trial in previous.items()}, seconds_used(metadata, previous)
+        )
         context = SweepContext(experiment, settings, folder, previous, rules, announcer, index)
         if metadata.local:
             from orchestrator.sweeps.in_process import TrialsInTurn
@@ -264,7 +285,12 @@ def _on_ray(sweep: SweepContext, address: str | None, display: Display, standsti
 
 
 def _race(
-    folder: RunFolder, settings: Settings, previous: Mapping[int, PreviousTrial], announcer: TrialAnnouncer, display: Display, is_over: Callable[[], bool]
+    folder: RunFolder,
+    settings: Settings,
+    previous: Mapping[int, PreviousTrial],
+    announcer: TrialAnnouncer,
+    display: Display,
+    is_over: Callable[[], bool],
 ) -> Race | None:
     """The race of a sweep that has one; what it leaves is said and written down."""
     if not isinstance(settings.scheduler, RaceSettings):
@@ -283,7 +309,8 @@ def _race(
 
 
 def _is_left_to_do(folder: RunFolder, settings: Settings, previous: Mapping[int, PreviousTrial]) -> bool:
-    """Whether a trial is yet to begin, or to go on. A race needs no more of configurations that it left or of which more trials failed than of others."""
+    """Whether a trial is yet to begin, or to go on. A race needs no more of configurations that it left or of which
+    more trials failed than of others."""
     if isinstance(settings.scheduler, RaceSettings):
         return Race(settings, previous, RaceLog(folder).read()).has_more
     return bool(remaining_trials(settings, previous))
@@ -329,7 +356,11 @@ def _best_trial(done: Sweep) -> dict[str, Any] | None:
     if trial.best is None:
         return None
     leader = configurations_of(done.trials, *done.objective, done.judge)[0] if done.repeats > 1 else None
-    of_group = {"configuration": leader.number, "mean": leader.mean, "in_words": leader.in_words(done.objective[0])} if leader else {}
+    of_group = (
+        {"configuration": leader.number, "mean": leader.mean, "in_words": leader.in_words(done.objective[0])}
+        if leader
+        else {}
+    )
     return {"trial": trial.name, **asdict(trial.best), **of_group}
 
 
@@ -342,7 +373,8 @@ def _join_rows(sweep: RunFolder, index: TrialIndex) -> None:
 
 
 def _write_replay(folder: RunFolder, experiment: Experiment) -> None:
-    """Keeps the best trial of a population as an experiment that changes its values when that trial's weights saw them."""
+    """Keeps the best trial of a population as an experiment that changes its values when that trial's weights saw
+    them."""
     try:
         best = replay(folder, experiment, Sweep(folder).best.name)
     except UsageError as error:
@@ -351,11 +383,14 @@ def _write_replay(folder: RunFolder, experiment: Experiment) -> None:
 
 
 def _refuse_what_is_missing(experiment: Experiment, settings: Settings, local: bool, address: str | None) -> None:
-    """Raises UsageError where an extra or what a trial asks of this machine is missing, or trials that wait for each other would run one after the other."""
+    """Raises UsageError where an extra or what a trial asks of this machine is missing, or trials that wait for each
+    other would run one after the other."""
     needed = {"optuna": settings.search == "optuna", "sklearn": settings.scheduler.type == "pb2"}
     for package, extra in (("optuna", "optuna"), ("sklearn", "pb2")):
         if needed[package] and find_spec(package) is None:
-            raise UsageError(f"this sweep needs the package {package}, which is not installed: pip install 'hookyard[{extra}]'")
+            raise UsageError(
+                f"this sweep needs the package {package}, which is not installed: pip install 'hookyard[{extra}]'"
+            )
     if not local:
         with_classes_of_main(experiment.source, address)
     from orchestrator.engines.in_process import refuse_what_is_not_here
@@ -363,8 +398,8 @@ def _refuse_what_is_missing(experiment: Experiment, settings: Settings, local: b
     refuse_what_is_not_here(experiment.workers, f"each trial of {experiment.name}", address, local=local)
     if local and isinstance(settings.scheduler, HyperBand | Population):
         raise UsageError(
-            f"the trials of {settings.scheduler.type} live side by side, and in one process they run one after the other. "
-            "Leave out --local, or say sweep.scheduler=fifo"
+            f"the trials of {settings.scheduler.type} live side by side, and in one process they run one after the"
+            " other. Leave out --local, or say sweep.scheduler=fifo"
         )
 
 
@@ -372,13 +407,17 @@ def _concurrency(ray: Any, experiment: Experiment, settings: Settings) -> tuple[
     """How many trials run side by side, and the arithmetic; raises UsageError where not even one fits."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     workers, asked = experiment.workers, Resources.asked_by(experiment.workers)
-    has = Resources.of({resource: sum(node.get(resource, 0) for node in nodes) for resource in {"CPU", "GPU", *workers.bundle()}})
+    has = Resources.of(
+        {resource: sum(node.get(resource, 0) for node in nodes) for resource in {"CPU", "GPU", *workers.bundle()}}
+    )
     where = f"{has}" if len(nodes) == 1 else f"{has} on {len(nodes)} nodes"
     more = " at least" if workers.least < workers.most else ""
     arithmetic = f"each asks for {asked}{more}, the cluster has {where}"
     at_once = trials_at_once(settings, count_trials(settings), workers, nodes)
     if at_once < 1:
-        raise UsageError(f"no trial fits: {arithmetic}, and each of its {workers.least} ranks needs a place on one node")
+        raise UsageError(
+            f"no trial fits: {arithmetic}, and each of its {workers.least} ranks needs a place on one node"
+        )
     return at_once, arithmetic
 
 

@@ -94,7 +94,10 @@ class TrialsInTurn:
                     raise
             except Exception as told:  # one trial's failure, but for a metric that is nowhere, does not end the sweep
                 if lost_gpu(told):
-                    raise RunError(f"{told}\nThis process can use its GPU no more, so no other trial is begun in it; resume goes on in a new one") from told
+                    raise RunError(
+                        f"{told}\nThis process can use its GPU no more, so no other trial is begun in it; resume goes"
+                        " on in a new one"
+                    ) from told
                 group.leave()
                 self._failed(trial.number, trial.values, str(told), metric_missing=isinstance(told, MetricMissing))
 

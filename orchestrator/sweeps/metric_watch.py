@@ -1,4 +1,5 @@
-"""Which reports of a trial hold the sweep's metrics, and when it is plain that none will. In the process that drives the trial."""
+"""Which reports of a trial hold the sweep's metrics, and when it is plain that none will. In the process that drives
+the trial."""
 
 from __future__ import annotations
 
@@ -15,20 +16,27 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.reading import recorded_schema
 
 _CLEARLY = 0.8
-"""How like a name that is there one must be to be a misspelling of it, where it might also come later (difflib's ratio)."""
+"""How like a name that is there one must be to be a misspelling of it, where it might also come later (difflib's
+ratio)."""
 
 
 class MetricWatch:
     """Looks at each report of one trial, until one holds the sweep's metrics; where none will, lets go of the trial.
 
-    What is said of a phase comes with each report of that phase, so the first such report without the metric tells. A hook
-    of the user's own may give a metric now and then, and a column of the rows may be recorded later: of these only what is
-    clearly a misspelling is told before the trial's end. `judged` says whether an earlier life has had the metrics; `leave` lets go of
-    the trial.
+    What is said of a phase comes with each report of that phase, so the first such report without the metric tells. A
+    hook of the user's own may give a metric now and then, and a column of the rows may be recorded later: of these only
+    what is clearly a misspelling is told before the trial's end. `judged` says whether an earlier life has had the
+    metrics; `leave` lets go of the trial.
     """
 
     def __init__(
-        self, settings: Sweep, resolved: ResolvedExperiment, folder: RunFolder, *, judged: bool = False, leave: Callable[[], None] = lambda: None
+        self,
+        settings: Sweep,
+        resolved: ResolvedExperiment,
+        folder: RunFolder,
+        *,
+        judged: bool = False,
+        leave: Callable[[], None] = lambda: None,
     ) -> None:
         self._metrics, self._folder, self._judged, self._leave = settings.metrics, folder, judged, leave
         self._own_hooks = may_add_metrics(resolved.task, resolved.hooks.values())
@@ -65,7 +73,14 @@ class MetricWatch:
         names = [name for name in report.metrics if "/" in name]
         of_rows = [metric.rpartition("/")[2] for metric in missing if metric.startswith(PREFIX)]
         columns = recorded_schema(self._folder.storage).names if of_rows else []
-        return [*names, *(f"{PREFIX}{column}/{statistic}" for column in columns for statistic in dict.fromkeys(of_rows))]
+        return [
+            *names,
+            *(f"{PREFIX}{column}/{statistic}" for column in columns for statistic in dict.fromkeys(of_rows)),
+        ]
 
     def _named(self) -> str:
-        return f"the sweep's metric '{self._metrics[0]}'" if len(self._metrics) == 1 else f"the sweep's metrics {self._metrics}"
+        return (
+            f"the sweep's metric '{self._metrics[0]}'"
+            if len(self._metrics) == 1
+            else f"the sweep's metrics {self._metrics}"
+        )

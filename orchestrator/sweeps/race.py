@@ -1,9 +1,11 @@
-"""A race of configurations over seeds: which trial begins next, and which configurations are left as they will not win. Driver; needs no Ray.
+"""A race of configurations over seeds: which trial begins next, and which configurations are left as they will not win.
+Driver; needs no Ray.
 
-All are trained with the first seed to their end, as curves may cross. Then the best so far goes on with the seeds it has not had, and the others seed
-by seed. A configuration is left when it is too unlikely that its mean over all seeds will pass that of the leader, the one with the best mean to be expected;
-from its second trial on that is asked at each report. Each of C configurations may be left with a probability up to level / (C - 1), so that whichever
-would have won is left with no more than `level`, as far as differences between seeds are normal.
+All are trained with the first seed to their end, as curves may cross. Then the best so far goes on with the seeds it
+has not had, and the others seed by seed. A configuration is left when it is too unlikely that its mean over all seeds
+will pass that of the leader, the one with the best mean to be expected; from its second trial on that is asked at each
+report. Each of C configurations may be left with a probability up to level / (C - 1), so that whichever would have won
+is left with no more than `level`, as far as differences between seeds are normal.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ class Left:
 
     def __str__(self) -> str:
         return (
-            f"configuration {self.configuration} will not win: {self.behind:.4g} behind configuration {self.leader} over {self.seeds} "
-            f"seed{'s' if self.seeds > 1 else ''}, which it would make up with a probability of {self.probability:.2g}"
+            f"configuration {self.configuration} will not win: {self.behind:.4g} behind configuration {self.leader}"
+            f" over {self.seeds} seed{'s' if self.seeds > 1 else ''}, which it would make up with a probability of"
+            f" {self.probability:.2g}"
         )
 
 
@@ -65,8 +68,8 @@ class RaceLog:
 class Race:
     """Hears of each trial when it reports and ends, and says which one begins next.
 
-    `leaves` hears of each configuration that is left, `expects` how many trials there are to be. Where `is_over` says that the whole sweep ends,
-    a trial that ends says nothing of its configuration.
+    `leaves` hears of each configuration that is left, `expects` how many trials there are to be. Where `is_over` says
+    that the whole sweep ends, a trial that ends says nothing of its configuration.
     """
 
     def __init__(
@@ -93,7 +96,9 @@ class Race:
         self._failed: defaultdict[int, set[int]] = defaultdict(set)
         self._begun: set[int] = set()
         begun = (number for number, trial in sorted(previous.items()) if not trial.over)
-        self._again = [number for number in begun if not (previous[number].failed and number // self._repeats in self.left)]
+        self._again = [
+            number for number in begun if not (previous[number].failed and number // self._repeats in self.left)
+        ]
         for number, trial in previous.items():
             for report in trial.reports:
                 self._keep(number, report)
@@ -130,8 +135,8 @@ class Race:
         return not self._under_way()
 
     def reported(self, number: int, report: Mapping[str, Any]) -> None:
-        """A trial has reported; those that will not win are left. Where none of its configuration is through nothing is told from how it
-        begins, and from its last report when it has ended."""
+        """A trial has reported; those that will not win are left. Where none of its configuration is through nothing is
+        told from how it begins, and from its last report when it has ended."""
         self._keep(number, report)
         through = self._through[number // self._repeats].values()
         if len(self._curves[number]) < max(map(len, through), default=0) and not self._is_over():
@@ -180,7 +185,11 @@ class Race:
 
     def _next(self) -> int | None:
         contenders = self._contenders()
-        seeds: dict[int, int] = {one: min(to_come) % self._repeats for one in contenders if (to_come := {*self._trials_of(one)} - self._begun)}
+        seeds: dict[int, int] = {
+            one: min(to_come) % self._repeats
+            for one in contenders
+            if (to_come := {*self._trials_of(one)} - self._begun)
+        }
         if not seeds:
             return None
         under_way = [number % self._repeats for number in self._under_way() if number // self._repeats in contenders]
@@ -209,7 +218,9 @@ class Race:
 
     def _under_way(self) -> list[int]:
         through = ((number, *divmod(number, self._repeats)) for number in self._begun)
-        return [number for number, one, seed in through if seed not in self._through[one] and seed not in self._failed[one]]
+        return [
+            number for number, one, seed in through if seed not in self._through[one] and seed not in self._failed[one]
+        ]
 
     def _mean(self, configuration: int) -> float:
         through = self._through[configuration].values()

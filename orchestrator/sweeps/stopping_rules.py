@@ -28,8 +28,8 @@ class _Progress:
 class StoppingRules:
     """Judges each report of each trial, by the first of the sweep's metrics, and whether the sweep goes on.
 
-    `ranks` train each trial. The sweep ends when its budget is used up, when it is `asked` to, and with `fail_fast` when a
-    trial has failed; and with the first that shows that its metric is nowhere.
+    `ranks` train each trial. The sweep ends when its budget is used up, when it is `asked` to, and with `fail_fast`
+    when a trial has failed; and with the first that shows that its metric is nowhere.
     """
 
     def __init__(
@@ -87,7 +87,9 @@ class StoppingRules:
         if number <= progress.reports:
             return  # made again, after its rank or process was replaced
         progress.reports = number
-        improves = math.isnan(progress.best) or self._sign * (value - progress.best) > (plateau.min_delta if plateau else 0)
+        improves = math.isnan(progress.best) or self._sign * (value - progress.best) > (
+            plateau.min_delta if plateau else 0
+        )
         progress.without_gain = 0 if improves else progress.without_gain + 1
         progress.best = value if improves else progress.best
         # A trial that goes on from another's checkpoint may have fewer than before.
@@ -105,7 +107,10 @@ class StoppingRules:
             return f"it has trained for {seconds:.0f} s of {stop.time:g} s"
         plateau = stop.plateau
         if plateau and progress.reports > plateau.grace_period and progress.without_gain >= plateau.patience:
-            return f"{metric} has not improved on {progress.best:g} by more than {plateau.min_delta:g} in {progress.without_gain} reports"
+            return (
+                f"{metric} has not improved on {progress.best:g} by more than {plateau.min_delta:g} in"
+                f" {progress.without_gain} reports"
+            )
         return None
 
     def budget_used(self) -> str | None:

@@ -75,4 +75,6 @@ class TrialAnnouncer:
 
 
 def _chosen(values: Mapping[str, Any]) -> str:
-    return " ".join(f"{path}={value:.4g}" if isinstance(value, float) else f"{path}={value}" for path, value in values.items())
+    return " ".join(
+        f"{path}={value:.4g}" if isinstance(value, float) else f"{path}={value}" for path, value in values.items()
+    )

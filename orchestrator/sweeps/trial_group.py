@@ -1,4 +1,5 @@
-"""Trials that share one training, driven to their ends. In the process that drives them: a sweep's own, or a trial's under Tune."""
+"""Trials that share one training, driven to their ends. In the process that drives them: a sweep's own, or a trial's
+under Tune."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ class TrialUnderWay:
     """Whether that is written down."""
 
     @classmethod
-    def begin(cls, location: str, number: int, source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]) -> TrialUnderWay:
+    def begin(
+        cls, location: str, number: int, source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]
+    ) -> TrialUnderWay:
         """As `begin_trial`."""
         resolved, folder = begin_trial(location, number, source, settings, values)
         made = judged_reports(folder, settings)
@@ -59,21 +62,23 @@ class TrialUnderWay:
 class TrialGroup:
     """Trials that share the training of the first; a single one where none does.
 
-    How a trial ended is written down once its files are closed, which is when another one reports; the rows of all are put away when
-    training has ended.
+    How a trial ended is written down once its files are closed, which is when another one reports; the rows of all are
+    put away when training has ended.
     """
 
     def __init__(self, engine: Engine, trials: Sequence[TrialUnderWay], settings: Sweep) -> None:
         sweep = settings.model_dump(mode="json")
-        carrier, *riders = (Assignment(trial.resolved.experiment.source, trial.folder.location, sweep=sweep) for trial in trials)
+        carrier, *riders = (
+            Assignment(trial.resolved.experiment.source, trial.folder.location, sweep=sweep) for trial in trials
+        )
         self._life = Lifecycle(engine, replace(carrier, riders=tuple(riders)), trials[0].resolved)
         self._trials, self._settings = trials, settings
         self._unheard = list(trials)
         self._judging: TrialUnderWay | None = None
 
     def next(self) -> TrialUnderWay | None:
-        """Trains up to the next report of one of them, which is its `last`; None when all are over. Raises what a training or a hook
-        does, and RunError for one that ended without a report that holds the sweep's metrics."""
+        """Trains up to the next report of one of them, which is its `last`; None when all are over. Raises what a
+        training or a hook does, and RunError for one that ended without a report that holds the sweep's metrics."""
         self._judging = None
         report = self._life.next()
         if report is None:
@@ -91,12 +96,14 @@ class TrialGroup:
         return trial
 
     def _counting(self, folder: RunFolder, first: Report) -> list[Mapping[str, Any]]:
-        """The reports of a trial that count before the first of an attempt: those after where it goes on from are made again."""
+        """The reports of a trial that count before the first of an attempt: those after where it goes on from are made
+        again."""
         made = judged_reports(folder, self._settings)
         return made[:-1] if self._settings.judges(first.metrics) and not first.cut_short else made
 
     def judged(self, trial: TrialUnderWay, reason: str | None) -> None:
-        """What becomes of the trial that has just reported: it is stopped for a reason, or goes on, or that was its end."""
+        """What becomes of the trial that has just reported: it is stopped for a reason, or goes on, or that was its
+        end."""
         assert trial.last is not None
         if reason:
             trial.ending = "stopped", [reason]

@@ -1,4 +1,5 @@
-"""A trial begins: its experiment, and its run on disk. In the process that trains it; in the driver where that died before."""
+"""A trial begins: its experiment, and its run on disk. In the process that trains it; in the driver where that died
+before."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from orchestrator.records.sweep_folder import trial_folder
 def begin_trial(
     location: str, number: int, source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]
 ) -> tuple[ResolvedExperiment, RunFolder]:
-    """A trial's experiment and its run, made if it is new; one that goes on, perhaps with other values, is taken up again.
+    """A trial's experiment and its run, made if it is new; one that goes on, perhaps with other values, is taken up
+    again.
 
     `source` is the sweep's. Values that do not go together make a failed trial, and ConfigError is raised.
     """
@@ -37,8 +39,8 @@ def begin_trial(
 
 
 def trial_source(source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]) -> ExperimentSource:
-    """The source of one trial of a sweep, with what that says of metrics; where trials are judged by statistics of rows, with
-    the hook on that reports them."""
+    """The source of one trial of a sweep, with what that says of metrics; where trials are judged by statistics of
+    rows, with the hook on that reports them."""
     trial = source.without_sweep().with_values(values)
     written, _ = trial.merged()
     trial = trial.with_values(inferred_modes(written, settings))
@@ -50,7 +52,13 @@ def trial_source(source: ExperimentSource, settings: Sweep, values: Mapping[str,
 
 
 def _open_or_create(
-    location: str, number: int, source: ExperimentSource, settings: Sweep, text: str, values: Mapping[str, Any], init: Mapping[str, Any] | None = None
+    location: str,
+    number: int,
+    source: ExperimentSource,
+    settings: Sweep,
+    text: str,
+    values: Mapping[str, Any],
+    init: Mapping[str, Any] | None = None,
 ) -> RunFolder:
     folder = trial_folder(location, number)
     if folder.exists():
@@ -59,5 +67,7 @@ def _open_or_create(
         return folder
     configuration = number // settings.repeats if settings.repeats > 1 else None
     modes = dict(settings.objectives)
-    folder.begin(text, source, trial=folder.name, values=values, configuration=configuration, modes=modes, init=init, local=False)
+    folder.begin(
+        text, source, trial=folder.name, values=values, configuration=configuration, modes=modes, init=init, local=False
+    )
     return folder

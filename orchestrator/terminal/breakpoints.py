@@ -37,7 +37,8 @@ def breakpoints(paused: Callable[[], AbstractContextManager[None]]) -> Iterator[
 
 
 class Debugger(Pdb):
-    """Python's debugger on this terminal, also where what is printed goes elsewhere. Ctrl-C stays what it is to the run."""
+    """Python's debugger on this terminal, also where what is printed goes elsewhere. Ctrl-C stays what it is to the
+    run."""
 
     def __init__(self, paused: Callable[[], AbstractContextManager[None]]) -> None:
         super().__init__(nosigint=True)

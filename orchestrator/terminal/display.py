@@ -59,7 +59,9 @@ class TerminalDisplay:
             self._until_end.enter_context(breakpoints(self.paused))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._live is not None:
             self._stop()
         self._until_end.close()
@@ -81,7 +83,9 @@ class TerminalDisplay:
         from rich.live import Live
 
         per_second = _BARS_PER_S if self._frame is None else 1
-        self._live = Live(get_renderable=self._drawn, console=self._console, transient=True, refresh_per_second=per_second)
+        self._live = Live(
+            get_renderable=self._drawn, console=self._console, transient=True, refresh_per_second=per_second
+        )
         self._live.start(refresh=True)
 
     def _stop(self) -> None:

@@ -16,7 +16,8 @@ _LINES_AT_ONCE = 20
 
 
 class DriverLog:
-    """Keeps lines in `log.txt`, on an object store some at a time; nowhere where there is no storage. Driver, or a run in one process."""
+    """Keeps lines in `log.txt`, on an object store some at a time; nowhere where there is no storage. Driver, or a run
+    in one process."""
 
     def __init__(self, storage: Storage | None) -> None:
         self._storage = storage

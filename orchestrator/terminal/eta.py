@@ -33,14 +33,20 @@ class RunProgress:
 
 
 def estimated_progress(
-    experiment: Mapping[str, Any], attempt: Attempt | None, reached: RunProgress, reports: Sequence[Mapping[str, Any]], step_s: float | None
+    experiment: Mapping[str, Any],
+    attempt: Attempt | None,
+    reached: RunProgress,
+    reports: Sequence[Mapping[str, Any]],
+    step_s: float | None,
 ) -> RunProgress:
     """How far a run is. `experiment` is its resolved experiment, `attempt` the present one (None where none has begun),
     `reports` those that count, `step_s` what an iteration takes."""
     to_come = _iterations_to_come(experiment, attempt, reached)
     total = None if to_come is None else reached.iteration + to_come
     share = reached.iteration / total if total else None
-    pace = _seconds_per_iteration([report for report in reports if attempt and report["attempt"] == attempt.number], step_s)
+    pace = _seconds_per_iteration(
+        [report for report in reports if attempt and report["attempt"] == attempt.number], step_s
+    )
     eta_s = None if to_come is None or pace is None else to_come * pace
     return replace(reached, epochs=experiment.get("epochs"), steps=experiment.get("steps"), share=share, eta_s=eta_s)
 

@@ -15,15 +15,18 @@ from orchestrator.terminal.display import say
 from orchestrator.terminal.notebook import in_notebook
 
 _HELD_S = 0.5
-"""How long Python may keep a signal from its handler before a thread takes it: the main thread may be in a call into C."""
+"""How long Python may keep a signal from its handler before a thread takes it: the main thread may be in a call into
+C."""
 _CLOCKS_DIFFER_S = 1.0
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM while the block runs; `asked` is true after the first, which is answered by what comes next.
-    The second ends this process, and whatever it and those below it have started since the block began."""
+    """Counts SIGINT and SIGTERM while the block runs; `asked` is true after the first, which is answered by what comes
+    next. The second ends this process, and whatever it and those below it have started since the block began."""
 
-    def __init__(self, how_to_resume: str, next_words: str = "Saving a checkpoint after the step under way, then ending.") -> None:
+    def __init__(
+        self, how_to_resume: str, next_words: str = "Saving a checkpoint after the step under way, then ending."
+    ) -> None:
         self.asked = False
         self._how, self._next = how_to_resume, next_words
         self._before: dict[int, Any] = {}
@@ -47,7 +50,8 @@ class Interrupts:
             os.close(self._written)
 
     def fail(self, why: str) -> None:
-        """Raises RunError in the main thread, where it waits in Python or as soon as it comes back to it. Any other thread."""
+        """Raises RunError in the main thread, where it waits in Python or as soon as it comes back to it. Any other
+        thread."""
         if not self._before:
             say(f"{why}; this run is not in the main thread, and cannot be ended")
             return
@@ -90,7 +94,10 @@ class Interrupts:
             raise KeyboardInterrupt
         ended = self._end_what_was_started()
         if ended:
-            say(f"Ended {len(ended)} process{'es' if len(ended) > 1 else ''} of the run: {', '.join(ended[:8])}{', ...' if len(ended) > 8 else ''}")
+            say(
+                f"Ended {len(ended)} process{'es' if len(ended) > 1 else ''} of the run:"
+                f" {', '.join(ended[:8])}{', ...' if len(ended) > 8 else ''}"
+            )
         os._exit(130)
 
     def _end_what_was_started(self) -> list[str]:

@@ -34,7 +34,8 @@ def in_notebook() -> bool:
 
 
 class NotebookDisplay:
-    """Shows the frame of what goes on, progress and the last lines below the cell, and keeps the lines in `log.txt`. Driver.
+    """Shows the frame of what goes on, progress and the last lines below the cell, and keeps the lines in `log.txt`.
+    Driver.
 
     At its end the lines are left, folded up: how it went is shown by the result.
     """
@@ -55,7 +56,9 @@ class NotebookDisplay:
         self._writer.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._over.set()
         self._writer.join()
         self._write(_folded(self._lines))
@@ -93,7 +96,9 @@ def frame_html(frame: RenderableType) -> str:
 
     from rich.console import Console
 
-    console = Console(file=StringIO(), record=True, width=_WIDTH, force_terminal=True, force_jupyter=False, highlight=False)
+    console = Console(
+        file=StringIO(), record=True, width=_WIDTH, force_terminal=True, force_jupyter=False, highlight=False
+    )
     console.print(frame)
     return console.export_html(inline_styles=True, code_format=f'<pre style="{_PLAIN}">{{code}}</pre>')
 
@@ -106,7 +111,10 @@ def result_html(path: str, status: str, sentences: Iterable[str | None], table: 
 
 
 def _bar(label: str, completed: int, total: int, text: str) -> str:
-    return f'<div><progress value="{completed}" max="{total}"></progress> {escape(f"{label} {completed}/{total} {text}")}</div>'
+    return (
+        f'<div><progress value="{completed}" max="{total}"></progress>'
+        f" {escape(f'{label} {completed}/{total} {text}')}</div>"
+    )
 
 
 def _plain(text: str) -> str:

@@ -1,4 +1,5 @@
-"""What of a stored run may go to a terminal: text in which nothing moves the cursor, turns lines around or ends a terminal's mode."""
+"""What of a stored run may go to a terminal: text in which nothing moves the cursor, turns lines around or ends a
+terminal's mode."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def printable_data(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(printable_data, value))
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{one.name: printable_data(getattr(value, one.name)) for one in fields(value) if one.init})
+        return replace(
+            value, **{one.name: printable_data(getattr(value, one.name)) for one in fields(value) if one.init}
+        )
     return value
 
 

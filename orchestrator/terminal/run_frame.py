@@ -18,7 +18,14 @@ from orchestrator.terminal.run_status import RankView, RunView
 MOST_RANKS = 16
 """Ranks that have a row; of more, those with the most work of their own."""
 MOST_VERDICTS = 3
-STYLES = {"running": "bold", "finished": "green", "stopped": "green", "interrupted": "magenta", "failed": "bold red", "lost": "bold red"}
+STYLES = {
+    "running": "bold",
+    "finished": "green",
+    "stopped": "green",
+    "interrupted": "magenta",
+    "failed": "bold red",
+    "lost": "bold red",
+}
 """How each status looks; what is not colored is readable on light and dark alike."""
 _PHASES = ("val/", "test/", "train/")
 
@@ -35,7 +42,9 @@ def _parts(view: RunView) -> Iterator[RenderableType]:
     if pace:
         yield Text("   ".join(pace))
     if view.report:
-        yield Text(f"report {view.reports}, epoch {view.report.get('epoch', '-')}:   {'   '.join(_metrics(view.report))}")
+        yield Text(
+            f"report {view.reports}, epoch {view.report.get('epoch', '-')}:   {'   '.join(_metrics(view.report))}"
+        )
     if view.attempts > 1:
         yield Text(f"attempt {view.attempts}, from {view.began_at or 'the beginning'}")
     if view.ranks:
@@ -58,7 +67,10 @@ def bar_line(label: str, share: float | None, eta_s: float | None) -> Renderable
     line = Table.grid(padding=(0, 2))
     cells: list[RenderableType] = [Text(label)]
     if share is not None:
-        cells += [ProgressBar(total=1.0, completed=share, width=24, complete_style="green", finished_style="green"), percent(share)]
+        cells += [
+            ProgressBar(total=1.0, completed=share, width=24, complete_style="green", finished_style="green"),
+            percent(share),
+        ]
     if eta_s is not None:
         cells.append(Text(f"eta {duration(eta_s)}"))
     line.add_row(*cells)
@@ -111,7 +123,12 @@ def table_of(rows: Sequence[Mapping[str, str | Text]], left: Sequence[str], cut:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), expand=bool(cut))
     names = [name for name in rows[0] if any(row[name] for row in rows)]
     for name in names:
-        table.add_column(name, justify="left" if name in left else "right", no_wrap=bool(cut) or name not in left, ratio=1 if name in cut else None)
+        table.add_column(
+            name,
+            justify="left" if name in left else "right",
+            no_wrap=bool(cut) or name not in left,
+            ratio=1 if name in cut else None,
+        )
     for row in rows:
         table.add_row(*(row[name] for name in names))
     return table

@@ -1,4 +1,5 @@
-"""A run as its files tell it at this moment: how far, how fast, which rank is slow, and whether anything still moves."""
+"""A run as its files tell it at this moment: how far, how fast, which rank is slow, and whether anything still
+moves."""
 
 from __future__ import annotations
 
@@ -22,10 +23,11 @@ from orchestrator.storage import FileState, Storage
 from orchestrator.terminal.eta import RunProgress, estimated_progress
 
 QUIET_S, QUIET_ITERATIONS = 60.0, 20
-"""A run that has written no row for so long, and for so many of its iterations, is said to be quiet; on an object store only
-when it has not sent one for an upload's interval more."""
+"""A run that has written no row for so long, and for so many of its iterations, is said to be quiet; on an object store
+only when it has not sent one for an upload's interval more."""
 _COMPARE_EVERY_S = 10.0
-"""How often ranks are compared and the doctor is asked, at most: what they say changes slowly, and takes longer than all else."""
+"""How often ranks are compared and the doctor is asked, at most: what they say changes slowly, and takes longer than
+all else."""
 _COMPARING_SHARE = 0.05
 """The part of the time that this may take."""
 MOST_DIAGNOSED = 128
@@ -82,8 +84,8 @@ class LiveRun:
     """Looks at a run's files again and again, and each time reads what is new in them. Needs neither Ray nor a driver
     that lives.
 
-    Runs in any process that sees the run's storage. `clock` gives seconds since 1970; `diagnosed` says whether the doctor
-    is asked.
+    Runs in any process that sees the run's storage. `clock` gives seconds since 1970; `diagnosed` says whether the
+    doctor is asked.
     """
 
     def __init__(self, folder: RunFolder, clock: Callable[[], float] = time, *, diagnosed: bool = True) -> None:
@@ -186,7 +188,9 @@ class LiveRun:
         if tails:
             first = next(iter(tails.values()))
             phase = first.newest["phase"] if status == "running" else None
-            reached = RunProgress(phase, first.newest["epoch"], first.newest["step"], first.trained or reached.iteration)
+            reached = RunProgress(
+                phase, first.newest["epoch"], first.newest["step"], first.trained or reached.iteration
+            )
         so_far = estimated_progress(self._experiment, present, reached, reports, step_s)
         share = 1.0 if status == "finished" else so_far.share
         return replace(so_far, share=share, eta_s=so_far.eta_s if status == "running" else None)
@@ -210,9 +214,11 @@ def look_every_s(storage: Storage) -> float:
     return 1.0 if storage.local else 10.0
 
 
-def _notice(view: RunView, metadata: RunMetadata, present: Attempt | None, now: float, upload_interval_s: float) -> str | None:
-    """What is to be said of a run that is dead, and of one that says it runs and writes nothing: whether a rank stands still is
-    judged by the ranks, see `records/standstill.py`."""
+def _notice(
+    view: RunView, metadata: RunMetadata, present: Attempt | None, now: float, upload_interval_s: float
+) -> str | None:
+    """What is to be said of a run that is dead, and of one that says it runs and writes nothing: whether a rank stands
+    still is judged by the ranks, see `records/standstill.py`."""
     driver = f"its driver (process {metadata.pid} on {metadata.host})"
     quiet_s = view.row_age_s
     last = "it has written no row" if quiet_s is None else f"its newest row is {duration(quiet_s)} old"

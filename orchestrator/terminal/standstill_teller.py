@@ -1,5 +1,5 @@
-"""The teller of standstills: says which rank stands still, where, and which wait for it. Driver, in a thread of its own, as what
-drives the run waits for the ranks."""
+"""The teller of standstills: says which rank stands still, where, and which wait for it. Driver, in a thread of its
+own, as what drives the run waits for the ranks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ _log = logging.getLogger("hookyard")
 
 
 class StandstillTeller:
-    """Looks at the runs under way, tells of each standstill once, and when it is over. What it tells is in the log too, with
-    the stacks of the ranks that stand.
+    """Looks at the runs under way, tells of each standstill once, and when it is over. What it tells is in the log too,
+    with the stacks of the ranks that stand.
 
     `under_way` gives the runs, and `ending` whether they were asked to end: then it is told what that waits for.
     """
 
-    def __init__(self, under_way: Callable[[], Sequence[RunFolder]], display: Display, ending: Callable[[], bool]) -> None:
+    def __init__(
+        self, under_way: Callable[[], Sequence[RunFolder]], display: Display, ending: Callable[[], bool]
+    ) -> None:
         self._under_way, self._display, self._ending = under_way, display, ending
         self._told: dict[str, tuple[int, ...]] = {}
         self._ended_for_s = 0.0

@@ -61,7 +61,11 @@ def _trials(view: SweepView, lines: int | None) -> Iterator[RenderableType]:
 
 def _cells(trial: TrialView, names: Mapping[str, str], best: bool) -> dict[str, str | Text]:
     progress = trial.run.progress if trial.run else None
-    slowest = next((f"rank {rank.rank} {slowness(rank)}" for rank in trial.run.ranks if slowness(rank)), "") if trial.run else ""
+    slowest = (
+        next((f"rank {rank.rank} {slowness(rank)}" for rank in trial.run.ranks if slowness(rank)), "")
+        if trial.run
+        else ""
+    )
     trouble = (trial.error or "").split("\n")[0] or (trial.run.notice if trial.run else None) or ""
     return {
         "trial": Text(trial.name, "bold green" if best else ""),
@@ -71,7 +75,11 @@ def _cells(trial: TrialView, names: Mapping[str, str], best: bool) -> dict[str, 
         "last": text("", trial.last),
         "best": text("", trial.best),
         "values": " ".join(f"{names[path]}={text('', value) or 'null'}" for path, value in trial.values.items()),
-        "": Text.assemble((trouble, "red")) if trouble else Text(slowest or "; ".join(trial.stopped), "magenta" if slowest else ""),
+        "": (
+            Text.assemble((trouble, "red"))
+            if trouble
+            else Text(slowest or "; ".join(trial.stopped), "magenta" if slowest else "")
+        ),
     }
 
 

@@ -78,8 +78,8 @@ class SweepView:
 
 
 class LiveSweep:
-    """Looks at a sweep's folder again and again; trials that are over are read once. Needs neither Ray nor a driver that
-    lives.
+    """Looks at a sweep's folder again and again; trials that are over are read once. Needs neither Ray nor a driver
+    that lives.
 
     Runs in any process that sees the sweep's storage. `clock` gives seconds since 1970.
     """
@@ -105,11 +105,17 @@ class LiveSweep:
             # Trials that were over may be tried again in another life.
             self._lives, self._failed = len(lives), {}
             known = TrialIndex(self.folder, sweep.objectives or [(metric, mode)]).standing()
-            self._settled = {name: _of_record(record, metric) for name, record in known.items() if record.status in SETTLED}
+            self._settled = {
+                name: _of_record(record, metric) for name, record in known.items() if record.status in SETTLED
+            }
         self._look_at_failed()
-        trials = sorted((self._trial(name, metric, mode) for name in self._begun_trials()), key=lambda trial: _sort_key(trial, mode))
+        trials = sorted(
+            (self._trial(name, metric, mode) for name in self._begun_trials()), key=lambda trial: _sort_key(trial, mode)
+        )
         leader = next(iter(configurations(_repeats(trials), mode, sweep.judge)), None)
-        judged = [trial for trial in trials if trial.best is not None and (leader is None or trial.name in leader.trials[:1])]
+        judged = [
+            trial for trial in trials if trial.best is not None and (leader is None or trial.name in leader.trials[:1])
+        ]
         best = min(judged, key=lambda trial: (_merit(trial, mode), trial.name), default=None)
         status, total = status_of(self.folder, metadata), max(sweep.trials, len(trials))
         done = sum(_share(trial) for trial in trials)
@@ -127,7 +133,11 @@ class LiveSweep:
             eta_s=self._eta(trials, total - done, lives[-1]) if status == "running" else None,
             trials=tuple(trials),
             configuration=leader if best else None,
-            notice=f"the sweep is dead: its driver (process {metadata.pid} on {metadata.host}) is gone" if status == "lost" else None,
+            notice=(
+                f"the sweep is dead: its driver (process {metadata.pid} on {metadata.host}) is gone"
+                if status == "lost"
+                else None
+            ),
         )
 
     def _begun_trials(self) -> list[str]:
@@ -201,7 +211,9 @@ def _of_record(record: TrialRecord, metric: str) -> TrialView:
 
 
 def _repeats(trials: Sequence[TrialView]) -> list[Repeat]:
-    return [Repeat(one.configuration, one.name, one.status, one.best) for one in trials if one.configuration is not None]
+    return [
+        Repeat(one.configuration, one.name, one.status, one.best) for one in trials if one.configuration is not None
+    ]
 
 
 def _share(trial: TrialView) -> float:

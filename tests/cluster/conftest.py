@@ -64,9 +64,12 @@ class Cluster:
         assert done.returncode == 0, done.stderr
 
     def wait_until_quiet(self) -> None:
-        """Waits until Ray is on no host: `ray down` stops the head, and workers end when they have missed it for a while."""
+        """Waits until Ray is on no host: `ray down` stops the head, and workers end when they have missed it for a
+        while."""
         deadline = time.monotonic() + 180
-        while left := [host.name for host in self.hosts.hosts.values() if "raylet" in host.run("ps", "-eo", "comm").stdout]:
+        while left := [
+            host.name for host in self.hosts.hosts.values() if "raylet" in host.run("ps", "-eo", "comm").stdout
+        ]:
             assert time.monotonic() < deadline, f"`ray down` left Ray on {left}"
             time.sleep(1)
 
@@ -101,7 +104,9 @@ def onpremises() -> dict[str, Any]:
     config["setup_commands"] = [here(config["setup_commands"][-1])]
     quick = "export " + " ".join(f"{name}={value}" for name, value in _QUICK.items())
     for key in ("head_start_ray_commands", "worker_start_ray_commands"):
-        config[key] = [f"{quick}; {here(command).replace('ray start', f'ray start {_SMALL}')}" for command in config[key]]
+        config[key] = [
+            f"{quick}; {here(command).replace('ray start', f'ray start {_SMALL}')}" for command in config[key]
+        ]
     return config
 
 

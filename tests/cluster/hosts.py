@@ -1,7 +1,7 @@
 """Several hosts on this machine: each with processes, a network address, a name, a /tmp and an sshd of its own.
 
-A host is a set of Linux namespaces. They share the disk, as machines with one image do, and a folder, as by NFS; what they write to
-/tmp and to root's home is their own. All are gone when their first process is.
+A host is a set of Linux namespaces. They share the disk, as machines with one image do, and a folder, as by NFS; what
+they write to /tmp and to root's home is their own. All are gone when their first process is.
 """
 
 from __future__ import annotations
@@ -50,10 +50,21 @@ def why_not() -> str:
     """Why there can be no hosts here; empty where there can."""
     if os.geteuid() != 0:
         return "only root may make namespaces"
-    missing = [program for program in ("ip", "sshd", "ssh", "ssh-keygen", "rsync", "unshare", "nsenter") if shutil.which(program) is None]
+    missing = [
+        program
+        for program in ("ip", "sshd", "ssh", "ssh-keygen", "rsync", "unshare", "nsenter")
+        if shutil.which(program) is None
+    ]
     if missing:
-        return f"{', '.join(missing)} not found; on Debian: apt-get install iproute2 openssh-server openssh-client rsync util-linux"
-    made = subprocess.run(["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, text=True)
+        return (
+            f"{', '.join(missing)} not found; on Debian: apt-get install iproute2 openssh-server openssh-client rsync"
+            " util-linux"
+        )
+    made = subprocess.run(
+        ["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
+        capture_output=True,
+        text=True,
+    )
     return "" if made.returncode == 0 else f"no namespaces can be made here: {made.stderr.strip()}"
 
 
@@ -83,7 +94,10 @@ class Host:
     @contextlib.contextmanager
     def own(self, folder: Path) -> Iterator[None]:
         """As long as the context lasts, what is changed in a folder is changed on this host alone."""
-        script = "mkdir -p /mnt/own/upper /mnt/own/work; mount -t overlay overlay -o lowerdir=$0,upperdir=/mnt/own/upper,workdir=/mnt/own/work $0"
+        script = (
+            "mkdir -p /mnt/own/upper /mnt/own/work; mount -t overlay overlay -o"
+            " lowerdir=$0,upperdir=/mnt/own/upper,workdir=/mnt/own/work $0"
+        )
         self.run("sh", "-ec", script, str(folder), check=True)
         try:
             yield
@@ -137,15 +151,34 @@ class Hosts:
             host.kill()
 
     def _write_keys(self, addresses: dict[str, str]) -> None:
-        lines = ["127.0.0.1 localhost", f"{_NETWORK}.1 operator", *(f"{address} {name}" for name, address in addresses.items())]
+        lines = [
+            "127.0.0.1 localhost",
+            f"{_NETWORK}.1 operator",
+            *(f"{address} {name}" for name, address in addresses.items()),
+        ]
         (self.folder / "hosts").write_text("\n".join(lines) + "\n")
         for name in ("host_key", "key"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)], check=True)
 
     def _boot(self, name: str, address: str) -> Host:
         script = textwrap.dedent(_BOOT).format(name=name, shared=self.folder, root=ROOT)
-        command = ["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script]
-        outer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        command = [
+            "unshare",
+            "--mount",
+            "--net",
+            "--uts",
+            "--ipc",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "sh",
+            "-c",
+            script,
+        ]
+        outer = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
         while not (self.folder / f"{name}.up").exists():
             if outer.poll() is not None:
                 assert outer.stderr is not None
@@ -164,14 +197,24 @@ class Hosts:
 
     def _ip(self, *words: str) -> None:
         # In the network of the operator, but among all processes: a cable's far end is given to one by its id.
-        subprocess.run(self.operator.command("ip", *words, namespaces="--net"), check=True, capture_output=True, text=True)
+        subprocess.run(
+            self.operator.command("ip", *words, namespaces="--net"), check=True, capture_output=True, text=True
+        )
 
     def _start_sshd(self, host: Host) -> None:
         options = {
-            "HostKey": SHARED / "host_key", "AuthorizedKeysFile": SHARED / "key.pub", "StrictModes": "no", "UsePAM": "no",
-            "PasswordAuthentication": "no", "PermitRootLogin": "yes", "PidFile": "none", "PrintMotd": "no",
-        }  # fmt: skip
-        host.run("/usr/sbin/sshd", "-f", "/dev/null", *(f"-o{name}={value}" for name, value in options.items()), check=True)
+            "HostKey": SHARED / "host_key",
+            "AuthorizedKeysFile": SHARED / "key.pub",
+            "StrictModes": "no",
+            "UsePAM": "no",
+            "PasswordAuthentication": "no",
+            "PermitRootLogin": "yes",
+            "PidFile": "none",
+            "PrintMotd": "no",
+        }
+        host.run(
+            "/usr/sbin/sshd", "-f", "/dev/null", *(f"-o{name}={value}" for name, value in options.items()), check=True
+        )
 
 
 @contextlib.contextmanager

@@ -33,7 +33,9 @@ SITE = Path(sysconfig.get_path("purelib"))
 @pytest.fixture(scope="module")
 def undisturbed(cluster: Cluster) -> Any:
     """A run with a rank on every host, started as the file that ships says."""
-    command = shlex.join(["hookyard", "run", *DIGITS, *LONG, "--name", "undisturbed", "--address", "auto", "--storage", str(RUNS)])
+    command = shlex.join(
+        ["hookyard", "run", *DIGITS, *LONG, "--name", "undisturbed", "--address", "auto", "--storage", str(RUNS)]
+    )
     cluster.ray("exec", str(cluster.config), f"cd {ROOT} && {command}")
     return open_run(str(cluster.folder / "runs/undisturbed"))
 
@@ -52,7 +54,15 @@ def test_every_host_is_looked_at_before_a_run(cluster: Cluster) -> None:
 
 
 def test_the_gangs_of_a_sweep_span_hosts(cluster: Cluster) -> None:
-    words = ["sweep", "experiments/digits_ema_sweep.yaml", "sweep.trials=2", "sweep.space={optimizer.lr: {loguniform: [0.01, 0.5]}}", *SHORT, "--name", "gangs"]
+    words = [
+        "sweep",
+        "experiments/digits_ema_sweep.yaml",
+        "sweep.trials=2",
+        "sweep.space={optimizer.lr: {loguniform: [0.01, 0.5]}}",
+        *SHORT,
+        "--name",
+        "gangs",
+    ]
     done = cluster.head.run(*cluster.hookyard(*words), **cluster.options())
     assert done.returncode == 0, done.stderr
     swept = open_sweep(str(cluster.folder / "runs/gangs"))
@@ -72,7 +82,9 @@ def test_nodes_that_are_not_fit_are_named_and_nothing_is_started(cluster: Cluste
     errors = [line.removeprefix("error: ").strip() for line in done.stderr.splitlines() if "error: " in line]
     assert len(errors) == 3, done.stderr
     assert re.search(r"error: beta \(10\.77\.0\.12\): has torch 0\.0\.1, the driver 2\.", done.stderr)
-    assert "error: beta (10.77.0.12): cannot import the experiment: it needs sklearn, not installed there" in done.stderr
+    assert (
+        "error: beta (10.77.0.12): cannot import the experiment: it needs sklearn, not installed there" in done.stderr
+    )
     assert f"error: gamma (10.77.0.13): cannot read and write storage {RUNS}: " in done.stderr
     assert "Read-only file system" in done.stderr
     assert "Nothing was started" in done.stderr
@@ -85,8 +97,12 @@ def tunnel(cluster: Cluster) -> Iterator[str]:
     """The dashboard of the head, which listens on its loopback alone, as the operator's machine sees it."""
     # It asks for a terminal, and goes on until Ctrl-C.
     command = shlex.join([str(BIN / "ray"), "dashboard", str(cluster.config)])
-    dashboard = cluster.hosts.operator.start("script", "-qec", command, "/dev/null", stdin=subprocess.PIPE, env=cluster.environment)
-    cluster.hosts.operator.run("bash", "-c", "until (: < /dev/tcp/127.0.0.1/8265) 2> /dev/null; do sleep 0.1; done", check=True)
+    dashboard = cluster.hosts.operator.start(
+        "script", "-qec", command, "/dev/null", stdin=subprocess.PIPE, env=cluster.environment
+    )
+    cluster.hosts.operator.run(
+        "bash", "-c", "until (: < /dev/tcp/127.0.0.1/8265) 2> /dev/null; do sleep 0.1; done", check=True
+    )
     yield "http://127.0.0.1:8265"
     with contextlib.suppress(subprocess.TimeoutExpired):
         dashboard.communicate("\x03", timeout=20)
@@ -150,7 +166,8 @@ def test_a_run_whose_host_is_cut_off_goes_on_when_it_is_back(cluster: Cluster, u
     before = rows["attempt"] == 0
     assert 0 < before.sum() < len(rows)
     assert rows["loss"][before].equals(reference["loss"][before])
-    # Three gradients are added in an order that depends on DDP's buckets, and a group that begins has other ones for a step.
+    # Three gradients are added in an order that depends on DDP's buckets, and a group that begins has other ones for a
+    # step.
     np.testing.assert_allclose(rows["loss"], reference["loss"], rtol=1e-2, atol=1e-3)
     checkpoint = run.folder.attempts()[1].checkpoint
     assert re.fullmatch(f"attempt 0 lost: rank [012] on {victim}: died without a word: .*", told[0])
@@ -159,7 +176,9 @@ def test_a_run_whose_host_is_cut_off_goes_on_when_it_is_back(cluster: Cluster, u
 
 def test_an_elastic_run_whose_host_dies_goes_on_without_it(cluster: Cluster) -> None:
     cluster.wait_for(*NAMES)
-    victim, run, told = disturbed(cluster, "dead", lambda name: cluster.hosts[name].kill(), overrides=["workers.count=[2, 3]"])
+    victim, run, told = disturbed(
+        cluster, "dead", lambda name: cluster.hosts[name].kill(), overrides=["workers.count=[2, 3]"]
+    )
     left = [name for name in NAMES if name != victim]
     attempts = run.folder.attempts()
     assert [attempt.world_size for attempt in attempts] == [3, 2]
@@ -174,9 +193,14 @@ def test_an_elastic_run_whose_host_dies_goes_on_without_it(cluster: Cluster) -> 
 
 
 def disturbed(
-    cluster: Cluster, name: str, disturb: Callable[[str], None], mend: Callable[[str], None] = lambda host: None, overrides: list[str] | None = None
+    cluster: Cluster,
+    name: str,
+    disturb: Callable[[str], None],
+    mend: Callable[[str], None] = lambda host: None,
+    overrides: list[str] | None = None,
 ) -> tuple[str, Any, list[str]]:
-    """A run during which something happens to a host that is not the head, and may be mended once the run has missed it.
+    """A run during which something happens to a host that is not the head, and may be mended once the run has missed
+    it.
 
     Returns the host, the run, and the lines in which its log tells of attempts.
     """

@@ -30,7 +30,10 @@ def same_time(monkeypatch: pytest.MonkeyPatch) -> Ticks:
     monkeypatch.setattr(gc, "collect", lambda: 0)
     monkeypatch.setattr(os, "fsync", lambda file: None)
     for name, module in list(sys.modules.items()):
-        if name.startswith(("hooks.", "orchestrator.loop", "orchestrator.stats.recorder", "orchestrator.sweeps")) and "background" not in name:
+        if (
+            name.startswith(("hooks.", "orchestrator.loop", "orchestrator.stats.recorder", "orchestrator.sweeps"))
+            and "background" not in name
+        ):
             for clock in ("perf_counter", "monotonic"):
                 if hasattr(module, clock):
                     monkeypatch.setattr(module, clock, ticks)

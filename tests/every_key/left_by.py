@@ -61,7 +61,16 @@ class Settings(Hook):
         self.told = told
 
     def on_loss(self, state: State) -> None:
-        self.told.said.append((gc.isenabled(), torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled(), torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(), str(state.output.dtype) if isinstance(state.output, Tensor) else ""))
+        self.told.said.append(
+            (
+                gc.isenabled(),
+                torch.is_anomaly_enabled(),
+                torch.is_anomaly_check_nan_enabled(),
+                torch.are_deterministic_algorithms_enabled(),
+                torch.get_float32_matmul_precision(),
+                str(state.output.dtype) if isinstance(state.output, Tensor) else "",
+            )
+        )
 
 
 def left_by(written: Mapping[str, Any], folder: Path) -> str:
@@ -77,23 +86,40 @@ def left_by(written: Mapping[str, Any], folder: Path) -> str:
     ran: Counter[str] = Counter()
     WATCHED.clear()
     loop = Loop(
-        resolved.task, resolved.experiment, {**resolved.hooks, "settings": Settings(told)},
-        RunContext(recorder=rows, store=store, artifacts=folder, display=told, config=experiment.model_dump(mode="json"), name="run"),
-    )  # fmt: skip
+        resolved.task,
+        resolved.experiment,
+        {**resolved.hooks, "settings": Settings(told)},
+        RunContext(
+            recorder=rows,
+            store=store,
+            artifacts=folder,
+            display=told,
+            config=experiment.model_dump(mode="json"),
+            name="run",
+        ),
+    )
     for layer, module in loop.state.module.named_modules():
         module.register_forward_hook(lambda *_, layer=layer: ran.update([layer]))
-    left["loader"] = {name: (data.length(), getattr(data.loader, "num_workers", None)) for name, data in loop.data.phases.items()}
+    left["loader"] = {
+        name: (data.length(), getattr(data.loader, "num_workers", None)) for name, data in loop.data.phases.items()
+    }
     try:
         left["reports"] = [(_told(report.metrics), report.final) for report in loop.run()]
     except ConfigError:
         raise
     except (HookError, RuntimeError) as error:  # how a run fails is one of the things that it leaves
         left["error"] = f"{type(error).__name__}: {error}"
-    left["weights"], left["rows"], left["calls"] = numbers(loop.state.module), [_told(row) for row in rows.rows], rows.calls
+    left["weights"], left["rows"], left["calls"] = (
+        numbers(loop.state.module),
+        [_told(row) for row in rows.rows],
+        rows.calls,
+    )
     left["strides"] = [parameter.stride() for parameter in loop.state.module.parameters()]
     left["said"], left["info"], left["ended"] = told.said, _told(loop.state.info), loop.stopping.reasons
     left["labels"] = store.index.read() if store else {}
-    left["files"] = {str(path.relative_to(folder)): _content(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    left["files"] = {
+        str(path.relative_to(folder)): _content(path) for path in sorted(folder.rglob("*")) if path.is_file()
+    }
     left["ran"], left["fetched"] = ran, WATCHED.copy()
     left["files"] = {re.sub(r"tfevents\..*", "tfevents", name): content for name, content in left["files"].items()}
     return repr(left)
@@ -121,11 +147,19 @@ def _content(path: Path) -> Any:
         return [(event.step, str(event.summary), bool(event.graph_def)) for event in EventFileLoader(str(path)).Load()]
     if path.suffix == ".gz":
         events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-        return sorted({(event["name"].split("#")[0], *sorted(event.get("args", {}))) for event in events if event.get("cat") != "Trace"})
+        return sorted(
+            {
+                (event["name"].split("#")[0], *sorted(event.get("args", {})))
+                for event in events
+                if event.get("cat") != "Trace"
+            }
+        )
     if path.suffix == ".txt" and "traces" in path.parts:
         return len(path.read_text().splitlines())
     if path.suffix == ".json" and "checkpoints" not in path.parts:
         return path.read_text()
     if "export" in path.parts:
-        return any("functional" in name for name in zipfile.ZipFile(path).namelist())  # which a script calls, and no trace
+        return any(
+            "functional" in name for name in zipfile.ZipFile(path).namelist()
+        )  # which a script calls, and no trace
     return path.suffix

@@ -16,10 +16,22 @@ from tests.hooks.self_supervised.test_ibot import batches, network
 from tests.tasks import Points, PointSet
 
 HERE = "tests.every_key.tasks"
-QUIET: dict[str, Any] = {"sampler_seed": None, "sync_buffers": None, "param_scheduler": None, "perf_stats": None, "memory_stats": None, "console": None, "checkpoint": None}
+QUIET: dict[str, Any] = {
+    "sampler_seed": None,
+    "sync_buffers": None,
+    "param_scheduler": None,
+    "perf_stats": None,
+    "memory_stats": None,
+    "console": None,
+    "checkpoint": None,
+}
 PLAIN: dict[str, Any] = {
-    "name": "run", "task": f"{HERE}:Watched", "epochs": 2, "batch_size": 8, "optimizer": {"type": "SGD", "lr": 0.1, "momentum": 0.9},
-}  # fmt: skip
+    "name": "run",
+    "task": f"{HERE}:Watched",
+    "epochs": 2,
+    "batch_size": 8,
+    "optimizer": {"type": "SGD", "lr": 0.1, "momentum": 0.9},
+}
 
 
 WATCHED: Counter[str] = Counter()
@@ -39,7 +51,10 @@ class Watched(Points):
     """Counts what is fetched."""
 
     def data(self) -> Any:
-        return {phase: WatchedSet(len(dataset), dataset.noisy, seed) for seed, (phase, dataset) in enumerate(super().data().items())}
+        return {
+            phase: WatchedSet(len(dataset), dataset.noisy, seed)
+            for seed, (phase, dataset) in enumerate(super().data().items())
+        }
 
 
 @dataclass
@@ -47,7 +62,14 @@ class Images(Points):
     """Points that go through a convolution."""
 
     def model(self) -> nn.Module:
-        return nn.Sequential(nn.Unflatten(1, (1, 1, 5)), nn.Conv2d(1, 3, (1, 2)), nn.ReLU(), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 3))
+        return nn.Sequential(
+            nn.Unflatten(1, (1, 1, 5)),
+            nn.Conv2d(1, 3, (1, 2)),
+            nn.ReLU(),
+            nn.BatchNorm2d(3),
+            nn.Flatten(),
+            nn.Linear(12, 3),
+        )
 
 
 @dataclass
@@ -82,7 +104,13 @@ class Masked(Task):
         return network()
 
     def data(self) -> Any:
-        return {"train": [(view_a, view_b, local, mask_a, mask_b) for views, _, masks in batches(3) for view_a, view_b, local, mask_a, mask_b in zip(*views, *masks, strict=True)]}
+        return {
+            "train": [
+                (view_a, view_b, local, mask_a, mask_b)
+                for views, _, masks in batches(3)
+                for view_a, view_b, local, mask_a, mask_b in zip(*views, *masks, strict=True)
+            ]
+        }
 
     def collate(self, samples: list[Any]) -> Any:
         *views, mask_a, mask_b = [torch.stack(parts) for parts in zip(*samples, strict=True)]
@@ -101,11 +129,17 @@ class Masked(Task):
 
 def labelled() -> dict[str, TensorDataset]:
     """Points and their classes, to probe features with."""
-    return {phase: TensorDataset(points.points, points.labels) for phase, points in {"train": PointSet(24, False, 0), "val": PointSet(9, False, 1)}.items()}
+    return {
+        phase: TensorDataset(points.points, points.labels)
+        for phase, points in {"train": PointSet(24, False, 0), "val": PointSet(9, False, 1)}.items()
+    }
 
 
 def other_labelled() -> dict[str, TensorDataset]:
-    return {**labelled(), "train": TensorDataset(torch.randn(24, 5, generator=torch.Generator().manual_seed(1)), torch.arange(24) % 3)}
+    return {
+        **labelled(),
+        "train": TensorDataset(torch.randn(24, 5, generator=torch.Generator().manual_seed(1)), torch.arange(24) % 3),
+    }
 
 
 def other_teacher() -> nn.Module:

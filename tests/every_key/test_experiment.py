@@ -24,12 +24,25 @@ from tests.every_key.walk import CUDA, Key, acts, keys_of
 from tests.tasks import Points
 
 CLIPPED = {"hooks": {"gradient_clip": {"max_norm": 0.01}, "optimizer_stats": {"every": "2 steps"}}}
-LISTED = {"hooks": {"param_scheduler": True}, "scheduler": [{"type": "LinearLR", "end": "5 steps"}, {"type": "CosineAnnealingLR"}]}
-GROUPED = {"optimizer": {"type": "SGD", "lr": 0.1, "weight_decay": 0.1, "groups": [{"match": "*.bias", "lr_scale": 0.5}]}}
+LISTED = {
+    "hooks": {"param_scheduler": True},
+    "scheduler": [{"type": "LinearLR", "end": "5 steps"}, {"type": "CosineAnnealingLR"}],
+}
+GROUPED = {
+    "optimizer": {"type": "SGD", "lr": 0.1, "weight_decay": 0.1, "groups": [{"match": "*.bias", "lr_scale": 0.5}]}
+}
 FP16 = {"precision": "fp16", "hooks": {"checkpoint": {"every": "1 step"}}}
 GROWING = {**FP16, "scaler": {"growth_interval": 2}}
-TURNS = {"d": {"type": "SGD", "lr": 0.1, "params": "critic.*"}, "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"}}
-PLAYED = {"task": "tests.orchestrator.loop.test_turns:Gan", "hooks": {"param_scheduler": True}, "optimizer": {"type": "SGD", "lr": 0.1}, "optimizers": TURNS}
+TURNS = {
+    "d": {"type": "SGD", "lr": 0.1, "params": "critic.*"},
+    "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"},
+}
+PLAYED = {
+    "task": "tests.orchestrator.loop.test_turns:Gan",
+    "hooks": {"param_scheduler": True},
+    "optimizer": {"type": "SGD", "lr": 0.1},
+    "optimizers": TURNS,
+}
 INIT = {"init": {"from": "first.pt"}}
 ADAM, STEPS = {"type": "Adam", "lr": 0.1}, {"epochs": None, "steps": 5}
 EXPERIMENT: dict[str, Key] = {
@@ -43,36 +56,57 @@ EXPERIMENT: dict[str, Key] = {
     "optimizer.type": Key("RMSprop", around={"optimizer": ADAM}),
     "optimizer.lr": Key(0.2),
     "scheduler": Key({"type": "ExponentialLR", "gamma": 0.5}, around={"hooks": {"param_scheduler": True}}),
-    "scheduler.gamma": Key(0.5, around={"hooks": {"param_scheduler": True}, "scheduler": {"type": "ExponentialLR", "gamma": 0.25}}),
+    "scheduler.gamma": Key(
+        0.5, around={"hooks": {"param_scheduler": True}, "scheduler": {"type": "ExponentialLR", "gamma": 0.25}}
+    ),
     "scheduler.warmup": Key(1, around={"hooks": {"param_scheduler": True}, "scheduler": {"type": "CosineAnnealingLR"}}),
-    "scheduler.warmup_factor": Key(0.5, around={"hooks": {"param_scheduler": True}, "scheduler": {"type": "CosineAnnealingLR", "warmup": 1}}),
-    "scheduler.1.begin": Key(1, around=LISTED), "scheduler.0.end": Key("3 steps", around=LISTED), "scheduler.1.every": Key("2 steps", around=LISTED),
+    "scheduler.warmup_factor": Key(
+        0.5, around={"hooks": {"param_scheduler": True}, "scheduler": {"type": "CosineAnnealingLR", "warmup": 1}}
+    ),
+    "scheduler.1.begin": Key(1, around=LISTED),
+    "scheduler.0.end": Key("3 steps", around=LISTED),
+    "scheduler.1.every": Key("2 steps", around=LISTED),
     "optimizer.groups": Key([{"match": "*.bias", "lr": 0.2}]),
-    "optimizer.groups.0": Key("no_decay", around=GROUPED), "optimizer.groups.0.match": Key("*.weight", around=GROUPED),
-    "optimizer.groups.0.lr_scale": Key(0.1, around=GROUPED), "optimizer.groups.0.layer_decay": Key(0.5, around=GROUPED),
+    "optimizer.groups.0": Key("no_decay", around=GROUPED),
+    "optimizer.groups.0.match": Key("*.weight", around=GROUPED),
+    "optimizer.groups.0.lr_scale": Key(0.1, around=GROUPED),
+    "optimizer.groups.0.layer_decay": Key(0.5, around=GROUPED),
     "optimizers": Key({"d": TURNS["d"], "g": {**TURNS["g"], "lr": 0.2}}, around=PLAYED),
-    "optimizers.d.type": Key("Adam", around=PLAYED), "optimizers.g.lr": Key(0.3, around=PLAYED), "optimizers.g.params": Key("*", around=PLAYED),
+    "optimizers.d.type": Key("Adam", around=PLAYED),
+    "optimizers.g.lr": Key(0.3, around=PLAYED),
+    "optimizers.g.params": Key("*", around=PLAYED),
     "optimizers.d.scheduler": Key({"type": "StepLR", "step_size": 1}, around=PLAYED),
     "optimizers.d.groups": Key([{"match": "*.bias", "lr_scale": 0.5}], around=PLAYED),
     "init": Key({"from": "first.pt"}),
-    "init.from": Key("second.pt", around=INIT), "init.weights": Key("ema", around=INIT), "init.strict": Key(True, around=INIT),
-    "init.rename": Key({"9.*": "4.*"}, around=INIT), "init.only": Key(["0.*"], around=INIT), "init.except": Key(["0.*"], around=INIT),
+    "init.from": Key("second.pt", around=INIT),
+    "init.weights": Key("ema", around=INIT),
+    "init.strict": Key(True, around=INIT),
+    "init.rename": Key({"9.*": "4.*"}, around=INIT),
+    "init.only": Key(["0.*"], around=INIT),
+    "init.except": Key(["0.*"], around=INIT),
     "precision": Key("bf16"),
-    "scaler.init_scale": Key(1e30, around=FP16), "scaler.growth_factor": Key(4.0, around=GROWING),
-    "scaler.backoff_factor": Key(0.001, around={**FP16, "scaler": {"init_scale": 1e8}}), "scaler.growth_interval": Key(2, around=FP16),
+    "scaler.init_scale": Key(1e30, around=FP16),
+    "scaler.growth_factor": Key(4.0, around=GROWING),
+    "scaler.backoff_factor": Key(0.001, around={**FP16, "scaler": {"init_scale": 1e8}}),
+    "scaler.growth_interval": Key(2, around=FP16),
     "channels_last": Key(True, around={"task": f"{HERE}:Images"}),
     "sync_batchnorm": Key(True, around={"task_args": {"batch_norm": True}}),
     "activation_checkpointing": Key("encoder", around={"task": VIEWS, "hooks": {"moco": {"queue_length": 16}}}),
     "compile": Key(True),
-    "cuda_graph": Key(True), "cudnn_benchmark": Key(True), "deterministic": Key(True), "float32_matmul_precision": Key("high"),
-    "accumulate": Key(2), "accumulate.auto": Key("auto"),
+    "cuda_graph": Key(True),
+    "cudnn_benchmark": Key(True),
+    "deterministic": Key(True),
+    "float32_matmul_precision": Key("high"),
+    "accumulate": Key(2),
+    "accumulate.auto": Key("auto"),
     "validate_every": Key("3 steps"),
     "seed": Key(1),
     "loader.num_workers": Key(1),
     "loader.eval_batch_size": Key(5),
     "loader.drop_last": Key(True),
     "loader.when_dry": Key("stop", around={"task": "tests.streams:Streams", "epoch_steps": 5}),
-    "workers.strategy": Key("fsdp"), "workers.meta_device": Key(True),
+    "workers.strategy": Key("fsdp"),
+    "workers.meta_device": Key(True),
     **{f"workers.ddp.{name}": Key(True) for name in Ddp.model_fields},
     "hooks": Key({**QUIET, "gradient_clip": {"max_norm": 0.01}}),
     "hooks.gradient_clip.priority": Key("LOWEST", around=CLIPPED),
@@ -80,20 +114,34 @@ EXPERIMENT: dict[str, Key] = {
     "hooks.activation_stats.budget": Key("50%", around={"hooks": {**QUIET, "activation_stats": {}}}),
     "hooks.ema.type": Key("gradient_clip", around={"hooks": {"ema": {}}}),
     "changes": Key([{"at": 1, "set": {"optimizer.lr": 0.5}}]),
-    "changes.at": Key([{"at": "1 step", "set": {"optimizer.lr": 0.5}}], around={"changes": [{"at": 1, "set": {"optimizer.lr": 0.5}}]}),
-    "changes.set": Key([{"at": 1, "set": {"optimizer.lr": 0.2}}], around={"changes": [{"at": 1, "set": {"optimizer.lr": 0.5}}]}),
+    "changes.at": Key(
+        [{"at": "1 step", "set": {"optimizer.lr": 0.5}}], around={"changes": [{"at": 1, "set": {"optimizer.lr": 0.5}}]}
+    ),
+    "changes.set": Key(
+        [{"at": 1, "set": {"optimizer.lr": 0.2}}], around={"changes": [{"at": 1, "set": {"optimizer.lr": 0.5}}]}
+    ),
 }
 RAY = "is asked of Ray: the test below"
 EXPERIMENT_NOT_SHOWN = {
     **dict.fromkeys(("name", "tags", "notes"), "is what a run is found by: the test below"),
-    "upload_interval_s": "is seconds between two uploads to an object store: tests/orchestrator/stats/test_rank_files.py",
+    "upload_interval_s": (
+        "is seconds between two uploads to an object store: tests/orchestrator/stats/test_rank_files.py"
+    ),
     "environment": "is asked of a cluster: tests/orchestrator/engines/test_ray_environment.py",
-    **dict.fromkeys(("hang.after", "hang.action"), "needs a rank that stands still: tests/orchestrator/engines/test_standstill_watch.py"),
+    **dict.fromkeys(
+        ("hang.after", "hang.action"),
+        "needs a rank that stands still: tests/orchestrator/engines/test_standstill_watch.py",
+    ),
     "max_failures": "needs a process that is lost: tests/ray/test_survive.py",
-    "loader.pin_memory": CUDA, "workers.count": RAY, "workers.gpu": RAY, "workers.cpus": RAY,
-    "workers.memory": RAY, "workers.accelerator": RAY, "workers.resources": RAY,
+    "loader.pin_memory": CUDA,
+    "workers.count": RAY,
+    "workers.gpu": RAY,
+    "workers.cpus": RAY,
+    "workers.memory": RAY,
+    "workers.accelerator": RAY,
+    "workers.resources": RAY,
     "sweep": "is walked over below",
-}  # fmt: skip
+}
 
 
 def test_every_key_of_an_experiment_is_walked() -> None:
@@ -101,12 +149,16 @@ def test_every_key_of_an_experiment_is_walked() -> None:
     assert not EXPERIMENT.keys() & EXPERIMENT_NOT_SHOWN.keys()
 
 
-def test_a_key_of_an_experiment_makes_another_run_or_is_refused(left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_of_an_experiment_makes_another_run_or_is_refused(
+    left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch_settings, "compile_in_place", lambda module: WATCHED.update(["compiled"]))
     monkeypatch.chdir(tmp_path)
     for seed, file in enumerate(("first.pt", "second.pt")):
         torch.manual_seed(seed)
-        torch.save({part: {**Points().model().state_dict(), "9.weight": torch.rand(3)} for part in ("model", "ema")}, file)
+        torch.save(
+            {part: {**Points().model().state_dict(), "9.weight": torch.rand(3)} for part in ("model", "ema")}, file
+        )
     references: dict[str, str] = {}
     ignored = []
     for path, key in EXPERIMENT.items():
@@ -120,10 +172,25 @@ def test_a_key_of_an_experiment_makes_another_run_or_is_refused(left: Left, tmp_
     assert not ignored
 
 
-@pytest.mark.parametrize(("key", "value"), [("count", 2), ("count", [1, 2]), ("gpu", True), ("gpu", 0.25), ("cpus", 2), ("memory", "8 GiB"), ("accelerator", "H100"), ("resources", {"spot": 1})])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("count", 2),
+        ("count", [1, 2]),
+        ("gpu", True),
+        ("gpu", 0.25),
+        ("cpus", 2),
+        ("memory", "8 GiB"),
+        ("accelerator", "H100"),
+        ("resources", {"spot": 1}),
+    ],
+)
 def test_what_is_asked_of_ray(key: str, value: Any) -> None:
     gpu = {"gpu": True} if key == "accelerator" else {}
-    asked = [(Resources.asked_by(workers), workers.least, workers.most) for workers in (Workers(**gpu), Workers(**gpu, **{key: value}))]
+    asked = [
+        (Resources.asked_by(workers), workers.least, workers.most)
+        for workers in (Workers(**gpu), Workers(**gpu, **{key: value}))
+    ]
     assert asked[0] != asked[1]
 
 

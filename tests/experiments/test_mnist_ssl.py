@@ -54,7 +54,9 @@ def test_a_batch_has_a_list_of_views_and_places() -> None:
 
 
 @pytest.mark.parametrize(("task", "name", "hook"), TASKS)
-def test_a_task_counts_images_and_its_hook_finds_the_encoder(task: type[MnistViews], name: str, hook: type[Any]) -> None:
+def test_a_task_counts_images_and_its_hook_finds_the_encoder(
+    task: type[MnistViews], name: str, hook: type[Any]
+) -> None:
     mine = task()
     assert mine.batch_size(([torch.zeros(6, 1)] * 4, torch.arange(6))) == 6
     encoder = mine.model().get_submodule(hook().encoder)
@@ -76,8 +78,13 @@ def test_the_outputs_of_dino_are_cosines() -> None:
 
 
 @pytest.mark.parametrize(("task", "name", "hook"), TASKS)
-def test_the_files_train_a_few_steps_and_are_probed(task: type[MnistViews], name: str, hook: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    small = {phase: torch.utils.data.TensorDataset(*dataset[:size]) for (phase, dataset), size in zip(labelled().items(), (96, 40), strict=True)}
+def test_the_files_train_a_few_steps_and_are_probed(
+    task: type[MnistViews], name: str, hook: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {
+        phase: torch.utils.data.TensorDataset(*dataset[:size])
+        for (phase, dataset), size in zip(labelled().items(), (96, 40), strict=True)
+    }
 
     def few() -> dict[str, Any]:
         return small

@@ -1,4 +1,5 @@
-"""The device that the tests for a GPU run on: `pytest tests/gpu -m gpu`, or with `--device cpu` what of them a CPU can run."""
+"""The device that the tests for a GPU run on: `pytest tests/gpu -m gpu`, or with `--device cpu` what of them a CPU can
+run."""
 
 from __future__ import annotations
 

@@ -8,7 +8,11 @@ from typing import Any
 from tests.hooks.testing.test_shipped import CASES as CHECKED
 from tests.hooks.testing.test_shipped import UNCHECKED
 
-UNTRIED = {**UNCHECKED, "feature_probe": "has its data by the name of a function", "export": "writes as the run ends, and nothing within an iteration"}
+UNTRIED = {
+    **UNCHECKED,
+    "feature_probe": "has its data by the name of a function",
+    "export": "writes as the run ends, and nothing within an iteration",
+}
 
 
 def _longer(case: dict[str, Any]) -> dict[str, Any]:

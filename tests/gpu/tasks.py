@@ -26,20 +26,40 @@ class Pictures(Points):
     """The points as pictures of one pixel with five channels, seen by a convolution and a norm."""
 
     def model(self) -> nn.Module:
-        return nn.Sequential(nn.Unflatten(1, (5, 1, 1)), nn.Conv2d(5, 8, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+        return nn.Sequential(
+            nn.Unflatten(1, (5, 1, 1)), nn.Conv2d(5, 8, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)
+        )
 
 
 def loop_on(
-    device: torch.device, task: Points | None = None, hooks: Mapping[str, Hook] | None = None, *, recorder: Recorder | None = None,
-    artifacts: Path = Path("."), store: Any = None, **settings: Any,
-) -> Loop:  # fmt: skip
+    device: torch.device,
+    task: Points | None = None,
+    hooks: Mapping[str, Hook] | None = None,
+    *,
+    recorder: Recorder | None = None,
+    artifacts: Path = Path("."),
+    store: Any = None,
+    **settings: Any,
+) -> Loop:
     world = World(device=device)
-    return Loop(task or Points(), experiment(**settings), hooks or {}, RunContext(world=world, recorder=recorder or Recorder(), artifacts=artifacts, store=store))
+    return Loop(
+        task or Points(),
+        experiment(**settings),
+        hooks or {},
+        RunContext(world=world, recorder=recorder or Recorder(), artifacts=artifacts, store=store),
+    )
 
 
 def raw_on(
-    device: torch.device, task: Points, *, epochs: int = 2, precision: str = "fp32", accumulate: int = 1, max_norm: float | None = None, channels_last: bool = False,
-) -> nn.Module:  # fmt: skip
+    device: torch.device,
+    task: Points,
+    *,
+    epochs: int = 2,
+    precision: str = "fp32",
+    accumulate: int = 1,
+    max_norm: float | None = None,
+    channels_last: bool = False,
+) -> nn.Module:
     """What torch's own loop makes of the task with the settings of `tests.tasks.experiment`."""
     torch.manual_seed(0)
     model = task.model()
@@ -48,7 +68,9 @@ def raw_on(
     model.to(device)
     torch.manual_seed(0)
     data: Any = task.data()["train"]
-    loader = DataLoader(data, 8, sampler=DistributedSampler(data, num_replicas=1, rank=0, seed=0), generator=torch.Generator())
+    loader = DataLoader(
+        data, 8, sampler=DistributedSampler(data, num_replicas=1, rank=0, seed=0), generator=torch.Generator()
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
     for _ in range(epochs):

@@ -29,8 +29,13 @@ TASK = Points(train=100, batch_norm=True, dropout=0.25)
 def test_a_captured_step_trains_as_it_does_without_a_graph(cuda: torch.device, kind: str, precision: str) -> None:
     def trained(captured: bool) -> Any:
         hooks = {"scheduler": ParamScheduler(every=Rhythm(1, "steps")), "ema": EMA(decay=0.5)}
-        optimizer, scheduler = Component(type=kind, lr=0.125, fused=True), Component(type="StepLR", step_size=3, gamma=0.5)
-        loop = loop_on(cuda, TASK, hooks, cuda_graph=captured, optimizer=optimizer, scheduler=scheduler, precision=precision)
+        optimizer, scheduler = (
+            Component(type=kind, lr=0.125, fused=True),
+            Component(type="StepLR", step_size=3, gamma=0.5),
+        )
+        loop = loop_on(
+            cuda, TASK, hooks, cuda_graph=captured, optimizer=optimizer, scheduler=scheduler, precision=precision
+        )
         list(loop.run())
         return loop.state.module.state_dict()
 
@@ -39,11 +44,15 @@ def test_a_captured_step_trains_as_it_does_without_a_graph(cuda: torch.device, k
         torch.testing.assert_close(value, plain[name], rtol=1e-5, atol=1e-6)
 
 
-def test_a_captured_run_goes_on_from_its_checkpoint_with_and_without_a_graph(cuda: torch.device, tmp_path: Path) -> None:
+def test_a_captured_run_goes_on_from_its_checkpoint_with_and_without_a_graph(
+    cuda: torch.device, tmp_path: Path
+) -> None:
     def trained(restore: str | None = None, captured: bool = True) -> Any:
         hooks = {"checkpoint": Checkpoint(every=Rhythm(7, "steps"), keep=None)}
         optimizer = Component(type="AdamW", lr=0.125, fused=True)
-        loop = loop_on(cuda, TASK, hooks, store=CheckpointStore(Storage(tmp_path)), cuda_graph=captured, optimizer=optimizer)
+        loop = loop_on(
+            cuda, TASK, hooks, store=CheckpointStore(Storage(tmp_path)), cuda_graph=captured, optimizer=optimizer
+        )
         if restore:
             loop.restore(restore)
         list(loop.run())

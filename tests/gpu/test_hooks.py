@@ -24,7 +24,16 @@ def test_a_hook_runs_ten_steps(device: torch.device, name: str, tmp_path: Path) 
     case = CASES.get(name, {})
     hook = construct(HOOKS[name], case.get("fields", {}), name)[0]
     rows = Rows()
-    loop = loop_on(device, case.get("task") or Points(), {name: hook}, recorder=rows, artifacts=tmp_path, epochs=None, steps=10, batch_size=4)
+    loop = loop_on(
+        device,
+        case.get("task") or Points(),
+        {name: hook},
+        recorder=rows,
+        artifacts=tmp_path,
+        epochs=None,
+        steps=10,
+        batch_size=4,
+    )
     reports = list(loop.run())
     assert (loop.state.step, reports[-1].final) == (10, True)
     assert {str(tensor.device) for tensor in loop.state.module.state_dict().values()} == {str(device)}

@@ -83,7 +83,9 @@ class Heavy(Hook):
 def test_a_step_lasts_as_long_as_the_device_works_where_the_host_is_ahead(cuda: torch.device) -> None:
     rows = Rows()
     list(loop_on(cuda, Points(train=96), {"heavy": Heavy()}, recorder=rows, epochs=1).run())
-    host, device = ([seconds(row[name]) for row in rows.rows if row["phase"] == "train"][3:] for name in ("host_step_s", "step_s"))
+    host, device = (
+        [seconds(row[name]) for row in rows.rows if row["phase"] == "train"][3:] for name in ("host_step_s", "step_s")
+    )
     assert median(host) < median(device) / 2
     assert max(device) < 2 * median(device)
 
@@ -102,7 +104,9 @@ def test_a_hook_that_waits_is_not_charged_the_work_given_before(cuda: torch.devi
     storage = Storage(tmp_path)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0})
     list(loop_on(cuda, Points(train=96), {"heavy": Heavy(), "reads": Reads()}, recorder=recorder, epochs=1).run())
-    seconds_of = {row["hook"]: row["seconds"] for row in read_recorded(storage, "costs").to_pylist() if row["event"] == "on_step"}
+    seconds_of = {
+        row["hook"]: row["seconds"] for row in read_recorded(storage, "costs").to_pylist() if row["event"] == "on_step"
+    }
     assert seconds_of["reads"] < seconds_of["heavy"] / 2
 
 
@@ -132,8 +136,15 @@ def test_what_device_stats_records_is_what_nvidia_smi_says(device: torch.device)
     row = rows.rows[-1]
     assert row["rss_bytes"] > 0
     if device.type == "cuda":
-        query = ["nvidia-smi", f"--id=GPU-{torch.cuda.get_device_properties(device).uuid}", "--query-gpu=temperature.gpu,clocks.max.sm", "--format=csv,noheader,nounits"]
-        temperature, most = map(float, subprocess.run(query, capture_output=True, text=True, check=True).stdout.split(","))
+        query = [
+            "nvidia-smi",
+            f"--id=GPU-{torch.cuda.get_device_properties(device).uuid}",
+            "--query-gpu=temperature.gpu,clocks.max.sm",
+            "--format=csv,noheader,nounits",
+        ]
+        temperature, most = map(
+            float, subprocess.run(query, capture_output=True, text=True, check=True).stdout.split(",")
+        )
         assert row["gpu_temperature_c"] == pytest.approx(temperature, abs=10)
         assert 0 < row["gpu_sm_clock_mhz"] <= most
 

@@ -70,7 +70,12 @@ def _train(rank: int, world_size: int, use_cuda: bool, folder: str) -> tuple[dic
         dist.init_process_group("nccl", init_method=f"file://{folder}/nccl", rank=rank, world_size=world_size)
     rows = Rows()
     hooks = {"perf_stats": PerfStats(), "clip": GradientClip(1e6)}
-    loop = Loop(Points(), experiment(batch_size=4), hooks, RunContext(world=World(rank, world_size, rank, device=device), recorder=rows))
+    loop = Loop(
+        Points(),
+        experiment(batch_size=4),
+        hooks,
+        RunContext(world=World(rank, world_size, rank, device=device), recorder=rows),
+    )
     list(loop.run())
     waits = [row["all_reduce_wait_s"] for row in rows.rows if row["phase"] == "train"]
     return numbers(loop.state.module), [float(wait.resolve() if hasattr(wait, "resolve") else wait) for wait in waits]
@@ -121,7 +126,9 @@ class Fails(Hook):
             raise OSError("the disk is full")
 
 
-def test_a_run_that_fails_does_not_wait_for_a_device_that_is_busy(cuda: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_does_not_wait_for_a_device_that_is_busy(
+    cuda: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rounds, "DEVICE_S", 0.0)
     storage = Storage(tmp_path)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0}, flush_s=3600)

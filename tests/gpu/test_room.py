@@ -19,10 +19,14 @@ ROW_BYTES, ROOM_BYTES = 2**26, 3 * 2**28
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_activations_that_are_not_kept_are_computed_again_bit_for_bit(device: torch.device, same_numbers_each_time: None, precision: str) -> None:
+def test_activations_that_are_not_kept_are_computed_again_bit_for_bit(
+    device: torch.device, same_numbers_each_time: None, precision: str
+) -> None:
     found = []
     for patterns in (None, ["0", "3", "4"]):
-        loop = loop_on(device, Points(batch_norm=True, dropout=0.4), precision=precision, activation_checkpointing=patterns)
+        loop = loop_on(
+            device, Points(batch_norm=True, dropout=0.4), precision=precision, activation_checkpointing=patterns
+        )
         list(loop.run())
         found.append(numbers(loop.state.module))
     assert found[0] == found[1]

@@ -47,11 +47,16 @@ def test_a_compiled_model_trains_as_the_raw_one_to_tolerance(cuda: torch.device)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(device: torch.device, precision: str, tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(
+    device: torch.device, precision: str, tmp_path: Path
+) -> None:
     task = Points(batch_norm=True, dropout=0.4, noisy=True)
 
     def trained(restore: str | None = None) -> Any:
-        hooks = {"ema": EMA(decay=0.7), "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None, background=precision == "bf16")}
+        hooks = {
+            "ema": EMA(decay=0.7),
+            "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None, background=precision == "bf16"),
+        }
         loop = loop_on(device, task, hooks, store=CheckpointStore(Storage(tmp_path)), precision=precision)
         if restore:
             loop.restore(restore)
@@ -62,13 +67,19 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(device: torch.device
     assert trained("step-00000003") == whole
 
 
-@pytest.mark.parametrize(("source", "target", "background"), [("device", "cpu", False), ("device", "cpu", True), ("cpu", "device", False)])
-def test_a_checkpoint_of_a_gpu_is_read_on_a_cpu_and_the_other_way(device: torch.device, source: str, target: str, background: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "target", "background"), [("device", "cpu", False), ("device", "cpu", True), ("cpu", "device", False)]
+)
+def test_a_checkpoint_of_a_gpu_is_read_on_a_cpu_and_the_other_way(
+    device: torch.device, source: str, target: str, background: bool, tmp_path: Path
+) -> None:
     places = {"device": device, "cpu": torch.device("cpu")}
 
     def loop(place: str) -> Any:
         hooks = {"ema": EMA(decay=0.7), "checkpoint": Checkpoint(background=background)}
-        return loop_on(places[place], Points(batch_norm=True), hooks, store=CheckpointStore(Storage(tmp_path)), epochs=1)
+        return loop_on(
+            places[place], Points(batch_norm=True), hooks, store=CheckpointStore(Storage(tmp_path)), epochs=1
+        )
 
     first, second = loop(source), loop(target)
     list(first.run())
@@ -76,4 +87,6 @@ def test_a_checkpoint_of_a_gpu_is_read_on_a_cpu_and_the_other_way(device: torch.
     assert numbers(second.state.module) == numbers(first.state.module)
     momentum = [state["momentum_buffer"] for state in second.state.optimizer.state.values()]
     assert {one.device for one in momentum} == {places[target]}
-    assert [one.tolist() for one in momentum] == [state["momentum_buffer"].tolist() for state in first.state.optimizer.state.values()]
+    assert [one.tolist() for one in momentum] == [
+        state["momentum_buffer"].tolist() for state in first.state.optimizer.state.values()
+    ]

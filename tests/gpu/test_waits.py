@@ -63,11 +63,28 @@ class Last(Hook):
             self.watched.set("default")
 
 
-def train_watched(device: torch.device, hooks: dict[str, Hook], folder: Path, task: Any = None, watch_from: int = FIRST, **settings: Any) -> int:
-    """Trains; a hook's events that have a pace, or say that they wait, may. Returns how many iterations were watched."""
+def train_watched(
+    device: torch.device,
+    hooks: dict[str, Hook],
+    folder: Path,
+    task: Any = None,
+    watch_from: int = FIRST,
+    **settings: Any,
+) -> int:
+    """Trains; a hook's events that have a pace, or say that they wait, may. Returns how many iterations were
+    watched."""
     watched = Watched(device, watch_from)
     recorder = Recorder(Storage(folder), "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=10**6, flush_s=3600)
-    loop = loop_on(device, task or Points(), {"watched": watched, **hooks, "last": Last(watched)}, recorder=recorder, artifacts=folder, epochs=1, batch_size=4, **settings)
+    loop = loop_on(
+        device,
+        task or Points(),
+        {"watched": watched, **hooks, "last": Last(watched)},
+        recorder=recorder,
+        artifacts=folder,
+        epochs=1,
+        batch_size=4,
+        **settings,
+    )
     for call in (call for event in WITHIN_ITERATION for call in loop.plan.calls[event]):
         if call.pace is not None or call.event in type(loop.plan.hooks[call.name]).waits_for_device:
             call.run = _unwatched(watched, call.run)
@@ -87,7 +104,10 @@ def _unwatched(watched: Watched, run: Callable[..., None]) -> Callable[..., None
 
 
 def test_the_default_hooks_never_wait(device: torch.device, tmp_path: Path) -> None:
-    hooks = {name: construct(HOOKS[name], {"every": 0, "save_last": False} if name == "checkpoint" else {}, name)[0] for name in DEFAULT_HOOKS}
+    hooks = {
+        name: construct(HOOKS[name], {"every": 0, "save_last": False} if name == "checkpoint" else {}, name)[0]
+        for name in DEFAULT_HOOKS
+    }
     assert train_watched(device, hooks, tmp_path) == 10
 
 

@@ -1,4 +1,5 @@
-"""Budgets: a hook's cost stays below its share of the time, whatever looking and a step cost, by a clock that only the test moves."""
+"""Budgets: a hook's cost stays below its share of the time, whatever looking and a step cost, by a clock that only the
+test moves."""
 
 from __future__ import annotations
 
@@ -122,7 +123,12 @@ class Drive:
     def train(self, steps: int, phase: str = "train") -> float:
         """A phase of so many steps; returns the hooks' share of its time."""
         state, began, hooks_s = self.state, self.time.now, 0.0
-        state.phase, state.stepped, state.phase_iteration, state.iterations_before = phase, False, 0, state.iteration if phase == "train" else 0
+        state.phase, state.stepped, state.phase_iteration, state.iterations_before = (
+            phase,
+            False,
+            0,
+            state.iteration if phase == "train" else 0,
+        )
         self.plan.fire("on_phase_start", state)
         for number in range(steps * state.accumulate):
             state.row = {}
@@ -151,11 +157,15 @@ class Drive:
 @pytest.mark.parametrize(
     ("share", "look", "every"),
     [
-        (0.01, {"own_s": 0.004}, 64), (0.05, {"own_s": 0.004}, 16), (0.01, {"within_s": 0.012}, 256), (0.05, {"within_s": 0.004, "own_s": 0.001}, 16),
-        (0.01, {"own_s": 0.001, "at_the_end_s": 0.02}, None), (0.01, {"own_s": 1e-7}, 2),
+        (0.01, {"own_s": 0.004}, 64),
+        (0.05, {"own_s": 0.004}, 16),
+        (0.01, {"within_s": 0.012}, 256),
+        (0.05, {"within_s": 0.004, "own_s": 0.001}, 16),
+        (0.01, {"own_s": 0.001, "at_the_end_s": 0.02}, None),
+        (0.01, {"own_s": 1e-7}, 2),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_the_cost_stays_below_the_ceiling_from_the_beginning_and_after_a_change_of_load(
     time: ToldTime, share: float, look: Mapping[str, float], every: int | None
 ) -> None:
@@ -165,7 +175,8 @@ def test_the_cost_stays_below_the_ceiling_from_the_beginning_and_after_a_change_
     assert max(drive.train(400) for _ in range(4)) <= 1.2 * share
     assert max(drive.train(600) for _ in range(3)) <= share
     assert every in (None, hook.every.count)
-    # Looking as dear, and steps at a fifth; then looking five times as dear: seen at its first look, which those after it pay for.
+    # Looking as dear, and steps at a fifth; then looking five times as dear: seen at its first look, which those after
+    # it pay for.
     drive.step_s = 0.002
     drive.train(400)
     assert drive.train(5000) <= share
@@ -176,8 +187,11 @@ def test_the_cost_stays_below_the_ceiling_from_the_beginning_and_after_a_change_
 
 @pytest.mark.parametrize("share", [0.01, 0.05])
 @pytest.mark.parametrize("steps", [1000, 1010, 1100])
-def test_a_look_that_is_dear_is_paid_for_before_the_next_of_its_kind_also_as_steps_become_shorter(time: ToldTime, share: float, steps: int) -> None:
-    """However many cheap ones there are in between: no stretch of time has more looks than its share pays for, but for one."""
+def test_a_look_that_is_dear_is_paid_for_before_the_next_of_its_kind_also_as_steps_become_shorter(
+    time: ToldTime, share: float, steps: int
+) -> None:
+    """However many cheap ones there are in between: no stretch of time has more looks than its share pays for, but for
+    one."""
     hook = with_budget(Draws(), time, f"{100 * share}%", dear_s=0.04)
     drive = Drive(Plan({"draws": hook}), time, 0.009)
     drive.train(steps)
@@ -242,7 +256,9 @@ def test_all_ranks_have_the_pace_that_the_dearest_needs(time: ToldTime) -> None:
     """Two ranks of which one pays ten times as much, and a hook that the master runs alone."""
 
     plans = [
-        Plan({"all": with_budget(Looks(), time, own_s=cost), "master": with_budget(OnMaster(), time, own_s=0.002)}, rank)
+        Plan(
+            {"all": with_budget(Looks(), time, own_s=cost), "master": with_budget(OnMaster(), time, own_s=0.002)}, rank
+        )
         for rank, cost in enumerate((0.001, 0.01))
     ]
     drives = [Drive(plan, time, 0.01) for plan in plans]
@@ -282,9 +298,21 @@ def test_paces_of_a_hook_with_several_keep_their_proportion(time: ToldTime) -> N
 
 def test_the_hooks_that_ship_and_can_have_a_budget() -> None:
     assert {name for name, cls in HOOKS.items() if replaced_fields(cls)} == {
-        "activation_stats", "console", "device_stats", "empty_cache", "garbage_collection", "json_lines", "layer_memory", "memory_stats", "mlflow",
-        "optimizer_stats", "progress_bar", "tensorboard", "throughput", "wandb",
-    }  # fmt: skip
+        "activation_stats",
+        "console",
+        "device_stats",
+        "empty_cache",
+        "garbage_collection",
+        "json_lines",
+        "layer_memory",
+        "memory_stats",
+        "mlflow",
+        "optimizer_stats",
+        "progress_bar",
+        "tensorboard",
+        "throughput",
+        "wandb",
+    }
 
 
 @pytest.mark.parametrize(("written", "share"), [("1%", 0.01), (" 0.25 % ", 0.0025), ("100%", 1.0)])
@@ -293,7 +321,9 @@ def test_a_budget_is_a_percentage(written: str, share: float) -> None:
     assert Budget.parse(str(Budget.parse(written))) == Budget.parse(written)
 
 
-@pytest.mark.parametrize("wrong", ["0%", "0.0%", "100.1%", "1000%", "-1%", "1", "%", "1e-2%", "nan%", 1, 0.01, True, None, ["1%"]])
+@pytest.mark.parametrize(
+    "wrong", ["0%", "0.0%", "100.1%", "1000%", "-1%", "1", "%", "1e-2%", "nan%", 1, 0.01, True, None, ["1%"]]
+)
 def test_what_is_no_share_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="above 0% and at most 100%, such as '1%', got"):
         Budget.parse(wrong)

@@ -75,7 +75,9 @@ class Mistaken(Hook):
 
 def test_a_type_error_in_a_hook_is_told_as_what_it_is_with_its_place() -> None:
     """MMEngine takes it for a wrong signature."""
-    with pytest.raises(HookError, match=r"'mistaken' failed in on_step on rank 0: TypeError: object of type 'int'") as caught:
+    with pytest.raises(
+        HookError, match=r"'mistaken' failed in on_step on rank 0: TypeError: object of type 'int'"
+    ) as caught:
         Plan({"mistaken": Mistaken()}).fire("on_step", State())
     cause = caught.value.__cause__
     assert isinstance(cause, TypeError)
@@ -138,14 +140,20 @@ def test_a_device_s_marks_are_around_those_calls_alone_that_take_the_host_long(m
     for _ in range(300):
         plan.fire("on_step", State())
     # 1,000 + n < 5 n from n = 250 on.
-    assert {row["hook"]: row["seconds"] for row in plan.drain_costs()} == {"cheap": pytest.approx(250 + 50e-6), "dear": 300}
+    assert {row["hook"]: row["seconds"] for row in plan.drain_costs()} == {
+        "cheap": pytest.approx(250 + 50e-6),
+        "dear": 300,
+    }
     cheap.takes = 10_000  # it waits now
     plan.fire("on_step", State())
     plan.fire("on_step", State())
     assert {row["hook"]: row["seconds"] for row in plan.drain_costs()} == {"cheap": pytest.approx(1 + 0.01), "dear": 2}
     plan.leave_device()
     plan.fire("on_step", State())
-    assert {row["hook"]: row["seconds"] for row in plan.drain_costs()} == {"cheap": pytest.approx(0.01), "dear": pytest.approx(50e-6)}
+    assert {row["hook"]: row["seconds"] for row in plan.drain_costs()} == {
+        "cheap": pytest.approx(0.01),
+        "dear": pytest.approx(50e-6),
+    }
 
 
 def test_the_signature_lists_collective_hooks_in_order() -> None:
@@ -231,15 +239,25 @@ def test_hooks_of_different_paces_keep_their_order() -> None:
     plan = Plan({"late": Late(interval=1), "always": Noting(notes), "every second": Late(interval=2)})
     _run(plan, 2, "val")
     assert notes == [
-        "late on_forward 0", "always", "late on_step 1",
-        "late on_forward 1", "every second on_forward 1", "always", "late on_step 2", "every second on_step 2",
-    ]  # fmt: skip
+        "late on_forward 0",
+        "always",
+        "late on_step 1",
+        "late on_forward 1",
+        "every second on_forward 1",
+        "always",
+        "late on_step 2",
+        "every second on_step 2",
+    ]
 
 
 def test_the_ledger_counts_the_calls_that_were_made() -> None:
     plan = Plan({"paced": Paced()})
     _run(plan, 10, "train")
-    assert {row["event"]: row["calls"] for row in plan.drain_costs()} == {"on_forward": 3, "on_gradients": 5, "on_step": 3}
+    assert {row["event"]: row["calls"] for row in plan.drain_costs()} == {
+        "on_forward": 3,
+        "on_gradients": 5,
+        "on_step": 3,
+    }
 
 
 def test_only_events_of_an_iteration_have_a_pace() -> None:

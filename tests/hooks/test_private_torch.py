@@ -53,7 +53,9 @@ def test_the_compiler_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="a torch for the CPU has none")
 def test_torch_for_a_gpu_tells_of_a_lack_of_memory() -> None:
-    assert_there("torch:_C._cuda_attach_out_of_memory_observer", "hooks/private_torch.py", "a snapshot where memory ran out")
+    assert_there(
+        "torch:_C._cuda_attach_out_of_memory_observer", "hooks/private_torch.py", "a snapshot where memory ran out"
+    )
 
 
 def test_operations_over_many_tensors_do_what_those_over_one_do() -> None:

@@ -28,7 +28,9 @@ def test_reads(text: Any, expected: Rhythm) -> None:
 
 @pytest.mark.parametrize("text", [-1, 1.5, True, None, "often", "-2 epochs", "2 minutes", "", "5 iterations"])
 def test_refuses_what_is_no_rhythm(text: Any) -> None:
-    with pytest.raises(ValueError, match="is no rhythm; write a number of epochs such as 1, or '2 epochs', or '100 steps'"):
+    with pytest.raises(
+        ValueError, match="is no rhythm; write a number of epochs such as 1, or '2 epochs', or '100 steps'"
+    ):
         Rhythm.parse(text)
 
 

@@ -17,5 +17,10 @@ def test_what_is_recorded_is_as_it_was_and_keeps_nothing_else_alive() -> None:
     view = torch.zeros(1000)
     state.record(one=view[1])
     view.fill_(5)
-    assert {name: float(value) for name, value in state.row.items()} == {"loss": 6.0, "first": 2.0, "count": 3.0, "one": 0.0}
+    assert {name: float(value) for name, value in state.row.items()} == {
+        "loss": 6.0,
+        "first": 2.0,
+        "count": 3.0,
+        "one": 0.0,
+    }
     assert state.row["one"].untyped_storage().nbytes() == 4

@@ -54,7 +54,8 @@ def hooks_of(rank: int) -> dict[str, Hook]:
 
 
 def life(rank: int, world_size: int, folder: str) -> dict[str, Any]:
-    """A run that early stopping ends after three epochs; shares are interleaved, so the batches are those of one rank."""
+    """A run that early stopping ends after three epochs; shares are interleaved, so the batches are those of one
+    rank."""
     rows, seen = Rows(), Seen()
     fields = {"epochs": 9, "batch_size": 8 // world_size, "scheduler": SCHEDULER}
     loop = Loop(
@@ -65,7 +66,16 @@ def life(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     )
     reports = [report.metrics for report in loop.run()]
     train = [row for row in rows.rows if row["phase"] == "train"]
-    columns = ("lr", "grad_norm", "update_norm", "samples_per_s", "world_samples_per_s", "rss_bytes", "cpu_percent", "loss")
+    columns = (
+        "lr",
+        "grad_norm",
+        "update_norm",
+        "samples_per_s",
+        "world_samples_per_s",
+        "rss_bytes",
+        "cpu_percent",
+        "loss",
+    )
     return {
         "columns": {name: [float(row[name]) for row in train if name in row] for name in columns},
         "reports": reports,
@@ -102,7 +112,9 @@ def test_ranks_clip_schedule_and_stop_alike_and_as_one_rank_does(lives: Lives) -
         assert len(found["columns"]["grad_norm"]) == 3 * STEPS
         assert found["weights"] == lives.two[0]["weights"]
     for name, values in lives.one["weights"].items():
-        torch.testing.assert_close(torch.tensor(lives.two[0]["weights"][name]), torch.tensor(values), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            torch.tensor(lives.two[0]["weights"][name]), torch.tensor(values), rtol=1e-4, atol=1e-6
+        )
 
 
 def test_the_loss_is_each_ranks_own(lives: Lives) -> None:
@@ -138,6 +150,14 @@ def test_the_shares_of_the_ranks_are_the_epochs_order_and_each_epoch_has_its_own
 
 def test_each_rank_has_files_of_its_own(lives: Lives) -> None:
     table = pd.read_parquet(lives.folder / "layer_memory")
-    assert table.groupby("rank", observed=True)["iteration"].agg(["min", "max"]).to_numpy().tolist() == [[1, 3 * STEPS]] * 2
-    assert table[table["layer"] == "0"]["output_bytes"].eq(4 * 8 * 4).all()  # four samples of eight numbers on each rank
-    assert sorted(path.name for path in (lives.folder / "memory").iterdir()) == ["rank=0-step=2.txt", "rank=1-step=3.txt"]
+    assert (
+        table.groupby("rank", observed=True)["iteration"].agg(["min", "max"]).to_numpy().tolist()
+        == [[1, 3 * STEPS]] * 2
+    )
+    assert (
+        table[table["layer"] == "0"]["output_bytes"].eq(4 * 8 * 4).all()
+    )  # four samples of eight numbers on each rank
+    assert sorted(path.name for path in (lives.folder / "memory").iterdir()) == [
+        "rank=0-step=2.txt",
+        "rank=1-step=3.txt",
+    ]

@@ -20,7 +20,10 @@ def test_every_stretch_of_a_stratified_order_has_the_labels_of_the_whole(labels:
         assert sorted(order) == list(range(100))
         for begin in range(0, 100, 20):
             counts = Counter(labels[place] for place in order[begin : begin + 20])
-            assert all(abs(counts[label] - expected) <= 1 for label, expected in zip(sorted(set(labels), key=str), (12, 6, 2), strict=True))
+            assert all(
+                abs(counts[label] - expected) <= 1
+                for label, expected in zip(sorted(set(labels), key=str), (12, 6, 2), strict=True)
+            )
 
 
 def test_a_mixture_has_so_many_of_each_dataset_as_the_weights_say_and_each_of_its_samples_as_often() -> None:

@@ -27,10 +27,22 @@ class Encoder(nn.Module):
 @pytest.mark.parametrize(
     ("model", "units"),
     [
-        pytest.param(Encoder(nn.ModuleList([Block(), Block()])), ["blocks.0", "blocks.1"], id="the blocks of a ModuleList"),
-        pytest.param(Encoder(nn.Sequential(Block(), Block())), ["blocks.0", "blocks.1"], id="the blocks of a Sequential"),
-        pytest.param(nn.Sequential(nn.Sequential(linear(), nn.ReLU()), linear()), ["1", "0.0", "0.1"], id="a Sequential in another"),
-        pytest.param(Encoder(nn.ModuleList([nn.ModuleList([linear()]), linear()])), ["blocks.1", "blocks.0.0"], id="lists in lists"),
+        pytest.param(
+            Encoder(nn.ModuleList([Block(), Block()])), ["blocks.0", "blocks.1"], id="the blocks of a ModuleList"
+        ),
+        pytest.param(
+            Encoder(nn.Sequential(Block(), Block())), ["blocks.0", "blocks.1"], id="the blocks of a Sequential"
+        ),
+        pytest.param(
+            nn.Sequential(nn.Sequential(linear(), nn.ReLU()), linear()),
+            ["1", "0.0", "0.1"],
+            id="a Sequential in another",
+        ),
+        pytest.param(
+            Encoder(nn.ModuleList([nn.ModuleList([linear()]), linear()])),
+            ["blocks.1", "blocks.0.0"],
+            id="lists in lists",
+        ),
         pytest.param(linear(), [], id="nothing but the model"),
     ],
 )

@@ -13,7 +13,8 @@ import pytest
 
 from orchestrator.engines.ray_environment import Ray
 
-# Ray gives its workers the least of the processor; these tests run beside others, and the longer half must not wait for them.
+# Ray gives its workers the least of the processor; these tests run beside others, and the longer half must not wait for
+# them.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 TASK = '''
@@ -33,7 +34,8 @@ class Points(Task):
     width: int = 8
 
     def model(self):
-        return nn.Sequential(nn.Linear(2, self.width), nn.BatchNorm1d(self.width), nn.ReLU(), nn.Dropout(0.1), nn.Linear(self.width, 2))
+        normalized = nn.BatchNorm1d(self.width)
+        return nn.Sequential(nn.Linear(2, self.width), normalized, nn.ReLU(), nn.Dropout(0.1), nn.Linear(self.width, 2))
 
     def data(self):
         points = torch.randn(121, 2, generator=torch.Generator().manual_seed(1))

@@ -31,7 +31,12 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
     folder = tmp_path_factory.mktemp("r", numbered=True)
     short = Path(f"/tmp/hy-{os.getpid()}")
     short.symlink_to(folder)
-    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {
+        **os.environ,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
     # A job's python is looked for on the path that its cluster was started with.
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     # Nobody is left to wait for when the test is over.
@@ -67,7 +72,9 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
 
 
 def hookyard(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "orchestrator", *words], env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "orchestrator", *words], env=environment, capture_output=True, text=True
+    )
 
 
 def test_a_cluster_that_ray_start_began_is_sent_jobs(outside: Path, started: tuple[str, dict[str, str]]) -> None:
@@ -87,7 +94,9 @@ def test_a_cluster_that_ray_start_began_is_sent_jobs(outside: Path, started: tup
     assert wrong.stdout == ""
 
 
-def test_the_flag_comes_before_the_variable_and_the_variable_before_ray_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_flag_comes_before_the_variable_and_the_variable_before_ray_of_our_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert chosen_address("10.0.0.2:6379") == "10.0.0.2:6379"
     assert chosen_address(None) == "10.0.0.1:6379"

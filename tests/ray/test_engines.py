@@ -33,6 +33,7 @@ sweep:
   space: {{hooks.shift.by: {{choice: [2.0, 1.0]}}}}
 """
 
+
 def is_alive(pid: float) -> bool:
     """Whether a process is there, and no zombie."""
     status = Path(f"/proc/{pid:.0f}/status")

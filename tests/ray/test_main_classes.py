@@ -36,7 +36,9 @@ def test_ranks_train_what_a_notebook_defines(ray_cluster: Any, outside: Path, mo
     cell = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", cell)
     exec(CELL, vars(cell))
-    experiment = Experiment(task=cell.Cell(), epochs=1, batch_size=8, hooks={"marks": cell.Marks(by=2.0)}, workers={"count": 2, "cpus": 0.5})
+    experiment = Experiment(
+        task=cell.Cell(), epochs=1, batch_size=8, hooks={"marks": cell.Marks(by=2.0)}, workers={"count": 2, "cpus": 0.5}
+    )
     done = run(experiment, "runs", "of-a-notebook", engine="gang")
     alone = run(experiment, "runs", "alone", local=True)
     assert (done.status, done.metrics["val/marked"].tolist()) == ("finished", [2.0 * done.metrics["step"].iloc[0]])

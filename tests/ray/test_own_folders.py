@@ -31,9 +31,12 @@ class WithTasks(T):
 
 
 def test_a_user_s_folders_may_have_any_name_in_ray_s_workers_too(tmp_path: Path) -> None:
-    """Ray puts the current folder first on its workers' import path, where `hooks` and `torch` would hide what is installed."""
+    """Ray puts the current folder first on its workers' import path, where `hooks` and `torch` would hide what is
+    installed."""
     study = study_in(tmp_path)
     task = (study / "experiments/t.py").read_text()
-    (study / "experiments/t.py").write_text(task.replace("from torch import Tensor", "import ray\nfrom torch import Tensor") + SENT)
+    (study / "experiments/t.py").write_text(
+        task.replace("from torch import Tensor", "import ray\nfrom torch import Tensor") + SENT
+    )
     told = hookyard(tmp_path, study, "run", "experiments/t.yaml", "task=experiments.t:WithTasks")
     assert told.returncode == 0, told.stderr

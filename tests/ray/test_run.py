@@ -76,7 +76,15 @@ def test_killed_ranks_are_replaced_a_killed_driver_resumed_and_nothing_differs(
         for rank, step in kills.items()
     ]
     driver = f"hooks.driver={{type: 'mishaps:Accident', step: 13, whom: driver, rank: 0, once: {outside / 'driver'}}}"
-    command = [*in_another_driver(ray_cluster, "run"), "--engine", engine, "--skip-preflight", "points.yaml", *ranks, driver]
+    command = [
+        *in_another_driver(ray_cluster, "run"),
+        "--engine",
+        engine,
+        "--skip-preflight",
+        "points.yaml",
+        *ranks,
+        driver,
+    ]
     killed = subprocess.run(command, capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     for attempt, rank in enumerate(kills):
@@ -97,9 +105,18 @@ def status_of(path: str) -> str:
 
 
 @pytest.mark.parametrize(("engine", "number"), [("train", signal.SIGINT), ("gang", signal.SIGTERM)])
-def test_the_first_interrupt_saves_and_says_how_to_resume(ray_cluster: Any, outside: Path, engine: str, number: int) -> None:
+def test_the_first_interrupt_saves_and_says_how_to_resume(
+    ray_cluster: Any, outside: Path, engine: str, number: int
+) -> None:
     process = subprocess.Popen(
-        [*in_another_driver(ray_cluster, "run"), "--engine", engine, "points.yaml", "epochs=100000", "hooks.console.interval=1"],
+        [
+            *in_another_driver(ray_cluster, "run"),
+            "--engine",
+            engine,
+            "points.yaml",
+            "epochs=100000",
+            "hooks.console.interval=1",
+        ],
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -121,7 +138,9 @@ def test_the_first_interrupt_saves_and_says_how_to_resume(ray_cluster: Any, outs
 
 
 @pytest.mark.parametrize("engine", ["train", "gang"])
-def test_a_failing_hook_ends_the_run_at_once_with_its_own_words(ray_cluster: Any, outside: Path, engine: EngineName) -> None:
+def test_a_failing_hook_ends_the_run_at_once_with_its_own_words(
+    ray_cluster: Any, outside: Path, engine: EngineName
+) -> None:
     fails = "hooks.fails={type: 'mishaps:Fails', value: 2}"
     with pytest.raises(RunError, match=r"hook 'fails' failed in on_update on rank 0: ValueError: 2\.0 is too much"):
         run(load_experiment("points.yaml", [fails, "workers.count=1"]), "runs", engine=engine)

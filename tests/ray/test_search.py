@@ -60,7 +60,12 @@ def swept(folder: Path, epochs: int = 4, ranks: int = 1, cpus: float = 1, **sett
         "epochs": epochs,
         "hooks": {"bowl": {"type": "bowl:Bowl"}, "ema": None},
         "workers": {"count": ranks, "cpus": cpus},
-        "sweep": {"metric": "val/score", "mode": "max", "space": {"hooks.bowl.place": {"uniform": [0.0, 1.0]}}, **settings},
+        "sweep": {
+            "metric": "val/score",
+            "mode": "max",
+            "space": {"hooks.bowl.place": {"uniform": [0.0, 1.0]}},
+            **settings,
+        },
     }
     (folder / "bowls.yaml").write_text(yaml.safe_dump(written))
     return sweep(load_experiment("bowls.yaml"), "runs")
@@ -138,7 +143,17 @@ def test_the_median_rule_stops_what_is_below_it(ray_cluster: Any, outside: Path)
 
 def test_a_race_leaves_who_will_not_win_and_runs_the_best_with_all_seeds(ray_cluster: Any, outside: Path) -> None:
     space = {"optimizer.lr": {"grid": [1e-6, 0.5, 2e-6]}}
-    done = swept(outside, 1, scheduler={"type": "race", "level": 0.45}, repeats=2, metric="val/loss", mode="min", search="grid", max_concurrent=2, space=space)
+    done = swept(
+        outside,
+        1,
+        scheduler={"type": "race", "level": 0.45},
+        repeats=2,
+        metric="val/loss",
+        mode="min",
+        search="grid",
+        max_concurrent=2,
+        space=space,
+    )
     assert done.status == "finished"
     assert (done.configurations.index[0], done.configurations["n"].tolist()) == (1, [2, 1, 1])
     assert done.folder.metadata().sweep.trials == len(done.trials) == 4
@@ -195,12 +210,22 @@ class Watches(Hook):
 
 
 def test_riders_are_judged_stopped_and_fail_one_by_one(ray_cluster: Any, outside: Path) -> None:
-    """Four places on one draw: ASHA ends the low one, the highest fails by a mistake of its own, and the others go on together."""
+    """Four places on one draw: ASHA ends the low one, the highest fails by a mistake of its own, and the others go on
+    together."""
     (outside / "watches.py").write_text(WATCHES)
     space = {"hooks.watches.place": {"ride": [0.5, 2.0, 0.1, 0.7]}, "optimizer.lr": {"uniform": [0.01, 0.1]}}
     hooks = {"watches": {"type": "watches:Watches"}, "ema": None}
-    settings = {"metric": "val/score", "mode": "max", "search": "optuna", "trials": 4, "scheduler": {"type": "asha", "reduction_factor": 2}, "space": space}
-    (outside / "riders.yaml").write_text(yaml.safe_dump({"base": "points.yaml", "name": "riders", "epochs": 2, "hooks": hooks, "sweep": settings}))
+    settings = {
+        "metric": "val/score",
+        "mode": "max",
+        "search": "optuna",
+        "trials": 4,
+        "scheduler": {"type": "asha", "reduction_factor": 2},
+        "space": space,
+    }
+    (outside / "riders.yaml").write_text(
+        yaml.safe_dump({"base": "points.yaml", "name": "riders", "epochs": 2, "hooks": hooks, "sweep": settings})
+    )
     done = sweep(load_experiment("riders.yaml"), "runs")
     assert done.trials["carrier"].tolist() == ["trial-0000"] * 4
     assert done.trials["status"].tolist() == ["finished", "failed", "stopped", "finished"]

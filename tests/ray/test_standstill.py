@@ -15,7 +15,7 @@ import pytest
 
 pytestmark = pytest.mark.ray
 
-TASK = '''
+TASK = """
 import time
 from dataclasses import dataclass
 import torch, torch.distributed as dist
@@ -38,7 +38,7 @@ class Stands(Task):
         return model(batch[0])
     def loss(self, output, batch):
         return output.mean()
-'''
+"""
 YAML = "task: stands:Stands\nname: stands\nepochs: 1\nbatch_size: 4\nworkers: {count: 2}\nhang: {after: 2}\n"
 
 
@@ -46,11 +46,17 @@ def test_a_rank_that_stands_is_told_and_the_second_ctrl_c_leaves_nothing_behind(
     (tmp_path / "stands.py").write_text(TASK)
     (tmp_path / "stands.yaml").write_text(YAML)
     command = [sys.executable, "-m", "orchestrator", "run", "stands.yaml", "--engine", "gang"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "RAY_ADDRESS": ""}) as driver:
+    with subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "RAY_ADDRESS": ""}
+    ) as driver:
         assert driver.stderr is not None
         told = next(line for line in driver.stderr if "stands still" in line)
         place = r"train, epoch 0, 2 of 8 iterations done"
-        assert re.search(rf"rank 1 on .* stands still since .*: {place}, forward_s \(.*stands.py:\d+, in forward\); rank 0 waits for that", told)
+        assert re.search(
+            rf"rank 1 on .* stands still since .*: {place}, forward_s \(.*stands.py:\d+, in forward\); rank 0 waits for"
+            r" that",
+            told,
+        )
         started = psutil.Process(driver.pid).children(recursive=True)
         assert any("raylet" in process.name() for process in started)
         driver.send_signal(signal.SIGINT)

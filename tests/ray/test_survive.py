@@ -1,4 +1,5 @@
-"""Sweeps whose ranks, trials or driver are killed with SIGKILL: the same trials with the same results, none run twice."""
+"""Sweeps whose ranks, trials or driver are killed with SIGKILL: the same trials with the same results, none run
+twice."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ class KillsDriver(Hook):
     once: str = ""
 
     def on_step(self, state):
-        if state.phase != "train" or state.step != self.step or state.rank != 0 or not self.once or Path(self.once).exists():
+        if state.phase != "train" or state.step != self.step or state.rank != 0:
+            return
+        if not self.once or Path(self.once).exists():
             return
         Path(self.once).touch()
         sweep = state.artifacts.parent.parent
@@ -48,7 +51,9 @@ class KillsDriver(Hook):
 '''
 
 
-def written(folder: Path, space: dict[str, Any], hooks: dict[str, Any], ranks: int, cpus: int = 1, **settings: Any) -> str:
+def written(
+    folder: Path, space: dict[str, Any], hooks: dict[str, Any], ranks: int, cpus: int = 1, **settings: Any
+) -> str:
     (folder / "kills.py").write_text(KILLS)
     swept = {
         "base": "points.yaml",
@@ -69,9 +74,15 @@ def begun_from(done: Sweep) -> list[list[str | None]]:
     return [[attempt.checkpoint for attempt in run.folder.attempts()] for run in done.runs]
 
 
-def test_a_trial_that_loses_a_rank_or_its_own_process_goes_on_from_its_checkpoint(ray_cluster: Any, outside: Path) -> None:
-    """Three trials of the same configuration, one after the other: of one a rank is killed, of one rank 0, of one nothing."""
-    accidents = [{"type": "mishaps:Accident", "step": 7, "rank": rank, "once": str(outside / f"killed-{rank}")} for rank in (1, 0)]
+def test_a_trial_that_loses_a_rank_or_its_own_process_goes_on_from_its_checkpoint(
+    ray_cluster: Any, outside: Path
+) -> None:
+    """Three trials of the same configuration, one after the other: of one a rank is killed, of one rank 0, of one
+    nothing."""
+    accidents = [
+        {"type": "mishaps:Accident", "step": 7, "rank": rank, "once": str(outside / f"killed-{rank}")}
+        for rank in (1, 0)
+    ]
     space = {"hooks.accident": {"choice": [*accidents, None]}}
     done = sweep(load_experiment(written(outside, space, {"accident": accidents[0]}, 2, max_concurrent=1)), "runs")
     assert done.trials["status"].tolist() == ["finished"] * 3
@@ -109,13 +120,19 @@ def test_a_killed_driver_leaves_a_sweep_that_ends_as_an_undisturbed_one(ray_clus
 def test_a_population_is_taken_up_where_it_was(ray_cluster: Any, outside: Path) -> None:
     """Two trials take turns in one process: each asks for all of the cluster."""
     (outside / "bowl.py").write_text(BOWL)
-    hooks = {"bowl": {"type": "bowl:Bowl"}, "ema": None, "kills": {"type": "kills:KillsDriver", "step": 15, "once": str(outside / "killed")}}
+    hooks = {
+        "bowl": {"type": "bowl:Bowl"},
+        "ema": None,
+        "kills": {"type": "kills:KillsDriver", "step": 15, "once": str(outside / "killed")},
+    }
     space = {"hooks.bowl.place": {"grid": [0.1, 0.74]}}
     scheduler, cpus = {"type": "pbt", "quantile_fraction": 0.5}, whole(ray_cluster)
     file = written(outside, space, hooks, 1, cpus, scheduler=scheduler, metric="val/score", mode="max")
     (outside / file).write_text((outside / file).read_text() + "epochs: 4\n")
     # The driver dies alone here: Ray is there already, and stays.
-    killed = subprocess.run([*in_another_driver(ray_cluster, "sweep"), "--skip-preflight", file], capture_output=True, text=True)
+    killed = subprocess.run(
+        [*in_another_driver(ray_cluster, "sweep"), "--skip-preflight", file], capture_output=True, text=True
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = resume_sweep("runs/tough")
     assert not done.stats.duplicated(KEY).any()

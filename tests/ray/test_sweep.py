@@ -47,7 +47,9 @@ def written(folder: Path, **changes: Any) -> str:
     return "sweep.yaml"
 
 
-def test_trials_of_two_ranks_sweep_an_outside_hooks_own_field_in_processes_that_stay_warm(ray_cluster: Any, outside: Path) -> None:
+def test_trials_of_two_ranks_sweep_an_outside_hooks_own_field_in_processes_that_stay_warm(
+    ray_cluster: Any, outside: Path
+) -> None:
     (outside / "whoami.py").write_text(WHOAMI)
     done = sweep(load_experiment(written(outside), ["hooks.process={type: 'whoami:Process'}"]), "runs")
     assert done.status == "finished"
@@ -74,7 +76,9 @@ def test_trials_of_two_ranks_sweep_an_outside_hooks_own_field_in_processes_that_
 
 def test_asha_stops_what_falls_behind_by_a_statistic_of_the_rows(ray_cluster: Any, outside: Path) -> None:
     space = "{hooks.shift.by: {uniform: [0.0, 1.0]}}"
-    file = written(outside, ranks=1, metric="stats/shift/mean", scheduler="asha", search="random", trials=5, space=space)
+    file = written(
+        outside, ranks=1, metric="stats/shift/mean", scheduler="asha", search="random", trials=5, space=space
+    )
     done = sweep(load_experiment(file, ["epochs=6"]), "runs")
     drawn = done.trials["config/hooks.shift.by"]
     assert drawn.nunique() == 5
@@ -96,12 +100,21 @@ def test_a_misspelt_metric_ends_the_sweep_as_in_one_process(ray_cluster: Any, ou
         with pytest.raises(RunError, match=r"\(did you mean 'val/shift'\?\)") as caught:
             sweep(load_experiment(file), "runs", f"local-{local}", local=local)
         done = open_sweep(f"runs/local-{local}")
-        ended.append((str(caught.value), done.status, done.folder.metadata().error, done.trials[["status", "reports", "error"]].to_numpy().tolist()))
+        ended.append(
+            (
+                str(caught.value),
+                done.status,
+                done.folder.metadata().error,
+                done.trials[["status", "reports", "error"]].to_numpy().tolist(),
+            )
+        )
     assert ended[0] == ended[1]
     assert ended[0][3] == [["failed", 1, ended[0][0]]]
 
 
-def test_a_trial_that_fails_does_not_end_the_sweep(ray_cluster: Any, outside: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_trial_that_fails_does_not_end_the_sweep(
+    ray_cluster: Any, outside: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Three trials at a time are asked for, and there is room for two: the third waits for one of them."""
     space = "{hooks.fails.value: {choice: [0.0, 2.0, 0.5]}}"
     file = written(outside, metric="val/accuracy", space=space, at_once=3)

@@ -47,7 +47,9 @@ class BackgroundSender:
             self._thread.join(max(0.0, until - monotonic()))
         waiting = self._jobs.qsize() if self._thread.is_alive() else 0
         if self._thread.is_alive() or self._failed:
-            logger.warning("%s: %d messages failed, %d were not sent within %g s", self._name, self._failed, waiting, wait_s)
+            logger.warning(
+                "%s: %d messages failed, %d were not sent within %g s", self._name, self._failed, waiting, wait_s
+            )
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

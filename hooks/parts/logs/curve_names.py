@@ -13,7 +13,8 @@ from hooks.state import State
 
 
 class Curves(Windows):
-    """What one tracker draws, from its windows. Runs in the worker, on the ranks that run the tracker; no communication.
+    """What one tracker draws, from its windows. Runs in the worker, on the ranks that run the tracker; no
+    communication.
 
     A point of training holds the mean of `train/loss`, of gradient norms and of times (`perf/...`) over a window, and
     the newest of every other numeric column: `train/lr`, sizes as `memory/...`. What a hook leaves in `state.info` as a
@@ -39,7 +40,9 @@ class Curves(Windows):
 
     def reported(self, state: State, metrics: Mapping[str, Any]) -> dict[str, float]:
         """What hooks have added to a report, such as `train/samples_per_s`."""
-        return named(numbers({name: value for name, value in metrics.items() if "/" in name and name not in state.metrics}))
+        return named(
+            numbers({name: value for name, value in metrics.items() if "/" in name and name not in state.metrics})
+        )
 
     def _values(self, state: State, row: Mapping[str, Any]) -> dict[str, float]:
         values = {**learning_rates(state), **self.look(row)}
@@ -47,7 +50,11 @@ class Curves(Windows):
 
     def _info(self, state: State) -> dict[str, float]:
         """What other hooks have put into `state.info` to be drawn since the last point."""
-        fresh = {name: values for name, values in state.info.items() if _is_drawable(values) and self._drawn.get(name) is not values}
+        fresh = {
+            name: values
+            for name, values in state.info.items()
+            if _is_drawable(values) and self._drawn.get(name) is not values
+        }
         self._drawn |= fresh
         return numbers({f"{name}/{key}": value for name, values in fresh.items() for key, value in values.items()})
 

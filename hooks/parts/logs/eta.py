@@ -76,7 +76,11 @@ class Remaining:
         iterations = iterations_to_come(state)
         if iterations is None or not self._sample:
             return None
-        return iterations * median(self._sample) + self._validation.still_to_come(iterations) + self._checkpoint.still_to_come(iterations)
+        return (
+            iterations * median(self._sample)
+            + self._validation.still_to_come(iterations)
+            + self._checkpoint.still_to_come(iterations)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"validation": asdict(self._validation), "checkpoint": asdict(self._checkpoint)}
@@ -86,8 +90,8 @@ class Remaining:
 
 
 def iterations_to_come(state: State) -> int | None:
-    """Training iterations to come; None where the run has no end, or it is not known how long an epoch is. Where a task trains by itself, it
-    is taken to be as long as those before."""
+    """Training iterations to come; None where the run has no end, or it is not known how long an epoch is. Where a task
+    trains by itself, it is taken to be as long as those before."""
     if state.max_steps is not None:
         return max(0, state.max_steps - state.step) * state.accumulate
     length = state.phase_length or (state.iterations_before // state.epoch if state.epoch else None)
@@ -97,7 +101,8 @@ def iterations_to_come(state: State) -> int | None:
 
 
 def _newest(recent: Recent) -> list[float]:
-    """The seconds of the newest training iterations, of a GPU those it is through with. The first of a phase also waits for the loader's processes to start."""
+    """The seconds of the newest training iterations, of a GPU those it is through with. The first of a phase also waits
+    for the loader's processes to start."""
     warm = len(recent) - _WARM_UP if len(recent) < RECENT else _NEWEST
     if warm < 1:
         return []
@@ -105,5 +110,7 @@ def _newest(recent: Recent) -> list[float]:
     phases = list(zip(columns["phase"], columns["epoch"], strict=True))
     seconds = read(columns.get("step_s", [])[1:])
     return [
-        value for value, phase, before in zip(seconds, phases[1:], phases, strict=False) if value is not None and phase == before and phase[0] == "train"
+        value
+        for value, phase, before in zip(seconds, phases[1:], phases, strict=False)
+        if value is not None and phase == before and phase[0] == "train"
     ]

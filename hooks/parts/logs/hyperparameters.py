@@ -14,8 +14,8 @@ def flatten(config: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     written out.
 
     All trials of a sweep have the same keys. What a trial has not, as it is in a hook that is off, is "none"; what is a
-    mapping in some trials and nothing in others, such as that hook, has a key of its own: "on" or "none". Those in which
-    trials differ come first.
+    mapping in some trials and nothing in others, such as that hook, has a key of its own: "on" or "none". Those in
+    which trials differ come first.
     """
     differing = swept(config)
     own = _leaves({name: value for name, value in config.items() if name != "sweep"}, "", differing)
@@ -31,7 +31,10 @@ def swept(config: Mapping[str, Any]) -> dict[str, bool]:
         for option in (option for options in domain.values() for option in options):
             for key, value in _leaves({path: option}, "", ()):
                 values.setdefault(key, []).append(value)
-    return {key: not any(isinstance(value, bool | str) for value in of) and not _may_lack(key, values) for key, of in values.items()}
+    return {
+        key: not any(isinstance(value, bool | str) for value in of) and not _may_lack(key, values)
+        for key, of in values.items()
+    }
 
 
 def _may_lack(key: str, keys: Collection[str]) -> bool:
@@ -39,7 +42,9 @@ def _may_lack(key: str, keys: Collection[str]) -> bool:
     return any(key.startswith(f"{other}.") for other in keys)
 
 
-def _leaves(config: Mapping[str, Any], prefix: str, named: Collection[str]) -> Iterator[tuple[str, bool | int | float | str]]:
+def _leaves(
+    config: Mapping[str, Any], prefix: str, named: Collection[str]
+) -> Iterator[tuple[str, bool | int | float | str]]:
     """What is no mapping, by its key; of mappings, those that are `named`."""
     for name, value in config.items():
         key = f"{prefix}{name}"

@@ -15,8 +15,8 @@ _PLAIN = {int, float}
 
 
 def read(values: Sequence[Any]) -> list[float | None]:
-    """Each value as a Python number, None where it is none. Tensors of one element on a device are read in one transfer, which
-    waits for it; a time that the device has not measured yet is None, and is not waited for."""
+    """Each value as a Python number, None where it is none. Tensors of one element on a device are read in one
+    transfer, which waits for it; a time that the device has not measured yet is None, and is not waited for."""
     if _PLAIN.issuperset(map(type, values)):
         return list(values)
     on_device = [value for value in values if is_on_device(value)]
@@ -30,7 +30,8 @@ def numbers(columns: Mapping[str, Any]) -> dict[str, float]:
 
 
 def learning_rates(state: State) -> dict[str, float]:
-    """The rate of each parameter group as `lr`, `lr_1` ..., as the optimizer has it now; of several optimizers `lr_d`, `lr_d_1` ..."""
+    """The rate of each parameter group as `lr`, `lr_1` ..., as the optimizer has it now; of several optimizers `lr_d`,
+    `lr_d_1` ..."""
     return numbers(
         {
             "_".join(["lr", *([name] if name else []), *([str(index)] if index else [])]): group["lr"]

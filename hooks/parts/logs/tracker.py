@@ -111,7 +111,9 @@ class Tracker(ABC):
 
     def _send(self, state: State, values: Mapping[str, float]) -> None:
         if values:
-            self._put(partial(self.log, values, Point(state.step, state.epoch, state.iteration, state.world_samples, time())))
+            self._put(
+                partial(self.log, values, Point(state.step, state.epoch, state.iteration, state.world_samples, time()))
+            )
 
     def _put(self, job: Callable[[], object]) -> None:
         if self._sender is not None:

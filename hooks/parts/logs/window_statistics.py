@@ -42,19 +42,23 @@ class Statistic:
 
     def __post_init__(self) -> None:
         if self.method == "median" and self.window == "global":
-            raise ValueError(f"the median of {self.column} over the whole run would keep every value; choose window: epoch or a number")
+            raise ValueError(
+                f"the median of {self.column} over the whole run would keep every value; choose window: epoch or a"
+                " number"
+            )
 
 
 class Windows:
     """The statistics of one logger. Runs in the worker, on the ranks that run the logger; no communication.
 
     Columns that match `loss`, `time`, `_s` at the end or `grad_norm` are means over `size`; others are current: the
-    newest value since the last look. `statistics` adds others by name; one with a column's own name stands in for it. Only
-    `columns` are looked at, where they are given.
+    newest value since the last look. `statistics` adds others by name; one with a column's own name stands in for it.
+    Only `columns` are looked at, where they are given.
 
-    Every value counts once, whenever it is looked at: call `start_phase` as each phase starts, `look` or `catch_up` at most RECENT
-    iterations apart, and `look` as the phase ends. Columns that a row gets as it is closed, such as `step_s`, are taken at the next look,
-    and so is what the device has not measured yet. A look reads tensors in one transfer, which waits for the device.
+    Every value counts once, whenever it is looked at: call `start_phase` as each phase starts, `look` or `catch_up` at
+    most RECENT iterations apart, and `look` as the phase ends. Columns that a row gets as it is closed, such as
+    `step_s`, are taken at the next look, and so is what the device has not measured yet. A look reads tensors in one
+    transfer, which waits for the device.
     """
 
     def __init__(
@@ -91,7 +95,8 @@ class Windows:
             self._epoch = state.epoch
 
     def catch_up(self, present: Mapping[str, Any] = _NO_ROW) -> None:
-        """Takes what there is since the last look, without ending a line: rows that were closed, and what the present one has so far."""
+        """Takes what there is since the last look, without ending a line: rows that were closed, and what the present
+        one has so far."""
         columns = self._closed()
         if present:
             for column in self._wanted(present):
@@ -104,12 +109,14 @@ class Windows:
             self._add(column, values, [*islice(numbers, len(values))])
 
     def look(self, present: Mapping[str, Any] = _NO_ROW) -> dict[str, float]:
-        """The statistics by name, in the order in which columns were first recorded; a line ends here. `present` is the row
-        of the iteration under way, where there is one."""
+        """The statistics by name, in the order in which columns were first recorded; a line ends here. `present` is the
+        row of the iteration under way, where there is one."""
         self.catch_up(present)
         windows = self._windows.get(self._phase, {})
         values = {
-            name: window.value() for name, window in windows.items() if window.count and (name in self._fresh or name in self._statistics)
+            name: window.value()
+            for name, window in windows.items()
+            if window.count and (name in self._fresh or name in self._statistics)
         }
         self._fresh.clear()
         for window in windows.values():
@@ -126,7 +133,10 @@ class Windows:
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers: never more than the windows are long. Looks at what is closed, so that nothing is lost."""
         self.catch_up()
-        phases = {phase: {name: window.state_dict() for name, window in windows.items()} for phase, windows in self._windows.items()}
+        phases = {
+            phase: {name: window.state_dict() for name, window in windows.items()}
+            for phase, windows in self._windows.items()
+        }
         return {"epoch": self._epoch, "windows": phases}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -154,12 +164,20 @@ class Windows:
 
     def _wanted(self, columns: Collection[str]) -> list[str]:
         """Those of the columns that are looked at, in their order."""
-        return [column for column in columns if column not in POSITION_COLUMNS and (self._columns is None or column in self._columns)]
+        return [
+            column
+            for column in columns
+            if column not in POSITION_COLUMNS and (self._columns is None or column in self._columns)
+        ]
 
     def _add(self, column: str, values: Sequence[Any], numbers: Sequence[float | None]) -> None:
         there = [number for number in numbers if number is not None]
         if len(there) < len(values):
-            late = [value for value, number in zip(values, numbers, strict=True) if number is None and hasattr(value, "resolve")]
+            late = [
+                value
+                for value, number in zip(values, numbers, strict=True)
+                if number is None and hasattr(value, "resolve")
+            ]
             self._late |= {column: late} if late else {}
         if not there:
             return
@@ -230,4 +248,9 @@ class _Window:
             self._kept.extend(state["kept"])
 
 
-_METHODS: dict[str, Callable[[Sequence[float]], Any]] = {"mean": fmean, "median": np.median, "min": np.min, "max": np.max}
+_METHODS: dict[str, Callable[[Sequence[float]], Any]] = {
+    "mean": fmean,
+    "median": np.median,
+    "min": np.min,
+    "max": np.max,
+}

@@ -1,4 +1,5 @@
-"""What keeps a teacher's outputs from collapsing, as in DINO and iBOT: a running centre, and a temperature that warms up."""
+"""What keeps a teacher's outputs from collapsing, as in DINO and iBOT: a running centre, and a temperature that warms
+up."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def warmed_up(epoch: int, epochs: int, first: float, last: float) -> float:
 
 @dataclass
 class CentredTeacher(MomentumTeacher):
-    """The part of a hook whose teacher sees the global views alone, with a running centre of its outputs. A hook brings `on_forward`."""
+    """The part of a hook whose teacher sees the global views alone, with a running centre of its outputs. A hook brings
+    `on_forward`."""
 
     global_views: Annotated[int, Ge(1)] = 2
     """How many views, the first ones, are large crops."""

@@ -13,8 +13,8 @@ from hooks.state import State
 def batch_sizes(state: State) -> list[int]:
     """The samples each rank has in this training batch, in rank order; collective in the last iteration of a phase.
 
-    All batches but an epoch's last are full, so only there are ranks asked, and only there does the host wait; of a stream
-    always.
+    All batches but an epoch's last are full, so only there are ranks asked, and only there does the host wait; of a
+    stream always.
     """
     if state.world_size == 1 or (state.full_batches and state.phase_iteration + 1 < state.phase_length):
         return [state.batch_size] * state.world_size
@@ -35,7 +35,8 @@ def gather(rows: Tensor, sizes: list[int]) -> Tensor:
     own = sizes[dist.get_rank() if len(sizes) > 1 else 0]
     if len(rows) != own:
         raise ValueError(
-            f"this rank has {len(rows)} rows for a batch of {own} samples: the task's batch_size must count samples, not views or crops"
+            f"this rank has {len(rows)} rows for a batch of {own} samples: the task's batch_size must count samples,"
+            " not views or crops"
         )
     if len(sizes) == 1:
         return rows.detach()

@@ -31,8 +31,16 @@ def layer(module: nn.Module, name: str) -> nn.Linear:
     """The model's prototypes: a linear layer without bias; raises ValueError where there is none of that name."""
     found = dict(module.named_modules()).get(name)
     if not isinstance(found, nn.Linear) or "bias" in dict(found.named_parameters()):
-        what = "nothing" if found is None else f"{type(found).__name__} with bias" if isinstance(found, nn.Linear) else type(found).__name__
-        raise ValueError(f"prototypes: '{name}' in {type(module).__name__} is {what}; a torch.nn.Linear without bias is needed")
+        what = (
+            "nothing"
+            if found is None
+            else f"{type(found).__name__} with bias"
+            if isinstance(found, nn.Linear)
+            else type(found).__name__
+        )
+        raise ValueError(
+            f"prototypes: '{name}' in {type(module).__name__} is {what}; a torch.nn.Linear without bias is needed"
+        )
     return found
 
 
@@ -43,7 +51,8 @@ def normalize(prototypes: nn.Linear) -> None:
 
 
 def of_views(output: Any, count: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Embeddings and scores of each view, from what the task's forward pass gave; raises TypeError if it gave something else."""
+    """Embeddings and scores of each view, from what the task's forward pass gave; raises TypeError if it gave something
+    else."""
     match output:
         case (embeddings, scores) if len(embeddings) == len(scores) == count:
             return list(embeddings), list(scores)
@@ -62,11 +71,14 @@ class Queue:
         self._filled = 0
 
     def join(self, scores: Tensor, prototypes: nn.Linear) -> Tensor:
-        """Scores of the assigned views (V, B, K) with those of the queue behind them, (V, B + length, K), once it is full."""
+        """Scores of the assigned views (V, B, K) with those of the queue behind them, (V, B + length, K), once it is
+        full."""
         if self._embeddings is None or self._filled < self._embeddings.shape[1]:
             return scores
         with torch.autocast(scores.device.type, enabled=False):
-            return torch.cat([scores.float(), self._embeddings.to(scores.device) @ prototypes.weight.float().t()], dim=1)
+            return torch.cat(
+                [scores.float(), self._embeddings.to(scores.device) @ prototypes.weight.float().t()], dim=1
+            )
 
     def push(self, embeddings: Tensor, length: int) -> None:
         """Takes the embeddings of the assigned views (V, B, D) in place of the oldest; the newest `length` are kept."""
@@ -97,9 +109,9 @@ class Queue:
 class SwappedPrediction:
     """The part of a hook that gives the loss codes for some views, from the batches of all ranks and a queue.
 
-    Communication in training, where there are several ranks: one collective per Sinkhorn iteration, of K values for each
-    assigned view. A hook brings `on_forward`, which says what the assigned views' scores and embeddings are, and keeps
-    the queue in its `rank_state_dict`.
+    Communication in training, where there are several ranks: one collective per Sinkhorn iteration, of K values for
+    each assigned view. A hook brings `on_forward`, which says what the assigned views' scores and embeddings are, and
+    keeps the queue in its `rank_state_dict`.
     """
 
     prototypes: str = "prototypes"
@@ -127,8 +139,8 @@ class SwappedPrediction:
     def swapped(
         self, scores: list[Tensor], assigned: list[Tensor], embeddings: list[Tensor], layer: nn.Linear, state: State
     ) -> SwappedViews:
-        """All scores, with the codes of the assigned views, whose scores are (B, K) and embeddings (B, D) each; in training
-        the queue takes part in the codes, and then takes the embeddings."""
+        """All scores, with the codes of the assigned views, whose scores are (B, K) and embeddings (B, D) each; in
+        training the queue takes part in the codes, and then takes the embeddings."""
         training = state.phase == "train"
         own = torch.stack(assigned).detach()
         joined = self._queue.join(own, layer) if training else own

@@ -15,8 +15,8 @@ def codes(scores: Tensor, epsilon: float, iterations: int, *, across_ranks: bool
     columns, then the rows, of exp(scores / epsilon), in the logarithm, so that nothing overflows or vanishes however
     small epsilon is. With `across_ranks` the columns are those of all ranks' samples together: one collective per
     iteration, of K values for each table, and ranks may have different numbers of samples.
-    Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), equation 3;
-    "Self-labelling via simultaneous clustering and representation learning" (Asano et al., 2020).
+    Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), equation
+    3; "Self-labelling via simultaneous clustering and representation learning" (Asano et al., 2020).
     """
     logits = scores.float() / epsilon
     for _ in range(iterations):

@@ -17,11 +17,11 @@ _CHUNK = 16384
 def cluster(samples: Tensor, centroids: Tensor, iterations: int, *, across_ranks: bool) -> tuple[Tensor, Tensor]:
     """Moves unit-length centroids (K, D) to the means of the samples nearest to them, brought back to unit length.
 
-    `samples` (N, D) are this rank's, of unit length; N may differ from rank to rank and be 0. A centroid without samples
-    takes the place of the sample farthest from its own, each such centroid another. Returns the centroids, the same bits
-    on all ranks, and the index of each own sample's nearest one, (N,) int64. With `across_ranks` two collectives in each
-    iteration, a third where a centroid is empty. Source: "Concept Decompositions for Large Sparse Text Data Using
-    Clustering" (Dhillon and Modha, 2001); empty clusters as in scikit-learn's KMeans.
+    `samples` (N, D) are this rank's, of unit length; N may differ from rank to rank and be 0. A centroid without
+    samples takes the place of the sample farthest from its own, each such centroid another. Returns the centroids, the
+    same bits on all ranks, and the index of each own sample's nearest one, (N,) int64. With `across_ranks` two
+    collectives in each iteration, a third where a centroid is empty. Source: "Concept Decompositions for Large Sparse
+    Text Data Using Clustering" (Dhillon and Modha, 2001); empty clusters as in scikit-learn's KMeans.
     """
     for _ in range(iterations):
         nearest, similarity = assign(samples, centroids)

@@ -1,4 +1,5 @@
-"""The teacher: a momentum copy of a module, as MoCo, BYOL, DINO and SwAV with momentum keep one; and what their hooks share."""
+"""The teacher: a momentum copy of a module, as MoCo, BYOL, DINO and SwAV with momentum keep one; and what their hooks
+share."""
 
 from __future__ import annotations
 
@@ -92,9 +93,9 @@ class MomentumTeacher:
     """The part of a hook that keeps a teacher of the model's encoder, lets it follow, and saves it.
 
     The teacher begins as a copy and follows after each optimizer step, with a momentum that rises to 1 by a cosine over
-    the run and is recorded as `teacher_momentum`. In training it uses batch statistics, in val and test its running ones.
-    Every rank does the same; no communication. A hook brings `on_forward`, which calls `self._teacher` on views. Raises
-    ValueError at start where the model has no such encoder.
+    the run and is recorded as `teacher_momentum`. In training it uses batch statistics, in val and test its running
+    ones. Every rank does the same; no communication. A hook brings `on_forward`, which calls `self._teacher` on views.
+    Raises ValueError at start where the model has no such encoder.
     """
 
     encoder: str = "encoder"
@@ -136,11 +137,15 @@ class MomentumTeacher:
 
 
 def part_of(module: nn.Module, name: str) -> nn.Module:
-    """The part of a model of this name, the model itself where the name is empty; raises ValueError where there is none."""
+    """The part of a model of this name, the model itself where the name is empty; raises ValueError where there is
+    none."""
     found: nn.Module | None = dict(module.named_modules()).get(name)
     if found is None:
         parts = ", ".join(name for name, _ in module.named_children()) or "no parts"
-        raise ValueError(f"encoder: {type(module).__name__} has no part '{name}', it has {parts}; name one, or '' for the whole model")
+        raise ValueError(
+            f"encoder: {type(module).__name__} has no part '{name}', it has {parts}; name one, or '' for the whole"
+            " model"
+        )
     return found
 
 

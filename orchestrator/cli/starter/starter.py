@@ -18,7 +18,8 @@ from orchestrator import Task
 
 @dataclass
 class Starter(Task):
-    """Tells points of one spiral from points of the other. A batch is `(points, labels)`: (B, 2) float32 and (B,) int64.
+    """Tells points of one spiral from points of the other. A batch is `(points, labels)`: (B, 2) float32 and (B,)
+    int64.
 
     The fields are the file's `task_args`, and a sweep can vary them.
     """
@@ -32,7 +33,12 @@ class Starter(Task):
         """What is trained; (B, 2) to (B, 2) logits."""
         hidden = self.width
         return nn.Sequential(
-            nn.Linear(2, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 2)
+            nn.Linear(2, hidden),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, 2),
         )
 
     def data(self) -> Mapping[str, Dataset[Any]]:

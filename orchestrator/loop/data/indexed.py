@@ -30,13 +30,15 @@ class Loader(Protocol):
 
 
 class Indexed:
-    """A phase's map-style dataset, in the order that the task's sampler gives: by default shuffled anew in each epoch of
-    training, as it is in an evaluation. Worker process."""
+    """A phase's map-style dataset, in the order that the task's sampler gives: by default shuffled anew in each epoch
+    of training, as it is in an evaluation. Worker process."""
 
     by_index = True
     runs_dry = False
 
-    def __init__(self, task: Task, dataset: Any, phase: str, experiment: Experiment, world: World, generator: torch.Generator) -> None:
+    def __init__(
+        self, task: Task, dataset: Any, phase: str, experiment: Experiment, world: World, generator: torch.Generator
+    ) -> None:
         self._task, self._dataset, self._phase = task, dataset, phase
         self._experiment, self._world = experiment, world
         # Not the default generator: making an iterator must not draw from those that a resume restores.
@@ -53,27 +55,37 @@ class Indexed:
         if self._trains and self.length() == 0:
             size = f"{length} samples on {world.world_size} rank{'s' if world.world_size > 1 else ''}"
             if not experiment.loader.drop_last:
-                raise ConfigError([Problem("task", f"{type(task).__name__}.loader() gives no batch of the train data, of {size}")])
+                raise ConfigError(
+                    [Problem("task", f"{type(task).__name__}.loader() gives no batch of the train data, of {size}")]
+                )
             message = f"leaves no training batch: {size} do not fill one of batch_size {experiment.batch_size}"
             raise ConfigError([Problem("loader.drop_last", message)])
 
     def _check_length(self) -> None:
         samples, ranks = len(self._dataset), self._world.world_size
         if not self._trains and samples < ranks and self._task.meters():
-            message = f"has meters, which need a {self._phase} sample on each rank; there are {samples} for {ranks} ranks"
+            message = (
+                f"has meters, which need a {self._phase} sample on each rank; there are {samples} for {ranks} ranks"
+            )
             raise ConfigError([Problem("task", message)])
 
     def _loader(self, sampler: ShardedSampler) -> Any:
         options = self._experiment.loader
         size = self._experiment.batch_size if self._trains else options.eval_batch_size or self._experiment.batch_size
         drop_last = self._trains and options.drop_last
-        batches = SeededBatches(sampler, size, drop_last, self._experiment.seed) if options.num_workers else BatchSampler(sampler, size, drop_last)
+        batches = (
+            SeededBatches(sampler, size, drop_last, self._experiment.seed)
+            if options.num_workers
+            else BatchSampler(sampler, size, drop_last)
+        )
         pinned = self._world.device.type == "cuda" if options.pin_memory is None else options.pin_memory
         arguments: dict[str, Any] = {"generator": self._generator, "pin_memory": pinned}
         if options.num_workers:
             arguments |= {"num_workers": options.num_workers, "persistent_workers": True}
         made = self._task.loader(self._dataset, batches, self._phase, arguments)
-        return of_kind(self._task.loader, made, Loader, "a loader that can be gone through and has a length, such as a DataLoader")
+        return of_kind(
+            self._task.loader, made, Loader, "a loader that can be gone through and has a length, such as a DataLoader"
+        )
 
     def length(self, offset: int = 0) -> int:
         present, self.sampler.offset = self.sampler.offset, offset
@@ -102,7 +114,9 @@ class Indexed:
         self.loader = None
 
     def first_sample(self) -> Any:
-        loader = self._task.loader(self._dataset, BatchSampler([0], 1, drop_last=False), self._phase, {"generator": self._generator})
+        loader = self._task.loader(
+            self._dataset, BatchSampler([0], 1, drop_last=False), self._phase, {"generator": self._generator}
+        )
         return next(self._apart(loader))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:

@@ -19,8 +19,8 @@ class PhaseData(Protocol):
     """Whether training ends where a rank has no batch left, so that all must be asked before each."""
 
     def length(self, offset: int = 0) -> int:
-        """This rank's batches in an epoch, without the first `offset` samples of all ranks: the same on every rank in training, 0 where it is
-        not known in an evaluation."""
+        """This rank's batches in an epoch, without the first `offset` samples of all ranks: the same on every rank in
+        training, 0 where it is not known in an evaluation."""
 
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
         """The training batches of an epoch, without the first `offset` samples of all ranks."""
@@ -44,4 +44,5 @@ class PhaseData(Protocol):
         """A batch of the first sample, the same on each rank and each time."""
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
-        """This rank's batches once, the same each time, beside the training, whose order and numbers they do not disturb."""
+        """This rank's batches once, the same each time, beside the training, whose order and numbers they do not
+        disturb."""

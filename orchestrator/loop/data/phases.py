@@ -26,7 +26,9 @@ DataOf = Callable[[Task, Experiment, World], Mapping[str, Any]]
 
 def given_by(task: Task, experiment: Experiment, world: World) -> Mapping[str, Any]:
     """What the task gives, as it is; raises ConfigError for what is no mapping."""
-    given: Mapping[str, Any] = of_kind(task.data, task.data(), Mapping, "a mapping of train, and val and test where there are, to their datasets")
+    given: Mapping[str, Any] = of_kind(
+        task.data, task.data(), Mapping, "a mapping of train, and val and test where there are, to their datasets"
+    )
     return given
 
 
@@ -37,7 +39,9 @@ class Data:
         self._device = world.device
         datasets = dict(data_of(task, experiment, world))
         if "train" not in datasets:
-            raise ConfigError([Problem("task", f"{type(task).__name__}.data() gives no 'train', only {sorted(map(str, datasets))}")])
+            raise ConfigError(
+                [Problem("task", f"{type(task).__name__}.data() gives no 'train', only {sorted(map(str, datasets))}")]
+            )
         for phase, dataset in datasets.items():
             _check(phase, dataset)
         _refuse_unread(task, experiment, datasets)
@@ -46,9 +50,19 @@ class Data:
         def of(phase: str, given: Any) -> PhaseData:
             if is_indexed(given):
                 return Indexed(task, given, phase, experiment, world, generator)
-            return Stream(task, given, phase, experiment, world, generator, lambda: data_of(task, experiment, World(device=world.device))[phase])
+            return Stream(
+                task,
+                given,
+                phase,
+                experiment,
+                world,
+                generator,
+                lambda: data_of(task, experiment, World(device=world.device))[phase],
+            )
 
-        self.phases: dict[str, PhaseData] = {phase: of(phase, datasets[phase]) for kind in PHASES for phase in phases_of(kind, datasets)}
+        self.phases: dict[str, PhaseData] = {
+            phase: of(phase, datasets[phase]) for kind in PHASES for phase in phases_of(kind, datasets)
+        }
         self.train = self.phases["train"]
         self.loaders = {phase: data.loader for phase, data in self.phases.items()}
         """Phase to its loader, for hooks."""
@@ -62,7 +76,8 @@ class Data:
         return {phase: data.size for phase, data in self.phases.items() if data.size is not None}
 
     def close(self) -> None:
-        """Lets the loaders go, and with them their processes: left to the garbage collector, these end late and slowly."""
+        """Lets the loaders go, and with them their processes: left to the garbage collector, these end late and
+        slowly."""
         self.loaders.clear()
         for data in self.phases.values():
             data.close()
@@ -78,18 +93,31 @@ class Data:
 
 
 def _refuse_unread(task: Task, experiment: Experiment, datasets: dict[str, Any]) -> None:
-    """Raises ConfigError for what is said of data that there is none of: evaluations, streams, or the loop's own loaders."""
+    """Raises ConfigError for what is said of data that there is none of: evaluations, streams, or the loop's own
+    loaders."""
     loader, train = experiment.loader, datasets["train"]
     if not is_indexed(train) and experiment.workers.least < experiment.workers.most:
-        message = f"is {experiment.workers.count}, and the train data is a stream, of which each rank keeps its own place; write one number"
+        message = (
+            f"is {experiment.workers.count}, and the train data is a stream, of which each rank keeps its own place;"
+            " write one number"
+        )
         raise ConfigError([Problem("workers.count", message)])
     streams_alone = {"epoch_steps": experiment.epoch_steps is not None, "loader.when_dry": loader.when_dry != "wrap"}
-    message = f"is read by nothing: the train data ({type(train).__name__}) is map-style, an epoch of which is each of its samples"
+    message = (
+        f"is read by nothing: the train data ({type(train).__name__}) is map-style, an epoch of which is each of its"
+        " samples"
+    )
     _refuse(streams_alone if is_indexed(train) else {}, message)
-    ours = {phase for phase, dataset in datasets.items() if not is_loader(dataset) or hasattr(dataset, "made_by_engine")}
+    ours = {
+        phase for phase, dataset in datasets.items() if not is_loader(dataset) or hasattr(dataset, "made_by_engine")
+    }
     evaluates = bool(ours - {"train"})
     without_ours = {
-        "batch_size": "train" not in ours and (not evaluates or loader.eval_batch_size is not None) and experiment.batch_size != Experiment.model_fields["batch_size"].default,
+        "batch_size": (
+            "train" not in ours
+            and (not evaluates or loader.eval_batch_size is not None)
+            and experiment.batch_size != Experiment.model_fields["batch_size"].default
+        ),
         "loader.num_workers": not ours and loader.num_workers != 0,
         "loader.pin_memory": not ours and loader.pin_memory is not None,
         "loader.drop_last": "train" not in ours and loader.drop_last,
@@ -113,11 +141,33 @@ def _refuse(unread: dict[str, bool], message: str) -> None:
 def _check(phase: str, dataset: Any) -> None:
     kind, has_name, name = str(phase).partition("/")
     if kind not in PHASES or (has_name and kind == "train"):
-        raise ConfigError([Problem("task", f"data() gives a phase '{phase}'; phases are train, val and test, and val/NAME and test/NAME where there are several")])
+        raise ConfigError(
+            [
+                Problem(
+                    "task",
+                    f"data() gives a phase '{phase}'; phases are train, val and test, and val/NAME and test/NAME where"
+                    " there are several",
+                )
+            ]
+        )
     if has_name and not NAME.fullmatch(name):
         raise ConfigError([Problem("task", f"data() gives a phase '{phase}', and '{name}' {WRONG_NAME}")])
     if not is_indexed(dataset) and not hasattr(dataset, "__iter__"):
-        raise ConfigError([Problem("task", f"the {phase} dataset ({type(dataset).__name__}) has neither an index (__len__ and __getitem__) nor __iter__")])
+        raise ConfigError(
+            [
+                Problem(
+                    "task",
+                    f"the {phase} dataset ({type(dataset).__name__}) has neither an index (__len__ and __getitem__) nor"
+                    " __iter__",
+                )
+            ]
+        )
     if length_of(dataset) == 0:
         advice = None if phase == "train" else f"where there is nothing to evaluate, leave {phase} out of data()"
-        raise ConfigError([Problem("task", f"the {phase} data ({type(dataset).__name__}) is empty: its length is 0", suggestion=advice)])
+        raise ConfigError(
+            [
+                Problem(
+                    "task", f"the {phase} data ({type(dataset).__name__}) is empty: its length is 0", suggestion=advice
+                )
+            ]
+        )

@@ -21,18 +21,25 @@ MOST_WEIGHTS = 2**24
 
 
 def sampled(task: Task, dataset: Any, phase: str, seed: int, world: World) -> tuple[Order, int] | None:
-    """The order that `task.sampler` gives for a phase, and its length; None where it leaves that to the loop. Collective where it
-    does not. Raises ConfigError for what is no order of this dataset."""
+    """The order that `task.sampler` gives for a phase, and its length; None where it leaves that to the loop.
+    Collective where it does not. Raises ConfigError for what is no order of this dataset."""
     given = task.sampler(dataset, phase)
     if given is None:
         return None
     where = f"{type(task).__name__}.sampler() for {phase}"
-    order = _drawn_by(given, len(dataset), seed, where) if _is_sampler(given) else _weighted(given, len(dataset), seed, where)
+    order = (
+        _drawn_by(given, len(dataset), seed, where)
+        if _is_sampler(given)
+        else _weighted(given, len(dataset), seed, where)
+    )
     first = order(0)
     if not first:
         raise _wrong(where, "gives no sample")
     if order(0) != first:
-        message = "gives another order each time it is asked for the same epoch, so that neither ranks nor a resumed run would agree"
+        message = (
+            "gives another order each time it is asked for the same epoch, so that neither ranks nor a resumed run"
+            " would agree"
+        )
         advice = "draw from torch's, numpy's or random's global generators, from its `generator`, or by set_epoch"
         raise _wrong(where, message, advice)
     orders = world.gather(_digest(first))
@@ -62,7 +69,9 @@ def _weighted(given: Iterable[float], samples: int, seed: int, where: str) -> Or
             raise TypeError
         weights = torch.as_tensor(given if isinstance(given, Tensor) else list(given), dtype=torch.float64).cpu()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise _wrong(where, f"gives a {type(given).__name__}, and may give a Sampler, a weight for each sample, or None") from error
+        raise _wrong(
+            where, f"gives a {type(given).__name__}, and may give a Sampler, a weight for each sample, or None"
+        ) from error
     if weights.shape != (samples,):
         raise _wrong(where, f"gives weights of shape {tuple(weights.shape)}, and the dataset has {samples} samples")
     if samples > MOST_WEIGHTS:
@@ -93,7 +102,9 @@ def _drawn_by(sampler: Any, samples: int, seed: int, where: str) -> Order:
         try:
             return list(map(index, sampler))
         except TypeError as error:
-            raise _wrong(where, f"gives what is no index of a sample ({error}); batches are made of batch_size of these") from error
+            raise _wrong(
+                where, f"gives what is no index of a sample ({error}); batches are made of batch_size of these"
+            ) from error
         finally:
             restore_random_state(before)
 

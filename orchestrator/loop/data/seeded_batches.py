@@ -1,4 +1,5 @@
-"""Batches whose random numbers are their own: the same in whichever process of a loader, and after a resume in the middle of an epoch."""
+"""Batches whose random numbers are their own: the same in whichever process of a loader, and after a resume in the
+middle of an epoch."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from orchestrator.loop.randomness import seed_host
 
 
 class SeededBatches(BatchSampler):
-    """This rank's batches, for a loader with processes: in the one that fetches a batch every generator begins at a number of its own, which seed, epoch and
-    the batch's place among the samples of all ranks decide. Worker process."""
+    """This rank's batches, for a loader with processes: in the one that fetches a batch every generator begins at a
+    number of its own, which seed, epoch and the batch's place among the samples of all ranks decide. Worker process."""
 
     def __init__(self, sampler: ShardedSampler, batch_size: int, drop_last: bool, seed: int) -> None:
         super().__init__(sampler, batch_size, drop_last)
@@ -28,7 +29,8 @@ class SeededBatches(BatchSampler):
 
 
 class _Batch(list[int]):
-    """The indices of a batch. Where they arrive in another process, its generators begin at `seed`, and a plain list is left."""
+    """The indices of a batch. Where they arrive in another process, its generators begin at `seed`, and a plain list is
+    left."""
 
     def __init__(self, indices: list[int], seed: int) -> None:
         super().__init__(indices)

@@ -31,10 +31,10 @@ def shuffled(length: int, seed: int) -> Order:
 class ShardedSampler(Sampler[int]):
     """This rank's share of an order of `length` samples, which can begin in the middle of an epoch. Worker process.
 
-    With `even` the shares are those of torch's DistributedSampler: a few samples are repeated so that all ranks have the
-    same number, as training needs; without it the order is shared out as it is.
-    `offset` counts the samples all ranks together have consumed of this epoch: because shares are interleaved these
-    are a prefix of the epoch's order, so an epoch may be resumed with another number of ranks.
+    With `even` the shares are those of torch's DistributedSampler: a few samples are repeated so that all ranks have
+    the same number, as training needs; without it the order is shared out as it is. `offset` counts the samples all
+    ranks together have consumed of this epoch: because shares are interleaved these are a prefix of the epoch's order,
+    so an epoch may be resumed with another number of ranks.
     """
 
     def __init__(self, order: Order, length: int, rank: int, world_size: int, *, even: bool) -> None:
@@ -56,7 +56,10 @@ class ShardedSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         order = self.order(self.epoch)
         if len(order) != self.length:
-            message = f"the sampler gives {len(order)} samples in epoch {self.epoch}, and {self.length} in the first; give as many in each"
+            message = (
+                f"the sampler gives {len(order)} samples in epoch {self.epoch}, and {self.length} in the first; give as"
+                " many in each"
+            )
             raise RunError(message)
         rest = order[self.offset :]
         if self.even and rest:

@@ -1,4 +1,5 @@
-"""What of an iterable dataset is this process's: by rank, and by process of the loader; and how far it is through it."""
+"""What of an iterable dataset is this process's: by rank, and by process of the loader; and how far it is through
+it."""
 
 from __future__ import annotations
 
@@ -27,10 +28,11 @@ _QUESTIONS = {"get_rank", "get_world_size", "get_worker_info"}
 
 
 class Share(IterableDataset[Any]):
-    """The samples of an iterable dataset that belong to this process: every so many-th, or all of one that shares itself out.
+    """The samples of an iterable dataset that belong to this process: every so many-th, or all of one that shares
+    itself out.
 
-    A pass through it begins with all generators at the pass's own number, so that what the dataset shuffles as it begins is the
-    same for all. In each rank, and in each process of its loader.
+    A pass through it begins with all generators at the pass's own number, so that what the dataset shuffles as it
+    begins is the same for all. In each rank, and in each process of its loader.
     """
 
     def __init__(self, dataset: Any, rank: int, world_size: int, seed: int) -> None:
@@ -42,7 +44,8 @@ class Share(IterableDataset[Any]):
         self._new_orders = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Asks for another order in each pass; the dataset is told the pass's number, of which an epoch may have several."""
+        """Asks for another order in each pass; the dataset is told the pass's number, of which an epoch may have
+        several."""
         self._new_orders = True
 
     @property
@@ -55,8 +58,8 @@ class Share(IterableDataset[Any]):
 
 
 class _Place:
-    """Goes through a share from its beginning, or from where a state says. One that neither the dataset nor its iterator can put back is
-    found by reading again."""
+    """Goes through a share from its beginning, or from where a state says. One that neither the dataset nor its
+    iterator can put back is found by reading again."""
 
     def __init__(self, share: Share) -> None:
         self._share, self._dataset = share, share.dataset
@@ -99,8 +102,8 @@ class _Place:
         return item
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain data: how many samples were read, what the iterator or the dataset says of its place, and in a process of its own the
-        generators, which nothing else keeps."""
+        """Plain data: how many samples were read, what the iterator or the dataset says of its place, and in a process
+        of its own the generators, which nothing else keeps."""
         state: dict[str, Any] = {"read": self._read}
         if self._in_process:
             state["generators"] = pickle.dumps(random_state())
@@ -134,7 +137,8 @@ def _has_state(one: Any) -> bool:
 
 
 def shares_itself(dataset: Any) -> bool:
-    """Whether a dataset is shared out among ranks and processes by its own code: it says so, or is of a library that does."""
+    """Whether a dataset is shared out among ranks and processes by its own code: it says so, or is of a library that
+    does."""
     said = getattr(dataset, "shares_itself", None)
     return bool(_classes(dataset) & SHARE_THEMSELVES if said is None else said)
 
@@ -146,10 +150,13 @@ def refuse_unclear(dataset: Any, phase: str) -> None:
     asked = _names(getattr(type(dataset).__iter__, "__code__", None)) & _QUESTIONS
     if asked:
         message = (
-            f"the {phase} dataset ({type(dataset).__name__}) asks for {' and '.join(sorted(asked))} in __iter__, so it may share itself out "
-            "among ranks and the loader's processes, or among some of them"
+            f"the {phase} dataset ({type(dataset).__name__}) asks for {' and '.join(sorted(asked))} in __iter__, so it"
+            " may share itself out among ranks and the loader's processes, or among some of them"
         )
-        advice = "say shares_itself = True in its class if it does so among all of them, or leave that to the loop and say False"
+        advice = (
+            "say shares_itself = True in its class if it does so among all of them, or leave that to the loop and say"
+            " False"
+        )
         raise ConfigError([Problem("task", message, suggestion=advice)])
 
 

@@ -24,16 +24,23 @@ _END: Any = object()
 class Stream:
     """A phase's iterable dataset or loader. Worker process.
 
-    Training goes through it in passes. Where a pass's length is known, and no other is asked for, an epoch is a pass; else epochs are
-    stretches of passes that follow each other. A rank whose pass is over before the epoch begins the next one, or the run ends
-    there on all ranks (`loader.when_dry`).
+    Training goes through it in passes. Where a pass's length is known, and no other is asked for, an epoch is a pass;
+    else epochs are stretches of passes that follow each other. A rank whose pass is over before the epoch begins the
+    next one, or the run ends there on all ranks (`loader.when_dry`).
     """
 
     by_index = False
     size: int | None = None
 
     def __init__(
-        self, task: Task, given: Any, phase: str, experiment: Experiment, world: World, generator: torch.Generator, anew: Callable[[], Any]
+        self,
+        task: Task,
+        given: Any,
+        phase: str,
+        experiment: Experiment,
+        world: World,
+        generator: torch.Generator,
+        anew: Callable[[], Any],
     ) -> None:
         self._task, self._phase, self._experiment, self._world = task, phase, experiment, world
         self._generator, self._anew = generator, anew
@@ -49,8 +56,13 @@ class Stream:
             self._share = Share(given, world.rank, world.world_size, experiment.seed)
             self.loader = self._loader(self._share, generator, options.num_workers)
         if self._trains and not _has_place(self.loader):
-            message = f"its loader ({type(self.loader).__name__}) has no state_dict, so that a resumed run could not go on with it"
-            raise ConfigError([Problem("task", message, suggestion="give the dataset, or torchdata's StatefulDataLoader")])
+            message = (
+                f"its loader ({type(self.loader).__name__}) has no state_dict, so that a resumed run could not go on"
+                " with it"
+            )
+            raise ConfigError(
+                [Problem("task", message, suggestion="give the dataset, or torchdata's StatefulDataLoader")]
+            )
         self._pass_length = self._agreed_length()
         self._by_pass = self._pass_length is not None and experiment.epoch_steps is None
         self._length = self._epoch_length() if self._trains else self._pass_length or 0
@@ -64,22 +76,31 @@ class Stream:
     def _check_dataset(self, dataset: Any) -> None:
         name, loader = f"the {self._phase} dataset ({type(dataset).__name__})", self._experiment.loader
         if not isinstance(dataset, IterableDataset) and iter(dataset) is dataset:
-            message = f"{name} is an iterator, which can be gone through once; give an object whose __iter__ begins anew"
+            message = (
+                f"{name} is an iterator, which can be gone through once; give an object whose __iter__ begins anew"
+            )
             raise ConfigError([Problem("task", message)])
         if self._world.world_size > 1 or loader.num_workers:
             refuse_unclear(dataset, self._phase)
 
-    def _loader(self, share: Share, generator: torch.Generator, num_workers: int = 0, batch_size: int | None = None) -> Any:
+    def _loader(
+        self, share: Share, generator: torch.Generator, num_workers: int = 0, batch_size: int | None = None
+    ) -> Any:
         pin = self._experiment.loader.pin_memory
         pinned = self._world.device.type == "cuda" if pin is None else pin
         options: dict[str, Any] = {"batch_size": batch_size or self._batch_size, "drop_last": self._drop_last}
-        options |= {"generator": generator, "pin_memory": pinned, **({"num_workers": num_workers} if num_workers else {})}
+        options |= {
+            "generator": generator,
+            "pin_memory": pinned,
+            **({"num_workers": num_workers} if num_workers else {}),
+        }
         return self._task.loader(share, None, self._phase, options)
 
     # How long an epoch is
 
     def _agreed_length(self) -> int | None:
-        """A pass's batches: those of the rank that has most, or in training that is to stop where one has none left, least."""
+        """A pass's batches: those of the rank that has most, or in training that is to stop where one has none left,
+        least."""
         lengths = self._world.gather(self._own_length()) if self._trains else [self._own_length()]
         known = [length for length in lengths if length is not None]
         if len(known) < len(lengths):
@@ -92,7 +113,9 @@ class Stream:
         whole, workers = length_of(self._share.dataset), self._experiment.loader.num_workers or 1
         world = self._world
         shards = [world.rank + world.world_size * worker for worker in range(workers)]
-        return self._in_batches([None if whole is None else max(0, -(-(whole - shard) // (world.world_size * workers))) for shard in shards])
+        return self._in_batches(
+            [None if whole is None else max(0, -(-(whole - shard) // (world.world_size * workers))) for shard in shards]
+        )
 
     def _in_batches(self, samples: list[int | None]) -> int | None:
         """The batches of some processes, each of which makes its own."""
@@ -106,12 +129,19 @@ class Stream:
             return experiment.epoch_steps * experiment.micro_batches
         if self._pass_length is not None:
             if self._pass_length == 0:
-                raise ConfigError([Problem("batch_size", f"is {experiment.batch_size}, and the train stream fills no batch of it on a rank")])
+                raise ConfigError(
+                    [
+                        Problem(
+                            "batch_size",
+                            f"is {experiment.batch_size}, and the train stream fills no batch of it on a rank",
+                        )
+                    ]
+                )
             return self._pass_length
         if experiment.steps is None:
             message = (
-                f"is {experiment.epochs}, and the train data is a stream without a length, so that nothing says when an epoch is over: write "
-                "epoch_steps beside it, or steps in its place, or give the dataset a __len__"
+                f"is {experiment.epochs}, and the train data is a stream without a length, so that nothing says when an"
+                " epoch is over: write epoch_steps beside it, or steps in its place, or give the dataset a __len__"
             )
             raise ConfigError([Problem("epochs", message)])
         return experiment.steps * experiment.micro_batches
@@ -136,19 +166,25 @@ class Stream:
         return self._batches
 
     def _all_passes(self, batches: Iterator[Any], gave: bool) -> Iterator[Any]:
-        """The rest of a pass, of which some may have been given, and those that follow; raises RunError for one that has no batch."""
+        """The rest of a pass, of which some may have been given, and those that follow; raises RunError for one that
+        has no batch."""
         while True:
             for batch in batches:
                 gave = True
                 yield batch
             if not gave:
-                again = f" as it begins again (pass {self._passes + 1}): let its __iter__ begin anew" if self._passes else ": give it at least one for each rank"
+                again = (
+                    f" as it begins again (pass {self._passes + 1}): let its __iter__ begin anew"
+                    if self._passes
+                    else ": give it at least one for each rank"
+                )
                 raise RunError(f"rank {self._world.rank} has no batch of the train stream{again}")
             self._passes += 1
             batches, gave = self._one_pass(), False
 
     def _one_pass(self, place: Any = None) -> Iterator[Any]:
-        """A pass, from a place on where one is given: what leads there is read at once, and draws no numbers from the training."""
+        """A pass, from a place on where one is given: what leads there is read at once, and draws no numbers from the
+        training."""
         if self._share is not None:
             self._share.passes = self._passes
         self._generator.manual_seed(self._experiment.seed * 1_000_003 + self._passes * 1_009 + self._world.rank)
@@ -166,7 +202,9 @@ class Stream:
             try:
                 batch = next(batches, _END)
             except Exception as error:  # the user's own code, which may raise anything
-                raise RunError(f"the {self._phase} stream fails on rank {self._world.rank}: {type(error).__name__}: {error}") from error
+                raise RunError(
+                    f"the {self._phase} stream fails on rank {self._world.rank}: {type(error).__name__}: {error}"
+                ) from error
             if batch is _END:
                 return
             yield batch
@@ -191,7 +229,12 @@ class Stream:
         return state
 
     def _described(self, place: Any) -> dict[str, Any]:
-        return {"epoch": self._epoch, "pass": self._passes, "processes": self._experiment.loader.num_workers, "loader": place}
+        return {
+            "epoch": self._epoch,
+            "pass": self._passes,
+            "processes": self._experiment.loader.num_workers,
+            "loader": place,
+        }
 
     def _refuse_objects(self, state: dict[str, Any]) -> None:
         written = BytesIO()
@@ -200,22 +243,30 @@ class Stream:
         try:
             torch.load(written, weights_only=True)
         except UnpicklingError as error:
-            message = f"the place of the train stream holds what is no plain data, and could not be read back: {str(error).splitlines()[0]}"
-            raise RunError(f"{message}. Let state_dict give numbers, text, tensors, and lists and mappings of these") from error
+            message = (
+                "the place of the train stream holds what is no plain data, and could not be read back:"
+                f" {str(error).splitlines()[0]}"
+            )
+            raise RunError(
+                f"{message}. Let state_dict give numbers, text, tensors, and lists and mappings of these"
+            ) from error
 
     def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
         if world_size != self._world.world_size:
             raise CheckpointError(
-                f"the train data is a stream, of which each rank keeps its own place, and the checkpoint is of {world_size} "
-                f"rank{'s' if world_size > 1 else ''}, not {self._world.world_size}; go on with --workers {world_size}, or begin another run"
+                "the train data is a stream, of which each rank keeps its own place, and the checkpoint is of"
+                f" {world_size} rank{'s' if world_size > 1 else ''}, not {self._world.world_size}; go on with --workers"
+                f" {world_size}, or begin another run"
             )
         if state is None:
-            raise CheckpointError("the train data is a stream, and the checkpoint has no place in one: it was made with map-style data")
+            raise CheckpointError(
+                "the train data is a stream, and the checkpoint has no place in one: it was made with map-style data"
+            )
         processes = self._experiment.loader.num_workers
         if state["loader"] is not None and state["processes"] != processes:
             raise CheckpointError(
-                f"the train stream's place is that of {state['processes']} processes for each rank, and loader.num_workers is {processes}; "
-                f"go on with loader.num_workers={state['processes']}"
+                f"the train stream's place is that of {state['processes']} processes for each rank, and"
+                f" loader.num_workers is {processes}; go on with loader.num_workers={state['processes']}"
             )
         self._restored, self._epoch, self._passes = state, state["epoch"], state["pass"]
 
@@ -235,9 +286,14 @@ class Stream:
         return next(with_own_generators(loader, self._experiment.seed))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
-        """Of training as many as an epoch has, as the stream gives them; its data is asked for anew, as what is under way has a place."""
+        """Of training as many as an epoch has, as the stream gives them; its data is asked for anew, as what is under
+        way has a place."""
         given, world, seed = self._anew(), self._world, self._experiment.seed
-        loader = given if self._share is None else self._loader(Share(given, world.rank, world.world_size, seed), torch.Generator())
+        loader = (
+            given
+            if self._share is None
+            else self._loader(Share(given, world.rank, world.world_size, seed), torch.Generator())
+        )
         return islice(with_own_generators(loader, seed), self._length if self._trains else None)
 
 

@@ -29,7 +29,9 @@ def plot(
     drawing: Iterable[Content], x: Axis, y: Axis, label: str, *, over: Content = None, **attributes: str | float | None
 ) -> Markup:
     """The drawing between its axes. `label` is what a screen reader says of it, `over` lies above it."""
-    lines = [element("path", d=f"M0,{height:.0f}L{WIDTH},{height:.0f}", class_="grid") for height in _up(y.tick_positions)]
+    lines = [
+        element("path", d=f"M0,{height:.0f}L{WIDTH},{height:.0f}", class_="grid") for height in _up(y.tick_positions)
+    ]
     drawn = element(
         "svg",
         *lines,
@@ -71,8 +73,11 @@ def band(x: ArrayLike, low: ArrayLike, high: ArrayLike) -> str:
 
 
 def dots(x: ArrayLike, y: ArrayLike) -> str:
-    """A path that is a dot at each position: a line of no length with round ends stays round however it is stretched."""
-    return "".join(f"M{across:.0f},{height:.0f}h0" for across, height in _pixels(x, y) if across == across and height == height)
+    """A path that is a dot at each position: a line of no length with round ends stays round however it is
+    stretched."""
+    return "".join(
+        f"M{across:.0f},{height:.0f}h0" for across, height in _pixels(x, y) if across == across and height == height
+    )
 
 
 def _pixels(x: ArrayLike, y: ArrayLike) -> Iterable[tuple[float, float]]:
@@ -93,7 +98,9 @@ def _labels(side: str, edge: str, positions: NDArray[np.float64], axis: Axis) ->
 
 def trial_path(trial: str, values: Mapping[Hashable, Any], d: str, class_: str, style: str | None = None) -> Markup:
     """A trial's path in a drawing, which can be picked; at the pointer its values are shown."""
-    return element("path", element("title", f"{trial}: {units.listed(values)}"), d=d, class_=class_, style=style, data_trial=trial)
+    return element(
+        "path", element("title", f"{trial}: {units.listed(values)}"), d=d, class_=class_, style=style, data_trial=trial
+    )
 
 
 def choice(name: str, panels: Sequence[tuple[str, Markup]]) -> Markup:

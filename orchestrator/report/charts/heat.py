@@ -27,11 +27,19 @@ def heat_map(title: str, column: str, grid: Grid, note: str) -> Markup:
     at = np.nanargmax(grid.values)
     worst = f"rank {grid.rows.flat[at]} at iteration {grid.columns.flat[at]}"
     picture = element(
-        "img", src=f"data:image/png;base64,{_base64(png(_shades(grid.values, low, top)))}", alt="", class_="heat",
-        data_values=_base64(grid.values.astype("<f4").tobytes()), data_rows=_packed(grid.rows),
-        data_columns=_packed(grid.columns), data_width=grid.values.shape[1], data_height=grid.values.shape[0],
-        data_row="rank", data_column="iteration", data_unit=quantities.unit(column),
-    )  # fmt: skip
+        "img",
+        src=f"data:image/png;base64,{_base64(png(_shades(grid.values, low, top)))}",
+        alt="",
+        class_="heat",
+        data_values=_base64(grid.values.astype("<f4").tobytes()),
+        data_rows=_packed(grid.rows),
+        data_columns=_packed(grid.columns),
+        data_width=grid.values.shape[1],
+        data_height=grid.values.shape[0],
+        data_row="rank",
+        data_column="iteration",
+        data_unit=quantities.unit(column),
+    )
     x = axes.category_axis([quantities.number(int(last)) for _, last in grid.column_groups], most=6)
     down = axes.category_axis(_stretches(grid.row_groups))
     y = axes.Axis(down.high, down.low, down.ticks)

@@ -46,7 +46,9 @@ def lines(title: str, column: str, drawn: Sequence[Line], x_name: str, note: str
     x, y = _axes(column, drawn, x_name)
     label = f"{title}: {', '.join(line.name for line in drawn[:9])} over {x_name}, from {y.low:.4g} to {y.high:.4g}"
     pieces = [_drawn(line, x, y) for line in drawn]
-    legend = frame.legend((line.kind, line.name) for line in drawn) if len(drawn) > 1 or drawn[0].name != title else None
+    legend = (
+        frame.legend((line.kind, line.name) for line in drawn) if len(drawn) > 1 or drawn[0].name != title else None
+    )
     return frame.figure(
         title,
         frame.plot(pieces, x, y, label, data_low=x.low, data_high=x.high, tabindex=0),
@@ -94,7 +96,9 @@ def _drawn(line: Line, x: axes.Axis, y: axes.Axis, style: str | None = None) -> 
     across, height = x.positions(line.x), y.positions(line.y)
     pieces = [element("title", line.name)] if line.trial else []
     if line.low is not None:
-        pieces.append(element("path", d=frame.band(across, y.positions(line.low), y.positions(line.high)), class_="band"))
+        pieces.append(
+            element("path", d=frame.band(across, y.positions(line.low), y.positions(line.high)), class_="band")
+        )
     pieces.append(element("path", d=frame.path(across, height), class_="line"))
     if line.dotted or len(across) == 1:
         pieces.append(element("path", d=frame.dots(across, height), class_="dots"))

@@ -35,7 +35,13 @@ def parallel(
     heights = pd.DataFrame(found, index=trials.index)
     order = merit.reindex(trials.index).fillna(0).sort_values(kind="stable")
     drawing = [
-        frame.trial_path(trial, trials.loc[trial].to_dict(), frame.path(across, heights.loc[trial]), "through", f"--merit:{order[trial]:.0%}")
+        frame.trial_path(
+            trial,
+            trials.loc[trial].to_dict(),
+            frame.path(across, heights.loc[trial]),
+            "through",
+            f"--merit:{order[trial]:.0%}",
+        )
         for trial in order.index
     ]
     posts = [element("path", d=frame.path([at, at], [_MARGIN, 1 - _MARGIN]), class_="post") for at in across]
@@ -53,7 +59,9 @@ def _scale(values: pd.Series, logarithmic: bool) -> tuple[axes.Axis, pd.Series]:
     if all(is_number(value) for value in known):
         return axes.axis(str(values.name), known.astype(float), logarithmic=logarithmic or None), values.astype(float)
     texts = sorted({str(value) for value in known})
-    return axes.category_axis(texts, most=_MOST_LABELS), known.map(lambda value: float(texts.index(str(value)))).reindex(values.index)
+    return axes.category_axis(texts, most=_MOST_LABELS), known.map(
+        lambda value: float(texts.index(str(value)))
+    ).reindex(values.index)
 
 
 def _height(positions: NDArray[np.float64]) -> NDArray[np.float64]:

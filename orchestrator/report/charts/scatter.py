@@ -24,7 +24,9 @@ def scatter(title: str, points: pd.DataFrame, front: Collection[str], note: str 
         *(_dot(str(name), x, y, row, "k0 dot") for name, row in others.iterrows()),
         *(_dot(str(name), x, y, row, "k1 dot best") for name, row in best.iterrows()),
     ]
-    label = f"{title}: {len(points)} trials, {len(best)} of which no other one beats: {', '.join(map(str, best.index[:9]))}"
+    label = (
+        f"{title}: {len(points)} trials, {len(best)} of which no other one beats: {', '.join(map(str, best.index[:9]))}"
+    )
     rows = [(str(name), *row.tolist(), "yes" if name in best.index else "") for name, row in points.iterrows()]
     return frame.figure(
         title,

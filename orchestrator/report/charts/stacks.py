@@ -46,7 +46,9 @@ def stacks(
     )
 
 
-def _bar(position: int, label: str, values: pd.Series, kinds: dict[str, int], x: axes.Axis, y: axes.Axis) -> list[Markup]:
+def _bar(
+    position: int, label: str, values: pd.Series, kinds: dict[str, int], x: axes.Axis, y: axes.Axis
+) -> list[Markup]:
     room = 1 / (x.high - x.low)
     width = min(room * (1 - _GAP), _WIDEST)
     left = (float(x.positions([position])[0]) - width / 2) * frame.WIDTH
@@ -57,9 +59,14 @@ def _bar(position: int, label: str, values: pd.Series, kinds: dict[str, int], x:
             words = f"{label}: {column} {quantities.text(str(column), float(value))} ({value / total:.1%})"
             pieces.append(
                 element(
-                    "rect", element("title", words), x=round(left, 1), width=round(width * frame.WIDTH, 1),
-                    y=round(frame.HEIGHT - head, 1), height=round(head - foot, 1), class_=f"part k{kinds[str(column)]}",
+                    "rect",
+                    element("title", words),
+                    x=round(left, 1),
+                    width=round(width * frame.WIDTH, 1),
+                    y=round(frame.HEIGHT - head, 1),
+                    height=round(head - foot, 1),
+                    class_=f"part k{kinds[str(column)]}",
                 )
-            )  # fmt: skip
+            )
             base += float(value)
     return pieces

@@ -27,7 +27,8 @@ from orchestrator.sweeps.results.analysis import (
 )
 
 MOST_LINES, LINE_CELLS, MOST_DOTS = 400, 8_000, 600
-"""The most lines of parallel coordinates and the most places these go through; and the most dots on a front and beside it."""
+"""The most lines of parallel coordinates and the most places these go through; and the most dots on a front and beside
+it."""
 MOST_CONFIGURATIONS = 100
 COST = "step_s"
 """What a sweep with a single metric is weighed against."""
@@ -38,7 +39,9 @@ def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], logarithmic
     values = [str(name) for name in trials.columns if str(name).startswith(CONFIG)]
     shown = [*values, *(name for name in (*objectives, COST) if name in trials and trials[name].notna().any())]
     if not values or len(trials) < 2 or len(shown) == len(values):
-        return page.Section("coordinates", "Values and what they led to", "It takes two trials, and one that has reported.")
+        return page.Section(
+            "coordinates", "Values and what they led to", "It takes two trials, and one that has reported."
+        )
     renamed = trials[list(dict.fromkeys(shown))].rename(columns=lambda name: name.removeprefix(CONFIG))
     metric, mode = next(iter(objectives.items()))
     merit = trials[metric].rank(pct=True, ascending=mode == "max") if metric in trials else pd.Series(0.0, trials.index)
@@ -59,15 +62,31 @@ def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], judge: s
     shown = found.head(MOST_CONFIGURATIONS)
     columns = [*map(str, shown.columns)]
     of_metric = ("mean", "std", "low", "high", "bound")
-    rows = [(str(number), *(Quantity(metric if name in of_metric else name, row[name]) for name in columns)) for number, row in shown.iterrows()]
-    headings = {"mean": f"mean {metric}", "low": "95% from", "high": "to", "best": "best trial"} | {name: name.removeprefix(CONFIG) for name in columns if name.startswith(CONFIG)}
-    listed = table(f"Those with the most trials that ended well first, then by their {judge}", ("configuration", *columns), rows, headings=headings, class_="sortable")
+    rows = [
+        (str(number), *(Quantity(metric if name in of_metric else name, row[name]) for name in columns))
+        for number, row in shown.iterrows()
+    ]
+    headings = {"mean": f"mean {metric}", "low": "95% from", "high": "to", "best": "best trial"} | {
+        name: name.removeprefix(CONFIG) for name in columns if name.startswith(CONFIG)
+    }
+    listed = table(
+        f"Those with the most trials that ended well first, then by their {judge}",
+        ("configuration", *columns),
+        rows,
+        headings=headings,
+        class_="sortable",
+    )
     note = (
-        "In the order of the table, which is not their number: a dot is the mean over seeds, a line its 95 % interval by Student's t; the best configuration is in gold, "
-        "and the best of its trials is called the best."
+        "In the order of the table, which is not their number: a dot is the mean over seeds, a line its 95 % interval"
+        " by Student's t; the best configuration is in gold, and the best of its trials is called the best."
     )
     some = f" {len(shown):,} of {len(found):,} configurations, the best first." if len(shown) < len(found) else ""
-    return page.Section("configurations", title, joined([listed, intervals(f"{metric} of each configuration", shown, metric, note)]), some.strip())
+    return page.Section(
+        "configurations",
+        title,
+        joined([listed, intervals(f"{metric} of each configuration", shown, metric, note)]),
+        some.strip(),
+    )
 
 
 def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], judge: str = "mean") -> page.Section:
@@ -76,13 +95,15 @@ def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], ju
     title, units = "What mattered", judged(trials, metric, mode, judge)
     if len(units) < ENOUGH:
         what = "configurations" if "configuration" in trials else "trials"
-        return page.Section("mattered", title, f"{len(units)} {what} have reported {metric}; what mattered takes {ENOUGH} to tell.")
+        return page.Section(
+            "mattered", title, f"{len(units)} {what} have reported {metric}; what mattered takes {ENOUGH} to tell."
+        )
     found = importance_table(trials, metric, mode, "variance", judge)
     rows = [(name, Share(float(row["importance"])), Quantity("share", row["spread"])) for name, row in found.iterrows()]
     drawn = table(f"Shares of what sets {metric} apart", ("parameter", "share", "spread"), rows, class_="shares")
     note = (
-        "How far a parameter's values tell the ranks of the trials, less what chance would; by variance. The spread is how far a "
-        "share would lie from this with other trials: a share that is no larger says nothing."
+        "How far a parameter's values tell the ranks of the trials, less what chance would; by variance. The spread is"
+        " how far a share would lie from this with other trials: a share that is no larger says nothing."
     )
     return page.Section("mattered", title, drawn, note)
 
@@ -100,7 +121,11 @@ def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
     beaten = known.index.difference(best.index, sort=False)
     front, others = (best_and_others([*map(str, index)], MOST_DOTS) for index in (best.index, beaten))
     shown = known[names].loc[[*front, *others]].astype(float)
-    some = f"{len(front):,} of {len(best):,} that no other beats and {len(others):,} of {len(beaten):,} others are drawn." if len(shown) < len(known) else ""
+    some = (
+        f"{len(front):,} of {len(best):,} that no other beats and {len(others):,} of {len(beaten):,} others are drawn."
+        if len(shown) < len(known)
+        else ""
+    )
     note = f"Across: {names[0]}. Up: {names[1]}. Better is {better}. {some}".rstrip()
     drawn = scatter(f"{names[1]} against {names[0]}", shown, {*map(str, front)}, note)
     return page.Section("front", title, drawn)
@@ -119,9 +144,12 @@ def spending(spans: pd.DataFrame) -> page.Section:
 
 
 def progress(reports: Mapping[str, Reports], objectives: Mapping[str, str], count: int) -> page.Section:
-    """The curve of each of the sweep's metrics. `reports` is by trial, the best first, of `count` trials that have some."""
+    """The curve of each of the sweep's metrics. `reports` is by trial, the best first, of `count` trials that have
+    some."""
     charts = [*filter(None, (_curves(reports, metric, count) for metric in objectives))]
-    return page.Section("progress", "Curves of all trials", element("div", *charts) if charts else "No trial has reported yet.")
+    return page.Section(
+        "progress", "Curves of all trials", element("div", *charts) if charts else "No trial has reported yet."
+    )
 
 
 def _curves(reports: Mapping[str, Reports], metric: str, count: int) -> Markup | None:

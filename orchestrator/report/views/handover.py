@@ -16,7 +16,12 @@ def handover(folder: RunFolder, best: Best | None, trial: str = "") -> page.Sect
     if measured := folder.metadata().evaluates:
         return page.Section("best", "What was measured", f"This measures {Evaluated(**measured)}.")
     if best is None or best.checkpoint is None:
-        return page.Section("best", "Using the best", f"No checkpoint is kept as the best{f': {best}' if best else ''}.")
-    pieces = [element("p", f"{trial} {best}.".lstrip()), element("pre", "\n".join(astuple(Use.of(folder, "best"))), tabindex=0)]
+        return page.Section(
+            "best", "Using the best", f"No checkpoint is kept as the best{f': {best}' if best else ''}."
+        )
+    pieces = [
+        element("p", f"{trial} {best}.".lstrip()),
+        element("pre", "\n".join(astuple(Use.of(folder, "best"))), tabindex=0),
+    ]
     note = "The model in Python, with the weights that were judged; and a run that trains it longer."
     return page.Section("best", "Using the best", joined(pieces), note)

@@ -10,14 +10,20 @@ from orchestrator.stats.summaries import by_hook
 
 
 def hooks(costs: pd.DataFrame, all_s: float) -> page.Section:
-    """Calls and seconds of each hook, the costliest first. `costs` is the run's hook_costs, `all_s` the time of all iterations."""
+    """Calls and seconds of each hook, the costliest first. `costs` is the run's hook_costs, `all_s` the time of all
+    iterations."""
     note = (
         "Seconds of all ranks on the host's clock; the share is of all iterations' time. "
         "What saving took between phases is (loop) at save, what was written beside the training (loop) at write."
     )
     if not len(costs):
         return page.Section("hooks", "Hooks", "No hook was called yet, or perf_stats is off.")
-    found = by_hook(costs, all_s).reset_index().rename(columns={"seconds": "seconds_s", "costliest_rank": "rank"}).astype(object)
+    found = (
+        by_hook(costs, all_s)
+        .reset_index()
+        .rename(columns={"seconds": "seconds_s", "costliest_rank": "rank"})
+        .astype(object)
+    )
     found["each_s"] = found["seconds_s"] / found["calls"].clip(lower=1)
     found["share"] = found["share"].map(Share)
     columns = ["hook", "event", "calls", "seconds_s", "each_s", "rank", "share"]

@@ -36,11 +36,14 @@ def learning(rows: Rows, reports: Reports, modes: Mapping[str, str]) -> page.Sec
     drawn = [found for found in charts if found is not None]
     if not drawn:
         return page.Section("learning", "Learning", "No iteration and no report was recorded yet.")
-    return page.Section("learning", "Learning", joined([element("div", *drawn, class_="charts"), _bests(reports, modes)]))
+    return page.Section(
+        "learning", "Learning", joined([element("div", *drawn, class_="charts"), _bests(reports, modes)])
+    )
 
 
 def metrics_of(reports: Reports) -> dict[str, dict[str, str]]:
-    """What was reported in phases, by name and phase: `accuracy` -> `val` -> `val/accuracy`. What has a loss is a phase: `val/noisy`."""
+    """What was reported in phases, by name and phase: `accuracy` -> `val` -> `val/accuracy`. What has a loss is a
+    phase: `val/noisy`."""
     names = dict.fromkeys(name for report in reports for name in report)
     phases = [*PHASES, *(name.removesuffix("/loss") for name in names if name.endswith("/loss") and phase_of(name))]
     found: dict[str, dict[str, str]] = {}
@@ -69,20 +72,27 @@ def last(name: str, reports: Reports) -> Mapping[str, Any] | None:
 
 def points(name: str, reports: Reports) -> tuple[Floats, Floats]:
     """The steps at which a metric was reported, and its values."""
-    found = [
-        (report["step"], report[name]) for report in reports if is_number(report.get(name)) and "step" in report
-    ]
+    found = [(report["step"], report[name]) for report in reports if is_number(report.get(name)) and "step" in report]
     steps, values = np.array(found, dtype=float).reshape(-1, 2).T
     return steps, values
 
 
 def _loss(rows: Rows, phases: Mapping[str, str], reports: Reports) -> Markup | None:
     drawn, note = _reported(phases, reports), ""
-    training = {"rows": "coalesce(sum(rows), 0)::bigint", "first": "min(step)", "last": "max(step)", "ranks": "count(distinct rank)"}
+    training = {
+        "rows": "coalesce(sum(rows), 0)::bigint",
+        "first": "min(step)",
+        "last": "max(step)",
+        "ranks": "count(distinct rank)",
+    }
     seen = rows.aggregate(training, [], TRAINING, rows.blocks).iloc[0] if "loss" in rows.columns else {"rows": 0}
     if seen["rows"]:
         found = envelope(rows, "step", "loss", BINS, TRAINING)
-        each, ranks, left_out = int(seen["last"] - seen["first"] + 1) // max(len(found.at), 1), int(seen["ranks"]), int(seen["rows"]) - found.count
+        each, ranks, left_out = (
+            int(seen["last"] - seen["first"] + 1) // max(len(found.at), 1),
+            int(seen["ranks"]),
+            int(seen["rows"]) - found.count,
+        )
         steps = "a step" if each <= 1 else f"about {each} steps"
         on = "one rank" if ranks == 1 else f"all {ranks:,} ranks"
         note = f"The band is from the smallest to the largest of {steps} on {on}, the line their mean."
@@ -104,7 +114,9 @@ def _reported(phases: Mapping[str, str], reports: Reports) -> list[Line]:
 
 
 def _bests(reports: Reports, modes: Mapping[str, str]) -> Markup | None:
-    names = [full for name, phases in metrics_of(reports).items() if not quantities.unit(name) for full in phases.values()]
+    names = [
+        full for name, phases in metrics_of(reports).items() if not quantities.unit(name) for full in phases.values()
+    ]
     latest = {name: report for name in names if (report := last(name, reports)) is not None}
     if not latest:
         return None

@@ -24,7 +24,10 @@ def recorded(rows: Rows) -> page.Section:
     names = [name for name in others if held[name] > 0]
     if not names:
         return page.Section("recorded", "Also recorded", "No other column was recorded.")
-    charts = [lines(name, name, [line_of(name, envelope(rows, "iteration", name, BINS, TRAINING))], "iteration") for name in names[:MOST]]
+    charts = [
+        lines(name, name, [line_of(name, envelope(rows, "iteration", name, BINS, TRAINING))], "iteration")
+        for name in names[:MOST]
+    ]
     more = page.nothing(f"Without a chart: {', '.join(names[MOST:])}.") if len(names) > MOST else None
     note = "The mean of all ranks, with a band from the smallest to the largest."
     return page.Section("recorded", "Also recorded", joined([element("div", *charts, class_="charts"), more]), note)

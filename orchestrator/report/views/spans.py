@@ -29,10 +29,13 @@ BARS, CELLS_DOWN, CELLS_ACROSS = 64, 96, 200
 
 
 def spans(rows: Rows, looked: Look, reports: Reports) -> page.Section:
-    """The spans of each rank, the ranks' iterations, and the speed as reported. `rows` are the run's, `looked` what `look` gives of them."""
+    """The spans of each rank, the ranks' iterations, and the speed as reported. `rows` are the run's, `looked` what
+    `look` gives of them."""
     recorded = [name for name in ("step_s", *SPANS) if name in rows.columns]
     sums = rows.aggregate({name: total(name) for name in recorded}, ["rank"], TRAINING, rows.blocks)
-    means = (sums / rows.aggregate({name: known(name) for name in recorded}, ["rank"], TRAINING, rows.blocks)).dropna(axis=1, how="all")
+    means = (sums / rows.aggregate({name: known(name) for name in recorded}, ["rank"], TRAINING, rows.blocks)).dropna(
+        axis=1, how="all"
+    )
     if "step_s" not in means:
         return page.Section("time", "Time", "No training iteration was timed.")
     timed = {name: phases for name, phases in metrics_of(reports).items() if name.endswith("_s")}
@@ -47,12 +50,17 @@ def _stacks(means: pd.DataFrame) -> Markup:
         return page.nothing("Spans were not recorded: the hook perf_stats is off.")
     means = means[spans].set_axis(means.index.map(str))
     note = (
-        f"The mean of an iteration, by rank. Ranks wait for the slowest of them in {WAIT}, or in backward_s where that was "
-        "not measured; a slow rank is one whose other spans are long."
+        f"The mean of an iteration, by rank. Ranks wait for the slowest of them in {WAIT}, or in backward_s where that"
+        " was not measured; a slow rank is one whose other spans are long."
     )
     if len(means) > BARS:
         groups = grouped(len(means), BARS)
-        means = means.loc[means[[name for name in spans if name != (WAIT if WAIT in spans else "backward_s")]].sum(axis=1).groupby(groups).idxmax()]
+        means = means.loc[
+            means[[name for name in spans if name != (WAIT if WAIT in spans else "backward_s")]]
+            .sum(axis=1)
+            .groupby(groups)
+            .idxmax()
+        ]
         sizes = " or ".join(map(str, np.unique(np.bincount(groups))))
         note += f" Of {len(groups):,} ranks a bar stands for {sizes} neighbours: the one with the most work of its own."
     return stacks("Where an iteration's time went", means, KINDS, "rank", note)
@@ -73,14 +81,23 @@ def _spans(looked: Look, seconds: pd.Series[float]) -> Markup | None:
     found = by_span(Rows.of(looked.typical))
     found["seconds"] = seconds[found.index]
     found["share"] = found["seconds"] / seconds["step_s"]
-    found = found.sort_values("seconds", ascending=False).reset_index().rename(columns={"seconds": "seconds_s", "worst_rank": "rank"})
+    found = (
+        found.sort_values("seconds", ascending=False)
+        .reset_index()
+        .rename(columns={"seconds": "seconds_s", "worst_rank": "rank"})
+    )
     found = found.astype({"rank": "Int64"}).astype(object)
     found["share"] = found["share"].map(Share)
     cells = found[[*headings]].itertuples(index=False, name=None)
-    drawn = table("Spans over all ranks and training iterations", [*headings], cells, headings=headings, class_="sortable shares")
+    drawn = table(
+        "Spans over all ranks and training iterations", [*headings], cells, headings=headings, class_="sortable shares"
+    )
     if not looked.stretches:
         return drawn
-    seen = f"Medians, what 95 % are below and the rank are those of {len(looked.typical):,} rows, in {len(looked.stretches)} stretches evenly over the run."
+    seen = (
+        f"Medians, what 95 % are below and the rank are those of {len(looked.typical):,} rows, in"
+        f" {len(looked.stretches)} stretches evenly over the run."
+    )
     return joined([drawn, page.nothing(seen)])
 
 
@@ -103,4 +120,7 @@ def _note(grid: Grid, within: int) -> str:
     note = "Down: ranks. Across: training iterations."
     if max(ranks, iterations) == 1:
         return note
-    return f"{note} A cell is the largest of up to {ranks} {'rank' if ranks == 1 else 'ranks'} by {iterations} iterations.{f' Where it lies is told to within {within}.' if within > 1 else ''}"
+    return (
+        f"{note} A cell is the largest of up to {ranks} {'rank' if ranks == 1 else 'ranks'} by {iterations}"
+        f" iterations.{f' Where it lies is told to within {within}.' if within > 1 else ''}"
+    )

@@ -21,12 +21,20 @@ CELLS, DETAILED_CELLS = 20_000, 4_000
 """The most cells of the table, and of the tables of single trials."""
 ASIDE = ("last/", "train/", "memory/", "test/", "throughput/", "stats/")
 """Columns that are folded away until they are chosen."""
-COSTS = ("step_s", "train_s", "samples_per_s", "process_peak_rss_bytes", "peak_allocated_bytes", "total_s", "data_wait_share")
+COSTS = (
+    "step_s",
+    "train_s",
+    "samples_per_s",
+    "process_peak_rss_bytes",
+    "peak_allocated_bytes",
+    "total_s",
+    "data_wait_share",
+)
 
 
 def trials(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> page.Section:
-    """The table of trials, the best first; the metrics it is judged by and what it took come right after its values. Of too many
-    the best, and those with details of their own."""
+    """The table of trials, the best first; the metrics it is judged by and what it took come right after its values. Of
+    too many the best, and those with details of their own."""
     if not len(table):
         return page.Section("trials", "Trials", "No trial has begun yet.")
     columns = ordered(table, objectives)
@@ -35,7 +43,10 @@ def trials(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> pag
     most = fitting(len(columns), MOST_ROWS, CELLS)
     shown = table[(np.arange(len(table)) < most) | table.index.isin(detailed)]
     rows = [
-        (element("a", str(trial), href=f"#{trial}") if trial in detailed else str(trial), *(_value(name, row[name]) for name in columns))
+        (
+            element("a", str(trial), href=f"#{trial}") if trial in detailed else str(trial),
+            *(_value(name, row[name]) for name in columns),
+        )
         for trial, row in shown[columns].iterrows()
     ]
     drawn = tables.table(
@@ -53,7 +64,10 @@ def trials(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> pag
 def _left_out(shown: int, count: int, path: str) -> str:
     if shown == count:
         return ""
-    return f"{shown:,} of {count:,} trials, the best first, and some that failed; {count - shown:,} are left out. All of them: hookyard show {shlex.quote(path)} --json"
+    return (
+        f"{shown:,} of {count:,} trials, the best first, and some that failed; {count - shown:,} are left out. All of"
+        f" them: hookyard show {shlex.quote(path)} --json"
+    )
 
 
 def ordered(table: pd.DataFrame, objectives: Mapping[str, str]) -> list[str]:
@@ -74,13 +88,17 @@ def details(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> pa
         for trial, row in table.loc[detailed, columns].astype(object).iterrows()
     ]
     if len(detailed) < len(table):
-        words = f"{len(detailed):,} of {len(table):,} trials: the best, and some that failed. Of others: hookyard show {shlex.quote(path)} --trial NAME"
+        words = (
+            f"{len(detailed):,} of {len(table):,} trials: the best, and some that failed. Of others: hookyard show"
+            f" {shlex.quote(path)} --trial NAME"
+        )
         pieces.insert(0, page.nothing(words))
     return page.Section("details", "Trial by trial", joined(pieces))
 
 
 def detailed_trials(table: pd.DataFrame, columns: int) -> list[str]:
-    """The trials with details of their own on the page: the best ones, and of those that failed as many. The best come first."""
+    """The trials with details of their own on the page: the best ones, and of those that failed as many. The best come
+    first."""
     most, failed = fitting(columns, MOST, DETAILED_CELLS), table["status"].isin(["failed", "lost"])
     return [*map(str, table.index[(np.arange(len(table)) < most) | (failed & (failed.cumsum() <= most))])]
 
@@ -92,7 +110,9 @@ def _trial(name: str, values: Mapping[str, Any], path: str) -> Markup:
     facts = [tables.facts("Values", chosen), _reached(values), tables.facts("What it took", taken)]
     return element(
         "details",
-        element("summary", element("b", name), " ", page.status(str(values.get("status", ""))), " ", units.listed(chosen)),
+        element(
+            "summary", element("b", name), " ", page.status(str(values.get("status", ""))), " ", units.listed(chosen)
+        ),
         page.failure(f"Error of {name}", error),
         element("div", *facts, class_="charts"),
         element("p", element("code", f"hookyard report {folder}")),

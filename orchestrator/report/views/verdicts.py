@@ -17,11 +17,15 @@ MOST = 8
 def verdicts(diagnosis: Diagnosis, path: str) -> page.Section:
     """What the tables say of the run, the weightiest first; `path` is where the run lies."""
     diagnosis = diagnosis.of_run(path)
-    content = "Nothing to say against this run." if diagnosis.healthy else "The tables say too little to judge this run."
+    content = (
+        "Nothing to say against this run." if diagnosis.healthy else "The tables say too little to judge this run."
+    )
     if diagnosis.verdicts:
         cards = [_card(number, verdict) for number, verdict in enumerate(diagnosis.verdicts[:MOST], start=1)]
         left_out = len(diagnosis.verdicts) - len(cards)
-        more = page.nothing(f"And {left_out:,} that weigh less: hookyard doctor {shlex.quote(path)}") if left_out else None
+        more = (
+            page.nothing(f"And {left_out:,} that weigh less: hookyard doctor {shlex.quote(path)}") if left_out else None
+        )
         content = element("div", *cards, more, class_="cards")
     return page.Section("verdicts", "What the tables say", content, f"{diagnosis}. By hookyard doctor.")
 
@@ -33,9 +37,13 @@ def _card(number: int, verdict: Verdict) -> Markup:
         element("p", verdict.sentence),
         element("p", "Try: ", verdict.advice),
         element("p", "See: ", element("code", verdict.query)) if verdict.query else None,
-        element("details", element("summary", "Evidence"), tables.facts("What it rests on", evidence(verdict.numbers)))
-        if verdict.numbers
-        else None,
+        (
+            element(
+                "details", element("summary", "Evidence"), tables.facts("What it rests on", evidence(verdict.numbers))
+            )
+            if verdict.numbers
+            else None
+        ),
         class_="card",
     )
 

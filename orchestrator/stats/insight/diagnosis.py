@@ -47,7 +47,12 @@ class Diagnosis:
         if "step_s" not in signs:
             return f"{parts[0]}; nothing was timed (perf_stats is off)"
         parts.append(f"{quantities.seconds(signs['step_s'])} each")
-        shares = ("data_wait", "waiting for data"), ("all_reduce_wait", "for other ranks"), ("hooks", "in hooks"), ("checkpoint", "saving")
+        shares = (
+            ("data_wait", "waiting for data"),
+            ("all_reduce_wait", "for other ranks"),
+            ("hooks", "in hooks"),
+            ("checkpoint", "saving"),
+        )
         for name, what in shares:
             if f"{name}_share" in signs:
                 parts.append(f"{signs[f'{name}_share']:.1%} {what}")
@@ -71,9 +76,9 @@ def diagnose(
 ) -> Diagnosis:
     """Looks the rows of a run through, or any table with the columns of docs/tables.md.
 
-    `hooks` is the hooks' ledger, `against` the rows of a run to compare with, `ending` what is to be said of how it ended,
-    `looked` what `look` gives of the rows, where it is there.
-    What a table lacks is not looked for; `signs` says how much there was.
+    `hooks` is the hooks' ledger, `against` the rows of a run to compare with, `ending` what is to be said of how it
+    ended, `looked` what `look` gives of the rows, where it is there. What a table lacks is not looked for; `signs` says
+    how much there was.
     """
     rows = stats if isinstance(stats, Rows) else Rows.of(stats)
     if not rows.total:
@@ -81,7 +86,13 @@ def diagnose(
     looked, found_s = looked or look(rows), times(rows)
     exchanges = gradient_syncs(looked.rows, looked.share)
     other = None if against is None else look(against if isinstance(against, Rows) else Rows.of(against)).rows
-    found = [*data_bound(looked.typical, found_s), *saving_stalls(rows, found_s), *unnamed(found_s), *memory(rows, looked.typical), *losses(rows)]
+    found = [
+        *data_bound(looked.typical, found_s),
+        *saving_stalls(rows, found_s),
+        *unnamed(found_s),
+        *memory(rows, looked.typical),
+        *losses(rows),
+    ]
     if exchanges is not None:
         found += stragglers(exchanges, hooks)
     if hooks is not None:
@@ -102,9 +113,15 @@ def failure(status: str, error: str | None) -> Verdict | None:
     """The verdict on a run that failed or lost its driver, which comes before all others; None of one that did not."""
     if status == "failed":
         words = (error or "it does not say why").strip().splitlines()[0]
-        sentence, advice = f"the run failed: {words}", "mend what it says, then hookyard resume RUN; its log has the traceback"
+        sentence, advice = (
+            f"the run failed: {words}",
+            "mend what it says, then hookyard resume RUN; its log has the traceback",
+        )
     elif status == "lost":
-        sentence, advice = "the run is dead: its driver is gone, and nobody has written down how it ended", "hookyard resume RUN"
+        sentence, advice = (
+            "the run is dead: its driver is gone, and nobody has written down how it ended",
+            "hookyard resume RUN",
+        )
     else:
         return None
     # More than any share of time.

@@ -17,14 +17,16 @@ from orchestrator.stats.spans import SPANS
 OWN_WORK = ("data_wait_s", "to_device_s", "forward_s", "loss_s", "optimizer_s")
 """Spans in which a rank does its own work and waits for no other."""
 MAY_WAIT = ("hooks_s", "checkpoint_s", "other_s")
-"""Spans in which a rank may also wait for others, in a collective hook, a barrier or a question; the later the likelier."""
+"""Spans in which a rank may also wait for others, in a collective hook, a barrier or a question; the later the
+likelier."""
 WAIT = "all_reduce_wait_s"
 """The span in which a rank waits for the others. Where it is not measured `backward_s` has the waiting in it."""
 
 
 @dataclass(frozen=True)
 class GradientSyncs:
-    """The spans of every rank between exchanges of gradients; arrays have the shape (exchanges, ranks) and are seconds."""
+    """The spans of every rank between exchanges of gradients; arrays have the shape (exchanges, ranks) and are
+    seconds."""
 
     iterations: NDArray[np.int64]
     """The iteration that each exchange ended."""
@@ -70,7 +72,10 @@ def gradient_syncs(stats: pd.DataFrame, share: float = 1.0) -> GradientSyncs | N
     spans = [name for name in SPANS if name in stats and stats[name].notna().any()]
     if "step_s" not in stats or not spans:
         return None
-    rows = stats.loc[stats["phase"] == "train", [name for name in ("rank", "node", "iteration", "step", "step_s", *spans) if name in stats]]
+    rows = stats.loc[
+        stats["phase"] == "train",
+        [name for name in ("rank", "node", "iteration", "step", "step_s", *spans) if name in stats],
+    ]
     exchange, steps_apart = _exchange_of(rows)
     ranks, of_rank = np.unique(rows["rank"].to_numpy(dtype=np.int64), return_inverse=True)
     numbers, of_exchange = np.unique(exchange, return_inverse=True)
@@ -98,7 +103,17 @@ def gradient_syncs(stats: pd.DataFrame, share: float = 1.0) -> GradientSyncs | N
     np.maximum.at(iterations, of_exchange, rows["iteration"].to_numpy(dtype=np.int64))
     nodes = rows.groupby("rank")["node"].last() if "node" in rows else [""] * len(ranks)
     places = np.arange(whole.sum()) if share == 1 else numbers[whole]
-    return GradientSyncs(iterations[whole], tuple(ranks.tolist()), tuple(map(str, nodes)), local, wait, column["step_s"], steps_apart, places, share)
+    return GradientSyncs(
+        iterations[whole],
+        tuple(ranks.tolist()),
+        tuple(map(str, nodes)),
+        local,
+        wait,
+        column["step_s"],
+        steps_apart,
+        places,
+        share,
+    )
 
 
 def _cut(iteration: NDArray[np.int64], of_exchange: NDArray[np.int64]) -> NDArray[np.bool_]:

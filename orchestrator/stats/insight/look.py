@@ -57,8 +57,17 @@ class Look:
 
 def look(rows: Rows) -> Look:
     """The iterations of a run as its ranks lived them together."""
-    columns = [name for name in ("rank", "node", "phase", "iteration", "step", "batch_size", "rss_bytes", "step_s", *SPANS) if name in rows.columns]
-    asked = {"rows": "sum(rows)::bigint", "first": "min(first)", "last": "max(iteration)", "steps": "max(step) - min(step)"}
+    columns = [
+        name
+        for name in ("rank", "node", "phase", "iteration", "step", "batch_size", "rss_bytes", "step_s", *SPANS)
+        if name in rows.columns
+    ]
+    asked = {
+        "rows": "sum(rows)::bigint",
+        "first": "min(first)",
+        "last": "max(iteration)",
+        "steps": "max(step) - min(step)",
+    }
     found = rows.aggregate(asked, ["rank"], TRAINING, rows.blocks)
     if not len(found):
         return Look(pd.DataFrame(columns=columns), 0, 0)
@@ -71,18 +80,39 @@ def look(rows: Rows) -> Look:
     chosen, stretches = TRAINING, []
     if iterations > wanted:
         length = wanted // STRETCHES
-        stretches = [(begin, begin + length - 1) for begin in np.linspace(first, last + 1 - length, STRETCHES).astype(int).tolist()]
+        stretches = [
+            (begin, begin + length - 1)
+            for begin in np.linspace(first, last + 1 - length, STRETCHES).astype(int).tolist()
+        ]
         # In the middle of accumulated steps, a whole step is what ranks are compared by.
         around = -(-(last - first + 1) // max(1, int(found["steps"].max()))) - 1 if "step" in rows.columns else 0
         wide = [*stretches, *((at - around, at + around) for at in _stalled(rows))]
-        chosen = f"{TRAINING} and iteration in ({', '.join(map(str, sorted({at for begin, end in wide for at in range(begin, end + 1)})))})"
-    return Look(rows.ask(f"select {', '.join(columns)} from rows where {chosen} order by iteration, rank"), iterations, len(found), stretches)
+        chosen = (
+            f"{TRAINING} and iteration in"
+            f" ({', '.join(map(str, sorted({at for begin, end in wide for at in range(begin, end + 1)})))})"
+        )
+    return Look(
+        rows.ask(f"select {', '.join(columns)} from rows where {chosen} order by iteration, rank"),
+        iterations,
+        len(found),
+        stretches,
+    )
 
 
 def _stalled(rows: Rows) -> list[int]:
-    """The iterations in which some rank's own work took much longer than an iteration does, the longest of them; of each block one."""
+    """The iterations in which some rank's own work took much longer than an iteration does, the longest of them; of
+    each block one."""
     if "step_s" not in rows.numbers:
         return []
-    usual = rows.ask(f'select "step_s total" / "step_s known" as step_s from {rows.blocks} where {TRAINING} and "step_s known" > 0')["step_s"].median()
+    usual = rows.ask(
+        f'select "step_s total" / "step_s known" as step_s from {rows.blocks} where {TRAINING} and "step_s known" > 0'
+    )["step_s"].median()
     where = f"{TRAINING} and {STALL} > {LEAST_STALL * usual}"
-    return [int(at) for at in rows.aggregate({"longest": f"max({STALL})"}, ["stalled"], where, rows.blocks)["longest"].nlargest(STALLS).index]
+    return [
+        int(at)
+        for at in (
+            rows.aggregate({"longest": f"max({STALL})"}, ["stalled"], where, rows.blocks)["longest"]
+            .nlargest(STALLS)
+            .index
+        )
+    ]

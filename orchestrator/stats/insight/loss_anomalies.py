@@ -36,15 +36,17 @@ def losses(rows: Rows) -> Iterator[Verdict]:
     diverged or stood still."""
     if "loss" not in rows.columns:
         return
-    seen = rows.aggregate({"last": "max(iteration)", "bad": f"sum(rows) - {known('loss')}"}, ["rank"], TRAINING, rows.blocks)
+    seen = rows.aggregate(
+        {"last": "max(iteration)", "bad": f"sum(rows) - {known('loss')}"}, ["rank"], TRAINING, rows.blocks
+    )
     if not len(seen):
         return
     if seen["bad"].any():
         yield from _not_finite(rows, len(seen))
     together = -(-int(seen["last"].max()) // MOST_ITERATIONS)
     means = rows.ask(
-        f"select iteration // {together} * {together} as first, avg(loss) as loss, count(*) as rows, count(*) filter ({NOT_FINITE}) as bad "
-        f"from rows where {TRAINING} group by first order by first"
+        f"select iteration // {together} * {together} as first, avg(loss) as loss, count(*) as rows, count(*) filter"
+        f" ({NOT_FINITE}) as bad from rows where {TRAINING} group by first order by first"
     ).set_index("first")
     finite = means["loss"][(means["rows"] >= len(seen)) & (means["bad"] == 0)]
     if len(finite) >= WINDOW:
@@ -54,15 +56,19 @@ def losses(rows: Rows) -> Iterator[Verdict]:
 
 
 def _not_finite(rows: Rows, ranks: int) -> Iterator[Verdict]:
-    found = rows.aggregate({"ranks": "list(rank order by rank)"}, ["iteration"], f"{TRAINING} and {NOT_FINITE}")["ranks"]
+    found = rows.aggregate({"ranks": "list(rank order by rank)"}, ["iteration"], f"{TRAINING} and {NOT_FINITE}")[
+        "ranks"
+    ]
     iterations = int(rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)["all"].iloc[0])
     first, count, bad = int(found.index[0]), len(found), [int(rank) for rank in found.iloc[0]]
     yield Verdict(
         "loss",
-        f"the loss was not finite in {count} of {iterations} iterations, first at iteration {first} on {rank_names(bad, ranks)}",
+        f"the loss was not finite in {count} of {iterations} iterations, first at iteration {first} on"
+        f" {rank_names(bad, ranks)}",
         {"problem": "not finite", "iteration": first, "ranks": bad, "iterations": count},
         "stats[~numpy.isfinite(stats['loss'])][['rank', 'iteration', 'loss']]",
-        f"{_samples(first, bad, ranks)}; nan_guard leaves such steps out; anomaly_detection finds the operation; a lower learning rate or bf16 may avoid it",
+        f"{_samples(first, bad, ranks)}; nan_guard leaves such steps out; anomaly_detection finds the operation; a"
+        " lower learning rate or bf16 may avoid it",
         1.0,
     )
 
@@ -79,7 +85,8 @@ def _course(means: Floats) -> Iterator[Verdict]:
             f"the loss never moved: it was {began:.4g} in all of {len(means)} iterations",
             {"problem": "stood still", **numbers},
             query,
-            "nothing is learned: a learning rate of 0, frozen parameters, an output or a loss that does not depend on them",
+            "nothing is learned: a learning rate of 0, frozen parameters, an output or a loss that does not depend on"
+            " them",
             1.0,
         )
     elif ended - began > (DIVERGED - 1) * abs(began) and ended >= np.quantile(means, 0.75):
@@ -96,7 +103,9 @@ def _course(means: Floats) -> Iterator[Verdict]:
 def _spikes(rows: Rows, means: pd.Series, together: int) -> Iterator[Verdict]:
     usual = means.rolling(WINDOW, center=True, min_periods=WINDOW // 2).median()
     usual_mean, mean_over = usual.to_numpy(dtype=float), (means - usual).to_numpy(dtype=float)
-    spread = 1.48 * pd.Series(np.abs(mean_over)).rolling(WINDOW, center=True, min_periods=WINDOW // 2).median().to_numpy(dtype=float)
+    spread = 1.48 * pd.Series(np.abs(mean_over)).rolling(
+        WINDOW, center=True, min_periods=WINDOW // 2
+    ).median().to_numpy(dtype=float)
     high = mean_over > np.maximum(LEAST_DEVIATIONS * spread, LEAST_RISE * np.abs(usual_mean))
     # In units of what is usual at that point of the run, so that the noise of its beginning does not hide its end.
     relative = np.divide(mean_over, spread, out=np.zeros_like(mean_over), where=spread > 0)
@@ -111,8 +120,8 @@ def _spikes(rows: Rows, means: pd.Series, together: int) -> Iterator[Verdict]:
     height = float(mean_over[worst] + usual_mean[worst])
     yield Verdict(
         "loss",
-        f"the loss spiked {'once' if episodes == 1 else f'{episodes} times'}: to {height:.4g} at iteration {means.index[worst]}, "
-        f"where {usual_mean[worst]:.4g} was usual; it came from {rank_names(ranks, of)}",
+        f"the loss spiked {'once' if episodes == 1 else f'{episodes} times'}: to {height:.4g} at iteration"
+        f" {means.index[worst]}, where {usual_mean[worst]:.4g} was usual; it came from {rank_names(ranks, of)}",
         {
             "problem": "spike",
             "iteration": int(means.index[worst]),
@@ -124,7 +133,11 @@ def _spikes(rows: Rows, means: pd.Series, together: int) -> Iterator[Verdict]:
         },
         f"stats.query('iteration == {means.index[worst]}')[['rank', 'loss']]",
         f"{_samples(iterations[places.tolist().index(worst)], ranks, of)}; "
-        + ("loss_spike leaves such steps out, gradient_clip bounds their effect" if len(ranks) < of else "a lower learning rate, a longer warm-up or gradient_clip"),
+        + (
+            "loss_spike leaves such steps out, gradient_clip bounds their effect"
+            if len(ranks) < of
+            else "a lower learning rate, a longer warm-up or gradient_clip"
+        ),
         min(0.5, 0.05 * episodes),
     )
 
@@ -132,11 +145,15 @@ def _spikes(rows: Rows, means: pd.Series, together: int) -> Iterator[Verdict]:
 def _samples(iteration: int, ranks: list[int], of: int) -> str:
     """The commands that name the samples of some ranks in an iteration, and come to it again."""
     alone = f" --rank {ranks[0]}" if len(ranks) == 1 < of else ""
-    return f"hookyard samples RUN --where 'iteration == {iteration}'{alone} names the samples, hookyard replay RUN --iteration {iteration} --rank {ranks[0]} comes to it again"
+    return (
+        f"hookyard samples RUN --where 'iteration == {iteration}'{alone} names the samples, hookyard replay RUN"
+        f" --iteration {iteration} --rank {ranks[0]} comes to it again"
+    )
 
 
 def _ranks_above(rows: Rows, means: pd.Series, worst: int, together: int) -> tuple[list[int], int]:
-    """The ranks whose own loss rose at least half as much as the highest, over what was usual for them around, of how many."""
+    """The ranks whose own loss rose at least half as much as the highest, over what was usual for them around, of how
+    many."""
     around = means.index[[max(0, worst - WINDOW // 2), min(len(means) - 1, worst + WINDOW // 2)]]
     where = f"{TRAINING} and iteration between {around[0]} and {around[1] + together - 1}"
     at = f"iteration // {together} * {together} = {means.index[worst]}"

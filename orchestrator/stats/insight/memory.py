@@ -29,13 +29,13 @@ LEAST_READINGS = 40
 LEAST_GROWTH = 0.02
 """A leak adds at least this share of what was held, from the start of what is looked at to its end."""
 VERY_STRONG, FOR_CHANCE = 9.0, 2.0
-"""And rises all the time rather than in jumps, with so much evidence, and so much more for each logarithm of the number of
-ranks, any of which might show it by chance."""
+"""And rises all the time rather than in jumps, with so much evidence, and so much more for each logarithm of the number
+of ranks, any of which might show it by chance."""
 MOST_MOMENTS = 100
 """Into which the readings are put."""
 LASTING, BETWEEN_JUMPS = 0.25, (0.4, 1.5)
-"""And each half of the time grows at least at this share of the whole's slope, and the stretches between jumps by a share of
-it within these bounds: else there are as many jumps down as it rises."""
+"""And each half of the time grows at least at this share of the whole's slope, and the stretches between jumps by a
+share of it within these bounds: else there are as many jumps down as it rises."""
 LEAST_IMBALANCE = 0.2
 LEAST_ROOM = 0.1
 WARMING_UP = 0.25
@@ -56,7 +56,8 @@ def memory(rows: Rows, typical: pd.DataFrame) -> Iterator[Verdict]:
 
 @dataclass(frozen=True)
 class _Series:
-    """What some ranks held after warming up, in short; each has as many readings as the others. Arrays have a row for each rank."""
+    """What some ranks held after warming up, in short; each has as many readings as the others. Arrays have a row for
+    each rank."""
 
     ranks: NDArray[np.int64]
     x: Floats
@@ -72,7 +73,10 @@ def _leaks(rows: Rows, column: str, where: str) -> Iterator[Verdict]:
     ranks = len(readings)
     least_evidence = VERY_STRONG + FOR_CHANCE * math.log(max(1, ranks))
     enough = readings[readings - (WARMING_UP * readings).astype(int) >= LEAST_READINGS]
-    found = [_growths(_series(rows, column, where, alike.index.tolist(), int(count)), least_evidence) for count, alike in enough.groupby(enough)]
+    found = [
+        _growths(_series(rows, column, where, alike.index.tolist(), int(count)), least_evidence)
+        for count, alike in enough.groupby(enough)
+    ]
     growths = pd.concat(found).sort_index() if found else pd.DataFrame()
     if not len(growths):
         return
@@ -80,9 +84,9 @@ def _leaks(rows: Rows, column: str, where: str) -> Iterator[Verdict]:
     per_1000, low, high, share = growths.T[rank].tolist()
     yield Verdict(
         "memory",
-        f"{column} grows and does not stop: {quantities.size(per_1000)} per 1000 iterations on rank {rank} "
-        f"({quantities.size(low)} to {quantities.size(high)} with 95 % confidence), {share:.0%} since the first quarter of the "
-        f"run; it grows on {rank_names(growing, ranks)}",
+        f"{column} grows and does not stop: {quantities.size(per_1000)} per 1000 iterations on rank {rank}"
+        f" ({quantities.size(low)} to {quantities.size(high)} with 95 % confidence), {share:.0%} since the first"
+        f" quarter of the run; it grows on {rank_names(growing, ranks)}",
         {
             "problem": "leak",
             "column": column,
@@ -95,8 +99,8 @@ def _leaks(rows: Rows, column: str, where: str) -> Iterator[Verdict]:
             "grown_share": share,
         },
         f"stats.dropna(subset=['{column}']).pivot_table(index='iteration', columns='rank', values='{column}')",
-        "look for tensors kept with their graph (losses appended without .item()), lists that grow, caches without a bound; "
-        "memory_snapshot shows who allocated",
+        "look for tensors kept with their graph (losses appended without .item()), lists that grow, caches without a"
+        " bound; memory_snapshot shows who allocated",
         min(0.5, share / 2),
     )
 
@@ -106,23 +110,32 @@ def _series(rows: Rows, column: str, where: str, ranks: Sequence[int], count: in
     together, parts = max(1, AT_ONCE // count), []
     for first in range(0, len(ranks), together):
         some = ", ".join(map(str, ranks[first : first + together]))
-        read = rows.ask(f"select iteration, {column} as held from rows where {where} and isfinite({column}) and rank in ({some}) order by rank, iteration")
-        iterations, held = (read[name].to_numpy(dtype=float).reshape(-1, count)[:, int(WARMING_UP * count) :] for name in ("iteration", "held"))
+        read = rows.ask(
+            f"select iteration, {column} as held from rows where {where} and isfinite({column}) and rank in ({some})"
+            " order by rank, iteration"
+        )
+        iterations, held = (
+            read[name].to_numpy(dtype=float).reshape(-1, count)[:, int(WARMING_UP * count) :]
+            for name in ("iteration", "held")
+        )
         x, y = (block_medians(values.T, most=24, least_length=2).T for values in (iterations, held))
         parts.append((x, y, _moments(held)))
     return _Series(np.array(ranks, dtype=np.int64), *map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _growths(series: _Series, least_evidence: float) -> pd.DataFrame:
-    """The ranks whose memory grows to the end, and not in jumps alone, which are the index: bytes per 1000 iterations with
-    their bounds, and by what share of what was held."""
+    """The ranks whose memory grows to the end, and not in jumps alone, which are the index: bytes per 1000 iterations
+    with their bounds, and by what share of what was held."""
     x, y = series.x, series.y
     slope, half = theil_sen(x, y), x.shape[1] // 2
     grown = slope.per_step * (x[:, -1] - x[:, 0])
     share = grown / np.maximum(y[:, 0], 1.0)
     halves = [theil_sen(x[:, part], y[:, part]).per_step for part in (slice(half), slice(half, None))]
     grows = (share >= LEAST_GROWTH) & (slope.low > 0) & (np.minimum(*halves) >= LASTING * slope.per_step)
-    growths = pd.DataFrame({"per_1000": 1000 * slope.per_step, "low": 1000 * slope.low, "high": 1000 * slope.high, "share": share}, series.ranks)
+    growths = pd.DataFrame(
+        {"per_1000": 1000 * slope.per_step, "low": 1000 * slope.low, "high": 1000 * slope.high, "share": share},
+        series.ranks,
+    )
     if not grows.any():
         return growths[grows]
     moments = without_spikes(series.moments)
@@ -133,14 +146,19 @@ def _growths(series: _Series, least_evidence: float) -> pd.DataFrame:
 
 
 def _moments(held: Floats) -> Floats:
-    """The readings, where they are many the means of so many neighbours; of what does not divide the first are left out."""
+    """The readings, where they are many the means of so many neighbours; of what does not divide the first are left
+    out."""
     together = -(-held.shape[1] // MOST_MOMENTS)
     whole = held[:, held.shape[1] % together :]
     return np.asarray(whole.reshape(len(held), -1, together).mean(axis=2))
 
 
 def _imbalance(rows: Rows, typical: pd.DataFrame, column: str) -> Iterator[Verdict]:
-    held = typical.groupby("rank")[column].median() if column == "rss_bytes" else rows.aggregate({column: high(column)}, ["rank"], TRAINING, rows.blocks)[column]
+    held = (
+        typical.groupby("rank")[column].median()
+        if column == "rss_bytes"
+        else rows.aggregate({column: high(column)}, ["rank"], TRAINING, rows.blocks)[column]
+    )
     held = held.dropna()
     if len(held) < 2:
         return
@@ -148,12 +166,16 @@ def _imbalance(rows: Rows, typical: pd.DataFrame, column: str) -> Iterator[Verdi
     others = held.drop(rank)
     usual = float(others.median())
     more = float(held[rank]) - usual
-    if usual <= 0 or more < LEAST_IMBALANCE * usual or (len(held) > 3 and more < 4 * lower_spread(held.to_numpy(dtype=float))):
+    if (
+        usual <= 0
+        or more < LEAST_IMBALANCE * usual
+        or (len(held) > 3 and more < 4 * lower_spread(held.to_numpy(dtype=float)))
+    ):
         return
     yield Verdict(
         "memory",
-        f"rank {rank} holds {quantities.size(more)} more than the others ({column} {quantities.size(float(held[rank]))}, "
-        f"median of the others {quantities.size(usual)})",
+        f"rank {rank} holds {quantities.size(more)} more than the others ({column}"
+        f" {quantities.size(float(held[rank]))}, median of the others {quantities.size(usual)})",
         {
             "problem": "imbalance",
             "column": column,
@@ -169,26 +191,38 @@ def _imbalance(rows: Rows, typical: pd.DataFrame, column: str) -> Iterator[Verdi
 
 
 def _room(rows: Rows) -> Iterator[Verdict]:
-    asked = {f"{used} left": f'min(1 - "{used} high" / "{there_is} low")' for used, there_is in CAPACITY.items() if {used, there_is} <= {*rows.columns}}
+    asked = {
+        f"{used} left": f'min(1 - "{used} high" / "{there_is} low")'
+        for used, there_is in CAPACITY.items()
+        if {used, there_is} <= {*rows.columns}
+    }
     asked |= {name: high(name) for name in ("system_memory_percent", "cuda_alloc_retries") if name in rows.columns}
     if not asked:
         return
     found = rows.aggregate(asked, ["rank"], of=rows.blocks)
     for used, there_is in CAPACITY.items():
         if f"{used} left" in found:
-            yield from _little_room(found[f"{used} left"].dropna(), used, f"(1 - stats['{used}'] / stats['{there_is}']).groupby(stats['rank']).min()")
+            yield from _little_room(
+                found[f"{used} left"].dropna(),
+                used,
+                f"(1 - stats['{used}'] / stats['{there_is}']).groupby(stats['rank']).min()",
+            )
     if "system_memory_percent" in found:
         left = (1 - found["system_memory_percent"] / 100).dropna()
-        yield from _little_room(left, "system_memory_percent", "1 - stats.groupby('rank')['system_memory_percent'].max() / 100")
+        yield from _little_room(
+            left, "system_memory_percent", "1 - stats.groupby('rank')['system_memory_percent'].max() / 100"
+        )
     if "cuda_alloc_retries" in found and found["cuda_alloc_retries"].max() > 0:
         retries = found["cuda_alloc_retries"]
         rank = rank_of_most(retries)
         yield Verdict(
             "memory",
-            f"the GPU of rank {rank} was full: its allocator emptied its cache {int(retries.max())} times to find room, waiting for the GPU each time",
+            f"the GPU of rank {rank} was full: its allocator emptied its cache {int(retries.max())} times to find room,"
+            " waiting for the GPU each time",
             {"problem": "room", "column": "cuda_alloc_retries", "rank": rank, "retries": int(retries.max())},
             "stats.groupby('rank')['cuda_alloc_retries'].max()",
-            "smaller batches with `accumulate`, which can be `auto`, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            "smaller batches with `accumulate`, which can be `auto`, or"
+            " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             0.3,
         )
 

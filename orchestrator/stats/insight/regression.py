@@ -58,18 +58,23 @@ def regression(stats: pd.DataFrame, other: pd.DataFrame, name: str = "the other 
         return
     longer = _longer(stats, other)
     span = max(longer, key=lambda key: longer[key]) if longer else None
-    because = f"; {span} takes {quantities.seconds(longer[span])} longer per iteration" if span and longer[span] > 0 else ""
+    because = (
+        f"; {span} takes {quantities.seconds(longer[span])} longer per iteration" if span and longer[span] > 0 else ""
+    )
     yield Verdict(
         "regression",
-        f"{1 - compared.ratio:.1%} less throughput than {name}: {compared.samples_per_s:.4g} samples/s for {compared.other_samples_per_s:.4g} "
-        f"({1 - compared.high:.1%} to {1 - compared.low:.1%} less with 95 % confidence){because}",
+        f"{1 - compared.ratio:.1%} less throughput than {name}: {compared.samples_per_s:.4g} samples/s for"
+        f" {compared.other_samples_per_s:.4g} ({1 - compared.high:.1%} to {1 - compared.low:.1%} less with 95 %"
+        f" confidence){because}",
         {
             **asdict(compared),
             "span": span,
             "longer_s": longer,
         },
-        "stats.query(\"phase == 'train'\").median(numeric_only=True) - other.query(\"phase == 'train'\").median(numeric_only=True)",
-        "compare the experiments and versions (run.json) and the span that grew; measure again where the machines were shared",
+        'stats.query("phase == \'train\'").median(numeric_only=True) - other.query("phase =='
+        " 'train'\").median(numeric_only=True)",
+        "compare the experiments and versions (run.json) and the span that grew; measure again where the machines were"
+        " shared",
         1 - compared.ratio,
     )
 

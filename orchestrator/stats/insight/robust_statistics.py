@@ -116,8 +116,8 @@ class Period:
 def period_of(hits: NDArray[np.bool_], at: NDArray[np.int64], tests: int, error: float = 0.001) -> Period | None:
     """The period in which hits come, if their places could not be so by chance; at least five times over.
 
-    `at` says when each moment was. Hits are folded at each possible length; four of five moments of a phase must be hits, and
-    that many must be less likely than `error` among all lengths, phases and other `tests` made.
+    `at` says when each moment was. Hits are folded at each possible length; four of five moments of a phase must be
+    hits, and that many must be less likely than `error` among all lengths, phases and other `tests` made.
     """
     places = at[hits]
     rate, longest = len(places) / len(hits), len(hits) // 5

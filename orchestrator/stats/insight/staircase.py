@@ -28,7 +28,8 @@ class Rises:
     """What speaks for a rise all the time, for each series."""
 
     evidence: Floats
-    """How much better it fits than the best staircase, by the Bayesian information criterion; above 10 is very strong."""
+    """How much better it fits than the best staircase, by the Bayesian information criterion; above 10 is very
+    strong."""
     slope: Floats
     """Between the jumps, per moment."""
 
@@ -36,10 +37,10 @@ class Rises:
 def rises(y: Floats, correlation: float) -> Rises:
     """Compares the best line, with a few jumps in it, with the best staircase; `y` is (series, moments), ten or more.
 
-    Moments are evenly spaced. Noise is that of an autoregression: each moment's is the one before times the correlation,
-    and something new. So memory that wanders is no rise, and a jump must show from one moment to the next. A jump costs
-    two parameters, its place and its height, and so must explain a good deal.
-    Source: Schwarz, Estimating the dimension of a model, 1978; Kass and Raftery, Bayes factors, 1995.
+    Moments are evenly spaced. Noise is that of an autoregression: each moment's is the one before times the
+    correlation, and something new. So memory that wanders is no rise, and a jump must show from one moment to the next.
+    A jump costs two parameters, its place and its height, and so must explain a good deal. Source: Schwarz, Estimating
+    the dimension of a model, 1978; Kass and Raftery, Bayes factors, 1995.
     """
     flat, rising = _Fit(y, correlation, rising=False), _Fit(y, correlation, rising=True)
     return Rises(flat.criterion - rising.criterion, rising.slope)
@@ -49,9 +50,9 @@ def autocorrelation(y: Floats) -> float:
     """How much each moment's noise resembles that of the one before, in all series of (series, moments) together.
 
     It is the one under which the better of line and staircase says most of them. One series alone says little of it: a
-    rise looks like noise that wanders. So series of the same process are asked together. Around a fitted line noise seems
-    to resemble itself less than it does, which is made good.
-    Source: Marriott and Pope, Bias in the estimation of autocorrelations, 1954; with a line.
+    rise looks like noise that wanders. So series of the same process are asked together. Around a fitted line noise
+    seems to resemble itself less than it does, which is made good. Source: Marriott and Pope, Bias in the estimation of
+    autocorrelations, 1954; with a line.
     """
     some = y[:: -(-len(y) // ENOUGH_SERIES)]
     seen = min(CORRELATIONS, key=lambda each: _worth(some, each))
@@ -64,7 +65,8 @@ def _worth(y: Floats, correlation: float) -> float:
 
 
 class _Fit:
-    """The best fit of each series with up to JUMPS jumps, which are found one by one, each placed anew beside the others."""
+    """The best fit of each series with up to JUMPS jumps, which are found one by one, each placed anew beside the
+    others."""
 
     def __init__(self, y: Floats, correlation: float, rising: bool) -> None:
         count = y.shape[1]
@@ -79,15 +81,21 @@ class _Fit:
             if jumps:
                 chosen = self._settled(np.hstack([chosen, self._next(chosen)[:, None]]), 1 + rising)
             heights = self._heights(chosen)
-            rest = np.maximum(self._total - (heights * np.take_along_axis(self._shared, chosen, axis=1)).sum(axis=1), least)
-            criterion = count * np.log(rest / count) + (1 + 2 * jumps + rising) * math.log(count) - math.log(1 - correlation**2)
+            rest = np.maximum(
+                self._total - (heights * np.take_along_axis(self._shared, chosen, axis=1)).sum(axis=1), least
+            )
+            criterion = (
+                count * np.log(rest / count) + (1 + 2 * jumps + rising) * math.log(count) - math.log(1 - correlation**2)
+            )
             better = criterion < self.criterion
             self.criterion = np.where(better, criterion, self.criterion)
             self.slope = np.where(better, heights[:, 1] if rising else 0.0, self.slope)
 
     def _heights(self, chosen: Places) -> Floats:
         own = np.take_along_axis(self._shared, chosen, axis=1)
-        return np.asarray(np.linalg.solve(self._products[chosen[:, :, None], chosen[:, None, :]], own[..., None])[..., 0])
+        return np.asarray(
+            np.linalg.solve(self._products[chosen[:, :, None], chosen[:, None, :]], own[..., None])[..., 0]
+        )
 
     def _next(self, chosen: Places) -> Places:
         """The jump that explains most of what the chosen shapes leave."""

@@ -26,12 +26,14 @@ from orchestrator.stats.insight.robust_statistics import (
 from orchestrator.stats.insight.verdict import Verdict
 
 LEAST_SHARE = 0.02
-"""A rank that is slower by less of an iteration is not worth a verdict, nor one that costs less than half of it over the run."""
+"""A rank that is slower by less of an iteration is not worth a verdict, nor one that costs less than half of it over
+the run."""
 LEAST_STALL, LEAST_STALLED_SHARE = 3.0, 0.005
-"""A stall that is not regular takes as long as so many iterations, and such stalls cost this share of the run's time."""
+"""A stall that is not regular takes as long as so many iterations, and such stalls cost this share of the run's
+time."""
 LEAST_OF_OTHERS = 4.0
-"""Machines have hiccups, which come to every rank and in every span. So a rank is blamed where it stalled so many times as long
-as any other rank ever did."""
+"""Machines have hiccups, which come to every rank and in every span. So a rank is blamed where it stalled so many times
+as long as any other rank ever did."""
 LEAST_SYNCS = 16
 """With fewer exchanges of gradients nothing is said."""
 SETTLING = 2
@@ -40,7 +42,9 @@ SETTLING = 2
 _ADVICE = {
     "data_wait_s": "give the loader more workers or faster storage on this rank; look at the sizes of its samples",
     "to_device_s": "pin the loader's memory; look at what else uses this machine's bus",
-    "forward_s": "look at this machine's load, clocks and temperature (device_stats), and at the sizes of this rank's samples",
+    "forward_s": (
+        "look at this machine's load, clocks and temperature (device_stats), and at the sizes of this rank's samples"
+    ),
     "loss_s": "look at what the loss and the metrics of the task do on this rank alone",
     "backward_s": "look at this machine's load, clocks and temperature (device_stats)",
     "optimizer_s": "look at this machine's load, clocks and temperature (device_stats)",
@@ -79,7 +83,10 @@ def stragglers(exchanges: GradientSyncs, costs: pd.DataFrame | None = None) -> l
         return []
     scores = _scores(exchanges)
     more = _more_than_others(costs) if costs is not None and any(slow.span == "hooks_s" for slow in found) else None
-    return [_verdict(exchanges, slow, {name: float(values[slow.column]) for name, values in scores.items()}, more) for slow in found]
+    return [
+        _verdict(exchanges, slow, {name: float(values[slow.column]) for name, values in scores.items()}, more)
+        for slow in found
+    ]
 
 
 def _trusted(exchanges: GradientSyncs) -> dict[str, Floats]:
@@ -105,16 +112,21 @@ def _sustained(exchanges: GradientSyncs, excess: dict[str, Floats], trusted: dic
     limits = _Limits(exchanges, len(excess) + 1)
     levels = {span: np.median(seconds, axis=0) for span, seconds in excess.items()}
     own_work = [span for span in excess if span not in MAY_WAIT]
-    trusted_blocks = {span: block_medians(trusted[span]) for span in (*own_work[:1], *(span for span in MAY_WAIT if span in excess))}
+    trusted_blocks = {
+        span: block_medians(trusted[span]) for span in (*own_work[:1], *(span for span in MAY_WAIT if span in excess))
+    }
     found: dict[int, _Slow] = {}
     for spans in [[span] for span in excess] + [own_work] * (len(own_work) > 1):
-        # Of the sums and not of the spans one by one: times have long tails, and the median of a sum is more than that of its parts.
+        # Of the sums and not of the spans one by one: times have long tails, and the median of a sum is more than that
+        # of its parts.
         blocks = block_medians(excess[spans[0]] if len(spans) == 1 else beyond_others(exchanges.together(spans)))
         surely = trusted_blocks[spans[0] if spans[0] in MAY_WAIT else own_work[0]]
         for column, pattern in limits.slow(blocks, surely):
             span = max(spans, key=lambda name: float(levels[name][column]))
             slow = _Slow(pattern, column, span, float(np.mean(blocks[:, column])), {})
-            if slow.lost_s >= LEAST_SHARE / 2 * exchanges.step_s and (column not in found or slow.lost_s > found[column].lost_s):
+            if slow.lost_s >= LEAST_SHARE / 2 * exchanges.step_s and (
+                column not in found or slow.lost_s > found[column].lost_s
+            ):
                 found[column] = slow
     yield from found.values()
 
@@ -137,7 +149,9 @@ class _Limits:
         spread = lower_spread(level)
         chronic = self._passed(level, median_error(blocks), spread)
         # From neighbouring stretches alone: the change itself is no noise.
-        changed = self._passed(change, 1.25 * step_error(blocks) * np.sqrt(2 / quarter), spread) & (last >= self._least_s)
+        changed = self._passed(change, 1.25 * step_error(blocks) * np.sqrt(2 / quarter), spread) & (
+            last >= self._least_s
+        )
         own = np.where(changed, np.median(trusted[-quarter:], axis=0), np.median(trusted, axis=0))
         now = np.where(changed, last, level)
         drifts = changed & (change > np.maximum(level, now / 2))
@@ -177,19 +191,26 @@ def _stalls(exchanges: GradientSyncs, excess: dict[str, Floats], trusted: dict[s
 def _beyond_level(seconds: Floats) -> Floats:
     """What is above the median of the stretch it is in."""
     blocks = block_medians(seconds)
-    levels = [np.broadcast_to(level, part.shape) for level, part in zip(blocks, np.array_split(seconds, len(blocks)), strict=True)]
+    levels = [
+        np.broadcast_to(level, part.shape)
+        for level, part in zip(blocks, np.array_split(seconds, len(blocks)), strict=True)
+    ]
     beyond: Floats = seconds - np.concatenate(levels)
     return beyond
 
 
 def _single_stalls(exchanges: GradientSyncs, over: dict[str, Floats]) -> Iterator[_Slow]:
-    """The rank that stalled for longest, if that stands out from all hiccups of the others, with the span in which it did."""
+    """The rank that stalled for longest, if that stands out from all hiccups of the others, with the span in which it
+    did."""
     stalls: Floats = np.max(list(over.values()), axis=0)
     longest = stalls.max(axis=0)
     column = int(longest.argmax())
     places = np.flatnonzero(stalls[:, column] > LEAST_STALL * exchanges.step_s)
     lost_s = float(stalls[places, column].sum()) / len(stalls) * exchanges.share
-    if lost_s < LEAST_STALLED_SHARE * exchanges.step_s or longest[column] < LEAST_OF_OTHERS * np.delete(longest, column).max():
+    if (
+        lost_s < LEAST_STALLED_SHARE * exchanges.step_s
+        or longest[column] < LEAST_OF_OTHERS * np.delete(longest, column).max()
+    ):
         return
     span = max(over, key=lambda name: float(over[name][places, column].sum()))
     numbers = {"iterations": exchanges.iterations[places].tolist(), "stall_s": float(longest[column])}
@@ -199,7 +220,11 @@ def _single_stalls(exchanges: GradientSyncs, over: dict[str, Floats]) -> Iterato
 def _verdict(exchanges: GradientSyncs, slow: _Slow, scores: dict[str, float], more: pd.DataFrame | None) -> Verdict:
     rank, node = exchanges.ranks[slow.column], exchanges.nodes[slow.column]
     share = slow.lost_s / exchanges.step_s
-    hook: Any = more.index[int(more[rank].to_numpy().argmax())] if slow.span == "hooks_s" and more is not None and rank in more else None
+    hook: Any = (
+        more.index[int(more[rank].to_numpy().argmax())]
+        if slow.span == "hooks_s" and more is not None and rank in more
+        else None
+    )
     numbers = {
         "rank": rank,
         "node": node,
@@ -230,20 +255,25 @@ def _sentence(exchanges: GradientSyncs, slow: _Slow, where: str, share: float, s
         return f"{where.format(does)}; it costs {share:.1%} of the time"
     if slow.pattern == "one-off":
         at = slow.numbers["iterations"]
-        once = f"stalled once, at iteration {at[0]}, for" if len(at) == 1 else f"stalled {len(at)} times, first at iteration {at[0]}, for up to"
+        once = (
+            f"stalled once, at iteration {at[0]}, for"
+            if len(at) == 1
+            else f"stalled {len(at)} times, first at iteration {at[0]}, for up to"
+        )
         does = f"{once} {quantities.seconds(slow.numbers['stall_s'])}"
         return f"{where.format(does)}; it cost {share:.1%} of the time"
     does = "is slow" if slow.pattern == "chronic" else "grows slower"
     return (
-        f"{where.format(does)}: {quantities.seconds(slow.lost_s)} per {per} more than the others, {share:.1%} of the time; it was the slowest "
-        f"in {scores['slowest_share']:.0%} of the {per}s (score {scores['relative_score']:.2f} to the best rank, "
-        f"{scores['individual_score']:.2f} to its own best), and the others waited {quantities.seconds(scores['others_wait_s'])} longer than it"
+        f"{where.format(does)}: {quantities.seconds(slow.lost_s)} per {per} more than the others, {share:.1%} of the"
+        f" time; it was the slowest in {scores['slowest_share']:.0%} of the {per}s (score"
+        f" {scores['relative_score']:.2f} to the best rank, {scores['individual_score']:.2f} to its own best), and the"
+        f" others waited {quantities.seconds(scores['others_wait_s'])} longer than it"
     )
 
 
 def _scores(exchanges: GradientSyncs) -> dict[str, Floats]:
-    """A value for each rank. Relative: the best rank's work over this one's; individual: its own best stretch over its last;
-    1 is as good.
+    """A value for each rank. Relative: the best rank's work over this one's; individual: its own best stretch over its
+    last; 1 is as good.
 
     Source: NVIDIA Resiliency Extension, straggler detection.
     """
@@ -259,7 +289,8 @@ def _scores(exchanges: GradientSyncs) -> dict[str, Floats]:
 
 
 def _more_than_others(costs: pd.DataFrame) -> pd.DataFrame | None:
-    """What each rank paid beyond the median of the others, by hook and event within iterations; a column for each rank."""
+    """What each rank paid beyond the median of the others, by hook and event within iterations; a column for each
+    rank."""
     inner = costs[costs["event"].isin(WITHIN_ITERATION)]
     table = inner.pivot_table(index=["hook", "event"], columns="rank", values="seconds", aggfunc="sum").fillna(0.0)
     if table.shape[1] < 2:

@@ -24,19 +24,24 @@ SUM_ERROR = 0.05
 
 
 def times(rows: Rows) -> pd.DataFrame:
-    """Seconds of each rank, which is the index: `all_s` in all iterations, and in training, of so many `iterations`, `step_s` and each span; `named_s` and
-    `unnamed_s` are those of blocks with every span, in the spans and beside them."""
+    """Seconds of each rank, which is the index: `all_s` in all iterations, and in training, of so many `iterations`,
+    `step_s` and each span; `named_s` and `unnamed_s` are those of blocks with every span, in the spans and beside
+    them."""
     spans = [name for name in SPANS if name in rows.columns]
     if "step_s" not in rows.columns:
         return rows.aggregate({}, ["rank"])
     sums = {name: f"{total(name)} filter ({TRAINING})" for name in ("step_s", *spans)}
-    found = rows.aggregate({"all_s": total("step_s"), "iterations": f"sum(rows) filter ({TRAINING})", **sums}, ["rank"], of=rows.blocks)
+    found = rows.aggregate(
+        {"all_s": total("step_s"), "iterations": f"sum(rows) filter ({TRAINING})", **sums}, ["rank"], of=rows.blocks
+    )
     recorded = [name for name in spans if found[name].notna().any()]
     if not recorded:
         return found.assign(named_s=np.nan, unnamed_s=np.nan)
     whole = " and ".join([TRAINING, *(f'"{name} known" = rows' for name in ("step_s", *recorded))])
     beside = " - ".join(f'"{name} total"' for name in ("step_s", *recorded))
-    return found.join(rows.aggregate({"named_s": total("step_s"), "unnamed_s": f"sum({beside})"}, ["rank"], whole, rows.blocks))
+    return found.join(
+        rows.aggregate({"named_s": total("step_s"), "unnamed_s": f"sum({beside})"}, ["rank"], whole, rows.blocks)
+    )
 
 
 def _shares(found: pd.DataFrame, span: str) -> pd.Series[Any]:
@@ -48,19 +53,21 @@ def _shares(found: pd.DataFrame, span: str) -> pd.Series[Any]:
 
 
 def data_bound(typical: pd.DataFrame, found: pd.DataFrame) -> Iterator[Verdict]:
-    """Training in which every rank waits for its loader. `typical` are rows that stand for the run's; `found`, here and below, is what
-    `times` gives."""
+    """Training in which every rank waits for its loader. `typical` are rows that stand for the run's; `found`, here and
+    below, is what `times` gives."""
     shares = _shares(found, "data_wait_s")
     if not len(shares):
         return
-    # The lower of the middle ones: where one of two ranks waits, that one is a straggler and the run is not short of data.
+    # The lower of the middle ones: where one of two ranks waits, that one is a straggler and the run is not short of
+    # data.
     share = float(shares.sort_values().iloc[(len(shares) - 1) // 2])
     if share < DATA_SHARE:
         return
     usual = float(typical["data_wait_s"].median())
     yield Verdict(
         "data",
-        f"training waits for data {share:.0%} of the time on every rank ({shares.min():.0%} to {shares.max():.0%}; median {quantities.seconds(usual)} per iteration)",
+        f"training waits for data {share:.0%} of the time on every rank ({shares.min():.0%} to {shares.max():.0%};"
+        f" median {quantities.seconds(usual)} per iteration)",
         {"share": share, "min_share": float(shares.min()), "max_share": float(shares.max()), "data_wait_s": usual},
         "stats.query(\"phase == 'train'\").groupby('rank')[['data_wait_s', 'step_s']].sum()",
         "more loader workers (loader.num_workers), or cheaper transforms, or samples decoded once and kept",
@@ -76,7 +83,9 @@ def hook_costs(found: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Verdict]:
     costs = costs.assign(share=costs["seconds"] / costs["rank"].map(found["all_s"].fillna(0.0)))
     groups: Any = costs.groupby(["hook", "event"], sort=False)
     for (hook, event), rows in groups:
-        worst: Any = rows.sort_values("share").dropna(subset=["share"]).iloc[-1] if rows["share"].notna().any() else None
+        worst: Any = (
+            rows.sort_values("share").dropna(subset=["share"]).iloc[-1] if rows["share"].notna().any() else None
+        )
         saving = event in ("save", "on_checkpoint", "on_save") or hook == "checkpoint"
         if worst is None or worst["share"] < (SAVING_SHARE if saving else HOOK_SHARE):
             continue
@@ -84,8 +93,8 @@ def hook_costs(found: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Verdict]:
         name = "saving checkpoints between phases" if event == "save" else f"hook {hook} at {event}"
         yield Verdict(
             "checkpoint" if saving else "hook",
-            f"{name} took {worst['seconds']:.3g} s on rank {worst['rank']}, {worst['share']:.1%} of its iterations' time "
-            f"({quantities.seconds(each)} each of {worst['calls']} times)",
+            f"{name} took {worst['seconds']:.3g} s on rank {worst['rank']}, {worst['share']:.1%} of its iterations'"
+            f" time ({quantities.seconds(each)} each of {worst['calls']} times)",
             {
                 "hook": str(hook),
                 "event": str(event),
@@ -96,13 +105,18 @@ def hook_costs(found: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Verdict]:
                 "seconds_by_rank": {int(row["rank"]): float(row["seconds"]) for _, row in rows.iterrows()},
             },
             "hookyard stats RUN --by hook",
-            "save less often, or to faster storage" if saving else _less_of(str(hook), str(event), worst["calls"] / found["iterations"].get(worst["rank"], 1)),
+            (
+                "save less often, or to faster storage"
+                if saving
+                else _less_of(str(hook), str(event), worst["calls"] / found["iterations"].get(worst["rank"], 1))
+            ),
             float(worst["share"]),
         )
 
 
 def _less_of(hook: str, event: str, often: float) -> str:
-    """What to do about a hook that is called so many times an iteration: one that is called now and then has a pace, which a budget can choose."""
+    """What to do about a hook that is called so many times an iteration: one that is called now and then has a pace,
+    which a budget can choose."""
     paced = event in WITHIN_ITERATION and often <= 0.5
     budget = f"let a share of the time choose when (hooks.{hook}.budget: 1%), " if paced else ""
     return f"call it less often (its `every` or `interval`), {budget}or leave it out"
@@ -114,7 +128,9 @@ def saving_stalls(rows: Rows, found: pd.DataFrame) -> Iterator[Verdict]:
     if not len(shares) or shares.max() < SAVING_SHARE:
         return
     rank, share = rank_of_most(shares), float(shares.max())
-    own = rows.ask(f"select checkpoint_s from rows where {TRAINING} and rank = {rank} and checkpoint_s > 0")["checkpoint_s"]
+    own = rows.ask(f"select checkpoint_s from rows where {TRAINING} and rank = {rank} and checkpoint_s > 0")[
+        "checkpoint_s"
+    ]
     yield Verdict(
         "checkpoint",
         f"training stood still for {share:.1%} of rank {rank}'s time while checkpoints were written: {len(own)} times, "
@@ -148,7 +164,8 @@ def unnamed(found: pd.DataFrame) -> Iterator[Verdict]:
     if share > UNNAMED_SHARE:
         yield Verdict(
             "spans",
-            f"{share:.0%} of the time is between the spans (other_s): counting, recording, and whatever the machine did meanwhile",
+            f"{share:.0%} of the time is between the spans (other_s): counting, recording, and whatever the machine did"
+            " meanwhile",
             {"share": share, "worst_rank": rank_of_most(shares)},
             "stats.query(\"phase == 'train'\").groupby('rank')[['other_s', 'step_s']].sum()",
             "iterations this short are mostly bookkeeping: larger batches; or look for other work on the machine",

@@ -31,7 +31,9 @@ class Verdict:
 
     def of_run(self, path: str) -> Self:
         """The same with the run's path in place of RUN in the commands, as a shell takes it."""
-        query, advice = (_OF_A_RUN.sub(lambda found: found[1] + shlex.quote(path), text) for text in (self.query, self.advice))
+        query, advice = (
+            _OF_A_RUN.sub(lambda found: found[1] + shlex.quote(path), text) for text in (self.query, self.advice)
+        )
         return replace(self, query=query, advice=advice)
 
 

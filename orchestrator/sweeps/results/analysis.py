@@ -27,8 +27,8 @@ BINS = 5
 
 
 def best_first(trials: pd.DataFrame, objectives: Mapping[str, str], judge: str = "mean") -> pd.DataFrame:
-    """The trials by the sweep's first metric; of equal ones the first comes first, and those without it at the end. Those that repeat
-    each other stay together, in the order of their configurations."""
+    """The trials by the sweep's first metric; of equal ones the first comes first, and those without it at the end.
+    Those that repeat each other stay together, in the order of their configurations."""
     metric, mode = next(iter(objectives.items()))
     if metric not in trials:
         return trials
@@ -45,7 +45,9 @@ def configurations_of(trials: pd.DataFrame, metric: str, mode: str, judge: str =
     """The configurations of a sweep with repeats, by its table of trials, the best first."""
     known = trials.dropna(subset=["configuration"]) if len(trials) else trials
     rows = zip(known["configuration"], known.index, known["status"], known[metric], strict=True) if len(known) else ()
-    return configurations((Repeat(int(number), str(trial), status, value) for number, trial, status, value in rows), mode, judge)
+    return configurations(
+        (Repeat(int(number), str(trial), status, value) for number, trial, status, value in rows), mode, judge
+    )
 
 
 def configurations_table(trials: pd.DataFrame, metric: str, mode: str, judge: str = "mean") -> pd.DataFrame:
@@ -68,7 +70,8 @@ def configurations_table(trials: pd.DataFrame, metric: str, mode: str, judge: st
 
 
 def judged(trials: pd.DataFrame, metric: str, mode: str, judge: str) -> pd.DataFrame:
-    """The trials that have a metric; of those that repeat each other one, with the mean of those that ended well, or its bound, and without the seed."""
+    """The trials that have a metric; of those that repeat each other one, with the mean of those that ended well, or
+    its bound, and without the seed."""
     known = trials[trials[metric].notna()] if metric in trials else trials.iloc[:0]
     if "configuration" not in known:
         return known
@@ -92,8 +95,9 @@ def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFram
 
 
 def _unbeaten(costs: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which rows no other one beats. They are in order and each is there once, so that none is beaten by a later one: in two
-    columns it is who has less in the second than all before, in more each of the front is compared with what is left."""
+    """Which rows no other one beats. They are in order and each is there once, so that none is beaten by a later one:
+    in two columns it is who has less in the second than all before, in more each of the front is compared with what is
+    left."""
     if costs.shape[1] <= 2:
         best = np.minimum.accumulate(costs[:, -1])
         return np.concatenate([[True], costs[1:, -1] < best[:-1]])[: len(costs)]
@@ -111,9 +115,10 @@ def importance(trials: pd.DataFrame, metric: str, mode: str, method: str, judge:
     """How much each parameter mattered for the metric, the most first; the shares add up to 1, or are all 0.
 
     Both methods look at orders alone, of the metric and of numbers among the drawn ones, so that a diverged trial
-    weighs no more than the worst, and a logarithmic domain is as good as a linear one. A parameter that was not drawn in
-    a trial because the hook it belongs to was off there is judged where it was drawn; whether the hook was on
-    is the other parameter's merit. Trials without the metric are left out; of those that repeat each other their mean is judged.
+    weighs no more than the worst, and a logarithmic domain is as good as a linear one. A parameter that was not drawn
+    in a trial because the hook it belongs to was off there is judged where it was drawn; whether the hook was on is the
+    other parameter's merit. Trials without the metric are left out; of those that repeat each other their mean is
+    judged.
     """
     return _importance(judged(trials, metric, mode, judge), metric, mode, method)
 
@@ -129,17 +134,19 @@ def _importance(units: pd.DataFrame, metric: str, mode: str, method: str) -> pd.
 def importance_table(trials: pd.DataFrame, metric: str, mode: str, method: str, judge: str = "mean") -> pd.DataFrame:
     """The importance of each parameter, and how far it would lie from that with other trials: its `spread`.
 
-    The spread is the bootstrap's standard error (Efron 1979): the standard deviation over `RESAMPLES` sets of as many trials, drawn
-    from these with replacement by a fixed seed; of trials that repeat each other their mean, so that what differs between seeds is in
-    it. Of more than `RESAMPLED` sets have so many, and the spread is that times the root of the ratio (m out of n; Bickel, Goetze and
-    van Zwet 1997).
+    The spread is the bootstrap's standard error (Efron 1979): the standard deviation over `RESAMPLES` sets of as many
+    trials, drawn from these with replacement by a fixed seed; of trials that repeat each other their mean, so that what
+    differs between seeds is in it. Of more than `RESAMPLED` sets have so many, and the spread is that times the root of
+    the ratio (m out of n; Bickel, Goetze and van Zwet 1997).
     """
     units = judged(trials, metric, mode, judge)
     random, size = np.random.RandomState(0), min(len(units), RESAMPLED)
     sets = [units.iloc[random.randint(len(units), size=size)].reset_index(drop=True) for _ in range(RESAMPLES)]
     shares = [_importance(drawn, metric, mode, method) for drawn in sets]
     found = _importance(units, metric, mode, method)
-    return pd.DataFrame({"importance": found, "spread": pd.DataFrame(shares).std()[found.index] * np.sqrt(size / len(units))})
+    return pd.DataFrame(
+        {"importance": found, "spread": pd.DataFrame(shares).std()[found.index] * np.sqrt(size / len(units))}
+    )
 
 
 def default_method() -> str:
@@ -155,7 +162,10 @@ def _variance(values: pd.DataFrame, metric: pd.Series, mode: str) -> pd.Series:
     the effect size epsilon squared.
     """
     drawn = {name: values[name].dropna() for name in values}
-    return pd.Series({name: _between(metric[own.index], _groups(own)) * len(own) / len(values) for name, own in drawn.items()}, dtype=float)
+    return pd.Series(
+        {name: _between(metric[own.index], _groups(own)) * len(own) / len(values) for name, own in drawn.items()},
+        dtype=float,
+    )
 
 
 def _between(metric: pd.Series, groups: pd.Series) -> float:
@@ -183,8 +193,8 @@ def _is_range(values: pd.Series) -> bool:
 
 
 def _ped_anova(values: pd.DataFrame, metric: pd.Series, mode: str) -> pd.Series:
-    """How far each parameter's values in the best tenth of the trials, but at least five, lie from those in all: Optuna's
-    PED-ANOVA (Watanabe et al. 2023), NaN for a parameter that the installed version does not judge."""
+    """How far each parameter's values in the best tenth of the trials, but at least five, lie from those in all:
+    Optuna's PED-ANOVA (Watanabe et al. 2023), NaN for a parameter that the installed version does not judge."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -209,7 +219,9 @@ def _encoded(values: pd.Series) -> tuple[pd.Series, Any]:
     if _is_range(values):
         return (values.astype(float).rank() - 0.5) / len(values), optuna.distributions.FloatDistribution(0, 1)
     codes, known = pd.factorize(values.astype(str))
-    return pd.Series(codes.tolist(), index=values.index), optuna.distributions.CategoricalDistribution(range(max(1, len(known))))
+    return pd.Series(codes.tolist(), index=values.index), optuna.distributions.CategoricalDistribution(
+        range(max(1, len(known)))
+    )
 
 
 METHODS = {"ped_anova": _ped_anova, "variance": _variance}

@@ -1,9 +1,11 @@
-"""Comparing sweeps: what they chose and reached, trial for trial where both tried the same, and which differences are noise.
+"""Comparing sweeps: what they chose and reached, trial for trial where both tried the same, and which differences are
+noise.
 
-A sweep's trials are its samples. Were two sweeps the same, what their trials reached could be dealt to them in any other
-way (as `orchestrator.stats.compare` does with stretches of a run); where the same values were tried in both, only the
-sign of each difference could be the other one (Fisher 1935), which takes fewer trials to tell. Where each sweep repeats its
-configurations, these are its samples, and the spread between seeds is the noise that differences are held against, by t tests.
+A sweep's trials are its samples. Were two sweeps the same, what their trials reached could be dealt to them in any
+other way (as `orchestrator.stats.compare` does with stretches of a run); where the same values were tried in both, only
+the sign of each difference could be the other one (Fisher 1935), which takes fewer trials to tell. Where each sweep
+repeats its configurations, these are its samples, and the spread between seeds is the noise that differences are held
+against, by t tests.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     """What differs between sweeps, as plain data; every sweep is compared with the first.
 
     `config`: dotted path -> one value per sweep. `chosen`: dotted path -> the value of each sweep's best trial.
-    `metrics`, `same_values` and `costs`: name -> `values`, one per sweep, and `verdicts`: None for the first, then `less`,
-    `more`, `noise`, or `unknown` where there are too few trials to tell. `same_values` has, for each metric, the mean
-    difference from the first sweep over the trials that tried the same values, and how many these are; with repeats everywhere, those
-    that had the same seed too.
+    `metrics`, `same_values` and `costs`: name -> `values`, one per sweep, and `verdicts`: None for the first, then
+    `less`, `more`, `noise`, or `unknown` where there are too few trials to tell. `same_values` has, for each metric,
+    the mean difference from the first sweep over the trials that tried the same values, and how many these are; with
+    repeats everywhere, those that had the same seed too.
     """
     objectives = dict(entry for sweep in reversed(sweeps) for entry in sweep.objectives)
     tables = [best_first(sweep.trials, dict(sweep.objectives), sweep.judge) for sweep in sweeps]
@@ -55,19 +57,27 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
 
 def _chosen(tables: Sequence[pd.DataFrame], metrics: Sequence[str]) -> dict[str, list[Any]]:
     """The best trial of each sweep, and its values."""
-    best = [table.iloc[0] if metric in table and table[metric].notna().any() else None for table, metric in zip(tables, metrics, strict=True)]
+    best = [
+        table.iloc[0] if metric in table and table[metric].notna().any() else None
+        for table, metric in zip(tables, metrics, strict=True)
+    ]
     paths = dict.fromkeys(name for table in tables for name in table.columns if name.startswith(CONFIG))
     values = {path.removeprefix(CONFIG): [None if one is None else one.get(path) for one in best] for path in paths}
     return {"best trial": [None if one is None else one.name for one in best], **values}
 
 
-def _metrics(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str], judges: Sequence[str]) -> dict[str, dict[str, list[Any]]]:
+def _metrics(
+    tables: Sequence[pd.DataFrame], objectives: Mapping[str, str], judges: Sequence[str]
+) -> dict[str, dict[str, list[Any]]]:
     found = {}
     for metric, mode in objectives.items():
         series = [_numbers(judged(table, metric, mode, "mean"), metric) for table in tables]
         best = np.max if mode == "max" else np.min
         if all("configuration" in table and metric in table for table in tables):
-            leaders = [next(iter(configurations_of(table, metric, mode, judge)), None) for table, judge in zip(tables, judges, strict=True)]
+            leaders = [
+                next(iter(configurations_of(table, metric, mode, judge)), None)
+                for table, judge in zip(tables, judges, strict=True)
+            ]
             found[f"{metric} best configuration"] = _of_leaders(leaders)
         else:
             found[f"{metric} best"] = comparison(series, best, series, _dealt_over_trials(best))
@@ -76,7 +86,8 @@ def _metrics(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str], judg
 
 
 def _of_leaders(leaders: Sequence[Configuration | None]) -> dict[str, list[Any]]:
-    """The mean of the best configuration of each sweep, and whether it differs from the first one's by more than seeds do."""
+    """The mean of the best configuration of each sweep, and whether it differs from the first one's by more than seeds
+    do."""
     means = [None if one is None or isnan(one.mean) else one.mean for one in leaders]
     return {"values": means, "verdicts": [None, *(_welch(leaders[0], other) for other in leaders[1:])]}
 
@@ -98,7 +109,11 @@ def _by_t(difference: float, error: float, freedom: int) -> str:
 
 
 def _costs(tables: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
-    names = [name for name in tables[0].columns if name in ("step_s", "train_s") or name.startswith(("peak_", "process_peak_"))]
+    names = [
+        name
+        for name in tables[0].columns
+        if name in ("step_s", "train_s") or name.startswith(("peak_", "process_peak_"))
+    ]
     series = {name: [_numbers(table, name) for table in tables] for name in names}
     found = {name: comparison(own, np.median, own, _dealt_over_trials(np.median)) for name, own in series.items()}
     return {name: entry for name, entry in found.items() if any(value is not None for value in entry["values"])}
@@ -131,9 +146,12 @@ def _same_values(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str]) 
 
 
 def _differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) -> pd.Series:
-    """By how much the other sweep's trials differ from those of the first with the same values, which are the index; where both sweeps
-    repeat their configurations seed by seed, else the mean of repeats."""
-    paths, others = ([name for name in table.columns if name.startswith(CONFIG) and (name != SEED or "configuration" not in table)] for table in (first, other))
+    """By how much the other sweep's trials differ from those of the first with the same values, which are the index;
+    where both sweeps repeat their configurations seed by seed, else the mean of repeats."""
+    paths, others = (
+        [name for name in table.columns if name.startswith(CONFIG) and (name != SEED or "configuration" not in table)]
+        for table in (first, other)
+    )
     if metric not in first or metric not in other or {*paths} != {*others}:
         return pd.Series(dtype=float)
     paired = "configuration" in first and "configuration" in other
@@ -147,7 +165,8 @@ def _values(table: pd.DataFrame, paths: Sequence[str]) -> pd.Series:
 
 
 def _verdict(differences: pd.Series) -> str:
-    """Whether the mean of paired differences is beyond what seeds make of it; without repeats, beyond signs given at random."""
+    """Whether the mean of paired differences is beyond what seeds make of it; without repeats, beyond signs given at
+    random."""
     groups = [group.to_numpy(dtype=float) for _, group in differences.groupby(level=0)]
     if not any(len(group) > 1 for group in groups):
         return sign_verdict(differences.to_numpy(dtype=float))
@@ -155,7 +174,8 @@ def _verdict(differences: pd.Series) -> str:
 
 
 def seed_verdict(groups: Sequence[Series]) -> str:
-    """Whether the mean of configurations' mean differences is other than 0: a t test with the variance within them, between seeds."""
+    """Whether the mean of configurations' mean differences is other than 0: a t test with the variance within them,
+    between seeds."""
     freedom = sum(len(group) - 1 for group in groups)
     variance = sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / freedom
     error = sqrt(variance * sum(1 / len(group) for group in groups)) / len(groups)
@@ -167,5 +187,7 @@ def sign_verdict(differences: Series) -> str:
     if 2.0 ** (1 - len(differences)) >= LEVEL:
         return "unknown"
     random, mean = np.random.default_rng(0), float(differences.mean())
-    turns = [random.choice([-1.0, 1.0], (count, len(differences))) @ differences for count in deals_of(len(differences))]
+    turns = [
+        random.choice([-1.0, 1.0], (count, len(differences))) @ differences for count in deals_of(len(differences))
+    ]
     return direction_of(mean) if is_rare(np.abs(np.concatenate(turns)) / len(differences), mean) else "noise"

@@ -37,7 +37,9 @@ class Exploit:
     @property
     def changes(self) -> dict[str, Any]:
         """The values that are others than the source's."""
-        return {path: value for path, value in self.after.items() if path not in self.before or self.before[path] != value}
+        return {
+            path: value for path, value in self.after.items() if path not in self.before or self.before[path] != value
+        }
 
 
 class History:
@@ -55,7 +57,8 @@ class History:
         return read_lines(self._storage, FILE, Exploit)
 
     def forget_unbegun(self, values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Drops a trial's last exploit where the driver was lost before the trial took it up; `values` are those it has."""
+        """Drops a trial's last exploit where the driver was lost before the trial took it up; `values` are those it
+        has."""
         exploits = self.read()
         last = {exploit.trial: exploit for exploit in exploits}
         unbegun = [one for trial, one in last.items() if trial in values and one.after != values[trial]]

@@ -24,4 +24,6 @@ def replay(sweep: RunFolder, experiment: Experiment, trial: str) -> Experiment:
     source = trial_source(experiment.source, experiment.sweep, first)
     changes = [{"at": f"{exploit.step} steps", "set": exploit.changes} for exploit in exploits if exploit.changes]
     written, _ = source.merged()
-    return experiment_of(source.with_values({"name": f"{sweep.name}-{trial}", "changes": [*(written.get("changes") or []), *changes]}))
+    return experiment_of(
+        source.with_values({"name": f"{sweep.name}-{trial}", "changes": [*(written.get("changes") or []), *changes]})
+    )

@@ -36,8 +36,8 @@ class PreviousTrial:
 def previous_trials(
     sweep: RunFolder, settings: Sweep, *, failed_again: bool = False, unbegun: Iterable[int] = ()
 ) -> dict[int, PreviousTrial]:
-    """Every trial begun so far, by number; those that failed are over, unless they are to be tried again, and so are those `unbegun` that
-    never will be. Raises DamagedFile."""
+    """Every trial begun so far, by number; those that failed are over, unless they are to be tried again, and so are
+    those `unbegun` that never will be. Raises DamagedFile."""
     previous = {}
     for name, record in TrialIndex(sweep, settings.objectives).records().items():
         if isinstance(record, DamagedFile):
@@ -75,4 +75,6 @@ def seconds_used(metadata: RunMetadata, previous: Mapping[int, PreviousTrial]) -
     starts = [seconds_at(metadata.started), *(seconds_at(moment) for moment in metadata.resumed)]
     reported = [seconds_at(moment) for trial in previous.values() for moment in trial.reported]
     lives = zip(starts, [*starts[1:], float("inf")], strict=True)
-    return sum(max((moment for moment in reported if start <= moment < end), default=start) - start for start, end in lives)
+    return sum(
+        max((moment for moment in reported if start <= moment < end), default=start) - start for start, end in lives
+    )

@@ -59,8 +59,15 @@ class Sweep(Result):
         best = f"best {metric} {first[metric].iloc[0]:.4g} in {first.index[0]}" if trials[metric].notna().any() else ""
         if best and self.repeats > 1:
             leader = configurations_of(trials, metric, mode, self.judge)[0]
-            best = f"best configuration {leader.number}: {metric} {leader.in_words(metric)}, the best of them {leader.trials[0]}"
-        chosen = [name for name in map(str, trials) if name == "status" or name.startswith("config/") or name in dict(self.objectives)]
+            best = (
+                f"best configuration {leader.number}: {metric} {leader.in_words(metric)}, the best of them"
+                f" {leader.trials[0]}"
+            )
+        chosen = [
+            name
+            for name in map(str, trials)
+            if name == "status" or name.startswith("config/") or name in dict(self.objectives)
+        ]
         rest = f"and {len(trials) - _BEST_TRIALS} more trials" if len(trials) > _BEST_TRIALS else None
         return result_html(self.path, self.status, [counts, best, rest], first[chosen].head(_BEST_TRIALS))
 
@@ -108,8 +115,8 @@ class Sweep(Result):
     def experiment(self, trial: int | str) -> Experiment:
         """A trial as an experiment of its own, named after both, ready for `run`.
 
-        Where the trial went on from another one's weights it is what those weights have seen, with the changes of values
-        on the way. Raises UsageError where there is no such trial or its values did not go together.
+        Where the trial went on from another one's weights it is what those weights have seen, with the changes of
+        values on the way. Raises UsageError where there is no such trial or its values did not go together.
         """
         from orchestrator.config.load import experiment_of
         from orchestrator.sweeps.results.population_replay import replay
@@ -133,19 +140,30 @@ class Sweep(Result):
         records = self.records()
         table = pd.DataFrame([self._row(name, record) for name, record in records.items()])
         if any(isinstance(record, TrialRecord) and record.carrier for record in records.values()):
-            table.insert(2, "carrier", [record.carrier or name if isinstance(record, TrialRecord) else None for name, record in records.items()])
+            table.insert(
+                2,
+                "carrier",
+                [
+                    record.carrier or name if isinstance(record, TrialRecord) else None
+                    for name, record in records.items()
+                ],
+            )
         return table.set_index("trial") if len(table) else table
 
     @property
     def configurations(self) -> pd.DataFrame:
-        """One row per configuration of a sweep with `repeats`, the best first: its values, and of the sweep's first metric `mean`,
-        `std` between seeds, and `low` to `high`, the mean's 95 % interval by Student's t.
+        """One row per configuration of a sweep with `repeats`, the best first: its values, and of the sweep's first
+        metric `mean`, `std` between seeds, and `low` to `high`, the mean's 95 % interval by Student's t.
 
-        `n` trials are in that: those that ended well, or while there are none, 0, what the others have reached so far. With `judge: bound` the `bound` beside them. How many
-        `failed`, how many were `stopped` before their own end, and the `best` trial. Raises UsageError where nothing is repeated.
+        `n` trials are in that: those that ended well, or while there are none, 0, what the others have reached so far.
+        With `judge: bound` the `bound` beside them. How many `failed`, how many were `stopped` before their own end,
+        and the `best` trial. Raises UsageError where nothing is repeated.
         """
         if self.repeats == 1:
-            raise UsageError(f"{self.path} repeats no configuration; its trials are the table (with sweep.repeats each runs with several seeds)")
+            raise UsageError(
+                f"{self.path} repeats no configuration; its trials are the table (with sweep.repeats each runs with"
+                " several seeds)"
+            )
         return configurations_table(self.trials, *self.objective, self.judge)
 
     def records(self) -> dict[str, TrialRecord | DamagedFile]:
@@ -192,7 +210,10 @@ class Sweep(Result):
         runs = self.runs if trials is None else [self.trial(trial) for trial in trials]
         found = _each(runs, columns, lambda run, own: run.load_stats(own, where))
         # A column that a trial lacks is empty there.
-        tables = [(table if columns is None else table.reindex(columns=list(columns))).assign(trial=run.name) for run, table in found]
+        tables = [
+            (table if columns is None else table.reindex(columns=list(columns))).assign(trial=run.name)
+            for run, table in found
+        ]
         if not tables:
             return pd.DataFrame(columns=["trial", *(columns or ())])
         joined = pd.concat(tables, ignore_index=True)
@@ -200,9 +221,11 @@ class Sweep(Result):
             joined[name] = joined[name].astype("category")
         return joined[["trial", *[name for name in joined.columns if name != "trial"]]]
 
-    def summary(self, by: str | None = "trial", columns: Sequence[str] | None = None, where: str | None = None) -> pd.DataFrame:
-        """Per trial its ranks, rows, and the median of each span and the maximum of each memory column; or, with the trial
-        before each row, what `Run.summary` gives by rank, node, phase, span or hook.
+    def summary(
+        self, by: str | None = "trial", columns: Sequence[str] | None = None, where: str | None = None
+    ) -> pd.DataFrame:
+        """Per trial its ranks, rows, and the median of each span and the maximum of each memory column; or, with the
+        trial before each row, what `Run.summary` gives by rank, node, phase, span or hook.
 
         `columns` and `where` are as there; one trial is read after the other. Raises UsageError as `load_stats` does.
         """
@@ -213,17 +236,23 @@ class Sweep(Result):
             rows = (table for _, table in _each(self.runs, columns, lambda run, own: _rows_of(run, own, where)))
             tables = [by_trial(Rows.of(pd.concat(some)), columns) for some in _together(rows)]
             return pd.concat(tables) if tables else pd.DataFrame()
-        found = {run.name: table for run, table in _each(self.runs, columns, lambda run, own: run.summary(by, own, where))}
+        found = {
+            run.name: table for run, table in _each(self.runs, columns, lambda run, own: run.summary(by, own, where))
+        }
         return pd.concat(found, names=["trial"]) if found else pd.DataFrame()
 
     @property
     def best(self) -> Run:
-        """The trial whose best report is best, with `repeats` of those of the best configuration; raises UsageError where no trial has
-        reported the metric."""
+        """The trial whose best report is best, with `repeats` of those of the best configuration; raises UsageError
+        where no trial has reported the metric."""
         metric, _ = self.objective
         if not any(isinstance(record, TrialRecord) and record.best for record in self.records().values()):
             raise UsageError(f"no trial of {self.path} has reported {metric} yet")
-        return Run(RunFolder(self.folder.storage / "trials", str(best_first(self.trials, dict(self.objectives), self.judge).index[0])))
+        return Run(
+            RunFolder(
+                self.folder.storage / "trials", str(best_first(self.trials, dict(self.objectives), self.judge).index[0])
+            )
+        )
 
     def load(self, label: str = "best") -> nn.Module:
         """The best trial's model with the weights of one of its checkpoints, as `Run.load` gives it."""
@@ -254,18 +283,20 @@ class Sweep(Result):
         """How much each parameter mattered for a metric (the sweep's first), the most first, as shares of 1.
 
         `method` is `ped_anova`, Optuna's, where that is installed: what sets the best trials apart; or `variance`: how
-        far the values of a parameter explain the ranks of all trials. With `repeats` the means of configurations, or their bounds, are judged, and `seed` is
-        no parameter. Raises UsageError where fewer than 10 trials, or configurations, have the metric.
+        far the values of a parameter explain the ranks of all trials. With `repeats` the means of configurations, or
+        their bounds, are judged, and `seed` is no parameter. Raises UsageError where fewer than 10 trials, or
+        configurations, have the metric.
         """
         return importance(*self._judged_importance(metric, method))
 
     def importance_table(self, metric: str | None = None, method: str | None = None) -> pd.DataFrame:
-        """As `importance`, with the `spread` of each share: how far it would lie from that with other trials (the bootstrap's
-        standard error). With `ped_anova` that takes seconds."""
+        """As `importance`, with the `spread` of each share: how far it would lie from that with other trials (the
+        bootstrap's standard error). With `ped_anova` that takes seconds."""
         return importance_table(*self._judged_importance(metric, method))
 
     def _judged_importance(self, metric: str | None, method: str | None) -> tuple[pd.DataFrame, str, str, str, str]:
-        """Trials, metric, mode, method and what repeats are judged by; raises UsageError where that is not enough, or not known."""
+        """Trials, metric, mode, method and what repeats are judged by; raises UsageError where that is not enough, or
+        not known."""
         trials, (first, _) = self.trials, self.objective
         metric = metric or first
         method = method or default_method()
@@ -278,7 +309,9 @@ class Sweep(Result):
             raise UsageError(f"{known} {units} of {self.path} have {metric}; what mattered takes {ENOUGH} to tell")
         mode = direction(metric, dict(self.objectives))
         if mode is None and method != "variance":
-            raise UsageError(f"is more or less of {metric} better? That is not known, and method='variance' need not know it")
+            raise UsageError(
+                f"is more or less of {metric} better? That is not known, and method='variance' need not know it"
+            )
         # Which end of a mean is its bound is not known of a metric without a mode.
         return trials, metric, mode or "max", method, self.judge if mode else "mean"
 

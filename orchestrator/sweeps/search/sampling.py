@@ -34,7 +34,8 @@ def drawn_trials(sweep: Sweep, seed: int) -> list[dict[str, Any]]:
 
 
 def repeated(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
-    """The values of each trial of one configuration: as they are, or with `repeats` seeds, the first of which is `seed`."""
+    """The values of each trial of one configuration: as they are, or with `repeats` seeds, the first of which is
+    `seed`."""
     if sweep.repeats == 1:
         return [dict(values)]
     return [{**values, "seed": seed + repeat} for repeat in range(sweep.repeats)]
@@ -48,9 +49,17 @@ def suggested(sweep: Sweep, trial: optuna.Trial) -> list[dict[str, Any]]:
 
 
 def as_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
-    """A point as Optuna knows it: of a list the place, as in `suggest`. What the space does not hold (any more) is left out."""
-    known = {name: value for name, value in point.items() if name in sweep.space and sweep.space[name].kind != "ride" and value in sweep.space[name]}
-    return {name: sweep.space[name].values.index(value) if sweep.space[name].is_list else value for name, value in known.items()}
+    """A point as Optuna knows it: of a list the place, as in `suggest`. What the space does not hold (any more) is left
+    out."""
+    known = {
+        name: value
+        for name, value in point.items()
+        if name in sweep.space and sweep.space[name].kind != "ride" and value in sweep.space[name]
+    }
+    return {
+        name: sweep.space[name].values.index(value) if sweep.space[name].is_list else value
+        for name, value in known.items()
+    }
 
 
 def _filled(sweep: Sweep, drawn: Callable[[str, Domain], Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +102,8 @@ def suggest(domain: Domain, name: str, trial: optuna.Trial) -> Any:
 
 
 def mutated(sweep: Sweep, values: Mapping[str, Any], random: np.random.RandomState) -> dict[str, Any]:
-    """What PBT makes of the values of the trial that is copied: those that change in flight are drawn anew or perturbed."""
+    """What PBT makes of the values of the trial that is copied: those that change in flight are drawn anew or
+    perturbed."""
     scheduler = sweep.scheduler
     assert isinstance(scheduler, PBT)
     changed = copy.deepcopy(dict(values))
@@ -115,7 +125,10 @@ def perturbed(domain: Domain, value: Any, scheduler: PBT, random: np.random.Rand
 
 def clipped(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values with those that change in flight put into their domains."""
-    return {name: sweep.space[name].nearest(value) if name in mutated_paths(sweep) else value for name, value in values.items()}
+    return {
+        name: sweep.space[name].nearest(value) if name in mutated_paths(sweep) else value
+        for name, value in values.items()
+    }
 
 
 def bounds(sweep: Sweep) -> dict[str, list[float]]:

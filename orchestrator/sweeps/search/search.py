@@ -35,8 +35,8 @@ def trial_config(number: int, values: Mapping[str, Any], riders: Sequence[Mappin
 def make_search(
     settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding = NOBODY, race: Race | None = None
 ) -> Search:
-    """The search that the settings name, which knows what an earlier life of the sweep has left; `seed` is that of first repeats. A
-    `race` says in which order."""
+    """The search that the settings name, which knows what an earlier life of the sweep has left; `seed` is that of
+    first repeats. A `race` says in which order."""
     if race is not None:
         return RacedTrials(settings, seed, previous, race)
     if settings.search == "optuna":
@@ -65,7 +65,11 @@ class Search(Searcher):
     def _hand_out(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
         """Has trials, by number, wait for their turn; those that ride wait together."""
         for carrier, *riders in self._riding.together([*trials.items()]):
-            self._waiting.append(trial_config(carrier, trials[carrier], [{"number": number, "values": trials[number]} for number in riders]))
+            self._waiting.append(
+                trial_config(
+                    carrier, trials[carrier], [{"number": number, "values": trials[number]} for number in riders]
+                )
+            )
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Nothing: whoever drives the trials says of each how it ended."""
@@ -78,12 +82,18 @@ class Search(Searcher):
 
 
 class DrawnTrials(Search):
-    """The trials of a grid or random search, all of them drawn before the first begins; those that ride are handed out together."""
+    """The trials of a grid or random search, all of them drawn before the first begins; those that ride are handed out
+    together."""
 
     def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding) -> None:
         super().__init__(settings, riding)
         drawn = drawn_trials(settings, seed)
-        self._hand_out({number: previous[number].values if number in previous else drawn[number] for number in remaining_trials(settings, previous)})
+        self._hand_out(
+            {
+                number: previous[number].values if number in previous else drawn[number]
+                for number in remaining_trials(settings, previous)
+            }
+        )
         self.count = len(self._waiting)
 
 
@@ -110,11 +120,12 @@ class RacedTrials(Search):
 
 
 class OptunaTrials(Search):
-    """Optuna, which hears what an earlier life of the sweep has found. Trials that are not over are handed out again first.
+    """Optuna, which hears what an earlier life of the sweep has found. Trials that are not over are handed out again
+    first.
 
-    Optuna counts its suggestions, and a trial keeps its number: what was suggested but never begun is suggested anew. Of
-    trials that repeat one suggestion Optuna hears the mean, when the last of them is over, without those that failed; of those that
-    ride on it the best, as all of them are tried with every suggestion.
+    Optuna counts its suggestions, and a trial keeps its number: what was suggested but never begun is suggested anew.
+    Of trials that repeat one suggestion Optuna hears the mean, when the last of them is over, without those that
+    failed; of those that ride on it the best, as all of them are tried with every suggestion.
     """
 
     def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding) -> None:
@@ -158,7 +169,9 @@ class OptunaTrials(Search):
         """Number and values of each trial of Optuna's next suggestion."""
         suggestion, self._suggested = self._suggested, self._suggested + 1
         configurations = self._optuna.suggest(str(suggestion))["configurations"]
-        trials = (values for configuration in configurations for values in repeated(self._settings, configuration, self._seed))
+        trials = (
+            values for configuration in configurations for values in repeated(self._settings, configuration, self._seed)
+        )
         return enumerate(trials, suggestion * _in_a_suggestion(self._settings))
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
@@ -169,7 +182,8 @@ class OptunaTrials(Search):
         return config
 
     def ended(self, number: int, last: Mapping[str, Any] | None) -> None:
-        """A trial is over: what it has reached is kept, and Optuna is told when it is the last one of its suggestion."""
+        """A trial is over: what it has reached is kept, and Optuna is told when it is the last one of its
+        suggestion."""
         suggestion = number // _in_a_suggestion(self._settings)
         reached = self._reached[suggestion]
         reached[number] = last
@@ -180,18 +194,24 @@ class OptunaTrials(Search):
         self._optuna.on_trial_complete(str(suggestion), best, error=best is None)
 
     def _best(self, reached: Mapping[int, Mapping[str, Any] | None]) -> dict[str, float] | None:
-        """Of the configurations of a suggestion the best, each by the mean over its seeds or its bound; None where no trial has reached anything."""
+        """Of the configurations of a suggestion the best, each by the mean over its seeds or its bound; None where no
+        trial has reached anything."""
         judged: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
         metric, mode = self._settings.objectives[0]
         for number, last in reached.items():
             if last and metric in last:
                 judged[number // self._settings.repeats].append(last)
         merits = [
-            {name: group_merit([one[name] for one in trials], mode, self._settings.judge) for name, mode in self._settings.objectives}
+            {
+                name: group_merit([one[name] for one in trials], mode, self._settings.judge)
+                for name, mode in self._settings.objectives
+            }
             for trials in judged.values()
         ]
         sign = 1 if mode == "max" else -1
-        return max(merits, key=lambda merit: -math.inf if math.isnan(merit[metric]) else sign * merit[metric], default=None)
+        return max(
+            merits, key=lambda merit: -math.inf if math.isnan(merit[metric]) else sign * merit[metric], default=None
+        )
 
 
 def _suggest(settings: Sweep, trial: Any) -> dict[str, Any]:

@@ -35,12 +35,20 @@ def launch(context: SweepContext, at_once: int) -> None:
     """Runs all trials, `at_once` side by side, on the engine that the settings name; returns when they are over."""
     experiment, settings, sweep, rules = context.experiment, context.settings, context.folder, context.rules
     search = make_search(settings, experiment.seed, context.previous, riding(experiment.source, settings), rules.race)
-    given = {"source": with_classes_of_main(experiment.source), "settings": settings, "workers": experiment.workers, "location": sweep.location}
+    given = {
+        "source": with_classes_of_main(experiment.source),
+        "settings": settings,
+        "workers": experiment.workers,
+        "location": sweep.location,
+    }
     bundles = ENGINES[settings.engine].bundles(experiment.workers)
     tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(Trial, **given), tune.PlacementGroupFactory(bundles, strategy="PACK")),
-        # Drawn trials go through Tune's own algorithm, as its populations refuse any other: each sample is the next one.
-        param_space={TRIAL: tune.sample_from(lambda _: search.suggest("")[TRIAL])} if isinstance(search, DrawnTrials) else {},
+        # Drawn trials go through Tune's own algorithm, as its populations refuse any other: each sample is the next
+        # one.
+        param_space=(
+            {TRIAL: tune.sample_from(lambda _: search.suggest("")[TRIAL])} if isinstance(search, DrawnTrials) else {}
+        ),
         tune_config=_tune_config(context, search, at_once),
         run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(context, search), experiment.max_failures),
     )
@@ -58,7 +66,9 @@ def launch(context: SweepContext, at_once: int) -> None:
 
 def _tune_config(context: SweepContext, search: Search, at_once: int) -> tune.TuneConfig:
     settings, sweep = context.settings, context.folder
-    scheduler = make_scheduler(settings, History(sweep), context.previous, lambda number: _is_mistake(trial_folder(sweep.location, number)))
+    scheduler = make_scheduler(
+        settings, History(sweep), context.previous, lambda number: _is_mistake(trial_folder(sweep.location, number))
+    )
     # Here and not through Tune, which knows one metric; the search has its own, of which there may be several.
     scheduler.set_search_properties(*settings.objectives[0])
     drawn = isinstance(search, DrawnTrials)
@@ -85,7 +95,8 @@ def _run_config(sweep: RunFolder, stopper: _Stopper, events: _TrialEvents, max_f
         failure_config=tune.FailureConfig(max_failures=max_failures),
         checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         verbose=0,
-        # Without a word at this verbosity; the one for notebooks, which Tune finds there itself, takes the cell's output away.
+        # Without a word at this verbosity; the one for notebooks, which Tune finds there itself, takes the cell's
+        # output away.
         progress_reporter=tune.CLIReporter(),
     )
 
@@ -135,7 +146,8 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
         """Those whose failure was told before all that share their training were over."""
 
     def _trials(self, trial: Any) -> list[tuple[int, Any, RunFolder]]:
-        """Number, values and folder of a trial and of those that share its training, as far as they are not known to have failed."""
+        """Number, values and folder of a trial and of those that share its training, as far as they are not known to
+        have failed."""
         chosen = trial.config[TRIAL]
         trials = (one for one in (chosen, *chosen["riders"]) if one["number"] not in self._failed_before)
         return [(one["number"], one["values"], trial_folder(self._sweep.location, one["number"])) for one in trials]
@@ -144,7 +156,9 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
         for _, values, folder in self._trials(trial):
             self._announcer.begins(folder.name, values)
 
-    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
         for number, values, folder in self._trials(trial):
             if number in result.get(FAILED, ()):
                 self._failed_before.add(number)

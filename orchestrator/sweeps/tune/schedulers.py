@@ -36,8 +36,8 @@ def make_scheduler(
 ) -> TrialScheduler:
     """Tune's scheduler for a sweep; its time is the number of reports.
 
-    `previous` is what an earlier life of the sweep has left; `is_mistake` says of a trial by its number whether it failed in
-    a way that would come again, so that it is not started anew.
+    `previous` is what an earlier life of the sweep has left; `is_mistake` says of a trial by its number whether it
+    failed in a way that would come again, so that it is not started anew.
     """
     keeps = (settings, previous, is_mistake)
     # Their names are Tune's own.
@@ -57,14 +57,18 @@ def make_scheduler(
             from ray.tune.schedulers.pb2 import PB2 as TunesPB2
 
             # Both ends of what changes in flight, where its value stands in a trial's config.
-            options |= {"hyperparam_bounds": {TRIAL: {"values": bounds(settings)}}, "time_attr": TRAINING_ITERATION, "log_config": False}
+            options |= {
+                "hyperparam_bounds": {TRIAL: {"values": bounds(settings)}},
+                "time_attr": TRAINING_ITERATION,
+                "log_config": False,
+            }
             return _Population.extending(TunesPB2)(*keeps, history=history, **options)
     return _ReplayingScheduler(*keeps)
 
 
 class _TrialStandIn:
-    """Stands for a trial of an earlier life that is over; or for one that runs by itself or shares a training, and for Tune's loop
-    around it, in which no other one waits."""
+    """Stands for a trial of an earlier life that is over; or for one that runs by itself or shares a training, and for
+    Tune's loop around it, in which no other one waits."""
 
     def __init__(self, number: int) -> None:
         self.trial_id, self.config = trial_name(number), trial_config(number, {})
@@ -77,16 +81,18 @@ class _TrialStandIn:
 
 
 class _ReplayingScheduler(FIFOScheduler):
-    """What every scheduler of a sweep does beside its own rule: learns what was reported before, lets rest what would fail again, judges each
-    of the trials that share a training by itself, of which Tune knows one, and sees of trials that repeat each other the mean of those that
-    have come as far."""
+    """What every scheduler of a sweep does beside its own rule: learns what was reported before, lets rest what would
+    fail again, judges each of the trials that share a training by itself, of which Tune knows one, and sees of trials
+    that repeat each other the mean of those that have come as far."""
 
     @classmethod
     def extending(cls, base: Any) -> Any:
         """A scheduler class of Tune's that does this too; all of them are made on Tune's FIFOScheduler."""
         return type(base.__name__, (cls, base), {})
 
-    def __init__(self, settings: Sweep, previous: Mapping[int, PreviousTrial], is_mistake: Callable[[int], bool], **options: Any) -> None:
+    def __init__(
+        self, settings: Sweep, previous: Mapping[int, PreviousTrial], is_mistake: Callable[[int], bool], **options: Any
+    ) -> None:
         super().__init__(**options)
         self._settings, self._previous, self._is_mistake = settings, dict(previous), is_mistake
         self._sharing: dict[int, _TrialStandIn] = {}
@@ -120,7 +126,9 @@ class _ReplayingScheduler(FIFOScheduler):
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         """A trial is over, or all of those that share a training."""
         for judged in self._judged(trial):
-            super().on_trial_complete(tune_controller, judged, self._of_the_group(judged, result if judged is trial else judged.last))
+            super().on_trial_complete(
+                tune_controller, judged, self._of_the_group(judged, result if judged is trial else judged.last)
+            )
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
         """A trial that waits is given up, or all of those that share a training."""
@@ -132,7 +140,9 @@ class _ReplayingScheduler(FIFOScheduler):
         chosen = trial.config[TRIAL]
         if not chosen["riders"]:
             return [trial]
-        return [self._sharing.setdefault(one["number"], _TrialStandIn(one["number"])) for one in (chosen, *chosen["riders"])]
+        return [
+            self._sharing.setdefault(one["number"], _TrialStandIn(one["number"])) for one in (chosen, *chosen["riders"])
+        ]
 
     def _of_the_group(self, trial: Any, result: dict[str, Any]) -> dict[str, Any]:
         """A trial's result with the mean of its configuration, or its bound, in place of its metric."""
@@ -171,7 +181,9 @@ class _Population(_ReplayingScheduler, Exploiting):
             values = {**values, **clipped(self._settings, tunes_own()[TRIAL]["values"])}
         return trial_config(trial.config[TRIAL]["number"], values)
 
-    def exploited(self, trial: Trial, source: Trial, result: Mapping[str, Any], score: float, source_score: float) -> None:
+    def exploited(
+        self, trial: Trial, source: Trial, result: Mapping[str, Any], score: float, source_score: float
+    ) -> None:
         self._history.append(
             trial=trial_name(trial.config[TRIAL]["number"]),
             source=trial_name(source.config[TRIAL]["number"]),
@@ -186,7 +198,8 @@ class _Population(_ReplayingScheduler, Exploiting):
 
 
 class SequentialScheduler:
-    """A scheduler over trials that run one after the other, or share a training: asha or median. In a process where no Ray is running."""
+    """A scheduler over trials that run one after the other, or share a training: asha or median. In a process where no
+    Ray is running."""
 
     def __init__(self, settings: Sweep, history: History, previous: Mapping[int, PreviousTrial]) -> None:
         self._scheduler: Any = make_scheduler(settings, history, previous, lambda number: False)

@@ -49,12 +49,16 @@ class Trial(tune.Trainable):
     Tune's checkpoint is a pointer; the real one lies in the folder of the trial that wrote it, and all ranks write and
     read their parts. Where Tune ends a trial, the driver writes that down: only it knows why.
 
-    Where this process dies, or a rank that the engine does not replace, Tune starts the trial anew, on a fresh engine, and
-    it goes on from the newest whole checkpoint of its folder; so does one that an earlier life of the sweep has left.
+    Where this process dies, or a rank that the engine does not replace, Tune starts the trial anew, on a fresh engine,
+    and it goes on from the newest whole checkpoint of its folder; so does one that an earlier life of the sweep has
+    left.
     """
 
-    def setup(self, config: dict[str, Any], source: ExperimentSource, settings: Sweep, workers: Workers, location: str) -> None:
-        """Starts the engine. `source` is the sweep's, with its settings and its trials' workers; `location` its folder."""
+    def setup(
+        self, config: dict[str, Any], source: ExperimentSource, settings: Sweep, workers: Workers, location: str
+    ) -> None:
+        """Starts the engine. `source` is the sweep's, with its settings and its trials' workers; `location` its
+        folder."""
         self._source, self._settings, self._location = source, settings, location
         self._engine = ENGINES[settings.engine](workers)
         self._take_trial(config)
@@ -79,7 +83,9 @@ class Trial(tune.Trainable):
 
     def _begin(self) -> Lifecycle:
         resolved, folder = begin_trial(self._location, self._number, self._source, self._settings, self._values)
-        checkpoint = None if self._checkpoint and self._checkpoint.startswith(f"{folder.storage.path}/") else self._checkpoint
+        checkpoint = (
+            None if self._checkpoint and self._checkpoint.startswith(f"{folder.storage.path}/") else self._checkpoint
+        )
         checkpoint = checkpoint_to_take_over(folder, checkpoint)
         sweep = self._settings.model_dump(mode="json")
         assignment = Assignment(resolved.experiment.source, folder.location, checkpoint=checkpoint, sweep=sweep)
@@ -130,7 +136,9 @@ class Trial(tune.Trainable):
         made = judged_reports(life.folder, self._settings)
         if not made:
             raise self._watch.unjudged(None)
-        return Report(metrics={name: value for name, value in made[-1].items() if name not in ("attempt", "time")}, final=True)
+        return Report(
+            metrics={name: value for name, value in made[-1].items() if name not in ("attempt", "time")}, final=True
+        )
 
     def _answer(self, life: Lifecycle, report: Report) -> dict[str, Any]:
         """What Tune gets; a last report without the metrics, such as one of a test phase, keeps those before."""
@@ -156,8 +164,9 @@ class Trial(tune.Trainable):
                     return self._result(None)
 
     def _one_failed(self, failed: TrialUnderWay, error: Exception) -> None:
-        """Writes down that a trial has failed by a mistake of its own, and has the others go on from the newest checkpoint that all of them
-        have. Else all have failed, and what is raised has Tune start them again; so it is where there is nothing else to tell Tune."""
+        """Writes down that a trial has failed by a mistake of its own, and has the others go on from the newest
+        checkpoint that all of them have. Else all have failed, and what is raised has Tune start them again; so it is
+        where there is nothing else to tell Tune."""
         others = [trial for trial in self._trials if not trial.ending and trial is not failed]
         alone = is_mistake(error) and not isinstance(error, MetricMissing) and bool(others or self._judged)
         try:
@@ -182,7 +191,9 @@ class Trial(tune.Trainable):
                 continue  # and the others were to go on when their process was lost
             # One whose values do not go together has failed by now, and the others go on without it.
             with suppress(ConfigError):
-                self._trials.append(TrialUnderWay.begin(self._location, one["number"], self._source, self._settings, one["values"]))
+                self._trials.append(
+                    TrialUnderWay.begin(self._location, one["number"], self._source, self._settings, one["values"])
+                )
         if not self._trials:
             raise RunError("none of the trials that share this training could begin")
         self._group = TrialGroup(self._engine, self._trials, self._settings)
@@ -212,7 +223,8 @@ class Trial(tune.Trainable):
         return {**self._judged, **counts, REPORTED: number, FAILED: failed, tune.result.DONE: number is None}
 
     def drop(self, number: int) -> None:
-        """The scheduler ends one of the trials that share this one's training, with the report that it has just made."""
+        """The scheduler ends one of the trials that share this one's training, with the report that it has just
+        made."""
         trial = next((trial for trial in self._trials if trial.number == number), None)
         if self._group and trial and not trial.ending:
             self._group.judged(trial, BY_SCHEDULER)

@@ -25,7 +25,8 @@ def cross_entropy(teacher: Tensor, student: Tensor, centre: Tensor, temperature:
 def test_it_is_the_papers_formula() -> None:
     generator = torch.Generator().manual_seed(0)
     student, teacher = (
-        [(torch.rand(4, 3, generator=generator), torch.rand(4, 5, 2, generator=generator)) for _ in range(count)] for count in (3, 2)
+        [(torch.rand(4, 3, generator=generator), torch.rand(4, 5, 2, generator=generator)) for _ in range(count)]
+        for count in (3, 2)
     )
     centre, patch_centre = torch.tensor([[0.3, -0.2, 0.1]]), torch.tensor([[0.2, -0.1]])
     masks = [torch.rand(4, 5, generator=generator) < 0.5 for _ in range(2)]
@@ -41,9 +42,13 @@ def test_it_is_the_papers_formula() -> None:
     for i in range(2):
         for sample in range(4):
             hidden = [n for n in range(5) if masks[i][sample, n]]
-            losses = [cross_entropy(teacher[i][1][sample, n], student[i][1][sample, n], patch_centre, 0.06) for n in hidden]
+            losses = [
+                cross_entropy(teacher[i][1][sample, n], student[i][1][sample, n], patch_centre, 0.06) for n in hidden
+            ]
             samples.append(sum(losses) / max(1, len(hidden)))
-    loss = IBOTLoss(0.1, view_weight=0.5, patch_weight=2.0)(IBOTOutput(student, teacher, centre, patch_centre, 0.05, 0.06), masks)
+    loss = IBOTLoss(0.1, view_weight=0.5, patch_weight=2.0)(
+        IBOTOutput(student, teacher, centre, patch_centre, 0.05, 0.06), masks
+    )
     assert len(views) == 4 * 4
     assert loss.item() == pytest.approx(0.5 * sum(views) / len(views) + 2.0 * sum(samples) / len(samples), rel=1e-5)
 

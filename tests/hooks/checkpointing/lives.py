@@ -83,7 +83,7 @@ class Life:
             hook.on_saved(state, f"s3://bucket/run/checkpoints/{name}")
 
     def phase(self, phase: str, iterations: int, length: int | None = None, **metrics: float) -> None:
-        (first, *others) = self.hooks
+        first, *others = self.hooks
         assert not others or iterations == 0
         run_phase(first, self.state, phase, [{}] * iterations, length=length, metrics=metrics, step_end=self._step_end)
         self.save_if_asked()

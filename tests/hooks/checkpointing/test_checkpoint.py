@@ -21,40 +21,116 @@ from tests.hooks.checkpointing.lives import Life, Store, lived, names, val
 from tests.tasks import Points, described, experiment
 
 TWO = Rhythm(2)
-LABELS = {"accuracy": "best-val-accuracy", "loss": "best-val-loss", "score": "best-val-score", "error": "best-val-ema-top-1-error", "train": "best-train-loss"}
+LABELS = {
+    "accuracy": "best-val-accuracy",
+    "loss": "best-val-loss",
+    "score": "best-val-score",
+    "error": "best-val-ema-top-1-error",
+    "train": "best-train-loss",
+}
 
 
 @pytest.mark.parametrize(
     ("hook", "epochs", "saved", "kept", "best"),
     [
         pytest.param({"every": TWO, "save_last": False}, [None] * 5, [2, 4], [2, 4], {}, id="every so many epochs"),
-        pytest.param({"every": TWO, "begin": 5, "save_last": False}, [None] * 10, [5, 7, 9], [5, 7, 9], {}, id="begin is the first, as MMEngine's save_begin"),
+        pytest.param(
+            {"every": TWO, "begin": 5, "save_last": False},
+            [None] * 10,
+            [5, 7, 9],
+            [5, 7, 9],
+            {},
+            id="begin is the first, as MMEngine's save_begin",
+        ),
         pytest.param({"keep": 1}, [None] * 5, [1, 2, 3, 4, 5], [5], {}, id="the newest is kept"),
         pytest.param({"keep": 3}, [None] * 5, [1, 2, 3, 4, 5], [3, 4, 5], {}, id="the newest are kept"),
         pytest.param({"keep": None}, [None] * 5, [1, 2, 3, 4, 5], [1, 2, 3, 4, 5], {}, id="all are kept"),
-        pytest.param({"keep": 2, "best": "val/accuracy"}, [0.5, 0.9, 0.7, 0.8, 0.6], [1, 2, 3, 4, 5], [2, 4, 5], {"accuracy": 2}, id="the best besides the newest"),
-        pytest.param({"every": Rhythm(3), "best": "val/accuracy"}, [0.5, 0.4, 0.6, 0.7], [1, 3, 4], [1, 3, 4], {"accuracy": 4}, id="a best between two is saved"),
-        pytest.param({"best": "val/accuracy"}, [0.5, 0.5], [1, 2], [1, 2], {"accuracy": 1}, id="an equal score is no better"),
-        pytest.param({"best": "val/loss"}, val("loss", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"loss": 2}, id="less of a loss is better"),
-        pytest.param({"best": "train/loss"}, [None], [1], [1], {"train": 1}, id="a training metric is judged after training"),
-        pytest.param({"every": TWO, "keep": 1}, [0.9, 0.7, 0.8, 0.6, 0.5, 0.5], [2, 4, 6], [2, 6], {"accuracy": 2}, id="where nothing is said, the best of those made anyway"),
+        pytest.param(
+            {"keep": 2, "best": "val/accuracy"},
+            [0.5, 0.9, 0.7, 0.8, 0.6],
+            [1, 2, 3, 4, 5],
+            [2, 4, 5],
+            {"accuracy": 2},
+            id="the best besides the newest",
+        ),
+        pytest.param(
+            {"every": Rhythm(3), "best": "val/accuracy"},
+            [0.5, 0.4, 0.6, 0.7],
+            [1, 3, 4],
+            [1, 3, 4],
+            {"accuracy": 4},
+            id="a best between two is saved",
+        ),
+        pytest.param(
+            {"best": "val/accuracy"}, [0.5, 0.5], [1, 2], [1, 2], {"accuracy": 1}, id="an equal score is no better"
+        ),
+        pytest.param(
+            {"best": "val/loss"}, val("loss", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"loss": 2}, id="less of a loss is better"
+        ),
+        pytest.param(
+            {"best": "train/loss"}, [None], [1], [1], {"train": 1}, id="a training metric is judged after training"
+        ),
+        pytest.param(
+            {"every": TWO, "keep": 1},
+            [0.9, 0.7, 0.8, 0.6, 0.5, 0.5],
+            [2, 4, 6],
+            [2, 6],
+            {"accuracy": 2},
+            id="where nothing is said, the best of those made anyway",
+        ),
         pytest.param(
             {"keep": 1, "best": ["val/accuracy", "val/ema/top 1 error"], "mode": ["max", "min"]},
-            [{"val/accuracy": accuracy, "val/ema/top 1 error": error} for accuracy, error in ((0.5, 0.5), (0.9, 0.4), (0.7, 0.3), (0.6, 0.35))],
-            [1, 2, 3, 4], [2, 3, 4], {"accuracy": 2, "error": 3}, id="several metrics have a best each",
+            [
+                {"val/accuracy": accuracy, "val/ema/top 1 error": error}
+                for accuracy, error in ((0.5, 0.5), (0.9, 0.4), (0.7, 0.3), (0.6, 0.35))
+            ],
+            [1, 2, 3, 4],
+            [2, 3, 4],
+            {"accuracy": 2, "error": 3},
+            id="several metrics have a best each",
         ),
         pytest.param(
-            {"best": "auto"}, [{"val/loss": one, "val/accuracy": one, "val/f1": -one} for one in (3, 1, 2)], [1, 2, 3], [1, 2, 3], {"accuracy": 1},
+            {"best": "auto"},
+            [{"val/loss": one, "val/accuracy": one, "val/f1": -one} for one in (3, 1, 2)],
+            [1, 2, 3],
+            [1, 2, 3],
+            {"accuracy": 1},
             id="auto is the first metric of val, as MMEngine's, whose evaluators know no loss",
         ),
-        pytest.param({"best": "auto"}, [{"val/loss": one, "val/ema/loss": -one} for one in (3, 1, 2)], [1, 2, 3], [1, 2, 3], {"loss": 2}, id="auto is the loss where val has no other"),
-        pytest.param({"best": "val/score", "mode": "min"}, val("score", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"score": 2}, id="mode"),
-        pytest.param({"best": "val/score", "rule": "less"}, val("score", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"score": 2}, id="MMEngine's rule is read as mode"),
-        pytest.param({"best": "val/score", "rule": ["less"]}, val("score", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"score": 2}, id="and a list of one"),
+        pytest.param(
+            {"best": "auto"},
+            [{"val/loss": one, "val/ema/loss": -one} for one in (3, 1, 2)],
+            [1, 2, 3],
+            [1, 2, 3],
+            {"loss": 2},
+            id="auto is the loss where val has no other",
+        ),
+        pytest.param(
+            {"best": "val/score", "mode": "min"}, val("score", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"score": 2}, id="mode"
+        ),
+        pytest.param(
+            {"best": "val/score", "rule": "less"},
+            val("score", 3, 1, 2),
+            [1, 2, 3],
+            [1, 2, 3],
+            {"score": 2},
+            id="MMEngine's rule is read as mode",
+        ),
+        pytest.param(
+            {"best": "val/score", "rule": ["less"]},
+            val("score", 3, 1, 2),
+            [1, 2, 3],
+            [1, 2, 3],
+            {"score": 2},
+            id="and a list of one",
+        ),
     ],
-)  # fmt: skip
-def test_what_is_saved_kept_and_called_best(hook: dict[str, Any], epochs: list[Any], saved: list[int], kept: list[int], best: dict[str, int]) -> None:
-    """`best` names the epoch by metric, of which the first has the label `best` too. A best between two checkpoints makes one where it was asked for."""
+)
+def test_what_is_saved_kept_and_called_best(
+    hook: dict[str, Any], epochs: list[Any], saved: list[int], kept: list[int], best: dict[str, int]
+) -> None:
+    """`best` names the epoch by metric, of which the first has the label `best` too. A best between two checkpoints
+    makes one where it was asked for."""
     store = lived(Checkpoint(**hook), *epochs).store
     assert (store.did("save"), store.stored) == (names(*saved), names(*kept))
     labels = {LABELS[metric]: names(epoch)[0] for metric, epoch in best.items()}
@@ -222,7 +298,9 @@ def test_what_another_run_reached_is_not_to_be_beaten() -> None:
 def test_a_missing_metric_is_said_after_the_first_validation() -> None:
     """MMEngine raises a bare KeyError, after hours."""
     life = Life(Checkpoint(best="val/acuracy", mode="max"))
-    with pytest.raises(HookError, match="no metric 'val/acuracy' after the val phase; there are: train/loss, val/accuracy"):
+    with pytest.raises(
+        HookError, match="no metric 'val/acuracy' after the val phase; there are: train/loss, val/accuracy"
+    ):
         life.epoch(0.5)
 
 
@@ -271,14 +349,19 @@ def test_modes_must_fit_the_metrics() -> None:
         Checkpoint(best="val/score", mode="max", rule="greater")
 
 
-@pytest.mark.parametrize("wrong", [{"keep": 0}, {"begin": -1}, {"rule": "max"}, {"mode": "greater"}, {"every": "often"}, {"best": "val/score"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"keep": 0}, {"begin": -1}, {"rule": "max"}, {"mode": "greater"}, {"every": "often"}, {"best": "val/score"}],
+)
 def test_yaml_with_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(Checkpoint).validate_python(wrong)
 
 
 def test_yaml_becomes_a_hook() -> None:
-    hook = TypeAdapter(Checkpoint).validate_python({"every": "100 steps", "keep": None, "best": "val/loss", "publish": ["model"]})
+    hook = TypeAdapter(Checkpoint).validate_python(
+        {"every": "100 steps", "keep": None, "best": "val/loss", "publish": ["model"]}
+    )
     assert (hook.every, hook.keep, hook.publish) == (Rhythm(100, "steps"), None, ["model"])
 
 
@@ -295,7 +378,14 @@ def test_last_and_best_are_published_once_each() -> None:
 
 @pytest.mark.parametrize(
     ("evaluate", "best", "averaged"),
-    [("ema", "val/loss", True), ("ema", None, True), ("both", "val/loss", False), ("both", "val/ema/loss", True), ("raw", "val/loss", False), ("ema", "train/loss", False)],
+    [
+        ("ema", "val/loss", True),
+        ("ema", None, True),
+        ("both", "val/loss", False),
+        ("both", "val/ema/loss", True),
+        ("raw", "val/loss", False),
+        ("ema", "train/loss", False),
+    ],
 )
 def test_what_was_judged_is_what_is_published(tmp_path: Path, evaluate: Any, best: str | None, averaged: bool) -> None:
     """The averages, also those of SWA, where they were validated with; the raw weights under a name that says so."""
@@ -327,14 +417,21 @@ def test_another_folder_is_said_by_the_hook_called_checkpoint() -> None:
         described(hooks={"slow": {"type": "checkpoint", "out_dir": "elsewhere"}})
     with pytest.raises(ConfigError, match=r"hooks\.slow: background is read of the hook called checkpoint alone"):
         described(hooks={"slow": {"type": "checkpoint", "background": True}})
-    with pytest.raises(ConfigError, match=r"background: is read by nothing, got True: it needs every, save_last or best"):
+    with pytest.raises(
+        ConfigError, match=r"background: is read by nothing, got True: it needs every, save_last or best"
+    ):
         described(hooks={"checkpoint": {"every": 0, "save_last": False, "background": True}})
 
 
 def test_what_can_be_published_is_accepted_at_load() -> None:
-    hooks = {"slow": {"type": "ema"}, "checkpoint": {"publish": ["state_dict", "model", "raw_model", "optimizer", "hooks", "slow"]}}
+    hooks = {
+        "slow": {"type": "ema"},
+        "checkpoint": {"publish": ["state_dict", "model", "raw_model", "optimizer", "hooks", "slow"]},
+    }
     described(hooks=hooks)
-    with pytest.raises(ConfigError, match="publish: a checkpoint has no ema; it has model, raw_model, optimizer, hooks, slow"):
+    with pytest.raises(
+        ConfigError, match="publish: a checkpoint has no ema; it has model, raw_model, optimizer, hooks, slow"
+    ):
         described(hooks={**hooks, "checkpoint": {"publish": ["ema"]}})
 
 

@@ -42,7 +42,14 @@ def test_it_holds_the_last_whole_step(tmp_path: Path) -> None:
     momenta = [one["momentum_buffer"] for one in kept["optimizer"]["state"].values()]
     for ours, theirs in zip(momenta, nine.state.optimizer.state.values(), strict=True):
         assert torch.equal(ours, theirs["momentum_buffer"])
-    assert kept["counters"] == {"epoch": 1, "step": 9, "iteration": 9, "samples": 68, "phase": "train", "phase_iteration": 2}
+    assert kept["counters"] == {
+        "epoch": 1,
+        "step": 9,
+        "iteration": 9,
+        "samples": 68,
+        "phase": "train",
+        "phase_iteration": 2,
+    }
     assert "in on_gradients" in kept["error"]
     assert "ZeroDivisionError: broken on purpose" in kept["error"]
     assert (kept["scheduler"], kept["scaler"]) == (None, None)
@@ -57,9 +64,13 @@ def test_a_resume_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "iteration"), [(Checkpoint(), 10), (Checkpoint(save_on_exception=True), 1)], ids=["not asked for", "no step made"]
+    ("checkpoint", "iteration"),
+    [(Checkpoint(), 10), (Checkpoint(save_on_exception=True), 1)],
+    ids=["not asked for", "no step made"],
 )
-def test_nothing_is_kept_unasked_or_before_the_first_step(checkpoint: Checkpoint, iteration: int, tmp_path: Path) -> None:
+def test_nothing_is_kept_unasked_or_before_the_first_step(
+    checkpoint: Checkpoint, iteration: int, tmp_path: Path
+) -> None:
     train(tmp_path, {"checkpoint": checkpoint, "breaks": Breaks(iteration=iteration)})
     assert not (tmp_path / "failed").exists()
 

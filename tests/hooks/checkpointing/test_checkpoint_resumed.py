@@ -16,7 +16,9 @@ from tests.hooks.phases import run_phase
 
 def _resume(life: Life, epoch: int) -> Life:
     """Another life, from the checkpoint after so many epochs."""
-    hook = Checkpoint(**{field: getattr(life.hooks[0], field) for field in ("every", "keep", "best", "mode", "save_last")})
+    hook = Checkpoint(
+        **{field: getattr(life.hooks[0], field) for field in ("every", "keep", "best", "mode", "save_last")}
+    )
     later = Life(hook, store=life.store, epoch=epoch, step=2 * epoch)
     later.restore(names(epoch)[0])
     return later
@@ -92,7 +94,9 @@ def test_a_score_is_forgotten_when_the_other_way_is_better() -> None:
 
 def test_the_best_of_an_earlier_versions_checkpoint_is_remembered() -> None:
     hook = Checkpoint(best="val/score", mode="min")
-    hook.load_state_dict({"names": [], "bests": {"val/score": {"rule": "less", "score": 2.0, "name": "epoch-0001"}}, "pending": []})
+    hook.load_state_dict(
+        {"names": [], "bests": {"val/score": {"rule": "less", "score": 2.0, "name": "epoch-0001"}}, "pending": []}
+    )
     assert hook.state_dict()["bests"] == {"val/score": {"mode": "min", "score": 2.0, "name": "epoch-0001"}}
 
 
@@ -144,7 +148,10 @@ def test_all_ranks_decide_alike_after_a_resume() -> None:
     saved = life.store.states["epoch-0001"]["checkpoint"]
     asked = []
     for store in (life.store, _NoStore(), None):
-        hook, state = Checkpoint(every=Rhythm(100), best="val/accuracy", save_last=False), State(checkpoints=store, epoch=1, step=2)
+        hook, state = (
+            Checkpoint(every=Rhythm(100), best="val/accuracy", save_last=False),
+            State(checkpoints=store, epoch=1, step=2),
+        )
         hook.load_state_dict(copy.deepcopy(saved))
         hook.on_load(state, {"name": "epoch-0001"})
         hook.on_start(state)

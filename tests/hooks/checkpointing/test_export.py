@@ -226,7 +226,9 @@ def test_averaged_weights_are_exported_where_they_are_asked_for(evaluate: Any, t
         ("raw", {}, False),
     ],
 )
-def test_what_is_judged_is_what_is_exported(evaluate: Any, config: dict[str, Any], averaged: bool, tmp_path: Path) -> None:
+def test_what_is_judged_is_what_is_exported(
+    evaluate: Any, config: dict[str, Any], averaged: bool, tmp_path: Path
+) -> None:
     ema = EMA(decay=0.9, evaluate=evaluate)
     hooks: dict[str, Hook] = {"export": Export(), "as_trained": Export(weights="raw"), "ema": ema}
     loop = Loop(TASK, experiment(epochs=1), hooks, RunContext(artifacts=tmp_path, config=config))
@@ -240,8 +242,12 @@ def test_what_is_judged_is_what_is_exported(evaluate: Any, config: dict[str, Any
     assert torch.equal(judged, raw) != averaged
 
 
-@pytest.mark.parametrize("hooks", [{}, {"ema": EMA(evaluate="raw")}, {"a": EMA(evaluate="both"), "b": EMA(evaluate="both")}])
-def test_averages_that_are_not_there_or_not_clear_are_missed_at_the_start(hooks: dict[str, Hook], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "hooks", [{}, {"ema": EMA(evaluate="raw")}, {"a": EMA(evaluate="both"), "b": EMA(evaluate="both")}]
+)
+def test_averages_that_are_not_there_or_not_clear_are_missed_at_the_start(
+    hooks: dict[str, Hook], tmp_path: Path
+) -> None:
     loop = Loop(TASK, experiment(), {"export": Export(weights="ema"), **hooks}, RunContext(artifacts=tmp_path))
     with pytest.raises(Exception, match=r"weights: ema needs one hook .* there are [02]; add ema"):
         next(loop.run())
@@ -307,11 +313,14 @@ def test_yaml_with_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
-    """Averages whose BatchNorm statistics all ranks compute together: exporting on one rank alone would wait for ever."""
+    """Averages whose BatchNorm statistics all ranks compute together: exporting on one rank alone would wait for
+    ever."""
     hooks: dict[str, Hook] = {"export": Export(weights="ema"), "ema": EMA(decay=0.9, buffers="recompute")}
     task = Points(train=52, batch_norm=True)
     own = Path(folder) / str(rank)
-    loop = Loop(task, experiment(epochs=1), hooks, RunContext(artifacts=own, world=World(rank=rank, world_size=world_size)))
+    loop = Loop(
+        task, experiment(epochs=1), hooks, RunContext(artifacts=own, world=World(rank=rank, world_size=world_size))
+    )
     list(loop.run())
     points = torch.ones(3, 5)
     with loop.plan.hooks["ema"].applied(loop.state):

@@ -58,7 +58,8 @@ def test_a_line_every_interval_and_at_the_end_of_a_long_phase() -> None:
 
 @pytest.mark.parametrize(("window", "mean"), [("line", 3.0), (4, 3.5), ("epoch", 4.5)])
 def test_short_phases_have_a_line_every_interval_too_and_it_leaves_nothing_out(window: Size, mean: float) -> None:
-    """Epochs of three iterations and a line every fifth: the losses since the last line, the last four, those of the epoch."""
+    """Epochs of three iterations and a line every fifth: the losses since the last line, the last four, those of the
+    epoch."""
     screen, hook = Screen(), Console(interval=5, window=window)
     state = State(display=screen)
     for losses in ((1, 1, 4), (4, 5, 7), (7, 7, 7)):
@@ -72,9 +73,11 @@ def test_what_a_line_says(ticks: Ticks) -> None:
     screen = Screen()
     rows = [{"loss": loss, "lr": 1e-6, "grad_norm": 2.5, "rss_bytes": 3 * 2**20} for loss in (1.0, 2.0, 6.0)]
     times = {"step_s": 0.03, "data_wait_s": 0.01}
-    run_phase(Console(interval=3, window=2), State(display=screen, epoch=4), "train", rows, length=5, close=lambda: times)
-    assert screen.lines[0] == (
-        "train  epoch 4  3/5  lr 1e-06  loss 4  grad_norm 2.5  30.0 ms (data 10.0 ms)  memory 3 MiB"
+    run_phase(
+        Console(interval=3, window=2), State(display=screen, epoch=4), "train", rows, length=5, close=lambda: times
+    )
+    assert (
+        screen.lines[0] == "train  epoch 4  3/5  lr 1e-06  loss 4  grad_norm 2.5  30.0 ms (data 10.0 ms)  memory 3 MiB"
     )
 
 
@@ -82,7 +85,14 @@ def test_the_end_of_a_phase_has_its_metrics(ticks: Ticks) -> None:
     screen, hook = Screen(), Console(interval=10)
     state = State(display=screen)
     run_phase(hook, state, "train", loss_rows(1.0), metrics={"train/loss": 1.0}, work=_passes(ticks, 2.0))
-    run_phase(hook, state, "val", loss_rows(1.0), metrics={"val/loss": 0.5, "val/ema/accuracy": 0.98765}, work=_passes(ticks, 1.0))
+    run_phase(
+        hook,
+        state,
+        "val",
+        loss_rows(1.0),
+        metrics={"val/loss": 0.5, "val/ema/accuracy": 0.98765},
+        work=_passes(ticks, 1.0),
+    )
     assert screen.lines == [
         "train done  epoch 0  loss 1  in 2.0 s",
         "val done  epoch 0  loss 0.5  ema/accuracy 0.9877  in 1.0 s",
@@ -104,8 +114,8 @@ def test_remaining_time_is_the_median_iteration_without_the_first_ones(ticks: Ti
 
 
 def test_the_start_of_a_phase_is_no_iterations_time(ticks: Ticks) -> None:
-    """Phases of two iterations with a validation between, the first of which waits 100 s for the loader to start; 20 - 9
-    iterations and 3 or 4 validations remain, of no time each."""
+    """Phases of two iterations with a validation between, the first of which waits 100 s for the loader to start; 20 -
+    9 iterations and 3 or 4 validations remain, of no time each."""
     screen, hook = Screen(), Console(interval=9)
     state, clock = State(display=screen, max_epochs=1), _clock(ticks)
     run_phase(hook, state, "train", loss_rows(1, 1, 1), length=20, work=_passes(ticks, 1), close=clock)
@@ -123,7 +133,8 @@ def _two_epochs(hook: Console, state: State, ticks: Ticks, clock: Callable[[], d
 
 
 def test_remaining_time_has_the_validations_to_come(ticks: Ticks) -> None:
-    """Epochs of 10 x 1 s and a validation of 20 s; in the middle of the second of three: 15 x 1 s and 2 x 20 s remain."""
+    """Epochs of 10 x 1 s and a validation of 20 s; in the middle of the second of three: 15 x 1 s and 2 x 20 s
+    remain."""
     screen, hook = Screen(), Console(interval=5)
     _two_epochs(hook, State(display=screen, max_epochs=3), ticks, _clock(ticks))
     line = next(line for line in screen.lines if line.startswith("train  epoch 1  5/10"))
@@ -173,13 +184,28 @@ def test_remaining_time_counts_the_micro_batches_of_a_step(ticks: Ticks) -> None
     """10 iterations made 5 of 50 steps; 45 steps of two iterations of 2 s remain: 180 s."""
     screen = Screen()
     state = State(display=screen, max_steps=50, accumulate=2)
-    run_phase(Console(interval=10), state, "train", loss_rows(*[1.0] * 10), length=1000, work=_passes(ticks, 2), close=_clock(ticks))
+    run_phase(
+        Console(interval=10),
+        state,
+        "train",
+        loss_rows(*[1.0] * 10),
+        length=1000,
+        work=_passes(ticks, 2),
+        close=_clock(ticks),
+    )
     assert _eta(screen.lines[0]) == "0:03:00"
 
 
 def test_a_run_without_end_has_no_remaining_time(ticks: Ticks) -> None:
     screen = Screen()
-    run_phase(Console(interval=10), State(display=screen), "train", loss_rows(*[1.0] * 10), work=_passes(ticks, 1), close=_clock(ticks))
+    run_phase(
+        Console(interval=10),
+        State(display=screen),
+        "train",
+        loss_rows(*[1.0] * 10),
+        work=_passes(ticks, 1),
+        close=_clock(ticks),
+    )
     assert _eta(screen.lines[0]) is None
 
 
@@ -195,7 +221,8 @@ def test_val_lines_have_no_learning_rate() -> None:
     [((0.5, 0.25), "lr 0.5, 0.25"), ((1e-6, 1e-6), "lr 1e-06"), ((1e-7, 1e-6, 1e-5, 1e-4, 1e-3), "lr 1e-07 to 0.001")],
 )
 def test_learning_rates_that_differ_are_shown_and_never_as_zero(rates: tuple[float, ...], shown: str) -> None:
-    """A list of rates crashed VISSL's TensorBoard, and five decimals made 1e-6 a zero; MMEngine shows the first group only."""
+    """A list of rates crashed VISSL's TensorBoard, and five decimals made 1e-6 a zero; MMEngine shows the first group
+    only."""
     screen = Screen()
     groups = [{"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in rates]
     run_phase(Console(interval=1), State(display=screen, optimizer=torch.optim.SGD(groups)), "train", loss_rows(1.0))

@@ -54,7 +54,14 @@ class Server:
 
     def create_run(self, experiment_id: str, tags: dict[str, str], run_name: str) -> Any:
         run_id = f"run{len(self.runs)}"
-        self.runs[run_id] = {"experiment": experiment_id, "name": run_name, "tags": tags, "params": {}, "metrics": [], "status": "RUNNING"}
+        self.runs[run_id] = {
+            "experiment": experiment_id,
+            "name": run_name,
+            "tags": tags,
+            "params": {},
+            "metrics": [],
+            "status": "RUNNING",
+        }
         return SimpleNamespace(info=SimpleNamespace(run_id=run_id))
 
     def update_run(self, run_id: str, status: str) -> None:
@@ -173,11 +180,16 @@ def test_a_server_that_is_down_does_not_end_the_run_and_is_tried_again(
         server.down = False
         run_phase(hook, state, "train", loss_rows(2), length=3)
         hook.on_end(state)
-    assert "mlflow cannot send (the run goes on, and it is tried again): ConnectionError: no server there" in caplog.messages
+    assert (
+        "mlflow cannot send (the run goes on, and it is tried again): ConnectionError: no server there"
+        in caplog.messages
+    )
     assert server.curve("train/loss") == [(2, 2)]
 
 
-def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_the_package_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("hooks.logs.mlflow.find_spec", lambda name: None)
     hook = MLflow(interval=1)
     with caplog.at_level(logging.WARNING, "hookyard"):

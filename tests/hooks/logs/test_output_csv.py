@@ -79,7 +79,11 @@ def test_without_targets_there_is_no_column_of_them(tmp_path: Path) -> None:
 def test_more_batches_than_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_csv, "PENDING", 2)
     found = one_phase(OutputCSV(), tmp_path, [((None, torch.tensor([1, 0, 2])), OUTPUT)] * 5)
-    assert found[1:] == [[str(3 * batch + row), str(p), str(t)] for batch in range(5) for row, (p, t) in enumerate([(1, 1), (0, 0), (2, 2)])]
+    assert found[1:] == [
+        [str(3 * batch + row), str(p), str(t)]
+        for batch in range(5)
+        for row, (p, t) in enumerate([(1, 1), (0, 0), (2, 2)])
+    ]
 
 
 @pytest.mark.parametrize(
@@ -89,8 +93,18 @@ def test_more_batches_than_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (OutputCSV(), (None, torch.zeros(3)), torch.zeros(3, 1), r"the task's are \(3, 1\)"),
         (OutputCSV(), (None, torch.zeros(3)), {"logits": OUTPUT}, "the task's are dict"),
         (OutputCSV(), (None,), OUTPUT, "target_key is 1, and a batch has 1 entries"),
-        (OutputCSV(id_key="name"), {"id": [1], "label": [2]}, OUTPUT, "id_key is 'name', and a batch has the keys 'id', 'label'"),
-        (OutputCSV(), (None, torch.zeros(3, 2, 2)), OUTPUT, r"targets of shape \(3,\) or \(3, classes\); .* have \(3, 2, 2\)"),
+        (
+            OutputCSV(id_key="name"),
+            {"id": [1], "label": [2]},
+            OUTPUT,
+            "id_key is 'name', and a batch has the keys 'id', 'label'",
+        ),
+        (
+            OutputCSV(),
+            (None, torch.zeros(3, 2, 2)),
+            OUTPUT,
+            r"targets of shape \(3,\) or \(3, classes\); .* have \(3, 2, 2\)",
+        ),
         (OutputCSV(), (None, torch.zeros(2)), OUTPUT, r"have \(2,\)"),
     ],
 )
@@ -154,7 +168,9 @@ def test_each_set_of_weights_has_a_file(tmp_path: Path) -> None:
     for folder, weights in (("val", loop.state.evaluations[""]), ("val/ema", loop.state.evaluations["ema"])):
         with weights(loop.state), torch.no_grad():
             predicted = loop.state.module(points).argmax(1).tolist()
-        assert [line[1] for line in lines(tmp_path / "csv" / folder / "step-00000003.csv")[1:]] == [str(p) for p in predicted]
+        assert [line[1] for line in lines(tmp_path / "csv" / folder / "step-00000003.csv")[1:]] == [
+            str(p) for p in predicted
+        ]
 
 
 def _on_a_rank(rank: int, world_size: int, folder: str, id_key: Any) -> Any:
@@ -163,7 +179,14 @@ def _on_a_rank(rank: int, world_size: int, folder: str, id_key: Any) -> Any:
     artifacts = Path(folder) / str(rank)
     task = Points(train=20, val=1, test=7)
     hooks: dict[str, Hook] = {"csv": OutputCSV(id_key=id_key), "outputs": outputs}
-    list(Loop(task, experiment(epochs=1, batch_size=2), hooks, RunContext(artifacts=artifacts, world=World(rank=rank, world_size=world_size))).run())
+    list(
+        Loop(
+            task,
+            experiment(epochs=1, batch_size=2),
+            hooks,
+            RunContext(artifacts=artifacts, world=World(rank=rank, world_size=world_size)),
+        ).run()
+    )
     return outputs.seen
 
 

@@ -1,4 +1,5 @@
-"""Loggers in the real loop: a run that goes on from a checkpoint in mid-epoch says what one without interruption says."""
+"""Loggers in the real loop: a run that goes on from a checkpoint in mid-epoch says what one without interruption
+says."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def _live(folder: Path, restore: str | None = None) -> None:
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "time" and not name.endswith("_s")} for line in lines]
+    return [
+        {name: value for name, value in line.items() if name != "time" and not name.endswith("_s")} for line in lines
+    ]
 
 
 def _curve(folder: Path, tag: str) -> dict[int, float]:
@@ -65,7 +68,8 @@ def _near(line: dict[str, Any]) -> Any:
 
 
 def test_lines_and_curves_go_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    """Epochs of seven iterations, points every fourth and as an epoch ends, and the run goes on from step 5: between two points."""
+    """Epochs of seven iterations, points every fourth and as an epoch ends, and the run goes on from step 5: between
+    two points."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     _live(whole)
     shutil.copytree(whole, resumed)
@@ -86,7 +90,12 @@ def _two_epochs(rank: int, world_size: int, root: str, epochs: int, restore: str
     }
     store = CheckpointStore(Storage(root), master=rank == 0)
     fields = {"epochs": epochs, "batch_size": 8 if world_size == 2 else 13}
-    loop = Loop(Points(val=0), experiment(**fields), hooks, RunContext(world=World(rank, world_size, rank), store=store, artifacts=Path(root, str(world_size))))
+    loop = Loop(
+        Points(val=0),
+        experiment(**fields),
+        hooks,
+        RunContext(world=World(rank, world_size, rank), store=store, artifacts=Path(root, str(world_size))),
+    )
     if restore:
         loop.restore(restore)
     for _ in loop.run():
@@ -108,7 +117,10 @@ def _ranks_files(rank: int, world_size: int, root: str) -> list[str]:
     folder = Path(root) / str(rank)
     folder.mkdir()
     loop = Loop(
-        Points(), experiment(epochs=1), _hooks(), RunContext(world=World(rank=rank, world_size=world_size, local_rank=rank), artifacts=folder)
+        Points(),
+        experiment(epochs=1),
+        _hooks(),
+        RunContext(world=World(rank=rank, world_size=world_size, local_rank=rank), artifacts=folder),
     )
     for _ in loop.run():
         pass

@@ -82,7 +82,12 @@ def test_curves_have_the_mean_loss_since_the_last_point_and_every_column(start: 
     hook.on_end(State())
     assert _points(tmp_path, "train/loss") == [(2, 1.5), (4, 4.0)]
     assert _points(tmp_path, "train/lr") == [(2, 1e-6), (4, 1e-6)]
-    for tag, value in {"train/grad_norm": 2.0, "perf/data_wait_s": 0.5, "memory/rss_bytes": 4096, "activation/mean": 3.0}.items():
+    for tag, value in {
+        "train/grad_norm": 2.0,
+        "perf/data_wait_s": 0.5,
+        "memory/rss_bytes": 4096,
+        "activation/mean": 3.0,
+    }.items():
         assert _points(tmp_path, tag) == [(2, value), (4, value)]
     assert "train/epoch" not in _events(tmp_path).Tags()["scalars"]
 
@@ -102,7 +107,12 @@ def test_metrics_keep_their_names_on_the_axis_of_the_curves(start: Start, tmp_pa
 
 @pytest.mark.parametrize(
     ("axis", "rows", "ends"),
-    [("step", [1, 2, 3, 4], [2, 4]), ("iteration", [2, 4, 6, 8], [4, 8]), ("samples", [10, 20, 30, 40], [20, 40]), ("epoch", [1, 2], [1, 2])],
+    [
+        ("step", [1, 2, 3, 4], [2, 4]),
+        ("iteration", [2, 4, 6, 8], [4, 8]),
+        ("samples", [10, 20, 30, 40], [20, 40]),
+        ("epoch", [1, 2], [1, 2]),
+    ],
 )
 def test_the_axis_can_be_chosen(start: Start, tmp_path: Path, axis: Any, rows: list[int], ends: list[int]) -> None:
     hook = TensorBoard(axis=axis) if axis == "epoch" else TensorBoard(interval=2, axis=axis)
@@ -236,7 +246,9 @@ def test_several_learning_rates_are_curves_of_their_own(start: Start, tmp_path: 
 
 
 def test_statistics_have_curves_by_their_names(start: Start, tmp_path: Path) -> None:
-    hook = TensorBoard(interval=2, statistics={"lowest": Statistic("loss", "min", "epoch"), "slowest_s": Statistic("step_s", "max", 2)})
+    hook = TensorBoard(
+        interval=2, statistics={"lowest": Statistic("loss", "min", "epoch"), "slowest_s": Statistic("step_s", "max", 2)}
+    )
     seconds = iter([1.0, 5.0, 2.0, 3.0])
     run_phase(hook, start(hook), "train", loss_rows(4, 6, 1, 5), close=lambda: {"step_s": next(seconds)})
     hook.on_end(State())
@@ -290,7 +302,11 @@ class Keeps(Hook):
 def test_histograms_hold_gradients_and_parameters_of_the_step(tmp_path: Path) -> None:
     """As torch's own writer counts them; gradients are clipped by then."""
     keeps = Keeps()
-    hooks = {"gradient_clip": GradientClip(max_norm=0.01), "tensorboard": TensorBoard(histograms=Rhythm(3, "steps")), "keeps": keeps}
+    hooks = {
+        "gradient_clip": GradientClip(max_norm=0.01),
+        "tensorboard": TensorBoard(histograms=Rhythm(3, "steps")),
+        "keeps": keeps,
+    }
     _train(tmp_path, hooks, steps=7)
     events = _events(tmp_path)
     assert {"gradients/0.weight", "parameters/4.bias"} <= set(events.Tags()["histograms"])

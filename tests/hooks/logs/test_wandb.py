@@ -146,18 +146,25 @@ def test_no_step_waits_for_the_service(service: Service, tmp_path: Path) -> None
     assert [x for x, _ in service.runs[0].curve("train/loss")] == [1, 2, 3]
 
 
-def test_a_service_that_is_down_does_not_end_the_run(service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_service_that_is_down_does_not_end_the_run(
+    service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     service.down = True
     hook = WandB(interval=1)
     with caplog.at_level(logging.WARNING, "hookyard"):
         state = _begin(hook, tmp_path)
         run_phase(hook, state, "train", loss_rows(1))
         hook.on_end(state)
-    assert caplog.messages[0] == "wandb cannot send (the run goes on, and it is tried again): ConnectionError: no service there"
+    assert (
+        caplog.messages[0]
+        == "wandb cannot send (the run goes on, and it is tried again): ConnectionError: no service there"
+    )
     assert len(caplog.messages) == 2
 
 
-def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_the_package_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("hooks.logs.wandb.find_spec", lambda name: None)
     hook = WandB(interval=1)
     with caplog.at_level(logging.WARNING, "hookyard"):
@@ -196,7 +203,9 @@ def test_the_real_client_writes_it_offline(tmp_path: Path, monkeypatch: pytest.M
     records = [wandb_internal_pb2.Record.FromString(message) for message in _messages(file)]
     (run,) = [record.run for record in records if record.WhichOneof("record_type") == "run"]
     assert (run.run_id, run.display_name, run.project) == (hook.state_dict()["run_id"], "digits-1", "digits")
-    assert {item.key or item.nested_key[0]: json.loads(item.value_json) for item in run.config.update}["optimizer.lr"] == 0.1
+    assert {item.key or item.nested_key[0]: json.loads(item.value_json) for item in run.config.update}[
+        "optimizer.lr"
+    ] == 0.1
     rows = [
         {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
         for record in records

@@ -81,7 +81,8 @@ def test_tied_weights_are_averaged_once_and_stay_tied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "found"), [(lambda model: model.pop("0.weight"), "is missing"), (lambda model: None, r"has shape \(6, 4\)")]
+    ("change", "found"),
+    [(lambda model: model.pop("0.weight"), "is missing"), (lambda model: None, r"has shape \(6, 4\)")],
 )
 def test_a_record_that_does_not_fit_is_an_error(change: Any, found: str) -> None:
     state, hook = new_state(small_model()), EMA()

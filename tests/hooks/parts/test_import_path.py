@@ -69,7 +69,9 @@ def test_a_name_that_begins_with_the_folder_s_own_is_found_from_above_it(
         import_named(f"{name}.u")
 
 
-@pytest.mark.parametrize("name", ["hooks.mine", "hooks.training.mine", "hooks.training.ema", "hooks", "orchestrator.mine"])
+@pytest.mark.parametrize(
+    "name", ["hooks.mine", "hooks.training.mine", "hooks.training.ema", "hooks", "orchestrator.mine"]
+)
 @pytest.mark.parametrize("package", [True, False])
 def test_hookyard_s_own_names_are_no_user_s(folder: Path, name: str, package: bool) -> None:
     """Also where Hookyard has such a module itself, which would be taken without a word."""
@@ -79,7 +81,9 @@ def test_hookyard_s_own_names_are_no_user_s(folder: Path, name: str, package: bo
     called = f"my_{top}" if package or "." in name else f"my_{top}.py"
     with pytest.raises(NoSuchModule) as told:
         import_named(name)
-    assert f"'{top}' is Hookyard's own package ({os.path.dirname(HOOKYARDS)}/{top}), which comes before {file}" in str(told.value)
+    assert f"'{top}' is Hookyard's own package ({os.path.dirname(HOOKYARDS)}/{top}), which comes before {file}" in str(
+        told.value
+    )
     assert f"such as {called}, and write my_{name}" in str(told.value)
 
 
@@ -87,7 +91,10 @@ def test_a_user_s_module_that_imports_from_such_a_folder_is_told_the_same(folder
     written(folder / "hooks/mine.py", "X = 1")
     written(folder / "circle_task.py", "from hooks.mine import X")
     written(folder / "square_task.py", "from hooks import X")
-    with pytest.raises(NoSuchModule, match=r"No module named 'hooks.mine': 'hooks' is Hookyard's own package .* before .*/hooks/mine.py"):
+    with pytest.raises(
+        NoSuchModule,
+        match=r"No module named 'hooks.mine': 'hooks' is Hookyard's own package .* before .*/hooks/mine.py",
+    ):
         import_named("circle_task")
     with pytest.raises(ImportError, match="cannot import name 'X' from 'hooks'"):
         import_named("square_task")
@@ -98,7 +105,10 @@ def test_so_is_one_whose_folder_has_the_name_of_an_installed_package(folder: Pat
     file, top = written(folder / f"{name.replace('.', '/')}.py"), name.partition(".")[0]
     with pytest.raises(NoSuchModule) as told:
         import_named(name)
-    assert f"'{top}' is a module from elsewhere ({os.path.dirname(str(sys.modules[top].__file__))}), which comes before {file}" in str(told.value)
+    assert (
+        f"'{top}' is a module from elsewhere ({os.path.dirname(str(sys.modules[top].__file__))}), which comes before"
+        f" {file}" in str(told.value)
+    )
     assert f"give {folder / top} another name, such as my_{top}, and write my_{name}" in str(told.value)
 
 
@@ -156,5 +166,7 @@ def test_what_it_cannot_find_or_call_is_an_error_with_the_field(path: str, words
 
 def test_so_is_a_callable_in_a_folder_that_hookyard_hides(folder: Path) -> None:
     written(folder / "hooks/mine.py", "def teacher(): ...")
-    with pytest.raises(ValueError, match=r"teacher: 'hooks.mine:teacher' cannot be imported .*'hooks' is Hookyard's own package"):
+    with pytest.raises(
+        ValueError, match=r"teacher: 'hooks.mine:teacher' cannot be imported .*'hooks' is Hookyard's own package"
+    ):
         callable_at("hooks.mine:teacher", "teacher", nn.Module)

@@ -21,16 +21,22 @@ def test_pandas_reads_a_row_for_each_reading_and_layer_of_all_ranks(tmp_path: Pa
     for rank in (0, 1):
         state = State(artifacts=tmp_path, rank=rank, epoch=2, iteration=6)
         table = LayerTable("sizes", state)
-        table.add(state, ["a", "b"], {"mean": torch.tensor([1.0, 2.0]), "most": torch.tensor([3.0, 4.0 + rank])}, step=4)
+        table.add(
+            state, ["a", "b"], {"mean": torch.tensor([1.0, 2.0]), "most": torch.tensor([3.0, 4.0 + rank])}, step=4
+        )
         state.iteration = 7
         table.add(state, ["b"], {"mean": torch.tensor([0.5])}, step=5)
         table.write()
     table_of_all = _read(tmp_path)
-    assert table_of_all[["epoch", "iteration", "step", "layer", "mean"]].values.tolist() == [
-        [2, 7, 4, "a", 1.0],
-        [2, 7, 4, "b", 2.0],
-        [2, 8, 5, "b", 0.5],
-    ] * 2
+    assert (
+        table_of_all[["epoch", "iteration", "step", "layer", "mean"]].values.tolist()
+        == [
+            [2, 7, 4, "a", 1.0],
+            [2, 7, 4, "b", 2.0],
+            [2, 8, 5, "b", 0.5],
+        ]
+        * 2
+    )
     assert table_of_all["rank"].tolist() == [0, 0, 0, 1, 1, 1]
     assert table_of_all["most"].tolist() == pytest.approx([3, 4, float("nan"), 3, 5, float("nan")], nan_ok=True)
 
@@ -43,8 +49,11 @@ def test_the_newest_reading_is_at_hand(tmp_path: Path) -> None:
     table.add(state, ["a", "b"], {"mean": torch.tensor([2.0, 3.0]), "most": torch.tensor([4.0, 5.0])})
     assert {name: value.item() for name, value in first.items()} == {"a/mean": 1}
     assert {name: value.item() for name, value in state.info["sizes"].items()} == {
-        "a/mean": 2, "b/mean": 3, "a/most": 4, "b/most": 5,
-    }  # fmt: skip
+        "a/mean": 2,
+        "b/mean": 3,
+        "a/most": 4,
+        "b/most": 5,
+    }
 
 
 def test_what_came_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:

@@ -45,7 +45,18 @@ def test_a_metric_s_own_words_tell(metric: str, mode: str) -> None:
 
 @pytest.mark.parametrize(
     "metric",
-    ["val/inaccuracy", "val/score", "val/top1_error", "val/stopping", "val/lossless", "val/", "rabbits_per_acre", "val/bits_per_second", "epoch", "lr"],
+    [
+        "val/inaccuracy",
+        "val/score",
+        "val/top1_error",
+        "val/stopping",
+        "val/lossless",
+        "val/",
+        "rabbits_per_acre",
+        "val/bits_per_second",
+        "epoch",
+        "lr",
+    ],
 )
 def test_what_no_word_tells_is_not_known(metric: str) -> None:
     assert direction(metric) is None
@@ -61,7 +72,15 @@ def test_the_sweep_comes_before_the_checkpoint_and_that_before_words() -> None:
     assert direction("val/accuracy", declared_modes({"hooks": hooks})) == "min"
 
 
-@pytest.mark.parametrize("config", [{}, {"hooks": 3}, {"hooks": {"checkpoint": {"best": [1], "mode": {}}}}, {"sweep": {"metric": "val/x", "mode": [{}]}}])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"hooks": 3},
+        {"hooks": {"checkpoint": {"best": [1], "mode": {}}}},
+        {"sweep": {"metric": "val/x", "mode": [{}]}},
+    ],
+)
 def test_what_is_written_wrong_says_nothing(config: dict[str, object]) -> None:
     assert declared_modes(config) == {}
 

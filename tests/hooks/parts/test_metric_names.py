@@ -6,7 +6,15 @@ import pytest
 
 from hooks.parts.metric_names import nearest, phase_of, there_are
 
-THERE = ("train/loss", "train/accuracy", "val/loss", "val/accuracy", "val/ema/accuracy", "val/samples_per_s", "stats/step_s/p95")
+THERE = (
+    "train/loss",
+    "train/accuracy",
+    "val/loss",
+    "val/accuracy",
+    "val/ema/accuracy",
+    "val/samples_per_s",
+    "stats/step_s/p95",
+)
 
 
 @pytest.mark.parametrize(
@@ -31,9 +39,17 @@ def test_what_may_have_been_meant(metric: str, meant: str | None) -> None:
 
 
 def test_names_and_the_nearest_are_told_together() -> None:
-    assert there_are(["val/loss", "val/accuracy"], "val/acuracy") == "there are: val/loss, val/accuracy (did you mean 'val/accuracy'?)"
+    assert (
+        there_are(["val/loss", "val/accuracy"], "val/acuracy")
+        == "there are: val/loss, val/accuracy (did you mean 'val/accuracy'?)"
+    )
     assert there_are([], "val/acuracy") == "there are: none"
 
 
 def test_a_phase_is_the_first_part_of_a_name() -> None:
-    assert [phase_of(metric) for metric in ("val/ema/accuracy", "train/loss", "vall/loss", "loss")] == ["val", "train", "", ""]
+    assert [phase_of(metric) for metric in ("val/ema/accuracy", "train/loss", "vall/loss", "loss")] == [
+        "val",
+        "train",
+        "",
+        "",
+    ]

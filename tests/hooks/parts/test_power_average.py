@@ -34,12 +34,17 @@ def test_factors_are_those_of_least_squares_over_all_steps(std: float) -> None:
     """The profiles as columns, at a million places, as one dense problem."""
     stored, wanted = [(step, one) for step in (30, 70, 100) for one in (0.05, 0.1)], (100, std)
     places = (np.arange(1_000_000) + 0.5) / 10_000
-    columns = [np.where(places < t, (g + 1) * (places / t) ** g / t, 0) for t, g in ((t, exponent(one)) for t, one in [*stored, wanted])]
+    columns = [
+        np.where(places < t, (g + 1) * (places / t) ** g / t, 0)
+        for t, g in ((t, exponent(one)) for t, one in [*stored, wanted])
+    ]
     *basis, target = columns
     expected = np.linalg.lstsq(np.stack(basis, 1), target, rcond=None)[0]
     factors, error = combination(stored, wanted)
     np.testing.assert_allclose(factors, expected, rtol=2e-4, atol=1e-5)
-    assert error == pytest.approx(np.linalg.norm(expected @ np.stack(basis) - target) / np.linalg.norm(target), rel=1e-3)
+    assert error == pytest.approx(
+        np.linalg.norm(expected @ np.stack(basis) - target) / np.linalg.norm(target), rel=1e-3
+    )
 
 
 def test_a_stored_average_is_itself_alone_among_however_many() -> None:

@@ -90,13 +90,26 @@ class Trained:
     losses: list[float]
 
 
-def train(task: Task, hooks: Mapping[str, Hook], *, root: Path | None = None, restore: str | None = None, world: World | None = None, **fields: Any) -> Trained:
+def train(
+    task: Task,
+    hooks: Mapping[str, Hook],
+    *,
+    root: Path | None = None,
+    restore: str | None = None,
+    world: World | None = None,
+    **fields: Any,
+) -> Trained:
     """Runs the real loop; with a root it stores checkpoints there."""
     world = world or World()
     torch.manual_seed(99)
     rows = Rows()
     store = CheckpointStore(Storage(root), master=world.is_master) if root else None
-    loop = Loop(task, experiment(**{"epochs": 3, "batch_size": 8, **fields}), hooks, RunContext(recorder=rows, store=store, world=world))
+    loop = Loop(
+        task,
+        experiment(**{"epochs": 3, "batch_size": 8, **fields}),
+        hooks,
+        RunContext(recorder=rows, store=store, world=world),
+    )
     if restore:
         loop.restore(restore)
     list(loop.run())

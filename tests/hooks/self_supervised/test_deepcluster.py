@@ -34,6 +34,7 @@ def everything(size: int = 48) -> list[Tensor]:
 
 # The original, with a memory of all samples in one place
 
+
 class Original(Hook):
     """Keeps what a memory by sample, filled by one pass, must hold; looks before the hook does."""
 
@@ -155,13 +156,22 @@ def test_more_clusters_than_samples_are_refused() -> None:
 def test_an_output_of_another_form_is_told(output: Any) -> None:
     hook = DeepCluster(clusters=[2])
     with pytest.raises(TypeError, match="DeepCluster needs a list with one tensor"):
-        hook.on_forward(State(phase="val", output=output, batch=([torch.zeros(2, 3)] * 2, torch.arange(2)), batch_size=2))
+        hook.on_forward(
+            State(phase="val", output=output, batch=([torch.zeros(2, 3)] * 2, torch.arange(2)), batch_size=2)
+        )
 
 
 def test_an_evaluation_before_any_clusters_is_told() -> None:
     hook = DeepCluster(clusters=[2])
     with pytest.raises(RuntimeError, match="there are no clusters yet"):
-        hook.on_forward(State(phase="val", output=[torch.ones(2, 3)] * 2, batch=([torch.ones(2, 3)] * 2, torch.arange(2)), batch_size=2))
+        hook.on_forward(
+            State(
+                phase="val",
+                output=[torch.ones(2, 3)] * 2,
+                batch=([torch.ones(2, 3)] * 2, torch.arange(2)),
+                batch_size=2,
+            )
+        )
 
 
 class CountsViews(Clouds):
@@ -172,11 +182,14 @@ class CountsViews(Clouds):
 
 
 def test_a_task_that_counts_views_for_samples_is_told() -> None:
-    with pytest.raises(HookError, match="has 8 rows for a batch of 3 samples: the task's batch_size must count samples"):
+    with pytest.raises(
+        HookError, match="has 8 rows for a batch of 3 samples: the task's batch_size must count samples"
+    ):
         train(CountsViews(prototypes=0), {"deepcluster": DeepCluster(clusters=[4])})
 
 
 # It learns
+
 
 def test_clusters_come_to_be_of_one_cloud_each() -> None:
     hook = DeepCluster(clusters=[8])
@@ -190,11 +203,14 @@ def test_clusters_come_to_be_of_one_cloud_each() -> None:
 
 # Ranks
 
+
 def share_of_training(rank: int, world_size: int, size: int) -> Any:
     hook = DeepCluster(clusters=[4, 6], iterations=5)
     seen = Seen(hook)
     task = Clouds(train=size, val=9, prototypes=0)
-    trained = train(task, {"deepcluster": hook, "seen": seen}, world=World(rank, world_size), batch_size=8 // world_size)
+    trained = train(
+        task, {"deepcluster": hook, "seen": seen}, world=World(rank, world_size), batch_size=8 // world_size
+    )
     return trained.weights, [one.tolist() for one in seen.assignments], [one[0].tolist() for one in seen.centroids]
 
 
@@ -212,6 +228,7 @@ def test_two_ranks_cluster_and_train_as_one(size: int) -> None:
 
 
 # A restart
+
 
 def hooks(every: int = 5) -> dict[str, Hook]:
     return {"deepcluster": DeepCluster(clusters=[4, 6]), "checkpoint": Checkpoint(every=steps(every), keep=None)}

@@ -82,7 +82,9 @@ def test_the_teacher_sees_the_global_views_alone() -> None:
     assert (len(mine.outputs[0].student), len(mine.outputs[0].teacher)) == (4, 2)
 
 
-@pytest.mark.parametrize(("warmup", "expected"), [(0, [0.1] * 4), (1, [0.04, 0.1, 0.1, 0.1]), (3, [0.04, 0.07, 0.1, 0.1])])
+@pytest.mark.parametrize(
+    ("warmup", "expected"), [(0, [0.1] * 4), (1, [0.04, 0.1, 0.1, 0.1]), (3, [0.04, 0.07, 0.1, 0.1])]
+)
 def test_the_temperature_warms_up_as_linspace(warmup: int, expected: list[float]) -> None:
     mine = Miniature(DINO(temperature=0.1, warmup_temperature=0.04, warmup_epochs=warmup), "dino")
     seen = []

@@ -59,8 +59,17 @@ class Seen(Hook):
 def lived(root: Path, hook: Distillation, restore: str | None = None) -> tuple[dict[str, Any], list[Any], Loop]:
     torch.manual_seed(99)
     rows = Rows()
-    hooks: dict[str, Hook] = {"distillation": hook, "seen": Seen(), "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)}
-    loop = Loop(Distilled(dropout=0.4, batch_norm=True), experiment(), hooks, RunContext(store=CheckpointStore(Storage(root)), recorder=rows))
+    hooks: dict[str, Hook] = {
+        "distillation": hook,
+        "seen": Seen(),
+        "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None),
+    }
+    loop = Loop(
+        Distilled(dropout=0.4, batch_norm=True),
+        experiment(),
+        hooks,
+        RunContext(store=CheckpointStore(Storage(root)), recorder=rows),
+    )
     if restore:
         loop.restore(restore)
     list(loop.run())
@@ -127,7 +136,9 @@ def test_what_does_not_fit_is_an_error_that_names_the_field(tmp_path: Path) -> N
         with pytest.raises(ValueError, match=f"teacher: '{path}' is neither a subclass of torch"):
             Distillation(teacher=path)
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "teacher.pt")
-    with pytest.raises(HookError, match=r"checkpoint: the weights in '.*' do not fit the teacher: (?s:.*)size mismatch"):
+    with pytest.raises(
+        HookError, match=r"checkpoint: the weights in '.*' do not fit the teacher: (?s:.*)size mismatch"
+    ):
         started(nn.Linear(5, 3), checkpoint=str(tmp_path / "teacher.pt"))
 
 

@@ -59,7 +59,9 @@ def expected(features: Any) -> dict[str, float]:
     linear = []
     for draw in range(DRAWS):
         few = few_of_each(labels, 10, draw)
-        fitted = LogisticRegression(C=1 / (PENALTY * len(few)), max_iter=1000, tol=1e-8).fit(((bank[few] - mean) / deviation).double().numpy(), labels[few])
+        fitted = LogisticRegression(C=1 / (PENALTY * len(few)), max_iter=1000, tol=1e-8).fit(
+            ((bank[few] - mean) / deviation).double().numpy(), labels[few]
+        )
         linear.append(fitted.score(((queries - mean) / deviation).double().numpy(), targets))
     return {"knn_accuracy": float(knn.score(unit[1], targets)), "linear_accuracy": float(np.mean(linear))}
 
@@ -97,7 +99,9 @@ def test_features_pixels_and_the_untrained_encoder_are_measured_as_scikit_learn_
 def test_the_classifier_is_scikit_learns() -> None:
     rows, labels = clouds()["train"].tensors
     classify = logistic_regression(rows, labels, CLASSES)
-    fitted = LogisticRegression(C=1 / (PENALTY * len(labels)), max_iter=1000, tol=1e-8).fit(rows.double().numpy(), labels)
+    fitted = LogisticRegression(C=1 / (PENALTY * len(labels)), max_iter=1000, tol=1e-8).fit(
+        rows.double().numpy(), labels
+    )
     probabilities = classify(rows).softmax(dim=1).detach()
     np.testing.assert_allclose(probabilities.numpy(), fitted.predict_proba(rows.double().numpy()), atol=1e-5)
 
@@ -171,7 +175,10 @@ def test_after_a_resume_the_untrained_encoder_is_still_that_of_the_beginning() -
 def test_a_wrong_path_or_encoder_is_an_error() -> None:
     module = network()
     state = State(model=module, module=module)
-    for path, words in (("tests:nothing", "cannot be imported"), ("os:getcwd", "neither a subclass of collections.abc.Mapping nor")):
+    for path, words in (
+        ("tests:nothing", "cannot be imported"),
+        ("os:getcwd", "neither a subclass of collections.abc.Mapping nor"),
+    ):
         with pytest.raises(ValueError, match=f"data: '{path}' .*{words}"):
             FeatureProbe(data=path)
     with pytest.raises(HookError, match="no part 'trunk'"):
@@ -180,7 +187,10 @@ def test_a_wrong_path_or_encoder_is_an_error() -> None:
 
 def measured(rank: int, world_size: int) -> dict[str, float]:
     module = network()
-    state, hook = State(model=module, module=module, rank=rank, world_size=world_size), FeatureProbe(data=DATA, encoder="")
+    state, hook = (
+        State(model=module, module=module, rank=rank, world_size=world_size),
+        FeatureProbe(data=DATA, encoder=""),
+    )
     hook.on_start(state)
     moved(module)
     return validated(hook, state)

@@ -18,14 +18,21 @@ from tests.ranks import on_ranks
 
 EPOCHS, LENGTH = 3, 2
 SCHEDULES: dict[str, Any] = {
-    "momentum": 0.8, "centre_momentum": 0.9, "patch_centre_momentum": 0.7, "temperature": 0.1, "warmup_temperature": 0.04,
-    "patch_temperature": 0.2, "warmup_patch_temperature": 0.05, "warmup_epochs": 3,
-}  # fmt: skip
+    "momentum": 0.8,
+    "centre_momentum": 0.9,
+    "patch_centre_momentum": 0.7,
+    "temperature": 0.1,
+    "warmup_temperature": 0.04,
+    "patch_temperature": 0.2,
+    "warmup_patch_temperature": 0.05,
+    "warmup_epochs": 3,
+}
 Batch = tuple[list[Tensor], Tensor, list[Tensor]]
 
 
 class Encoder(nn.Module):
-    """Patches (B, N, 5), of which some may be hidden, to an output of the whole (B, 3) and one of each patch (B, N, 4)."""
+    """Patches (B, N, 5), of which some may be hidden, to an output of the whole (B, 3) and one of each patch (B, N,
+    4)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +81,9 @@ class Miniature:
         model = DistributedDataParallel(module) if world_size > 1 else module
         self.hook, self.plan = hook, Plan({"ibot": hook})
         self.optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-        self.state = State(model=model, module=module, optimizer=self.optimizer, rank=rank, world_size=world_size, phase="train")
+        self.state = State(
+            model=model, module=module, optimizer=self.optimizer, rank=rank, world_size=world_size, phase="train"
+        )
         self.state.max_epochs, self.state.phase_length = EPOCHS, LENGTH
         self.losses: list[float] = []
         self.rows: list[dict[str, Any]] = []
@@ -123,7 +132,9 @@ def original(data: list[Batch], student: Network, teacher: Network) -> tuple[lis
         for q in range(2):
             for v in range(3):
                 if v == q:
-                    loss2 = torch.sum(-teacher_patch_c[q] * functional.log_softmax(student_patch[v] / 0.1, dim=-1), dim=-1)
+                    loss2 = torch.sum(
+                        -teacher_patch_c[q] * functional.log_softmax(student_patch[v] / 0.1, dim=-1), dim=-1
+                    )
                     mask = masks[v].float()
                     loss2 = torch.sum(loss2 * mask, dim=-1) / mask.sum(dim=-1).clamp(min=1.0)
                     total_loss2 = total_loss2 + loss2.mean()

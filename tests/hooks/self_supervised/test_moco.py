@@ -97,7 +97,12 @@ def trained(rank: int, world_size: int) -> dict[str, Any]:
     mine.train(batches[:2])
     weights = [parameter.detach().flatten().tolist() for parameter in mine.state.module.parameters()]
     mine.train(batches[2:])
-    return {"queue": plain(mine.hook.state_dict()["queue"]), "next": mine.hook.state_dict()["next"], "losses": mine.losses, "weights": weights}
+    return {
+        "queue": plain(mine.hook.state_dict()["queue"]),
+        "next": mine.hook.state_dict()["next"],
+        "losses": mine.losses,
+        "weights": weights,
+    }
 
 
 def test_two_ranks_have_the_queue_losses_and_weights_of_one_with_the_joined_batch() -> None:
@@ -141,6 +146,7 @@ def test_batch_norm_sees_shuffled_images_and_keys_come_back_in_order() -> None:
 
 
 # Resume
+
 
 def test_resumed_in_mid_phase_everything_is_bit_identical(tmp_path: Path) -> None:
     hooks = [MoCo(momentum=0.9, queue_length=20) for _ in range(2)]

@@ -33,6 +33,7 @@ def freeze_until(until: Rhythm) -> FreezeParameters:
 
 # The original, written as a plain loop
 
+
 class Original(Hook):
     """Looks at each training batch and keeps what SwAV's training script would do with it."""
 
@@ -93,6 +94,7 @@ class Early(Hook):
 
 # The prototypes
 
+
 class Weights(Hook):
     """The prototypes as each step left them."""
 
@@ -123,6 +125,7 @@ def test_the_model_needs_prototypes() -> None:
 
 # It learns
 
+
 def test_views_of_a_cloud_come_to_share_a_prototype_and_not_all_the_same() -> None:
     trained = train(Clouds(), {"swav": SwAV(queue_length=16)}, epochs=30, optimizer=SLOW)
     dataset = Clouds().data()["train"]
@@ -134,6 +137,7 @@ def test_views_of_a_cloud_come_to_share_a_prototype_and_not_all_the_same() -> No
 
 
 # Ranks
+
 
 def share_of_training(rank: int, world_size: int, length: int) -> Any:
     hooks = {"freeze": freeze_until(steps(2)), "swav": SwAV(queue_length=length)}
@@ -169,11 +173,16 @@ def test_validation_leaves_the_queue_alone() -> None:
 
 # A restart
 
+
 def test_a_run_resumed_in_mid_phase_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     task = Clouds(dropout=0.3, batch_norm=True)
 
     def hooks() -> dict[str, Hook]:
-        return {"freeze": freeze_until(steps(3)), "swav": SwAV(queue_length=20), "checkpoint": Checkpoint(every=steps(5), keep=None)}
+        return {
+            "freeze": freeze_until(steps(3)),
+            "swav": SwAV(queue_length=20),
+            "checkpoint": Checkpoint(every=steps(5), keep=None),
+        }
 
     whole = train(task, hooks(), root=tmp_path)
     for name, step in (("step-00000005", 5), ("step-00000010", 10), ("step-00000015", 15)):

@@ -23,8 +23,8 @@ def steps(count: int) -> Rhythm:
 
 
 class Original(Hook):
-    """What VISSL does: at each forward pass but the first the copy moves, then gives codes; both nets are normalized after
-    a step. It keeps what the codes and the copy must be."""
+    """What VISSL does: at each forward pass but the first the copy moves, then gives codes; both nets are normalized
+    after a step. It keeps what the codes and the copy must be."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -68,7 +68,9 @@ class Original(Hook):
 @pytest.mark.parametrize("length", [0, 16])
 def test_codes_are_those_of_the_momentum_encoder(length: int) -> None:
     original = Original(length)
-    hook = SwAVMomentum(momentum=0.8, queue_length=length, queue_begin=steps(0)) if length else SwAVMomentum(momentum=0.8)
+    hook = (
+        SwAVMomentum(momentum=0.8, queue_length=length, queue_begin=steps(0)) if length else SwAVMomentum(momentum=0.8)
+    )
     train(Clouds(batch_norm=True), {"swav": hook, "original": original})
     assert len(original.found) == 18
     for found, expected in zip(original.found, original.expected, strict=True):
@@ -91,7 +93,13 @@ def test_a_momentum_of_zero_is_the_model_itself_and_of_one_the_first_model() -> 
         hook = SwAVMomentum(momentum=momentum)
         trained = train(Clouds(), {"swav": hook})
         teacher = hook.state_dict()["teacher"]
-        assert all(torch.allclose(teacher[name], own, atol=1e-6) for name, own in trained.loop.state.module.named_parameters()) is same
+        assert (
+            all(
+                torch.allclose(teacher[name], own, atol=1e-6)
+                for name, own in trained.loop.state.module.named_parameters()
+            )
+            is same
+        )
 
 
 def share_of_training(rank: int, world_size: int) -> Any:
@@ -123,5 +131,10 @@ def test_a_run_resumed_in_mid_phase_ends_as_an_undisturbed_one(tmp_path: Path, l
         assert resumed.losses == whole.losses[step:]
         assert resumed.weights == whole.weights
         mine, theirs = (run.loop.plan.hooks["swav"] for run in (resumed, whole))
-        for one, other in ((mine.state_dict()["teacher"], theirs.state_dict()["teacher"]), (mine.rank_state_dict()["queue"], theirs.rank_state_dict()["queue"])):
-            assert {key: torch.as_tensor(value).tolist() for key, value in one.items()} == {key: torch.as_tensor(value).tolist() for key, value in other.items()}
+        for one, other in (
+            (mine.state_dict()["teacher"], theirs.state_dict()["teacher"]),
+            (mine.rank_state_dict()["queue"], theirs.rank_state_dict()["queue"]),
+        ):
+            assert {key: torch.as_tensor(value).tolist() for key, value in one.items()} == {
+                key: torch.as_tensor(value).tolist() for key, value in other.items()
+            }

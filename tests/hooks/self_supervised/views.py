@@ -35,7 +35,9 @@ class Network(nn.Module):
     def __init__(self, batch_norm: bool) -> None:
         super().__init__()
         norm = nn.BatchNorm1d(6) if batch_norm else nn.Identity()
-        self.encoder = nn.Sequential(OrderedDict(backbone=nn.Linear(5, 6), norm=norm, head=nn.Sequential(nn.Tanh(), nn.Linear(6, 3))))
+        self.encoder = nn.Sequential(
+            OrderedDict(backbone=nn.Linear(5, 6), norm=norm, head=nn.Sequential(nn.Tanh(), nn.Linear(6, 3)))
+        )
         self.predictor = nn.Linear(3, 3)
 
     def forward(self, views: list[Tensor]) -> list[Tensor]:
@@ -93,7 +95,17 @@ def share(batch: Batch, sizes: Sequence[int], rank: int) -> Batch:
 class Miniature:
     """A model that is trained on given batches with one method's hook, the events fired as the loop does."""
 
-    def __init__(self, hook: Hook, method: str, *, batch_norm: bool = False, rank: int = 0, world_size: int = 1, epochs: int = 2, length: int = 100) -> None:
+    def __init__(
+        self,
+        hook: Hook,
+        method: str,
+        *,
+        batch_norm: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        epochs: int = 2,
+        length: int = 100,
+    ) -> None:
         torch.manual_seed(0)
         module = Network(batch_norm)
         model: nn.Module = module
@@ -101,7 +113,9 @@ class Miniature:
             model = DistributedDataParallel(module, broadcast_buffers=False)
         self.hook, self.loss = hook, LOSSES[method]
         self.optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-        self.state = State(model=model, module=module, optimizer=self.optimizer, rank=rank, world_size=world_size, phase="train")
+        self.state = State(
+            model=model, module=module, optimizer=self.optimizer, rank=rank, world_size=world_size, phase="train"
+        )
         self.state.max_epochs, self.state.phase_length = epochs, length
         self.plan = Plan({method: hook})
         self.plan.fire("on_start", self.state)
@@ -156,7 +170,9 @@ def lived(root: Path, method: str, hook: Hook, restore: str | None = None, **fie
     rows = Rows()
     hooks: dict[str, Hook] = {method: hook, "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)}
     fields = {"epochs": 2, "batch_size": 8, **fields}
-    loop = Loop(TwoViews(method), experiment(**fields), hooks, RunContext(store=CheckpointStore(Storage(root)), recorder=rows))
+    loop = Loop(
+        TwoViews(method), experiment(**fields), hooks, RunContext(store=CheckpointStore(Storage(root)), recorder=rows)
+    )
     if restore:
         loop.restore(restore)
     reports = [report.metrics for report in loop.run()]
@@ -165,7 +181,9 @@ def lived(root: Path, method: str, hook: Hook, restore: str | None = None, **fie
         "hook": plain(hook.state_dict()),
         "rank": plain(hook.rank_state_dict()),
         "reports": reports,
-        "rows": [(row["iteration"], row["loss"], row.get("teacher_momentum")) for row in rows.rows if row["phase"] == "train"],
+        "rows": [
+            (row["iteration"], row["loss"], row.get("teacher_momentum")) for row in rows.rows if row["phase"] == "train"
+        ],
     }
 
 

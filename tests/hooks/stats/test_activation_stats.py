@@ -42,7 +42,10 @@ def _expected(name: str, values: Tensor) -> dict[str, float]:
     """The formulas as VISSL and numpy have them."""
     numbers = values.detach().double()
     mean = numbers.mean().item()
-    return {f"{name}/mean": pytest.approx(mean, abs=1e-6), f"{name}/spread": pytest.approx((numbers - mean).abs().max().item(), abs=1e-6)}
+    return {
+        f"{name}/mean": pytest.approx(mean, abs=1e-6),
+        f"{name}/spread": pytest.approx((numbers - mean).abs().max().item(), abs=1e-6),
+    }
 
 
 def _without_row(said: dict[str, Any]) -> dict[str, float]:
@@ -58,7 +61,9 @@ def test_mean_and_spread_of_each_leaf(tmp_path: Path) -> None:
     expected = _expected("0", first) | _expected("2.0", second) | _expected("2.1", second.tanh())
     assert _without_row(said) == expected
     table = pd.read_parquet(tmp_path / "activations").set_index("layer")
-    assert {f"{layer}/{name}": table.loc[layer, name] for layer in table.index for name in ("mean", "spread")} == expected
+    assert {
+        f"{layer}/{name}": table.loc[layer, name] for layer in table.index for name in ("mean", "spread")
+    } == expected
     spreads = [(values - values.mean()).abs().max().item() for values in (first, second, second.tanh())]
     means = [abs(values.mean().item()) for values in (first, second, second.tanh())]
     assert said["row"]["activation_spread_max"].item() == pytest.approx(max(spreads), abs=1e-6)
@@ -100,7 +105,9 @@ def test_a_module_called_twice_is_measured_twice(tmp_path: Path) -> None:
 
 def test_a_model_without_children_is_its_own_leaf(tmp_path: Path) -> None:
     model, batch = nn.Linear(3, 2), torch.randn(6, 3)
-    assert _without_row(_pass(ActivationStats(every=EVERY_STEP), model, batch, tmp_path)) == _expected("Linear", model(batch))
+    assert _without_row(_pass(ActivationStats(every=EVERY_STEP), model, batch, tmp_path)) == _expected(
+        "Linear", model(batch)
+    )
 
 
 def test_inputs_are_measured_before_the_module_changes_them(tmp_path: Path) -> None:
@@ -121,7 +128,9 @@ def test_a_feature_map_may_be_sampled_at_its_centre(tmp_path: Path) -> None:
     model, batch = nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(75, 2)), torch.randn(4, 2, 5, 5)
     said = _pass(ActivationStats(every=EVERY_STEP, sample_feature_map=True), model, batch, tmp_path)
     maps = model[0](batch)
-    assert _without_row(said) == _expected("0", maps[:, :, 2, 2]) | _expected("1", maps.flatten(1)) | _expected("2", model(batch))
+    assert _without_row(said) == _expected("0", maps[:, :, 2, 2]) | _expected("1", maps.flatten(1)) | _expected(
+        "2", model(batch)
+    )
 
 
 def test_halves_are_averaged_in_single_precision(tmp_path: Path) -> None:
@@ -133,7 +142,9 @@ def test_halves_are_averaged_in_single_precision(tmp_path: Path) -> None:
 
 
 def test_what_is_not_a_number_shows(tmp_path: Path) -> None:
-    said = _pass(ActivationStats(every=EVERY_STEP), nn.Sequential(nn.Identity()), torch.tensor([1.0, float("nan")]), tmp_path)
+    said = _pass(
+        ActivationStats(every=EVERY_STEP), nn.Sequential(nn.Identity()), torch.tensor([1.0, float("nan")]), tmp_path
+    )
     assert said["0/mean"] != said["0/mean"]
     assert said["0/spread"] != said["0/spread"]
 
@@ -141,7 +152,10 @@ def test_what_is_not_a_number_shows(tmp_path: Path) -> None:
 def test_module_hooks_are_there_only_while_a_measured_pass_runs(tmp_path: Path) -> None:
     """Idle iterations call neither the hook nor any module hook."""
     model = nn.Sequential(nn.Linear(2, 2))
-    state, plan = State(module=model, artifacts=tmp_path, phase="train"), Plan({"activations": ActivationStats(every=Rhythm(3, "steps"))})
+    state, plan = (
+        State(module=model, artifacts=tmp_path, phase="train"),
+        Plan({"activations": ActivationStats(every=Rhythm(3, "steps"))}),
+    )
     plan.fire("on_start", state)
     plan.drain_costs()
     there, called = [], []
@@ -157,13 +171,18 @@ def test_module_hooks_are_there_only_while_a_measured_pass_runs(tmp_path: Path) 
     assert called == [0, 0, 2, 0, 0, 2]
 
 
-def test_readings_of_a_phase_are_read_in_one_transfer_as_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readings_of_a_phase_are_read_in_one_transfer_as_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """VISSL reads once for each module."""
     read: list[str] = []
     for name in ("cpu", "item", "tolist", "__float__"):
         monkeypatch.setattr(Tensor, name, _noting(name, read))
     model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
-    state, plan = State(module=model, artifacts=tmp_path, phase="train"), Plan({"activations": ActivationStats(every=EVERY_STEP)})
+    state, plan = (
+        State(module=model, artifacts=tmp_path, phase="train"),
+        Plan({"activations": ActivationStats(every=EVERY_STEP)}),
+    )
     plan.fire("on_start", state)
     for _ in range(5):
         plan.fire("on_batch", state)
@@ -227,14 +246,21 @@ class _Watched(Points):
     def model(self) -> nn.Module:
         model = super().model()
         self.given: list[Tensor] = []
-        model[0].register_forward_hook(lambda module, inputs, output: self.given.append(output) if module.training else None)
+        model[0].register_forward_hook(
+            lambda module, inputs, output: self.given.append(output) if module.training else None
+        )
         return model
 
 
-def _train(folder: Path, world: World | None = None, restore: bool = False, every: str = "3 steps", **fields: Any) -> tuple[_Watched, Loop]:
+def _train(
+    folder: Path, world: World | None = None, restore: bool = False, every: str = "3 steps", **fields: Any
+) -> tuple[_Watched, Loop]:
     task = _Watched(train=44, val=11)
     store = CheckpointStore(Storage(folder / "checkpoints"), "points", world is None or world.rank == 0)
-    hooks = {"activations": ActivationStats(every=Rhythm(2, "steps")), "checkpoint": Checkpoint(every=Rhythm.parse(every), keep=None)}
+    hooks = {
+        "activations": ActivationStats(every=Rhythm(2, "steps")),
+        "checkpoint": Checkpoint(every=Rhythm.parse(every), keep=None),
+    }
     loop = Loop(task, experiment(**fields), hooks, RunContext(world=world or World(), store=store, artifacts=folder))
     if restore:
         loop.restore("step-00000003")
@@ -248,7 +274,9 @@ def test_every_nth_iteration_of_training_is_in_the_table(tmp_path: Path) -> None
     assert len(task.given) == 12
     assert table["iteration"].tolist() == [2, 4, 6, 8, 10, 12]
     assert table["epoch"].tolist() == [0, 0, 0, 1, 1, 1]
-    assert table["mean"].tolist() == pytest.approx([task.given[i - 1].mean().item() for i in table["iteration"]], abs=1e-6)
+    assert table["mean"].tolist() == pytest.approx(
+        [task.given[i - 1].mean().item() for i in table["iteration"]], abs=1e-6
+    )
 
 
 def test_each_micro_batch_of_a_step_is_measured(tmp_path: Path) -> None:

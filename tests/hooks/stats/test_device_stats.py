@@ -140,7 +140,9 @@ def test_the_gpu_is_torchs_own_and_its_units_are_as_named(nvml: Nvml) -> None:
     assert gpu_columns(hook, state) == GPU_COLUMNS
 
 
-@pytest.mark.parametrize("finish", [lambda hook: hook.on_end(State()), lambda hook: hook.on_exception(State(), ValueError())])
+@pytest.mark.parametrize(
+    "finish", [lambda hook: hook.on_end(State()), lambda hook: hook.on_exception(State(), ValueError())]
+)
 def test_nvml_is_let_go(nvml: Nvml, finish: Any) -> None:
     hook, _ = started()
     assert nvml.open == 1
@@ -158,7 +160,9 @@ def test_what_a_gpu_does_not_tell_is_asked_once(nvml: Nvml, caplog: pytest.LogCa
     assert "power: Not Supported" in caplog.text
 
 
-@pytest.mark.parametrize(("refused", "said"), [("init", "NVML does not start: init"), ("handle", "NVML does not know GPU-second: handle")])
+@pytest.mark.parametrize(
+    ("refused", "said"), [("init", "NVML does not start: init"), ("handle", "NVML does not know GPU-second: handle")]
+)
 def test_a_run_goes_on_without_nvml(nvml: Nvml, refused: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
     nvml.refused = {refused}
     hook, state = started()
@@ -168,7 +172,9 @@ def test_a_run_goes_on_without_nvml(nvml: Nvml, refused: str, said: str, caplog:
     assert nvml.open == 0
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_the_package_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with caplog.at_level(logging.WARNING, logger="hookyard"):
         hook, state = started()

@@ -61,7 +61,12 @@ def test_on_cuda_a_layer_has_what_was_allocated_meanwhile(tmp_path: Path, monkey
 
 
 def test_it_measures_training_at_its_steps_and_leaves_no_hooks(tmp_path: Path) -> None:
-    loop = Loop(Points(train=44, val=11), experiment(), {"memory": LayerMemory(every=Rhythm(4, "steps"))}, RunContext(artifacts=tmp_path))
+    loop = Loop(
+        Points(train=44, val=11),
+        experiment(),
+        {"memory": LayerMemory(every=Rhythm(4, "steps"))},
+        RunContext(artifacts=tmp_path),
+    )
     list(loop.run())
     table = pd.read_parquet(tmp_path / "layer_memory").query("layer == '0'")
     assert table["iteration"].tolist() == [4, 8, 12]

@@ -102,7 +102,12 @@ def test_source_lines_are_there_where_tracemalloc_traces(tmp_path: Path) -> None
 
 def test_it_writes_after_the_steps_asked_for(tmp_path: Path) -> None:
     """Once each, also where a step has several micro-batches."""
-    loop = Loop(Points(train=44, val=11), experiment(accumulate=2), {"memory": MemorySnapshot(steps=(2, 5))}, RunContext(artifacts=tmp_path))
+    loop = Loop(
+        Points(train=44, val=11),
+        experiment(accumulate=2),
+        {"memory": MemorySnapshot(steps=(2, 5))},
+        RunContext(artifacts=tmp_path),
+    )
     list(loop.run())
     assert _names(tmp_path) == ["rank=0-step=2.txt", "rank=0-step=5.txt"]
 
@@ -140,7 +145,9 @@ class _Cuda:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.recorded: list[dict[str, Any]] = []
         self.observer: Any = None
-        monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **options: self.recorded.append(options))
+        monkeypatch.setattr(
+            torch.cuda.memory, "_record_memory_history", lambda **options: self.recorded.append(options)
+        )
         monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_text("a snapshot"))
         monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", self._attach, raising=False)
         monkeypatch.setattr(torch.cuda, "memory_summary", lambda device: "the summary")
@@ -162,7 +169,9 @@ def test_on_cuda_history_is_recorded_while_the_run_lasts(tmp_path: Path, monkeyp
     assert cuda.recorded[1:] == [{"enabled": None}]
 
 
-def test_out_of_memory_is_written_down_while_all_is_still_allocated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_written_down_while_all_is_still_allocated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cuda, state = _Cuda(monkeypatch), State(artifacts=tmp_path, device=torch.device("cuda"))
     hook = MemorySnapshot()
     hook.on_start(state)

@@ -24,7 +24,9 @@ from tests.tasks import Points, experiment, numbers
 
 
 def count(module: nn.Module, batch: Any, folder: Path, **fields: Any) -> State:
-    state = State(module=module, model=module, artifacts=folder, display=Screen(), fresh_batches=lambda phase: iter([batch]))
+    state = State(
+        module=module, model=module, artifacts=folder, display=Screen(), fresh_batches=lambda phase: iter([batch])
+    )
     ModelComplexity(**fields).on_start(state)
     return state
 
@@ -59,7 +61,10 @@ def test_a_convolutional_network_by_hand(tmp_path: Path) -> None:
     assert [int(row["activations_per_sample"]) for row in rows.values()] == [144, 144, 0, 0, 0]
     assert [int(row["parameters"]) for row in rows.values()] == [1562, 112, 0, 0, 1450]
     assert rows["0"]["type"] == "Conv2d"
-    line = "model: 1.56 k parameters (1.45 k trainable), 10.7 k FLOPs (5.33 k MACs) and 144 activations per sample in a forward pass"
+    line = (
+        "model: 1.56 k parameters (1.45 k trainable), 10.7 k FLOPs (5.33 k MACs) and 144 activations per sample in a"
+        " forward pass"
+    )
     assert shown(state) == [line]
 
 
@@ -70,9 +75,12 @@ class Block(nn.Module):
         super().__init__()
         stride = width // before
         self.layers = nn.Sequential(
-            nn.Conv2d(before, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width),
-        )  # fmt: skip
+            nn.Conv2d(before, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(width),
+        )
         self.shortcut = nn.Sequential()
         if stride > 1:
             self.shortcut = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width))
@@ -82,7 +90,8 @@ class Block(nn.Module):
 
 
 def test_resnet_18_has_the_figures_that_the_originals_give(tmp_path: Path) -> None:
-    """ClassyVision and VISSL: 11.69 M parameters, 1.81 G multiply-adds, 2.48 M activations of convolutions at 224x224."""
+    """ClassyVision and VISSL: 11.69 M parameters, 1.81 G multiply-adds, 2.48 M activations of convolutions at
+    224x224."""
     widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
     stem = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
     blocks = [Block(before, width) for before, width in pairwise(widths)]
@@ -93,12 +102,16 @@ def test_resnet_18_has_the_figures_that_the_originals_give(tmp_path: Path) -> No
     assert state.info["parameters"] == 11_689_512
     assert state.info["macs_per_sample"] == macs == 1_814_073_344
     assert state.info["flops_per_sample"] == 2 * macs
-    assert state.info["activations_per_sample"] == 64 * 112**2 + 4 * 64 * 56**2 + 5 * (128 * 28**2 + 256 * 14**2 + 512 * 7**2) == 2_483_712
+    assert (
+        state.info["activations_per_sample"]
+        == 64 * 112**2 + 4 * 64 * 56**2 + 5 * (128 * 28**2 + 256 * 14**2 + 512 * 7**2)
+        == 2_483_712
+    )
 
 
 def test_attention_is_counted_though_torch_would_fuse_it(tmp_path: Path) -> None:
-    """In eval mode torch runs a transformer layer as one call, of which the counter knows nothing. With width d, f in the
-    feed-forward part and s positions: 8sd^2 for the projections, 4s^2d for the attention, 4sdf behind it."""
+    """In eval mode torch runs a transformer layer as one call, of which the counter knows nothing. With width d, f in
+    the feed-forward part and s positions: 8sd^2 for the projections, 4s^2d for the attention, 4sdf behind it."""
     d, f, s = 8, 16, 6
     module = nn.TransformerEncoderLayer(d, 2, f, batch_first=True)
     enabled = torch.backends.mha.get_fastpath_enabled()
@@ -154,7 +167,9 @@ def test_a_model_that_cannot_be_counted_gives_a_note(tmp_path: Path) -> None:
 
     module = nn.Sequential(Refuses(2, 2))
     state = count(module, (torch.randn(1, 2),), tmp_path)
-    assert shown(state) == ["model_complexity: the model cannot be counted further: NotImplementedError: only on Tuesdays"]
+    assert shown(state) == [
+        "model_complexity: the model cannot be counted further: NotImplementedError: only on Tuesdays"
+    ]
     assert state.info == {"parameters": 6, "trainable_parameters": 6}
     assert module.training
     assert not module[0]._forward_hooks
@@ -232,7 +247,8 @@ def test_the_master_counts_and_no_rank_waits_or_trains_otherwise(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (999, "999"), (1000, "1 k"), (999_900, "1 M"), (1.5e9, "1.5 G"), (2e12, "2 T"), (3e15, "3 P")]
+    ("value", "text"),
+    [(0, "0"), (999, "999"), (1000, "1 k"), (999_900, "1 M"), (1.5e9, "1.5 G"), (2e12, "2 T"), (3e15, "3 P")],
 )
 def test_numbers_are_readable(value: float, text: str) -> None:
     assert readable(value) == text

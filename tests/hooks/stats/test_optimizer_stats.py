@@ -27,7 +27,9 @@ from tests.tasks import Points, Rows, experiment
 EVERY_STEP = Rhythm(1, "steps")
 
 
-def _step(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, skip: bool = False, hook: Hook | None = None) -> State:
+def _step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, skip: bool = False, hook: Hook | None = None
+) -> State:
     """One optimizer step as the loop makes it."""
     state = State(module=model, optimizer=optimizer, artifacts=folder, phase="train", epoch=1, iteration=8, step=4)
     plan = Plan({"optimizer": hook or OptimizerStats(every=EVERY_STEP)})
@@ -78,18 +80,24 @@ def test_norms_are_those_of_a_step_by_hand(tmp_path: Path, make: Any, kinds: tup
     assert set(state.row) == {*expected, "update_ratio"}
     for column, values in expected.items():
         assert state.row[column].item() == pytest.approx(_flat(values.values()), rel=1e-5)
-    assert state.row["update_ratio"].item() == pytest.approx(_flat(expected["update_norm"].values()) / _flat(after.values()), rel=1e-5)
+    assert state.row["update_ratio"].item() == pytest.approx(
+        _flat(expected["update_norm"].values()) / _flat(after.values()), rel=1e-5
+    )
     table = pd.read_parquet(tmp_path / "optimizer").set_index("layer")
     assert table.index.tolist() == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert set(table["step"]) == {5}
     assert set(table["iteration"]) == {9}
     for column, values in expected.items():
         assert table[column].tolist() == pytest.approx([_flat([value]) for value in values.values()], rel=1e-5)
-    assert table["update_ratio"].tolist() == pytest.approx((table["update_norm"] / table["param_norm"]).tolist(), rel=1e-5)
+    assert table["update_ratio"].tolist() == pytest.approx(
+        (table["update_norm"] / table["param_norm"]).tolist(), rel=1e-5
+    )
 
 
 def test_a_parameter_without_gradient_has_no_number_and_a_frozen_one_no_row(tmp_path: Path) -> None:
-    model = nn.ModuleDict({"used": nn.Linear(3, 2, bias=False), "frozen": nn.Linear(3, 2), "idle": nn.Linear(3, 2, bias=False)})
+    model = nn.ModuleDict(
+        {"used": nn.Linear(3, 2, bias=False), "frozen": nn.Linear(3, 2), "idle": nn.Linear(3, 2, bias=False)}
+    )
     model["frozen"].requires_grad_(False)
     model.forward = model["used"].forward
     state = _step(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), tmp_path)
@@ -142,10 +150,18 @@ def test_epochs_are_refused() -> None:
 
 def _train(folder: Path, hooks: dict[str, Hook] | None = None, restore: bool = False, **fields: Any) -> Rows:
     store, rows = CheckpointStore(Storage(folder / "checkpoints"), "points", True), Rows()
-    ours = {"optimizer": OptimizerStats(every=Rhythm(2, "steps")), "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)}
+    ours = {
+        "optimizer": OptimizerStats(every=Rhythm(2, "steps")),
+        "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None),
+    }
     adam = Component(type="Adam", lr=0.01)
     task = Points(train=44, val=11)
-    loop = Loop(task, experiment(optimizer=adam, **fields), ours | (hooks or {}), RunContext(store=store, artifacts=folder, recorder=rows))
+    loop = Loop(
+        task,
+        experiment(optimizer=adam, **fields),
+        ours | (hooks or {}),
+        RunContext(store=store, artifacts=folder, recorder=rows),
+    )
     if restore:
         loop.restore("step-00000003")
     list(loop.run())

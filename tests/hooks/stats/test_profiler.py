@@ -34,8 +34,15 @@ def stops(monkeypatch: pytest.MonkeyPatch) -> list[profile]:
     return ended
 
 
-def _train(folder: Path, hook: Profiler, world: World | None = None, hooks: dict[str, Hook] | None = None, **fields: Any) -> Loop:
-    loop = Loop(POINTS, experiment(**fields), {"profiler": hook, **(hooks or {})}, RunContext(world=world or World(), artifacts=folder))
+def _train(
+    folder: Path, hook: Profiler, world: World | None = None, hooks: dict[str, Hook] | None = None, **fields: Any
+) -> Loop:
+    loop = Loop(
+        POINTS,
+        experiment(**fields),
+        {"profiler": hook, **(hooks or {})},
+        RunContext(world=world or World(), artifacts=folder),
+    )
     list(loop.run())
     return loop
 
@@ -65,16 +72,19 @@ def test_windows_come_again(tmp_path: Path, stops: list[profile]) -> None:
     """Windows of wait 1, warmup 1 and active 2 after 2 iterations end at 6, 10, 14 ..."""
     _train(tmp_path, Profiler(skip_first=2, wait=1, warmup=1, active=2, repeat=2), epochs=3)
     assert [name for name in _names(tmp_path) if name.endswith("txt")] == [
-        "rank=0-step=10-iteration=10.txt", "rank=0-step=6-iteration=6.txt",
-    ]  # fmt: skip
+        "rank=0-step=10-iteration=10.txt",
+        "rank=0-step=6-iteration=6.txt",
+    ]
     assert len(stops) == 2
 
 
 def test_without_end_there_are_as_many_windows_as_fit(tmp_path: Path) -> None:
     _train(tmp_path, Profiler(skip_first=0, warmup=0, active=5, repeat=0))
     assert [name for name in _names(tmp_path) if name.endswith("txt")] == [
-        "rank=0-step=10-iteration=10.txt", "rank=0-step=12-iteration=12.txt", "rank=0-step=5-iteration=5.txt",
-    ]  # fmt: skip
+        "rank=0-step=10-iteration=10.txt",
+        "rank=0-step=12-iteration=12.txt",
+        "rank=0-step=5-iteration=5.txt",
+    ]
 
 
 def test_accumulated_micro_batches_have_one_optimizer_part(tmp_path: Path) -> None:
@@ -86,9 +96,15 @@ def test_accumulated_micro_batches_have_one_optimizer_part(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("iteration", "window"), [(0, (12, 15)), (10, (12, 15)), (13, (13, 15)), (14, (17, 20)), (15, (17, 20)), (19, None)]
 )
-def test_a_resumed_run_goes_on_in_the_schedule(iteration: int, window: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By hand: skip 10; then wait 2, warmup 1, active 2, twice. What is left of a window must hold one kept iteration."""
-    hook, state = Profiler(skip_first=10, wait=2, warmup=1, active=2, repeat=2), State(phase="train", iteration=iteration)
+def test_a_resumed_run_goes_on_in_the_schedule(
+    iteration: int, window: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hand: skip 10; then wait 2, warmup 1, active 2, twice. What is left of a window must hold one kept
+    iteration."""
+    hook, state = (
+        Profiler(skip_first=10, wait=2, warmup=1, active=2, repeat=2),
+        State(phase="train", iteration=iteration),
+    )
     windows: list[tuple[str, int]] = []
     calls = {name: lambda name=name: windows.append((name, state.iteration)) for name in ("start", "stop")}
     monkeypatch.setattr(profiler, "profile", lambda **options: SimpleNamespace(step=lambda: None, **calls))
@@ -109,7 +125,9 @@ def test_two_that_trace_the_same_rank_are_refused_as_torch_ends_the_process_over
     assert not other.misfit(hooks)
 
 
-def test_a_failure_in_a_window_leaves_what_there_is_and_ends_the_profiler_once(tmp_path: Path, stops: list[profile]) -> None:
+def test_a_failure_in_a_window_leaves_what_there_is_and_ends_the_profiler_once(
+    tmp_path: Path, stops: list[profile]
+) -> None:
     """VISSL's hook ends its profiler twice."""
     with pytest.raises(Exception, match="broken on purpose"):
         _train(tmp_path, Profiler(skip_first=0, warmup=1, active=10), hooks={"breaks": Breaks(iteration=3)})
@@ -146,7 +164,9 @@ def test_outside_its_windows_there_is_no_profiler(tmp_path: Path) -> None:
 
 
 def test_shapes_and_memory_are_kept_where_asked_for(tmp_path: Path) -> None:
-    _train(tmp_path, Profiler(skip_first=0, warmup=0, active=1, record_shapes=True, profile_memory=True, with_flops=True))
+    _train(
+        tmp_path, Profiler(skip_first=0, warmup=0, active=1, record_shapes=True, profile_memory=True, with_flops=True)
+    )
     with gzip.open(tmp_path / "traces" / _names(tmp_path)[0]) as file:
         events = json.load(file)["traceEvents"]
     products = [event["args"]["Input Dims"] for event in events if event["name"] == "aten::addmm"]
@@ -157,21 +177,30 @@ def test_shapes_and_memory_are_kept_where_asked_for(tmp_path: Path) -> None:
 
 def _on_a_rank(rank: int, world_size: int, folder: str) -> None:
     for name, ranks in (("one", (0,)), ("all", (0, 1))):
-        _train(Path(folder) / name, Profiler(skip_first=0, active=1, profiled_ranks=ranks), World(rank=rank, world_size=world_size))
+        _train(
+            Path(folder) / name,
+            Profiler(skip_first=0, active=1, profiled_ranks=ranks),
+            World(rank=rank, world_size=world_size),
+        )
 
 
 def test_each_rank_that_is_traced_has_files_of_its_own(tmp_path: Path) -> None:
     """MMEngine's and iMIX's ranks write into one file."""
     on_ranks(_on_a_rank, 2, str(tmp_path))
     assert [name.split(".")[0] for name in _names(tmp_path / "one")] == ["rank=0-step=2-iteration=2"] * 2
-    assert [name.split(".")[0] for name in _names(tmp_path / "all")] == [f"rank={r}-step=2-iteration=2" for r in (0, 0, 1, 1)]
+    assert [name.split(".")[0] for name in _names(tmp_path / "all")] == [
+        f"rank={r}-step=2-iteration=2" for r in (0, 0, 1, 1)
+    ]
 
 
 def test_parts_are_nvtx_ranges_too_each_closed_before_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[str] = []
     monkeypatch.setattr(torch.cuda.nvtx, "range_push", seen.append)
     monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: seen.append("end"))
-    hook, state = Profiler(nvtx=True, skip_first=10**6), State(device=torch.device("cuda"), phase="train", artifacts=tmp_path)
+    hook, state = (
+        Profiler(nvtx=True, skip_first=10**6),
+        State(device=torch.device("cuda"), phase="train", artifacts=tmp_path),
+    )
     hook.on_start(state)
     for event in ("on_iteration_start", "on_batch", "on_forward", "on_loss", "on_backward", "on_gradients", "on_step"):
         getattr(hook, event)(state)

@@ -51,14 +51,21 @@ def trained(
     hooks: dict[str, Hook] = {"row_stats": RowStats(report), "sparse": Sparse()}
     if root:
         hooks["checkpoint"] = Checkpoint(every=Rhythm(5, "steps"), keep=None)
-    loop = Loop(Points(), experiment(**{"epochs": 2, "batch_size": 4, **fields}), hooks, RunContext(store=store, recorder=rows, world=world))
+    loop = Loop(
+        Points(),
+        experiment(**{"epochs": 2, "batch_size": 4, **fields}),
+        hooks,
+        RunContext(store=store, recorder=rows, world=world),
+    )
     if restore:
         loop.restore(restore)
     return [report.metrics for report in loop.run()], rows
 
 
 @pytest.mark.parametrize("reach", [2, 500])
-def test_each_report_has_the_statistics_of_its_own_training_iterations(monkeypatch: pytest.MonkeyPatch, reach: int) -> None:
+def test_each_report_has_the_statistics_of_its_own_training_iterations(
+    monkeypatch: pytest.MonkeyPatch, reach: int
+) -> None:
     monkeypatch.setattr(RowStats, "reach", reach)
     reports, rows = trained(ALL)
     assert len(reports) == 2
@@ -70,7 +77,8 @@ def test_each_report_has_the_statistics_of_its_own_training_iterations(monkeypat
 
 
 def test_more_iterations_than_are_remembered_all_count() -> None:
-    """Each iteration's row holds its number, and 1,300 of them pass in one phase, where the last 1,000 are remembered."""
+    """Each iteration's row holds its number, and 1,300 of them pass in one phase, where the last 1,000 are
+    remembered."""
     hook, state, metrics = RowStats(["iteration/sum"]), State(phase="train"), {}
     plan = Plan({"row_stats": hook})
     recent = state.recent
@@ -104,7 +112,10 @@ class _Span:
 def test_values_that_lie_on_a_device_are_read() -> None:
     hook, state, metrics = RowStats(["forward_s/max", "loss/mean"]), State(phase="train"), {}
     values = [(0.25, 1.0), (0.5, 4.0)]
-    rows = [{"phase": "train", "iteration": i, "forward_s": _Span(s), "loss": torch.tensor([x])} for i, (s, x) in enumerate(values, 1)]
+    rows = [
+        {"phase": "train", "iteration": i, "forward_s": _Span(s), "loss": torch.tensor([x])}
+        for i, (s, x) in enumerate(values, 1)
+    ]
     for row in rows:
         state.recent.append(row)
     hook.on_report(state, metrics)

@@ -45,7 +45,9 @@ class Watcher(Hook):
 def test_any_hook_reads_how_far_the_run_has_come() -> None:
     """52 samples are 7 iterations and, two to a step, 4 steps an epoch."""
     watcher = Watcher()
-    loop = Loop(Points(train=52, val=23), experiment(epochs=2, accumulate=2), {"watcher": watcher, "info": RuntimeInfo()})
+    loop = Loop(
+        Points(train=52, val=23), experiment(epochs=2, accumulate=2), {"watcher": watcher, "info": RuntimeInfo()}
+    )
     metrics = [report.metrics for report in loop.run()][-1]
     assert watcher.seen == [
         ("train", 0, 0, 0, 0),
@@ -91,7 +93,9 @@ def test_the_learning_rate_of_every_group_is_there() -> None:
 
 def test_it_does_nothing_within_an_iteration() -> None:
     """MMEngine waits for the GPU at each, to keep the losses as numbers."""
-    within = [event for event in ("on_iteration_start", "on_batch", "on_loss", "on_step") if RuntimeInfo().handles(event)]
+    within = [
+        event for event in ("on_iteration_start", "on_batch", "on_loss", "on_step") if RuntimeInfo().handles(event)
+    ]
     assert within == []
 
 
@@ -100,7 +104,11 @@ def test_classes_are_what_the_dataset_says_also_of_a_part_of_it(said: dict[str, 
     dataset = TensorDataset(torch.zeros(10, 1))
     for name, value in said.items():
         setattr(dataset, name, value)
-    loaders = {"train": DataLoader(Subset(dataset, range(6)), batch_size=4), "val": iter(()), "test": SimpleNamespace(dataset=dataset)}
+    loaders = {
+        "train": DataLoader(Subset(dataset, range(6)), batch_size=4),
+        "val": iter(()),
+        "test": SimpleNamespace(dataset=dataset),
+    }
     state = State(loaders=loaders)
     RuntimeInfo().on_start(state)
     assert state.info["data"] == {
@@ -151,7 +159,7 @@ def test_a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same(tmp_path: Pa
     folder = RunFolder.create(tmp_path, "points", to_yaml(given))
     assignment = Assignment(given.source, str(folder))
     asked = iter([False] * 9)
-    (*_, cut) = Session(assignment, World(), stop_asked=lambda: next(asked, True)).reports()
+    *_, cut = Session(assignment, World(), stop_asked=lambda: next(asked, True)).reports()
     assert cut.interrupted
     assert cut.metrics["iteration"] not in (0, 7, 14)
     list(Session(assignment, World()).reports())
@@ -162,7 +170,9 @@ def test_a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same(tmp_path: Pa
 
 def test_values_on_a_device_are_left_out_of_run_json(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "run", "")
-    folder.write_info({"layers": {"0/mean": torch.ones(())}, "rate": 0.5, "classes": ("a", "b"), "data": {"train": None}})
+    folder.write_info(
+        {"layers": {"0/mean": torch.ones(())}, "rate": 0.5, "classes": ("a", "b"), "data": {"train": None}}
+    )
     folder.end("finished")
     assert folder.metadata().info == {"rate": 0.5, "classes": ["a", "b"], "data": {"train": None}}
 
@@ -177,7 +187,10 @@ def test_without_anything_known_nothing_is_written(tmp_path: Path) -> None:
 
 def _on_a_rank(rank: int, world_size: int) -> Any:
     loop = Loop(
-        Points(train=52, val=23), experiment(epochs=1), {"info": RuntimeInfo()}, RunContext(world=World(rank=rank, world_size=world_size))
+        Points(train=52, val=23),
+        experiment(epochs=1),
+        {"info": RuntimeInfo()},
+        RunContext(world=World(rank=rank, world_size=world_size)),
     )
     list(loop.run())
     return {name: loop.state.info[name] for name in ("world_size", "data", "samples", "metrics")}

@@ -29,7 +29,8 @@ def measured(state: State, hook: Throughput) -> dict[str, Any]:
 
 
 def test_samples_are_counted_over_the_window_and_times_the_ranks() -> None:
-    """A short batch counts as what it was, an older row and a validation not at all: (8 + 8 + 2) / (0.5 + 0.25 + 0.25)."""
+    """A short batch counts as what it was, an older row and a validation not at all: (8 + 8 + 2) / (0.5 + 0.25 +
+    0.25)."""
     state = State(world_size=4)
     for one in (row(1000, 0.001), row(8, 0.5), row(500, 9, "val"), row(8, 0.25), row(2, 0.25)):
         state.recent.append(one)
@@ -62,7 +63,8 @@ def test_validation_is_not_measured() -> None:
 
 
 def test_a_report_has_what_training_ended_with() -> None:
-    """More rows of validation than are remembered do not matter; perf_stats' samples_per_s of the rank is not repeated."""
+    """More rows of validation than are remembered do not matter; perf_stats' samples_per_s of the rank is not
+    repeated."""
     hook, state = Throughput(peak_flops=1e6), State(phase="train", world_size=2, info={"flops_per_sample": 100})
     state.recent.append(row(10, 0.5))
     hook.on_phase_end(state)
@@ -72,7 +74,12 @@ def test_a_report_has_what_training_ended_with() -> None:
     hook.on_phase_end(state)
     metrics: dict[str, Any] = {"step": 3}
     hook.on_report(state, metrics)
-    assert metrics == {"step": 3, "throughput/world_samples_per_s": 40, "throughput/flops_per_s": 6000, "throughput/mfu": 0.006}
+    assert metrics == {
+        "step": 3,
+        "throughput/world_samples_per_s": 40,
+        "throughput/flops_per_s": 6000,
+        "throughput/mfu": 0.006,
+    }
     later: dict[str, Any] = {}
     hook.on_report(state, later)
     assert later == {}
@@ -152,12 +159,19 @@ def matmul_precision() -> Iterator[Callable[[str], None]]:
     ],
 )
 def test_the_peak_is_that_of_what_the_work_is_computed_in(
-    module: nn.Module, precision: str, matmul: str, peak: float, matmul_precision: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    module: nn.Module,
+    precision: str,
+    matmul: str,
+    peak: float,
+    matmul_precision: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
     matmul_precision(matmul)
     hook = Throughput()
-    state = State(module=module, device=torch.device("cuda"), config={"precision": precision}, info={"flops_per_sample": 1e12})
+    state = State(
+        module=module, device=torch.device("cuda"), config={"precision": precision}, info={"flops_per_sample": 1e12}
+    )
     hook.on_start(state)
     state.recent.append(row(10, 1.0))
     assert measured(state, hook)["mfu"] == pytest.approx(3e13 / peak)

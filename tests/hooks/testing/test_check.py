@@ -1,4 +1,5 @@
-"""A hook that keeps what hooks promise passes; one that does not is told which check, with which fields, where, and what to do."""
+"""A hook that keeps what hooks promise passes; one that does not is told which check, with which fields, where, and
+what to do."""
 
 from __future__ import annotations
 
@@ -411,10 +412,22 @@ BROKEN: list[tuple[type[Hook], str, str]] = [
     (Bare, "class", "put @dataclass above the class"),
     (Draws, "observes", "on_phase_end draws random numbers of torch"),
     (SetsTorch, "observes", "on_load sets torch's float32_matmul_precision to medium, where it was highest"),
-    (Scales, "observes", "on_backward changes what training and other hooks share: state.batch[0] is torch.float32 (4, 5)"),
+    (
+        Scales,
+        "observes",
+        "on_backward changes what training and other hooks share: state.batch[0] is torch.float32 (4, 5)",
+    ),
     (StopsInAStep, "observes", "report 1 comes after step 1, not 4, as without the hook"),
-    (EndsOtherwise, "observes", "at the end ['parameters']['0.weight'] is torch.float32 (8, 5) [0.0, 0.0, 0.0, 0.0]..., not"),
-    (Spoils, "runs", "a run with it fails: RuntimeError: one of the variables needed for gradient computation has been modified"),
+    (
+        EndsOtherwise,
+        "observes",
+        "at the end ['parameters']['0.weight'] is torch.float32 (8, 5) [0.0, 0.0, 0.0, 0.0]..., not",
+    ),
+    (
+        Spoils,
+        "runs",
+        "a run with it fails: RuntimeError: one of the variables needed for gradient computation has been modified",
+    ),
     (CannotSave, "runs", "failed in on_save on rank 0: OSError: no place"),
     (Records, "observes", "the row of train iteration 1: ['seen'] is there, and should not be, as without the hook"),
     (Nudges, "pace", "acting every 2, at report 1 parameters['0.weight'] is"),

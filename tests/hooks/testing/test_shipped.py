@@ -80,7 +80,11 @@ CASES: dict[str, dict[str, Any]] = {
     "time_limit": {"fields": {"limit": 1000.0}},
     "output_mask": {"fields": {"target": 1}},
     "distillation": {"fields": {"teacher": BIG}, "task": Distilled(train=24, val=8)},
-    "feature_probe": {"fields": {"data": f"{HERE}:datasets", "encoder": "0", "labels_per_class": 1}, "task": FEW, "examples": 0},
+    "feature_probe": {
+        "fields": {"data": f"{HERE}:datasets", "encoder": "0", "labels_per_class": 1},
+        "task": FEW,
+        "examples": 0,
+    },
     "checkpoint": {"varies": ["names"]},  # it takes over the checkpoint that it is resumed from
     "console": {"varies": ["remaining"]},  # what it makes its estimate of the time of
     "garbage_collection": {"task": FEW, "examples": 0},
@@ -115,5 +119,3 @@ def what_is_there_is_frozen() -> Iterator[None]:
 @pytest.mark.parametrize("name", sorted(HOOKS.keys() - UNCHECKED.keys()))
 def test_a_hook_that_ships_keeps_what_hooks_promise(name: str) -> None:
     check_hook(HOOKS[name], **{"examples": 1, **CASES.get(name, {})})
-
-

@@ -77,7 +77,10 @@ def test_it_trains_in_one_thread_and_leaves_the_number_as_it_was() -> None:
 
 
 def test_the_task_s_own_optimizer_is_taken_with_what_is_said_of_it() -> None:
-    adagrad, sgd = (train(task=OwnOptimizer(), steps=1, **said).state.optimizer for said in ({"optimizer": {"lr": 0.5}}, {"optimizer": {"type": "SGD"}}))
+    adagrad, sgd = (
+        train(task=OwnOptimizer(), steps=1, **said).state.optimizer
+        for said in ({"optimizer": {"lr": 0.5}}, {"optimizer": {"type": "SGD"}})
+    )
     assert isinstance(adagrad, torch.optim.Adagrad)
     assert adagrad.defaults["lr"] == 0.5
     assert isinstance(sgd, torch.optim.SGD)

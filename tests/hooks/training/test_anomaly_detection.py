@@ -82,7 +82,10 @@ def test_names_the_operation_and_where_it_was_called() -> None:
         warnings.simplefilter("always")
         with pytest.raises(RuntimeError, match="Function 'SqrtBackward0' returned nan values in its 0th output"):
             list(Loop(RootOfNothing(), experiment(), {"anomalies": AnomalyDetection()}).run())
-    assert any("Error detected in SqrtBackward0" in str(one.message) and "a_place_to_find" in str(one.message) for one in caught)
+    assert any(
+        "Error detected in SqrtBackward0" in str(one.message) and "a_place_to_find" in str(one.message)
+        for one in caught
+    )
 
 
 def test_without_it_the_same_run_ends_with_weights_that_are_no_numbers() -> None:

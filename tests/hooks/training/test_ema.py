@@ -53,8 +53,13 @@ def test_stochastic_is_the_plain_mean() -> None:
 
 @pytest.mark.parametrize("interval", [1, 3])
 def test_annealing_is_mmengines_formula(interval: int) -> None:
-    """momentum_n = max(momentum, gamma / (gamma + n)), with n the steps since the copy, of which every `interval`-th updates."""
-    state, hook, trail = new_state(small_model()), EMA(decay=0.7, average="annealing", gamma=2, interval=interval), Trail()
+    """momentum_n = max(momentum, gamma / (gamma + n)), with n the steps since the copy, of which every `interval`-th
+    updates."""
+    state, hook, trail = (
+        new_state(small_model()),
+        EMA(decay=0.7, average="annealing", gamma=2, interval=interval),
+        Trail(),
+    )
     train(state, {"ema": hook, "trail": trail}, batches(10))
     for ours, values in zip(averages(hook, state), zip(*trail.values, strict=True), strict=True):
         expected, *further = values[interval - 1 :: interval]
@@ -237,7 +242,9 @@ class Counted(Points):
 
     def model(self) -> nn.Module:
         model = super().model()
-        model.register_forward_pre_hook(lambda module, inputs: self.calls.update(["train" if module.training else "val"]))
+        model.register_forward_pre_hook(
+            lambda module, inputs: self.calls.update(["train" if module.training else "val"])
+        )
         return model
 
 
@@ -373,7 +380,9 @@ def test_momentum_is_refused_with_the_decay_to_write() -> None:
 def _on_a_rank(rank: int, world_size: int) -> dict[str, Any]:
     module = small_model()
     data = batches(4, seed=1 + rank)
-    state = new_state(module, rank=rank, world_size=world_size, fresh_batches=lambda phase, shuffled: iter(data[: 3 - 2 * rank]))
+    state = new_state(
+        module, rank=rank, world_size=world_size, fresh_batches=lambda phase, shuffled: iter(data[: 3 - 2 * rank])
+    )
     state.model = DistributedDataParallel(module, broadcast_buffers=False)
     own, recomputed = EMA(decay=0.5, buffers="ema"), EMA(decay=0.5, buffers="recompute")
     train(state, {"own": own, "recomputed": recomputed}, data)
@@ -387,7 +396,14 @@ def _on_a_rank(rank: int, world_size: int) -> dict[str, Any]:
         averaged = [value.tolist() for value in weights(module)]
     train(state, {"own": own, "recomputed": recomputed}, data[:1])  # DDP goes on after the exchange
     after = [value.tolist() for value in weights(module)]
-    return {"drifting": drifting, "synced": synced, "pooled": pooled, "inputs": inputs, "averaged": averaged, "after": after}
+    return {
+        "drifting": drifting,
+        "synced": synced,
+        "pooled": pooled,
+        "inputs": inputs,
+        "averaged": averaged,
+        "after": after,
+    }
 
 
 def test_ranks_agree_on_weights_and_on_pooled_buffers() -> None:

@@ -37,7 +37,9 @@ def phases(hook: Hook, device: str, places: list[str]) -> None:
     ],
     ids=str,
 )
-def test_empties_in_every_phase_where_it_is_asked_to(fields: dict[str, Any], of_a_phase: str, places: list[str]) -> None:
+def test_empties_in_every_phase_where_it_is_asked_to(
+    fields: dict[str, Any], of_a_phase: str, places: list[str]
+) -> None:
     phases(EmptyCache(**fields), "cuda", places)
     letters = {"iteration": "i", "emptied": "e"}
     assert "".join(letters.get(place, f" {place} ") for place in places) == "".join(

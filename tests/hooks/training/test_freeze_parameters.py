@@ -53,7 +53,9 @@ EVERYTHING = {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"}
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else " ".join(sorted(value)),
 )
-def test_frozen_parameters_do_not_move_and_the_others_do(fields: dict[str, Any], frozen: set[str], optimizer: Any) -> None:
+def test_frozen_parameters_do_not_move_and_the_others_do(
+    fields: dict[str, Any], frozen: set[str], optimizer: Any
+) -> None:
     module = small_model()
     state, hook = a_state(module, optimizer), FreezeParameters(**fields)
     hook.on_start(state)
@@ -137,16 +139,23 @@ def test_a_tied_weight_is_frozen_by_either_name() -> None:
 
 def test_a_pattern_that_matches_nothing_is_an_error_with_the_nearest_names() -> None:
     state = State(module=nn.ModuleDict({"backbone": small_model(), "head": nn.Linear(2, 2)}))
-    with pytest.raises(ValueError, match=r"pattern 'bakbone.0.weight' matches no parameter; did you mean backbone.0.weight"):
+    with pytest.raises(
+        ValueError, match=r"pattern 'bakbone.0.weight' matches no parameter; did you mean backbone.0.weight"
+    ):
         FreezeParameters(["head.*", "bakbone.0.weight"]).on_start(state)
-    with pytest.raises(ValueError, match=r"pattern '#' matches no parameter; there are: backbone.0.weight, .*head.bias$"):
+    with pytest.raises(
+        ValueError, match=r"pattern '#' matches no parameter; there are: backbone.0.weight, .*head.bias$"
+    ):
         FreezeParameters(["#"]).on_start(state)
     with pytest.raises(ValueError, match=r"pattern 'backbone' matches no parameter"):
         FreezeParameters(["backbone"]).on_start(state)
 
 
 def test_a_pattern_that_is_no_regular_expression_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"pattern '\*.bias' is no regular expression: nothing to repeat.*; for \* and \? write match: glob"):
+    with pytest.raises(
+        ValueError,
+        match=r"pattern '\*.bias' is no regular expression: nothing to repeat.*; for \* and \? write match: glob",
+    ):
         FreezeParameters(["*.bias"], match="regex")
 
 
@@ -172,7 +181,9 @@ def test_a_resume_goes_on_where_the_freezing_stood(tmp_path: Path) -> None:
 
 
 def test_a_mistake_in_a_pattern_ends_the_run_at_its_start() -> None:
-    with pytest.raises(HookError, match="hook 'freeze' failed in on_start on rank 0: ValueError: pattern 'nothing' matches"):
+    with pytest.raises(
+        HookError, match="hook 'freeze' failed in on_start on rank 0: ValueError: pattern 'nothing' matches"
+    ):
         list(Loop(Points(), experiment(), {"freeze": FreezeParameters(["nothing"])}).run())
 
 

@@ -100,7 +100,9 @@ def test_too_many_in_a_row_are_an_error(tmp_path: Path) -> None:
     usual = [1.0, 1.1, 0.9, 1.0]
     hook = LossSpike(**SMALL, patience=2)
     assert spikes(hook, [*usual, 9.0, 9.0, 1.0, math.nan, 9.0], tmp_path)[4:] == [True, True, False, True, True]
-    with pytest.raises(ArithmeticError, match=r"loss 9 at step 1, where 1 with .* was usual: spike 3 in a row, 2 are left out"):
+    with pytest.raises(
+        ArithmeticError, match=r"loss 9 at step 1, where 1 with .* was usual: spike 3 in a row, 2 are left out"
+    ):
         spikes(hook, [9.0], tmp_path)
 
 
@@ -121,7 +123,9 @@ def test_a_step_is_left_out_as_if_its_batch_had_not_been(tmp_path: Path) -> None
 
 
 def test_the_loss_of_a_step_is_the_mean_of_its_micro_batches(tmp_path: Path) -> None:
-    rows = train(new_state(nn.Linear(4, 2), artifacts=tmp_path, accumulate=2), {"spike": LossSpike(**SMALL)}, heights(14, 10))
+    rows = train(
+        new_state(nn.Linear(4, 2), artifacts=tmp_path, accumulate=2), {"spike": LossSpike(**SMALL)}, heights(14, 10)
+    )
     assert [index for index, row in enumerate(rows) if "loss_spike" in row] == [11]
 
 
@@ -173,9 +177,19 @@ def life(root: Path, restore: str | None = None, bad: tuple[int, ...] = BAD, **f
                 state.request_checkpoint("a test")
 
     seen = Seen()
-    hooks = {"sampler_seed": DistSamplerSeed(), "spike": LossSpike(window=20, warmup=3, threshold=50.0), "save": SaveAt(), "seen": seen}
+    hooks = {
+        "sampler_seed": DistSamplerSeed(),
+        "spike": LossSpike(window=20, warmup=3, threshold=50.0),
+        "save": SaveAt(),
+        "seen": seen,
+    }
     fields = {"epochs": 3, "batch_size": 4, **fields}
-    loop = Loop(SpikyPoints(bad=bad, train=48, val=7), experiment(**fields), hooks, RunContext(store=CheckpointStore(Storage(root)), artifacts=root))
+    loop = Loop(
+        SpikyPoints(bad=bad, train=48, val=7),
+        experiment(**fields),
+        hooks,
+        RunContext(store=CheckpointStore(Storage(root)), artifacts=root),
+    )
     if restore:
         loop.restore(restore)
     list(loop.run())
@@ -273,5 +287,11 @@ def test_ranks_leave_out_a_step_together_though_one_alone_has_the_spike(tmp_path
 
 
 def test_the_error_fails_the_run(tmp_path: Path) -> None:
-    with pytest.raises(HookError, match=r"hook 'spike' failed in on_gradients on rank 0: ArithmeticError: loss nan at step 5"):
-        train(new_state(nn.Linear(4, 2), artifacts=tmp_path), {"spike": LossSpike(**SMALL, patience=0)}, heights(8, 4, factor=math.nan))
+    with pytest.raises(
+        HookError, match=r"hook 'spike' failed in on_gradients on rank 0: ArithmeticError: loss nan at step 5"
+    ):
+        train(
+            new_state(nn.Linear(4, 2), artifacts=tmp_path),
+            {"spike": LossSpike(**SMALL, patience=0)},
+            heights(8, 4, factor=math.nan),
+        )

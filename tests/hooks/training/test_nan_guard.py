@@ -96,7 +96,9 @@ def test_finite_loss_with_infinite_gradients_is_a_hit(tmp_path: Path) -> None:
     state.artifacts, state.rank, state.world_size = tmp_path, 1, 2
     guard = NanGuard()
     guard.on_loss(state)
-    with pytest.raises(FloatingPointError, match=r"on rank 1: loss=1.0, gradient norm=inf \(the loss of another rank may be"):
+    with pytest.raises(
+        FloatingPointError, match=r"on rank 1: loss=1.0, gradient norm=inf \(the loss of another rank may be"
+    ):
         guard.on_gradients(state)
 
 
@@ -174,7 +176,9 @@ def test_a_hit_between_checks_is_remembered_over_a_resume(tmp_path: Path) -> Non
 
 
 def test_skip_cannot_look_later_than_each_step() -> None:
-    with pytest.raises(ValueError, match="action=skip must look at each step before it is made; interval=4 has to be 1"):
+    with pytest.raises(
+        ValueError, match="action=skip must look at each step before it is made; interval=4 has to be 1"
+    ):
         NanGuard(action="skip", interval=4)
 
 
@@ -226,5 +230,7 @@ def test_ranks_skip_together_and_the_dumps_name_the_culprit(tmp_path: Path) -> N
     first, second = on_ranks(_skipping, 2, str(tmp_path))
     assert first == second
     assert (first["rows"], first["step"]) == ([None, 1, None, None], 3)
-    losses = [torch.load(tmp_path / "nonfinite" / f"step-2-rank-{rank}.pt", weights_only=True)["loss"] for rank in (0, 1)]
+    losses = [
+        torch.load(tmp_path / "nonfinite" / f"step-2-rank-{rank}.pt", weights_only=True)["loss"] for rank in (0, 1)
+    ]
     assert [math.isfinite(loss) for loss in losses] == [True, False]

@@ -133,7 +133,9 @@ def test_a_missing_metric_is_an_error_that_names_those_there_are() -> None:
     optimizer = an_optimizer()
     state = State(optimizer=optimizer, scheduler=ReduceLROnPlateau(optimizer), phase="val")
     state.metrics = {"train/loss": 1.0, "val/accuracy": 0.5}
-    with pytest.raises(KeyError, match=r"monitor='val/lost' is no metric of this run; there are: train/loss, val/accuracy"):
+    with pytest.raises(
+        KeyError, match=r"monitor='val/lost' is no metric of this run; there are: train/loss, val/accuracy"
+    ):
         ParamScheduler(monitor="val/lost").on_phase_end(state)
 
 
@@ -149,7 +151,9 @@ def test_a_plateau_that_looks_the_wrong_way_is_refused() -> None:
     """torch's default lowers the rate of a run whose accuracy rises."""
     optimizer = an_optimizer()
     hook = ParamScheduler(monitor="val/accuracy")
-    with pytest.raises(ValueError, match="has mode=min, and max of val/accuracy is better; write mode: max in scheduler"):
+    with pytest.raises(
+        ValueError, match="has mode=min, and max of val/accuracy is better; write mode: max in scheduler"
+    ):
         hook.on_start(State(scheduler=ReduceLROnPlateau(optimizer)))
     hook.on_start(State(scheduler=ReduceLROnPlateau(optimizer, mode="max")))
     ParamScheduler(monitor="val/score").on_start(State(scheduler=ReduceLROnPlateau(optimizer)))
@@ -175,7 +179,8 @@ class Reads(Hook):
 
 @pytest.mark.parametrize("interval", [1, 3])
 def test_hooks_and_loggers_read_the_rate_that_the_step_used(tmp_path: Path, interval: int) -> None:
-    """As in MMEngine, where the scheduler comes after them; epochs of seven iterations, and one line for what is left."""
+    """As in MMEngine, where the scheduler comes after them; epochs of seven iterations, and one line for what is
+    left."""
     reads, rows = Reads(), Rows()
     hooks = {
         "schedule": ParamScheduler(every=Rhythm(1, "steps"), record_momentum=True),
@@ -183,7 +188,14 @@ def test_hooks_and_loggers_read_the_rate_that_the_step_used(tmp_path: Path, inte
         "reads": reads,
     }
     schedule = Component(type="OneCycleLR", max_lr=1.0, total_steps=20)
-    list(Loop(Points(val=0), experiment(epochs=1, scheduler=schedule), hooks, RunContext(recorder=rows, artifacts=tmp_path)).run())
+    list(
+        Loop(
+            Points(val=0),
+            experiment(epochs=1, scheduler=schedule),
+            hooks,
+            RunContext(recorder=rows, artifacts=tmp_path),
+        ).run()
+    )
     used = {row["iteration"]: (row["lr"], row["momentum"]) for row in rows.rows}
     assert len(set(used.values())) == 7
     assert reads.iterations == [rate for rate, _ in used.values()]
@@ -222,7 +234,9 @@ def test_it_is_called_at_a_step_only_where_it_has_something_to_do(hook: ParamSch
         (Adagrad, {}, {"weight_decay": 0.0}),
     ],
 )
-def test_momentum_and_weight_decay_of_every_group_where_asked_to(kind: Any, options: Any, columns: dict[str, float]) -> None:
+def test_momentum_and_weight_decay_of_every_group_where_asked_to(
+    kind: Any, options: Any, columns: dict[str, float]
+) -> None:
     further = {name: value / 2 for name, value in columns.items() if name == "weight_decay"}
     groups = [{"params": [nn.Parameter(torch.zeros(1))]}, {"params": [nn.Parameter(torch.zeros(1))], **further}]
     state = State(optimizer=kind(groups, lr=0.1, **options), phase="train")

@@ -1,4 +1,5 @@
-"""`ema` with `average: power`: averages as wide as std says, held against the sum of all weights by the paper's profile."""
+"""`ema` with `average: power`: averages as wide as std says, held against the sum of all weights by the paper's
+profile."""
 
 from __future__ import annotations
 
@@ -23,11 +24,20 @@ STDS = [0.05, 0.2]
 def direct(values: list[list[Tensor]], steps: list[int], std: float) -> list[Tensor]:
     """The sum of what the weights were after these steps by (i^(g+1) - (i-1)^(g+1)) / t^(g+1), in float64."""
     edges = (torch.tensor([0, *steps], dtype=torch.float64) / steps[-1]) ** (exponent(std) + 1)
-    return [torch.tensordot(edges.diff(), torch.stack([values[step - 1][place] for step in steps]), 1) for place in range(len(values[0]))]
+    return [
+        torch.tensordot(edges.diff(), torch.stack([values[step - 1][place] for step in steps]), 1)
+        for place in range(len(values[0]))
+    ]
 
 
 @pytest.mark.parametrize(
-    ("fields", "steps"), [({}, range(1, 15)), ({"interval": 3}, [3, 6, 9, 12]), ({"begin": Rhythm(5, "steps")}, range(5, 15)), ({"std": 0.1}, range(1, 15))]
+    ("fields", "steps"),
+    [
+        ({}, range(1, 15)),
+        ({"interval": 3}, [3, 6, 9, 12]),
+        ({"begin": Rhythm(5, "steps")}, range(5, 15)),
+        ({"std": 0.1}, range(1, 15)),
+    ],
 )
 def test_each_is_the_sum_of_all_weights_by_its_profile(fields: dict[str, Any], steps: list[int]) -> None:
     """Where averaging begins later, the first weights stand for those before."""
@@ -37,7 +47,9 @@ def test_each_is_the_sum_of_all_weights_by_its_profile(fields: dict[str, Any], s
     stds = [fields["std"]] if "std" in fields else STDS
     for std in stds:
         values = record["further"].get(str(std), record["model"])
-        for (name, _), expected in zip(state.module.named_parameters(), direct(trail.values, list(steps), std), strict=True):
+        for (name, _), expected in zip(
+            state.module.named_parameters(), direct(trail.values, list(steps), std), strict=True
+        ):
             torch.testing.assert_close(values[name].double(), expected, rtol=1e-5, atol=1e-7)
     for ours, expected in zip(averages(hook, state), direct(trail.values, list(steps), stds[0]), strict=True):
         torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-7)
@@ -71,7 +83,12 @@ def test_tied_weights_are_named_by_the_first() -> None:
     module[1].weight = module[0].weight
     state, hook = new_state(module), EMA(average="power", std=0.1)
     train(state, {"ema": hook}, batches(2))
-    assert checkpoint_of(hook, state)["ema"]["averaged"] == {"0.weight": "0.weight", "0.bias": "0.bias", "1.weight": "0.weight", "1.bias": "1.bias"}
+    assert checkpoint_of(hook, state)["ema"]["averaged"] == {
+        "0.weight": "0.weight",
+        "0.bias": "0.bias",
+        "1.weight": "0.weight",
+        "1.bias": "1.bias",
+    }
 
 
 def test_where_optimizers_take_turns_a_step_is_one_update() -> None:
@@ -95,7 +112,10 @@ def test_where_optimizers_take_turns_a_step_is_one_update() -> None:
 def test_a_checkpoint_of_other_widths_is_refused_with_what_to_do() -> None:
     state, hook = new_state(small_model()), EMA(average="power", std=STDS)
     train(state, {"ema": hook}, batches(2))
-    with pytest.raises(ValueError, match=r"averages of std 0\.05, 0\.2, and ema\.std is 0\.1\. Keep what it has, .* under which it begins anew"):
+    with pytest.raises(
+        ValueError,
+        match=r"averages of std 0\.05, 0\.2, and ema\.std is 0\.1\. Keep what it has, .* under which it begins anew",
+    ):
         resume(EMA(average="power", std=0.1), small_model(), checkpoint_of(hook, state))
     plain = EMA(decay=0.5)
     train(state, {"ema": plain}, batches(2))
@@ -107,7 +127,10 @@ def test_a_checkpoint_of_other_widths_is_refused_with_what_to_do() -> None:
     ("fields", "words"),
     [
         ({"average": "power"}, r"average: power needs std, such as std: \[0.05, 0.10\]"),
-        ({"average": "power", "std": 0.1, "decay": 0.9}, r"decay: is read by nothing, got 0.9: it needs another average"),
+        (
+            {"average": "power", "std": 0.1, "decay": 0.9},
+            r"decay: is read by nothing, got 0.9: it needs another average",
+        ),
         ({"average": "power", "std": 0.1, "buffers": "ema"}, r"buffers: is read by nothing, got 'ema'"),
         ({"average": "power", "std": [0.1, 0.1]}, "std names an average twice"),
         ({"average": "power", "std": []}, "std"),
@@ -125,4 +148,6 @@ def test_what_cannot_be_is_refused_in_the_file(fields: dict[str, Any], words: st
 
 
 def test_it_keeps_what_hooks_promise_and_observes() -> None:
-    check_hook(EMA, fields={"average": "power", "std": STDS, "decay": 0.999, "snapshots": Rhythm(2, "steps")}, examples=0)
+    check_hook(
+        EMA, fields={"average": "power", "std": STDS, "decay": 0.999, "snapshots": Rhythm(2, "steps")}, examples=0
+    )

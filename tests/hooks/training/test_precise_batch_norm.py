@@ -80,7 +80,9 @@ def test_it_takes_as_many_batches_as_hold_the_samples(num_samples: int, taken: i
 
     state = new_state(small_model(), fresh_batches=fresh)
     PreciseBatchNorm(num_samples).on_phase_end(state)
-    torch.testing.assert_close(statistics(state.module), measured(state.module, torch.cat([batch for (batch,) in data[:taken]])))
+    torch.testing.assert_close(
+        statistics(state.module), measured(state.module, torch.cat([batch for (batch,) in data[:taken]]))
+    )
     assert fetched == list(range(taken))  # no batch is loaded for nothing
 
 

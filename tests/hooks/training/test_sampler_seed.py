@@ -34,7 +34,9 @@ def start_phase(hook: DistSamplerSeed, loader: Any, epoch: int, phase: str = "tr
 def test_each_epoch_has_the_order_of_torchs_own_sampler(wrapped: bool) -> None:
     sampler: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=2, rank=1)
     loader: DataLoader[Any] = (
-        DataLoader(DATA, batch_sampler=BatchSampler(sampler, 4, False)) if wrapped else DataLoader(DATA, 4, sampler=sampler)
+        DataLoader(DATA, batch_sampler=BatchSampler(sampler, 4, False))
+        if wrapped
+        else DataLoader(DATA, 4, sampler=sampler)
     )
     hook = DistSamplerSeed()
     reference: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=2, rank=1)
@@ -73,4 +75,6 @@ def test_warns_once_where_several_ranks_have_nothing_to_tell(
         for epoch in range(3):
             start_phase(hook, loader, epoch, world_size=world_size)
     assert len(caplog.records) == warnings
-    assert all("nothing in the training loader (DataLoader) has set_epoch" in record.message for record in caplog.records)
+    assert all(
+        "nothing in the training loader (DataLoader) has set_epoch" in record.message for record in caplog.records
+    )

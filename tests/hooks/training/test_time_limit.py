@@ -58,7 +58,9 @@ def test_a_limit_is_seconds_or_written_out(limit: str | float, seconds: float, c
 
 @pytest.mark.parametrize("limit", ["", "2", "30m2h", "-1h", "0h", "two hours", "01:30:00", "1.5h"])
 def test_anything_else_is_refused_with_the_place(limit: str) -> None:
-    with pytest.raises(ConfigError, match=r"hooks.time_limit: limit='.*' is no time; write seconds, or .* such as 2h30m"):
+    with pytest.raises(
+        ConfigError, match=r"hooks.time_limit: limit='.*' is no time; write seconds, or .* such as 2h30m"
+    ):
         construct(HOOKS["time_limit"], {"limit": limit}, "hooks.time_limit")
 
 

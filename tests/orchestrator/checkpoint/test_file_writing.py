@@ -1,4 +1,5 @@
-"""A file of a checkpoint: its entry in the manifest beside hashlib's word, and what is told where it cannot be written."""
+"""A file of a checkpoint: its entry in the manifest beside hashlib's word, and what is told where it cannot be
+written."""
 
 from __future__ import annotations
 
@@ -18,12 +19,18 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
 
-FILES = {f"{name}.pt": {str(size): torch.arange(float(size)) for size in range(0, 60 * number, 7)} for number, name in enumerate(["model", "ema", "optimizer", "hooks", "more"])}
+FILES = {
+    f"{name}.pt": {str(size): torch.arange(float(size)) for size in range(0, 60 * number, 7)}
+    for number, name in enumerate(["model", "ema", "optimizer", "hooks", "more"])
+}
 
 
 @pytest.mark.parametrize("piece_bytes", [30, 2**20])
-def test_the_sums_are_those_of_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
-    """In pieces that end anywhere, many more than may wait to be summed up, and in none; five files beside each other, and one after the other."""
+def test_the_sums_are_those_of_the_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    """In pieces that end anywhere, many more than may wait to be summed up, and in none; five files beside each other,
+    and one after the other."""
     monkeypatch.setattr(file_writing, "_PIECE_BYTES", piece_bytes)
     monkeypatch.setattr(store_of_files, "_WORTH_THREADS_BYTES", piece_bytes)
     store = CheckpointStore(Storage(tmp_path))
@@ -47,6 +54,11 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 def test_what_the_system_refuses_in_the_middle_of_a_file_is_told_of_that_file(tmp_path: Path) -> None:
     store = CheckpointStore(Storage(tmp_path))
-    with files_of_at_most(50_000), pytest.raises(StorageError, match=r"optimizer\.pt: File too large\. A file may not be so large there"):
-        store.write_files("one", {"model.pt": torch.zeros(10), "optimizer.pt": torch.zeros(50_000), "hooks.pt": torch.zeros(10)})
+    with (
+        files_of_at_most(50_000),
+        pytest.raises(StorageError, match=r"optimizer\.pt: File too large\. A file may not be so large there"),
+    ):
+        store.write_files(
+            "one", {"model.pt": torch.zeros(10), "optimizer.pt": torch.zeros(50_000), "hooks.pt": torch.zeros(10)}
+        )
     assert set(os.listdir(tmp_path / store.staging("one"))) == {"model.pt"}, "nothing half written is left"

@@ -36,7 +36,14 @@ def test_what_is_changed_together_is_written_once(tmp_path: Path, fails: bool) -
         pass
     assert storage.names() == ["index.json", "three", "two"]
     assert json.loads((tmp_path / "index.json").read_text())["labels"] == {"other": "two"}
-    assert index.read() == Index(storage, master=False).read() == {"owners": {"run": ["three"], "checkpoint": ["two", "three"]}, "labels": {"other": "two"}}
+    assert (
+        index.read()
+        == Index(storage, master=False).read()
+        == {
+            "owners": {"run": ["three"], "checkpoint": ["two", "three"]},
+            "labels": {"other": "two"},
+        }
+    )
 
 
 def test_what_is_as_it_was_is_not_written(tmp_path: Path) -> None:

@@ -15,7 +15,12 @@ from tests.orchestrator.checkpoint.saved import save, weights
 
 
 def test_the_samples_of_all_ranks_are_known_of_older_checkpoints_too(store: CheckpointStore) -> None:
-    store.commit("epoch-0001", store.write_files("epoch-0001", {"model.pt": weights(1.0)}), Position(samples=480), {"world_size": 2, "metrics": {}})
+    store.commit(
+        "epoch-0001",
+        store.write_files("epoch-0001", {"model.pt": weights(1.0)}),
+        Position(samples=480),
+        {"world_size": 2, "metrics": {}},
+    )
     manifest = store.manifest("epoch-0001")
     del manifest["position"]["world_samples"]
     manifest["position"]["eval_iterations"] = 3
@@ -24,7 +29,9 @@ def test_the_samples_of_all_ranks_are_known_of_older_checkpoints_too(store: Chec
     assert store.position("epoch-0001").eval_iterations == {"val": 3}
 
 
-@pytest.mark.parametrize("content", [b"", b'{"format": 1, "posi', b"\xff\xfe", b"[]", b"{}", b'{"position": {"stage": "train", "else": 1}}'])
+@pytest.mark.parametrize(
+    "content", [b"", b'{"format": 1, "posi', b"\xff\xfe", b"[]", b"{}", b'{"position": {"stage": "train", "else": 1}}']
+)
 def test_a_damaged_manifest_is_no_checkpoint(store: CheckpointStore, content: bytes) -> None:
     save(store, "epoch-0001", 10)
     save(store, "epoch-0002", 20)

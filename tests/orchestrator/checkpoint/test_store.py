@@ -25,7 +25,16 @@ class Breaks:
 
 
 def test_what_is_saved_is_loaded(store: CheckpointStore) -> None:
-    position = Position(epoch=2, step=30, iteration=60, samples=480, offset=7, phase_iteration=3, eval_iterations={"val": 4}, stage=Stage.TRAIN)
+    position = Position(
+        epoch=2,
+        step=30,
+        iteration=60,
+        samples=480,
+        offset=7,
+        phase_iteration=3,
+        eval_iterations={"val": 4},
+        stage=Stage.TRAIN,
+    )
     entries = store.write_files("step-00000030", {"model.pt": weights(1.5)})
     store.commit("step-00000030", entries, position, {"world_size": 2, "metrics": {"val/accuracy": 0.1 + 0.2}})
     assert torch.equal(store.load("step-00000030", "model.pt")["weight"], weights(1.5)["weight"])
@@ -70,7 +79,9 @@ def test_an_empty_place_has_no_checkpoint(store: CheckpointStore) -> None:
 
 @pytest.mark.parametrize("again", [False, True], ids=["another name", "the same name"])
 @pytest.mark.parametrize("cut_in_a_file", [True, False], ids=["in a file", "before it is committed"])
-def test_a_save_cut_off_leaves_the_old_checkpoint_alone(store: CheckpointStore, again: bool, cut_in_a_file: bool) -> None:
+def test_a_save_cut_off_leaves_the_old_checkpoint_alone(
+    store: CheckpointStore, again: bool, cut_in_a_file: bool
+) -> None:
     save(store, "epoch-0001", 10, 1.0)
     name = store.free_name("epoch-0001" if again else "epoch-0002")
     store.discard_unfinished(name)
@@ -139,7 +150,8 @@ def test_a_kill_while_a_checkpoint_is_replaced_loses_none(
 
 
 def test_a_kill_at_any_operation_leaves_a_whole_checkpoint(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each save keeps itself alone, so that the one before goes; the next life goes on after each kill, at one operation later."""
+    """Each save keeps itself alone, so that the one before goes; the next life goes on after each kill, at one
+    operation later."""
     store, last, newest, tried = CheckpointStore(storage), 0, 0.0, 0
     save(store, "step-0", 0, 0.0)
     store.retain("run", ["step-0"])
@@ -272,7 +284,9 @@ def test_what_was_judged_is_not_guessed_of_a_checkpoint_that_does_not_say_it(sto
     assert torch.equal(store.weights("last")["weight"], weights(3.0)["weight"])
     entries = store.write_files("epoch-0002", {"model.pt": weights(4.0), "ema.pt": {"model": weights(5.0)}})
     store.commit("epoch-0002", entries, Position(step=2), {"world_size": 1, "metrics": {}})
-    with pytest.raises(CheckpointError, match=r"earlier version, which did not keep whether validation ran with model.pt or ema.pt"):
+    with pytest.raises(
+        CheckpointError, match=r"earlier version, which did not keep whether validation ran with model.pt or ema.pt"
+    ):
         store.weights("last")
 
 

@@ -52,8 +52,6 @@ def test_a_missing_file_is_damage_too(store: CheckpointStore) -> None:
     assert store.latest() == "epoch-0001"
 
 
-
-
 def test_what_is_passed_over_is_said(store: CheckpointStore) -> None:
     save(store, "epoch-0001", 10)
     save(store, "epoch-0002", 20)
@@ -70,7 +68,9 @@ def test_where_none_is_whole_nothing_begins_anew(store: CheckpointStore) -> None
     assert store.latest() is None
     save(store, "epoch-0001", 10)
     store.storage.write("epoch-0001/model.pt", b"")
-    with pytest.raises(CheckpointError, match=r"none of the checkpoints in .* is whole:\ncheckpoint .*epoch-0001: model.pt is damaged"):
+    with pytest.raises(
+        CheckpointError, match=r"none of the checkpoints in .* is whole:\ncheckpoint .*epoch-0001: model.pt is damaged"
+    ):
         store.latest()
 
 
@@ -86,7 +86,9 @@ def test_what_a_rank_wrote_it_verifies_itself(store: CheckpointStore, monkeypatc
     assert store.names() == ["epoch-0001"], "whoever puts it into its place reads none of it again"
 
 
-def test_on_a_store_that_verifies_what_it_is_sent_nothing_is_read_back(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_store_that_verifies_what_it_is_sent_nothing_is_read_back(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Storage, "verifies_uploads", property(lambda self: True))
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "pieces", None)
@@ -96,7 +98,9 @@ def test_on_a_store_that_verifies_what_it_is_sent_nothing_is_read_back(store: Ch
     with pytest.raises(CheckpointError, match=r"model\.pt is damaged \(3 bytes"):
         store.commit("epoch-0002", cut, Position(step=20), {"world_size": 1, "metrics": {}})
     tree = Storage.tree
-    monkeypatch.setattr(Storage, "tree", lambda *of: {name: state for name, state in tree(*of).items() if name != "model.pt"})
+    monkeypatch.setattr(
+        Storage, "tree", lambda *of: {name: state for name, state in tree(*of).items() if name != "model.pt"}
+    )
     save(store, "epoch-0003", 30)
     assert store.latest() == "epoch-0003", "what is listed late is asked for by itself"
 
@@ -118,7 +122,9 @@ class Together:
         return self.gather(make() if self.rank == 0 else None)[0]
 
 
-def test_ranks_that_resume_read_their_own_files_and_agree(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_resume_read_their_own_files_and_agree(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in (1, 2):
         entries = store.write_files(f"epoch-{number}", {"model.pt": weights(1.0)})
         for rank in range(3):
@@ -127,7 +133,11 @@ def test_ranks_that_resume_read_their_own_files_and_agree(store: CheckpointStore
     store.storage.write("epoch-2/rank-0001.pt", flip(store.storage.read("epoch-2/rank-0001.pt")))
     read: list[tuple[str, str]] = []
     pieces = Storage.pieces
-    monkeypatch.setattr(Storage, "pieces", lambda self, name: [*pieces(self, name), read.append((threading.current_thread().name, name))][:-1])
+    monkeypatch.setattr(
+        Storage,
+        "pieces",
+        lambda self, name: [*pieces(self, name), read.append((threading.current_thread().name, name))][:-1],
+    )
     monkeypatch.setattr(Storage, "each", lambda self, call, things: [call(thing) for thing in things])
     barrier, told, found, said = threading.Barrier(3), {}, {}, []
 
@@ -141,5 +151,8 @@ def test_ranks_that_resume_read_their_own_files_and_agree(store: CheckpointStore
         thread.join()
     assert found == dict.fromkeys(range(3), "epoch-1")
     assert [reason.partition("epoch-2: ")[2][:24] for reason in said] == ["rank-0001.pt is damaged "]
-    assert {name.partition("/")[2]: rank for rank, name in read} == {"model.pt": "0", **{f"rank-000{rank}.pt": str(rank) for rank in range(3)}}
+    assert {name.partition("/")[2]: rank for rank, name in read} == {
+        "model.pt": "0",
+        **{f"rank-000{rank}.pt": str(rank) for rank in range(3)},
+    }
     assert len(read) == 8, "each file once"

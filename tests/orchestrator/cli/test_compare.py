@@ -20,10 +20,16 @@ def made(place: Path, name: str, lr: float, step_s: float, ranks: int) -> str:
     times = step_s * (1 + 0.01 * np.random.default_rng(ranks).normal(size=(ranks, 60)))
     record(
         Storage(str(folder)),
-        [row(0, "train", 0, n, n, rank, step_s=times[rank, n - 1], batch_size=8) for rank in range(ranks) for n in range(1, 61)],
+        [
+            row(0, "train", 0, n, n, rank, step_s=times[rank, n - 1], batch_size=8)
+            for rank in range(ranks)
+            for n in range(1, 61)
+        ],
     )
     folder.storage.write("stats/attempt=0/attempt.json", json.dumps(FRESH.entries()))
-    folder.append_metrics({"attempt": 0, "epoch": 0, "step": 60, "iteration": 60, "samples": 480, "val/loss": step_s, "val/score": 1.0})
+    folder.append_metrics(
+        {"attempt": 0, "epoch": 0, "step": 60, "iteration": 60, "samples": 480, "val/loss": step_s, "val/score": 1.0}
+    )
     return str(folder)
 
 

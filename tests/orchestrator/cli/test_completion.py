@@ -32,7 +32,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def completed(*words: str) -> list[str]:
     """What is offered for the last of the words."""
-    asked = {"COMP_WORDS": " ".join(["hookyard", *words]), "COMP_CWORD": str(len(words)), "_HOOKYARD_COMPLETE": "complete_bash"}
+    asked = {
+        "COMP_WORDS": " ".join(["hookyard", *words]),
+        "COMP_CWORD": str(len(words)),
+        "_HOOKYARD_COMPLETE": "complete_bash",
+    }
     return CliRunner().invoke(app, [], prog_name="hookyard", env=asked).output.split()
 
 
@@ -40,7 +44,9 @@ def test_verbs_are_completed(folder: Path) -> None:
     assert completed("sw") == ["sweep"]
 
 
-@pytest.mark.parametrize("verb", ["show", "watch", "stats", "samples", "replay", "report", "resume", "doctor", "compare", "note", "rm"])
+@pytest.mark.parametrize(
+    "verb", ["show", "watch", "stats", "samples", "replay", "report", "resume", "doctor", "compare", "note", "rm"]
+)
 def test_runs_are_completed(folder: Path, verb: str) -> None:
     assert completed(verb, "r") == ["runs/first", "runs/second"]
     assert completed(verb, "runs/se") == ["runs/second"]
@@ -63,7 +69,10 @@ def test_hooks_are_completed() -> None:
     [
         ("e", ["epochs=3"]),
         ("optimizer", ["optimizer.type=SGD", "optimizer.lr=1e-3"]),
-        ("hooks.e", ["hooks.ema.decay=0.9", "hooks.early_stopping=true", "hooks.empty_cache=true", "hooks.export=true"]),
+        (
+            "hooks.e",
+            ["hooks.ema.decay=0.9", "hooks.early_stopping=true", "hooks.empty_cache=true", "hooks.export=true"],
+        ),
         ("hooks.thr", ["hooks.throughput=true"]),
         ("sweep", []),
         ("base", []),
@@ -87,5 +96,7 @@ def test_a_tab_imports_nothing_heavy(folder: Path) -> None:
         "finally: print(*sorted({'torch', 'ray', 'pandas', 'pyarrow'} & sys.modules.keys()))"
     )
     asked = {"COMP_WORDS": "hookyard run line.yaml hooks.em", "COMP_CWORD": "3", "_HOOKYARD_COMPLETE": "complete_bash"}
-    came = subprocess.run([sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, check=True)
+    came = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, check=True
+    )
     assert came.stdout.split() == ["hooks.ema.decay=0.9", "hooks.empty_cache=true"]

@@ -33,7 +33,10 @@ CHECKPOINT = ("checkpoints/epoch-0001/manifest.json", "checkpoints/index.json")
 def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that failed in its second epoch, after a checkpoint."""
     root = tmp_path_factory.mktemp("runs")
-    hooks = {"breaks": {"type": "tests.tasks:Breaks", "iteration": 12}, "checkpoint": {"every": 1, "best": "val/accuracy"}}
+    hooks = {
+        "breaks": {"type": "tests.tasks:Breaks", "iteration": 12},
+        "checkpoint": {"every": 1, "best": "val/accuracy"},
+    }
     with pytest.raises(RunError):
         run(described(hooks=hooks), root, "cut", local=True)
     return root / "cut"
@@ -68,16 +71,23 @@ def test_whatever_a_file_holds_it_ends_in_no_traceback(cut: Path, name: str) -> 
         call(VERBS[number % len(VERBS)], cut)
 
 
-@pytest.mark.parametrize(("name", "data", "said"), [
-    ("run.json", b"", "run.json is damaged: it is empty"),
-    ("run.json", b"5", "run.json is damaged: it is not a mapping"),
-    ("run.json", b'{"name": "cut", "status": "failed"}', "run.json is damaged: it has no `started`"),
-    ("run.json", b'{"name": "cut", "status": "failed", "started": "2026-01-01", "goes_on_from": {"run": 5}}', "`goes_on_from.run` is 5, not text"),
-    ("experiment.yaml", b"\xff\xfe", "experiment.yaml is damaged: 'utf-8' codec"),
-    ("experiment.yaml", b"", "experiment.yaml is damaged: it is empty"),
-    ("experiment.yaml", b"hooks: 5", "experiment.yaml is damaged: `hooks` is 5, not a mapping"),
-    ("stats/attempt=0/attempt.json", b"[]", "stats/attempt=0/attempt.json is damaged: it is not a mapping"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("run.json", b"", "run.json is damaged: it is empty"),
+        ("run.json", b"5", "run.json is damaged: it is not a mapping"),
+        ("run.json", b'{"name": "cut", "status": "failed"}', "run.json is damaged: it has no `started`"),
+        (
+            "run.json",
+            b'{"name": "cut", "status": "failed", "started": "2026-01-01", "goes_on_from": {"run": 5}}',
+            "`goes_on_from.run` is 5, not text",
+        ),
+        ("experiment.yaml", b"\xff\xfe", "experiment.yaml is damaged: 'utf-8' codec"),
+        ("experiment.yaml", b"", "experiment.yaml is damaged: it is empty"),
+        ("experiment.yaml", b"hooks: 5", "experiment.yaml is damaged: `hooks` is 5, not a mapping"),
+        ("stats/attempt=0/attempt.json", b"[]", "stats/attempt=0/attempt.json is damaged: it is not a mapping"),
+    ],
+)
 def test_a_damaged_file_is_named_with_what_is_wrong(cut: Path, name: str, data: bytes, said: str) -> None:
     (cut / name).write_bytes(data)
     code, out, told = call("show", cut)
@@ -92,7 +102,10 @@ def test_runs_are_listed_beside_a_damaged_one(cut: Path) -> None:
     (other / "run.json").write_bytes(b"{")
     code, out, told = call("ls", cut)
     assert code == 0
-    assert [line.split()[:3] for line in out.splitlines()[1:]] == [["other", "damaged", str(other)], ["cut", "run", "failed"]]
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
+        ["other", "damaged", str(other)],
+        ["cut", "run", "failed"],
+    ]
     assert f"{other}/run.json is damaged" in told
 
 
@@ -133,14 +146,19 @@ def test_where_no_checkpoint_is_whole_nothing_is_started(cut: Path) -> None:
     code, out, told = call("resume", cut)
     assert (code, out) == (2, "")
     assert "none of the checkpoints in" in told
-    assert f"hookyard resume {cut} --from-start begins anew; it throws away these checkpoints, and its 1 reports, up to step 7" in told
+    assert (
+        f"hookyard resume {cut} --from-start begins anew; it throws away these checkpoints, and its 1 reports, up to"
+        " step 7" in told
+    )
     assert json.loads((cut / "run.json").read_text())["status"] == "failed"
     result = CliRunner().invoke(app, ["resume", str(cut), "--from-start"])
     assert "attempt 1 begins anew, as there is no checkpoint" in result.stderr
 
 
 @pytest.mark.parametrize("refused", ["run.json", "experiment.yaml", "source.json"])
-def test_a_disk_that_is_full_before_a_resume_begins_is_a_wrong_call(cut: Path, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+def test_a_disk_that_is_full_before_a_resume_begins_is_a_wrong_call(
+    cut: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
     replace = os.replace
 
     def full(source: object, target: object) -> None:
@@ -185,7 +203,11 @@ LASTING = {"checkpoint": {"every": 1, "best": "val/accuracy"}}
 def test_whichever_operation_is_refused_it_is_told_and_the_run_goes_on_from_there(
     undisturbed: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, lasting: bool
 ) -> None:
-    refusal, folder, calls = random.Random(number).choice([errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES]), tmp_path / "cut", count(1)
+    refusal, folder, calls = (
+        random.Random(number).choice([errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES]),
+        tmp_path / "cut",
+        count(1),
+    )
     telling = storage.telling_of
 
     @contextmanager

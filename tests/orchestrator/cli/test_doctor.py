@@ -18,7 +18,9 @@ from tests.orchestrator.stats.insight.runs import FALLING, slower, training
 
 def made(folder: Path, stats: pd.DataFrame) -> str:
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps({"name": folder.name, "status": "finished", "started": "2026-01-01T00:00:00Z"}))
+    (folder / "run.json").write_text(
+        json.dumps({"name": folder.name, "status": "finished", "started": "2026-01-01T00:00:00Z"})
+    )
     stats.assign(attempt=0, samples=stats["step"] * 32).to_parquet(folder / "stats.parquet")
     return str(folder)
 
@@ -55,7 +57,10 @@ def test_its_commands_are_there_to_be_copied(tmp_path: Path, flags: list[str]) -
     values[99, 1] += 90
     run = made(tmp_path / "it's a RUN", training(2, loss=values))
     told = CliRunner().invoke(app, ["doctor", run, *flags]).stdout
-    commands = [shlex.split(json.loads(f'"{one}"') if flags else one) for one in re.findall("hookyard (?:samples|replay) .*? --rank 1", told)]
+    commands = [
+        shlex.split(json.loads(f'"{one}"') if flags else one)
+        for one in re.findall("hookyard (?:samples|replay) .*? --rank 1", told)
+    ]
     assert commands == [
         ["hookyard", "samples", run, "--where", "iteration == 100", "--rank", "1"],
         ["hookyard", "replay", run, "--iteration", "100", "--rank", "1"],

@@ -20,8 +20,19 @@ PROBLEM = Problem("hooks.ema.decay", "is wrong", "x.yaml", 3)
         (ConfigError([PROBLEM, PROBLEM]), 2, "x.yaml:3: hooks.ema.decay: is wrong\n" * 2),
         (RunError("rank 1 died"), 1, "rank 1 died\n"),
         (CheckpointError("it is damaged"), 1, "it is damaged\n"),
-        (FileNotFoundError(2, "No such file or directory", "x/run.json"), 1, "[Errno 2] No such file or directory: 'x/run.json'. It was removed meanwhile\n"),
-        (OSError(27, "File too large"), 1, "[Errno 27] File too large. A file may not be so large there: raise the limit (ulimit -f), or give another storage\n"),
+        (
+            FileNotFoundError(2, "No such file or directory", "x/run.json"),
+            1,
+            "[Errno 2] No such file or directory: 'x/run.json'. It was removed meanwhile\n",
+        ),
+        (
+            OSError(27, "File too large"),
+            1,
+            (
+                "[Errno 27] File too large. A file may not be so large there: raise the limit (ulimit -f), or give"
+                " another storage\n"
+            ),
+        ),
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )

@@ -16,11 +16,19 @@ from tests.orchestrator.config.samples import HERE, Band, Shadow
 def test_a_hook_as_plain_data() -> None:
     described = describe("shadow", Shadow)
     assert described["parameters"][0] == {
-        "name": "decay", "type": "float >= 0 <= 1", "required": False, "default": 0.5, "doc": "How much stays."
-    }  # fmt: skip
+        "name": "decay",
+        "type": "float >= 0 <= 1",
+        "required": False,
+        "default": 0.5,
+        "doc": "How much stays.",
+    }
     assert described["parameters"][1] == {
-        "name": "every", "type": "Rhythm", "required": False, "default": "1 epoch", "doc": "How often, in words."
-    }  # fmt: skip
+        "name": "every",
+        "type": "Rhythm",
+        "required": False,
+        "default": "1 epoch",
+        "doc": "How often, in words.",
+    }
     assert [one["type"] for one in described["parameters"][2:]] == ["int", "near | far", "list[str]"]
     assert (described["events"], described["priority"], described["ranks"]) == (["on_update"], "LOW (70)", "all")
     assert Path(described["source"]).name == "samples.py"
@@ -34,7 +42,11 @@ def test_what_waits_for_the_device_is_told() -> None:
 
 
 def test_types_are_said_as_one_would_say_them() -> None:
-    said = {(name, one["name"]): one["type"] for name, cls in hooks.HOOKS.items() for one in describe(name, cls)["parameters"]}
+    said = {
+        (name, one["name"]): one["type"]
+        for name, cls in hooks.HOOKS.items()
+        for one in describe(name, cls)["parameters"]
+    }
     assert said["swav", "assigned_views"] == "list[int >= 0]"
     assert said["checkpoint", "keep"] == "int >= 1 | null"
     assert said["console", "window"] == "int >= 1 | line | epoch | global"

@@ -63,7 +63,12 @@ def test_a_class_of_the_starter_s_own_file_is_not_shadowed(folder: Path, name: s
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("two-arms", "cannot be the name of a Python module"), ("class", "cannot be the name"), ("json", "there is a module 'json' already")]
+    ("name", "said"),
+    [
+        ("two-arms", "cannot be the name of a Python module"),
+        ("class", "cannot be the name"),
+        ("json", "there is a module 'json' already"),
+    ],
 )
 def test_names_that_could_not_be_imported_are_refused(folder: Path, name: str, said: str) -> None:
     refused = call("init", name)

@@ -26,7 +26,10 @@ def test_a_folder_that_is_not_there_is_wrong_usage(tmp_path: Path, more: list[st
 def test_a_run_is_no_storage(tmp_path: Path) -> None:
     RunFolder.create(tmp_path, "digits", "hooks: {}\n")
     listed = call("ls", "--storage", f"{tmp_path}/digits")
-    assert (listed.exit_code, listed.stderr) == (2, f"{tmp_path}/digits is a run itself: hookyard show {tmp_path}/digits\n")
+    assert (listed.exit_code, listed.stderr) == (
+        2,
+        f"{tmp_path}/digits is a run itself: hookyard show {tmp_path}/digits\n",
+    )
     assert call("ls", "--storage", str(tmp_path)).stdout.splitlines()[1].startswith("digits  run   running")
 
 
@@ -50,7 +53,11 @@ def test_nor_is_there_anything_to_compare(tmp_path: Path) -> None:
 @pytest.fixture
 def storage(tmp_path: Path) -> str:
     """Three runs: one that failed, two that finished."""
-    for name, status, tags in (("digits-a", "failed", []), ("digits-b", "finished", ["slow", "kept"]), ("points", "finished", ["slow"])):
+    for name, status, tags in (
+        ("digits-a", "failed", []),
+        ("digits-b", "finished", ["slow", "kept"]),
+        ("points", "finished", ["slow"]),
+    ):
         RunFolder.create(tmp_path, name, "hooks: {}\n", tags=tags, notes=f"about {name}" if tags else "").end(status)
     return str(tmp_path)
 
@@ -80,5 +87,8 @@ def test_tags_and_notes_are_shown_where_there_are_any(storage: str) -> None:
 
 def test_what_cannot_be_asked_for(storage: str) -> None:
     refused = call("ls", "--storage", storage, "--status", "done")
-    assert (refused.exit_code, refused.stderr) == (2, "--status done is none of running, finished, stopped, interrupted, failed, lost\n")
+    assert (refused.exit_code, refused.stderr) == (
+        2,
+        "--status done is none of running, finished, stopped, interrupted, failed, lost\n",
+    )
     assert call("ls", "nothing", "--storage", storage).stderr == f"no such runs in {storage}\n"

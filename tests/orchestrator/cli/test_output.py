@@ -47,7 +47,9 @@ def test_what_does_not_fit_a_terminal_goes_on_below_and_is_never_cut(
     assert max(map(len, lines)) <= width
     words = " ".join(lines).split()
     assert {*names, *rows[0], *rows[1]} <= {*words}
-    assert words.count("trial-0") == words.count("trial") == words.count("trial-1") > 1, "the first column begins each part"
+    assert words.count("trial-0") == words.count("trial") == words.count("trial-1") > 1, (
+        "the first column begins each part"
+    )
 
 
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,12 @@ def test_the_trials_of_a_sweep() -> None:
     assert plan_of(swept, "runs", None)["sweep"] == {"trials": 6, "repeats": 1, "scheduler": "fifo", "at_once": 1}
     wide = line(sweep={"metric": "val/loss", "trials": 6, "space": SPACE}, workers={"count": cpus + 1})
     assert plan_of(wide, "runs", None)["sweep"] == {"trials": 6, "repeats": 1, "scheduler": "fifo", "at_once": 0}
-    assert plan_of(wide, "runs", None, "auto")["sweep"] == {"trials": 6, "repeats": 1, "scheduler": "fifo", "at_once": None}
+    assert plan_of(wide, "runs", None, "auto")["sweep"] == {
+        "trials": 6,
+        "repeats": 1,
+        "scheduler": "fifo",
+        "at_once": None,
+    }
 
 
 def test_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

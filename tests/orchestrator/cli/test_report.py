@@ -18,7 +18,9 @@ from tests.orchestrator.stats.insight.runs import FALLING, training
 def run(tmp_path: Path) -> Path:
     folder = tmp_path / "digits"
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps({"name": "digits", "status": "finished", "started": "2026-01-01T00:00:00Z"}))
+    (folder / "run.json").write_text(
+        json.dumps({"name": "digits", "status": "finished", "started": "2026-01-01T00:00:00Z"})
+    )
     (folder / "experiment.yaml").write_text("name: digits\n")
     training(2, loss=FALLING).assign(attempt=0, samples=32).to_parquet(folder / "stats.parquet")
     return folder

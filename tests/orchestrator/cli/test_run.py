@@ -94,7 +94,9 @@ def test_a_run_is_listed_shown_and_measured(study: Path) -> None:
     assert data("show", "runs/first")["metrics"]["val/loss"] == done["metrics"]["val/loss"]
     assert [row["rows"] for row in data("stats", "runs/first", "--by", "rank")] == [6]
     assert {row["phase"]: row["rows"] for row in data("stats", "runs/first", "--by", "phase")} == {"train": 6, "val": 6}
-    saves = [row for row in data("stats", "runs/first", "--by", "hook") if (row["hook"], row["event"]) == ("(loop)", "save")]
+    saves = [
+        row for row in data("stats", "runs/first", "--by", "hook") if (row["hook"], row["event"]) == ("(loop)", "save")
+    ]
     assert [row["calls"] for row in saves] == [2]
     assert {"loss", "step_s", "rss_bytes"} <= {row["column"] for row in data("stats", "runs/first")}
     for arguments in (("ls",), ("show", "runs/first"), ("stats", "runs/first")):
@@ -104,7 +106,12 @@ def test_a_run_is_listed_shown_and_measured(study: Path) -> None:
 @pytest.mark.parametrize("out_dir", ["null", "elsewhere"])
 def test_the_checkpoints_are_shown_wherever_they_lie(study: Path, out_dir: str) -> None:
     best = ["hooks.checkpoint.best=val/loss", "hooks.checkpoint.publish=[model]", f"hooks.checkpoint.out_dir={out_dir}"]
-    assert call("run", "line.yaml", "--local", "--name", "first", "epochs=2", "hooks.checkpoint.every=2 steps", *best).exit_code == 0
+    assert (
+        call(
+            "run", "line.yaml", "--local", "--name", "first", "epochs=2", "hooks.checkpoint.every=2 steps", *best
+        ).exit_code
+        == 0
+    )
     folder = study / ("elsewhere/first" if out_dir == "elsewhere" else "runs/first/checkpoints")
     assert (folder / "published").is_dir()
     there = [path.name for path in folder.iterdir() if path.name not in ("published", "index.json")]
@@ -117,9 +124,14 @@ def test_what_is_suggested_at_the_end_is_there_to_be_looked_at(study: Path) -> N
     plain = call("run", "line.yaml", "--local", "--name", "plain").stderr
     assert "hookyard stats" in plain
     assert "tensorboard" not in plain
-    assert "tensorboard --logdir" in call("run", "line.yaml", "hooks.tensorboard={}", "--local", "--name", "drawn").stderr
+    assert (
+        "tensorboard --logdir" in call("run", "line.yaml", "hooks.tensorboard={}", "--local", "--name", "drawn").stderr
+    )
     assert "tensorboard" not in call("sweep", "lines.yaml", "--local", "--name", "plain-ones").stderr
-    assert "tensorboard --logdir" in call("sweep", "lines.yaml", "hooks.tensorboard={}", "--local", "--name", "drawn-ones").stderr
+    assert (
+        "tensorboard --logdir"
+        in call("sweep", "lines.yaml", "hooks.tensorboard={}", "--local", "--name", "drawn-ones").stderr
+    )
 
 
 def test_a_name_that_is_taken_is_refused_with_the_resume_command(study: Path) -> None:
@@ -181,7 +193,10 @@ def test_a_sweep_prints_its_trials_and_the_best(study: Path) -> None:
 
 
 def test_a_sweep_is_shown_with_what_its_trials_tell(study: Path) -> None:
-    rates = "sweep.space={optimizer.lr: {grid: [0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.1]}, seed: {choice: [0]}}"
+    rates = (
+        "sweep.space={optimizer.lr: {grid: [0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.1]}, seed: {choice:"
+        " [0]}}"
+    )
     assert call("sweep", "lines.yaml", "--local", "epochs=1", rates).exit_code == 0
     shown = data("show", "runs/lines")
     assert shown["counts"] == {"finished": 10}
@@ -214,7 +229,10 @@ def test_a_trial_is_taken_out_of_a_sweep_and_run_again(study: Path) -> None:
     again = data("run", "again.yaml", "--local")
     assert again["name"] == "lines-trial-0001"
     assert again["metrics"]["val/loss"] == trial["metrics"]["val/loss"]
-    assert call("show", "runs/lines/trials/trial-0001", "--yaml").stdout == (study / "runs/lines/trials/trial-0001/experiment.yaml").read_text()
+    assert (
+        call("show", "runs/lines/trials/trial-0001", "--yaml").stdout
+        == (study / "runs/lines/trials/trial-0001/experiment.yaml").read_text()
+    )
     missing = call("show", "runs/lines", "--trial", "9")
     assert missing.exit_code == 2
     assert "has no trial 'trial-0009'" in missing.stderr
@@ -228,7 +246,11 @@ def test_several_metrics_are_shown_with_their_front(study: Path) -> None:
     assert call("sweep", "lines.yaml", "--local", *metrics).exit_code == 0
     shown = data("show", "runs/lines")
     points = {trial["trial"]: (trial["val/loss"], trial["stats/step_s/median"]) for trial in shown["trials"]}
-    beaten = {name for name, (loss, s) in points.items() if any((a <= loss and b <= s and (a, b) != (loss, s)) for a, b in points.values())}
+    beaten = {
+        name
+        for name, (loss, s) in points.items()
+        if any((a <= loss and b <= s and (a, b) != (loss, s)) for a, b in points.values())
+    }
     assert sorted(shown["pareto"]) == sorted(set(points) - beaten)
     assert "no trial beats in all of val/loss, stats/step_s/median" in call("show", "runs/lines").stdout
 
@@ -254,8 +276,9 @@ def test_what_is_printed_on_the_way_goes_to_stderr(study: Path) -> None:
 
 def test_a_sweep_with_a_failed_trial_ends_with_3(study: Path) -> None:
     (study / "mishap.py").write_text(
-        "from dataclasses import dataclass\nfrom hooks import Hook\n\n\n@dataclass\nclass Mishap(Hook):\n"
-        "    'Raises.'\n    at: float = 0.0\n    def on_start(self, state):\n        if self.at:\n            raise ValueError('mishap')\n"
+        "from dataclasses import dataclass\nfrom hooks import Hook\n\n\n@dataclass\nclass Mishap(Hook):\n   "
+        " 'Raises.'\n    at: float = 0.0\n    def on_start(self, state):\n        if self.at:\n            raise"
+        " ValueError('mishap')\n"
     )
     space = "sweep.space={hooks.mishap.at: {choice: [0.0, 1.0]}}"
     assert call("sweep", "lines.yaml", "--local", "hooks.mishap={type: 'mishap:Mishap'}", space).exit_code == 3

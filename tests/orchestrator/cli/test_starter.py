@@ -10,7 +10,8 @@ from orchestrator.cli.starter.starter import Confidence, Starter
 
 
 def test_points_lie_about_their_spirals_and_are_the_same_each_time() -> None:
-    """A point at radius r of arm k stands at the angle 2r + k pi; with hardly any noise it is found from where it stands."""
+    """A point at radius r of arm k stands at the angle 2r + k pi; with hardly any noise it is found from where it
+    stands."""
     task = Starter(noise=1e-4)
     for phase, samples in (("train", 800), ("val", 200)):
         points, labels = next(iter(torch.utils.data.DataLoader(task.data()[phase], samples)))

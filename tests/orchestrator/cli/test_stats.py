@@ -23,7 +23,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two ranks; an iteration takes as many seconds as its number, and half as much again on rank 1."""
     folder = RunFolder.create(tmp_path_factory.mktemp("runs"), "made", "hooks: {}\n")
     steps = [
-        row(0, "train", n // 3, n, n, rank, step_s=n * (1 + rank / 2), data_wait_s=0.25 * n, loss=float("nan") if n == 4 else 1.0 / n)
+        row(
+            0,
+            "train",
+            n // 3,
+            n,
+            n,
+            rank,
+            step_s=n * (1 + rank / 2),
+            data_wait_s=0.25 * n,
+            loss=float("nan") if n == 4 else 1.0 / n,
+        )
         for rank in (0, 1)
         for n in range(1, 6)
     ]
@@ -80,7 +90,10 @@ def test_a_column_that_cannot_be_summarized_is_refused(run: str, by: tuple[str, 
 
 def test_a_span_asked_for_alone_has_its_share(run: str) -> None:
     assert data(run, "--by", "span", "--columns", "data_wait_s")[0]["share"] == pytest.approx(7.5 / 37.5)
-    assert "column 'loss' is no span of the iteration; there are data_wait_s" in call(run, "--by", "span", "--columns", "loss").stderr
+    assert (
+        "column 'loss' is no span of the iteration; there are data_wait_s"
+        in call(run, "--by", "span", "--columns", "loss").stderr
+    )
 
 
 def test_a_summary_of_some_rows_and_columns(run: str) -> None:
@@ -89,7 +102,9 @@ def test_a_summary_of_some_rows_and_columns(run: str) -> None:
     ]
     assert [(one["node"], one["ranks"], one["rows"]) for one in data(run, "--by", "node")] == [("here", 2, 10)]
     # 15 seconds and 22.5, of which 3.75 and 3.75 are waiting
-    assert [(one["span"], one["seconds"], one["share"]) for one in data(run, "--by", "span")] == [("data_wait_s", 7.5, 0.2)]
+    assert [(one["span"], one["seconds"], one["share"]) for one in data(run, "--by", "span")] == [
+        ("data_wait_s", 7.5, 0.2)
+    ]
     assert [one["rows"] for one in data(run, "--by", "rank", "--where", "epoch == 0")] == [2, 2]
 
 
@@ -98,21 +113,62 @@ def test_json_has_two_names(run: str) -> None:
 
 
 def test_csv_to_stdout_and_to_a_file(run: str, tmp_path: Path) -> None:
-    arguments = (run, "--by", "row", "--columns", "rank,iteration,step_s", "--where", "iteration == 2", "--format", "csv")
+    arguments = (
+        run,
+        "--by",
+        "row",
+        "--columns",
+        "rank,iteration,step_s",
+        "--where",
+        "iteration == 2",
+        "--format",
+        "csv",
+    )
     printed = call(*arguments).stdout
-    assert list(csv.reader(StringIO(printed))) == [["rank", "iteration", "step_s"], ["0", "2", "2.0"], ["1", "2", "3.0"]]
+    assert list(csv.reader(StringIO(printed))) == [
+        ["rank", "iteration", "step_s"],
+        ["0", "2", "2.0"],
+        ["1", "2", "3.0"],
+    ]
     assert call(*arguments, "--output", str(tmp_path / "rows.csv")).stdout == ""
     assert (tmp_path / "rows.csv").read_text() == printed
 
 
 def test_parquet_to_a_file(run: str, tmp_path: Path) -> None:
-    done = call(run, "--by", "row", "--columns", "step_s", "--where", "rank == 0", "--format", "parquet", "--output", str(tmp_path / "rows.parquet"))
+    done = call(
+        run,
+        "--by",
+        "row",
+        "--columns",
+        "step_s",
+        "--where",
+        "rank == 0",
+        "--format",
+        "parquet",
+        "--output",
+        str(tmp_path / "rows.parquet"),
+    )
     assert done.exit_code == 0, done.output
-    assert pd.read_parquet(tmp_path / "rows.parquet")["step_s"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, pytest.approx(float("nan"), nan_ok=True)]
+    assert pd.read_parquet(tmp_path / "rows.parquet")["step_s"].tolist() == [
+        1.0,
+        2.0,
+        3.0,
+        4.0,
+        5.0,
+        pytest.approx(float("nan"), nan_ok=True),
+    ]
 
 
 def test_a_table_for_people(run: str) -> None:
-    lines = call(run, "--by", "row", "--columns", "iteration,step_s", "--where", "rank == 0 and iteration < 3 and phase == 'train'").stdout.splitlines()
+    lines = call(
+        run,
+        "--by",
+        "row",
+        "--columns",
+        "iteration,step_s",
+        "--where",
+        "rank == 0 and iteration < 3 and phase == 'train'",
+    ).stdout.splitlines()
     assert [line.split() for line in lines] == [["iteration", "step_s"], ["1", "1", "s"], ["2", "2", "s"]]
 
 

@@ -76,7 +76,9 @@ def test_what_is_sent_is_told_the_log_is_followed_and_the_end_is_the_jobs() -> N
     assert "points-1: SUCCEEDED" in sent.stderr
 
 
-@pytest.mark.parametrize(("status", "code", "expected"), [("FAILED", 3, 3), ("FAILED", None, 1), ("STOPPED", None, 130), ("SUCCEEDED", 0, 0)])
+@pytest.mark.parametrize(
+    ("status", "code", "expected"), [("FAILED", 3, 3), ("FAILED", None, 1), ("STOPPED", None, 130), ("SUCCEEDED", 0, 0)]
+)
 def test_the_exit_code_is_the_jobs(stand_in: type[StandIn], status: str, code: int | None, expected: int) -> None:
     stand_in.ends, stand_in.exit_code = status, code
     assert send().exit_code == expected
@@ -113,7 +115,9 @@ def test_where_nobody_can_be_asked_the_job_goes_on(stand_in: type[StandIn]) -> N
     assert not stand_in.stopped
 
 
-def test_a_config_that_is_wrong_and_a_folder_that_is_too_large_are_refused_before_anyone_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_config_that_is_wrong_and_a_folder_that_is_too_large_are_refused_before_anyone_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(jobs, "Jobs", None)
     assert send("batch_sise=8").exit_code == 2
     monkeypatch.setattr(packing, "LIMIT_BYTES", 10)
@@ -125,7 +129,16 @@ def test_a_config_that_is_wrong_and_a_folder_that_is_too_large_are_refused_befor
 
 def test_kuberay_prints_a_manifest_and_calls_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "Jobs", None)
-    printed = call("submit", "points.yaml", "--storage", "s3://bucket/runs", "--kuberay", "--image", "me/image:1", "environment=[WANDB_API_KEY]")
+    printed = call(
+        "submit",
+        "points.yaml",
+        "--storage",
+        "s3://bucket/runs",
+        "--kuberay",
+        "--image",
+        "me/image:1",
+        "environment=[WANDB_API_KEY]",
+    )
     assert printed.exit_code == 0, printed.output
     made = yaml.safe_load(printed.stdout)
     assert (made["kind"], made["metadata"]["name"]) == ("RayJob", "points")
@@ -137,7 +150,9 @@ def test_kuberay_prints_a_manifest_and_calls_nobody(monkeypatch: pytest.MonkeyPa
 
 def test_a_job_is_shown_and_stopped(stand_in: type[StandIn]) -> None:
     address = ("--address", "http://head:8265")
-    assert call("status", "points-1", *address).stdout == "points-1: SUCCEEDED, exit code 0\nruns python -m orchestrator\n"
+    assert (
+        call("status", "points-1", *address).stdout == "points-1: SUCCEEDED, exit code 0\nruns python -m orchestrator\n"
+    )
     assert call("logs", "points-1", *address).stdout == "a line of the log\n"
     assert call("stop", "points-1", *address).exit_code == 0
     assert stand_in.stopped

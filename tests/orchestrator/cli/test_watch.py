@@ -45,7 +45,16 @@ def test_a_pipe_gets_one_frame_without_control_characters(run: RunFolder) -> Non
 
 
 def test_json_is_one_object_of_what_a_frame_shows(run: RunFolder) -> None:
-    run.append_metrics({"attempt": 0, "time": "2026-01-01T00:00:00Z", "epoch": 0, "step": 100, "iteration": 100, "val/loss": float("nan")})
+    run.append_metrics(
+        {
+            "attempt": 0,
+            "time": "2026-01-01T00:00:00Z",
+            "epoch": 0,
+            "step": 100,
+            "iteration": 100,
+            "val/loss": float("nan"),
+        }
+    )
     told = json.loads(call(str(run), "--json").stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert (told["status"], told["progress"]["share"], told["speed"]["loss"]) == ("running", 0.25, 0.5)
     assert [rank["standing"]["slowest"] for rank in told["ranks"]] == [False, True]
@@ -78,7 +87,10 @@ def test_a_sweep_is_a_table_of_its_trials(tmp_path: Path) -> None:
     result = call(str(sweep))
     assert result.exit_code == 0
     assert "1 of 2 trials over" in result.stdout
-    assert [trial["name"] for trial in json.loads(call(str(sweep), "--json").stdout)["trials"]] == ["trial-0001", "trial-0000"]
+    assert [trial["name"] for trial in json.loads(call(str(sweep), "--json").stdout)["trials"]] == [
+        "trial-0001",
+        "trial-0000",
+    ]
     RunFolder(sweep.storage / "trials", "trial-0001").end("failed", error="broken")
     sweep.end("finished")
     assert call(str(sweep)).exit_code == 3

@@ -30,7 +30,9 @@ def test_another_version_is_an_error_that_names_node_and_both(name: str) -> None
     assert one.what == f"has {name} other, the driver {VERSIONS[name]}"
 
 
-@pytest.mark.parametrize(("python", "level"), [("3.11.2", Level.WARNING), ("3.12.7", Level.ERROR), ("3.1.7", Level.ERROR)])
+@pytest.mark.parametrize(
+    ("python", "level"), [("3.11.2", Level.WARNING), ("3.12.7", Level.ERROR), ("3.1.7", Level.ERROR)]
+)
 def test_of_python_the_minor_version_must_be_the_same(python: str, level: Level) -> None:
     assert [one.level for one in found(Node("b", replace(DRIVER, versions={**VERSIONS, "python": python})))] == [level]
 
@@ -44,7 +46,10 @@ def test_of_python_the_minor_version_must_be_the_same(python: str, level: Level)
         (replace(FIT, neighbour="b", connection="timed out"), "error: a: cannot connect to b: timed out"),
         (replace(FIT, facts=WITH_GPUS), "warning: a: has 4 GPUs and Ray offers 0"),
         (replace(FIT, facts=replace(DRIVER, disk_free_bytes=2**30)), "warning: a: has 1.0 GiB of disk left"),
-        (replace(FIT, facts=replace(DRIVER, shared_memory_free_bytes=64 * 2**20)), "warning: a: has 0.1 GiB of shared memory left"),
+        (
+            replace(FIT, facts=replace(DRIVER, shared_memory_free_bytes=64 * 2**20)),
+            "warning: a: has 0.1 GiB of shared memory left",
+        ),
         (replace(FIT, clock_offset_s=-3.2, clock_error_s=0.1), "warning: a: has a clock -3.2 s from the driver's"),
     ],
 )
@@ -67,7 +72,9 @@ def test_gpus_that_torch_cannot_use_matter_to_a_run_that_asks_for_some() -> None
     assert found(node, asked=Resources(2)) == []
     (one,) = found(node, asked=Resources(2, 2))
     assert one.what == "has 4 GPUs and torch 2.13.0+cpu sees none of them"
-    assert found(replace(node, offered_gpus=0.0), asked=Resources(2, 2))[0].level is Level.WARNING, "it gets no rank that needs one"
+    assert found(replace(node, offered_gpus=0.0), asked=Resources(2, 2))[0].level is Level.WARNING, (
+        "it gets no rank that needs one"
+    )
 
 
 def test_asking_for_more_than_there_is_waits_for_the_autoscaler() -> None:
@@ -77,5 +84,8 @@ def test_asking_for_more_than_there_is_waits_for_the_autoscaler() -> None:
 
 
 def test_errors_come_first() -> None:
-    levels = [one.level for one in found(replace(FIT, clock_offset_s=9), replace(FIT, storage="no"), replace(FIT, clock_offset_s=9))]
+    levels = [
+        one.level
+        for one in found(replace(FIT, clock_offset_s=9), replace(FIT, storage="no"), replace(FIT, clock_offset_s=9))
+    ]
     assert levels == [Level.ERROR, Level.WARNING, Level.WARNING]

@@ -76,10 +76,14 @@ def test_ray_is_called_by_its_absolute_path(cluster: dict[str, Any]) -> None:
 def test_the_project_is_installed_at_its_own_version_after_torch(cluster: dict[str, Any]) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     torch_pin = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
-    clone, *installs = [command for command in cluster["setup_commands"] if "git clone" in command or "pip install" in command]
+    clone, *installs = [
+        command for command in cluster["setup_commands"] if "git clone" in command or "pip install" in command
+    ]
     assert f"--branch v{version} " in clone
     assert installs == [
         f"~/venv/bin/pip install --quiet {torch_pin}",
-        f"~/venv/bin/pip install --quiet --constraint ~/hookyard-{version}/constraints.txt "
-        f"--editable ~/hookyard-{version}[cluster,demo]",
+        (
+            f"~/venv/bin/pip install --quiet --constraint ~/hookyard-{version}/constraints.txt "
+            f"--editable ~/hookyard-{version}[cluster,demo]"
+        ),
     ]

@@ -9,7 +9,10 @@ from orchestrator.config.load import load_experiment
 from orchestrator.errors import UsageError
 
 YAML = "name: points\ntask: tests.tasks:Points\nepochs: 1\n"
-SWEEP = "base: points.yaml\nname: many\nsweep: {metric: val/loss, mode: min, search: grid, space: {optimizer.lr: {choice: [0.1]}}}\n"
+SWEEP = (
+    "base: points.yaml\nname: many\nsweep: {metric: val/loss, mode: min, search: grid, space: {optimizer.lr: {choice:"
+    " [0.1]}}}\n"
+)
 
 
 @pytest.fixture
@@ -27,14 +30,17 @@ def job(folder: Path, config: str, *overrides: str, storage: str = "s3://bucket/
 
 
 def test_the_command_runs_the_same_file_with_the_same_overrides(folder: Path) -> None:
-    assert job(folder, "study/points.yaml", "epochs=2", "task_args={train: 8}").command == (
-        "python -m orchestrator run study/points.yaml epochs=2 'task_args={train: 8}' --storage s3://bucket/runs --name points"
+    assert (
+        job(folder, "study/points.yaml", "epochs=2", "task_args={train: 8}").command
+        == "python -m orchestrator run study/points.yaml epochs=2 'task_args={train: 8}' --storage s3://bucket/runs"
+        " --name points"
     )
 
 
 def test_a_sweep_is_swept_and_may_be_named(folder: Path) -> None:
-    assert job(folder, "study/many.yaml", storage="/shared/runs", name="again").command == (
-        "python -m orchestrator sweep study/many.yaml --storage /shared/runs --name again"
+    assert (
+        job(folder, "study/many.yaml", storage="/shared/runs", name="again").command
+        == "python -m orchestrator sweep study/many.yaml --storage /shared/runs --name again"
     )
 
 

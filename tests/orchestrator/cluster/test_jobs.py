@@ -61,7 +61,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
         def get_job_info(self, job: str) -> Any:
             self._known(job)
             status = SimpleNamespace(value="RUNNING" if cluster.breaks_after else cluster.status)
-            return SimpleNamespace(status=status, message="told", driver_exit_code=cluster.exit_code, entrypoint="python")
+            return SimpleNamespace(
+                status=status, message="told", driver_exit_code=cluster.exit_code, entrypoint="python"
+            )
 
         def get_job_logs(self, job: str) -> str:
             self._known(job)
@@ -109,7 +111,9 @@ def test_a_job_is_sent_with_its_folder_its_command_and_the_variables_it_names(
     assert not Path(cluster.submitted["runtime_env"]["working_dir"]).exists(), "nothing is left behind"
 
 
-def test_a_cluster_that_has_just_begun_is_asked_again(cluster: Cluster, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_that_has_just_begun_is_asked_again(
+    cluster: Cluster, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     cluster.declines = ["No available agent to submit job, please try again later."] * 2
     pauses: list[float] = []
     assert Jobs(ADDRESS).submit(job(), pack(folder), pause=pauses.append) == cluster.submitted["submission_id"]
@@ -119,7 +123,9 @@ def test_a_cluster_that_has_just_begun_is_asked_again(cluster: Cluster, folder: 
 
 def test_a_cluster_without_an_agent_is_given_up_with_what_may_be_the_matter(cluster: Cluster, folder: Path) -> None:
     cluster.declines = ["No available agent to submit job, please try again later."] * 100
-    with pytest.raises(RunError, match=r"has no agent that takes jobs.*start this one with --dashboard-agent-listen-port"):
+    with pytest.raises(
+        RunError, match=r"has no agent that takes jobs.*start this one with --dashboard-agent-listen-port"
+    ):
         Jobs(ADDRESS).submit(job(), pack(folder), pause=lambda seconds: None)
     assert len(cluster.declines) >= 90
 
@@ -165,7 +171,9 @@ def test_a_wrong_token_and_a_cluster_that_is_not_there_are_told(cluster: Cluster
     from ray.exceptions import AuthenticationError
 
     cluster.refuses = AuthenticationError("Authentication failed: Forbidden\n\nlong advice")
-    with pytest.raises(UsageError, match=r"asks for its token: Authentication failed: Forbidden\. Give .*RAY_AUTH_TOKEN"):
+    with pytest.raises(
+        UsageError, match=r"asks for its token: Authentication failed: Forbidden\. Give .*RAY_AUTH_TOKEN"
+    ):
         Jobs(ADDRESS)
     cluster.refuses = ConnectionError("Failed to connect to Ray at address: x.")
     with pytest.raises(UsageError, match=r"no cluster answers at http://127\.0\.0\.1:8265: Failed"):

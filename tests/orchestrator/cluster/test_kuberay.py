@@ -14,7 +14,11 @@ from orchestrator.cluster.kuberay import SECRET, manifest
 from orchestrator.config.reader import dump_yaml
 from tests.tasks import described
 
-TEXT, COUNT, TEXTS = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "object", "additionalProperties": {"type": "string"}}
+TEXT, COUNT, TEXTS = (
+    {"type": "string"},
+    {"type": "integer", "minimum": 0},
+    {"type": "object", "additionalProperties": {"type": "string"}},
+)
 
 
 def closed(required: str, **properties: Any) -> dict[str, Any]:
@@ -27,7 +31,9 @@ def listed(item: dict[str, Any]) -> dict[str, Any]:
 
 
 RESOURCES = closed("limits requests", limits=TEXTS, requests=TEXTS)
-VARIABLE = closed("name valueFrom", name=TEXT, valueFrom=closed("secretKeyRef", secretKeyRef=closed("name key", name=TEXT, key=TEXT)))
+VARIABLE = closed(
+    "name valueFrom", name=TEXT, valueFrom=closed("secretKeyRef", secretKeyRef=closed("name key", name=TEXT, key=TEXT))
+)
 CONTAINER = closed(
     "name image resources",
     name=TEXT,
@@ -42,8 +48,13 @@ POD = closed("spec", spec=closed("containers", containers=listed(CONTAINER), vol
 HEAD = closed("template", rayStartParams=TEXTS, template=POD)
 GROUP = closed(
     "groupName template minReplicas maxReplicas",
-    groupName=TEXT, replicas=COUNT, minReplicas=COUNT, maxReplicas=COUNT, rayStartParams=TEXTS, template=POD,
-)  # fmt: skip
+    groupName=TEXT,
+    replicas=COUNT,
+    minReplicas=COUNT,
+    maxReplicas=COUNT,
+    rayStartParams=TEXTS,
+    template=POD,
+)
 CLUSTER = closed(
     "headGroupSpec",
     rayVersion=TEXT,
@@ -79,7 +90,9 @@ def group(**changes: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("changes", [{}, {"environment": ["WANDB_API_KEY"]}, {"workers": {"count": 4, "gpu": True}}, {"name": "A_b.C"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"environment": ["WANDB_API_KEY"]}, {"workers": {"count": 4, "gpu": True}}, {"name": "A_b.C"}]
+)
 def test_the_manifest_has_the_fields_of_a_ray_job(changes: dict[str, Any]) -> None:
     jsonschema.validate(made(**changes), RAY_JOB)
 
@@ -94,7 +107,11 @@ def test_a_misspelt_field_would_be_noticed() -> None:
 def test_each_rank_has_a_pod_with_what_it_asks_for() -> None:
     four = group(workers={"count": 4, "gpu": True, "cpus": 2.5})
     assert (four["replicas"], four["minReplicas"], four["maxReplicas"]) == (4, 4, 4)
-    assert four["template"]["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "3", "memory": "8Gi", "nvidia.com/gpu": "1"}
+    assert four["template"]["spec"]["containers"][0]["resources"]["limits"] == {
+        "cpu": "3",
+        "memory": "8Gi",
+        "nvidia.com/gpu": "1",
+    }
     some = group(workers={"count": [2, 8]})
     assert (some["replicas"], some["minReplicas"], some["maxReplicas"]) == (8, 2, 8)
     assert "nvidia.com/gpu" not in group()["template"]["spec"]["containers"][0]["resources"]["limits"]

@@ -27,7 +27,9 @@ def test_what_a_task_imports_in_a_function_is_needed_too(tmp_path: Path, monkeyp
     (tmp_path / "packed_study").mkdir()
     (tmp_path / "packed_study/task.py").write_text(STUDY)
     (tmp_path / "packed_study/sibling.py").touch()
-    (tmp_path / "study.yaml").write_text("name: study\ntask: packed_study.task:Study\nepochs: 1\nhooks: {wandb: {mode: offline}}\n")
+    (tmp_path / "study.yaml").write_text(
+        "name: study\ntask: packed_study.task:Study\nepochs: 1\nhooks: {wandb: {mode: offline}}\n"
+    )
     found = needed_packages(load_experiment("study.yaml"))
     assert {"csv", "json", "sklearn", "tests", "wandb"} <= set(found)
     # What is missing on the driver as well is nothing that a node lacks.

@@ -10,7 +10,13 @@ from orchestrator.cluster import packing
 from orchestrator.cluster.packing import pack
 from orchestrator.errors import UsageError
 
-SENT = {"study/task.py": "code", "study.yaml": "name: study", "new.py": "not added yet", ".gitignore": "*.bin\n/data/\n", "checkpointing/here.py": "code"}
+SENT = {
+    "study/task.py": "code",
+    "study.yaml": "name: study",
+    "new.py": "not added yet",
+    ".gitignore": "*.bin\n/data/\n",
+    "checkpointing/here.py": "code",
+}
 LEFT = {
     "weights.bin": "ignored",
     "data/train.csv": "ignored",
@@ -55,7 +61,9 @@ def test_a_tracked_file_that_is_gone_is_not_missed(folder: Path) -> None:
     assert set(pack(folder).sizes_bytes) == set(SENT) - {"study.yaml"}
 
 
-def test_the_archive_holds_the_files_and_the_same_files_make_the_same_one(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_archive_holds_the_files_and_the_same_files_make_the_same_one(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     there = tmp_path_factory.mktemp("there")
     pack(folder).write(there / "one.zip")
     (folder / "new.py").write_text(SENT["new.py"])
@@ -70,7 +78,9 @@ def test_more_than_code_is_refused_with_the_largest_files(folder: Path, monkeypa
     assert pack(folder).biggest(1) == ["3.0 MiB  study/faces.npy"]
     pack(folder).refuse_if_large()
     monkeypatch.setattr(packing, "LIMIT_BYTES", 2**20)
-    with pytest.raises(UsageError, match=r"6 files, 3\.0 MiB, and at most 1\.0 MiB(?s:.*)3\.0 MiB  study/faces\.npy(?s:.*)\.gitignore"):
+    with pytest.raises(
+        UsageError, match=r"6 files, 3\.0 MiB, and at most 1\.0 MiB(?s:.*)3\.0 MiB  study/faces\.npy(?s:.*)\.gitignore"
+    ):
         pack(folder).refuse_if_large()
 
 

@@ -22,7 +22,13 @@ class StandIn:
 
     def nodes(self) -> list[dict[str, Any]]:
         known = [
-            {"NodeID": node * 56, "NodeManagerHostname": f"host-{node}", "NodeManagerAddress": "127.0.0.1", "Alive": True, "Resources": {"CPU": 2.0}}
+            {
+                "NodeID": node * 56,
+                "NodeManagerHostname": f"host-{node}",
+                "NodeManagerAddress": "127.0.0.1",
+                "Alive": True,
+                "Resources": {"CPU": 2.0},
+            }
             for node in self.changes
         ]
         return [*known, {"NodeID": "gone", "Alive": False}]
@@ -37,7 +43,14 @@ class StandIn:
             def options(self, *, num_cpus: int, scheduling_strategy: Any) -> Any:
                 assert (num_cpus, scheduling_strategy.soft) == (0, False)
                 changes = ray.changes[scheduling_strategy.node_id[0]]
-                made = type("Changed", (cls,), {name: lambda self, *_, value=value: value() if callable(value) else value for name, value in changes.items()})
+                made = type(
+                    "Changed",
+                    (cls,),
+                    {
+                        name: lambda self, *_, value=value: value() if callable(value) else value
+                        for name, value in changes.items()
+                    },
+                )
                 return type("Starter", (), {"remote": staticmethod(lambda: Handle(made()))})
 
         return Remote()
@@ -66,7 +79,9 @@ class Handle:
 
     def __getattr__(self, name: str) -> Any:
         method, late = getattr(self._actor, name), getattr(self._actor, "late", None)
-        return type("Method", (), {"remote": staticmethod(lambda *given: Answer(lambda: method(*given), late is not None))})
+        return type(
+            "Method", (), {"remote": staticmethod(lambda *given: Answer(lambda: method(*given), late is not None))}
+        )
 
 
 def fails() -> None:

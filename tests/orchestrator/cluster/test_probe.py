@@ -40,8 +40,9 @@ def test_a_storage_that_is_shared_is_read_and_marked(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_ones_own_is_no_shared_storage(tmp_path: Path) -> None:
-    assert Probe().wrong_with_storage(str(tmp_path), "marks", "b") == (
-        "the driver's mark is not there: this node has another folder of that name"
+    assert (
+        Probe().wrong_with_storage(str(tmp_path), "marks", "b")
+        == "the driver's mark is not there: this node has another folder of that name"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,5 @@
-"""Tasks and hooks that the tests of the config name, a file that names them, and what is said of files that are wrong."""
+"""Tasks and hooks that the tests of the config name, a file that names them, and what is said of files that are
+wrong."""
 
 from __future__ import annotations
 
@@ -67,7 +68,9 @@ class Choosy(Line):
 class Own(Line):
     """Brings its optimizer and scheduler."""
 
-    def optimizer(self, model: nn.Module, lr: Annotated[float, Gt(0)] = 0.125, bias_lr: float = 0.5) -> torch.optim.Optimizer:
+    def optimizer(
+        self, model: nn.Module, lr: Annotated[float, Gt(0)] = 0.125, bias_lr: float = 0.5
+    ) -> torch.optim.Optimizer:
         weight, bias = model.parameters()
         return torch.optim.SGD([{"params": [weight], "lr": lr}, {"params": [bias], "lr": bias_lr, "momentum": 0.5}])
 

@@ -35,8 +35,14 @@ def told(read: Callable[..., Any], *given: Any) -> str:
         ("a: 1e999", "is larger than any number here"),
         ("a: " + "[" * 300 + "]" * 300, "x.yaml:1: is nested too deeply: 64 levels are allowed"),
         ("".join("  " * level + "a:\n" for level in range(300)), "x.yaml:64: is nested too deeply"),
-        ("a0: &a0 {}\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 300)), "nested too deeply: 64 levels are allowed (aliases written out)"),
-        (f"a: &a '{SCALAR}'\nb: [{', '.join(['*a'] * 9000)}]", "holds more than 524,288 characters, aliases written out"),
+        (
+            "a0: &a0 {}\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 300)),
+            "nested too deeply: 64 levels are allowed (aliases written out)",
+        ),
+        (
+            f"a: &a '{SCALAR}'\nb: [{', '.join(['*a'] * 9000)}]",
+            "holds more than 524,288 characters, aliases written out",
+        ),
         ("".join(f"key{n}: 1\n" for n in range(20_000)), "x.yaml:10000: holds more than 20,000 keys and values"),
         (f"a: {'x' * 600_000}", "has 600,003 characters, and may have 524,288"),
         (f"{'k' * 900}: {{{'k' * 900}: 1}}", "has a key whose dotted path has 1,801 characters, and may have 1,000"),
@@ -100,7 +106,10 @@ def test_overrides_have_bounds_too(file: Path) -> None:
     ("given", "says"),
     [
         ({f"key{n}": 1 for n in range(9000)}, "key50: is the first of 8,950 more that are wrong"),
-        ({"task_args": {f"key{n}": 1 for n in range(9000)}}, "task_args.key50: is the first of 8,950 more that are wrong"),
+        (
+            {"task_args": {f"key{n}": 1 for n in range(9000)}},
+            "task_args.key50: is the first of 8,950 more that are wrong",
+        ),
         ({"hooks": {f"hook{n}": {} for n in range(300)}}, "hooks: are 300, and may be 100"),
         ({"hooks": {"../../up": {"type": "output_csv"}}}, "hooks.../../up: is no name, by which folders may be called"),
         ({"hooks": {"h" * 200: {"type": "output_csv"}}}, "is no name, by which"),
@@ -136,18 +145,38 @@ def grid(**values: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("sweep", "says"),
     [
-        (grid(seed=1000, batch_size=1000, epochs=1000, accumulate=1000), "sweep.space: makes 1,000,000,000,000 trials, and a sweep has 100,000 at most"),
+        (
+            grid(seed=1000, batch_size=1000, epochs=1000, accumulate=1000),
+            "sweep.space: makes 1,000,000,000,000 trials, and a sweep has 100,000 at most",
+        ),
         (grid(seed=1_000_000), "sweep.space.seed.choice: must be a list of values, 1,000 at most"),
         ({"trials": 10**12, "space": {"seed": {"randint": [0, 9]}}}, "sweep.trials: makes 1,000,000,000,000 trials"),
-        ({"repeats": 10**12, "space": {"batch_size": {"randint": [1, 9]}}}, "sweep.space: makes 1,000,000,000,000 trials"),
-        ({"space": {f"task_args.key{n}": {"choice": [1]} for n in range(1000)}}, "sweep.space: must have at most 200 entries"),
+        (
+            {"repeats": 10**12, "space": {"batch_size": {"randint": [1, 9]}}},
+            "sweep.space: makes 1,000,000,000,000 trials",
+        ),
+        (
+            {"space": {f"task_args.key{n}": {"choice": [1]} for n in range(1000)}},
+            "sweep.space: must have at most 200 entries",
+        ),
         ({"space": {"a." * 300 + "a": {"choice": [1]}}}, "is a path of 301 parts; 64 are allowed"),
         ({"space": {"seed": {"randint": [0, 2**80]}}}, "must be at most 4294967295"),
         ({"seed": 2**32, "space": {"seed": {"randint": [0, 9]}}}, "sweep.seed: must be at most 4294967295"),
-        ({"repeats": 5, "space": {"epochs": {"choice": [1]}}, "seed": 0}, "sweep.repeats: gives the last of each configuration's trials the seed 4,294,967,299"),
-        ({"points": [{"seed": 1}] * 5000, "space": {"seed": {"randint": [0, 9]}}}, "sweep.points: must have at most 1000 entries"),
         (
-            {"space": {"task": {"choice": [f"{HERE}:Line"] * 1000}, "task_args.width": {"choice": list(range(1, 1000))}}},
+            {"repeats": 5, "space": {"epochs": {"choice": [1]}}, "seed": 0},
+            "sweep.repeats: gives the last of each configuration's trials the seed 4,294,967,299",
+        ),
+        (
+            {"points": [{"seed": 1}] * 5000, "space": {"seed": {"randint": [0, 9]}}},
+            "sweep.points: must have at most 1000 entries",
+        ),
+        (
+            {
+                "space": {
+                    "task": {"choice": [f"{HERE}:Line"] * 1000},
+                    "task_args.width": {"choice": list(range(1, 1000))},
+                }
+            },
             "sweep.space: has more than 5,000 values and combinations to try",
         ),
         (
@@ -228,7 +257,10 @@ def __getattr__(name):
     [
         ({"task": "leaves:T"}, "task: module 'leaves' cannot be imported: SystemExit: 0 (it tries to end the process)"),
         ({"task": "exits:Gone"}, "task: 'exits:Gone' cannot be looked at: SystemExit: 3"),
-        ({"task": "exits:Made", "task_args": {"why": "exit"}}, "task_args: SystemExit: 0 (it tries to end the process)"),
+        (
+            {"task": "exits:Made", "task_args": {"why": "exit"}},
+            "task_args: SystemExit: 0 (it tries to end the process)",
+        ),
         ({"task": "exits:Made", "task_args": {"why": "odd"}}, "task_args: Odd: which has no message"),
         ({"task": "exits:Made", "task_args": {"why": "generator"}}, "task_args: GeneratorExit"),
         ({"task": "exits:Made", "task_args": {"why": "stop"}}, "task_args: StopIteration"),
@@ -237,7 +269,9 @@ def __getattr__(name):
     ],
     ids=range(8),
 )
-def test_what_a_config_names_cannot_end_the_process_that_checks_it(given: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_what_a_config_names_cannot_end_the_process_that_checks_it(
+    given: dict[str, Any], says: str, tmp_path: Path
+) -> None:
     (tmp_path / "exits.py").write_text(EXITS)
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
     assert says in told(experiment_from_dict, {**LINE, **given}, [tmp_path])

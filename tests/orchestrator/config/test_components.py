@@ -130,8 +130,10 @@ def test_every_problem_of_every_hook() -> None:
     assert refused(
         {"shadow": {"decay": 2, "decoy": 1, "priority": "x"}, "band": {"low": 2, "high": 1}, "nope": {}, "odd": 3}
     ) == {
-        "hooks.shadow.priority": "must be 0 to 100, or one of HIGHEST, VERY_HIGH, HIGH, ABOVE_NORMAL, NORMAL, "
-        "BELOW_NORMAL, LOW, VERY_LOW, LOWEST, got 'x'",
+        "hooks.shadow.priority": (
+            "must be 0 to 100, or one of HIGHEST, VERY_HIGH, HIGH, ABOVE_NORMAL, NORMAL, "
+            "BELOW_NORMAL, LOW, VERY_LOW, LOWEST, got 'x'"
+        ),
         "hooks.shadow.decay": "must be at most 1, got 2",
         "hooks.shadow.decoy": "unknown key",
         "hooks.band": "low must be below high, got 2.0 and 1.0",
@@ -151,8 +153,10 @@ def test_other_packages_offer_hooks_at_an_entry_point(monkeypatch: pytest.Monkey
     points = {"hookyard.hooks": EntryPoints([EntryPoint("offered", f"{HERE}:Shadow", "hookyard.hooks")])}
     monkeypatch.setattr(imports, "_installed", points.__getitem__)
     assert made({"offered": {"keep": 9}, "mine": {"type": "offered"}}) == {
-        "shadow": Shadow(), "offered": Shadow(keep=9), "mine": Shadow()
-    }  # fmt: skip
+        "shadow": Shadow(),
+        "offered": Shadow(keep=9),
+        "mine": Shadow(),
+    }
 
 
 def test_required_hooks_are_refined_by_the_experiment() -> None:
@@ -172,8 +176,14 @@ def test_entries_in_full() -> None:
     one = make_hooks({"slow": {"type": "shadow", "level": "HIGH", "every": "2 epochs"}}, {})["slow"]
     assert one is not None
     assert one.entry == {
-        "type": "shadow", "decay": 0.5, "every": "2 epochs", "keep": 3, "mode": "near", "tags": [], "priority": 20
-    }  # fmt: skip
+        "type": "shadow",
+        "decay": 0.5,
+        "every": "2 epochs",
+        "keep": 3,
+        "mode": "near",
+        "tags": [],
+        "priority": 20,
+    }
 
 
 def test_a_hook_may_have_a_parameter_called_level() -> None:

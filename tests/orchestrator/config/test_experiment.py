@@ -24,12 +24,16 @@ def test_the_length_of_training_is_said_once() -> None:
 
 def test_values_cannot_be_changed() -> None:
     experiment = Experiment(name="x", task="a:B", epochs=1)
-    with pytest.raises(UsageError, match=r"epochs cannot be changed; model_copy\(update={'epochs': ...}\) makes another"):
+    with pytest.raises(
+        UsageError, match=r"epochs cannot be changed; model_copy\(update={'epochs': ...}\) makes another"
+    ):
         experiment.epochs = 2
     assert experiment.epochs == 1
 
 
-@pytest.mark.parametrize(("count", "told"), [(1, "1 rank"), (2, "2 ranks"), ([1, 2], "1 to 2 ranks"), ([2, 8], "2 to 8 ranks")])
+@pytest.mark.parametrize(
+    ("count", "told"), [(1, "1 rank"), (2, "2 ranks"), ([1, 2], "1 to 2 ranks"), ([2, 8], "2 to 8 ranks")]
+)
 def test_how_many_workers_there_are_in_words(count: int | list[int], told: str) -> None:
     assert Workers(count=count).in_words("rank") == told
 
@@ -61,7 +65,9 @@ def test_names_are_names_of_folders(name: str) -> None:
         Experiment(name=name, task="a:B", epochs=1)
 
 
-@pytest.mark.parametrize(("written", "size"), [("8 GiB", 8 * 2**30), ("1.5GB", 1_500_000_000), ("12 B", 12), (7, 7), ("3 MiB", 3 * 2**20)])
+@pytest.mark.parametrize(
+    ("written", "size"), [("8 GiB", 8 * 2**30), ("1.5GB", 1_500_000_000), ("12 B", 12), (7, 7), ("3 MiB", 3 * 2**20)]
+)
 def test_memory_is_a_number_of_bytes_or_in_words(written: Any, size: int) -> None:
     assert Workers(memory=written).memory == size
 

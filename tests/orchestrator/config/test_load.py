@@ -113,8 +113,13 @@ def test_everything_is_filled_in(file: Path) -> None:
     data = to_dict(load_experiment(file))
     assert data["task_args"] == {"width": 2, "scale": 1.0}
     assert data["hooks"]["shadow"] == {
-        "type": f"{HERE}:Shadow", "decay": 0.25, "every": "1 epoch", "keep": 3, "mode": "near", "tags": []
-    }  # fmt: skip
+        "type": f"{HERE}:Shadow",
+        "decay": 0.25,
+        "every": "1 epoch",
+        "keep": 3,
+        "mode": "near",
+        "tags": [],
+    }
     assert data["hooks"]["console"] is None
     assert set(data) == set(Experiment.model_fields)
     assert yaml.safe_load(yaml.safe_dump(data)) == data
@@ -153,7 +158,8 @@ def test_a_file_is_laid_over_its_base(file: Path) -> None:
     other = file.parent / "deeper" / "other.yaml"
     other.parent.mkdir()
     other.write_text(
-        "base: ../line.yaml\nname: other\nhooks:\n  shadow: {keep: 5}\noptimizer: {lr: 0.5}\nscheduler: {type: ConstantLR}\n"
+        "base: ../line.yaml\nname: other\nhooks:\n  shadow: {keep: 5}\noptimizer: {lr: 0.5}\nscheduler: {type:"
+        " ConstantLR}\n"
     )
     experiment = load_experiment(other)
     assert (experiment.name, experiment.epochs) == ("other", 3)
@@ -227,13 +233,18 @@ def test_a_circle_is_told_with_its_files_and_many_files_are_refused(file: Path) 
 
 def test_a_base_is_chosen_on_the_command_line_and_by_a_sweep(file: Path) -> None:
     folder = file.parent
-    (folder / "slow.yaml").write_text(TEXT.replace("name: line", "name: slow").replace("momentum: 0.5", "momentum: 0.25"))
+    (folder / "slow.yaml").write_text(
+        TEXT.replace("name: line", "name: slow").replace("momentum: 0.5", "momentum: 0.25")
+    )
     other = folder / "other.yaml"
     other.write_text(
-        "base: line.yaml\nepochs: 9\nsweep: {metric: val/loss, mode: min, search: grid, space: {base: {choice: [line.yaml, slow.yaml]}, optimizer.lr: {choice: [0.5]}}}\n"
+        "base: line.yaml\nepochs: 9\nsweep: {metric: val/loss, mode: min, search: grid, space: {base: {choice:"
+        " [line.yaml, slow.yaml]}, optimizer.lr: {choice: [0.5]}}}\n"
     )
     experiment = load_experiment(other)
-    chosen = {base: trial(experiment, {"base": base, "optimizer.lr": 0.5}).experiment for base in ("line.yaml", "slow.yaml")}
+    chosen = {
+        base: trial(experiment, {"base": base, "optimizer.lr": 0.5}).experiment for base in ("line.yaml", "slow.yaml")
+    }
     assert {base: (one.name, one.epochs, one.optimizer.arguments) for base, one in chosen.items()} == {
         "line.yaml": ("line", 9, {"lr": 0.5, "momentum": 0.5}),
         "slow.yaml": ("line", 9, {"lr": 0.5, "momentum": 0.25}),
@@ -252,9 +263,13 @@ def test_a_base_is_chosen_on_the_command_line_and_by_a_sweep(file: Path) -> None
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
-        ("[line.yaml, many.yaml]", "the trials of a sweep share their workers, and it is {'count': 2} over one, None over others"),
+        (
+            "[line.yaml, many.yaml]",
+            "the trials of a sweep share their workers, and it is {'count': 2} over one, None over others",
+        ),
         ("[line.yaml, nope.yaml]", "nope.yaml cannot be read"),
-        ("[line.yaml, bad.yaml]", "epochs"), ("[line.yaml, 5]", "must be a file or a list of files"),
+        ("[line.yaml, bad.yaml]", "epochs"),
+        ("[line.yaml, 5]", "must be a file or a list of files"),
     ],
 )
 def test_a_wrong_choice_of_a_base_is_refused_before_the_first_trial(file: Path, choice: str, said: str) -> None:

@@ -112,18 +112,45 @@ def test_a_type_in_the_file_beats_it() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"task": f"{HERE}:Closed", "optimizer": {"lr": 100}}, "optimizer.lr: is read by nothing: Closed.optimizer() makes the optimizer and takes no lr (declare it there, def optimizer(self, model, lr=...), or say type to train with another optimizer)"),
-        ({"task": f"{HERE}:Closed", "optimizer": {"scale": 2}}, "optimizer.scale: is read by nothing: Closed.optimizer() makes the optimizer and takes no scale (write task_args.scale)"),
+        (
+            {"task": f"{HERE}:Closed", "optimizer": {"lr": 100}},
+            (
+                "optimizer.lr: is read by nothing: Closed.optimizer() makes the optimizer and takes no lr (declare it"
+                " there, def optimizer(self, model, lr=...), or say type to train with another optimizer)"
+            ),
+        ),
+        (
+            {"task": f"{HERE}:Closed", "optimizer": {"scale": 2}},
+            (
+                "optimizer.scale: is read by nothing: Closed.optimizer() makes the optimizer and takes no scale (write"
+                " task_args.scale)"
+            ),
+        ),
         ({**OWN, "optimizer": {"bias_rl": 2}}, "(did you mean 'bias_lr'?)"),
         ({**OWN, "optimizer": {"lr": 0}}, "optimizer.lr: must be greater than 0, got 0"),
-        ({**OWN, "scheduler": {"step_size": 2}}, "scheduler.step_size: is read by nothing: Own.scheduler() makes the scheduler and takes no step_size"),
+        (
+            {**OWN, "scheduler": {"step_size": 2}},
+            "scheduler.step_size: is read by nothing: Own.scheduler() makes the scheduler and takes no step_size",
+        ),
         ({"optimizer": {"type": "task"}}, "optimizer.type: is 'task', and Line has no method optimizer() of its own"),
         ({"scheduler": {"type": "task"}}, "scheduler.type: is 'task', and Line has no method scheduler() of its own"),
-        ({**OWN, "changes": [{"at": 1, "set": {"optimizer.momentum": 0.5}}]}, "changes.0.set.optimizer.momentum: is read by nothing: Own.optimizer()"),
-        ({"task": f"{HERE}:Closed", "changes": [{"at": 1, "set": {"optimizer.lr": 0.5}}]}, "changes.0.set.optimizer.lr: is read by nothing: Closed.optimizer()"),
-        ({"optimizer": {"type": "SGD", "momentum": 0.5}, "changes": [{"at": 1, "set": {"optimizer.nesterov": True}}]}, "changes.0.set.optimizer.nesterov: must be a number to change in flight, got True"),
+        (
+            {**OWN, "changes": [{"at": 1, "set": {"optimizer.momentum": 0.5}}]},
+            "changes.0.set.optimizer.momentum: is read by nothing: Own.optimizer()",
+        ),
+        (
+            {"task": f"{HERE}:Closed", "changes": [{"at": 1, "set": {"optimizer.lr": 0.5}}]},
+            "changes.0.set.optimizer.lr: is read by nothing: Closed.optimizer()",
+        ),
+        (
+            {
+                "optimizer": {"type": "SGD", "momentum": 0.5},
+                "changes": [{"at": 1, "set": {"optimizer.nesterov": True}}],
+            },
+            "changes.0.set.optimizer.nesterov: must be a number to change in flight, got True",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_nothing_would_read_is_refused(more: Mapping[str, Any], said: str) -> None:
     assert said in refusal(**more)
 
@@ -141,7 +168,9 @@ def test_the_refusal_has_its_line_in_the_file_and_on_the_command_line(tmp_path: 
 def test_a_sweep_over_it_is_checked_against_what_it_declares(search: Mapping[str, Any]) -> None:
     sweep = {"metric": "train/loss", "mode": "min", **search, "space": {"optimizer.lr": {"choice": [0.1, 0.2]}}}
     assert experiment(**OWN, sweep=sweep).optimizer.type == "task"
-    assert "sweep.space.optimizer.lr: is read by nothing: Closed.optimizer()" in refusal(task=f"{HERE}:Closed", sweep=sweep)
+    assert "sweep.space.optimizer.lr: is read by nothing: Closed.optimizer()" in refusal(
+        task=f"{HERE}:Closed", sweep=sweep
+    )
 
 
 def test_a_task_as_an_axis_decides_whose_optimizer_it_is() -> None:
@@ -162,7 +191,10 @@ class Forgetful(Own):
     ("given", "said"),
     [
         (None, "gives None, and must give an optimizer"),
-        ({"d": None}, "gives a dict, and must give an optimizer (for several write turns(), and optimizers in the file)"),
+        (
+            {"d": None},
+            "gives a dict, and must give an optimizer (for several write turns(), and optimizers in the file)",
+        ),
         (torch.optim.SGD([nn.Parameter(torch.ones(1))]), "gives an optimizer that has none of the model's parameters"),
         (torch.optim.LBFGS([nn.Parameter(torch.ones(1))]), "is LBFGS, whose step computes the loss several times"),
     ],

@@ -77,7 +77,9 @@ hooks:
 """
     told = [str(problem) for problem in problems(file, text)]
     unread = {"optimizer": 5, "accumulate": 6, "workers.strategy": 7, "workers.ddp": 7, "loader": 8, "init": 9}
-    assert [line.partition(": is read by nothing")[0] for line in told[:6]] == [f"{file}:{line}: {path}" for path, line in unread.items()]
+    assert [line.partition(": is read by nothing")[0] for line in told[:6]] == [
+        f"{file}:{line}: {path}" for path, line in unread.items()
+    ]
     assert "its train() does not declare accumulate" in told[1]
     assert "write def train(self, session, accumulate)" in told[1]
     assert "hooks.ema: cannot be where a task trains by itself: it acts in on_update" in told[6]
@@ -93,7 +95,17 @@ hooks:
         ({"task": f"{HERE}:Asks"}, "Asks.train() declares lerning_rate"),
         ({"task": f"{HERE}:Asks"}, "did you mean 'accumulate'?"),
         ({"hooks": {"checkpoint": {"save_on_exception": True}}}, "save_on_exception keeps a model"),
-        ({"sweep": {"metric": "train/loss", "mode": "min", "trials": 2, "space": {"optimizer.lr": {"choice": [0.1, 0.2]}}}}, "space.optimizer.lr: is read by nothing"),
+        (
+            {
+                "sweep": {
+                    "metric": "train/loss",
+                    "mode": "min",
+                    "trials": 2,
+                    "space": {"optimizer.lr": {"choice": [0.1, 0.2]}},
+                }
+            },
+            "space.optimizer.lr: is read by nothing",
+        ),
         ({"changes": [{"at": 1, "set": {"optimizer.lr": 0.1}}]}, "changes: is read by nothing"),
     ],
 )
@@ -104,9 +116,15 @@ def test_it_says_what_to_write(fields: dict[str, Any], said: str) -> None:
 def test_a_population_changes_what_it_is_told_to_of_what_the_task_is_made_with() -> None:
     space = {"task_args.width": {"randint": [1, 9]}, "batch_size": {"randint": [1, 9]}, "seed": {"randint": [1, 9]}}
     population = {"metric": "train/loss", "mode": "min", "trials": 4, "space": space, "search": "random"}
-    assert "write mutate: [task_args.width, batch_size], or some of these" in refused(sweep={**population, "scheduler": "pbt"})
-    assert "'seed' cannot change in flight" in refused(sweep={**population, "scheduler": {"type": "pbt", "mutate": ["seed"]}})
-    experiment_from_dict(written(sweep={**population, "scheduler": {"type": "pbt", "mutate": ["task_args.width", "batch_size"]}}))
+    assert "write mutate: [task_args.width, batch_size], or some of these" in refused(
+        sweep={**population, "scheduler": "pbt"}
+    )
+    assert "'seed' cannot change in flight" in refused(
+        sweep={**population, "scheduler": {"type": "pbt", "mutate": ["seed"]}}
+    )
+    experiment_from_dict(
+        written(sweep={**population, "scheduler": {"type": "pbt", "mutate": ["task_args.width", "batch_size"]}})
+    )
 
 
 def test_what_is_declared_has_its_default_and_what_is_filled_in_can_be_run_again(tmp_path: Path) -> None:
@@ -120,8 +138,29 @@ def test_what_is_declared_has_its_default_and_what_is_filled_in_can_be_run_again
 
 def test_of_the_hooks_that_ship_those_fit_that_need_no_event_within_an_iteration_and_no_model() -> None:
     given = {"early_stopping": {"monitor": "val/loss"}, "time_limit": {"limit": "1h"}}
-    fit = ["anomaly_detection", "checkpoint", "console", "device_stats", "early_stopping", "json_lines", "row_stats", "tensorboard", "time_limit", "wandb"]
-    unfit = ["ema", "export", "gradient_clip", "model_complexity", "nan_guard", "param_scheduler", "progress_bar", "sampler_seed", "sync_buffers"]
+    fit = [
+        "anomaly_detection",
+        "checkpoint",
+        "console",
+        "device_stats",
+        "early_stopping",
+        "json_lines",
+        "row_stats",
+        "tensorboard",
+        "time_limit",
+        "wandb",
+    ]
+    unfit = [
+        "ema",
+        "export",
+        "gradient_clip",
+        "model_complexity",
+        "nan_guard",
+        "param_scheduler",
+        "progress_bar",
+        "sampler_seed",
+        "sync_buffers",
+    ]
     for name in (*fit, *unfit):
         said = resolve_or_refuse(name, given.get(name, {}))
         assert ("cannot be where a task trains by itself" in said) is (name in unfit), f"{name}: {said}"

@@ -57,7 +57,9 @@ RECIPE = [{"type": "LinearLR", "start_factor": 0.1, "end": "4 steps"}, {"type": 
 
 
 def written(**more: Any) -> Experiment:
-    return described(**{"task": f"{__name__}:Layered", "epochs": 3, "optimizer": FINE, "scheduler": RECIPE, "hooks": QUIET, **more})
+    return described(
+        **{"task": f"{__name__}:Layered", "epochs": 3, "optimizer": FINE, "scheduler": RECIPE, "hooks": QUIET, **more}
+    )
 
 
 def loop_of(experiment: Experiment, folder: Path | None = None) -> tuple[Loop, Rows]:
@@ -71,7 +73,11 @@ def by_hand(model: nn.Module) -> torch.optim.Optimizer:
     decay = {name: 0.0 if parameter.ndim < 2 else 0.3 for name, parameter in model.named_parameters()}
     scale = {"embed.weight": 0.1, "embed.bias": 0.1, "head.bias": 0.1, "head.weight": 1.0}
     groups = [
-        {"params": [parameter], "weight_decay": decay[name], "lr": 0.01 * scale.get(name, 0.5 if name.startswith("blocks.0") else 1.0)}
+        {
+            "params": [parameter],
+            "weight_decay": decay[name],
+            "lr": 0.01 * scale.get(name, 0.5 if name.startswith("blocks.0") else 1.0),
+        }
         for name, parameter in model.named_parameters()
     ]
     return torch.optim.AdamW(groups)
@@ -83,12 +89,16 @@ def test_the_weights_are_those_of_a_loop_of_torch_with_groups_warm_up_and_cosine
     raw = raw_training(Layered(), epochs=3, new_order=True, optimize=by_hand, schedule=scheduled)
     assert numbers(loop.state.module) == numbers(raw)
     # The group that no entry matches comes first, then in the order of the entries.
-    assert [row["lr"] for row in rows.rows if row["phase"] == "train"][:5] == pytest.approx([0.001, 0.00325, 0.0055, 0.00775, 0.01])
+    assert [row["lr"] for row in rows.rows if row["phase"] == "train"][:5] == pytest.approx(
+        [0.001, 0.00325, 0.0055, 0.00775, 0.01]
+    )
 
 
 def scheduled(optimizer: torch.optim.Optimizer) -> Any:
     rising = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4)
-    return lr_scheduler.SequentialLR(optimizer, [rising, lr_scheduler.CosineAnnealingLR(optimizer, T_max=17, eta_min=0.001)], [4])
+    return lr_scheduler.SequentialLR(
+        optimizer, [rising, lr_scheduler.CosineAnnealingLR(optimizer, T_max=17, eta_min=0.001)], [4]
+    )
 
 
 def test_a_run_goes_on_bit_for_bit_from_within_an_epoch(tmp_path: Path) -> None:
@@ -103,7 +113,10 @@ def test_a_run_goes_on_bit_for_bit_from_within_an_epoch(tmp_path: Path) -> None:
     second.restore(second.saving.store.names()[-1])
     list(second.run())
     assert numbers(second.state.module) == numbers(whole.state.module)
-    assert later.columns("loss", "lr", "lr_1", phase="train") == rows.columns("loss", "lr", "lr_1", phase="train")[-len(later.columns("lr", phase="train")) :]
+    assert (
+        later.columns("loss", "lr", "lr_1", phase="train")
+        == rows.columns("loss", "lr", "lr_1", phase="train")[-len(later.columns("lr", phase="train")) :]
+    )
 
 
 def test_a_group_changes_in_flight_and_is_swept() -> None:
@@ -115,16 +128,24 @@ def test_a_group_changes_in_flight_and_is_swept() -> None:
     assert rates == pytest.approx([0.002, 0.002, 0.005, 0.005, 0.01, 0.01, 0.01])
     # By the entries that match: none, 0 and 1 in the first layer, in the second, 0 and 2.
     assert [lr for (lr,) in rows.columns("lr_3", phase="train")][:3] == pytest.approx([0.001, 0.001, 0.002])
-    space = {"optimizer.groups.2.lr_scale": {"loguniform": [0.01, 1.0]}, "scheduler.0.end": {"choice": ["4 steps", "2 steps"]}}
+    space = {
+        "optimizer.groups.2.lr_scale": {"loguniform": [0.01, 1.0]},
+        "scheduler.0.end": {"choice": ["4 steps", "2 steps"]},
+    }
     written(sweep={"metric": "val/loss", "trials": 2, "space": space})
     with pytest.raises(ConfigError, match=r"sweep\.space\.optimizer\.groups\.2\.lr_scale: must be greater than 0"):
-        written(sweep={"metric": "val/loss", "trials": 2, "space": {"optimizer.groups.2.lr_scale": {"uniform": [-1, 1.0]}}})
+        written(
+            sweep={"metric": "val/loss", "trials": 2, "space": {"optimizer.groups.2.lr_scale": {"uniform": [-1, 1.0]}}}
+        )
 
 
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ([{"match": "blocks.*", "lr_scal": 2}], r"optimizer\.groups\.0\.lr_scal: unknown key \(did you mean 'lr_scale'"),
+        (
+            [{"match": "blocks.*", "lr_scal": 2}],
+            r"optimizer\.groups\.0\.lr_scal: unknown key \(did you mean 'lr_scale'",
+        ),
         ([{"match": "blocks.*"}], r"optimizer\.groups\.0: says nothing of what it matches"),
         ([{"match": "x", "lr": 1, "lr_scale": 2}], r"optimizer\.groups\.0\.lr: is said beside lr_scale"),
         ([{"match": "x", "weight_decay": -1}], r"optimizer\.groups\.0: AdamW refuses this"),
@@ -141,15 +162,23 @@ def test_what_is_wrong_is_told_before_there_is_a_model(groups: Any, message: str
 def test_an_optimizer_without_weight_decay_takes_no_no_decay_and_a_rate_that_is_not_read_no_scale() -> None:
     with pytest.raises(ConfigError, match=r"optimizer\.groups\.0: is no_decay, and SparseAdam takes no weight_decay"):
         written(optimizer={"type": "SparseAdam", "groups": ["no_decay"]})
-    with pytest.raises(ConfigError, match=r"optimizer\.groups\.1\.layer_decay: is read by nothing: OneCycleLR sets the rate"):
+    with pytest.raises(
+        ConfigError, match=r"optimizer\.groups\.1\.layer_decay: is read by nothing: OneCycleLR sets the rate"
+    ):
         written(optimizer={"type": "AdamW", "groups": GROUPS}, scheduler={"type": "OneCycleLR", "max_lr": 0.1})
 
 
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ([{"match": "block.*", "lr_scale": 2}], r"optimizer\.groups\.0\.match: pattern 'block\.\*' matches no parameter; did you mean blocks"),
-        ([{"match": "embed.*", "layer_decay": 0.5}], r"groups\.0\.match: matches 'embed\.weight', which has no number of a layer"),
+        (
+            [{"match": "block.*", "lr_scale": 2}],
+            r"optimizer\.groups\.0\.match: pattern 'block\.\*' matches no parameter; did you mean blocks",
+        ),
+        (
+            [{"match": "embed.*", "layer_decay": 0.5}],
+            r"groups\.0\.match: matches 'embed\.weight', which has no number of a layer",
+        ),
     ],
 )
 def test_a_pattern_that_fits_no_parameter_is_named_before_training(groups: Any, message: str) -> None:
@@ -160,5 +189,9 @@ def test_a_pattern_that_fits_no_parameter_is_named_before_training(groups: Any, 
 def test_a_parameter_with_two_names_is_trained_once() -> None:
     model = Blocks()
     model.blocks[1][1].weight = model.blocks[0][1].weight  # type: ignore[union-attr, index]
-    optimizer = build_optimizer(written(optimizer={**FINE, "groups": [{"match": "blocks.1.*", "lr_scale": 0.5}]}).optimizations[""], Layered(), model)
+    optimizer = build_optimizer(
+        written(optimizer={**FINE, "groups": [{"match": "blocks.1.*", "lr_scale": 0.5}]}).optimizations[""],
+        Layered(),
+        model,
+    )
     assert [len(group["params"]) for group in optimizer.param_groups] == [7, 4]

@@ -33,7 +33,11 @@ FILE = {
     "scheduler": {"type": "StepLR", "step_size": 2},
     "validate_every": "2 epochs",
     "workers": {"count": 2},
-    "hooks": {"shadow": {"type": f"{HERE}:Shadow", "decay": 0.25}, "slow": {"type": "ema", "decay": 0.5}, "console": None},
+    "hooks": {
+        "shadow": {"type": f"{HERE}:Shadow", "decay": 0.25},
+        "slow": {"type": "ema", "decay": 0.5},
+        "console": None,
+    },
     "changes": [{"at": "1 epoch", "set": {"hooks.checkpoint.keep": 1}}],
 }
 """What a file says."""
@@ -64,13 +68,34 @@ def test_what_is_written_in_python_is_what_a_file_says() -> None:
         ({"optimizer": {"type": Wide, "lr": 1}}, {"optimizer": {"type": f"{HERE}:Wide", "lr": 1}}),
         ({"scheduler": torch.optim.swa_utils.SWALR}, {"scheduler": {"type": "SWALR"}}),
         ({"optimizer": {"lr": torch.tensor(0.5)}}, {"optimizer": {"lr": 0.5}}),
-        ({"changes": (Change(at=Rhythm(2), set={"optimizer.lr": 0.5}),)}, {"changes": [{"at": "2 epochs", "set": {"optimizer.lr": 0.5}}]}),
-        ({"sweep": {"metric": "val/loss", "space": {"task": {"choice": (Line, Choosy)}}}},
-         {"sweep": {"metric": "val/loss", "space": {"task": {"choice": [f"{HERE}:Line", f"{HERE}:Choosy"]}}}}),
-        ({"sweep": Sweep(metric="a", mode="max", scheduler=Asha(max_t=4), space={"hooks.ema": {"choice": [EMA(decay=0.5), None]}})},
-         {"sweep": {"metric": "a", "mode": "max", "scheduler": {"type": "asha", "max_t": 4}, "space": {"hooks.ema": {"choice": [{"type": "ema", "decay": 0.5}, None]}}}}),
+        (
+            {"changes": (Change(at=Rhythm(2), set={"optimizer.lr": 0.5}),)},
+            {"changes": [{"at": "2 epochs", "set": {"optimizer.lr": 0.5}}]},
+        ),
+        (
+            {"sweep": {"metric": "val/loss", "space": {"task": {"choice": (Line, Choosy)}}}},
+            {"sweep": {"metric": "val/loss", "space": {"task": {"choice": [f"{HERE}:Line", f"{HERE}:Choosy"]}}}},
+        ),
+        (
+            {
+                "sweep": Sweep(
+                    metric="a",
+                    mode="max",
+                    scheduler=Asha(max_t=4),
+                    space={"hooks.ema": {"choice": [EMA(decay=0.5), None]}},
+                )
+            },
+            {
+                "sweep": {
+                    "metric": "a",
+                    "mode": "max",
+                    "scheduler": {"type": "asha", "max_t": 4},
+                    "space": {"hooks.ema": {"choice": [{"type": "ema", "decay": 0.5}, None]}},
+                }
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_classes_are_written_by_name_and_objects_by_their_fields(given: dict[str, Any], said: dict[str, Any]) -> None:
     written = Experiment(**{"task": Line, "epochs": 1, **given}).source.written
     assert {name: written[name] for name in said} == said
@@ -78,7 +103,14 @@ def test_classes_are_written_by_name_and_objects_by_their_fields(given: dict[str
 
 def test_a_hook_s_fields_are_all_said_as_the_task_may_ask_for_others() -> None:
     made = checked_experiment(Experiment(task=Choosy, epochs=1, hooks={"shadow": Shadow()}))
-    assert made.hooks["shadow"] == {"type": f"{HERE}:Shadow", "decay": 0.5, "every": "1 epoch", "keep": 3, "mode": "near", "tags": []}
+    assert made.hooks["shadow"] == {
+        "type": f"{HERE}:Shadow",
+        "decay": 0.5,
+        "every": "1 epoch",
+        "keep": 3,
+        "mode": "near",
+        "tags": [],
+    }
 
 
 @dataclass
@@ -91,7 +123,14 @@ class Picky(Line):
 
 def test_a_task_may_require_objects_and_classes() -> None:
     hooks = checked_experiment(Experiment(task=Picky, epochs=1, hooks={"shadow": {"keep": 1}})).hooks
-    assert hooks["shadow"] == {"type": f"{HERE}:Shadow", "decay": 0.25, "every": "1 epoch", "keep": 1, "mode": "near", "tags": []}
+    assert hooks["shadow"] == {
+        "type": f"{HERE}:Shadow",
+        "decay": 0.25,
+        "every": "1 epoch",
+        "keep": 1,
+        "mode": "near",
+        "tags": [],
+    }
     assert isinstance(hooks["ema"], dict)
 
 
@@ -126,20 +165,37 @@ def test_every_hook_that_ships_with_defaults_can_be_given_as_an_object() -> None
         ({"task": "Line"}, "task: there is no task 'Line'; allowed: module:Class"),
         ({"task": EMA}, "task: must be a task, its class, or 'module:Class', got <class 'hooks.training.ema.EMA'>"),
         ({"task": Line(width=0)}, "task_args.width: must be greater than 0, got 0"),
-        ({"task": Line(), "task_args": {"width": 3}}, "task_args: are the fields of the task that is given, and said beside it too; say them once"),
+        (
+            {"task": Line(), "task_args": {"width": 3}},
+            "task_args: are the fields of the task that is given, and said beside it too; say them once",
+        ),
         ({"hooks": {"ema": {"dekay": 0.9}}}, "hooks.ema.dekay: unknown key (did you mean 'decay'?)"),
         ({"hooks": {"ema": EMA(decay=1.2)}}, "hooks.ema.decay: must be less than 1, got 1.2"),
         ({"hooks": {"emma": {}}}, "did you mean 'ema'?"),
-        ({"hooks": {"mine": Line}}, f"hooks.mine.type: '{HERE}:Line' is no subclass of hooks.hook.Hook, but the class {HERE}.Line"),
+        (
+            {"hooks": {"mine": Line}},
+            f"hooks.mine.type: '{HERE}:Line' is no subclass of hooks.hook.Hook, but the class {HERE}.Line",
+        ),
         ({"hooks": {"mine": nn.ReLU()}}, "hooks.mine: must be what a file can say, or a class, got ReLU()"),
         ({"hooks": [EMA()]}, "hooks: must be a mapping, got ["),
-        ({"optimizer": torch.optim.SGD([torch.zeros(1)])},
-         "optimizer: must be the class and its arguments, got the optimizer of one model, SGD (write {'type': SGD, 'lr': ...})"),
-        ({"optimizer": nn.ReLU}, "optimizer.type: 'torch.nn.modules.activation:ReLU' is no subclass of torch.optim.optimizer.Optimizer"),
-        ({"sweep": {"metric": "a", "mode": "max", "space": {"hooks.ema.dekay": {"choice": [0.5]}}}}, "sweep.space.hooks.ema.dekay: unknown key"),
+        (
+            {"optimizer": torch.optim.SGD([torch.zeros(1)])},
+            (
+                "optimizer: must be the class and its arguments, got the optimizer of one model, SGD (write {'type':"
+                " SGD, 'lr': ...})"
+            ),
+        ),
+        (
+            {"optimizer": nn.ReLU},
+            "optimizer.type: 'torch.nn.modules.activation:ReLU' is no subclass of torch.optim.optimizer.Optimizer",
+        ),
+        (
+            {"sweep": {"metric": "a", "mode": "max", "space": {"hooks.ema.dekay": {"choice": [0.5]}}}},
+            "sweep.space.hooks.ema.dekay: unknown key",
+        ),
         ({"workers": {"count": 0}}, "workers.count: must be at least 1"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_told_as_of_a_file(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         checked_experiment(Experiment(**{"task": Line, "epochs": 1, **given}))
@@ -186,7 +242,9 @@ class Callback(Line):
 def test_an_object_whose_making_is_not_known_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"hooks\.loose: is an object of Loose, which is no dataclass"):
         Experiment(task=Line, epochs=1, hooks={"loose": Loose(3)})
-    with pytest.raises(ConfigError, match=r"task_args\.then: must be what a file can say, got <built-in function print>"):
+    with pytest.raises(
+        ConfigError, match=r"task_args\.then: must be what a file can say, got <built-in function print>"
+    ):
         Experiment(task=Callback(), epochs=1)
     assert fields_of(Callback(then=1), "") == {"width": 1, "scale": 1.0, "then": 1}
 
@@ -227,7 +285,9 @@ def test_a_class_of_a_notebook_is_found_in_its_process(main: type[Line], tmp_pat
 
 
 def test_what_is_copied_takes_classes_too() -> None:
-    made = Experiment(task=Line, epochs=1).model_copy(update={"hooks": {"checkpoint": Checkpoint(keep=7)}, "epochs": None, "steps": 5})
+    made = Experiment(task=Line, epochs=1).model_copy(
+        update={"hooks": {"checkpoint": Checkpoint(keep=7)}, "epochs": None, "steps": 5}
+    )
     entry = checked_experiment(made).hooks["checkpoint"]
     assert isinstance(entry, dict)
     assert (entry["keep"], made.steps) == (7, 5)
@@ -250,4 +310,6 @@ def test_the_folders_of_classes_travel(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(str(tmp_path))
     import pack.inner  # type: ignore[import-not-found]  # noqa: F401
 
-    assert folders_of({"a": ["pack.inner:Thing", "pack:Thing"], "b": "torch.nn:ReLU", "c": "not.there:Thing"}) == [tmp_path]
+    assert folders_of({"a": ["pack.inner:Thing", "pack:Thing"], "b": "torch.nn:ReLU", "c": "not.there:Thing"}) == [
+        tmp_path
+    ]

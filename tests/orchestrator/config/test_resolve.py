@@ -37,10 +37,19 @@ hooks:
 epochs: 4
 """
     assert places(file, text) == {
-        "name": 1, "task_args.widht": 3, "epochs": 19, "batchsize": 5, "optimizer.lr": 6, "scheduler.T_Max": 7,
-            "precision": 8, "workers.count": 9, "hooks.shadow.decay": 11, "hooks.band": 12,
-        "hooks.ema.decoy": 17, "hooks.emma": 18,
-    }  # fmt: skip
+        "name": 1,
+        "task_args.widht": 3,
+        "epochs": 19,
+        "batchsize": 5,
+        "optimizer.lr": 6,
+        "scheduler.T_Max": 7,
+        "precision": 8,
+        "workers.count": 9,
+        "hooks.shadow.decay": 11,
+        "hooks.band": 12,
+        "hooks.ema.decoy": 17,
+        "hooks.emma": 18,
+    }
     told = "\n".join(map(str, problems(file, text)))
     assert f"{file}:5: batchsize: unknown key (did you mean 'batch_size'?)" in told
     assert f"{file}:11: hooks.shadow.decay: must be at most 1, got 1.2" in told
@@ -119,7 +128,9 @@ def test_the_number_of_workers_may_be_a_range_but_not_of_a_gang() -> None:
     assert (ranged.workers.least, ranged.workers.most) == (2, 8)
     assert parse_yaml(to_yaml(ranged), "x").data["workers"]["count"] == [2, 8]
     sweep = {"metric": "val/loss", "mode": "min", "space": {"seed": {"choice": [0, 1]}}}
-    with pytest.raises(ConfigError, match=r"workers.count: a gang has one number of ranks, got \[1, 2\]; engine: train takes a range"):
+    with pytest.raises(
+        ConfigError, match=r"workers.count: a gang has one number of ranks, got \[1, 2\]; engine: train takes a range"
+    ):
         described(workers={"count": [1, 2]}, sweep=sweep)
     assert described(workers={"count": [1, 2]}, sweep={**sweep, "engine": "train"}).workers.most == 2
 
@@ -137,12 +148,17 @@ def test_what_needs_the_whole_model_is_refused_where_ranks_share_it_out() -> Non
         described(hooks=hooks, workers={"count": 2, "strategy": "fsdp"}, precision="fp16", channels_last=True)
     wrong = {"hooks.export", "hooks.optimizer_stats", "hooks.ema", "precision", "channels_last"}
     assert {problem.path for problem in error.value.problems} == wrong
-    assert "hooks.export: cannot be with workers.strategy: fsdp: it runs the model on the master alone" in str(error.value)
+    assert "hooks.export: cannot be with workers.strategy: fsdp: it runs the model on the master alone" in str(
+        error.value
+    )
 
 
 def test_an_exchange_that_there_is_not_is_refused_and_told_of_one_rank_alone() -> None:
     two, ddp = {"count": 2}, dict.fromkeys(("find_unused_parameters", "gradient_as_bucket_view"), True)
-    turns = {"d": {"type": "SGD", "lr": 0.1, "params": "critic.*"}, "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"}}
+    turns = {
+        "d": {"type": "SGD", "lr": 0.1, "params": "critic.*"},
+        "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"},
+    }
     described(workers={"ddp": {"static_graph": True}}, sync_batchnorm=True)
     described(workers={**two, "ddp": ddp})
     described(workers={**two, "gpu": True}, sync_batchnorm=True)
@@ -151,7 +167,11 @@ def test_an_exchange_that_there_is_not_is_refused_and_told_of_one_rank_alone() -
         "workers.meta_device: is read by nothing: it needs strategy: fsdp": {"workers": {**two, "meta_device": True}},
         "torch looks for them once": {"workers": {**two, "ddp": {**ddp, "static_graph": True}}},
         "cannot be with accumulate": {"workers": {"ddp": {"static_graph": True}}, "accumulate": 2},
-        "each turn exchanges": {"workers": {"ddp": ddp}, "task": "tests.orchestrator.loop.test_turns:Gan", "optimizers": turns},
+        "each turn exchanges": {
+            "workers": {"ddp": ddp},
+            "task": "tests.orchestrator.loop.test_turns:Gan",
+            "optimizers": turns,
+        },
         "sync_batchnorm: needs GPUs": {"workers": two, "sync_batchnorm": True},
     }
     for message, fields in refused.items():
@@ -161,7 +181,10 @@ def test_an_exchange_that_there_is_not_is_refused_and_told_of_one_rank_alone() -
 
 def test_what_cannot_be_begun_again_when_memory_runs_out_is_refused() -> None:
     described(accumulate="auto", workers={"count": 2})
-    turns = {"d": {"type": "SGD", "lr": 0.1, "params": "critic.*"}, "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"}}
+    turns = {
+        "d": {"type": "SGD", "lr": 0.1, "params": "critic.*"},
+        "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"},
+    }
     for path, fields in {
         "workers.strategy": {"workers": {"count": 2, "strategy": "fsdp"}},
         "workers.ddp.gradient_as_bucket_view": {"workers": {"ddp": {"gradient_as_bucket_view": True}}},

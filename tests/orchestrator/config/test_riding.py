@@ -49,7 +49,12 @@ def found(space: dict[str, Any] = DECAY, sweep: dict[str, Any] | None = None, **
 
 
 def test_what_observes_rides_and_what_trains_does_not() -> None:
-    space = {**DECAY, "hooks.ema": {"choice": [None, {}]}, "hooks.gradient_clip.max_norm": {"grid": [1.0, 2.0]}, "optimizer.lr": {"grid": [0.1, 0.2]}}
+    space = {
+        **DECAY,
+        "hooks.ema": {"choice": [None, {}]},
+        "hooks.gradient_clip.max_norm": {"grid": [1.0, 2.0]},
+        "optimizer.lr": {"grid": [0.1, 0.2]},
+    }
     paths, reason = found(space, hooks={"gradient_clip": {}})
     assert sorted(paths) == ["hooks.ema", "hooks.ema.decay"]
     assert reason == "hooks.gradient_clip (GradientClip) does not say that it observes"
@@ -63,12 +68,30 @@ def test_what_observes_rides_and_what_trains_does_not() -> None:
     [
         ({"sweep": {"riders": False}}, "riders: false"),
         ({"sweep": {"scheduler": "asha"}}, "scheduler: asha ends trials one by one"),
-        ({"sweep": {"scheduler": "pbt", "trials": 2}}, "scheduler: pbt has trials take over weights and values of others"),
+        (
+            {"sweep": {"scheduler": "pbt", "trials": 2}},
+            "scheduler: pbt has trials take over weights and values of others",
+        ),
         ({"sweep": {"engine": "train"}}, "engine: train makes each trial a job of its own"),
-        ({"hooks": {"ema": {}, "param_scheduler": {"monitor": "val/loss"}}, "scheduler": {"type": "ReduceLROnPlateau"}}, "steps the scheduler by val/loss"),
-        ({"hooks": {"ema": {}, "own": {"type": f"{__name__}:Watches"}}}, "hooks.own (Watches) does not say that it observes, and in on_phase_end it may act"),
-        ({"hooks": {"ema": {}, "own": {"type": f"{__name__}:Saves"}}}, "in on_saved it may act on what is each trial's own; write observes: ClassVar[bool] = True"),
-        ({"changes": [{"at": "1 epochs", "set": {"optimizer.lr": 0.01}}]}, "changes gives hooks and optimizer other values"),
+        (
+            {
+                "hooks": {"ema": {}, "param_scheduler": {"monitor": "val/loss"}},
+                "scheduler": {"type": "ReduceLROnPlateau"},
+            },
+            "steps the scheduler by val/loss",
+        ),
+        (
+            {"hooks": {"ema": {}, "own": {"type": f"{__name__}:Watches"}}},
+            "hooks.own (Watches) does not say that it observes, and in on_phase_end it may act",
+        ),
+        (
+            {"hooks": {"ema": {}, "own": {"type": f"{__name__}:Saves"}}},
+            "in on_saved it may act on what is each trial's own; write observes: ClassVar[bool] = True",
+        ),
+        (
+            {"changes": [{"at": "1 epochs", "set": {"optimizer.lr": 0.01}}]},
+            "changes gives hooks and optimizer other values",
+        ),
         ({"accumulate": "auto"}, "accumulate: auto cuts batches by the memory there is"),
     ],
 )
@@ -78,7 +101,13 @@ def test_nothing_rides_where_training_may_depend_on_what_riders_change(fields: d
     assert said in reason
 
 
-@pytest.mark.parametrize(("sweep", "said"), [({"search": "optuna", "trials": 4}, "search: optuna chooses each trial"), ({"scheduler": "asha"}, "scheduler: asha ends")])
+@pytest.mark.parametrize(
+    ("sweep", "said"),
+    [
+        ({"search": "optuna", "trials": 4}, "search: optuna chooses each trial"),
+        ({"scheduler": "asha"}, "scheduler: asha ends"),
+    ],
+)
 def test_where_trials_are_judged_one_by_one_what_is_said_to_ride_rides_alone(sweep: dict[str, Any], said: str) -> None:
     space = {"hooks.ema.decay": {"ride": [0.5, 0.9]}, "hooks.ema.interval": {"choice": [1, 2]}}
     paths, reason = found(space, {"search": "random", "trials": 4, **sweep}, hooks={"ema": {}})
@@ -93,7 +122,10 @@ def test_what_is_to_ride_and_cannot_is_refused_with_the_reason() -> None:
     for sweep, said in (
         ({"scheduler": "hyperband"}, "scheduler: hyperband has each trial pause .*; write grid"),
         ({"scheduler": "pbt", "trials": 2}, "scheduler: pbt has trials take over weights and values of others"),
-        ({**optuna, "metric": ["val/loss", "val/accuracy"], "mode": ["min", "max"]}, "of several metrics none .* is the best.*; write choice"),
+        (
+            {**optuna, "metric": ["val/loss", "val/accuracy"], "mode": ["min", "max"]},
+            "of several metrics none .* is the best.*; write choice",
+        ),
         ({**optuna, "engine": "train"}, "engine: train makes each trial a job of its own; write choice"),
     ):
         with pytest.raises(ConfigError, match=said):

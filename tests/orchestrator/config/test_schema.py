@@ -51,7 +51,10 @@ def test_it_accepts_what_ships_and_its_resolved_form(validator: Draft202012Valid
     [
         line(),
         line(epochs=None, steps=5),
-        line(optimizer={"groups": ["no_decay", {"match": "x.*", "lr_scale": 2}]}, scheduler=[{"type": "StepLR", "begin": "5 steps", "step_size": 2}]),
+        line(
+            optimizer={"groups": ["no_decay", {"match": "x.*", "lr_scale": 2}]},
+            scheduler=[{"type": "StepLR", "begin": "5 steps", "step_size": 2}],
+        ),
         line(hooks={"shadow": None, "console": False, "perf_stats": True, "checkpoint": {}}),
         line(hooks={"shadow": {"decay": 1, "every": "100 steps", "priority": "low"}}),
         line(hooks={"shadow": {"level": 20}, "slow": {"type": "shadow", "priority": 7}}),
@@ -59,7 +62,11 @@ def test_it_accepts_what_ships_and_its_resolved_form(validator: Draft202012Valid
         line(hooks={"ema": {"type": "shadow", "decay": 1}}),
         {
             "base": "line.yaml",
-            "sweep": {"metric": "x", "mode": "max", "space": {"seed": {"choice": [1, 2]}, "hooks.a.b": {"uniform": [0, 1]}}},
+            "sweep": {
+                "metric": "x",
+                "mode": "max",
+                "space": {"seed": {"choice": [1, 2]}, "hooks.a.b": {"uniform": [0, 1]}},
+            },
         },
     ],
 )

@@ -34,7 +34,9 @@ def test_a_grid_has_points() -> None:
     assert "cannot be searched by grid" in problem.message
 
 
-@pytest.mark.parametrize(("domain", "instead"), [({"grid": [1, 2]}, "write choice"), ({"normal": [0, 1]}, "write uniform")])
+@pytest.mark.parametrize(
+    ("domain", "instead"), [({"grid": [1, 2]}, "write choice"), ({"normal": [0, 1]}, "write uniform")]
+)
 def test_what_optuna_does_not_draw_from(domain: dict[str, Any], instead: str) -> None:
     (problem,) = unsearchable(of({"a": {"choice": [1]}, "optimizer.lr": domain}, search="optuna"))
     assert instead in problem.message
@@ -55,7 +57,9 @@ ON = {"choice": [None, {}, {"average": "stochastic", "decay": 0}]}
 def test_a_path_inside_a_choice_is_drawn_where_that_is_on_and_leaves_it_open() -> None:
     space = of({"hooks.ema": ON, "hooks.ema.decay": {"uniform": [0, 0.9]}}).space
     assert not overlaps(of(space))
-    drawn = [is_drawn("hooks.ema.decay", space, {"hooks.ema": value}) for value in (None, False, True, {}, {"decay": 0})]
+    drawn = [
+        is_drawn("hooks.ema.decay", space, {"hooks.ema": value}) for value in (None, False, True, {}, {"decay": 0})
+    ]
     assert drawn == [False, False, True, True, False]
     assert is_drawn("hooks.ema", space, {})
 
@@ -70,7 +74,9 @@ def test_a_path_inside_a_choice_is_drawn_where_that_is_on_and_leaves_it_open() -
     ],
 )
 def test_a_path_inside_anything_else_is_told(outer: dict[str, Any], said: str) -> None:
-    (problem,) = overlaps(of({"hooks.ema": outer, "hooks.ema.decay": {"choice": [0.1]}, "hooks.emaster": {"choice": [1]}}))
+    (problem,) = overlaps(
+        of({"hooks.ema": outer, "hooks.ema.decay": {"choice": [0.1]}, "hooks.emaster": {"choice": [1]}})
+    )
     assert problem.path == "sweep.space.hooks.ema.decay"
     assert said in problem.message
 
@@ -112,7 +118,13 @@ def test_a_population_changes_fields_of_hooks_and_numbers_of_the_optimizer() -> 
     ("space", "scheduler", "trials", "path", "said"),
     [
         (MIXED, {"type": "pbt", "mutate": ["batch_size"]}, 4, "sweep.scheduler.mutate.0", "cannot change in flight"),
-        (MIXED, {"type": "pbt", "mutate": ["optimizer.lr", "optimizer.mom"]}, 4, "sweep.scheduler.mutate.1", "no path of the space"),
+        (
+            MIXED,
+            {"type": "pbt", "mutate": ["optimizer.lr", "optimizer.mom"]},
+            4,
+            "sweep.scheduler.mutate.1",
+            "no path of the space",
+        ),
         (MIXED, {"type": "pbt"}, 1, "sweep.trials", "population of 2"),
         ({"batch_size": {"choice": [8]}}, {"type": "pbt"}, 4, "sweep.scheduler", "nothing to change"),
         (MIXED, {"type": "pb2"}, 4, "sweep.space.hooks.ema.decay", "always there"),
@@ -142,7 +154,10 @@ def test_without_trials_each_configuration_runs_once_or_as_often_as_it_repeats()
     assert count_trials(sweep(search="grid")) == 3 * 2
     assert count_trials(sweep(search="grid", repeats=4)) == 3 * 2 * 4
     assert count_trials(sweep(repeats=4)) == 2 * 4
-    assert count_trials(Sweep.model_validate({"metric": "val/loss", "space": {"a": {"uniform": [0, 1]}}, "repeats": 4})) == 4
+    assert (
+        count_trials(Sweep.model_validate({"metric": "val/loss", "space": {"a": {"uniform": [0, 1]}}, "repeats": 4}))
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,9 +181,17 @@ def test_trials_that_are_whole_rounds(more: dict[str, Any]) -> None:
     [
         ({"search": "grid", "trials": 24}, "trials", "a grid of 6 points has 6 trials, got 24; leave it out"),
         ({"search": "grid", "trials": 24}, "trials", "leave it out; repeats: 4 runs each point with as many seeds"),
-        ({"search": "grid", "trials": 4}, "trials", "leave it out; budget: {trials: 4} ends before the grid is through"),
+        (
+            {"search": "grid", "trials": 4},
+            "trials",
+            "leave it out; budget: {trials: 4} ends before the grid is through",
+        ),
         ({"search": "grid", "trials": 7}, "trials", "leave it out"),
-        ({"search": "grid", "trials": 6, "repeats": 2}, "trials", "a grid of 6 points x 2 repeats has 12 trials, got 6"),
+        (
+            {"search": "grid", "trials": 6, "repeats": 2},
+            "trials",
+            "a grid of 6 points x 2 repeats has 12 trials, got 6",
+        ),
         ({"trials": 5}, "trials", "5 trials are no whole number of rounds of 2 (2 points of the grid); write 4 or 6"),
         ({"trials": 1}, "trials", "write 2"),
         ({"trials": 8, "repeats": 3}, "trials", "rounds of 6 (2 points of the grid x 3 repeats); write 6 or 12"),
@@ -176,7 +199,9 @@ def test_trials_that_are_whole_rounds(more: dict[str, Any]) -> None:
         ({"points": [{"a": 1}] * 2}, "points", "2 points make 4 trials, and there are 2"),
     ],
 )
-def test_trials_that_do_not_come_out_even_are_refused_with_the_arithmetic(more: dict[str, Any], path: str, said: str) -> None:
+def test_trials_that_do_not_come_out_even_are_refused_with_the_arithmetic(
+    more: dict[str, Any], path: str, said: str
+) -> None:
     (problem,) = wrong_counts(sweep(**more))
     assert problem.path == f"sweep.{path}"
     assert said in problem.message
@@ -216,5 +241,7 @@ def test_repeats_give_the_seed_that_a_space_would_vary() -> None:
         (None, {"count": [2, 4]}, [{"CPU": 1.0}], 0),
     ],
 )
-def test_how_many_at_a_time(cap: int | None, workers: dict[str, Any], nodes: list[dict[str, float]], rooms: int) -> None:
+def test_how_many_at_a_time(
+    cap: int | None, workers: dict[str, Any], nodes: list[dict[str, float]], rooms: int
+) -> None:
     assert trials_at_once(sweep(max_concurrent=cap), 10, Workers(**workers), nodes) == rooms

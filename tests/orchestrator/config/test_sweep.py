@@ -38,14 +38,23 @@ def test_a_scheduler_is_a_name_or_a_type_with_its_parameters() -> None:
 @pytest.mark.parametrize(
     ("scheduler", "said"),
     [
-        ("ashaa", "sweep.scheduler: must have one of the types 'fifo', 'asha', 'hyperband', 'median', 'race', 'pbt', 'pb2'"),
+        (
+            "ashaa",
+            "sweep.scheduler: must have one of the types 'fifo', 'asha', 'hyperband', 'median', 'race', 'pbt', 'pb2'",
+        ),
         ({"type": "asha", "grace_perod": 2}, "sweep.scheduler.grace_perod: unknown key (did you mean 'grace_period'?)"),
         ({"type": "hyperband", "grace_period": 2}, "sweep.scheduler.grace_period: unknown key"),
         ({"type": "asha", "grace_period": 0}, "sweep.scheduler.grace_period: must be at least 1, got 0"),
         ({"type": "asha", "reduction_factor": 1}, "sweep.scheduler.reduction_factor: must be greater than 1, got 1"),
-        ({"type": "asha", "grace_period": 3, "max_t": 2}, "sweep.scheduler: max_t=2 ends trials before grace_period=3 is over"),
+        (
+            {"type": "asha", "grace_period": 3, "max_t": 2},
+            "sweep.scheduler: max_t=2 ends trials before grace_period=3 is over",
+        ),
         ({"type": "pbt", "quantile_fraction": 0.6}, "sweep.scheduler.quantile_fraction: must be at most 0.5, got 0.6"),
-        ({"type": "pbt", "perturbation_factors": [0, 1.2]}, "sweep.scheduler.perturbation_factors.0: must be greater than 0, got 0"),
+        (
+            {"type": "pbt", "perturbation_factors": [0, 1.2]},
+            "sweep.scheduler.perturbation_factors.0: must be greater than 0, got 0",
+        ),
         ({"type": "pb2", "resample_probability": 0.1}, "sweep.scheduler.resample_probability: unknown key"),
         ({"grace_period": 1}, "sweep.scheduler: must say its type"),
         (3, "sweep.scheduler: must be a mapping, got 3"),
@@ -55,7 +64,9 @@ def test_a_wrong_scheduler_is_told_where_it_is_wrong(scheduler: Any, said: str) 
     assert said in refused(scheduler=scheduler)
 
 
-@pytest.mark.parametrize(("written", "seconds"), [(90, 90), (1.5, 1.5), ("90s", 90), ("10m", 600), ("1.5 h", 5400), ("1d", 86400)])
+@pytest.mark.parametrize(
+    ("written", "seconds"), [(90, 90), (1.5, 1.5), ("90s", 90), ("10m", 600), ("1.5 h", 5400), ("1d", 86400)]
+)
 def test_times_are_seconds_or_say_their_unit(written: Any, seconds: float) -> None:
     found = section(stop={"time": written}, budget={"time": written})
     assert found.stop is not None
@@ -66,7 +77,10 @@ def test_times_are_seconds_or_say_their_unit(written: Any, seconds: float) -> No
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"stop": {"time": "10 minutes"}}, "sweep.stop.time: must be seconds, or text such as 90s, 10m, 2h or 1d, got '10 minutes'"),
+        (
+            {"stop": {"time": "10 minutes"}},
+            "sweep.stop.time: must be seconds, or text such as 90s, 10m, 2h or 1d, got '10 minutes'",
+        ),
         ({"stop": {"time": 0}}, "sweep.stop.time: must be greater than 0, got 0"),
         ({"stop": {"plateau": {"patience": 0}}}, "sweep.stop.plateau.patience: must be at least 1, got 0"),
         ({"stop": {"max_report": 3}}, "sweep.stop.max_report: unknown key (did you mean 'max_reports'?)"),
@@ -74,11 +88,17 @@ def test_times_are_seconds_or_say_their_unit(written: Any, seconds: float) -> No
         ({"metric": "val/score"}, "whether more or less of 'val/score' is better; write mode: max or mode: min"),
         ({"metric": []}, "sweep.metric: must"),
         ({"metric": ["a", "b"], "mode": "max"}, "several metrics need search: optuna"),
-        ({"metric": ["a", "b"], "mode": "max", "search": "optuna", "scheduler": "asha"}, "several metrics need scheduler: fifo; asha goes by one"),
+        (
+            {"metric": ["a", "b"], "mode": "max", "search": "optuna", "scheduler": "asha"},
+            "several metrics need scheduler: fifo; asha goes by one",
+        ),
         ({"metric": ["a", "b"], "search": "optuna", "mode": ["max"]}, "1 modes are said for 2 metrics"),
         ({"search": "optuna", "scheduler": "pbt"}, "pbt changes values itself"),
         ({"scheduler": "hyperband", "max_concurrent": 2}, "max_concurrent does not go with hyperband"),
-        ({"engine": "train", "scheduler": "hyperband"}, "engine: train does not go with hyperband, whose trials wait for each other"),
+        (
+            {"engine": "train", "scheduler": "hyperband"},
+            "engine: train does not go with hyperband, whose trials wait for each other",
+        ),
         ({"engine": "train", "scheduler": "pbt"}, "engine: train does not go with pbt"),
         ({"engine": "ray"}, "sweep.engine: must be 'gang' or 'train', got 'ray'"),
         ({"repeats": 0}, "sweep.repeats: must be at least 1, got 0"),
@@ -136,10 +156,14 @@ def test_a_domain_is_tried_at_its_ends(domain: dict[str, Any], said: str) -> Non
 def test_a_normal_distribution_is_refused_where_a_field_has_bounds() -> None:
     said = problems(space={"hooks.shadow.decay": {"normal": [0.5, 0.01]}})
     assert said == [
-        "sweep.space.hooks.shadow.decay: a normal distribution has no ends, and this must be at least 0; "
-        "clip it: {normal: [mean, sd, low, high]}",
-        "sweep.space.hooks.shadow.decay: a normal distribution has no ends, and this must be at most 1; "
-        "clip it: {normal: [mean, sd, low, high]}",
+        (
+            "sweep.space.hooks.shadow.decay: a normal distribution has no ends, and this must be at least 0; "
+            "clip it: {normal: [mean, sd, low, high]}"
+        ),
+        (
+            "sweep.space.hooks.shadow.decay: a normal distribution has no ends, and this must be at most 1; "
+            "clip it: {normal: [mean, sd, low, high]}"
+        ),
     ]
     experiment_from_dict(written(space={"hooks.shadow.decay": {"normal": [0.5, 0.01, 0, 1]}}))
     experiment_from_dict(written(space={"task_args.scale": {"normal": [0.5, 0.01]}}))
@@ -170,7 +194,9 @@ def test_points_are_of_the_space_and_of_their_domains() -> None:
     points = [{"hooks.shadow.decay": 0.95}, {"task_args.widht": 1}, {"task_args.width": 3}]
     riding = {**space, "hooks.shadow.decay": {"ride": [0.5, 0.9]}}
     rides = "is no point's: every value that rides is tried with each draw of the rest; leave it out"
-    assert problems(space=riding, points=[{"hooks.shadow.decay": 0.9}], trials=2) == [f"sweep.points.0.hooks.shadow.decay: {rides}"]
+    assert problems(space=riding, points=[{"hooks.shadow.decay": 0.9}], trials=2) == [
+        f"sweep.points.0.hooks.shadow.decay: {rides}"
+    ]
     assert problems(space=space, points=points) == [
         "sweep.points.0.hooks.shadow.decay: is not in its domain {'uniform': [0.5, 0.9]}, got 0.95",
         "sweep.points.1.task_args.widht: is no path of the space (did you mean 'task_args.width'?)",
@@ -181,8 +207,8 @@ def test_points_are_of_the_space_and_of_their_domains() -> None:
 def test_problems_have_file_and_line(tmp_path: Any) -> None:
     file = tmp_path / "line.yaml"
     file.write_text(
-        f"name: line\ntask: {HERE}:Line\nepochs: 1\nsweep:\n  metric: val/loss\n  scheduler:\n    type: asha\n    grace: 2\n"
-        "  space: {optimizer.lr: {uniform: [0.1, 0.2]}}\n"
+        f"name: line\ntask: {HERE}:Line\nepochs: 1\nsweep:\n  metric: val/loss\n  scheduler:\n    type: asha\n   "
+        " grace: 2\n  space: {optimizer.lr: {uniform: [0.1, 0.2]}}\n"
     )
     with pytest.raises(ConfigError) as caught:
         load_experiment(file)
@@ -191,6 +217,11 @@ def test_problems_have_file_and_line(tmp_path: Any) -> None:
 
 def test_a_resolved_sweep_reads_as_itself() -> None:
     experiment = experiment_from_dict(
-        written(space={"optimizer.lr": {"uniform": [0.1, 0.9]}}, scheduler="pbt", stop={"time": "10m", "plateau": {}}, budget={"trials": 3})
+        written(
+            space={"optimizer.lr": {"uniform": [0.1, 0.9]}},
+            scheduler="pbt",
+            stop={"time": "10m", "plateau": {}},
+            budget={"trials": 3},
+        )
     )
     assert experiment_from_dict(to_dict(experiment)) == experiment

@@ -21,7 +21,10 @@ def sweep_problems(file: Path, space: str, search: str = "random") -> list[tuple
 
 def test_a_sweep_is_an_experiment_with_a_space(file: Path) -> None:
     other = file.parent / "sweep.yaml"
-    space = "{hooks.shadow.decay: {choice: [0, 1]}, optimizer.lr: {loguniform: [1e-3, 1]}, task_args.width: {randint: [1, 9]}}"
+    space = (
+        "{hooks.shadow.decay: {choice: [0, 1]}, optimizer.lr: {loguniform: [1e-3, 1]}, task_args.width: {randint: [1,"
+        " 9]}}"
+    )
     other.write_text(
         f"base: line.yaml\nname: wide\nsweep: {{metric: val/loss, mode: min, trials: 4, space: {space}}}\n"
     )
@@ -157,8 +160,13 @@ def test_all_mistakes_of_a_sweep_are_told_at_once(file: Path) -> None:
 """
     told = {problem.path: problem.message for problem in problems(file, text)}
     assert told.keys() == {
-        "sweep", "sweep.trials", "sweep.serch", "sweep.stop.target", "sweep.space.hooks.shadow.keep", "sweep.space.optimizer.lr"
-    }  # fmt: skip
+        "sweep",
+        "sweep.trials",
+        "sweep.serch",
+        "sweep.stop.target",
+        "sweep.space.hooks.shadow.keep",
+        "sweep.space.optimizer.lr",
+    }
     assert told["sweep"].split("; ") == [
         "several metrics need search: optuna",
         "random search knows one",
@@ -169,6 +177,7 @@ def test_all_mistakes_of_a_sweep_are_told_at_once(file: Path) -> None:
 
 
 def test_what_follows_from_a_wrong_key_alone_is_not_told(file: Path) -> None:
-    """Without its mode it is not known which way `memory/held` is better, and with it wrong that is no second mistake."""
+    """Without its mode it is not known which way `memory/held` is better, and with it wrong that is no second
+    mistake."""
     text = f"{TEXT}sweep:\n  metric: memory/held\n  mode: mxa\n  space:\n    hooks.shadow.keep: {{choice: [1, 5]}}\n"
     assert [problem.path for problem in problems(file, text)] == ["sweep.mode"]

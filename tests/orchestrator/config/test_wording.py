@@ -60,7 +60,11 @@ def said(**values: Any) -> dict[str, str]:
         ({"several": []}, "several", "several: must have at least 1 entries, got []"),
         ({"several": [1, "x"]}, "several.1", "several.1: must be a number, got 'x'"),
         ({"by_name": {"a.b": "x"}}, "by_name.a.b", "by_name.a.b: must be a whole number, got 'x'"),
-        ({"qqq": 1}, "qqq", "qqq: unknown key (known: low, high, even, either, inner, kind, several, by_name, flag, parts)"),
+        (
+            {"qqq": 1},
+            "qqq",
+            "qqq: unknown key (known: low, high, even, either, inner, kind, several, by_name, flag, parts)",
+        ),
         ({"parts": [{"depht": 3}]}, "parts.0.depht", "parts.0.depht: unknown key (did you mean 'depth'?)"),
     ],
 )
@@ -70,8 +74,12 @@ def test_each_mistake_has_its_words(values: dict[str, Any], path: str, message: 
 
 def test_one_problem_for_each_place() -> None:
     assert set(said(low=0, high=0, inner={"depth": "x", "more": 1}, either=[])) == {
-        "low", "high", "inner.depth", "inner.more", "either"
-    }  # fmt: skip
+        "low",
+        "high",
+        "inner.depth",
+        "inner.more",
+        "either",
+    }
 
 
 def test_long_values_are_cut() -> None:

@@ -1,4 +1,5 @@
-"""What becomes of a gang of which ranks fail or are lost, with Ray left out: calls are answered in the order a test says."""
+"""What becomes of a gang of which ranks fail or are lost, with Ray left out: calls are answered in the order a test
+says."""
 
 from __future__ import annotations
 
@@ -92,8 +93,11 @@ class Call(int):
 
 
 @pytest.mark.parametrize(("rank", "failure"), [(1, OWN), (2, RankFailed.died(2))])
-def test_rank_0_waits_no_more_for_a_rank_that_has_failed_though_its_device_does(monkeypatch: pytest.MonkeyPatch, rank: int, failure: RankFailed) -> None:
-    """As under NCCL within a node, which notices nothing: only what is ended from beside lets rank 0 go on, with an error of its own or none."""
+def test_rank_0_waits_no_more_for_a_rank_that_has_failed_though_its_device_does(
+    monkeypatch: pytest.MonkeyPatch, rank: int, failure: RankFailed
+) -> None:
+    """As under NCCL within a node, which notices nothing: only what is ended from beside lets rank 0 go on, with an
+    error of its own or none."""
     aborted = threading.Event()
 
     def train() -> None:

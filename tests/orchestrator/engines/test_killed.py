@@ -1,4 +1,5 @@
-"""A run on two ranks that is killed at some iteration, and resumed, is the undisturbed one: in its files, bit for bit."""
+"""A run on two ranks that is killed at some iteration, and resumed, is the undisturbed one: in its files, bit for
+bit."""
 
 from __future__ import annotations
 
@@ -57,14 +58,21 @@ class Parts(Points):
 class Gan(Points):
     def model(self) -> nn.Module:
         generator = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
-        return nn.ModuleDict({"generator": generator, "critic": nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.1), nn.Linear(8, 1))})
+        return nn.ModuleDict(
+            {"generator": generator, "critic": nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.1), nn.Linear(8, 1))}
+        )
 
     def data(self) -> Any:
         return {"train": super().data()["train"]}
 
     def turns(self, model: Any, batch: Any) -> Iterator[tuple[str, Tensor]]:
         fake = model["generator"](torch.randn(len(batch[0]), 2))
-        yield "d", (functional.softplus(-model["critic"](batch[0])) + functional.softplus(model["critic"](fake.detach()))).mean()
+        yield (
+            "d",
+            (
+                functional.softplus(-model["critic"](batch[0])) + functional.softplus(model["critic"](fake.detach()))
+            ).mean(),
+        )
         yield "g", functional.softplus(-model["critic"](fake)).mean()
 
 
@@ -83,7 +91,10 @@ class Dies(Hook):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-OPTIMIZERS = {"d": {"type": "Adam", "params": "critic.*", "scheduler": {"type": "ExponentialLR", "gamma": 0.9}}, "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"}}
+OPTIMIZERS = {
+    "d": {"type": "Adam", "params": "critic.*", "scheduler": {"type": "ExponentialLR", "gamma": 0.9}},
+    "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"},
+}
 TURNS = {"optimizer": None, "optimizers": OPTIMIZERS, "validate_every": None}
 STREAM = f"{Streams.__module__}:Streams"
 KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -112,7 +123,13 @@ def assignment(kind: str, root: Path, dies_at: int = 0) -> Assignment:
         "batch_size": 4,
         "validate_every": "5 steps",
         "workers": {"count": 2},
-        "hooks": {"console": None, "memory_stats": None, "ema": {"decay": 0.7}, "checkpoint": {"every": "2 steps"}, "dies": {"type": f"{HERE}:Dies", "iteration": dies_at}},
+        "hooks": {
+            "console": None,
+            "memory_stats": None,
+            "ema": {"decay": 0.7},
+            "checkpoint": {"every": "2 steps"},
+            "dies": {"type": f"{HERE}:Dies", "iteration": dies_at},
+        },
         **fields,
     }
     if "init" in written:
@@ -129,7 +146,9 @@ def assignment(kind: str, root: Path, dies_at: int = 0) -> Assignment:
 def _train(rank: int, world_size: int, given: dict[str, Assignment]) -> dict[str, int]:
     """Runs to their ends, or to the process's; how far each came, by its last report."""
     multiprocessing.current_process().daemon = False  # so that a loader may have processes
-    multiprocessing.set_start_method("fork", force=True)  # as runs have it: those of a forkserver outlive a rank that is killed
+    multiprocessing.set_start_method(
+        "fork", force=True
+    )  # as runs have it: those of a forkserver outlive a rank that is killed
     os.fsync = lambda file: None
     ends = {}
     for kind, assigned in given.items():
@@ -155,14 +174,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Run, Run]]
 def rows(run: Run) -> pd.DataFrame:
     """What does not depend on clocks and memory, of every row."""
     stats = run.stats
-    told = [name for name in stats if name in ("seen", "loss", "loss_d", "loss_g", "entropy", "size", "accuracy") or name.startswith("lr")]
+    told = [
+        name
+        for name in stats
+        if name in ("seen", "loss", "loss_d", "loss_g", "entropy", "size", "accuracy") or name.startswith("lr")
+    ]
     keys = ["rank", "phase", "epoch", "iteration", "step"]
     return stats[[*keys, *told]].sort_values(keys).reset_index(drop=True)
 
 
 def reports(run: Run) -> list[dict[str, Any]]:
     timed = ("time", "attempt")
-    return [{name: value for name, value in report.items() if not name.startswith(timed) and not name.endswith("_s")} for report in run.reports()]
+    return [
+        {name: value for name, value in report.items() if not name.startswith(timed) and not name.endswith("_s")}
+        for report in run.reports()
+    ]
 
 
 def last_checkpoint(run: Run) -> dict[str, Any]:

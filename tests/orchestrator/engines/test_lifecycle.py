@@ -94,10 +94,17 @@ def test_how_it_ended_stands_in_its_last_report(
 
 @pytest.mark.parametrize("error", [StorageError("the disk is full"), MemoryError(), KeyboardInterrupt()])
 def test_a_run_has_ended_before_its_rows_are_compacted_and_whoever_reads_them_does_what_is_left(
-    folder: RunFolder, live: Callable[..., Lifecycle], error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    folder: RunFolder,
+    live: Callable[..., Lifecycle],
+    error: BaseException,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     begun(folder)
-    rows_of(folder, pd.DataFrame({"rank": 0, "node": "here", "phase": "train", "epoch": 0, "iteration": [1, 2, 3], "step": 1}))
+    rows_of(
+        folder,
+        pd.DataFrame({"rank": 0, "node": "here", "phase": "train", "epoch": 0, "iteration": [1, 2, 3], "step": 1}),
+    )
     with monkeypatch.context() as patch:
         patch.setattr(compaction, "compact", Mock(side_effect=error))
         with suppress(KeyboardInterrupt), failing(folder):
@@ -173,7 +180,9 @@ def test_a_mistake_is_not_made_again(live: Callable[..., Lifecycle]) -> None:
         (KeyboardInterrupt(), "KeyboardInterrupt", False),
     ],
 )
-def test_a_failure_is_written_down_in_its_own_words(folder: RunFolder, error: BaseException, words: str, again: bool) -> None:
+def test_a_failure_is_written_down_in_its_own_words(
+    folder: RunFolder, error: BaseException, words: str, again: bool
+) -> None:
     with pytest.raises((RunError, UsageError, KeyboardInterrupt)) as raised, failing(folder):
         raise error
     about = folder.metadata()
@@ -181,8 +190,12 @@ def test_a_failure_is_written_down_in_its_own_words(folder: RunFolder, error: Ba
     assert str(raised.value) == (words if not isinstance(error, KeyboardInterrupt) else "")
 
 
-@pytest.mark.parametrize("wrong", [ConfigError([Problem("compile", "is read by nothing")]), UsageError("is of an earlier run")])
-def test_a_wrong_setting_that_a_rank_finds_is_the_error_that_it_is_in_the_drivers_own_process(folder: RunFolder, wrong: UsageError) -> None:
+@pytest.mark.parametrize(
+    "wrong", [ConfigError([Problem("compile", "is read by nothing")]), UsageError("is of an earlier run")]
+)
+def test_a_wrong_setting_that_a_rank_finds_is_the_error_that_it_is_in_the_drivers_own_process(
+    folder: RunFolder, wrong: UsageError
+) -> None:
     """However it came here: of any rank's process, and without a traceback, as its words say all."""
     told = pickle.loads(pickle.dumps(RankFailed.from_error(1, wrong)))
     assert told.mistake

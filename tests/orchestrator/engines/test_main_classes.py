@@ -62,11 +62,15 @@ def test_another_process_resolves_what_this_one_defines(main: dict[str, Any]) ->
     import pickle
 
     source = with_classes_of_main(experiment(main).source)
-    told = subprocess.run([sys.executable, "-c", ELSEWHERE], input=pickle.dumps(source), capture_output=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE], input=pickle.dumps(source), capture_output=True, check=True
+    )
     assert told.stdout.decode().split() == ["Cell", "4", "6.0", "2"]
 
 
-def test_it_is_written_into_no_file_but_the_code_is_kept(main: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_written_into_no_file_but_the_code_is_kept(
+    main: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert with_classes_of_main(experiment(main).source).of_main
     assert "of_main" not in with_classes_of_main(experiment(main).source).record()
     monkeypatch.setattr("inspect.getsource", lambda cls: f"class {cls.__name__}: ...")
@@ -74,9 +78,13 @@ def test_it_is_written_into_no_file_but_the_code_is_kept(main: dict[str, Any], t
     assert (Path(done.path) / "main.py").read_text() == "class Base: ...\n\nclass Cell: ...\n\nclass Marks: ..."
 
 
-def test_what_cannot_be_sent_is_refused_before_anything_begins(main: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_sent_is_refused_before_anything_begins(
+    main: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(main_classes, "LARGEST_BYTES", 100)
-    with pytest.raises(UsageError, match=r"Cell, Marks of the script or notebook use 0 MiB of its variables(.|\n)*within data\(\)"):
+    with pytest.raises(
+        UsageError, match=r"Cell, Marks of the script or notebook use 0 MiB of its variables(.|\n)*within data\(\)"
+    ):
         run(experiment(main), tmp_path)
     main["SCALE"] = (one for one in ())
     with pytest.raises(UsageError, match=r"cannot be sent to other processes \(TypeError: .*generator.*local=True"):

@@ -29,7 +29,9 @@ def test_a_process_of_ray_that_no_raylet_stands_above_is_left_over(agent: subpro
     assert agent.pid not in [orphan.pid for orphan in orphans()], "nor as a zombie"
 
 
-def test_who_starts_the_next_ray_and_who_asks_the_doctor_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_starts_the_next_ray_and_who_asks_the_doctor_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     left = [Orphan(7, "ray::DashboardAgent", 3 * 2**20), Orphan(8, "ray::RuntimeEnvAgent", 2**20)]
     told = "2 processes of a Ray that died hold 4 MiB: ray::DashboardAgent (7), ray::RuntimeEnvAgent (8)"
     assert in_words(left) == told

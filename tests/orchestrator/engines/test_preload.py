@@ -27,7 +27,9 @@ def test_a_driver_keeps_its_collector_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_an_actor_leaves_what_it_began_with_out_of_every_collection(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
+def test_an_actor_leaves_what_it_began_with_out_of_every_collection(
+    monkeypatch: pytest.MonkeyPatch, enabled: bool
+) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_actor_id=lambda: "a1"))
     here: list[object] = []

@@ -60,7 +60,11 @@ def _lose_a_peer(rank: int, world_size: int) -> list[bool]:
         return []
     found = []
     loss = model(torch.ones(1, 2)).sum()
-    for lose in (loss.backward, lambda: dist.all_reduce(torch.zeros(1)), lambda: dist.all_reduce(torch.zeros(1), async_op=True).wait()):
+    for lose in (
+        loss.backward,
+        lambda: dist.all_reduce(torch.zeros(1)),
+        lambda: dist.all_reduce(torch.zeros(1), async_op=True).wait(),
+    ):
         try:
             lose()
         except Exception as error:
@@ -77,9 +81,17 @@ def failed(rank: int, at: float, echo: bool = False, words: str = "x") -> RankFa
 
 
 ORDERS = [
-    ("the rank's own failure, however it is worded", [failed(0, 2, echo=True), failed(1, 1, words="gloo Connection closed")], 1),
+    (
+        "the rank's own failure, however it is worded",
+        [failed(0, 2, echo=True), failed(1, 1, words="gloo Connection closed")],
+        1,
+    ),
     ("its own, though the echo's clock is ahead", [failed(0, 0.9, echo=True), failed(1, 1)], 1),
-    ("the rank that is gone", [failed(0, 1, echo=True, words="out of memory"), RankFailed.died(1), failed(2, 1, echo=True)], 1),
+    (
+        "the rank that is gone",
+        [failed(0, 1, echo=True, words="out of memory"), RankFailed.died(1), failed(2, 1, echo=True)],
+        1,
+    ),
     ("its own, as a third rank was torn down for it", [RankFailed.died(0), failed(1, 1), failed(2, 2, echo=True)], 1),
     ("the first of two mistakes", [failed(0, 2), failed(1, 1)], 1),
     ("the first, where all may be echoes", [failed(0, 2, echo=True), failed(1, 1, echo=True)], 1),
@@ -125,7 +137,10 @@ def test_only_what_its_words_do_not_say_has_a_traceback_to_keep() -> None:
     assert traceback_of(failure) == failure.trace != ""
 
 
-@pytest.mark.parametrize(("words", "again"), [("CUDA error: device-side assert triggered", True), ("CUDA error: uncorrectable ECC error", False)])
+@pytest.mark.parametrize(
+    ("words", "again"),
+    [("CUDA error: device-side assert triggered", True), ("CUDA error: uncorrectable ECC error", False)],
+)
 def test_a_failure_of_the_gpu_is_told_as_one_and_not_as_that_of_who_noticed(words: str, again: bool) -> None:
     cause = raised(torch.AcceleratorError(f"{words}\nCUDA kernel errors might be asynchronously reported"))
     told = RankFailed.from_error(1, raised(HookError("console", "on_step", 1, "x"), cause))

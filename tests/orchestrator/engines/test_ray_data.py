@@ -64,9 +64,13 @@ class OfRay(Points):
 @pytest.fixture(autouse=True)
 def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
     module: Any = SimpleNamespace(
-        Dataset=Rows, ExecutionResources=lambda **amounts: amounts, DataContext=SimpleNamespace(get_current=SimpleNamespace)
+        Dataset=Rows,
+        ExecutionResources=lambda **amounts: amounts,
+        DataContext=SimpleNamespace(get_current=SimpleNamespace),
     )
-    whole: Any = SimpleNamespace(data=module, is_initialized=lambda: True, cluster_resources=lambda: {"CPU": 2.0}, cloudpickle=cloudpickle)
+    whole: Any = SimpleNamespace(
+        data=module, is_initialized=lambda: True, cluster_resources=lambda: {"CPU": 2.0}, cloudpickle=cloudpickle
+    )
     monkeypatch.setitem(sys.modules, "ray.data", module)
     monkeypatch.setitem(sys.modules, "ray", whole)
     return whole
@@ -75,7 +79,11 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
 def of(rank: int, ranks: int) -> Any:
     """A rank whose others do as it does."""
     return SimpleNamespace(
-        rank=rank, world_size=ranks, device=torch.device("cpu"), broadcast=lambda make: make(), gather=lambda value: [value] * ranks
+        rank=rank,
+        world_size=ranks,
+        device=torch.device("cpu"),
+        broadcast=lambda make: make(),
+        gather=lambda value: [value] * ranks,
     )
 
 
@@ -94,8 +102,12 @@ def test_ranks_get_as_many_rows_in_training_and_all_of_them_in_an_evaluation() -
     assert places(whole["train"]) == list(range(21))
 
 
-@pytest.mark.parametrize(("of_train", "taken_off"), [(False, {"exclude_resources": {"cpu": 1.0, "gpu": 0}}), (True, {})])
-def test_what_ranks_take_is_taken_off_once(monkeypatch: pytest.MonkeyPatch, of_train: bool, taken_off: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("of_train", "taken_off"), [(False, {"exclude_resources": {"cpu": 1.0, "gpu": 0}}), (True, {})]
+)
+def test_what_ranks_take_is_taken_off_once(
+    monkeypatch: pytest.MonkeyPatch, of_train: bool, taken_off: dict[str, Any]
+) -> None:
     """Ray Train tells Ray Data of its workers by itself."""
     rows = Rows()
     monkeypatch.setattr(OfRay, "data", lambda self: {"train": rows})
@@ -114,7 +126,10 @@ def test_rows_are_counted_only_where_an_epoch_is_a_pass() -> None:
 def test_a_run_goes_on_with_the_epoch_whose_rows_begin_anew() -> None:
     loop = Loop(OfRay(), experiment(epochs=2), {}, data_of=data_of)
     reports = [report.metrics for report in loop.run()]
-    assert [(report["step"], report["samples"], "val/loss" in report) for report in reports] == [(3, 21, True), (6, 42, True)]
+    assert [(report["step"], report["samples"], "val/loss" in report) for report in reports] == [
+        (3, 21, True),
+        (6, 42, True),
+    ]
     data = Data(OfRay(), experiment(epochs=2), World(), data_of)
     data.train.restore({"epoch": 1, "pass": 1, "processes": 0, "loader": {}}, 1)
     assert places([next(data.train.begin(1, 0))]) == list(range(8))
@@ -125,7 +140,10 @@ def test_a_run_goes_on_with_the_epoch_whose_rows_begin_anew() -> None:
     ("fields", "message"),
     [
         ({"loader": {"num_workers": 2}}, "loader.num_workers: is read by nothing: the data is Ray Data's"),
-        ({"workers": {"count": 2}}, "workers.cpus: is 1, so that 2 ranks take 2 of the 2 CPUs there are.*write 0.5 or less"),
+        (
+            {"workers": {"count": 2}},
+            "workers.cpus: is 1, so that 2 ranks take 2 of the 2 CPUs there are.*write 0.5 or less",
+        ),
     ],
 )
 def test_what_would_be_ignored_or_wait_for_ever_is_refused(fields: dict[str, Any], message: str) -> None:

@@ -83,7 +83,9 @@ def watching(tmp_path: Path, **limits: Any) -> StandstillWatch:
     return StandstillWatch(StandstillNotes(folder, 0, 1), World(), Hang(**limits))
 
 
-def test_each_place_of_an_iteration_is_told_by_the_name_of_its_span(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_place_of_an_iteration_is_told_by_the_name_of_its_span(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watch, seen = watching(tmp_path, after=10), set[tuple[str, str, bool]]()
 
     def told(span: str) -> None:
@@ -91,28 +93,45 @@ def test_each_place_of_an_iteration_is_told_by_the_name_of_its_span(tmp_path: Pa
         assert f"{HERE}:" in words.place
         assert not words.waits
         in_iteration = words.place.startswith(("train, epoch 0, ", "val, epoch 0, ")) and f", {span} (" in words.place
-        seen.add((words.place.split(",")[0], span, in_iteration if span else not any(span in words.place for span in INTERVALS)))
+        seen.add(
+            (
+                words.place.split(",")[0],
+                span,
+                in_iteration if span else not any(span in words.place for span in INTERVALS),
+            )
+        )
 
     monkeypatch.setattr(standstill_watch, "is_own_file", lambda file: file.endswith(HERE))
     monkeypatch.setattr("tests.orchestrator.engines.test_standstill_watch.LOOK", [told])
-    loop = Loop(Looking(), experiment(task=f"{__name__}:Looking", optimizer={"type": "task"}, epochs=1), {"looks": Looks()})
+    loop = Loop(
+        Looking(), experiment(task=f"{__name__}:Looking", optimizer={"type": "task"}, epochs=1), {"looks": Looks()}
+    )
     watch.over(loop.state)
     list(loop.run())
     spans = {"data_wait_s", "forward_s", "loss_s", "hooks_s", ""}
-    assert seen == {("train", span, True) for span in spans | {"backward_s", "optimizer_s"}} | {("val", span, True) for span in spans}
+    assert seen == {("train", span, True) for span in spans | {"backward_s", "optimizer_s"}} | {
+        ("val", span, True) for span in spans
+    }
 
 
 def test_what_may_take_long_is_given_five_times_as_long(tmp_path: Path) -> None:
     watch, limits = watching(tmp_path, after=10), []
-    loop = Loop(Looking(), experiment(task=f"{__name__}:Looking", optimizer={"type": "task"}, epochs=1), {"looks": Looks()})
+    loop = Loop(
+        Looking(), experiment(task=f"{__name__}:Looking", optimizer={"type": "task"}, epochs=1), {"looks": Looks()}
+    )
     assert watch._whereabouts().limit_s == 50, "the model is being built"
     watch.over(loop.state)
-    LOOK.append(lambda place: limits.append((loop.state.phase, loop.state.phase_iteration, place, watch._whereabouts().limit_s)))
+    LOOK.append(
+        lambda place: limits.append((loop.state.phase, loop.state.phase_iteration, place, watch._whereabouts().limit_s))
+    )
     try:
         list(loop.run())
     finally:
         LOOK.clear()
-    assert {(phase, limit) for phase, number, place, limit in limits if place and number == 0} == {("train", 50), ("val", 50)}
+    assert {(phase, limit) for phase, number, place, limit in limits if place and number == 0} == {
+        ("train", 50),
+        ("val", 50),
+    }
     assert {(phase, limit) for phase, number, place, limit in limits if not place} == {("train", 50), ("val", 50)}
     assert {limit for _, number, place, limit in limits if place in ("forward_s", "data_wait_s") and number} == {10}
 
@@ -161,11 +180,19 @@ class Sleeps(Hook):
 
 
 @pytest.mark.parametrize("action", ["fail", "warn"])
-def test_in_this_process_a_standstill_is_told_or_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str) -> None:
+def test_in_this_process_a_standstill_is_told_or_ends_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
     hooks = {"sleeps": {"type": f"{__name__}:Sleeps", "seconds": 60 if action == "fail" else 2.3}}
     wanted = described(hooks=hooks, hang={"after": 1, "action": action}, epochs=1)
     if action == "fail":
-        with pytest.raises(RunError, match=rf"rank 0 on .* stands still since .*: train, epoch 0, 3 of 7 iterations done, hooks_s \(.*{HERE}:\d+, in on_step"):
+        with pytest.raises(
+            RunError,
+            match=(
+                rf"rank 0 on .* stands still since .*: train, epoch 0, 3 of 7 iterations done, hooks_s \(.*{HERE}:\d+,"
+                r" in on_step"
+            ),
+        ):
             run(wanted, tmp_path, "run", local=True)
         assert RunFolder(tmp_path, "run").metadata().status == "failed"
         return

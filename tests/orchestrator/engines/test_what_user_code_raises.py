@@ -1,4 +1,5 @@
-"""Whatever a user's code raises is a failure of that code, told with its place; and the first failure is the one that is told."""
+"""Whatever a user's code raises is a failure of that code, told with its place; and the first failure is the one that
+is told."""
 
 from __future__ import annotations
 
@@ -84,12 +85,15 @@ def test_the_first_failure_is_told_where_the_second_is_that_it_cannot_be_written
     assert "cannot be written down" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("number", "advice"), [
-    (errno.ENOSPC, "The disk is full, or has room for no more files: make room"),
-    (errno.EROFS, "It can only be read: give another storage"),
-    (errno.EIO, "may be about to fail"),
-    (errno.EBUSY, "Look at the disk"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "The disk is full, or has room for no more files: make room"),
+        (errno.EROFS, "It can only be read: give another storage"),
+        (errno.EIO, "may be about to fail"),
+        (errno.EBUSY, "Look at the disk"),
+    ],
+)
 def test_what_the_system_refuses_is_told_with_what_can_be_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
 ) -> None:
@@ -143,7 +147,9 @@ GIVES: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("method", GIVES)
 def test_what_a_method_may_not_give_is_told_with_the_place_of_the_method(tmp_path: Path, method: str) -> None:
-    with pytest.raises(HookyardError, match=rf"{method}\(\) {re.escape(GIVES[method][1])}.*\(.*{Path(__file__).name}:\d+\)") as told:
+    with pytest.raises(
+        HookyardError, match=rf"{method}\(\) {re.escape(GIVES[method][1])}.*\(.*{Path(__file__).name}:\d+\)"
+    ) as told:
         run(described(task=f"{__name__}:Wrong", task_args={"method": method}), tmp_path, "run", local=True)
     assert isinstance(told.value, UsageError) == (method == "required_hooks"), "it is known before the start"
 

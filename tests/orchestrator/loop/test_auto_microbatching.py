@@ -20,7 +20,10 @@ from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, experiment, numbers
 
-WORDS = {"cuda": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "cpu": RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")}
+WORDS = {
+    "cuda": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    "cpu": RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory"),
+}
 
 
 class _InBackward(torch.autograd.Function):
@@ -50,7 +53,8 @@ class Allocator(nn.Module):
 
 @dataclass
 class Fits(Points):
-    """Points that fit so many at a time; their loss is the mean over tokens, of which samples have different numbers."""
+    """Points that fit so many at a time; their loss is the mean over tokens, of which samples have different
+    numbers."""
 
     most: int = 3
     where: str = "cpu"
@@ -85,21 +89,41 @@ class Told:
     def progress(self, *shown: Any) -> None: ...
 
 
-def lived(task: Points, root: Path | None = None, restore: str | None = None, world: World | None = None, **fields: Any) -> dict[str, Any]:
+def lived(
+    task: Points, root: Path | None = None, restore: str | None = None, world: World | None = None, **fields: Any
+) -> dict[str, Any]:
     world, rows, told = world or World(), Rows(), Told()
-    hooks = {"gradient_clip": GradientClip(max_norm=0.5), **({"checkpoint": Checkpoint(every=Rhythm.parse("3 steps"), keep=None)} if root else {})}
+    hooks = {
+        "gradient_clip": GradientClip(max_norm=0.5),
+        **({"checkpoint": Checkpoint(every=Rhythm.parse("3 steps"), keep=None)} if root else {}),
+    }
     store = CheckpointStore(Storage(root), "points", master=world.is_master) if root else None
     loop = Loop(task, experiment(**fields), hooks, RunContext(world=world, recorder=rows, store=store, display=told))
     if restore:
         loop.restore(restore)
     reports = [report.metrics for report in loop.run()]
-    return {"weights": numbers(loop.state.module), "reports": reports, "rows": [{name: float(value) for name, value in row.items() if name not in ("phase", "step_s")} for row in rows.rows if row["phase"] == "train"], "told": told.lines}
+    return {
+        "weights": numbers(loop.state.module),
+        "reports": reports,
+        "rows": [
+            {name: float(value) for name, value in row.items() if name not in ("phase", "step_s")}
+            for row in rows.rows
+            if row["phase"] == "train"
+        ],
+        "told": told.lines,
+    }
 
 
-def check_near(found: dict[str, Any], expected: dict[str, Any], columns: tuple[str, ...] = ("loss", "lr", "grad_norm", "iteration", "step", "samples", "batch_size")) -> None:
+def check_near(
+    found: dict[str, Any],
+    expected: dict[str, Any],
+    columns: tuple[str, ...] = ("loss", "lr", "grad_norm", "iteration", "step", "samples", "batch_size"),
+) -> None:
     for name, value in expected["weights"].items():
         torch.testing.assert_close(torch.tensor(found["weights"][name]), torch.tensor(value), rtol=1e-4, atol=1e-6)
-    assert [[float(row[name]) for name in columns] for row in found["rows"]] == [pytest.approx([float(row[name]) for name in columns], rel=1e-4) for row in expected["rows"]]
+    assert [[float(row[name]) for name in columns] for row in found["rows"]] == [
+        pytest.approx([float(row[name]) for name in columns], rel=1e-4) for row in expected["rows"]
+    ]
     assert found["reports"] == [pytest.approx(report, rel=1e-4) for report in expected["reports"]]
 
 
@@ -117,7 +141,9 @@ def test_what_does_not_is_gone_through_in_pieces_to_the_same_numbers(fields: dic
     parts = ("near", "far") if fields.get("parts") else ()
     check_near(found, expected, ("loss", "lr", "grad_norm", "iteration", "step", "samples", "batch_size", *parts))
     assert [row["split"] for row in found["rows"]] == [4] * 14
-    assert found["told"] == [f"memory ran out: from iteration 1 on a batch is gone through in {pieces} pieces" for pieces in (2, 4)]
+    assert found["told"] == [
+        f"memory ran out: from iteration 1 on a batch is gone through in {pieces} pieces" for pieces in (2, 4)
+    ]
 
 
 def test_it_is_told_that_batch_norm_normalizes_by_pieces() -> None:
@@ -148,7 +174,10 @@ def _on_two(rank: int, world_size: int) -> list[Any]:
     world = World(rank, world_size, rank)
     return [
         lived(Fits(most=100), world=world, batch_size=4, steps=6),
-        *(lived(Fits(most=1, where=where), world=world, batch_size=4, steps=6, accumulate="auto") for where in ("cuda", "backward")),
+        *(
+            lived(Fits(most=1, where=where), world=world, batch_size=4, steps=6, accumulate="auto")
+            for where in ("cuda", "backward")
+        ),
         lived(OneRankOnly(most=2, where="backward"), world=world, batch_size=4, steps=6, accumulate="auto"),
     ]
 
@@ -158,7 +187,9 @@ def test_ranks_agree_on_the_pieces_also_where_one_alone_runs_out_in_the_backward
         for found in (*pieces, alone):
             check_near(found, whole)
         assert [row["split"] for row in alone["rows"]] == [2] * 6
-        assert alone["told"] == (["memory ran out on rank 1: from iteration 1 on a batch is gone through in 2 pieces"] if rank == 0 else [])
+        assert alone["told"] == (
+            ["memory ran out on rank 1: from iteration 1 on a batch is gone through in 2 pieces"] if rank == 0 else []
+        )
 
 
 def test_it_is_split_where_it_stands_and_rows_of_it_are_counted_once() -> None:
@@ -199,7 +230,10 @@ class Ragged(Fits):
 def test_what_cannot_be_cut_further_says_so() -> None:
     for task, message in (
         (Fits(most=0), "memory runs out, even over pieces of a batch of one row each: .*DefaultCPUAllocator"),
-        (Together(), "8 samples is cut into pieces of 8, 8: its samples do not lie along the first dimension of its tensors"),
+        (
+            Together(),
+            "8 samples is cut into pieces of 8, 8: its samples do not lie along the first dimension of its tensors",
+        ),
         (Ragged(), r"cannot be cut into pieces: it has a tensor of shape \(3,\) beside others of 8 rows"),
     ):
         with pytest.raises(RunError, match=message):

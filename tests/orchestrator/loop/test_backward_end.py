@@ -37,7 +37,9 @@ class Net(nn.Module):
         return self.last(hidden if self.skip else self.skipped(hidden).relu())
 
 
-def _gradients(rank: int, looked_on: bool, accumulate: int = 1, dtype: Any = None, **options: Any) -> tuple[list[Any], int]:
+def _gradients(
+    rank: int, looked_on: bool, accumulate: int = 1, dtype: Any = None, **options: Any
+) -> tuple[list[Any], int]:
     """The gradients of three steps, and how many passes had a mark between their beginning and their end."""
     torch.manual_seed(0)
     model = DistributedDataParallel(Net("find_unused_parameters" in options), broadcast_buffers=False, **options)
@@ -60,7 +62,9 @@ def _gradients(rank: int, looked_on: bool, accumulate: int = 1, dtype: Any = Non
 
 
 def _gradients_in_all_ways(rank: int, world_size: int) -> dict[str, Any]:
-    return {way: [_gradients(rank, looked_on, **options) for looked_on in (False, True)] for way, options in WAYS.items()}
+    return {
+        way: [_gradients(rank, looked_on, **options) for looked_on in (False, True)] for way, options in WAYS.items()
+    }
 
 
 def _without_recording(rank: int, world_size: int) -> float:
@@ -99,7 +103,11 @@ def test_the_wait_is_measured_and_the_gradients_are_those_of_ddp_alone() -> None
         (without, _), (gradients, marks) = own[way]
         assert gradients == without, way
         assert gradients == other[way][1][0], way
-        assert any(any(value != 0 for value in gradient[0]) for gradient in gradients[0] if gradient and gradient[0] and isinstance(gradient[0], list))
+        assert any(
+            any(value != 0 for value in gradient[0])
+            for gradient in gradients[0]
+            if gradient and gradient[0] and isinstance(gradient[0], list)
+        )
         assert marks == 3 * WAYS[way].get("accumulate", 1), way
     assert unmarked == -1.0
     assert sorted(after)[2] > 0.04

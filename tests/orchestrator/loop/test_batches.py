@@ -49,7 +49,9 @@ class Reversing(DataLoader[Any]):
 
 LOADERS = {
     "map-style": lambda: DataLoader(Squares(), 4),
-    "shuffled": lambda: DataLoader(Squares(), 4, sampler=RandomSampler(Squares(), generator=torch.Generator().manual_seed(1))),
+    "shuffled": lambda: DataLoader(
+        Squares(), 4, sampler=RandomSampler(Squares(), generator=torch.Generator().manual_seed(1))
+    ),
     "all at once": lambda: DataLoader(SquaresAtOnce(), 3, drop_last=True),
     "collated": lambda: DataLoader(Squares(), 4, collate_fn=sum),
     "unbatched": lambda: DataLoader(Squares(), batch_size=None),
@@ -103,7 +105,9 @@ class Broken(Dataset[Any]):
 def test_a_sample_that_cannot_be_fetched_is_named_and_is_a_mistake(processes: int) -> None:
     batches = batches_of(DataLoader(Broken(5), 2, num_workers=processes), "val")
     assert len(next(batches)[0]) == len(next(batches)[0]) == 2
-    with pytest.raises(RunError, match=r"sample 5 of the val data cannot be fetched: FileNotFoundError: .*/nowhere/5.png") as caught:
+    with pytest.raises(
+        RunError, match=r"sample 5 of the val data cannot be fetched: FileNotFoundError: .*/nowhere/5.png"
+    ) as caught:
         next(batches)
     assert would_come_again(caught.value)
     assert f"{__file__}:" in RankFailed.from_error(0, caught.value).words
@@ -113,7 +117,9 @@ def test_a_sample_that_cannot_be_fetched_is_named_and_is_a_mistake(processes: in
 def test_samples_that_make_no_batch_are_named_with_their_shapes(processes: int) -> None:
     batches = batches_of(DataLoader(Broken(7), 4, num_workers=processes), "train")
     next(batches)
-    with pytest.raises(RunError, match=r"samples 4 of shapes \(2,\) and 7 of shapes \(3,\) of the train data cannot be made a batch"):
+    with pytest.raises(
+        RunError, match=r"samples 4 of shapes \(2,\) and 7 of shapes \(3,\) of the train data cannot be made a batch"
+    ):
         next(batches)
 
 
@@ -173,15 +179,27 @@ def failure_of(**fields: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("shape", "words"), [((), "a tensor of shape ()"), ((1,), "a tensor of shape (1,)"), ((4, 1), "a tensor of shape (4, 1)"), ((0,), "a float")])
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((), "a tensor of shape ()"),
+        ((1,), "a tensor of shape (1,)"),
+        ((4, 1), "a tensor of shape (4, 1)"),
+        ((0,), "a float"),
+    ],
+)
 def test_a_metric_that_is_not_one_value_for_each_sample_is_refused(shape: tuple[int, ...], words: str) -> None:
     line = 1 + Path(__file__).read_text().splitlines().index("    def metrics(self, output: Any, batch: Any) -> Any:")
     said = failure_of(metric_shape=shape)
-    assert said.startswith(f"metrics() gives {words} for 'score', and must give one value for each of the batch's 4 samples")
+    assert said.startswith(
+        f"metrics() gives {words} for 'score', and must give one value for each of the batch's 4 samples"
+    )
     assert said.endswith(f"({__file__}:{line})")
 
 
-@pytest.mark.parametrize(("shape", "words"), [((4,), "a tensor of shape (4,)"), ((1,), "a tensor of shape (1,)"), ((0,), "a list")])
+@pytest.mark.parametrize(
+    ("shape", "words"), [((4,), "a tensor of shape (4,)"), ((1,), "a tensor of shape (1,)"), ((0,), "a list")]
+)
 def test_a_loss_that_is_no_number_is_refused(shape: tuple[int, ...], words: str) -> None:
     assert failure_of(loss_shape=shape).startswith(f"loss() gives {words}, and must give one number for a batch")
 
@@ -196,7 +214,9 @@ def raised(error: BaseException) -> BaseException:
         return caught
 
 
-@pytest.mark.parametrize("error", [FileNotFoundError("x"), ConnectionError("x"), RuntimeError("x"), Exception("x"), TypeError("x")])
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("x"), ConnectionError("x"), RuntimeError("x"), Exception("x"), TypeError("x")]
+)
 def test_whatever_its_own_code_raises_is_a_mistake(error: Exception) -> None:
     assert would_come_again(raised(error))
     hooked = HookError("mine", "on_step", 1, "x")

@@ -89,7 +89,9 @@ def adding(time: ToldTime, budget: str = "5%") -> dict[str, Any]:
 def looks_of(rank: int, world_size: int) -> tuple[list[int], int]:
     time = told()
     hooks = adding(time)
-    loop = Loop(Points(train=2 * 8 * 300, val=0), experiment(epochs=1), hooks, RunContext(world=World(rank, world_size)))
+    loop = Loop(
+        Points(train=2 * 8 * 300, val=0), experiment(epochs=1), hooks, RunContext(world=World(rank, world_size))
+    )
     list(loop.run())
     return hooks["adds"].at, loop.plan.budgets.all["adds"].every[True]
 
@@ -104,7 +106,12 @@ def test_all_ranks_look_in_the_same_iterations_at_the_pace_of_the_dearest() -> N
 def trained(folder: Path, time: ToldTime, budget: str, restore: str = "") -> tuple[Loop, dict[str, Any], Rows]:
     hooks = {**adding(time, budget), "checkpoint": Checkpoint(every=Rhythm(160, "steps"), keep=None)}
     rows = Rows()
-    loop = Loop(Points(train=8 * 160, val=0), experiment(epochs=3), hooks, RunContext(store=CheckpointStore(Storage(folder)), recorder=rows))
+    loop = Loop(
+        Points(train=8 * 160, val=0),
+        experiment(epochs=3),
+        hooks,
+        RunContext(store=CheckpointStore(Storage(folder)), recorder=rows),
+    )
     if restore:
         loop.restore(restore)
     list(loop.run())
@@ -135,7 +142,12 @@ def test_what_module_hooks_do_in_the_forward_pass_is_the_hook_s(tmp_path: Path, 
         original(name, values)
 
     stats._take = take  # type: ignore[method-assign]
-    loop = Loop(Points(train=8 * 300, val=0), experiment(epochs=1), {"passes": passes, "stats": stats}, RunContext(artifacts=tmp_path))
+    loop = Loop(
+        Points(train=8 * 300, val=0),
+        experiment(epochs=1),
+        {"passes": passes, "stats": stats},
+        RunContext(artifacts=tmp_path),
+    )
     list(loop.run())
     layers = 4  # without the ReLU
     # 8 ms in steps of 10 ms: 17.8 steps at nine tenths of 5 %
@@ -159,7 +171,9 @@ class Gives(Hook):
             self.device.wait()
 
 
-def test_steps_are_compared_in_the_time_of_the_device_by_events_that_are_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_compared_in_the_time_of_the_device_by_events_that_are_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trains, looks = Gives(0.01), Gives(0.05)
     looks.budget, looks.device = Budget.parse("5%"), (device := trains.device)
     monkeypatch.setattr(torch.cuda, "Event", device.Event)
@@ -167,7 +181,14 @@ def test_steps_are_compared_in_the_time_of_the_device_by_events_that_are_used_ag
     for module in TIMED:
         monkeypatch.setattr(module, "perf_counter", device)
     recorder = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=10)
-    list(Loop(Points(train=8 * 600, val=0), experiment(epochs=1), {"trains": trains, "looks": looks}, RunContext(recorder=recorder)).run())
+    list(
+        Loop(
+            Points(train=8 * 600, val=0),
+            experiment(epochs=1),
+            {"trains": trains, "looks": looks},
+            RunContext(recorder=recorder),
+        ).run()
+    )
     # 50 ms in steps of 10 ms: 111 steps at nine tenths of 5 %
     assert looks.every == Rhythm(128, "steps")
     assert device.events < 300

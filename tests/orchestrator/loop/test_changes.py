@@ -27,11 +27,19 @@ QUIET = {"console": None, "perf_stats": None, "memory_stats": None}
 
 
 def changing(changes: list[Mapping[str, Any]], **fields: Any) -> Experiment:
-    hooks = {**QUIET, "checkpoint": None, "gradient_clip": {"max_norm": 0.5}, "ema": {"decay": 0.9}, **fields.pop("hooks", {})}
+    hooks = {
+        **QUIET,
+        "checkpoint": None,
+        "gradient_clip": {"max_norm": 0.5},
+        "ema": {"decay": 0.9},
+        **fields.pop("hooks", {}),
+    }
     return described(**{"epochs": 3, "changes": changes, "hooks": hooks, **fields})
 
 
-def made(experiment: Experiment, folder: Path | None = None, more: Mapping[str, Hook] | None = None) -> tuple[Loop, Rows]:
+def made(
+    experiment: Experiment, folder: Path | None = None, more: Mapping[str, Hook] | None = None
+) -> tuple[Loop, Rows]:
     task, rows = resolve(experiment.source).task, Rows()
     store = CheckpointStore(Storage(folder)) if folder else None
     hooks = {**resolve(experiment.source).hooks, **(more or {})}
@@ -143,11 +151,21 @@ def test_restored_under_another_rate_it_trains_as_if_that_had_been_set_there(tmp
     cosine = {"type": "CosineAnnealingLR", "T_max": 3}
     first, _ = made(changing([], hooks=hooks, scheduler=cosine, epochs=3), tmp_path)
     list(first.run())
-    other = changing([], hooks={**hooks, "ema": {"decay": 0.5}}, scheduler=cosine, optimizer={"type": "SGD", "lr": 0.03, "momentum": 0.9})
+    other = changing(
+        [],
+        hooks={**hooks, "ema": {"decay": 0.5}},
+        scheduler=cosine,
+        optimizer={"type": "SGD", "lr": 0.03, "momentum": 0.9},
+    )
     taken, _ = made(other, tmp_path)
     taken.restore("epoch-0001")
     list(taken.run())
-    replayed, _ = made(changing([{"at": "7 steps", "set": {"optimizer.lr": 0.03, "hooks.ema.decay": 0.5}}], hooks=hooks, scheduler=cosine), tmp_path / "b")
+    replayed, _ = made(
+        changing(
+            [{"at": "7 steps", "set": {"optimizer.lr": 0.03, "hooks.ema.decay": 0.5}}], hooks=hooks, scheduler=cosine
+        ),
+        tmp_path / "b",
+    )
     list(replayed.run())
     assert numbers(taken.state.module) == numbers(replayed.state.module)
     ema, same = (loop.plan.hooks["ema"] for loop in (taken, replayed))
@@ -161,9 +179,13 @@ def test_restored_under_another_rate_it_trains_as_if_that_had_been_set_there(tmp
 class OwnOptimizer(Points):
     """Weights and biases have rates of their own, the biases' in proportion to two arguments."""
 
-    def optimizer(self, model: nn.Module, lr: float = 0.1, bias_factor: float = 2.0, frozen: int = 0, spare: int = 1) -> SGD:
+    def optimizer(
+        self, model: nn.Module, lr: float = 0.1, bias_factor: float = 2.0, frozen: int = 0, spare: int = 1
+    ) -> SGD:
         weights, biases = ([p for n, p in model.named_parameters() if kind in n] for kind in ("weight", "bias"))
-        return SGD([{"params": weights[frozen:], "lr": lr}, {"params": biases, "lr": lr * bias_factor}], lr=7.0, momentum=0.9)
+        return SGD(
+            [{"params": weights[frozen:], "lr": lr}, {"params": biases, "lr": lr * bias_factor}], lr=7.0, momentum=0.9
+        )
 
 
 OWN: dict[str, Any] = {"task": "tests.orchestrator.loop.test_changes:OwnOptimizer", "optimizer": {}}
@@ -175,7 +197,11 @@ def rates(loop: Loop) -> list[float]:
 
 
 def test_a_number_of_the_task_s_own_optimizer_changes_what_it_means_there() -> None:
-    loop, rows = made(changing([{"at": "3 steps", "set": {"optimizer.lr": 0.2}}, {"at": 1, "set": {"optimizer.bias_factor": 0.5}}], **OWN))
+    loop, rows = made(
+        changing(
+            [{"at": "3 steps", "set": {"optimizer.lr": 0.2}}, {"at": 1, "set": {"optimizer.bias_factor": 0.5}}], **OWN
+        )
+    )
     list(loop.run())
     seen = rows.columns("lr", "lr_1", phase="train")
     assert [seen[0], seen[3], seen[7]] == [(0.1, 0.2), (0.2, 0.4), (0.2, 0.1)]
@@ -190,7 +216,10 @@ def test_the_task_s_own_optimizer_is_brought_to_another_trial_s_numbers(tmp_path
     taken.restore("epoch-0001")
     assert rates(taken) == pytest.approx([0.075, 0.0375])
     list(taken.run())
-    replayed, _ = made(changing([{"at": "7 steps", "set": {"optimizer.bias_factor": 0.5}}], hooks=hooks, scheduler=cosine, **OWN), tmp_path / "b")
+    replayed, _ = made(
+        changing([{"at": "7 steps", "set": {"optimizer.bias_factor": 0.5}}], hooks=hooks, scheduler=cosine, **OWN),
+        tmp_path / "b",
+    )
     list(replayed.run())
     assert numbers(taken.state.module) == numbers(replayed.state.module)
 
@@ -198,7 +227,11 @@ def test_the_task_s_own_optimizer_is_brought_to_another_trial_s_numbers(tmp_path
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("spare", 2, "optimizer.spare: is no number of a parameter group of this optimizer, and so cannot change in flight"),
+        (
+            "spare",
+            2,
+            "optimizer.spare: is no number of a parameter group of this optimizer, and so cannot change in flight",
+        ),
         ("frozen", 1, "optimizer.frozen: changes which parameters lie in which group, which cannot change in flight"),
     ],
 )
@@ -229,11 +262,19 @@ def test_a_run_does_not_go_on_with_another_optimizer(tmp_path: Path) -> None:
     ("path", "value", "said"),
     [
         ("hooks.ema.decay", 1.2, "changes.0.set.hooks.ema.decay: must be less than 1, got 1.2"),
-        ("hooks.ema.buffers", "ema", "changes.0.set.hooks.ema.buffers: cannot change in flight; of 'ema' decay, gamma, interval can"),
+        (
+            "hooks.ema.buffers",
+            "ema",
+            "changes.0.set.hooks.ema.buffers: cannot change in flight; of 'ema' decay, gamma, interval can",
+        ),
         ("hooks.emma.decay", 0.5, "changes.0.set.hooks.emma.decay: there is no hook 'emma' that is on"),
         ("hooks.checkpoint.keep", 1, "there is no hook 'checkpoint' that is on"),
         ("hooks.ema", None, "changes.0.set.hooks.ema: cannot change in flight"),
-        ("batch_size", 4, "changes.0.set.batch_size: cannot change in flight; fields of hooks and numbers of the optimizer can"),
+        (
+            "batch_size",
+            4,
+            "changes.0.set.batch_size: cannot change in flight; fields of hooks and numbers of the optimizer can",
+        ),
         ("optimizer.type", "Adam", "changes.0.set.optimizer.type: cannot change in flight"),
         ("optimizer.lr", -1, "changes.0.set.optimizer.lr: SGD refuses this: Invalid learning rate: -1"),
         ("optimizer.lrr", 1, "changes.0.set.optimizer.lrr: unknown key"),

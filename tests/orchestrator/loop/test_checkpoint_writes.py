@@ -64,7 +64,14 @@ class Late(CheckpointStore):
         return super().write_files(name, files)
 
 
-def loop_in(root: Path, background: bool, world: World | None = None, every: str = "3 steps", store: CheckpointStore | None = None, **fields: Any) -> Loop:
+def loop_in(
+    root: Path,
+    background: bool,
+    world: World | None = None,
+    every: str = "3 steps",
+    store: CheckpointStore | None = None,
+    **fields: Any,
+) -> Loop:
     world = world or World()
     torch.manual_seed(99)
     gate = Gate()
@@ -76,7 +83,9 @@ def loop_in(root: Path, background: bool, world: World | None = None, every: str
     if store is None:
         store = (Late if background else CheckpointStore)(Storage(root), master=world.is_master)
         store.gate = gate  # type: ignore[attr-defined]
-    return Loop(TASK, experiment(**{"epochs": 3, "batch_size": 6, **fields}), hooks, RunContext(store=store, world=world))
+    return Loop(
+        TASK, experiment(**{"epochs": 3, "batch_size": 6, **fields}), hooks, RunContext(store=store, world=world)
+    )
 
 
 def everything(root: Path) -> dict[str, Any]:
@@ -85,7 +94,11 @@ def everything(root: Path) -> dict[str, Any]:
     kept: dict[str, Any] = {"index": read_index(store.storage)}
     for name in store.names():
         manifest = store.manifest(name)
-        kept[name] = {"position": manifest["position"], "metrics": manifest["metrics"], **{file: plain(store.load(name, file)) for file in manifest["files"]}}
+        kept[name] = {
+            "position": manifest["position"],
+            "metrics": manifest["metrics"],
+            **{file: plain(store.load(name, file)) for file in manifest["files"]},
+        }
         kept[name, "files"] = store.storage.names(name)
     return kept
 
@@ -100,7 +113,8 @@ def plain(value: Any) -> Any:
 
 @pytest.mark.parametrize("every", ["3 steps", "1"])
 def test_what_later_steps_change_does_not_reach_the_files(tmp_path: Path, every: str) -> None:
-    """Weights, momentum, averages, buffers and generators go on in place before a byte is written; which is best is judged before too."""
+    """Weights, momentum, averages, buffers and generators go on in place before a byte is written; which is best is
+    judged before too."""
     reports, stored = [], []
     for background in (False, True):
         loop = loop_in(tmp_path / str(background), background, every=every)
@@ -142,7 +156,10 @@ def test_what_cannot_be_copied_is_refused_with_what_to_say(tmp_path: Path) -> No
         if not background:
             assert len(list(run)) == 1
             continue
-        with pytest.raises(CheckpointError, match=r"cannot be copied to this host's memory: .*\. Say hooks\.checkpoint\.background: false"):
+        with pytest.raises(
+            CheckpointError,
+            match=r"cannot be copied to this host's memory: .*\. Say hooks\.checkpoint\.background: false",
+        ):
             list(run)
 
 
@@ -159,9 +176,13 @@ def test_what_could_not_be_written_is_told_at_the_next_checkpoint_at_the_latest_
 
     monkeypatch.setattr(os, "replace", full)
     loop = loop_in(tmp_path, True, epochs=1)
-    with pytest.raises(StorageError, match=rf"\.{failing}\.partial/rank-0000\.pt: No space left on device\. The disk is full"):
+    with pytest.raises(
+        StorageError, match=rf"\.{failing}\.partial/rank-0000\.pt: No space left on device\. The disk is full"
+    ):
         list(loop.run())
-    assert 3 < loop.state.step <= told_at  # sooner where ranks ask each other whether to stop meanwhile, which time decides
+    assert (
+        3 < loop.state.step <= told_at
+    )  # sooner where ranks ask each other whether to stop meanwhile, which time decides
     assert CheckpointStore(Storage(tmp_path)).names() == (["step-00000003", "step-00000006"] if told_at == 8 else [])
 
 
@@ -195,10 +216,18 @@ def test_the_pause_and_the_time_beside_are_told_apart(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     loop = loop_in(tmp_path, True)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0, "node": "n", "attempt": 0})
-    loop = Loop(TASK, experiment(steps=4), {"checkpoint": Checkpoint(every=Rhythm(2, "steps"), background=True)}, RunContext(store=CheckpointStore(storage), recorder=recorder))
+    loop = Loop(
+        TASK,
+        experiment(steps=4),
+        {"checkpoint": Checkpoint(every=Rhythm(2, "steps"), background=True)},
+        RunContext(store=CheckpointStore(storage), recorder=recorder),
+    )
     list(loop.run())
     costs = [row for row in read_recorded(storage, "costs").to_pylist() if row["hook"] == "(loop)"]
-    assert {(event, sum(row["calls"] for row in costs if row["event"] == event)) for event in ("save", "write")} == {("save", 2), ("write", 2)}
+    assert {(event, sum(row["calls"] for row in costs if row["event"] == event)) for event in ("save", "write")} == {
+        ("save", 2),
+        ("write", 2),
+    }
     assert all(row["seconds"] > 0 for row in costs)
 
 
@@ -239,7 +268,8 @@ def test_ranks_agree_without_a_word_from_their_threads(tmp_path: Path) -> None:
 
 
 def written_by_two(store: CheckpointStore, name: str, step: int) -> bool:
-    """A checkpoint of two ranks that their threads write, one after the other; whether the master has put it in its place."""
+    """A checkpoint of two ranks that their threads write, one after the other; whether the master has put it in its
+    place."""
     store.discard_unfinished(name)
     thread = ThreadPoolExecutor(1)
 
@@ -250,10 +280,14 @@ def written_by_two(store: CheckpointStore, name: str, step: int) -> bool:
         world: Any = SimpleNamespace(rank=rank, world_size=2, is_master=rank == 0)
         return BackgroundWrite(thread, store, name, files, world, commit).end(others_s=0)
 
-    return write(1, {"rank-0001.pt": weights(step)}) and write(0, {"model.pt": weights(step), "rank-0000.pt": weights(step)})
+    return write(1, {"rank-0001.pt": weights(step)}) and write(
+        0, {"model.pt": weights(step), "rank-0000.pt": weights(step)}
+    )
 
 
-def test_a_kill_at_any_operation_of_the_threads_leaves_a_whole_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_at_any_operation_of_the_threads_leaves_a_whole_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, tried = CheckpointStore(Storage(tmp_path)), 0
     assert written_by_two(store, "step-0", 0)
     while True:
@@ -266,17 +300,27 @@ def test_a_kill_at_any_operation_of_the_threads_leaves_a_whole_checkpoint(tmp_pa
         found = store.latest()
         assert found is not None, done
         assert found == f"step-{tried + 1}" or not is_there
-        assert store.load(found, "rank-0001.pt")["weight"][0, 0] == store.load(found, "model.pt")["weight"][0, 0] == store.position(found).step
-        assert set(json.loads((tmp_path / found / "manifest.json").read_text())["files"]) | {"manifest.json"} == set(store.storage.names(found))
+        assert (
+            store.load(found, "rank-0001.pt")["weight"][0, 0]
+            == store.load(found, "model.pt")["weight"][0, 0]
+            == store.position(found).step
+        )
+        assert set(json.loads((tmp_path / found / "manifest.json").read_text())["files"]) | {"manifest.json"} == set(
+            store.storage.names(found)
+        )
         if is_there:
             break
         tried += 1
     assert tried > 10
 
 
-def test_a_checkpoint_is_as_many_writes_as_it_has_files_and_one_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_is_as_many_writes_as_it_has_files_and_one_of_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = ended_at(monkeypatch, -1)
     list(loop_in(tmp_path, False, epochs=1, validate_every=Rhythm(0)).run())
-    written = Counter(name.rpartition("/")[2] for operation, _, name in (one.partition(" ") for one in done) if operation == "create")
+    written = Counter(
+        name.rpartition("/")[2] for operation, _, name in (one.partition(" ") for one in done) if operation == "create"
+    )
     files = [*CheckpointStore(Storage(tmp_path)).files("epoch-0001"), "manifest.json", "index.json"]
     assert written == dict.fromkeys(files, 3), "at steps 3 and 6, and at the end"

@@ -1,4 +1,5 @@
-"""A captured step, with a stand-in for the GPU: what is captured changes nothing, and each repeat does again what it did."""
+"""A captured step, with a stand-in for the GPU: what is captured changes nothing, and each repeat does again what it
+did."""
 
 from __future__ import annotations
 
@@ -38,7 +39,11 @@ class Graphs:
         optimizer = self.loop.state.optimizer
         assert optimizer is not None
         rates = [group["lr"] for group in optimizer.param_groups]
-        changed = [*self.loop.state.module.parameters(), *self.loop.state.module.buffers(), *(value for one in optimizer.state.values() for value in one.values())]
+        changed = [
+            *self.loop.state.module.parameters(),
+            *self.loop.state.module.buffers(),
+            *(value for one in optimizer.state.values() for value in one.values()),
+        ]
         before, generator = [value.detach().clone() for value in changed], torch.get_rng_state()
         passed = run()
         for value, was in zip(changed, before, strict=True):
@@ -53,7 +58,11 @@ class Graphs:
             again = run()
             for group, values in zip(optimizer.param_groups, present, strict=True):
                 group.update(values)
-            for old, new in zip((passed.output, passed.loss, *passed.parts.values()), (again.output, again.loss, *again.parts.values()), strict=True):
+            for old, new in zip(
+                (passed.output, passed.loss, *passed.parts.values()),
+                (again.output, again.loss, *again.parts.values()),
+                strict=True,
+            ):
                 old.data.copy_(new)
 
         return passed, repeat
@@ -67,7 +76,9 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
     return graphs
 
 
-def trained(graphs: Graphs, task: Points, hooks: Mapping[str, Hook] | None = None, **settings: Any) -> tuple[dict[str, Any], list[dict[str, Any]], Loop]:
+def trained(
+    graphs: Graphs, task: Points, hooks: Mapping[str, Hook] | None = None, **settings: Any
+) -> tuple[dict[str, Any], list[dict[str, Any]], Loop]:
     rows = Rows()
     graphs.loop = loop = Loop(task, experiment(**settings), hooks or {}, RunContext(recorder=rows))
     loop.iterations._on_cpu = not settings.get("cuda_graph")  # what is read of a row stays on a device
@@ -84,8 +95,8 @@ class Parts(Points):
 
 @pytest.mark.parametrize("kind", ["SGD", "AdamW"])
 def test_it_trains_as_without_a_graph_on_each_batch_once(graphs: Graphs, kind: str) -> None:
-    """Rates that change with each step, dropout, a last batch of another shape, a validation between; the places of samples in a batch
-    are a tensor of it too. The rates are numbers that float32 holds."""
+    """Rates that change with each step, dropout, a last batch of another shape, a validation between; the places of
+    samples in a batch are a tensor of it too. The rates are numbers that float32 holds."""
     momentum = {"momentum": 0.5} if kind == "SGD" else {}
     settings = {
         "optimizer": Component(type=kind, lr=0.125, fused=True, **momentum),
@@ -128,7 +139,11 @@ def test_a_number_of_the_optimizer_that_changes_is_captured_anew(graphs: Graphs)
 
 def test_a_number_that_changes_in_each_step_is_an_error_that_names_it(graphs: Graphs) -> None:
     cycle = Component(type="OneCycleLR", max_lr=0.25, total_steps=50)
-    settings: dict[str, Any] = {"optimizer": Component(type="SGD", lr=0.125, momentum=0.5), "scheduler": cycle, "cuda_graph": True}
+    settings: dict[str, Any] = {
+        "optimizer": Component(type="SGD", lr=0.125, momentum=0.5),
+        "scheduler": cycle,
+        "cuda_graph": True,
+    }
     with pytest.raises(RunError, match="and momentum of the optimizer changes in each"):
         trained(graphs, Points(), {"scheduler": ParamScheduler(every=Rhythm(1, "steps"))}, **settings)
 
@@ -183,16 +198,39 @@ def test_a_batch_that_no_graph_can_read_from_is_an_error(graphs: Graphs) -> None
 
 def test_what_a_captured_step_cannot_do_is_refused_by_name() -> None:
     written = {
-        "name": "points", "task": "tests.tasks:Points", "epochs": 1, "cuda_graph": True, "precision": "fp16", "accumulate": 2,
-        "workers": {"count": 2}, "optimizer": {"type": "RMSprop", "foreach": True},
+        "name": "points",
+        "task": "tests.tasks:Points",
+        "epochs": 1,
+        "cuda_graph": True,
+        "precision": "fp16",
+        "accumulate": 2,
+        "workers": {"count": 2},
+        "optimizer": {"type": "RMSprop", "foreach": True},
         "hooks": {"gradient_clip": {}, "nan_guard": {}, "anomaly_detection": {}, "ema": {}, "tensorboard": {}},
-    }  # fmt: skip
+    }
     with pytest.raises(ConfigError) as caught:
         experiment_from_dict(written)
     paths = [problem.path for problem in caught.value.problems]
     assert sorted(paths) == sorted(
-        ["cuda_graph", "precision", "accumulate", "workers.count", "optimizer.type", "optimizer.foreach", "hooks.gradient_clip", "hooks.nan_guard", "hooks.anomaly_detection"]
+        [
+            "cuda_graph",
+            "precision",
+            "accumulate",
+            "workers.count",
+            "optimizer.type",
+            "optimizer.foreach",
+            "hooks.gradient_clip",
+            "hooks.nan_guard",
+            "hooks.anomaly_detection",
+        ]
     )
     assert "on_gradients, within what is captured" in str(caught.value)
-    able = {**written, "precision": "bf16", "accumulate": 1, "workers": {"gpu": True}, "optimizer": {"type": "AdamW"}, "hooks": {"ema": {}}}
+    able = {
+        **written,
+        "precision": "bf16",
+        "accumulate": 1,
+        "workers": {"gpu": True},
+        "optimizer": {"type": "AdamW"},
+        "hooks": {"ema": {}},
+    }
     assert experiment_from_dict(able).cuda_graph

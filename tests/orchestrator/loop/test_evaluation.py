@@ -63,7 +63,10 @@ class Given(Points):
 def test_a_meter_of_several_values_gives_each_a_name() -> None:
     dataset: Any = Points().data()["val"]
     collection = MetricCollection({"macro": MulticlassF1Score(3), "each": MulticlassF1Score(3, average=None)})
-    for meter, names in ((MulticlassF1Score(3, average=None), ["f1/0", "f1/1", "f1/2"]), (collection, ["f1/each/0", "f1/each/1", "f1/each/2", "f1/macro"])):
+    for meter, names in (
+        (MulticlassF1Score(3, average=None), ["f1/0", "f1/1", "f1/2"]),
+        (collection, ["f1/each/0", "f1/each/1", "f1/each/2", "f1/macro"]),
+    ):
         loop = Loop(Given(meter=meter), experiment(epochs=1), {})
         metrics = next(loop.run()).metrics
         assert sorted(name.removeprefix("val/") for name in metrics if name.startswith("val/f1")) == names
@@ -80,7 +83,9 @@ def test_a_meter_that_gives_no_numbers_is_named() -> None:
 
 @pytest.mark.parametrize("name", ["loss", "accuracy"])
 def test_a_meter_called_as_another_value_is_refused(name: str) -> None:
-    with pytest.raises(RunError, match=rf"meters\(\) gives '{name}', and val/{name} is there by loss\(\), metrics\(\) or another meter"):
+    with pytest.raises(
+        RunError, match=rf"meters\(\) gives '{name}', and val/{name} is there by loss\(\), metrics\(\) or another meter"
+    ):
         list(Loop(Given(meter=MulticlassF1Score(3), called=name), experiment(epochs=1), {}).run())
 
 
@@ -97,7 +102,9 @@ def test_a_task_sees_how_far_the_run_is() -> None:
     rows = Rows()
     loop = Loop(Warmed(), experiment(epochs=2), {}, RunContext(recorder=rows))
     list(loop.run())
-    assert [weight for (weight,) in rows.columns("weight", phase="train")] == pytest.approx([min(1.0, step / 10) for step in range(1, 15)])
+    assert [weight for (weight,) in rows.columns("weight", phase="train")] == pytest.approx(
+        [min(1.0, step / 10) for step in range(1, 15)]
+    )
     assert Warmed().progress.step == 0
 
 

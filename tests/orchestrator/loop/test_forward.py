@@ -89,7 +89,11 @@ def lived(task: OfParts, world: World | None = None, **fields: Any) -> dict[str,
     return {"weights": weights, "reports": reports, "rows": rows.columns("phase", "loss"), "types": set(task.seen)}
 
 
-FINDING = (Ddp(find_unused_parameters=True), Ddp(static_graph=True), Ddp(find_unused_parameters=True, gradient_as_bucket_view=True))
+FINDING = (
+    Ddp(find_unused_parameters=True),
+    Ddp(static_graph=True),
+    Ddp(find_unused_parameters=True, gradient_as_bucket_view=True),
+)
 
 
 def _on_two(rank: int, world_size: int) -> dict[str, Any]:
@@ -104,10 +108,14 @@ def _on_two(rank: int, world_size: int) -> dict[str, Any]:
         found[task.__name__] = str(unused.value)
     return {
         "unused": found,
-        "found": [lived(OfTheBody(train=48), world, workers=Workers(count=2, ddp=options))["weights"] for options in FINDING],
+        "found": [
+            lived(OfTheBody(train=48), world, workers=Workers(count=2, ddp=options))["weights"] for options in FINDING
+        ],
         "parts": lived(OfParts(train=48), world),
         "whole": lived(OfParts(train=48, whole=True), world),
-        "accumulated": [lived(OfParts(train=48, whole=whole), world, accumulate=2)["weights"] for whole in (False, True)],
+        "accumulated": [
+            lived(OfParts(train=48, whole=whole), world, accumulate=2)["weights"] for whole in (False, True)
+        ],
         "sharded": sharded(OfParts(train=48, whole=True))["reports"],
         "refused": str(refused.value),
     }
@@ -123,7 +131,9 @@ def test_ranks_that_call_parts_of_the_model_train_as_one_process_does(two: list[
     for found in two:
         assert found["parts"]["weights"] == two[0]["parts"]["weights"]
         for name, value in alone["weights"].items():
-            torch.testing.assert_close(torch.tensor(found["parts"]["weights"][name]), torch.tensor(value), rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(
+                torch.tensor(found["parts"]["weights"][name]), torch.tensor(value), rtol=1e-4, atol=1e-6
+            )
         for one, other in zip(alone["reports"], found["parts"]["reports"], strict=True):
             assert other == pytest.approx({**one, "samples": one["samples"] / 2}, abs=1e-5)
 
@@ -131,7 +141,11 @@ def test_ranks_that_call_parts_of_the_model_train_as_one_process_does(two: list[
 def test_and_bit_for_bit_as_with_the_whole(two: list[dict[str, Any]]) -> None:
     for found in two:
         parts, whole = found["parts"], found["whole"]
-        assert (parts["weights"], parts["reports"], parts["rows"]) == (whole["weights"], whole["reports"], whole["rows"])
+        assert (parts["weights"], parts["reports"], parts["rows"]) == (
+            whole["weights"],
+            whole["reports"],
+            whole["rows"],
+        )
         assert found["accumulated"][0] == found["accumulated"][1]
 
 
@@ -148,7 +162,9 @@ def test_where_ranks_have_parts_of_it_the_error_says_what_to_write(two: list[dic
             assert one == pytest.approx(other, abs=1e-5)
 
 
-def test_what_the_loss_does_not_depend_on_is_named_in_the_first_iteration_in_which_it_does_not(two: list[dict[str, Any]]) -> None:
+def test_what_the_loss_does_not_depend_on_is_named_in_the_first_iteration_in_which_it_does_not(
+    two: list[dict[str, Any]],
+) -> None:
     assert len(lived(OfTheBody(train=48))["reports"]) == 2
     for found in two:
         for text in found["unused"].values():

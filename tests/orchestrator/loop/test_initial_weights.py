@@ -62,7 +62,9 @@ class Warm(Points):
     def model(self) -> nn.Module:
         model = super().model()
         weights = torch.load(self.file, weights_only=True)
-        model.load_state_dict({name: value for name, value in weights.items() if not name.startswith("4.")}, strict=False)
+        model.load_state_dict(
+            {name: value for name, value in weights.items() if not name.startswith("4.")}, strict=False
+        )
         return model
 
 
@@ -78,13 +80,25 @@ def saved(folder: Path, task: Points = TASK) -> Path:
 
 def whole(module: nn.Module) -> dict[str, Any]:
     state = module.state_dict()
-    return {name: (value.full_tensor() if isinstance(value, DTensor) else value).tolist() for name, value in state.items()}
+    return {
+        name: (value.full_tensor() if isinstance(value, DTensor) else value).tolist() for name, value in state.items()
+    }
 
 
-def loop_of(rank: int, world_size: int, file: str, hooks: dict[str, Hook], strategy: str = "ddp", resumes: bool = False, **context: Any) -> Loop:
+def loop_of(
+    rank: int,
+    world_size: int,
+    file: str,
+    hooks: dict[str, Hook],
+    strategy: str = "ddp",
+    resumes: bool = False,
+    **context: Any,
+) -> Loop:
     init = {"from": file, "except": ["4.*"]}
     fields = {"batch_size": 4, "init": init, "workers": {"count": world_size, "strategy": strategy}}
-    return Loop(TASK, experiment(**fields), hooks, RunContext(world=World(rank, world_size), **context), resumes=resumes)
+    return Loop(
+        TASK, experiment(**fields), hooks, RunContext(world=World(rank, world_size), **context), resumes=resumes
+    )
 
 
 def begun(rank: int, world_size: int, file: str, strategy: str) -> dict[str, Any]:
@@ -132,7 +146,8 @@ def test_training_equals_a_raw_loop_with_the_same_weights(tmp_path: Path) -> Non
 
 
 def on_two_ranks(rank: int, world_size: int, file: str, run: str) -> list[Any]:
-    """What a rank has: undisturbed, in torch alone, at the beginning, sharded at the beginning, and gone on without the file."""
+    """What a rank has: undisturbed, in torch alone, at the beginning, sharded at the beginning, and gone on without the
+    file."""
     found: list[Any] = [trained(rank, world_size, file, run), by_hand(rank, world_size, file)]
     found += [begun(rank, world_size, file, strategy) for strategy in ("ddp", "fsdp")]
     dist.barrier()
@@ -143,7 +158,9 @@ def on_two_ranks(rank: int, world_size: int, file: str, run: str) -> list[Any]:
 def test_two_ranks_equal_torch_s_own_and_go_on_after_a_kill_without_the_file(tmp_path: Path) -> None:
     file = saved(tmp_path)
     first = torch.load(file)["0.weight"].tolist()
-    for (weights, averages, losses), expected, begun, sharded, again in on_ranks(on_two_ranks, 2, str(file), str(tmp_path / "run")):
+    for (weights, averages, losses), expected, begun, sharded, again in on_ranks(
+        on_two_ranks, 2, str(file), str(tmp_path / "run")
+    ):
         assert weights == expected
         assert begun == sharded
         assert sharded["0.weight"] == first
@@ -161,7 +178,15 @@ def test_what_fits_is_taken_and_the_rest_is_told(tmp_path: Path) -> None:
     file = saved(tmp_path)
     weights = torch.load(file)
     del weights["0.bias"]
-    torch.save({"epoch": 3, "state_dict": {f"module.{name}": value for name, value in weights.items()} | {"module.extra": torch.ones(2)}}, file)
+    torch.save(
+        {
+            "epoch": 3,
+            "state_dict": (
+                {f"module.{name}": value for name, value in weights.items()} | {"module.extra": torch.ones(2)}
+            ),
+        },
+        file,
+    )
     init = {"from": str(file), "rename": {"module.*": "*"}}
     begun, lines = begins_with(init, Fewer(batch_norm=True))
     assert begun["1.running_mean"] == weights["1.running_mean"].tolist()
@@ -172,7 +197,13 @@ def test_what_fits_is_taken_and_the_rest_is_told(tmp_path: Path) -> None:
         "  1 left over: extra",
         "  2 of another shape: 4.weight (3x8, here 2x8), 4.bias (3, here 2)",
     ]
-    with pytest.raises(ConfigError, match=r"init.strict: .* does not fit the model as a whole: 1 missing: 0.bias; 1 left over: extra; 2 of another shape: 4.weight \(3x8"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"init.strict: .* does not fit the model as a whole: 1 missing: 0.bias; 1 left over: extra; 2 of another"
+            r" shape: 4.weight \(3x8"
+        ),
+    ):
         begins_with({**init, "strict": True}, Fewer(batch_norm=True))
     only = {**init, "strict": True, "only": ["0.*", "1.*"], "except": ["*.bias"]}
     assert begins_with(only, Fewer(batch_norm=True))[1] == [f"begins with {file}: 5 of the model's 9 tensors taken"]
@@ -182,7 +213,10 @@ def test_what_fits_is_taken_and_the_rest_is_told(tmp_path: Path) -> None:
     ("more", "told"),
     [
         ({"only": ["1.runing_*"]}, "init.only: pattern '1.runing_*' matches no parameter; did you mean 1.running_var"),
-        ({"except": ["0.wieght"]}, "init.except: pattern '0.wieght' matches no parameter; did you mean 0.weight, 4.weight, 1.weight?"),
+        (
+            {"except": ["0.wieght"]},
+            "init.except: pattern '0.wieght' matches no parameter; did you mean 0.weight, 4.weight, 1.weight?",
+        ),
         ({"only": ["0.*"], "except": ["*"]}, "init.except: leaves nothing of what is looked at, got *"),
         ({"rename": {"module.*": "*"}}, "init.rename: pattern 'module.*' matches no parameter"),
         ({"rename": {"0.*": "4.*"}}, "init.rename: makes one tensor, 4.weight, of two: 0.weight and 4.weight"),
@@ -210,7 +244,10 @@ def test_a_file_of_anything_else_is_refused(content: bytes, tmp_path: Path) -> N
 
 def test_weights_that_fit_nothing_are_another_architecture_s(tmp_path: Path) -> None:
     torch.save({"other": torch.ones(3)}, tmp_path / "weights.pt")
-    with pytest.raises(ConfigError, match=r"init.from: .* fits the model in nothing: 9 missing: 0.weight.*; 1 left over: other .*init.rename says"):
+    with pytest.raises(
+        ConfigError,
+        match=r"init.from: .* fits the model in nothing: 9 missing: 0.weight.*; 1 left over: other .*init.rename says",
+    ):
         begins_with({"from": str(tmp_path / "weights.pt")})
 
 
@@ -219,12 +256,24 @@ def test_a_run_s_weights_are_those_that_were_judged_and_it_is_kept_which(tmp_pat
     later = described(name="later", epochs=1, hooks=QUIET, init={"from": f"{tmp_path}/points@best"})
     second = run(later, storage=tmp_path, local=True)
     store = CheckpointStore(Storage(first.path) / "checkpoints")
-    assert second.folder.metadata().init == {"path": first.path, "checkpoint": "epoch-0001", "weights": "ema/model", "sha256": store.fingerprint("epoch-0001")}
-    assert f"begins with {first.path}, checkpoint epoch-0001 (ema/model): 4 of the model's 4 tensors taken" in (tmp_path / "later/log.txt").read_text()
-    averages, raw = (begins_with({"from": f"{tmp_path}/points", **more}, Points())[0] for more in ({}, {"weights": "model"}))
+    assert second.folder.metadata().init == {
+        "path": first.path,
+        "checkpoint": "epoch-0001",
+        "weights": "ema/model",
+        "sha256": store.fingerprint("epoch-0001"),
+    }
+    assert (
+        f"begins with {first.path}, checkpoint epoch-0001 (ema/model): 4 of the model's 4 tensors taken"
+        in (tmp_path / "later/log.txt").read_text()
+    )
+    averages, raw = (
+        begins_with({"from": f"{tmp_path}/points", **more}, Points())[0] for more in ({}, {"weights": "model"})
+    )
     assert averages == {name: value.tolist() for name, value in first.weights("best").items()} != raw
     with pytest.raises(ConfigError, match=r"init.weights: is slow, and .* has no such weights; it holds ema, model"):
-        run(described(name="none", init={"from": f"{tmp_path}/points", "weights": "slow"}), storage=tmp_path, local=True)
+        run(
+            described(name="none", init={"from": f"{tmp_path}/points", "weights": "slow"}), storage=tmp_path, local=True
+        )
     with pytest.raises(UsageError, match="is gone on from with the weights that are in it"):
         second.continued("last", ["epochs=2", "init.from=other"])
     assert second.continued("last", ["epochs=2"]).init is None
@@ -243,7 +292,9 @@ def test_what_has_changed_since_the_run_began_is_refused(tmp_path: Path) -> None
 def test_a_sweep_may_vary_them(tmp_path: Path) -> None:
     file = str(saved(tmp_path, Points()))
     space = {"init.from": {"choice": [file, f"{file}2"]}, "init.except": {"choice": [None, ["4.*"]]}}
-    settings = described(epochs=1, hooks=QUIET, init={"from": file}, sweep={"metric": "val/loss", "search": "grid", "space": space})
+    settings = described(
+        epochs=1, hooks=QUIET, init={"from": file}, sweep={"metric": "val/loss", "search": "grid", "space": space}
+    )
     with pytest.raises(ConfigError, match=r"no run, file or checkpoint .*weights.pt2"):
         sweep(settings, storage=tmp_path / "runs", local=True)
     shutil.copy(file, f"{file}2")
@@ -269,4 +320,6 @@ def test_safetensors(tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     weights = torch.load(saved(tmp_path))
     safetensors.save_file(weights, tmp_path / "weights.safetensors")
-    assert begins_with({"from": str(tmp_path / "weights.safetensors"), "strict": True})[0] == {name: value.tolist() for name, value in weights.items()}
+    assert begins_with({"from": str(tmp_path / "weights.safetensors"), "strict": True})[0] == {
+        name: value.tolist() for name, value in weights.items()
+    }

@@ -62,7 +62,12 @@ def rows_of(task: Points, hooks: dict[str, Hook] | None = None, **fields: Any) -
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_row_has_the_rate_that_its_iteration_used(accumulate: int) -> None:
-    rows = rows_of(OneCycle(), {"schedule": HOOKS["param_scheduler"](every=Rhythm(1, "steps"))}, accumulate=accumulate, scheduler=OWN)
+    rows = rows_of(
+        OneCycle(),
+        {"schedule": HOOKS["param_scheduler"](every=Rhythm(1, "steps"))},
+        accumulate=accumulate,
+        scheduler=OWN,
+    )
     by_hand = SGD(nn.Linear(1, 1).parameters(), lr=0.1, momentum=0.9)
     scheduler, expected = OneCycleLR(by_hand, max_lr=1.0, total_steps=20), []
     while len(expected) < 7:
@@ -86,14 +91,22 @@ def test_a_rate_that_is_a_tensor_is_recorded_as_it_was() -> None:
 
     task = TwoRates(rates=(torch.tensor(1.0), torch.tensor(8.0)))
     rows = rows_of(task, {"halves": Halves()}, optimizer=OWN)
-    assert [(float(a), float(b)) for a, b in rows.columns("lr", "lr_1", phase="train")] == [(0.5**n, 8 * 0.5**n) for n in range(7)]
+    assert [(float(a), float(b)) for a, b in rows.columns("lr", "lr_1", phase="train")] == [
+        (0.5**n, 8 * 0.5**n) for n in range(7)
+    ]
 
 
 def test_what_hooks_record_stands_beside_the_loss_in_their_rows_alone() -> None:
     rows = rows_of(Points(), {"recorded": Recorded()})
     assert [(row["iteration"], row.get("third")) for row in rows.rows if row["phase"] == "train"] == [
-        (1, None), (2, None), (3, 3), (4, None), (5, None), (6, 6), (7, None),
-    ]  # fmt: skip
+        (1, None),
+        (2, None),
+        (3, 3),
+        (4, None),
+        (5, None),
+        (6, 6),
+        (7, None),
+    ]
     assert all(isinstance(row["loss"], float) and isinstance(row["iteration"], int) for row in rows.rows)
 
 

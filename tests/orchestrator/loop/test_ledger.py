@@ -23,7 +23,10 @@ def test_what_saving_took_stands_beside_what_hooks_took(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     identity = {"rank": 0, "node": "n", "attempt": 0}
     loop = Loop(
-        Points(), experiment(), {"seen": Seen()}, RunContext(store=CheckpointStore(storage), recorder=Recorder(storage, "stats/attempt=0/rank=0", identity))
+        Points(),
+        experiment(),
+        {"seen": Seen()},
+        RunContext(store=CheckpointStore(storage), recorder=Recorder(storage, "stats/attempt=0/rank=0", identity)),
     )
     reports = loop.run()
     next(reports)
@@ -60,7 +63,9 @@ class Waits(Works):
             self.device.now += 0.5
 
 
-def test_a_hook_that_waits_for_the_device_is_not_charged_the_work_given_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_that_waits_for_the_device_is_not_charged_the_work_given_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the host's clock the one that waits would cost 180 s each time, and the one that gives work nothing."""
     device, storage = Device(), Storage(tmp_path)
     monkeypatch.setattr(torch.cuda, "Event", device.Event)
@@ -68,9 +73,16 @@ def test_a_hook_that_waits_for_the_device_is_not_charged_the_work_given_before(t
     monkeypatch.setattr(loop_module, "clock_for", lambda of: CudaClock())
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=10)
     task = Points(train=8 * 270, val=0)
-    list(Loop(task, experiment(epochs=1), {"works": Works(device), "waits": Waits(device)}, RunContext(recorder=recorder)).run())
+    list(
+        Loop(
+            task, experiment(epochs=1), {"works": Works(device), "waits": Waits(device)}, RunContext(recorder=recorder)
+        ).run()
+    )
     costs = {row["hook"]: row for row in read_recorded(storage, "costs").to_pylist() if row["event"] == "on_step"}
     assert {hook: row["calls"] for hook, row in costs.items()} == {"works": 270, "waits": 270}
-    assert {hook: row["seconds"] for hook, row in costs.items()} == {"works": pytest.approx(540), "waits": pytest.approx(1.5)}
+    assert {hook: row["seconds"] for hook, row in costs.items()} == {
+        "works": pytest.approx(540),
+        "waits": pytest.approx(1.5),
+    }
     # Neither the sums nor rows keep an event for each iteration.
     assert device.events < 2 * 270

@@ -31,14 +31,18 @@ def run(task: Points, hooks: dict[str, Hook] | None = None, **fields: Any) -> Lo
 # Against a raw loop
 
 
-@pytest.mark.parametrize("task", [Points(), Points(dropout=0.5, batch_norm=True)], ids=["plain", "dropout and batch norm"])
+@pytest.mark.parametrize(
+    "task", [Points(), Points(dropout=0.5, batch_norm=True)], ids=["plain", "dropout and batch norm"]
+)
 def test_it_trains_as_a_raw_loop_does(task: Points) -> None:
     assert numbers(run(task).state.module) == numbers(raw_training(task))
 
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    run(Points())  # the first optimizer of a process imports torch's compiler, within which a caught error keeps its frames
+    run(
+        Points()
+    )  # the first optimizer of a process imports torch's compiler, within which a caught error keeps its frames
     gc.collect()
     gc.disable()
     yield
@@ -48,11 +52,25 @@ def no_collection() -> Iterator[None]:
 @pytest.mark.usefixtures("no_collection")
 def test_what_a_loop_held_goes_with_it(tmp_path: Path) -> None:
     # Where trials follow each other in a process, a GPU out of memory runs no collection.
-    names = ("ema", "checkpoint", "console", "perf_stats", "memory_stats", "activation_stats", "gradient_clip", "memory_snapshot")
+    names = (
+        "ema",
+        "checkpoint",
+        "console",
+        "perf_stats",
+        "memory_stats",
+        "activation_stats",
+        "gradient_clip",
+        "memory_snapshot",
+    )
     kept: dict[str, weakref.ref[Any]] = {}
     for name in ("", *names):
         hooks = {name: HOOKS[name]()} if name else {}
-        loop = Loop(Points(), experiment(), hooks, RunContext(store=CheckpointStore(Storage(tmp_path / name)), artifacts=tmp_path))
+        loop = Loop(
+            Points(),
+            experiment(),
+            hooks,
+            RunContext(store=CheckpointStore(Storage(tmp_path / name)), artifacts=tmp_path),
+        )
         list(loop.run())
         kept |= {f"{name} {part}": weakref.ref(getattr(loop.state, part)) for part in ("module", "optimizer")}
         del loop
@@ -80,7 +98,9 @@ def test_a_run_measured_in_steps_ends_in_the_middle_of_an_epoch() -> None:
 
 def _train_on_rank(rank: int, world_size: int, batch_size: int) -> dict[str, Any]:
     seen = Seen()
-    loop = Loop(Points(), experiment(batch_size=batch_size), {"seen": seen}, RunContext(world=World(rank, world_size, rank)))
+    loop = Loop(
+        Points(), experiment(batch_size=batch_size), {"seen": seen}, RunContext(world=World(rank, world_size, rank))
+    )
     reports = [report.metrics for report in loop.run()]
     return {"weights": numbers(loop.state.module), "reports": reports, "seen": seen.indices}
 
@@ -106,7 +126,11 @@ def diary(lines: list[str], asks: Callable[[str, State], None] = lambda event, s
 
     def noting(event: str) -> Callable[..., None]:
         def note(self: Hook, state: State, *rest: Any) -> None:
-            lines.append(f"{event} {state.phase} {state.epoch} {state.iteration} {state.step} {state.samples}".replace("  ", " - "))
+            lines.append(
+                f"{event} {state.phase} {state.epoch} {state.iteration} {state.step} {state.samples}".replace(
+                    "  ", " - "
+                )
+            )
             asks(event, state)
 
         return note
@@ -206,7 +230,12 @@ def test_on_load_comes_before_on_start(tmp_path: Path) -> None:
     second.restore("epoch-0001")
     list(second.run())
     # stored after training and before the report
-    assert lines[:4] == ["on_load train 1 7 7 52", "on_start train 1 7 7 52", "on_report train 1 7 7 52", "on_phase_start train 1 7 7 52"]
+    assert lines[:4] == [
+        "on_load train 1 7 7 52",
+        "on_start train 1 7 7 52",
+        "on_report train 1 7 7 52",
+        "on_phase_start train 1 7 7 52",
+    ]
     assert lines[-1] == "on_end train 2 14 14 104"
 
 
@@ -309,7 +338,9 @@ def test_rows_name_each_iteration_once() -> None:
         (1, 8, 8, 60),
     ]
     # 23 samples are 3 batches; one validation in epoch 0, three in epoch 1
-    assert rows.columns("epoch", "iteration", phase="val") == [(0, n) for n in (1, 2, 3)] + [(1, n) for n in range(1, 10)]
+    assert rows.columns("epoch", "iteration", phase="val") == [(0, n) for n in (1, 2, 3)] + [
+        (1, n) for n in range(1, 10)
+    ]
     assert rows.columns("epoch", "iteration", phase="test") == [(1, 1)]
 
 

@@ -38,13 +38,17 @@ class Parts(Points):
         return parts if self.as_parts else parts["entropy"] + parts["size"]
 
 
-def live(folder: Path, world: World | None = None, restore: str | None = None, stop: int | None = None, **task: Any) -> tuple[Loop, Rows, list[dict[str, Any]]]:
+def live(
+    folder: Path, world: World | None = None, restore: str | None = None, stop: int | None = None, **task: Any
+) -> tuple[Loop, Rows, list[dict[str, Any]]]:
     world, rows = world or World(), Rows()
     store = CheckpointStore(Storage(folder), master=world.is_master)
     loop = Loop(
-        Parts(**task), experiment(batch_size=6, validate_every=Rhythm(4, "steps")), {"checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)},
+        Parts(**task),
+        experiment(batch_size=6, validate_every=Rhythm(4, "steps")),
+        {"checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)},
         RunContext(store=store, recorder=rows, world=world),
-    )  # fmt: skip
+    )
     if restore:
         loop.restore(restore)
     return loop, rows, [report.metrics for report in loop.run()]
@@ -77,7 +81,9 @@ def on_two(rank: int, world_size: int, folder: Path) -> list[Any]:
     world, lives = World(rank, world_size), []
     for restore in (None, "step-00000003"):
         loop, rows, reports = live(folder, world, restore)
-        lives.append((numbers(loop.state.module), rows.columns("phase", "iteration", "loss", "entropy", "size"), reports))
+        lives.append(
+            (numbers(loop.state.module), rows.columns("phase", "iteration", "loss", "entropy", "size"), reports)
+        )
     return lives
 
 
@@ -90,7 +96,12 @@ def test_two_ranks_agree_on_the_means_and_go_on_bit_for_bit(tmp_path: Path) -> N
     (first, _), (second, _) = ranks
     assert first[2] == second[2]
     # 22 samples on each rank, in batches of 6, and the last one of 4.
-    seen = [(entropy, 4 if iteration == 4 else 6) for _, rows, _ in (first, second) for phase, iteration, _, entropy, _ in rows if phase == "train" and iteration <= 4]
+    seen = [
+        (entropy, 4 if iteration == 4 else 6)
+        for _, rows, _ in (first, second)
+        for phase, iteration, _, entropy, _ in rows
+        if phase == "train" and iteration <= 4
+    ]
     assert first[2][0]["train/entropy"] == pytest.approx(sum(entropy * samples for entropy, samples in seen) / 44)
 
 
@@ -105,7 +116,9 @@ def test_two_ranks_agree_on_the_means_and_go_on_bit_for_bit(tmp_path: Path) -> N
         ({"accuracy": torch.ones((), requires_grad=True)}, r"metrics\(\) gives 'accuracy', and so does loss\(\)"),
     ],
 )
-def test_parts_that_are_none_are_told(given: Any, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_parts_that_are_none_are_told(
+    given: Any, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def loss(self: Any, output: Any, batch: Any) -> Any:
         return given
 

@@ -53,7 +53,10 @@ def lived(task: Points, world: World, meta: bool) -> tuple[Any, Any]:
     rows = Rows()
     workers = Workers(count=2, strategy="fsdp", meta_device=meta)
     loop = Loop(task, experiment(batch_size=4, steps=3, workers=workers), {}, RunContext(world=world, recorder=rows))
-    weights = {name: (value.full_tensor() if hasattr(value, "full_tensor") else value).tolist() for name, value in loop.state.module.state_dict().items()}
+    weights = {
+        name: (value.full_tensor() if hasattr(value, "full_tensor") else value).tolist()
+        for name, value in loop.state.module.state_dict().items()
+    }
     list(loop.run())
     return weights, rows.columns("phase", "loss")
 
@@ -65,7 +68,9 @@ def _on_two(rank: int, world_size: int) -> dict[str, Any]:
         reset = meta_device._reset
 
         def look(group: list[nn.Module]) -> None:
-            alive.append(sum(one.numel() for part in group for one in part.parameters(recurse=False) if not one.is_meta))
+            alive.append(
+                sum(one.numel() for part in group for one in part.parameters(recurse=False) if not one.is_meta)
+            )
             reset(group)
 
         patch.setattr(meta_device, "_reset", look)

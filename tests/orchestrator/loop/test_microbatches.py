@@ -41,8 +41,20 @@ def test_samples_are_dealt_out_and_what_they_share_is_in_each_piece() -> None:
     }
     shared = (7.0, "text", None, 3, ("x", "y"))
     assert [told(piece) for piece in microbatches_of(batch, 2)] == [
-        {"views": [[0], [0]], "pair": Pair([0], ["a"]), "boxes": [{"box": [1.0]}], "more": ([0], 0.5), "shared": shared},
-        {"views": [[1, 2], [10, 20]], "pair": Pair([1, 2], ["b", "c"]), "boxes": [{"box": [1.0, 1.0]}, {"box": [1.0] * 4}], "more": ([1, 2], 0.5), "shared": shared},
+        {
+            "views": [[0], [0]],
+            "pair": Pair([0], ["a"]),
+            "boxes": [{"box": [1.0]}],
+            "more": ([0], 0.5),
+            "shared": shared,
+        },
+        {
+            "views": [[1, 2], [10, 20]],
+            "pair": Pair([1, 2], ["b", "c"]),
+            "boxes": [{"box": [1.0, 1.0]}, {"box": [1.0] * 4}],
+            "more": ([1, 2], 0.5),
+            "shared": shared,
+        },
     ]
     assert [told(piece) for piece in microbatches_of((three, three), 8)] == [([0], [0]), ([1], [1]), ([2], [2])]
     assert rows_of({"name": "x", "points": torch.zeros(5, 2)}) == 5

@@ -41,7 +41,8 @@ ROUNDS, STEPS = 3, 5
 
 @dataclass
 class Fitted(Task):
-    """Fits a line by momentum and dropout; each rank has numbers of its own, and walks through them in its own order."""
+    """Fits a line by momentum and dropout; each rank has numbers of its own, and walks through them in its own
+    order."""
 
     killed_at: int = 0
     once: str = ""
@@ -96,11 +97,15 @@ def trained(rank: int, world_size: int, *assignments: Assignment) -> tuple[list[
 
 
 def written(root: Path, name: str, **arguments: Any) -> Assignment:
-    own = experiment_from_dict({"name": name, "task": f"{HERE}:Fitted", "task_args": arguments, "epochs": ROUNDS, "workers": {"count": 2}})
+    own = experiment_from_dict(
+        {"name": name, "task": f"{HERE}:Fitted", "task_args": arguments, "epochs": ROUNDS, "workers": {"count": 2}}
+    )
     return Assignment(own.source, str(RunFolder.create(root, name, to_yaml(own))))
 
 
-def test_killed_on_two_ranks_and_resumed_it_is_the_undisturbed_run_and_that_is_a_raw_loop_bit_for_bit(tmp_path: Path) -> None:
+def test_killed_on_two_ranks_and_resumed_it_is_the_undisturbed_run_and_that_is_a_raw_loop_bit_for_bit(
+    tmp_path: Path,
+) -> None:
     given = written(tmp_path, "killed", killed_at=2 * STEPS + 3, once=str(tmp_path / "once")), written(tmp_path, "calm")
     assert -signal.SIGKILL in until_killed(trained, 2, given[0])
     by_hand = on_ranks(trained, 2, *given)
@@ -117,7 +122,9 @@ def test_killed_on_two_ranks_and_resumed_it_is_the_undisturbed_run_and_that_is_a
         assert rows[0][rows[0]["rank"] == rank]["loss"].tolist() == losses
         for run in runs:
             assert [one.tolist() for one in run.weights("last").values()] == weights
-    means = [[sum(losses[begin : begin + STEPS]) / STEPS for begin in range(0, len(losses), STEPS)] for losses, _ in by_hand]
+    means = [
+        [sum(losses[begin : begin + STEPS]) / STEPS for begin in range(0, len(losses), STEPS)] for losses, _ in by_hand
+    ]
     assert calm.metrics["train/loss"].tolist() == [sum(pair) / 2 for pair in zip(*means, strict=True)]
 
 
@@ -152,7 +159,12 @@ for _event in EVENTS:
     setattr(Heard, _event, _hears(_event))
 
 
-def loop_of(train: Callable[[TrainingSession], Any], root: Path | None = None, hooks: Mapping[str, Hook] | None = None, **given: Any) -> OwnLoop:
+def loop_of(
+    train: Callable[[TrainingSession], Any],
+    root: Path | None = None,
+    hooks: Mapping[str, Hook] | None = None,
+    **given: Any,
+) -> OwnLoop:
     store = CheckpointStore(Storage(root)) if root else None
     length = {name: given.pop(name) for name in ("epochs", "steps") if name in given} or {"epochs": 2}
     return OwnLoop(Yields(train), experiment(**length), hooks or {}, RunContext(store=store, recorder=Rows(), **given))
@@ -172,14 +184,29 @@ def test_hooks_hear_what_such_a_loop_can_fire_in_the_order_of_any_loop(tmp_path:
     train_round = ["phase_start train", "step train"]
     saved = ["save train", "saved train"]
     assert heard.events == [
-        "start", *train_round, "step train", "phase_end train", *saved, "phase_start val", "phase_end val", "report val",
-        *train_round, "phase_end train", *saved, "report train", "end train",
-    ]  # fmt: skip
+        "start",
+        *train_round,
+        "step train",
+        "phase_end train",
+        *saved,
+        "phase_start val",
+        "phase_end val",
+        "report val",
+        *train_round,
+        "phase_end train",
+        *saved,
+        "report train",
+        "end train",
+    ]
     assert [report.metrics["step"] for report in reports] == [2, 3]
     assert [report.final for report in reports] == [False, True]
     assert isinstance(loop.recorder, Rows)
     # A round in which nothing was recorded has a row too.
-    assert [(row["epoch"], row["iteration"], row.get("reward")) for row in loop.recorder.rows] == [(0, 1, 1.0), (0, 2, 1.0), (1, 3, None)]
+    assert [(row["epoch"], row["iteration"], row.get("reward")) for row in loop.recorder.rows] == [
+        (0, 1, 1.0),
+        (0, 2, 1.0),
+        (1, 3, None),
+    ]
     assert loop.saving.store
     assert loop.saving.store.resolve("best") == "epoch-0001"
 

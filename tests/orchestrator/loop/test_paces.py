@@ -1,4 +1,5 @@
-"""What counts whole-number paces: the run's iterations, however short its epochs are and however often it is resumed."""
+"""What counts whole-number paces: the run's iterations, however short its epochs are and however often it is
+resumed."""
 
 from __future__ import annotations
 
@@ -42,12 +43,16 @@ def test_iterations_of_the_run_are_counted_each_phases_apart() -> None:
     hook = Paced()
     list(Loop(TASK, experiment(epochs=4), {"paced": hook}).run())
     # of 28 training iterations the 5th, 10th ...; of 12 in validation the 5th and the 10th; the test has 3
-    assert [place for place in hook.after if place[0] == "train"] == [("train", n // 7, n % 7 or 7) for n in (5, 10, 15, 20, 25)]
+    assert [place for place in hook.after if place[0] == "train"] == [
+        ("train", n // 7, n % 7 or 7) for n in (5, 10, 15, 20, 25)
+    ]
     assert [place for place in hook.after if place[0] != "train"] == [("val", 2, 2), ("val", 4, 1)]
     assert hook.before == hook.after
 
 
-@pytest.mark.parametrize("fields", [{}, {"validate_every": Rhythm(4, "steps")}, {"accumulate": 2}], ids=["epochs", "steps", "accumulation"])
+@pytest.mark.parametrize(
+    "fields", [{}, {"validate_every": Rhythm(4, "steps")}, {"accumulate": 2}], ids=["epochs", "steps", "accumulation"]
+)
 def test_a_resumed_run_keeps_the_pace(tmp_path: Path, fields: dict[str, Rhythm | int]) -> None:
     def live(restore: str = "") -> tuple[list[tuple[str, int, int]], Loop]:
         hooks = {"paced": Paced(), "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)}
@@ -79,7 +84,14 @@ PACED = sorted(
 
 
 def test_the_hooks_that_ship_with_whole_paces() -> None:
-    assert {name for name, _ in PACED} >= {"console", "device_stats", "empty_cache", "garbage_collection", "memory_stats", "throughput"}
+    assert {name for name, _ in PACED} >= {
+        "console",
+        "device_stats",
+        "empty_cache",
+        "garbage_collection",
+        "memory_stats",
+        "throughput",
+    }
 
 
 class Costs(Recorder):
@@ -104,5 +116,9 @@ def test_a_hook_that_ships_acts_in_epochs_shorter_than_its_pace(tmp_path: Path, 
 
 def test_a_machine_is_measured_in_a_run_of_short_epochs() -> None:
     rows = Rows()
-    list(Loop(Points(val=0), experiment(epochs=8), {"device_stats": HOOKS["device_stats"]()}, RunContext(recorder=rows)).run())
+    list(
+        Loop(
+            Points(val=0), experiment(epochs=8), {"device_stats": HOOKS["device_stats"]()}, RunContext(recorder=rows)
+        ).run()
+    )
     assert [row["iteration"] for row in rows.rows if "rss_bytes" in row] == [50]

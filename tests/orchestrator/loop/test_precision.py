@@ -19,7 +19,9 @@ def layer() -> tuple[nn.Linear, torch.optim.Optimizer]:
     return linear, torch.optim.SGD(linear.parameters(), lr=0.1)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+)
 def test_the_forward_pass_computes_in_the_precisions_own_type(name: str, dtype: torch.dtype) -> None:
     linear, _ = layer()
     assert Precision(name, CPU).autocasting(linear)(torch.ones(1, 3)).dtype is dtype

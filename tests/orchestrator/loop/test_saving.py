@@ -31,7 +31,8 @@ from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, Seen, experiment, numbers
 
-# Everything that can be lost: dropout and noise draw from the generators, batch norm has buffers, the scheduler a count.
+# Everything that can be lost: dropout and noise draw from the generators, batch norm has buffers, the scheduler a
+# count.
 TASK = Points(train=44, val=11, batch_norm=True, dropout=0.4, noisy=True)
 SCHEDULER = Component(type="CosineAnnealingLR", T_max=11)
 
@@ -66,7 +67,9 @@ class Life:
     seen: list[list[int]]
 
 
-def live(root: Path, hooks: dict[str, Hook], restore: str | None = None, world: World | None = None, **fields: Any) -> Life:
+def live(
+    root: Path, hooks: dict[str, Hook], restore: str | None = None, world: World | None = None, **fields: Any
+) -> Life:
     random.seed(99)
     np.random.seed(99)
     torch.manual_seed(99)
@@ -74,7 +77,9 @@ def live(root: Path, hooks: dict[str, Hook], restore: str | None = None, world: 
     rows, seen = Rows(), Seen()
     store = CheckpointStore(Storage(root), master=world.is_master)
     fields = {"epochs": 3, "batch_size": 6, "scheduler": SCHEDULER, **fields}
-    loop = Loop(TASK, experiment(**fields), {**hooks, "seen": seen}, RunContext(store=store, recorder=rows, world=world))
+    loop = Loop(
+        TASK, experiment(**fields), {**hooks, "seen": seen}, RunContext(store=store, recorder=rows, world=world)
+    )
     if restore:
         loop.restore(restore)
     reports = [report.metrics for report in loop.run()]
@@ -107,7 +112,9 @@ def check_resumed(root: Path, whole: Life, name: str, resumed: Life) -> None:
     reports = [r for r in whole.reports if r["step"] > step or (r["step"] == step and stage is Stage.TRAINED)]
     assert resumed.reports == reports
     train = [row for row in whole.rows if row[0] == "train" and row[2] > iteration]
-    val = [row for row in whole.rows if row[0] == "val" and (row[3] > step or (row[3] == step and stage is Stage.TRAINED))]
+    val = [
+        row for row in whole.rows if row[0] == "val" and (row[3] > step or (row[3] == step and stage is Stage.TRAINED))
+    ]
     assert resumed.rows == train + val
 
 
@@ -128,7 +135,8 @@ CASES = [
 def test_from_each_checkpoint_a_run_goes_on_as_if_undisturbed(
     tmp_path: Path, every: str, ema: dict[str, Any], fields: dict[str, Any]
 ) -> None:
-    """Weights, buffers, optimizer, averages, metrics, rows and data order, bit for bit, from every stored checkpoint."""
+    """Weights, buffers, optimizer, averages, metrics, rows and data order, bit for bit, from every stored
+    checkpoint."""
     whole = live(tmp_path / "whole", make_hooks(every, **ema), **fields)
     names = CheckpointStore(Storage(tmp_path / "whole")).names()
     assert len(names) >= 3
@@ -202,7 +210,9 @@ def lives(of_two: Path) -> list[tuple[Life, dict[str, Any]]]:
     return on_ranks(_live_on_rank, 2, str(of_two / "whole"), None)
 
 
-def test_two_ranks_go_on_from_a_checkpoint_with_their_own_buffers_and_randomness(lives: list[Any], of_two: Path) -> None:
+def test_two_ranks_go_on_from_a_checkpoint_with_their_own_buffers_and_randomness(
+    lives: list[Any], of_two: Path
+) -> None:
     store = CheckpointStore(Storage(of_two / "whole"))
     of_ranks = [store.load(MID_EPOCH, f"rank-000{rank}.pt")["buffers"]["1.running_mean"] for rank in (0, 1)]
     assert not torch.equal(*of_ranks)
@@ -214,7 +224,8 @@ def test_two_ranks_go_on_from_a_checkpoint_with_their_own_buffers_and_randomness
 
 
 def test_one_rank_goes_on_where_two_were(lives: list[Any], of_two: Path) -> None:
-    """With the samples that are left, in their order, and the means of all the epoch's samples, also the lost rank's."""
+    """With the samples that are left, in their order, and the means of all the epoch's samples, also the lost
+    rank's."""
     shutil.copytree(of_two / "whole", of_two / "alone")
     alone = live(of_two / "alone", make_hooks("2 steps"), MID_EPOCH, epochs=2, batch_size=4)
     dataset: Any = TASK.data()["train"]
@@ -230,7 +241,12 @@ def _continue_with_others(rank: int, world_size: int, root: str) -> tuple[dict[s
     store = CheckpointStore(Storage(root), master=rank == 0)
     seen, rows = Seen(), Rows()
     fields = {"epochs": 1, "accumulate": 2, "batch_size": 8}
-    loop = Loop(Points(val=0), experiment(**fields), {"seen": seen}, RunContext(store=store, recorder=rows, world=World(rank, world_size)))
+    loop = Loop(
+        Points(val=0),
+        experiment(**fields),
+        {"seen": seen},
+        RunContext(store=store, recorder=rows, world=World(rank, world_size)),
+    )
     loop.restore("step-00000001")
     list(loop.run())
     return numbers(loop.state.module), seen.indices, rows.columns("iteration", "step", "batch_size")
@@ -379,7 +395,9 @@ class Words:
 
 def begin(root: Path, every: str) -> None:
     checkpoint = Checkpoint(every=Rhythm.parse(every), keep=9)
-    list(Loop(Points(), experiment(), {"checkpoint": checkpoint}, RunContext(store=CheckpointStore(Storage(root)))).run())
+    list(
+        Loop(Points(), experiment(), {"checkpoint": checkpoint}, RunContext(store=CheckpointStore(Storage(root)))).run()
+    )
 
 
 @pytest.mark.parametrize(
@@ -388,10 +406,26 @@ def begin(root: Path, every: str) -> None:
         ("epoch-0001", 52, 23, []),
         ("epoch-0001", 44, 23, ["train had 52 samples when checkpoint 'epoch-0001' was made, and has 44 now"]),
         ("epoch-0001", 52, 20, ["val had 23 samples when checkpoint 'epoch-0001' was made, and has 20 now"]),
-        ("step-00000003", 44, 23, ["train had 52 samples when checkpoint 'step-00000003' was made, and has 44 now; in what is left of this epoch some may come again, or not at all"]),
-        ("step-00000003", 60, 23, ["train had 52 samples when checkpoint 'step-00000003' was made, and has 60 now; in what is left of this epoch some may come again, or not at all"]),
+        (
+            "step-00000003",
+            44,
+            23,
+            [
+                "train had 52 samples when checkpoint 'step-00000003' was made, and has 44 now; in what is left of this"
+                " epoch some may come again, or not at all"
+            ],
+        ),
+        (
+            "step-00000003",
+            60,
+            23,
+            [
+                "train had 52 samples when checkpoint 'step-00000003' was made, and has 60 now; in what is left of this"
+                " epoch some may come again, or not at all"
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_data_than_before_is_told(tmp_path: Path, name: str, train: int, val: int, told: list[str]) -> None:
     begin(tmp_path, "3 steps" if name.startswith("step") else "1 epoch")
     words, store = Words(), CheckpointStore(Storage(tmp_path))
@@ -405,5 +439,10 @@ def test_other_data_than_before_is_told(tmp_path: Path, name: str, train: int, v
 def test_training_that_stands_past_the_last_sample_does_not_go_on(tmp_path: Path) -> None:
     begin(tmp_path, "3 steps")
     loop = Loop(Points(train=20), experiment(), {}, RunContext(store=CheckpointStore(Storage(tmp_path))))
-    with pytest.raises(CheckpointError, match=r"had 52 samples.*has 20 now: it stands in the middle of an epoch, after 24 of them\. Put the others back"):
+    with pytest.raises(
+        CheckpointError,
+        match=(
+            r"had 52 samples.*has 20 now: it stands in the middle of an epoch, after 24 of them\. Put the others back"
+        ),
+    ):
         loop.restore("step-00000003")

@@ -32,7 +32,11 @@ class Sets(Points):
     plain: bool = True
 
     def data(self) -> Mapping[str, Any]:
-        return {phase: PointSet(size, noisy=False, seed=size) for phase, size in SIZES.items() if self.plain or phase != "val"}
+        return {
+            phase: PointSet(size, noisy=False, seed=size)
+            for phase, size in SIZES.items()
+            if self.plain or phase != "val"
+        }
 
 
 @dataclass
@@ -68,14 +72,19 @@ def test_each_set_is_measured_reported_and_judged_by_its_name(tmp_path: Path) ->
     done = resume(tmp_path / "broken")
 
     assert [report["step"] for report in done.reports() if "val/few/loss" in report] == [3, 6, 9, 12, 14]
-    keys, names = ["rank", "phase", "epoch", "iteration"], [name for name in done.metrics if "/" in name and not name.endswith(("_s", "_bytes"))]
+    keys, names = (
+        ["rank", "phase", "epoch", "iteration"],
+        [name for name in done.metrics if "/" in name and not name.endswith(("_s", "_bytes"))],
+    )
     assert done.metrics[["step", *names]].equals(whole.metrics[["step", *names]])
     rows = done.stats
     assert not rows.duplicated(keys).any()
     assert rows[keys].astype(str).equals(whole.stats[keys].astype(str))
     assert list(rows["phase"].unique()) == ["train", "val", "val/few", "val/noisy", "test/far"]
     few = rows[(rows["phase"] == "val/few") & (rows["epoch"] == 1)]
-    assert list(zip(few["iteration"], few["batch_size"], strict=True)) == [(1 + place, 1 if place % 2 else 8) for place in range(12)]
+    assert list(zip(few["iteration"], few["batch_size"], strict=True)) == [
+        (1 + place, 1 if place % 2 else 8) for place in range(12)
+    ]
 
     raw = Points().model()
     raw.load_state_dict(torch.load(Path(str(done.checkpoint("last"))) / "model.pt", weights_only=True))
@@ -83,10 +92,16 @@ def test_each_set_is_measured_reported_and_judged_by_its_name(tmp_path: Path) ->
         points = PointSet(size, noisy=False, seed=size)
         reported = next(one for one in reversed(done.reports()) if f"{name}/loss" in one)
         with torch.no_grad():
-            assert reported[f"{name}/loss"] == pytest.approx(functional.cross_entropy(raw(points.points), points.labels).item(), rel=1e-5)
+            assert reported[f"{name}/loss"] == pytest.approx(
+                functional.cross_entropy(raw(points.points), points.labels).item(), rel=1e-5
+            )
 
     best = max(done.reports(), key=lambda one: (one.get("val/noisy/ema/accuracy", -1.0), -one["step"]))
-    assert (done.best and (done.best.metric, done.best.value, done.best.step)) == ("val/noisy/ema/accuracy", best["val/noisy/ema/accuracy"], best["step"])
+    assert (done.best and (done.best.metric, done.best.value, done.best.step)) == (
+        "val/noisy/ema/accuracy",
+        best["val/noisy/ema/accuracy"],
+        best["step"],
+    )
     points = PointSet(31, noisy=False, seed=31)
     with torch.no_grad():
         judged = functional.cross_entropy(done.load("best")(points.points), points.labels).item()
@@ -101,7 +116,9 @@ def test_each_set_is_measured_reported_and_judged_by_its_name(tmp_path: Path) ->
 
 
 def test_the_metric_to_judge_by_is_found_where_there_is_no_plain_set(tmp_path: Path) -> None:
-    done = run(described(task=TASK, task_args={"plain": False}, hooks={"checkpoint": {"best": "auto"}}), tmp_path, local=True)
+    done = run(
+        described(task=TASK, task_args={"plain": False}, hooks={"checkpoint": {"best": "auto"}}), tmp_path, local=True
+    )
     assert done.best
     assert done.best.metric == "val/noisy/accuracy"
     assert done.best.checkpoint_value == done.best.value
@@ -150,7 +167,11 @@ def test_two_values_of_one_name_are_refused() -> None:
     [
         ("hooks: {checkpoint: {best: val/nosy/accuracy}}", "val/nosy/accuracy", "val/noisy/accuracy"),
         ("hooks: {early_stopping: {monitor: val/accuracy}}", "val/accuracy", "val/few/accuracy"),
-        ("sweep: {metric: val/nosy/accuracy, space: {seed: {choice: [1, 2]}}}", "val/nosy/accuracy", "val/noisy/accuracy"),
+        (
+            "sweep: {metric: val/nosy/accuracy, space: {seed: {choice: [1, 2]}}}",
+            "val/nosy/accuracy",
+            "val/noisy/accuracy",
+        ),
     ],
 )
 def test_a_metric_of_no_set_is_refused_before_training(tmp_path: Path, more: str, wrong: str, meant: str) -> None:
@@ -167,5 +188,7 @@ def test_a_sweep_is_judged_by_a_set_and_ends_where_its_name_is_wrong(tmp_path: P
     asked = {"mode": "max", "search": "grid", "space": {"optimizer.lr": {"grid": [0.1]}}}
     found = sweep(described(**of_sets, sweep={"metric": "val/few/accuracy", **asked}), tmp_path, "found", local=True)
     assert found.trials["val/few/accuracy"].tolist() == [found.best.metrics["val/few/accuracy"].max()]
-    with pytest.raises(RunError, match=r"holds the sweep's metric 'val/fev/accuracy'; .*\(did you mean 'val/few/accuracy'\?\)"):
+    with pytest.raises(
+        RunError, match=r"holds the sweep's metric 'val/fev/accuracy'; .*\(did you mean 'val/few/accuracy'\?\)"
+    ):
         sweep(described(**of_sets, sweep={"metric": "val/fev/accuracy", **asked}), tmp_path, "misspelt", local=True)

@@ -184,8 +184,11 @@ def test_a_device_span_without_events_is_nothing() -> None:
     assert DeviceSpan().resolve() == 0.0
 
 
-def iterations_on(device: Device, *, saves_before: int = -1, waits_in: int = -1, recording: bool = True) -> tuple[CudaClock, list[dict[str, Any]]]:
-    """The clock and rows of five iterations in which the host takes a millisecond for each interval, and gives the device work of a second in each."""
+def iterations_on(
+    device: Device, *, saves_before: int = -1, waits_in: int = -1, recording: bool = True
+) -> tuple[CudaClock, list[dict[str, Any]]]:
+    """The clock and rows of five iterations in which the host takes a millisecond for each interval, and gives the
+    device work of a second in each."""
     clock, rows = CudaClock(), []
     clock.recording = recording
     ended = clock.restart()
@@ -205,7 +208,10 @@ def iterations_on(device: Device, *, saves_before: int = -1, waits_in: int = -1,
         times = clock.close(row, ended, marks)
         rows.append(row | {name: made(np.array([times]))[0] for name, made in clock.columns.items()})
         ended = times[-1]
-    return clock, [{name: value.resolve() if isinstance(value, DeviceSpan) else value for name, value in row.items()} for row in rows]
+    return clock, [
+        {name: value.resolve() if isinstance(value, DeviceSpan) else value for name, value in row.items()}
+        for row in rows
+    ]
 
 
 WORK = len(INTERVALS) - 1
@@ -215,11 +221,15 @@ WORK = len(INTERVALS) - 1
 def test_on_a_device_a_step_lasts_from_end_to_end_however_far_the_host_is_ahead(device: Device) -> None:
     _, rows = iterations_on(device, waits_in=3)
     # The host gives four iterations in no time, and waits in the last of them for all.
-    assert [row["host_step_s"] for row in rows] == pytest.approx([0.001 * WORK] * 3 + [4 * WORK - 3 * 0.001 * WORK + 0.001, 0.001 * WORK])
+    assert [row["host_step_s"] for row in rows] == pytest.approx(
+        [0.001 * WORK] * 3 + [4 * WORK - 3 * 0.001 * WORK + 0.001, 0.001 * WORK]
+    )
     assert [row["step_s"] for row in rows] == pytest.approx([WORK + 0.001, *[WORK] * 3, WORK + 0.001])
     for row in rows:
         assert sum(row[name] for name in SPANS) == pytest.approx(row["step_s"])
-        assert [row[name] for name in ("data_wait_s", "hooks_s")] == pytest.approx([1, INTERVALS.count("hooks_s")], abs=0.002)
+        assert [row[name] for name in ("data_wait_s", "hooks_s")] == pytest.approx(
+            [1, INTERVALS.count("hooks_s")], abs=0.002
+        )
 
 
 def test_on_a_device_saving_is_what_it_waits_for_it(device: Device) -> None:
@@ -255,7 +265,9 @@ class Dawdles(Hook):
             self.time.now += 4.0
 
 
-def test_hooks_saving_and_validation_are_no_wait_for_data(time: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_saving_and_validation_are_no_wait_for_data(
+    time: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """MMEngine's timer charges them to the data of the next iteration."""
     monkeypatch.setattr(rounds, "perf_counter", time)
     rows, store = Rows(), CheckpointStore(Storage(tmp_path))
@@ -268,7 +280,8 @@ def test_hooks_saving_and_validation_are_no_wait_for_data(time: Time, tmp_path: 
 
 
 class Works(Hook):
-    """Gives the device two seconds of work in each iteration of training, and in the fifth of each epoch waits for all."""
+    """Gives the device two seconds of work in each iteration of training, and in the fifth of each epoch waits for
+    all."""
 
     priority = Priority.HIGHEST
 
@@ -282,11 +295,19 @@ class Works(Hook):
                 self.device.wait()
 
 
-def test_speed_and_remaining_time_are_the_devices(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An epoch has seven iterations of eight samples; what looks back in the sixth, behind the wait, knows five of them."""
+def test_speed_and_remaining_time_are_the_devices(
+    device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An epoch has seven iterations of eight samples; what looks back in the sixth, behind the wait, knows five of
+    them."""
     monkeypatch.setattr(loop_module, "clock_for", lambda of: CudaClock())
     monkeypatch.setattr(eta, "perf_counter", lambda: 0.0)
-    hooks = {"works": Works(device), "throughput": Throughput(interval=6), "console": Console(interval=6), "row_stats": RowStats(["step_s/max"])}
+    hooks = {
+        "works": Works(device),
+        "throughput": Throughput(interval=6),
+        "console": Console(interval=6),
+        "row_stats": RowStats(["step_s/max"]),
+    }
     rows = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0})
     loop = Loop(Points(train=56), experiment(epochs=2), hooks, RunContext(recorder=rows))
     with caplog.at_level(logging.INFO, "hookyard"):

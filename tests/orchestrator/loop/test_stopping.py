@@ -71,7 +71,8 @@ def test_ranks_ask_each_other_about_every_quarter_of_a_second(monkeypatch: pytes
 
 
 def test_where_asking_takes_long_it_takes_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand ranks, of which an answer goes around in 40 ms, at 10 ms a step; now and then something holds it up."""
+    """A thousand ranks, of which an answer goes around in 40 ms, at 10 ms a step; now and then something holds it
+    up."""
     time = ToldTime()
     monkeypatch.setattr(stopping_module, "perf_counter", time)
 
@@ -226,7 +227,9 @@ def test_a_hook_that_asks_for_a_pause_leaves_a_run_to_resume(tmp_path: Path, pha
 def _pause_on_rank_1(rank: int, world_size: int, folder: str) -> Any:
     store = CheckpointStore(Storage(folder), master=rank == 0)
     hooks: dict[str, Hook] = {"pause": PauseAt("train", rank=1)}
-    reports = list(Loop(Points(), experiment(), hooks, RunContext(world=World(rank, world_size, rank), store=store)).run())
+    reports = list(
+        Loop(Points(), experiment(), hooks, RunContext(world=World(rank, world_size, rank), store=store)).run()
+    )
     return [(report.metrics["step"], report.stopped, report.interrupted) for report in reports], store.names()
 
 
@@ -242,7 +245,12 @@ def _stop_on_rank_1(rank: int, world_size: int, root: str, check_every_s: float)
         return rank == 1 and loop.state.step >= 3
 
     store = CheckpointStore(Storage(root), master=rank == 0)
-    loop = Loop(Points(), experiment(batch_size=4), {}, RunContext(world=World(rank, world_size, rank), store=store, stop_asked=stop_asked))
+    loop = Loop(
+        Points(),
+        experiment(batch_size=4),
+        {},
+        RunContext(world=World(rank, world_size, rank), store=store, stop_asked=stop_asked),
+    )
     reports = [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in loop.run()]
     return reports, store.names()
 

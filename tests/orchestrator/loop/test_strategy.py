@@ -99,16 +99,27 @@ def keeping(every: str, background: bool) -> dict[str, Hook]:
     return {
         "sampler_seed": DistSamplerSeed(),
         "ema": EMA(decay=0.7),
-        "checkpoint": Checkpoint(every=Rhythm.parse(every), keep=None, publish=["model", "raw_model", "ema"], background=background),
+        "checkpoint": Checkpoint(
+            every=Rhythm.parse(every), keep=None, publish=["model", "raw_model", "ema"], background=background
+        ),
         "seen": Seen(),
     }
 
 
-def kept(root: Path, world: World, every: str = "3 steps", restore: str | None = None, run: bool = True, background: bool = False) -> dict[str, Any]:
+def kept(
+    root: Path,
+    world: World,
+    every: str = "3 steps",
+    restore: str | None = None,
+    run: bool = True,
+    background: bool = False,
+) -> dict[str, Any]:
     """A life of a run, from a checkpoint on if one is given: what it saw and what it came to."""
     hooks, rows = keeping(every, background), Rows()
     store = CheckpointStore(Storage(root), "points", master=world.is_master)
-    loop = Loop(TASK, written("fsdp", epochs=2, optimizer=ADAM), hooks, RunContext(world=world, store=store, recorder=rows))
+    loop = Loop(
+        TASK, written("fsdp", epochs=2, optimizer=ADAM), hooks, RunContext(world=world, store=store, recorder=rows)
+    )
     if restore:
         loop.restore(restore)
     if run:
@@ -159,7 +170,9 @@ def _on_two(rank: int, world_size: int, root: str, of_four: str) -> dict[str, An
     world.barrier()
     return {
         "losses": [losses(strategy, world, steps=50) for strategy in ("ddp", "fsdp")],
-        "checkpointed": [losses(strategy, world, steps=6, activation_checkpointing=["0", "4"]) for strategy in ("ddp", "fsdp")],
+        "checkpointed": [
+            losses(strategy, world, steps=6, activation_checkpointing=["0", "4"]) for strategy in ("ddp", "fsdp")
+        ],
         "accumulated": [losses(strategy, world, **fields) for strategy in ("ddp", "fsdp")],
         "compiled": compiled(world),
         "bf16": losses("fsdp", world, steps=6, precision="bf16")["loss"],
@@ -257,8 +270,16 @@ def test_and_one_restores_it_whole(four: list[dict[str, Any]], of_four: Path) ->
 def test_each_rank_writes_its_shards_and_no_file_holds_the_model(four: list[dict[str, Any]], of_four: Path) -> None:
     store = CheckpointStore(Storage(of_four))
     files = json.loads((of_four / "epoch-0002" / "manifest.json").read_text())["files"]
-    assert [name for name in files if name.startswith("shards")] == ["shards-0000.pt", "shards-0001.pt", "shards-0002.pt", "shards-0003.pt", "shards.pt"]
-    assert not any(isinstance(value, Tensor) and value.ndim == 2 for value in store.load("epoch-0002", "model.pt").values())
+    assert [name for name in files if name.startswith("shards")] == [
+        "shards-0000.pt",
+        "shards-0001.pt",
+        "shards-0002.pt",
+        "shards-0003.pt",
+        "shards.pt",
+    ]
+    assert not any(
+        isinstance(value, Tensor) and value.ndim == 2 for value in store.load("epoch-0002", "model.pt").values()
+    )
 
 
 def test_published_weights_are_whole(four: list[dict[str, Any]], of_four: Path) -> None:

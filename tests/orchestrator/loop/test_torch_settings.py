@@ -103,11 +103,24 @@ def test_activations_that_are_not_kept_are_computed_again_to_the_same_numbers_bi
 
 def test_of_parts_in_each_other_the_outermost_keeps_nothing_and_what_matches_none_is_named() -> None:
     found = Loop(Deep(), experiment(activation_checkpointing=["*", "blocks.1.inner"]), {}).state.module
-    assert [name for name, part in found.named_modules() if "keeps_activations_as" in vars(type(part))] == ["first", "blocks.0", "blocks.1", "blocks.2", "last"]
-    for pattern, near in {"block.*": "did you mean blocks.", "blocks": "did you mean blocks.", "": "there are: first, blocks.0"}.items():
+    assert [name for name, part in found.named_modules() if "keeps_activations_as" in vars(type(part))] == [
+        "first",
+        "blocks.0",
+        "blocks.1",
+        "blocks.2",
+        "last",
+    ]
+    for pattern, near in {
+        "block.*": "did you mean blocks.",
+        "blocks": "did you mean blocks.",
+        "": "there are: first, blocks.0",
+    }.items():
         with pytest.raises(ConfigError) as error:
             Loop(Deep(), experiment(activation_checkpointing=pattern), {})
-        assert f"activation_checkpointing: pattern '{pattern}' matches no part of the model that has a forward pass; {near}" in str(error.value)
+        assert (
+            f"activation_checkpointing: pattern '{pattern}' matches no part of the model that has a forward pass;"
+            f" {near}" in str(error.value)
+        )
 
 
 def test_they_are_not_kept_where_the_model_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +142,11 @@ def test_they_are_not_kept_where_the_model_is_compiled(monkeypatch: pytest.Monke
 
 
 def _settings() -> tuple[bool, str, bool]:
-    return torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.benchmark,
+    )
 
 
 class Looks(Hook):
@@ -148,7 +165,10 @@ class Looks(Hook):
 def test_torch_is_set_while_a_run_is_under_way_and_as_it_was_beside_it() -> None:
     before, said = _settings(), {"deterministic": True, "float32_matmul_precision": "high", "cudnn_benchmark": True}
     looks, others = Looks(), Looks()
-    one, other = Loop(Points(), experiment(**said), {"looks": looks}).run(), Loop(Points(), experiment(), {"looks": others}).run()
+    one, other = (
+        Loop(Points(), experiment(**said), {"looks": looks}).run(),
+        Loop(Points(), experiment(), {"looks": others}).run(),
+    )
     for _ in zip(one, other, strict=True):
         assert _settings() == before == (False, "highest", False)
     assert (looks.seen, others.seen) == ({(True, "high", True)}, {before})
@@ -162,7 +182,13 @@ def test_torch_is_set_while_a_run_is_under_way_and_as_it_was_beside_it() -> None
     assert _settings() == before
 
 
-@pytest.mark.parametrize(("said", "reason"), [({}, "it needs workers.gpu: true"), ({"workers": {"gpu": True}, "deterministic": True}, "cannot be with deterministic")])
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({}, "it needs workers.gpu: true"),
+        ({"workers": {"gpu": True}, "deterministic": True}, "cannot be with deterministic"),
+    ],
+)
 def test_timing_cudnn_s_algorithms_is_refused_where_it_says_nothing(said: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=f"cudnn_benchmark: .*{reason}"):
         described(cudnn_benchmark=True, **said)

@@ -27,7 +27,9 @@ def cursor_of(world_size: int) -> tuple[TrainingCursor, State]:
 
 
 @pytest.mark.parametrize(("epoch", "phase_iteration", "label"), [(0, 0, 0), (0, 3, 0), (1, 0, 0), (1, 3, 1), (2, 0, 1)])
-def test_rows_belong_to_the_epoch_under_way_or_to_the_one_that_has_just_ended(epoch: int, phase_iteration: int, label: int) -> None:
+def test_rows_belong_to_the_epoch_under_way_or_to_the_one_that_has_just_ended(
+    epoch: int, phase_iteration: int, label: int
+) -> None:
     cursor, state = cursor_of(1)
     state.epoch, state.phase_iteration = epoch, phase_iteration
     assert cursor.epoch_label == label
@@ -44,13 +46,29 @@ def test_what_is_consumed_is_what_all_ranks_have_had_of_the_epoch() -> None:
 
 
 MID_EPOCH = Position(
-    epoch=1, step=8, iteration=16, samples=80, offset=60, phase_iteration=6, eval_iterations={"val": 2}, stage=Stage.TRAIN, stepped=False
+    epoch=1,
+    step=8,
+    iteration=16,
+    samples=80,
+    offset=60,
+    phase_iteration=6,
+    eval_iterations={"val": 2},
+    stage=Stage.TRAIN,
+    stepped=False,
 )
 
 
 @pytest.mark.parametrize("stage", Stage)
 def test_where_a_run_of_as_many_ranks_stood_it_stands_again(stage: Stage) -> None:
-    position = Position(epoch=1, step=8, iteration=20, samples=100, eval_iterations={"val": 2}, stage=stage, stepped=stage is not Stage.TRAIN)
+    position = Position(
+        epoch=1,
+        step=8,
+        iteration=20,
+        samples=100,
+        eval_iterations={"val": 2},
+        stage=stage,
+        stepped=stage is not Stage.TRAIN,
+    )
     for one in (position, MID_EPOCH):
         cursor, _ = cursor_of(2)
         cursor.restore(one)
@@ -65,8 +83,8 @@ def test_an_epoch_completed_before_the_checkpoint_is_known_to_be() -> None:
 
 
 def test_other_ranks_go_on_behind_what_was_consumed() -> None:
-    """Two ranks had had 60 of 100 samples. For three, which take 15 at a time, these are four iterations; 40 samples are
-    left, which are three."""
+    """Two ranks had had 60 of 100 samples. For three, which take 15 at a time, these are four iterations; 40 samples
+    are left, which are three."""
     cursor, state = cursor_of(3)
     cursor.restore(MID_EPOCH)
     assert cursor.consumed() == 60

@@ -93,7 +93,11 @@ def test_a_batch_is_copied_on_a_stream_of_its_own_that_its_users_wait_for(monkey
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: copying)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream.entered())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: working)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: asked.append((stream.name, "keeps", str(tuple(tensor.shape)))))
+    monkeypatch.setattr(
+        torch.Tensor,
+        "record_stream",
+        lambda tensor, stream: asked.append((stream.name, "keeps", str(tuple(tensor.shape)))),
+    )
     copies = Copies(device)
     moved = copies({"points": torch.zeros(3, 2), "labels": [torch.zeros(3), "text"], "rows": Rows([torch.zeros(4)])})
     assert moved["points"].device == moved["labels"][0].device == device
@@ -110,5 +114,3 @@ def test_a_batch_is_copied_on_a_stream_of_its_own_that_its_users_wait_for(monkey
     # Which memory this one takes is its own business, so it is not copied beside the work.
     assert copies([Padded(torch.zeros(3), torch.zeros(3))])[0].tokens.device == device
     assert asked == []
-
-

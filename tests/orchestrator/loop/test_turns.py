@@ -78,27 +78,59 @@ def of_critic(real: Tensor, fake: Tensor) -> Tensor:
 
 
 OPTIMIZERS: dict[str, Any] = {
-    "d": {"type": "Adam", "lr": 0.01, "betas": [0.5, 0.9], "params": "critic.*", "scheduler": {"type": "ExponentialLR", "gamma": 0.9}},
-    "g": {"type": "SGD", "lr": 0.1, "momentum": 0.9, "params": ["generator.*"], "scheduler": [{"type": "LinearLR", "end": "4 steps"}, {"type": "CosineAnnealingLR"}]},
-}  # fmt: skip
+    "d": {
+        "type": "Adam",
+        "lr": 0.01,
+        "betas": [0.5, 0.9],
+        "params": "critic.*",
+        "scheduler": {"type": "ExponentialLR", "gamma": 0.9},
+    },
+    "g": {
+        "type": "SGD",
+        "lr": 0.1,
+        "momentum": 0.9,
+        "params": ["generator.*"],
+        "scheduler": [{"type": "LinearLR", "end": "4 steps"}, {"type": "CosineAnnealingLR"}],
+    },
+}
 NONE = dict.fromkeys(("console", "perf_stats", "memory_stats", "checkpoint", "sync_buffers"))
 
 
 def written(**more: Any) -> Experiment:
-    data = {"name": "gan", "task": f"{__name__}:Gan", "epochs": 3, "batch_size": BATCH, "optimizers": OPTIMIZERS, "hooks": NONE, **more}
+    data = {
+        "name": "gan",
+        "task": f"{__name__}:Gan",
+        "epochs": 3,
+        "batch_size": BATCH,
+        "optimizers": OPTIMIZERS,
+        "hooks": NONE,
+        **more,
+    }
     return experiment_from_dict(data)
 
 
-def loop_of(experiment: Experiment, hooks: dict[str, Hook] | None = None, world: World | None = None, folder: Path | None = None) -> tuple[Loop, Rows]:
+def loop_of(
+    experiment: Experiment, hooks: dict[str, Hook] | None = None, world: World | None = None, folder: Path | None = None
+) -> tuple[Loop, Rows]:
     resolved, rows, world = resolve(experiment.source), Rows(), world or World()
     store = CheckpointStore(Storage(folder), master=world.is_master) if folder else None
-    return Loop(resolved.task, resolved.experiment, {**resolved.hooks, **(hooks or {})}, RunContext(world=world, store=store, recorder=rows, artifacts=folder or Path())), rows
+    return (
+        Loop(
+            resolved.task,
+            resolved.experiment,
+            {**resolved.hooks, **(hooks or {})},
+            RunContext(world=world, store=store, recorder=rows, artifacts=folder or Path()),
+        ),
+        rows,
+    )
 
 
 # By hand
 
 
-def by_hand(rank: int, world_size: int, accumulate: int = 1, dtype: Any = None, clip: float | None = None, order: str = "dg") -> tuple[dict[str, Any], list[tuple[float, float]]]:
+def by_hand(
+    rank: int, world_size: int, accumulate: int = 1, dtype: Any = None, clip: float | None = None, order: str = "dg"
+) -> tuple[dict[str, Any], list[tuple[float, float]]]:
     """A GAN as torch's own tutorials have it; on several ranks each network in a DDP of its own."""
     torch.manual_seed(0)
     pair = Pair()
@@ -112,7 +144,9 @@ def by_hand(rank: int, world_size: int, accumulate: int = 1, dtype: Any = None, 
     steps = 3 * -(-len(loader) // accumulate)
     schedules = [
         lr_scheduler.ExponentialLR(d, 0.9),
-        lr_scheduler.SequentialLR(g, [lr_scheduler.LinearLR(g, total_iters=4), lr_scheduler.CosineAnnealingLR(g, T_max=steps - 4)], [4]),
+        lr_scheduler.SequentialLR(
+            g, [lr_scheduler.LinearLR(g, total_iters=4), lr_scheduler.CosineAnnealingLR(g, T_max=steps - 4)], [4]
+        ),
     ]
     losses: list[tuple[float, float]] = []
     torch.manual_seed(rank)
@@ -123,7 +157,9 @@ def by_hand(rank: int, world_size: int, accumulate: int = 1, dtype: Any = None, 
             group = batches[begin : begin + accumulate]
             for index, (points, *_) in enumerate(group):
                 last, seen = index == len(group) - 1, {}
-                for turn, network, optimizer in ((turn, critic if turn == "d" else generator, d if turn == "d" else g) for turn in order):
+                for turn, network, optimizer in (
+                    (turn, critic if turn == "d" else generator, d if turn == "d" else g) for turn in order
+                ):
                     other = pair.generator if turn == "d" else pair.critic
                     for parameter in other.parameters():
                         parameter.requires_grad_(False)
@@ -142,7 +178,9 @@ def by_hand(rank: int, world_size: int, accumulate: int = 1, dtype: Any = None, 
                     seen[turn] = loss.item()
                     if last:
                         if clip:
-                            nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
+                            nn.utils.clip_grad_norm_(
+                                [p for group in optimizer.param_groups for p in group["params"]], clip
+                            )
                         optimizer.step()
                         optimizer.zero_grad()
                 losses.append((seen["d"], seen["g"]))
@@ -161,11 +199,13 @@ def by_hand(rank: int, world_size: int, accumulate: int = 1, dtype: Any = None, 
         ({"task_args": {"order": "ddg"}}, {"order": "ddg"}),
     ],
     ids=["plain", "accumulated", "bf16", "clipped", "two turns of one"],
-)  # fmt: skip
+)
 def test_the_numbers_are_those_of_a_gan_by_hand(more: dict[str, Any], hand: dict[str, Any]) -> None:
     optimizers = OPTIMIZERS
     if more.get("task_args", {}).get("by_method"):
-        optimizers = {name: {key: value for key, value in one.items() if key != "params"} for name, one in OPTIMIZERS.items()}
+        optimizers = {
+            name: {key: value for key, value in one.items() if key != "params"} for name, one in OPTIMIZERS.items()
+        }
     loop, rows = loop_of(written(optimizers=optimizers, **more))
     reports = [report.metrics for report in loop.run()]
     model, losses = by_hand(0, 1, **hand)
@@ -174,7 +214,9 @@ def test_the_numbers_are_those_of_a_gan_by_hand(more: dict[str, Any], hand: dict
     if "task_args" not in more:
         assert rows.columns("loss") == [(d + g,) for d, g in losses]
         weights = [BATCH] * 7 + [SAMPLES - 7 * BATCH]
-        assert reports[0]["train/loss_g"] == pytest.approx(sum(g * n for (_, g), n in zip(losses[:8], weights, strict=True)) / SAMPLES)
+        assert reports[0]["train/loss_g"] == pytest.approx(
+            sum(g * n for (_, g), n in zip(losses[:8], weights, strict=True)) / SAMPLES
+        )
     assert {"lr_d", "lr_g"} <= rows.rows[0].keys()
 
 
@@ -191,7 +233,14 @@ def ranks_of_a_gan(rank: int, world_size: int, folder: Path) -> list[Any]:
             loop.restore(restore)
         reports = [report.metrics for report in loop.run()]
         averages = loop.plan.hooks["ema"].rank_state_dict() if name == "one" else {}
-        told.append((numbers(loop.state.module), rows.columns("iteration", "loss_d", "loss_g", "lr_d", "lr_g"), reports, repr(averages)))
+        told.append(
+            (
+                numbers(loop.state.module),
+                rows.columns("iteration", "loss_d", "loss_g", "lr_d", "lr_g"),
+                reports,
+                repr(averages),
+            )
+        )
     return told
 
 
@@ -237,10 +286,24 @@ class Notes(Hook):
 
 def test_each_turn_fires_what_an_iteration_does_with_its_own_gradients_and_columns(tmp_path: Path) -> None:
     notes, clip = Notes(), GradientClip(max_norm=0.1)
-    loop, rows = loop_of(written(accumulate=2), {"notes": notes, "clip": clip, "stats": OptimizerStats(every=STEP), "nan": NanGuard(), "perf": PerfStats()}, folder=tmp_path)
+    loop, rows = loop_of(
+        written(accumulate=2),
+        {"notes": notes, "clip": clip, "stats": OptimizerStats(every=STEP), "nan": NanGuard(), "perf": PerfStats()},
+        folder=tmp_path,
+    )
     list(loop.run())
-    begun = [("on_loss", "d", 0), ("on_backward", "d", 4), ("on_loss", "g", 0), ("on_backward", "g", 6), ("on_step", "", 10)]
-    ended = [(event, turn, there) for turn, there in (("d", 4), ("g", 6)) for event in ("on_loss", "on_backward", "on_gradients", "on_update")]
+    begun = [
+        ("on_loss", "d", 0),
+        ("on_backward", "d", 4),
+        ("on_loss", "g", 0),
+        ("on_backward", "g", 6),
+        ("on_step", "", 10),
+    ]
+    ended = [
+        (event, turn, there)
+        for turn, there in (("d", 4), ("g", 6))
+        for event in ("on_loss", "on_backward", "on_gradients", "on_update")
+    ]
     assert notes.seen[:14] == [*begun, *ended, ("on_step", "", 0)]
     row = next(row for row in rows.rows if row["step"] == 1)
     assert {"grad_norm_d", "grad_norm_g", "exp_avg_norm_d", "momentum_buffer_norm_g", "update_ratio_d"} <= row.keys()
@@ -256,7 +319,9 @@ def test_a_moving_average_follows_each_optimizer_s_own_steps() -> None:
     class ByHand(Hook):
         def on_step(self, state: State) -> None:
             for name, parameter in state.module.named_parameters():
-                kept[name] = parameter.detach().clone() if name not in kept else kept[name].lerp(parameter.detach(), 1 - 0.8)
+                kept[name] = (
+                    parameter.detach().clone() if name not in kept else kept[name].lerp(parameter.detach(), 1 - 0.8)
+                )
 
     ema = EMA(decay=0.8)
     loop, _ = loop_of(written(), {"ema": ema, "by_hand": ByHand()})
@@ -284,7 +349,15 @@ def test_numbers_change_in_flight_and_are_swept() -> None:
     list(loop.run())
     rates = [lr for (lr,) in rows.columns("lr_d")]
     assert rates[:4] == pytest.approx([0.01, 0.009, 0.02 * 0.81, 0.02 * 0.729])
-    written(sweep={"metric": "train/loss_g", "mode": "min", "trials": 4, "scheduler": "pbt", "space": {"optimizers.d.lr": {"loguniform": [1e-4, 1e-1]}}})
+    written(
+        sweep={
+            "metric": "train/loss_g",
+            "mode": "min",
+            "trials": 4,
+            "scheduler": "pbt",
+            "space": {"optimizers.d.lr": {"loguniform": [1e-4, 1e-1]}},
+        }
+    )
 
 
 # What cannot be
@@ -299,14 +372,17 @@ def test_numbers_change_in_flight_and_are_swept() -> None:
         ({"scheduler": {"type": "StepLR", "step_size": 1}}, r"scheduler: is read by nothing beside optimizers"),
         ({"optimizers": {**OPTIMIZERS, "d": {"lr": 0.1}}}, r"optimizers\.d\.type: is missing"),
         ({"optimizers": {**OPTIMIZERS, "d": {**OPTIMIZERS["d"], "lrr": 1}}}, r"optimizers\.d\.lrr: unknown key"),
-        ({"optimizers": {**OPTIMIZERS, "g": {**OPTIMIZERS["g"], "scheduler": {"type": "StepLR"}}}}, r"optimizers\.g\.scheduler\.step_size: is missing"),
+        (
+            {"optimizers": {**OPTIMIZERS, "g": {**OPTIMIZERS["g"], "scheduler": {"type": "StepLR"}}}},
+            r"optimizers\.g\.scheduler\.step_size: is missing",
+        ),
         ({"changes": [{"at": 1, "set": {"optimizers.e.lr": 1}}]}, r"there is no optimizer 'e'"),
         ({"changes": [{"at": 1, "set": {"optimizer.lr": 1}}]}, r"there are several optimizers: d, g"),
         ({"workers": {"count": 2, "strategy": "fsdp"}}, r"optimizers: cannot be with workers\.strategy: fsdp"),
         ({"hooks": {**NONE, "loss_spike": {}}}, r"hooks\.loss_spike: cannot be where optimizers take turns"),
         ({"hooks": {**NONE, "output_mask": {}}}, r"hooks\.output_mask: cannot be where optimizers take turns"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_told_before_training(more: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         written(**more)
@@ -314,8 +390,15 @@ def test_what_cannot_be_is_told_before_training(more: dict[str, Any], message: s
 
 @pytest.mark.parametrize(
     ("params", "message"),
-    [(None, r"optimizers\.d\.params: is not said, and Gan\.parameters\(\) gives no parameters of the model for 'd'"), ("critc.*", r"optimizers\.d\.params: pattern 'critc\.\*' matches no parameter; did you mean critic"), ("critic.0.*", r"optimizers: train 2 of the model's parameters with none of them: critic\.3\.weight, critic\.3\.bias")],
-)  # fmt: skip
+    [
+        (None, r"optimizers\.d\.params: is not said, and Gan\.parameters\(\) gives no parameters of the model for 'd'"),
+        ("critc.*", r"optimizers\.d\.params: pattern 'critc\.\*' matches no parameter; did you mean critic"),
+        (
+            "critic.0.*",
+            r"optimizers: train 2 of the model's parameters with none of them: critic\.3\.weight, critic\.3\.bias",
+        ),
+    ],
+)
 def test_patterns_that_leave_parameters_out_are_told_as_the_run_begins(params: str | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         loop_of(written(optimizers={**OPTIMIZERS, "d": {**OPTIMIZERS["d"], "params": params}}))
@@ -329,13 +412,17 @@ def test_patterns_that_leave_parameters_out_are_told_as_the_run_begins(params: s
         ({"critic": []}, r"task: Gan\.parameters\(\) gives critic, and optimizers has d, g"),
     ],
 )
-def test_parameters_of_nobody_are_told_as_the_run_begins(given: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameters_of_nobody_are_told_as_the_run_begins(
+    given: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Gan, "parameters", lambda self, model: given)
     with pytest.raises(ConfigError, match=message):
         loop_of(written())
 
 
-@pytest.mark.parametrize(("order", "message"), [("de", r"turns\(\) yields 'e', and optimizers has d, g"), ("", r"turns\(\) yields nothing")])
+@pytest.mark.parametrize(
+    ("order", "message"), [("de", r"turns\(\) yields 'e', and optimizers has d, g"), ("", r"turns\(\) yields nothing")]
+)
 def test_turns_of_nobody_are_told(order: str, message: str) -> None:
     loop, _ = loop_of(written(task_args={"order": order}))
     with pytest.raises(RunError, match=message):
@@ -348,5 +435,7 @@ def test_a_checkpoint_of_other_optimizers_is_refused(tmp_path: Path) -> None:
     loop.save()
     renamed = {"critic": OPTIMIZERS["d"], "g": OPTIMIZERS["g"]}
     other, _ = loop_of(written(optimizers=renamed), folder=tmp_path)
-    with pytest.raises(CheckpointError, match=r"made with other optimizers \(d, g\), and cannot go on with these \(critic, g\)"):
+    with pytest.raises(
+        CheckpointError, match=r"made with other optimizers \(d, g\), and cannot go on with these \(critic, g\)"
+    ):
         other.restore("epoch-0001")

@@ -1,4 +1,5 @@
-"""What a hook may rely on wherever it came from, as docs/migrating.md says: where phases begin, when there is a batch, a gradient, an end."""
+"""What a hook may rely on wherever it came from, as docs/migrating.md says: where phases begin, when there is a batch,
+a gradient, an end."""
 
 from __future__ import annotations
 
@@ -183,7 +184,11 @@ class Noting(CheckpointStore):
 def _save(rank: int, world_size: int, root: str) -> list[str]:
     store = Noting(Storage(root), master=rank == 0)
     hooks = {"gathers": Gathers(), "ema": HOOKS["ema"]()}
-    list(Loop(Points(val=0), experiment(epochs=1), hooks, RunContext(world=World(rank, world_size, rank), store=store)).run())
+    list(
+        Loop(
+            Points(val=0), experiment(epochs=1), hooks, RunContext(world=World(rank, world_size, rank), store=store)
+        ).run()
+    )
     return sorted(store.written)
 
 

@@ -55,7 +55,8 @@ def test_ranks_hear_each_other() -> None:
 
 
 class Deaf(dist.ProcessGroup):
-    """Stands in for a backend that never notices that a peer is gone, as NCCL within a node: what is waited for ends when it is aborted."""
+    """Stands in for a backend that never notices that a peer is gone, as NCCL within a node: what is waited for ends
+    when it is aborted."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)

@@ -12,7 +12,8 @@ from orchestrator.private_api.ray_settings import SETTINGS
 from tests.private_names import assert_there
 
 CORE, TRAIN, TUNE, SCHEDULERS, IN_SETTINGS = (
-    f"orchestrator/private_api/{name}.py" for name in ("ray_core", "ray_train", "ray_tune", "ray_tune_schedulers", "ray_settings")
+    f"orchestrator/private_api/{name}.py"
+    for name in ("ray_core", "ray_train", "ray_tune", "ray_tune_schedulers", "ray_settings")
 )
 
 CONTROLLER = "ray.tune.execution.tune_controller:TuneController"
@@ -27,7 +28,10 @@ NAMES = {
         for name in ("start_monitor", "start_api_server", "start_log_monitor")
     },
     "ray.train.v2._internal.callbacks:DatasetsCallback": (TRAIN, "starting fewer processes"),
-    "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback": (TRAIN, "starting fewer processes"),
+    "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback": (
+        TRAIN,
+        "starting fewer processes",
+    ),
     "ray.train.torch:TorchTrainer._create_default_callbacks": (TRAIN, "starting fewer processes"),
     "ray.train.v2._internal.util:UserExceptionWithTraceback _base_exc": (TRAIN, "a rank's own words"),
     "ray.exceptions:RayTaskError cause": (TRAIN, "a rank's own words"),
@@ -40,9 +44,17 @@ NAMES = {
     },
     **{
         f"{CONTROLLER}.{name}": (TUNE, "the death of a process between two trials")
-        for name in ("_schedule_trial_task", "_set_trial_status", "_unstage_trial_with_resources", "_trial_task_failure")
+        for name in (
+            "_schedule_trial_task",
+            "_set_trial_status",
+            "_unstage_trial_with_resources",
+            "_trial_task_failure",
+        )
     },
-    "ray.tune.execution.tune_controller:TrialRunnerWrapper _tune_controller": (TUNE, "ending one of the trials that share a training"),
+    "ray.tune.execution.tune_controller:TrialRunnerWrapper _tune_controller": (
+        TUNE,
+        "ending one of the trials that share a training",
+    ),
     f"{CONTROLLER} _resetting_trials": (TUNE, "the death of a process between two trials"),
     "ray.tune:Trainable _iteration": (TUNE, "a trial that is taken up"),
     "ray.tune:Trainable _time_total": (TUNE, "a trial that is taken up"),
@@ -75,7 +87,11 @@ def test_ray_has_it(name: str) -> None:
 def sources() -> str:
     """All of Ray's Python in which settings are read."""
     folder = Path(ray.__file__).parent
-    return "".join(file.read_text() for part in ("_private", "_common", "air", "train", "tune") for file in (folder / part).rglob("*.py"))
+    return "".join(
+        file.read_text()
+        for part in ("_private", "_common", "air", "train", "tune")
+        for file in (folder / part).rglob("*.py")
+    )
 
 
 @pytest.mark.parametrize("name", [*SETTINGS, "RAY_JOB_CONFIG_JSON_ENV_VAR"])

@@ -1,4 +1,5 @@
-"""What Tune's loop keeps of its trials, and a process that fails between two; all in Tune's own books, no process is started."""
+"""What Tune's loop keeps of its trials, and a process that fails between two; all in Tune's own books, no process is
+started."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def taking_the_next_trial(folder: Path, controller_class: Any, max_failures: int
     """A controller whose one process, warm from an earlier trial, has just been asked to take a new one."""
     controller = controller_class(reuse_actors=True, resource_manager_factory=MagicMock, storage=MagicMock())
     actors, place = controller._actor_manager, PlacementGroupFactory([{"CPU": 1}])
-    warm = TrackedActor(0, on_start=controller._actor_started, on_stop=controller._actor_stopped, on_error=controller._actor_failed)
+    warm = TrackedActor(
+        0, on_start=controller._actor_started, on_stop=controller._actor_stopped, on_error=controller._actor_failed
+    )
     actors._live_actors_to_ray_actors_resources[warm] = (Warm(), MagicMock())
     trial = Trial("nothing", stub=True, placement_group_factory=place, max_failures=max_failures)
     trial.storage, trial.get_trainable_cls = MagicMock(trial_driver_staging_path=str(folder)), lambda: Trainable

@@ -93,7 +93,10 @@ def test_a_run_of_an_earlier_version_is_taken_up_by_rank_0(run: Storage) -> None
     later = [Artifacts(run, rank, 2) for rank in range(2)]
     for one in later:
         one.fetch()
-    assert [sorted(path.name for path in one.folder.rglob("*") if path.is_file()) for one in later] == [["events", "scalars.jsonl"], []]
+    assert [sorted(path.name for path in one.folder.rglob("*") if path.is_file()) for one in later] == [
+        ["events", "scalars.jsonl"],
+        [],
+    ]
 
 
 def test_a_list_leads_nowhere_else(run: Storage, tmp_path: Path) -> None:
@@ -104,7 +107,9 @@ def test_a_list_leads_nowhere_else(run: Storage, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", range(1, 12))
-def test_a_kill_at_any_operation_loses_nothing_that_was_sent(run: Storage, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
+def test_a_kill_at_any_operation_loses_nothing_that_was_sent(
+    run: Storage, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
     """Killed while it sends, a rank takes up at least what it had sent before, and at most what it was about to."""
     first = Artifacts(run)
     appended(first, "a.log", "1\n")

@@ -40,7 +40,9 @@ def folder(tmp_path: Path) -> Storage:
     return Storage(tmp_path / "run")
 
 
-def put(run: Storage, driver: Process, state: str = "driving", *, age_s: float = 0, name: str = "5", term: int = 1) -> Path:
+def put(
+    run: Storage, driver: Process, state: str = "driving", *, age_s: float = 0, name: str = "5", term: int = 1
+) -> Path:
     """A claim of another driver, which gave its last sign so long ago."""
     entries = {"state": state, "term": term, "since": "2026-01-01T00:00:00Z", **asdict(driver)}
     (run / FOLDER).write(f"{name}.json", json.dumps(entries))
@@ -66,7 +68,12 @@ def test_a_run_has_one_driver_until_that_leaves(storage: Storage) -> None:
     assert is_driven(storage) is None
     with Lease(storage):
         assert is_driven(storage)
-        with pytest.raises(UsageError, match=rf"run is still running \(process {os.getpid()}, since 2.*Z\); end that first"), Lease(storage):
+        with (
+            pytest.raises(
+                UsageError, match=rf"run is still running \(process {os.getpid()}, since 2.*Z\); end that first"
+            ),
+            Lease(storage),
+        ):
             pass
         assert len(claims_in(storage)) == 1, "who was refused leaves nothing"
     assert is_driven(storage) is False
@@ -83,7 +90,12 @@ def test_a_driver_that_was_killed_here_is_followed_at_once(storage: Storage) -> 
 
 def test_a_driver_elsewhere_is_gone_when_it_has_given_no_sign_for_long(folder: Storage) -> None:
     put(folder, elsewhere(), age_s=LAPSE_S - 10)
-    with pytest.raises(UsageError, match=rf"is run by process \d+ on elsewhere since 2026.*gone {LAPSE_S:g} s after.*--take-over"), Lease(folder):
+    with (
+        pytest.raises(
+            UsageError, match=rf"is run by process \d+ on elsewhere since 2026.*gone {LAPSE_S:g} s after.*--take-over"
+        ),
+        Lease(folder),
+    ):
         pass
     put(folder, elsewhere(), age_s=LAPSE_S + 10)
     with Lease(folder):
@@ -91,7 +103,8 @@ def test_a_driver_elsewhere_is_gone_when_it_has_given_no_sign_for_long(folder: S
 
 
 def test_signs_are_dated_by_the_clock_of_the_store(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All files are an hour old by this machine's clock, and the driver's last sign is as new as what is written now."""
+    """All files are an hour old by this machine's clock, and the driver's last sign is as new as what is written
+    now."""
     write = Storage.write
 
     def dated(self: Storage, name: str, data: bytes | str) -> None:
@@ -127,7 +140,9 @@ def test_what_this_process_left_undone_hinders_it_not(folder: Storage) -> None:
 
 
 @pytest.mark.parametrize("change", [{"state": "strange"}, {"state": ["over"]}, {"term": "1"}, {"pid": None}, None])
-def test_a_claim_that_cannot_be_read_is_somebody_s_until_it_is_old(folder: Storage, change: dict[str, object] | None) -> None:
+def test_a_claim_that_cannot_be_read_is_somebody_s_until_it_is_old(
+    folder: Storage, change: dict[str, object] | None
+) -> None:
     file = put(folder, elsewhere())
     file.write_text("{" if change is None else json.dumps({**json.loads(file.read_text()), **change}))
     with pytest.raises(UsageError, match=r"is run by process 0 on an unknown host .* --take-over"), Lease(folder):
@@ -140,7 +155,12 @@ def test_a_claim_that_cannot_be_read_is_somebody_s_until_it_is_old(folder: Stora
 def test_of_two_that_ask_the_lesser_name_goes_on(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     put(folder, elsewhere(), "asking", name="0", term=0)
     monkeypatch.setattr("secrets.token_hex", lambda size: "5" * 2 * size)
-    with pytest.raises(UsageError, match=r"taken up by process .* on elsewhere at the same moment, and that one goes on"), Lease(folder):
+    with (
+        pytest.raises(
+            UsageError, match=r"taken up by process .* on elsewhere at the same moment, and that one goes on"
+        ),
+        Lease(folder),
+    ):
         pass
     (folder / FOLDER).delete("0.json")
     put(folder, elsewhere(), "asking", name="9", term=0)
@@ -167,7 +187,9 @@ def _locked(operation: Any, lock: threading.Lock) -> Any:
 
 def test_of_many_that_ask_at_once_exactly_one_drives(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "_WAIT_S", 0.001)
-    if storage.local is None:  # an object store's reads and writes are whole; those in memory are not safe among threads
+    if (
+        storage.local is None
+    ):  # an object store's reads and writes are whole; those in memory are not safe among threads
         in_turns = threading.Lock()
         for operation in ("read", "write", "delete", "names"):
             monkeypatch.setattr(Storage, operation, _locked(getattr(Storage, operation), in_turns))
@@ -177,7 +199,9 @@ def test_of_many_that_ask_at_once_exactly_one_drives(storage: Storage, monkeypat
         together, drove, refused = threading.Barrier(6, timeout=30), [], []
         all_asked = threading.Barrier(6, timeout=30)
 
-        def ask(together: Any = together, drove: Any = drove, refused: Any = refused, all_asked: Any = all_asked) -> None:
+        def ask(
+            together: Any = together, drove: Any = drove, refused: Any = refused, all_asked: Any = all_asked
+        ) -> None:
             together.wait()
             try:
                 with Lease(storage) as own:
@@ -262,8 +286,20 @@ def test_signs_are_given_in_time(folder: Storage, monkeypatch: pytest.MonkeyPatc
 
 def test_what_the_dead_were_writing_is_swept_up_and_nothing_else(folder: Storage) -> None:
     dead, living = gone().pid, os.getppid()
-    left = {f".run.json.{dead}", f".run.json.{dead}.0123abcd", f"checkpoints/.index.json.{dead}", f"stats/attempt=0/.attempt.json.{dead}.89abcdef"}
-    kept = {f".run.json.{living}", f"checkpoints/.index.json.{living}.0123abcd", "run.json", f"checkpoints/index.json.{dead}", ".hidden", "a.1"}
+    left = {
+        f".run.json.{dead}",
+        f".run.json.{dead}.0123abcd",
+        f"checkpoints/.index.json.{dead}",
+        f"stats/attempt=0/.attempt.json.{dead}.89abcdef",
+    }
+    kept = {
+        f".run.json.{living}",
+        f"checkpoints/.index.json.{living}.0123abcd",
+        "run.json",
+        f"checkpoints/index.json.{dead}",
+        ".hidden",
+        "a.1",
+    }
     for name in left | kept:
         folder.write(name, "x")
     with Lease(folder):
@@ -290,7 +326,9 @@ except UsageError as error:
 
 
 def asker(run: Storage) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", ASKS, str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", ASKS, str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def said(process: subprocess.Popen[str]) -> str:

@@ -13,7 +13,9 @@ from orchestrator.records.provenance import provenance
 
 def git(folder: Path, *arguments: str) -> str:
     who = ["-c", "user.name=test", "-c", "user.email=test@example.com"]
-    return subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True, text=True
+    ).stdout
 
 
 @pytest.fixture
@@ -34,7 +36,13 @@ def test_versions_and_command_line(tmp_path: Path) -> None:
 
 def test_the_state_of_the_code(repository: Path) -> None:
     commit = git(repository, "rev-parse", "HEAD").strip()
-    assert provenance([str(repository)])["git"] == {"commit": commit, "dirty": False, "diff": "", "diff_complete": True, "untracked": []}
+    assert provenance([str(repository)])["git"] == {
+        "commit": commit,
+        "dirty": False,
+        "diff": "",
+        "diff_complete": True,
+        "untracked": [],
+    }
     (repository / "task.py").write_text("width = 2\n")
     about = provenance([str(repository)])["git"]
     assert about["dirty"]

@@ -16,9 +16,18 @@ from orchestrator.records.removal import Removal
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
 
-MANIFEST = {"name": "epoch-0001", "format": 1, "files": {"model.pt": {"sha256": "0", "bytes": 1}}, "world_size": 1, "metrics": {}}
+MANIFEST = {
+    "name": "epoch-0001",
+    "format": 1,
+    "files": {"model.pt": {"sha256": "0", "bytes": 1}},
+    "world_size": 1,
+    "metrics": {},
+}
 
-def made(root: Path | str, name: str, experiment: str = "hooks: {}\n", status: str = "finished", **metadata: object) -> RunFolder:
+
+def made(
+    root: Path | str, name: str, experiment: str = "hooks: {}\n", status: str = "finished", **metadata: object
+) -> RunFolder:
     folder = RunFolder.create(root, name, experiment, **metadata)
     folder.storage.write("stats/attempt=0/rows", b"1234")
     if status != "running":

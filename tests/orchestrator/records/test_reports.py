@@ -26,7 +26,12 @@ def test_one_attempt_counts_whole() -> None:
 
 def test_reports_past_a_later_start_are_left_out() -> None:
     lines = [line(0, 5), line(0, 10), line(0, 15), line(1, 15), line(1, 20)]
-    assert counted_reports(lines, [FRESH, attempt(1, 12, Stage.TRAIN)]) == [line(0, 5), line(0, 10), line(1, 15), line(1, 20)]
+    assert counted_reports(lines, [FRESH, attempt(1, 12, Stage.TRAIN)]) == [
+        line(0, 5),
+        line(0, 10),
+        line(1, 15),
+        line(1, 20),
+    ]
 
 
 def test_a_report_at_the_start_is_made_again_unless_it_was_made_before_the_checkpoint() -> None:

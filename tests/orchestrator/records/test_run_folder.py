@@ -44,7 +44,11 @@ def test_a_name_that_is_taken_is_refused_with_what_to_type(tmp_path: Path) -> No
     folder = make(tmp_path / "it's mine", seed=1)
     with pytest.raises(UsageError, match=r"exists already.*\n.*--name") as refused:
         make(tmp_path / "it's mine", seed=2)
-    assert shlex.split(str(refused.value).splitlines()[0].partition("To go on with it: ")[2]) == ["hookyard", "resume", str(folder)]
+    assert shlex.split(str(refused.value).splitlines()[0].partition("To go on with it: ")[2]) == [
+        "hookyard",
+        "resume",
+        str(folder),
+    ]
     assert folder.metadata().seed == 1
 
 
@@ -73,7 +77,9 @@ def killed_as_it_began(folder: RunFolder, source: ExperimentSource) -> None:
 def test_the_name_of_a_run_that_was_killed_as_it_began_is_free(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "digits")
     killed_as_it_began(folder, ExperimentSource({"name": "digits"}))
-    with pytest.raises(UsageError, match=r"has no run.json; it was ended as it began, and `hookyard run` may take its name"):
+    with pytest.raises(
+        UsageError, match=r"has no run.json; it was ended as it began, and `hookyard run` may take its name"
+    ):
         RunFolder.open(str(folder))
     with Lease(folder.storage):
         make(tmp_path, seed=7)

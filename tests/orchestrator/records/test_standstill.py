@@ -20,9 +20,13 @@ def words(rank: int, stood_s: float, *, waits: bool = False, limit_s: float = 30
     [
         pytest.param([words(0, 305, waits=True), words(1, 301)], [1], [], [0], id="one stands, one waits"),
         pytest.param([words(0, 305), words(1, 301)], [0, 1], [], [], id="both stand"),
-        pytest.param([words(0, 400, waits=True), words(1, 390, waits=True)], [], [], [0, 1], id="calls that do not match"),
+        pytest.param(
+            [words(0, 400, waits=True), words(1, 390, waits=True)], [], [], [0, 1], id="calls that do not match"
+        ),
         pytest.param([words(0, 400, waits=True)], [], [1], [0], id="the other says nothing"),
-        pytest.param([words(0, 400, waits=True), words(1, 290, at=900)], [], [1], [0], id="the other has stopped saying anything"),
+        pytest.param(
+            [words(0, 400, waits=True), words(1, 290, at=900)], [], [1], [0], id="the other has stopped saying anything"
+        ),
     ],
 )
 def test_ranks_that_stand_are_told_from_those_that_wait(
@@ -34,7 +38,7 @@ def test_ranks_that_stand_are_told_from_those_that_wait(
     assert list(found.silent) == silent
     assert [one.rank for one in found.waiting] == waiting
     assert found.ranks == tuple(standing + silent or waiting)
-    assert all(f"place {rank}" in str(found) for rank in (standing or waiting))
+    assert all(f"place {rank}" in str(found) for rank in standing or waiting)
 
 
 @pytest.mark.parametrize(

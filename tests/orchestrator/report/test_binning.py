@@ -54,9 +54,19 @@ def test_of_a_long_run_neighbours_are_one(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(blocks, "NUMBERS", 16)
     rows = rows_of(rank=[0] * 8, iteration=range(8), value=np.arange(8.0))
     found = envelope(rows, "iteration", "value", 2)
-    assert (found.at.tolist(), found.low.tolist(), found.mean.tolist(), found.high.tolist()) == ([3, 7], [0, 4], [1.5, 5.5], [3, 7])
+    assert (found.at.tolist(), found.low.tolist(), found.mean.tolist(), found.high.tolist()) == (
+        [3, 7],
+        [0, 4],
+        [1.5, 5.5],
+        [3, 7],
+    )
     grid = worst_of_bins(rows, ["value"], 9, 2)["value"]
-    assert (grid.values.tolist(), grid.columns.tolist(), grid.column_groups.tolist(), grid.most) == ([[3, 7]], [[3, 7]], [[0, 3], [4, 7]], (1, 4))
+    assert (grid.values.tolist(), grid.columns.tolist(), grid.column_groups.tolist(), grid.most) == (
+        [[3, 7]],
+        [[3, 7]],
+        [[0, 3], [4, 7]],
+        (1, 4),
+    )
 
 
 def test_groups_are_of_nearly_the_same_size() -> None:

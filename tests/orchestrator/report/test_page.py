@@ -25,8 +25,11 @@ def test_only_the_page_s_own_script_may_run_and_nothing_is_fetched() -> None:
     policy = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)[0].replace("&#x27;", "'")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert dict(rule.split(" ", 1) for rule in policy.split("; ")) == {
-        "default-src": "'none'", "style-src": "'unsafe-inline'", "img-src": "data:", "script-src": f"'sha256-{digest}'",
-    }  # fmt: skip
+        "default-src": "'none'",
+        "style-src": "'unsafe-inline'",
+        "img-src": "data:",
+        "script-src": f"'sha256-{digest}'",
+    }
     assert not re.findall(r"""(?:src|href)=["'](?!data:|#)|@import|url\(""", html)
 
 

@@ -22,7 +22,12 @@ FINISHED = RunMetadata("digits", "finished", "2026-11-21T09:00:00Z", ended="2026
 
 
 def run_of(
-    *, reports: Any = REPORTS, metadata: RunMetadata = FINISHED, config: str = "name: digits\n", attempts: Any = (), **changes: Any
+    *,
+    reports: Any = REPORTS,
+    metadata: RunMetadata = FINISHED,
+    config: str = "name: digits\n",
+    attempts: Any = (),
+    **changes: Any,
 ) -> Any:
     """A run with tables that no run has recorded."""
     known = {
@@ -61,7 +66,10 @@ def test_the_headline_says_what_was_reached_and_what_it_cost() -> None:
 
 
 def test_the_headline_calls_nothing_best_of_which_that_is_not_known() -> None:
-    reports = [{"epoch": 1, "step": 100, "val/score": 0.75, "val/ppl": 9.0}, {"epoch": 2, "step": 200, "val/score": 0.5, "val/ppl": 7.0}]
+    reports = [
+        {"epoch": 1, "step": 100, "val/score": 0.75, "val/ppl": 9.0},
+        {"epoch": 2, "step": 200, "val/score": 0.5, "val/ppl": 7.0},
+    ]
     found = tiles(run_of(reports=reports))
     assert found["last val/score"] == "0.5epoch 2, step 200"
     assert found["best val/ppl"] == "7epoch 2, step 200"
@@ -103,10 +111,26 @@ def test_a_run_under_way_has_no_wall_time() -> None:
 def test_whatever_text_there_is_stays_text() -> None:
     stats = run_of().stats.rename(columns={"rss_bytes": f"{HOSTILE}_bytes"}).assign(**{HOSTILE: 1.0})
     run = run_of(
-        name=HOSTILE, path=HOSTILE, status=HOSTILE, config=HOSTILE, attempts=[Attempt(0, HOSTILE, started=HOSTILE)] * 2, stats=stats,
-        metadata=RunMetadata(HOSTILE, HOSTILE, "2026-11-21T09:00:00Z", error=HOSTILE, stopped=[HOSTILE], argv=[HOSTILE], host=HOSTILE, info={HOSTILE: HOSTILE}, git={"commit": HOSTILE, "diff": HOSTILE}),
-        reports=[{"step": 1, f"val/{HOSTILE}": 0.5}], hook_costs=costs((0, HOSTILE, HOSTILE, 1, 9.0)),
-    )  # fmt: skip
+        name=HOSTILE,
+        path=HOSTILE,
+        status=HOSTILE,
+        config=HOSTILE,
+        attempts=[Attempt(0, HOSTILE, started=HOSTILE)] * 2,
+        stats=stats,
+        metadata=RunMetadata(
+            HOSTILE,
+            HOSTILE,
+            "2026-11-21T09:00:00Z",
+            error=HOSTILE,
+            stopped=[HOSTILE],
+            argv=[HOSTILE],
+            host=HOSTILE,
+            info={HOSTILE: HOSTILE},
+            git={"commit": HOSTILE, "diff": HOSTILE},
+        ),
+        reports=[{"step": 1, f"val/{HOSTILE}": 0.5}],
+        hook_costs=costs((0, HOSTILE, HOSTILE, 1, 9.0)),
+    )
     html = run_page(run, HOSTILE)
     # The page's own script and style, and no other element that was not ours.
     assert html.count("<script") == html.count("</script") == html.count("<style") == 1

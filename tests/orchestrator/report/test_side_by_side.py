@@ -14,7 +14,10 @@ from tests.orchestrator.sweeps.results.test_comparison import made
 @pytest.fixture(scope="module")
 def sweeps(tmp_path_factory: pytest.TempPathFactory) -> list[Sweep]:
     roots = [tmp_path_factory.mktemp(name) for name in ("a", "b")]
-    return [made(root, "same", [0.2, 0.8, value, 0.3, 0.4, 0.5, 0.6, 0.7], width=width) for root, value, width in zip(roots, (0.1, 0.9), (8, 16), strict=True)]
+    return [
+        made(root, "same", [0.2, 0.8, value, 0.3, 0.4, 0.5, 0.6, 0.7], width=width)
+        for root, value, width in zip(roots, (0.1, 0.9), (8, 16), strict=True)
+    ]
 
 
 def body(page: str) -> str:

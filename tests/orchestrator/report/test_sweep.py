@@ -59,7 +59,10 @@ def test_the_spans_of_a_trial_are_the_means_of_its_rows(outcome: Sweep) -> None:
 
 
 def test_a_domain_over_magnitudes_is_known_from_the_file() -> None:
-    text = "sweep:\n  space:\n    optimizer.lr: {loguniform: [0.001, 1]}\n    width: {choice: [1, 2]}\n    n: {qloguniform: [8, 64, 8]}\n"
+    text = (
+        "sweep:\n  space:\n    optimizer.lr: {loguniform: [0.001, 1]}\n    width: {choice: [1, 2]}\n    n:"
+        " {qloguniform: [8, 64, 8]}\n"
+    )
     assert logarithmic(text) == {"optimizer.lr", "n"}
     assert logarithmic("") == set()
 

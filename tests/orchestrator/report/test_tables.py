@@ -14,8 +14,11 @@ def test_cells_are_told_in_their_column_s_unit_and_exact_in_the_title() -> None:
 def test_rows_have_a_head_and_columns_of_numbers_are_marked() -> None:
     tree = parsed(table("x", ("name", "count", "word"), [("a", 1, "b")], headings={"count": "how many"}))
     assert [(head.get("scope"), head.get("class"), text_of(head)) for head in tree.iter("th")] == [
-        ("col", None, "name"), ("col", "numbers", "how many"), ("col", None, "word"), ("row", None, "a"),
-    ]  # fmt: skip
+        ("col", None, "name"),
+        ("col", "numbers", "how many"),
+        ("col", None, "word"),
+        ("row", None, "a"),
+    ]
 
 
 def test_a_share_has_a_bar_and_its_number() -> None:

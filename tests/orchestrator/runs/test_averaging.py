@@ -61,7 +61,8 @@ def told(*words: object, code: int = 0) -> str:
 
 @pytest.mark.parametrize(("std", "at"), [(0.05, None), (0.10, 28), (0.07, None), (0.07, 28), (0.15, None)])
 def test_it_is_the_sum_of_all_weights_by_its_profile_within_its_error(done: Run, std: float, at: int | None) -> None:
-    """By Cauchy and Schwarz no weight is further off than the profile's difference times the norm of what the weight was."""
+    """By Cauchy and Schwarz no weight is further off than the profile's difference times the norm of what the weight
+    was."""
     made = done.average(std, at)
     assert (made.step, made.std) == (at or 42, std)
     values = torch.load(Path(done.path) / "trail.pt", weights_only=True)[: made.step]
@@ -95,7 +96,16 @@ def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Pat
     wide = tmp_path / "wide.safetensors"
     made = json.loads(told("average", done.path, "--std", 0.15, "--at", 28, "--out", wide, "--json"))
     assert (made["file"], made["step"], made["checkpoint"]) == (str(wide), 28, "epoch-0004")
-    begun = run(described(epochs=1, task_args={"batch_norm": True}, optimizer={"type": "SGD", "lr": 0.0}, init={"from": str(wide), "strict": True}), tmp_path, local=True)
+    begun = run(
+        described(
+            epochs=1,
+            task_args={"batch_norm": True},
+            optimizer={"type": "SGD", "lr": 0.0},
+            init={"from": str(wide), "strict": True},
+        ),
+        tmp_path,
+        local=True,
+    )
     expected = done.average(0.15, 28).weights
     assert all(torch.equal(begun.weights("last")[name], expected[name]) for name in ("0.weight", "4.bias"))
 
@@ -103,7 +113,13 @@ def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["--std", 0.005], r"\d+ snapshots of \S+ up to step 42 do not make the average of std 0\.005.* they make from 0\.0\d+ to 0\.2\d*"),
+        (
+            ["--std", 0.005],
+            (
+                r"\d+ snapshots of \S+ up to step 42 do not make the average of std 0\.005.* they make from 0\.0\d+ to"
+                r" 0\.2\d*"
+            ),
+        ),
         (["--std", 0.4], r"std must be more than 0 and at most 0\.2886.*got 0\.4"),
         (["--std", "nan"], "std must be more than 0"),
         (["--std", 0.07, "--at", 11], r"no snapshot at step 11; there are 4, 8, 12, 16, 20, \d+ and others"),
@@ -119,7 +135,10 @@ def test_what_snapshots_do_not_make_is_a_wrong_call(done: Run, words: list[Any],
 
 def test_a_run_without_snapshots_says_what_to_write(tmp_path: Path) -> None:
     plain = run(described(epochs=1, hooks={"ema": {}}), tmp_path, local=True)
-    assert "has no snapshots to make an average of; train with hooks: {ema: {average: power, std: [0.05, 0.10]}}" in told("average", plain.path, "--std", 0.07, code=2)
+    assert (
+        "has no snapshots to make an average of; train with hooks: {ema: {average: power, std: [0.05, 0.10]}}"
+        in told("average", plain.path, "--std", 0.07, code=2)
+    )
 
 
 def test_damage_is_a_wrong_call(tmp_path: Path) -> None:
@@ -164,7 +183,12 @@ def test_ranks_and_shards_make_the_same(tmp_path: Path) -> None:
 
 def test_trials_of_other_widths_ride_on_one_training(tmp_path: Path) -> None:
     """Each keeps snapshots of its own, and what both have is the same in both."""
-    settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": {"hooks.ema.std": {"grid": [[0.05, 0.1], 0.1]}}}
+    settings = {
+        "metric": "val/loss",
+        "mode": "min",
+        "search": "grid",
+        "space": {"hooks.ema.std": {"grid": [[0.05, 0.1], 0.1]}},
+    }
     riding = sweep(averaging(sweep=settings), tmp_path, local=True)
     assert riding.trials["carrier"].dropna().unique().tolist() == ["trial-0000"]
     both, one = (trial.average(0.1) for trial in riding.runs)

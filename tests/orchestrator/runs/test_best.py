@@ -41,7 +41,10 @@ def test_the_best_is_the_best_report_and_its_checkpoint_is_kept(done: Run) -> No
 
 def test_it_is_told_wherever_the_run_is_shown(done: Run) -> None:
     assert done.best is not None
-    told = f"val/accuracy {done.best.value:.4g} (epoch {done.best.epoch}, step {done.best.step}), in the checkpoint {done.best.checkpoint}"
+    told = (
+        f"val/accuracy {done.best.value:.4g} (epoch {done.best.epoch}, step {done.best.step}), in the checkpoint"
+        f" {done.best.checkpoint}"
+    )
     shown = answer("show", done.path)
     assert f"best: {told}\n" in shown
     known = json.loads(answer("show", done.path, "--json"))
@@ -49,7 +52,9 @@ def test_it_is_told_wherever_the_run_is_shown(done: Run) -> None:
     assert all(words in shown for words in known["use"].values())
     (listed,) = json.loads(answer("ls", "--storage", str(Path(done.path).parent), "--json"))
     assert listed["best"] == vars(done.best)
-    assert f"val/accuracy {done.best.value:.4g} ({done.best.checkpoint})" in answer("ls", "--storage", str(Path(done.path).parent))
+    assert f"val/accuracy {done.best.value:.4g} ({done.best.checkpoint})" in answer(
+        "ls", "--storage", str(Path(done.path).parent)
+    )
     page = report(done.folder)
     assert told in page
     assert known["use"]["command"] in page
@@ -79,7 +84,14 @@ def test_a_best_without_a_checkpoint_is_told_with_the_one_that_is_kept(tmp_path:
     done = run(described(epochs=3, changes=changes, hooks=hooks), tmp_path, local=True)
     losses = done.metrics["val/loss"]
     assert losses.idxmin() == 0
-    best = run(described(epochs=3, changes=changes, hooks={"checkpoint": {"every": 2}, "early_stopping": {"monitor": "val/loss"}}), tmp_path, "l", local=True).best
+    best = run(
+        described(
+            epochs=3, changes=changes, hooks={"checkpoint": {"every": 2}, "early_stopping": {"monitor": "val/loss"}}
+        ),
+        tmp_path,
+        "l",
+        local=True,
+    ).best
     assert best is not None
     assert (best.metric, best.value) == ("val/loss", losses.min())
     assert best.checkpoint_value == losses[1:].min() > best.value
@@ -97,7 +109,12 @@ def test_the_last_is_handed_over_where_nothing_was_judged(tmp_path: Path) -> Non
 
 
 def test_a_sweep_hands_over_its_best_trial(tmp_path: Path) -> None:
-    settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": {"optimizer.lr": {"grid": [0.001, 0.1]}}}
+    settings = {
+        "metric": "val/loss",
+        "mode": "min",
+        "search": "grid",
+        "space": {"optimizer.lr": {"grid": [0.001, 0.1]}},
+    }
     outcome = sweep(described(epochs=1, sweep=settings), tmp_path, local=True)
     best = vars(outcome.best.best)
     (listed,) = json.loads(answer("ls", "--storage", str(tmp_path), "--json"))

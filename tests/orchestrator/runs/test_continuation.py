@@ -105,14 +105,26 @@ def test_a_schedule_that_is_another_one_is_taken_up_where_it_would_be(first: Run
         optimizer.step()
         scheduler.step()
     assert training.tolist() == pytest.approx(expected[2:])
-    without = run(first.continued("last", ["epochs=4", "scheduler=null", "optimizer.lr=0.02"]), tmp_path, "without", local=True)
+    without = run(
+        first.continued("last", ["epochs=4", "scheduler=null", "optimizer.lr=0.02"]), tmp_path, "without", local=True
+    )
     assert set(without.stats["lr"].dropna()) == {0.02}
     with pytest.raises(Exception, match="does not fit this experiment"):
-        run(first.continued("last", ["epochs=4", "scheduler={type: OneCycleLR, total_steps: 1}"]), tmp_path, "short", local=True)
+        run(
+            first.continued("last", ["epochs=4", "scheduler={type: OneCycleLR, total_steps: 1}"]),
+            tmp_path,
+            "short",
+            local=True,
+        )
 
 
 def test_the_best_trial_of_a_sweep_is_trained_longer(tmp_path: Path) -> None:
-    settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": {"optimizer.lr": {"grid": [0.001, 0.1]}}}
+    settings = {
+        "metric": "val/loss",
+        "mode": "min",
+        "search": "grid",
+        "space": {"optimizer.lr": {"grid": [0.001, 0.1]}},
+    }
     outcome = sweep(described(epochs=1, sweep=settings), tmp_path, local=True)
     longer = run(outcome.best.continued("best", ["epochs=2"]), tmp_path, local=True)
     assert longer.name == "points-trial-0001-from-epoch-0001"
@@ -128,11 +140,15 @@ def test_the_best_trial_of_a_sweep_is_trained_longer(tmp_path: Path) -> None:
 def test_what_it_cannot_go_on_from_is_told_before_there_is_a_run(first: Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no checkpoint 'epoch-0009' in .*; there are: epoch-0001, epoch-0002"):
         first.continued("epoch-0009", ["epochs=4"])
-    with pytest.raises(UsageError, match=r"epoch-0002 has 2 of 2 epochs, so nothing is left to train; .* such as epochs=4"):
+    with pytest.raises(
+        UsageError, match=r"epoch-0002 has 2 of 2 epochs, so nothing is left to train; .* such as epochs=4"
+    ):
         first.continued("last")
     with pytest.raises(UsageError, match="has 14 of 10 steps"):
         first.continued("last", ["epochs=null", "steps=10"])
-    with pytest.raises(UsageError, match=r"epoch-0002 holds the state of SGD, with which AdamW cannot go on; .*weights alone"):
+    with pytest.raises(
+        UsageError, match=r"epoch-0002 holds the state of SGD, with which AdamW cannot go on; .*weights alone"
+    ):
         first.continued("last", ["epochs=4", "optimizer={type: AdamW, lr: 0.001}"])
     with pytest.raises(ConfigError, match=r"override 'epoch=4': epoch: .*did you mean 'epochs'"):
         first.continued("last", ["epoch=4"])
@@ -160,17 +176,24 @@ def streamed(tmp_path: Path) -> Run:
     return done
 
 
-def test_what_a_stream_cannot_go_on_with_is_told_in_the_driver(streamed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_stream_cannot_go_on_with_is_told_in_the_driver(
+    streamed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each rank, and each process of its loader, keeps a place of its own."""
     monkeypatch.setattr(Ray, "__enter__", Mock(side_effect=AssertionError("Ray is started")))
-    ranks = r"a stream, of which each rank keeps its own place, and .*checkpoints/epoch-0001 is of 1 rank, not 2; go on with 1 .*workers.count=1"
+    ranks = (
+        r"a stream, of which each rank keeps its own place, and .*checkpoints/epoch-0001 is of 1 rank, not 2; go on"
+        r" with 1 .*workers.count=1"
+    )
     streamed.folder.update(engine="gang", local=False)
     with pytest.raises(UsageError, match=ranks):
         resume(streamed.path, workers=2)
     with pytest.raises(UsageError, match=ranks):
         run(streamed.continued("last", ["steps=9", "workers.count=2"]), tmp_path, engine="train")
     processes = streamed.continued("last", ["steps=9", "loader.num_workers=1"])
-    with pytest.raises(UsageError, match=r"epoch-0001 is of 0 processes for each rank, not 1; go on with loader.num_workers=0"):
+    with pytest.raises(
+        UsageError, match=r"epoch-0001 is of 0 processes for each rank, not 1; go on with loader.num_workers=0"
+    ):
         run(processes, tmp_path, local=True)
     assert [path.name for path in tmp_path.iterdir()] == ["streamed"]
     assert streamed.status == "interrupted"
@@ -178,7 +201,9 @@ def test_what_a_stream_cannot_go_on_with_is_told_in_the_driver(streamed: Run, tm
 
 def test_an_optimizer_that_was_changed_in_a_run_s_file_is_told_as_it_is_resumed(streamed: Run) -> None:
     text = streamed.folder.experiment_text()
-    (Path(streamed.path) / "experiment.yaml").write_text(text.replace("type: SGD", "type: Adam").replace("  momentum: 0.9\n", ""))
+    (Path(streamed.path) / "experiment.yaml").write_text(
+        text.replace("type: SGD", "type: Adam").replace("  momentum: 0.9\n", "")
+    )
     with pytest.raises(UsageError, match="holds the state of SGD, with which Adam cannot go on; keep the optimizer"):
         resume(streamed.path)
     assert streamed.status == "interrupted"

@@ -45,12 +45,17 @@ def test_what_an_engine_cannot_do_is_refused_before_anything_is_made(tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
-def test_what_this_machine_or_its_torch_cannot_hold_is_refused_before_ray_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_this_machine_or_its_torch_cannot_hold_is_refused_before_ray_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Ray, "__enter__", Mock(side_effect=AssertionError("Ray is started")))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # one GPU, which torch is not built for
     grid = {"metric": "val/loss", "mode": "min", "search": "grid", "space": {"seed": {"grid": [1, 2]}}}
-    for workers, words in (({"gpu": True}, "workers.gpu asks for a GPU, and torch"), ({"count": 10_000}, "asks for 10000 CPUs")):
+    for workers, words in (
+        ({"gpu": True}, "workers.gpu asks for a GPU, and torch"),
+        ({"count": 10_000}, "asks for 10000 CPUs"),
+    ):
         for engine in ("train", "gang"):
             with pytest.raises(UsageError, match=words):
                 run(described(workers=workers), tmp_path, engine=engine)
@@ -60,7 +65,24 @@ def test_what_this_machine_or_its_torch_cannot_hold_is_refused_before_ray_is_sta
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "../esc", "/tmp/esc", "a/b", "-rf", "a\nb", "a\n", "\x1b[31mred", "n" * 300, "\u6f22" * 67, "a b", "a\0b", 5]
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "../esc",
+        "/tmp/esc",
+        "a/b",
+        "-rf",
+        "a\nb",
+        "a\n",
+        "\x1b[31mred",
+        "n" * 300,
+        "\u6f22" * 67,
+        "a b",
+        "a\0b",
+        5,
+    ],
 )
 def test_a_name_is_checked_by_the_rule_of_the_file(tmp_path: Path, name: Any) -> None:
     swept = described(epochs=1, sweep={"metric": "val/loss", "mode": "min", "space": {"seed": {"grid": [1, 2]}}})
@@ -96,7 +118,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.parametrize("looks", [1, 3, 8, 9, 12])
-def test_an_interrupted_run_is_resumed_as_if_nothing_had_been(tmp_path: Path, interrupted: Callable[..., Run], whole: Run, looks: int) -> None:
+def test_an_interrupted_run_is_resumed_as_if_nothing_had_been(
+    tmp_path: Path, interrupted: Callable[..., Run], whole: Run, looks: int
+) -> None:
     cut = interrupted(looks, run, described(**EVERYTHING), tmp_path, local=True)
     assert cut.status == "interrupted"
     assert len(cut.stats.query("phase == 'train'")) < 16
@@ -183,7 +207,9 @@ def test_a_run_whose_driver_died_is_lost_and_can_be_resumed(tmp_path: Path, inte
     assert len(done.stats.query("phase == 'train'")) == 14
 
 
-def test_a_run_resumed_with_other_workers_has_them_from_then_on(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+def test_a_run_resumed_with_other_workers_has_them_from_then_on(
+    tmp_path: Path, interrupted: Callable[..., Run]
+) -> None:
     cut = interrupted(3, run, described(workers={"count": 3, "cpus": 2}), tmp_path, "cut", local=True)
     done = resume(cut.path, workers=2)
     assert (done.status, done.config["workers"]["count"], done.config["workers"]["cpus"]) == ("finished", 2, 2)
@@ -191,7 +217,10 @@ def test_a_run_resumed_with_other_workers_has_them_from_then_on(tmp_path: Path, 
 
 def test_a_run_under_way_is_not_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
-    with lease_of(cut.folder), pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}, since .*Z\); end that first"):
+    with (
+        lease_of(cut.folder),
+        pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}, since .*Z\); end that first"),
+    ):
         resume(cut.path, take_over=True)
 
 
@@ -205,7 +234,9 @@ def resumed_together(rank: int, world_size: int, path: str) -> str:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_of_two_that_take_up_a_run_at_once_one_goes_on_and_loses_nothing(tmp_path: Path, interrupted: Callable[..., Run], number: int) -> None:
+def test_of_two_that_take_up_a_run_at_once_one_goes_on_and_loses_nothing(
+    tmp_path: Path, interrupted: Callable[..., Run], number: int
+) -> None:
     cut = interrupted(5, run, described(task_args=NOISY), tmp_path, f"cut-{number}", local=True)
     whole = run(described(task_args=NOISY), tmp_path, "whole", local=True)
     told = sorted(on_ranks(resumed_together, 2, cut.path), key=len)
@@ -218,7 +249,9 @@ def test_of_two_that_take_up_a_run_at_once_one_goes_on_and_loses_nothing(tmp_pat
     assert done.metrics["val/loss"].tolist() == whole.metrics["val/loss"].tolist()
 
 
-def test_a_run_of_before_there_were_leases_is_judged_by_its_metadata(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+def test_a_run_of_before_there_were_leases_is_judged_by_its_metadata(
+    tmp_path: Path, interrupted: Callable[..., Run]
+) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     cut.folder.storage.delete(".driver")
     cut.folder.update(status="running")
@@ -226,17 +259,23 @@ def test_a_run_of_before_there_were_leases_is_judged_by_its_metadata(tmp_path: P
         resume(cut.path, take_over=True)
 
 
-def test_a_run_of_another_machine_is_taken_over_only_where_that_is_said(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+def test_a_run_of_another_machine_is_taken_over_only_where_that_is_said(
+    tmp_path: Path, interrupted: Callable[..., Run]
+) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     cut.folder.storage.delete(".driver")
     cut.folder.update(status="running", host="elsewhere")
-    with pytest.raises(UsageError, match=rf"process {os.getpid()} on elsewhere.*hookyard resume {cut.path} --take-over"):
+    with pytest.raises(
+        UsageError, match=rf"process {os.getpid()} on elsewhere.*hookyard resume {cut.path} --take-over"
+    ):
         resume(cut.path)
     done = resume(cut.path, take_over=True)
     assert (done.status, len(done.folder.attempts())) == ("finished", 2)
 
 
-def test_more_workers_than_fit_are_refused_and_nothing_is_changed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+def test_more_workers_than_fit_are_refused_and_nothing_is_changed(
+    tmp_path: Path, interrupted: Callable[..., Run]
+) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     cut.folder.update(engine="train")
     before = cut.folder.storage.read("experiment.yaml"), cut.folder.metadata()

@@ -40,7 +40,11 @@ HOOKS = {
 
 def measures(report: dict[str, Any], phase: str) -> dict[str, float]:
     """What a report says of the model: no times and no memory."""
-    return {name: value for name, value in report.items() if name.startswith(f"{phase}/") and not name.endswith(("_s", "_bytes"))}
+    return {
+        name: value
+        for name, value in report.items()
+        if name.startswith(f"{phase}/") and not name.endswith(("_s", "_bytes"))
+    }
 
 
 def reported(done: Run, step: int, phase: str) -> dict[str, float]:
@@ -50,7 +54,9 @@ def reported(done: Run, step: int, phase: str) -> dict[str, float]:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
     changes = [{"at": "1 epochs", "set": {"hooks.early_stopping.patience": 50, "optimizer.lr": 0.05}}]
-    experiment = described(**SETS, hooks=HOOKS, changes=changes, scheduler={"type": "StepLR", "step_size": 1}, precision="bf16")
+    experiment = described(
+        **SETS, hooks=HOOKS, changes=changes, scheduler={"type": "StepLR", "step_size": 1}, precision="bf16"
+    )
     return run(experiment, tmp_path_factory.mktemp("runs"), "first", local=True)
 
 
@@ -69,16 +75,30 @@ def test_it_gives_the_run_s_own_report_again_and_leaves_the_run_as_it_is(done: R
     assert len(measures(val.reports()[0], "val")) == 3 * 2 * 2
     assert before == {file: file.stat().st_mtime_ns for file in before}
     assert {name for name, one in val.config["hooks"].items() if one is None} == {"checkpoint", "early_stopping"}
-    assert val.folder.metadata().evaluates == {**test.folder.metadata().evaluates, "phase": "val", "checkpoint": "epoch-0001", "epoch": 1, "step": 7, "sha256": val.folder.metadata().evaluates["sha256"]}
+    assert val.folder.metadata().evaluates == {
+        **test.folder.metadata().evaluates,
+        "phase": "val",
+        "checkpoint": "epoch-0001",
+        "epoch": 1,
+        "step": 7,
+        "sha256": val.folder.metadata().evaluates["sha256"],
+    }
     assert val.summary("rank")["rows"].tolist() == [len(val.stats)]
 
 
 def test_what_is_evaluated_with_may_be_said(done: Run) -> None:
     """The raw weights alone, in larger batches, and with a hook of its own."""
-    asked = ["hooks.ema=false", "loader.eval_batch_size=64", "precision=fp32", f"hooks.noted={{type: {__name__}:Noted}}"]
+    asked = [
+        "hooks.ema=false",
+        "loader.eval_batch_size=64",
+        "precision=fp32",
+        f"hooks.noted={{type: {__name__}:Noted}}",
+    ]
     one = done.evaluate("last", overrides=asked)
     (report,) = one.reports()
-    assert {*measures(report, "val")} == {f"val/{name}{metric}" for name in ("", "few/", "noisy/") for metric in ("accuracy", "loss")}
+    assert {*measures(report, "val")} == {
+        f"val/{name}{metric}" for name in ("", "few/", "noisy/") for metric in ("accuracy", "loss")
+    }
     assert report["val/loss"] == pytest.approx(reported(done, 14, "val")["val/loss"], rel=0.02)
     assert len(one.stats) == 3
     assert one.folder.metadata().info["noted"] == ["on_load", "on_start", "val", "val/noisy", "val/few", "on_end"]
@@ -121,10 +141,27 @@ class Told(Hook):
 
 
 ACTS = (
-    "task_args.val=31", "init.from=zeros.pt", "seed=5", "precision=bf16", "compile=true", "deterministic=true", "float32_matmul_precision=high",
-    "loader.eval_batch_size=64", "loader.num_workers=1", "channels_last=true", "sync_batchnorm=true", "cudnn_benchmark=true",
-)  # fmt: skip
-ARRIVES = {"loader.pin_memory": True, "workers.cpus": 2, "hang.after": 60.0, "max_failures": 7, "environment": ["HOME"], "upload_interval_s": 3.0}
+    "task_args.val=31",
+    "init.from=zeros.pt",
+    "seed=5",
+    "precision=bf16",
+    "compile=true",
+    "deterministic=true",
+    "float32_matmul_precision=high",
+    "loader.eval_batch_size=64",
+    "loader.num_workers=1",
+    "channels_last=true",
+    "sync_batchnorm=true",
+    "cudnn_benchmark=true",
+)
+ARRIVES = {
+    "loader.pin_memory": True,
+    "workers.cpus": 2,
+    "hang.after": 60.0,
+    "max_failures": 7,
+    "environment": ["HOME"],
+    "upload_interval_s": 3.0,
+}
 """What acts on a GPU, on Ray, in a failure or on a store alone."""
 
 
@@ -146,9 +183,15 @@ def test_each_key_that_an_evaluation_reads_acts_or_is_refused(tmp_path: Path, mo
     reference = left()
     found = {override: left(override) for override in ACTS}
     assert [override for override, one in found.items() if one == reference] == []
-    assert [override for override, one in found.items() if isinstance(one, str) and override.partition("=")[0] in one] == list(ACTS[-3:])
+    assert [
+        override for override, one in found.items() if isinstance(one, str) and override.partition("=")[0] in one
+    ] == list(ACTS[-3:])
     assert found["init.from=zeros.pt"][0] == pytest.approx(math.log(3))
-    experiment = to_dict(Evaluation.of(drawn.folder, "last", "val", [f"{path}={json.dumps(value)}" for path, value in ARRIVES.items()]).experiment)
+    experiment = to_dict(
+        Evaluation.of(
+            drawn.folder, "last", "val", [f"{path}={json.dumps(value)}" for path, value in ARRIVES.items()]
+        ).experiment
+    )
     assert {path: reduce(getitem, path.split("."), experiment) for path in ARRIVES} == ARRIVES
     written = {override.partition("=")[0] for override in ACTS} | ARRIVES.keys()
     assert all(any(f"{path}.".startswith(f"{read}.") for path in written) for read in _READ), "a key has no line above"
@@ -170,20 +213,33 @@ def _to_measure(run: Path, name: str, experiment: Any) -> Assignment:
 
 def test_any_number_of_ranks_measures_the_same(done: Run, tmp_path: Path) -> None:
     """Two ranks measure what two have trained, each with its own buffers, and what one has; and one what two have."""
-    experiments = {strategy: described(**SETS, epochs=1, hooks=HOOKS, workers={"count": 2, "strategy": strategy, "meta_device": strategy == "fsdp"}) for strategy in ("ddp", "fsdp")}
+    experiments = {
+        strategy: described(
+            **SETS, epochs=1, hooks=HOOKS, workers={"count": 2, "strategy": strategy, "meta_device": strategy == "fsdp"}
+        )
+        for strategy in ("ddp", "fsdp")
+    }
     trained = {strategy: _to_train(experiment, tmp_path, strategy) for strategy, experiment in experiments.items()}
-    again = {strategy: _to_measure(tmp_path / strategy, "again", experiment) for strategy, experiment in experiments.items()}
+    again = {
+        strategy: _to_measure(tmp_path / strategy, "again", experiment) for strategy, experiment in experiments.items()
+    }
     asked = ["precision=fp32"]
-    spread = _to_measure(Path(done.path), "spread", Evaluation.of(done.folder, "last", "val", asked, workers=2).experiment)
+    spread = _to_measure(
+        Path(done.path), "spread", Evaluation.of(done.folder, "last", "val", asked, workers=2).experiment
+    )
     on_ranks(_measure, 2, [*trained.values(), *again.values(), spread])
     for strategy in experiments:
         two = open_run(tmp_path / strategy)
         (report,) = open_run(again[strategy].location).reports()
         assert measures(report, "val") == reported(two, 4, "val")
-        assert measures(two.evaluate(workers=1, local=True).reports()[0], "val") == pytest.approx(reported(two, 4, "val"), rel=1e-5)
+        assert measures(two.evaluate(workers=1, local=True).reports()[0], "val") == pytest.approx(
+            reported(two, 4, "val"), rel=1e-5
+        )
     shares = open_run(spread.location)
     assert shares.stats["rank"].nunique() == 2
-    assert measures(shares.reports()[0], "val") == pytest.approx(measures(done.evaluate("epoch-0001", overrides=asked).reports()[0], "val"), rel=1e-5)
+    assert measures(shares.reports()[0], "val") == pytest.approx(
+        measures(done.evaluate("epoch-0001", overrides=asked).reports()[0], "val"), rel=1e-5
+    )
 
 
 # What can be wrong
@@ -259,13 +315,20 @@ def test_every_verb_knows_it(done: Run, tmp_path: Path) -> None:
     told("evaluate", f"{copy.path}@epoch-0001")
     assert f"measures {copy.path}, checkpoint epoch-0001" in told("show", made["path"])
     assert "evaluations: epoch-0001-val, epoch-0001-val-2" in told("show", copy.path)
-    assert [one["kind"] for one in json.loads(told("ls", "--storage", f"{copy.path}/evaluations", "--json"))] == ["evaluation"] * 2
+    assert [one["kind"] for one in json.loads(told("ls", "--storage", f"{copy.path}/evaluations", "--json"))] == [
+        "evaluation"
+    ] * 2
     files = json.loads(told("doctor", copy.path, "--files", "--json"))["files"]
     assert {one["file"]: one["verdict"] for one in files}["evaluations/epoch-0001-val/run.json"] == "whole"
-    assert f"measures {copy.path}, checkpoint epoch-0001" in told("report", made["path"]) + (Path(made["path"]) / "report.html").read_text()
+    assert (
+        f"measures {copy.path}, checkpoint epoch-0001"
+        in told("report", made["path"]) + (Path(made["path"]) / "report.html").read_text()
+    )
 
     one = RunFolder(made["path"])
-    (Path(made["path"]) / "run.json").write_bytes((Path(made["path"]) / "run.json").read_bytes().replace(b'"finished"', b'"running"'))
+    (Path(made["path"]) / "run.json").write_bytes(
+        (Path(made["path"]) / "run.json").read_bytes().replace(b'"finished"', b'"running"')
+    )
     (Path(made["path"]) / ".driver").rename(Path(made["path"]) / "gone")
     assert status_of(one) == "running"
     with pytest.raises(UsageError, match="epoch-0001-val is under way: end it before copy is removed"):
@@ -285,7 +348,12 @@ def test_every_verb_knows_it(done: Run, tmp_path: Path) -> None:
 
 
 def test_a_sweep_stands_for_its_best_trial(tmp_path: Path) -> None:
-    settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": {"optimizer.lr": {"grid": [0.001, 0.1]}}}
+    settings = {
+        "metric": "val/loss",
+        "mode": "min",
+        "search": "grid",
+        "space": {"optimizer.lr": {"grid": [0.001, 0.1]}},
+    }
     outcome = sweep(described(epochs=1, sweep=settings), tmp_path, local=True)
     result = CliRunner().invoke(app, ["evaluate", outcome.path, "--json"])
     made = json.loads(result.stdout)

@@ -31,7 +31,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     run(described(hooks=HOOKS), root, "alone", local=True)
     space = {"optimizer.lr": {"grid": [0.1, 0.01]}}
-    sweep(described(epochs=1, sweep={"metric": "val/accuracy", "mode": "max", "space": space}), root, "swept", local=True)
+    sweep(
+        described(epochs=1, sweep={"metric": "val/accuracy", "mode": "max", "space": space}), root, "swept", local=True
+    )
     return root
 
 
@@ -55,7 +57,9 @@ def test_a_flipped_bit_in_any_file_is_found(runs: Path, tmp_path: Path, name: st
             assert file.name in CARRY_NONE or (verdicts[path] == "unknown" and file.suffix == ".jsonl"), path
             continue
         data = file.read_bytes()
-        place = len(data) - 100 if file.suffix == ".parquet" else len(data) // 2  # its footer: the header of a page has no checksum, and no value in it
+        place = (
+            len(data) - 100 if file.suffix == ".parquet" else len(data) // 2
+        )  # its footer: the header of a page has no checksum, and no value in it
         file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
         assert wrong(folder).get(path) == "damaged", path
         file.write_bytes(data)
@@ -107,7 +111,9 @@ def test_the_command_says_what_is_wrong_where_and_what_can_be_done(runs: Path, t
     assert f"{folder}: 1 damaged, 1 missing, " in result.stdout
     told = json.loads(CliRunner().invoke(app, ["doctor", str(folder), "--files", "--json"]).stdout)
     assert told["whole"] is False
-    assert {one["file"]: one["verdict"] for one in told["files"] if one["verdict"] in ("damaged", "missing")} == wrong(folder)
+    assert {one["file"]: one["verdict"] for one in told["files"] if one["verdict"] in ("damaged", "missing")} == wrong(
+        folder
+    )
 
 
 def test_what_was_killed_is_whole_and_what_a_later_part_follows_has_its_end(tmp_path: Path) -> None:
@@ -124,5 +130,9 @@ def test_what_was_killed_is_whole_and_what_a_later_part_follows_has_its_end(tmp_
 
 
 def test_files_of_no_run_are_a_wrong_call(tmp_path: Path) -> None:
-    for words in (["doctor", "--files"], ["doctor", str(tmp_path), "--files"], ["doctor", str(tmp_path), "--files", "--against", "x"]):
+    for words in (
+        ["doctor", "--files"],
+        ["doctor", str(tmp_path), "--files"],
+        ["doctor", str(tmp_path), "--files", "--against", "x"],
+    ):
         assert CliRunner().invoke(app, words).exit_code == 2

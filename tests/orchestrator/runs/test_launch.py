@@ -1,4 +1,5 @@
-"""A run from its folder to its end: what it leaves, how it fails, and the driver's watch over its workers, whose mailbox answers when the test says so."""
+"""A run from its folder to its end: what it leaves, how it fails, and the driver's watch over its workers, whose
+mailbox answers when the test says so."""
 
 from __future__ import annotations
 
@@ -114,7 +115,10 @@ def test_it_leaves_the_folder_of_a_run(finished: Run) -> None:
         "stats",
         "stats.parquet",
     ]
-    assert sorted(path.name for path in (folder / "checkpoints").iterdir() if path.is_dir()) == ["epoch-0001", "epoch-0002"]
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir() if path.is_dir()) == [
+        "epoch-0001",
+        "epoch-0002",
+    ]
     assert sorted(path.name for path in (folder / "checkpoints/epoch-0002").iterdir()) == [
         "ema.pt",
         "hooks.pt",
@@ -165,7 +169,9 @@ def test_what_was_run_is_written_down_and_can_be_run_again(finished: Run) -> Non
     about = json.loads((Path(finished.path) / "run.json").read_text())
     assert (about["status"], about["attempts"], about["local"], about["seed"]) == ("finished", 1, True, 0)
     again = load_experiment(Path(finished.path) / "experiment.yaml")
-    assert again == described(task_args={"test": 5}, hooks={"checkpoint": {"best": "val/accuracy"}, "ema": {"decay": 0.9}})
+    assert again == described(
+        task_args={"test": 5}, hooks={"checkpoint": {"best": "val/accuracy"}, "ema": {"decay": 0.9}}
+    )
 
 
 def test_the_log_has_what_was_shown(finished: Run) -> None:
@@ -200,7 +206,9 @@ def test_several_workers_become_one_process_and_that_is_said(tmp_path: Path) -> 
     assert "one process instead of 3 workers" in (tmp_path / "points/log.txt").read_text()
 
 
-def test_a_failure_says_where_in_the_task_and_its_traceback_is_in_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_says_where_in_the_task_and_its_traceback_is_in_the_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(RunError, match=rf"^rank 0: KeyError: 'x' \({Path(__file__)}:\d+, in loss\)$"):
         run(described(task=f"{__name__}:Wrong"), tmp_path, local=True)
     log = (tmp_path / "points/log.txt").read_text()
@@ -224,7 +232,9 @@ def test_the_end_says_how_many_ranks_there_were_and_where(finished: Run) -> None
 
 def test_a_hook_that_fails_is_named_with_its_event(tmp_path: Path) -> None:
     experiment = described(hooks={"bad": {"type": "tests.tasks:Breaks"}})
-    with pytest.raises(RunError, match="hook 'bad' failed in on_gradients on rank 0: ZeroDivisionError: broken on purpose"):
+    with pytest.raises(
+        RunError, match="hook 'bad' failed in on_gradients on rank 0: ZeroDivisionError: broken on purpose"
+    ):
         run(experiment, tmp_path, local=True)
     failed = open_run(tmp_path / "points")
     assert failed.status == "failed"
@@ -260,13 +270,21 @@ def test_a_run_may_lie_where_there_are_no_folders(interrupted: Callable[..., Run
     assert str(done.checkpoint("last")) == f"{storage}/cut/checkpoints/epoch-0002"
     # what hooks wrote on this machine's disk was taken along, and gone on with
     assert scalars(done) == scalars(whole)
-    assert set(whole.folder.storage.names()) > {"experiment.yaml", "run.json", "log.txt", "metrics.jsonl", "stats.parquet"}
+    assert set(whole.folder.storage.names()) > {
+        "experiment.yaml",
+        "run.json",
+        "log.txt",
+        "metrics.jsonl",
+        "stats.parquet",
+    }
     assert any(name.endswith(".jsonl") and name != "metrics.jsonl" for name in whole.folder.storage.names())
     whole.folder.storage.delete("")
     done.folder.storage.delete("")
 
 
-def test_where_there_are_no_folders_the_traceback_is_in_the_file_that_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_there_are_no_folders_the_traceback_is_in_the_file_that_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def breaks(self: Any, output: Any, batch: Any) -> Any:
         raise ArithmeticError("broken on purpose")
 

@@ -21,7 +21,12 @@ from orchestrator.records.run_folder import RunFolder
 from tests.ranks import on_ranks
 from tests.tasks import Points, described
 
-DIGITS = {"task": "experiments.digits:Digits", "task_args": {"width": 8}, "batch_size": 64, "optimizer": {"type": "SGD", "lr": 0.05}}
+DIGITS = {
+    "task": "experiments.digits:Digits",
+    "task_args": {"width": 8},
+    "batch_size": 64,
+    "optimizer": {"type": "SGD", "lr": 0.05},
+}
 EMA = {"ema": {"decay": 0.9}}
 
 
@@ -120,7 +125,9 @@ def test_a_checkpoint_that_is_not_there_is_told_with_those_that_are(done: Run, t
     with pytest.raises(CheckpointError, match=r"no checkpoint 'epoch-0009' in .*; there are: epoch-0001, epoch-0002"):
         done.load("epoch-0009")
     unjudged = run(described(epochs=1, validate_every=0), tmp_path, local=True)
-    with pytest.raises(CheckpointError, match=r"no checkpoint 'best' in .*hooks.checkpoint: .*; there are: last, epoch-0001"):
+    with pytest.raises(
+        CheckpointError, match=r"no checkpoint 'best' in .*hooks.checkpoint: .*; there are: last, epoch-0001"
+    ):
         unjudged.load("best")
     unjudged.load("last")
 
@@ -153,5 +160,8 @@ def test_a_task_that_cannot_be_imported_is_told_with_what_to_do(done: Run, tmp_p
 
 def test_a_model_that_has_changed_since_is_told(done: Run, tmp_path: Path) -> None:
     grown = changed(done, tmp_path, task_args={"batch_norm": True})
-    with pytest.raises(CheckpointError, match=r"epoch-0002 does not fit the model that tests.tasks:Points makes by now(.|\n)*Missing key"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"epoch-0002 does not fit the model that tests.tasks:Points makes by now(.|\n)*Missing key",
+    ):
         grown.load("last")

@@ -88,7 +88,9 @@ def test_the_iteration_in_which_a_run_failed_fails_again(tmp_path: Path) -> None
     with pytest.raises(RunError):
         run(described(hooks={"breaks": {"type": "tests.tasks:Breaks", "iteration": 3}}), tmp_path, local=True)
     failed, probe = open_run(tmp_path / "points"), Probe()
-    with pytest.raises(RunError, match="hook 'breaks' failed in on_gradients on rank 0: ZeroDivisionError: broken on purpose"):
+    with pytest.raises(
+        RunError, match="hook 'breaks' failed in on_gradients on rank 0: ZeroDivisionError: broken on purpose"
+    ):
         replay(failed, 3, hooks={"probe": probe})
     assert (probe.seen, probe.heard) == ([1, 2, 3], ["on_exception"])
     with pytest.raises(UsageError, match="no training row of iteration 4 on rank 0; the last is 2"):
@@ -118,7 +120,9 @@ def test_ctrl_c_does_not_reach_its_processes() -> None:
 @pytest.mark.parametrize(
     ("hook", "answer"),
     [
-        ("probe.py", "such as probe.py:Probe; got 'probe.py'"), ("", "such as probe.py:Probe; got ''"), ("nowhere.py:Probe", "there is no file nowhere.py"),
+        ("probe.py", "such as probe.py:Probe; got 'probe.py'"),
+        ("", "such as probe.py:Probe; got ''"),
+        ("nowhere.py:Probe", "there is no file nowhere.py"),
         ("tests.tasks:Points", "--hook tests.tasks:Points: 'tests.tasks:Points' is no subclass of"),
     ],
 )
@@ -135,7 +139,9 @@ def test_two_ranks_come_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.
     experiment = described(**FIELDS, batch_size=4, workers={"count": 2})
     folder = RunFolder.create(tmp_path, "points", to_yaml(experiment))
     ranks.on_ranks(_train, 2, Assignment(experiment.source, str(folder)))
-    monkeypatch.setattr(multiprocessing, "get_context", lambda kind: ranks._context)  # whose processes have torch already
+    monkeypatch.setattr(
+        multiprocessing, "get_context", lambda kind: ranks._context
+    )  # whose processes have torch already
     found = replay(Run(folder), 13, rank=1)
     assert found.checkpoint == "step-00000006"
     assert found.agrees

@@ -93,19 +93,35 @@ def _live(rank: int, world_size: int, *lives: tuple[Assignment, int]) -> None:
         session.close()
 
 
-def test_samples_are_those_that_the_batches_of_each_rank_truly_had_over_resumes_with_other_batches_and_ranks(tmp_path: Path) -> None:
-    fields = {"epochs": 2, "accumulate": 2, "validate_every": "2 steps", "hooks": {**HOOKS, "checkpoint": {"every": "1 steps"}}}
+def test_samples_are_those_that_the_batches_of_each_rank_truly_had_over_resumes_with_other_batches_and_ranks(
+    tmp_path: Path,
+) -> None:
+    fields = {
+        "epochs": 2,
+        "accumulate": 2,
+        "validate_every": "2 steps",
+        "hooks": {**HOOKS, "checkpoint": {"every": "1 steps"}},
+    }
     first = described(**fields, batch_size=4)
     folder = RunFolder.create(tmp_path, "points", to_yaml(first))
-    second, third = described(**fields, batch_size=3, seed=1), described(**fields, batch_size=5, loader={"eval_batch_size": 4})
+    second, third = (
+        described(**fields, batch_size=3, seed=1),
+        described(**fields, batch_size=5, loader={"eval_batch_size": 4}),
+    )
     on_ranks(_live, 2, (Assignment(first.source, str(folder)), 1), (Assignment(second.source, str(folder)), 3))
     _live(0, 1, (Assignment(third.source, str(folder)), 9))
     attempts = folder.attempts()
-    assert [(attempt.world_size, attempt.position.iteration, attempt.position.offset) for attempt in attempts] == [(2, 0, 0), (2, 4, 32), (1, 12, 24)]
+    assert [(attempt.world_size, attempt.position.iteration, attempt.position.offset) for attempt in attempts] == [
+        (2, 0, 0),
+        (2, 4, 32),
+        (1, 12, 24),
+    ]
     done = Run(folder)
     assert agreed(done, "phase == 'train'") >= 2 * 52
     assert agreed(done, "phase == 'val'") > 50
-    with_rank = CliRunner().invoke(app, ["samples", str(folder), "--where", "iteration == 2", "--rank", "1", "--format", "csv"])
+    with_rank = CliRunner().invoke(
+        app, ["samples", str(folder), "--where", "iteration == 2", "--rank", "1", "--format", "csv"]
+    )
     outside = CliRunner().invoke(app, ["samples", str(folder), "--where", "loss > 5) or (rank == 0", "--rank", "1"])
     assert (outside.exit_code, "cannot read 'loss > 5) or (rank == 0'" in outside.stderr) == (2, True)
     with pytest.raises(UsageError, match="has no rank 2: there were 2, counted from 0"):

@@ -20,9 +20,13 @@ NOBODY = 2**22 + 1
 """A process number that Linux gives to no process by default."""
 
 
-def written_run(root: Path | str, name: str = "points", metadata: Mapping[str, Any] | None = None, **fields: Any) -> RunFolder:
+def written_run(
+    root: Path | str, name: str = "points", metadata: Mapping[str, Any] | None = None, **fields: Any
+) -> RunFolder:
     """A run that has begun its first attempt, of epochs of 100 iterations."""
-    folder = RunFolder.create(root, name, to_yaml(described(**{"epochs": 4, "batch_size": 8, **fields})), **(metadata or {}))
+    folder = RunFolder.create(
+        root, name, to_yaml(described(**{"epochs": 4, "batch_size": 8, **fields})), **(metadata or {})
+    )
     begun(folder)
     return folder
 
@@ -36,7 +40,11 @@ def rows_of(folder: RunFolder, stats: pd.DataFrame, attempt: int = 0) -> None:
     """Adds a table's rows to the files of its ranks."""
     for rank, own in stats.groupby("rank"):
         node = str(own["node"].iloc[0])
-        recorder = Recorder(folder.storage, folder.rank_folder(attempt, int(str(rank))), {"rank": rank, "node": node, "attempt": attempt})
+        recorder = Recorder(
+            folder.storage,
+            folder.rank_folder(attempt, int(str(rank))),
+            {"rank": rank, "node": node, "attempt": attempt},
+        )
         for row in own.drop(columns=["rank", "node"]).to_dict("records"):
             recorder.append({str(name): value for name, value in row.items() if value == value})
         recorder.close()

@@ -28,21 +28,37 @@ def test_sums_and_extremes_are_those_of_the_rows(seed: int, together: int, monke
     if together > 1:
         of_several(monkeypatch, together, len(table), len(rows.numbers) + 1)
     of_each = {f"{name} {how.__name__}": how(name) for name in rows.numbers for how in (low, high, total, known)}
-    found = rows.aggregate({"rows": "sum(rows)::bigint", "first": "min(first)", "last": "max(iteration)", **of_each}, ["rank", "phase"], of=rows.blocks)
+    found = rows.aggregate(
+        {"rows": "sum(rows)::bigint", "first": "min(first)", "last": "max(iteration)", **of_each},
+        ["rank", "phase"],
+        of=rows.blocks,
+    )
     finite = table.replace(np.inf, np.nan).groupby(["rank", "phase"])
     expected = {"rows": finite.size(), "first": finite["iteration"].min(), "last": finite["iteration"].max()}
     for name in rows.numbers:
         sums = finite[name].sum(min_count=1)
-        expected |= {f"{name} low": finite[name].min(), f"{name} high": finite[name].max(), f"{name} total": sums, f"{name} known": finite[name].count()}
+        expected |= {
+            f"{name} low": finite[name].min(),
+            f"{name} high": finite[name].max(),
+            f"{name} total": sums,
+            f"{name} known": finite[name].count(),
+        }
     pd.testing.assert_frame_equal(found, pd.DataFrame(expected), check_dtype=False)
-    assert rows.ask(f"select max(iteration // {together} - first // {together}) as apart from {rows.blocks}")["apart"].tolist() == [0]
+    assert rows.ask(f"select max(iteration // {together} - first // {together}) as apart from {rows.blocks}")[
+        "apart"
+    ].tolist() == [0]
 
 
 def test_a_diagnosis_does_not_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank that is slow, a hook that takes long twice, a loss that is none, memory that grows and is nearly full; in stretches."""
+    """A rank that is slow, a hook that takes long twice, a loss that is none, memory that grows and is nearly full; in
+    stretches."""
     monkeypatch.setattr(look, "MOST_ITERATIONS", 200)
     stats = training(4, 400, change=slower("data_wait_s", 2, 0.03))
-    grown = {"rss_bytes": 1e9 + 1e6 * stats["iteration"], "memory_limit_bytes": 1.45e9, "loss": np.where(stats.index == 99, np.nan, 1.0 + stats["rank"])}
+    grown = {
+        "rss_bytes": 1e9 + 1e6 * stats["iteration"],
+        "memory_limit_bytes": 1.45e9,
+        "loss": np.where(stats.index == 99, np.nan, 1.0 + stats["rank"]),
+    }
     stats = stats.assign(**grown)
     stats.loc[stats["iteration"].isin([100, 300]) & (stats["rank"] == 1), ["hooks_s", "step_s"]] += 9.0
     whole = diagnose(stats)

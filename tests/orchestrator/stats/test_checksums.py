@@ -43,7 +43,9 @@ def test_a_flipped_bit_leaves_rows_out_and_changes_none(data: bytes) -> None:
 
 def test_what_is_left_out_is_said(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     place = data.rindex(b"\x00\x00\x00\x00\x00\x00\xf8\x3f")  # 1.5
-    assert read_batches(data[:place] + b"\x01" + data[place + 1 :], None, "rows-00000.arrow")[0]["loss"].to_pylist() == [0.5, 0.25]
+    assert read_batches(data[:place] + b"\x01" + data[place + 1 :], None, "rows-00000.arrow")[0][
+        "loss"
+    ].to_pylist() == [0.5, 0.25]
     assert "rows-00000.arrow is damaged: the rows in bytes" in caplog.text
     assert "their checksum does not hold" in caplog.text
 
@@ -60,7 +62,9 @@ def joined(tmp_path: Path) -> Path:
     return tmp_path / "stats.parquet"
 
 
-def test_whichever_byte_of_a_joined_table_is_changed_it_is_told_or_no_number_differs(joined: Path, tmp_path: Path) -> None:
+def test_whichever_byte_of_a_joined_table_is_changed_it_is_told_or_no_number_differs(
+    joined: Path, tmp_path: Path
+) -> None:
     data, rows, told = joined.read_bytes(), read_recorded(Storage(tmp_path), "rows"), 0
     for place in range(0, len(data), 11):
         joined.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
@@ -74,7 +78,9 @@ def test_whichever_byte_of_a_joined_table_is_changed_it_is_told_or_no_number_dif
 @pytest.mark.parametrize("length", [0, 3, 8, 100, -1, -9])
 def test_a_joined_table_that_was_cut_is_told(joined: Path, tmp_path: Path, length: int) -> None:
     joined.write_bytes(joined.read_bytes()[:length])
-    with pytest.raises(DamagedFile, match=r"stats\.parquet is damaged: it is no Parquet file, or its end is missing\. Put back a copy"):
+    with pytest.raises(
+        DamagedFile, match=r"stats\.parquet is damaged: it is no Parquet file, or its end is missing\. Put back a copy"
+    ):
         read_recorded(Storage(tmp_path), "rows")
 
 
@@ -86,17 +92,29 @@ def test_any_reader_reads_a_joined_table_and_ours_one_without_a_checksum(joined:
     assert read_recorded(Storage(tmp_path), "rows")["loss"].to_pylist() == [0.123456789, 0.25]
 
 
-def test_what_a_kill_cut_short_is_no_damage_and_what_no_kill_makes_is(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_kill_cut_short_is_no_damage_and_what_no_kill_makes_is(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     messages = [place for place in range(len(data) - 8) if data.startswith(END[:4], place)]
     first, second = messages[1:3]
     for length in range(second, len(data)):
         assert losses(data[:length]) in ([[0.5, 0.25]], [[0.5, 0.25], [1.5, 0.25]])
     assert caplog.text == ""
-    for place in (first, first + 4, first + 5, first + 7, first + 40):  # what frames the first batch, or tells its length
+    for place in (
+        first,
+        first + 4,
+        first + 5,
+        first + 7,
+        first + 40,
+    ):  # what frames the first batch, or tells its length
         caplog.clear()
         assert losses(data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :]) == [[1.5, 0.25]]
         assert f"the rows in bytes {first} to {second} are left out" in caplog.text
-    for harmed in (data[: second + 4] + b"\x00\x10" + data[second + 6 :], data[:second] + END + data[second + 8 :], data + b"more"):
+    for harmed in (
+        data[: second + 4] + b"\x00\x10" + data[second + 6 :],
+        data[:second] + END + data[second + 8 :],
+        data + b"more",
+    ):
         caplog.clear()
         assert losses(harmed)[0] == [0.5, 0.25]
         assert "are left out" in caplog.text

@@ -69,12 +69,15 @@ def test_one_file_is_plain_parquet_in_order(tmp_path: Path) -> None:
     assert kinds <= {"int16", "int32", "int64", "double", "string", "bool"}
     counting = plain.filter(pc.invert(plain["superseded"])).select(["phase", "iteration", "rank"]).to_pylist()
     assert [tuple(one.values()) for one in counting] == [
-        *(("train", n, rank) for n in range(1, 8) for rank in (0, 1)), ("val", 1, 0), ("val", 1, 1)
+        *(("train", n, rank) for n in range(1, 8) for rank in (0, 1)),
+        ("val", 1, 0),
+        ("val", 1, 1),
     ]
 
 
 def test_partitions_say_themselves_which_rows_are_superseded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those written by ranks before the later attempt began, those packed at the end, and a file joined before it was gone on with."""
+    """Those written by ranks before the later attempt began, those packed at the end, and a file joined before it was
+    gone on with."""
     storage = Storage(tmp_path)
     for least in (2, 100):
         monkeypatch.setattr(rank_files, "PART_ROWS", least)
@@ -83,7 +86,9 @@ def test_partitions_say_themselves_which_rows_are_superseded(tmp_path: Path, mon
     compact(storage, ATTEMPTS)
     partitions = pq.read_table(tmp_path / "stats").to_pandas()
     assert len(partitions) == len(ROWS)
-    assert sorted(keys(partitions[partitions["superseded"]], "rank", "attempt", "iteration")) == [(rank, 0, n) for rank in (0, 1) for n in (4, 5)]
+    assert sorted(keys(partitions[partitions["superseded"]], "rank", "attempt", "iteration")) == [
+        (rank, 0, n) for rank in (0, 1) for n in (4, 5)
+    ]
     joined = Storage(tmp_path / "joined")
     monkeypatch.setattr(compaction, "JOINED_ROWS", 100)
     record(joined, ROWS)
@@ -93,7 +98,10 @@ def test_partitions_say_themselves_which_rows_are_superseded(tmp_path: Path, mon
     record(joined, [row(2, "train", 0, 7, 7, rank) for rank in (0, 1)])
     compact(joined, again)
     plain = pq.read_table(joined.local / "stats.parquet").to_pandas()
-    assert sorted(set(keys(plain[plain["superseded"] & (plain["attempt"] == 1)], "phase", "iteration"))) == [("train", 7), ("val", 1)]
+    assert sorted(set(keys(plain[plain["superseded"] & (plain["attempt"] == 1)], "phase", "iteration"))) == [
+        ("train", 7),
+        ("val", 1),
+    ]
     assert keys(load(joined, again), "rank", "iteration") == [(rank, n) for n in range(1, 8) for rank in (0, 1)]
 
 
@@ -125,7 +133,9 @@ def killed_after(operations: int, monkeypatch: pytest.MonkeyPatch, work: Callabl
     return True
 
 
-def test_a_kill_at_any_operation_on_a_file_loses_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool) -> None:
+def test_a_kill_at_any_operation_on_a_file_loses_and_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
     recorded, operations, is_over = tmp_path / "recorded", 0, False
     record(Storage(recorded), [one for one in ROWS if one["rank"] == 0], COSTS)
     before = everything(Storage(recorded))

@@ -34,7 +34,17 @@ def noise(seed: int, length: int, kept: float = 0.8) -> np.ndarray[Any, Any]:
     return values
 
 
-def side(name: str, seed: int, step_s: float = 0.1, *, length: int = 500, ranks: int = 2, rss: float = 100 * MIB, accuracy: float = 0.8, **config: Any) -> Side:
+def side(
+    name: str,
+    seed: int,
+    step_s: float = 0.1,
+    *,
+    length: int = 500,
+    ranks: int = 2,
+    rss: float = 100 * MIB,
+    accuracy: float = 0.8,
+    **config: Any,
+) -> Side:
     """A run whose steps take `step_s` give or take 5 %, and whose accuracy settles, give or take 0.01."""
     rows = pd.concat(
         pd.DataFrame(
@@ -51,7 +61,15 @@ def side(name: str, seed: int, step_s: float = 0.1, *, length: int = 500, ranks:
         for rank in range(ranks)
     )
     curve = accuracy + 0.01 * noise(100 * seed + 99, 20, kept=0.0) - 0.5 * np.exp(-np.arange(20))
-    return Side(name, config, [{"epoch": n, "val/accuracy": value, "val/loss": 1 - value, "val/iteration_s": 0.1} for n, value in enumerate(curve)], Rows.of(rows))
+    return Side(
+        name,
+        config,
+        [
+            {"epoch": n, "val/accuracy": value, "val/loss": 1 - value, "val/iteration_s": 0.1}
+            for n, value in enumerate(curve)
+        ],
+        Rows.of(rows),
+    )
 
 
 def test_differences_that_are_there_are_found_and_have_a_direction() -> None:
@@ -69,19 +87,35 @@ def test_differences_that_are_there_are_found_and_have_a_direction() -> None:
 
 def test_the_numbers_are_those_of_the_runs() -> None:
     """Two ranks, of which the slower one counts; 50 iterations of 2 s and 4 x 32 samples."""
-    rows = pd.DataFrame({"rank": [0, 1] * 50, "epoch": 0, "iteration": np.repeat(np.arange(50), 2), "batch_size": 64, "step_s": [1.0, 2.0] * 50})
+    rows = pd.DataFrame(
+        {
+            "rank": [0, 1] * 50,
+            "epoch": 0,
+            "iteration": np.repeat(np.arange(50), 2),
+            "batch_size": 64,
+            "step_s": [1.0, 2.0] * 50,
+        }
+    )
     reports = [{"val/loss": 0.5}, {"val/loss": 0.25}, {"val/loss": 0.75}]
     found = compare([Side("a", {}, reports, Rows.of(rows)), Side("b", {}, [], Rows.of(rows[:0]))])
     assert found["ranks"] == [2, 0]
     assert {name: entry["values"] for name, entry in found["costs"].items()} == {
-        "step_s": [2.0, None], "samples_per_s": [64.0, None], "train_s": [100.0, None]
+        "step_s": [2.0, None],
+        "samples_per_s": [64.0, None],
+        "train_s": [100.0, None],
     }
-    assert {name: entry["values"] for name, entry in found["metrics"].items()} == {"val/loss best": [0.25, None], "val/loss last": [0.75, None]}
+    assert {name: entry["values"] for name, entry in found["metrics"].items()} == {
+        "val/loss best": [0.25, None],
+        "val/loss last": [0.75, None],
+    }
     assert found["metrics"]["val/loss last"]["verdicts"] == [None, "unknown"]
 
 
 def test_the_best_is_what_runs_say_or_a_metric_s_words_tell() -> None:
-    reports = [{"val/ppl": 9.0, "val/bits_per_character": 2.0, "val/score": 0.5}, {"val/ppl": 7.0, "val/bits_per_character": 3.0, "val/score": 0.25}]
+    reports = [
+        {"val/ppl": 9.0, "val/bits_per_character": 2.0, "val/score": 0.5},
+        {"val/ppl": 7.0, "val/bits_per_character": 3.0, "val/score": 0.25},
+    ]
     rows = pd.DataFrame()
     found = compare([Side("a", {}, reports, Rows.of(rows)), Side("b", {}, reports, Rows.of(rows))])
     assert found["metrics"]["val/ppl best"]["values"] == [7.0, 7.0]
@@ -91,7 +125,12 @@ def test_the_best_is_what_runs_say_or_a_metric_s_words_tell() -> None:
     said = compare([Side("a", {}, reports, Rows.of(rows), {"val/score": "max"}), Side("b", {}, reports, Rows.of(rows))])
     assert said["metrics"]["val/score best"]["values"] == [0.5, 0.5]
     assert said["not_known"] == []
-    against = compare([Side("a", {}, reports, Rows.of(rows), {"val/score": "max"}), Side("b", {}, reports, Rows.of(rows), {"val/score": "min"})])
+    against = compare(
+        [
+            Side("a", {}, reports, Rows.of(rows), {"val/score": "max"}),
+            Side("b", {}, reports, Rows.of(rows), {"val/score": "min"}),
+        ]
+    )
     assert against["not_known"] == ["val/score"]
 
 
@@ -137,7 +176,12 @@ def test_metrics_that_only_fluctuate_are_seldom_called_different() -> None:
 
 
 def test_configs_differ_by_dotted_path() -> None:
-    one = {"name": "a", "optimizer": {"type": "SGD", "lr": 0.1}, "hooks": {"ema": {"decay": 0.9}, "clip": None}, "tags": [1, 2]}
+    one = {
+        "name": "a",
+        "optimizer": {"type": "SGD", "lr": 0.1},
+        "hooks": {"ema": {"decay": 0.9}, "clip": None},
+        "tags": [1, 2],
+    }
     two = {"name": "b", "optimizer": {"type": "SGD", "lr": 0.2}, "hooks": {"ema": None, "clip": None}, "tags": [1, 3]}
     assert config_differences([one, two]) == {
         "optimizer.lr": [0.1, 0.2],
@@ -153,5 +197,9 @@ def test_however_large_samples_are_dealt_in_turns_that_fit_the_memory(monkeypatc
     assert (beyond_chance(first, other, np.median), beyond_chance(first, shifted, np.median)) == (False, True)
     whole = deals_of(120)
     monkeypatch.setattr(comparing, "DEALT_AT_ONCE", 1000)
-    assert (sum(deals_of(120)), max(deals_of(120)) * 120 <= 1000, sum(deals_of(10**5))) == (sum(whole), True, comparing.FEWER_DEALS)
+    assert (sum(deals_of(120)), max(deals_of(120)) * 120 <= 1000, sum(deals_of(10**5))) == (
+        sum(whole),
+        True,
+        comparing.FEWER_DEALS,
+    )
     assert (beyond_chance(first, other, np.median), beyond_chance(first, shifted, np.median)) == (False, True)

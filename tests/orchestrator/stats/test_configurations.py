@@ -16,7 +16,9 @@ def repeats(number: int, *values: float | None, status: str = "finished") -> lis
 def test_mean_spread_and_interval_are_those_on_paper() -> None:
     (one,) = configurations(repeats(0, 1.0, 2.0, 3.0, 4.0), "max")
     assert (one.n, one.mean, one.std) == (4, 2.5, pytest.approx(math.sqrt(5 / 3)))
-    assert (one.low, one.high) == pytest.approx((2.5 - 3.1824463 * math.sqrt(5 / 12), 2.5 + 3.1824463 * math.sqrt(5 / 12)))
+    assert (one.low, one.high) == pytest.approx(
+        (2.5 - 3.1824463 * math.sqrt(5 / 12), 2.5 + 3.1824463 * math.sqrt(5 / 12))
+    )
     assert one.trials[0] == "trial-0003"
     assert one.in_words("val/accuracy") == "2.5 ± 2.054 (mean of 4 trials)"
 
@@ -36,16 +38,22 @@ def test_the_best_has_the_most_trials_that_ended_well_and_then_the_best_mean() -
 
 
 def test_by_its_bound_a_mean_counts_less_the_wider_its_trials_spread() -> None:
-    """1.2 and 0.2 have the mean 0.7 and the standard error 0.5; 0.6 and 0.7 the mean 0.65 and the standard error 0.05."""
+    """1.2 and 0.2 have the mean 0.7 and the standard error 0.5; 0.6 and 0.7 the mean 0.65 and the standard error
+    0.05."""
     wide, narrow = repeats(0, 1.2, 0.2), repeats(1, 0.6, 0.7)
     for mode, bounds in (("max", {1: 0.6, 0: 0.2}), ("min", {1: 0.7, 0: 1.2})):
         found = configurations([*wide, *narrow], mode, "bound")
-        assert [(one.number, one.merit) for one in found] == [(number, pytest.approx(bound)) for number, bound in bounds.items()]
+        assert [(one.number, one.merit) for one in found] == [
+            (number, pytest.approx(bound)) for number, bound in bounds.items()
+        ]
         assert [one.mean for one in found] == pytest.approx([0.65, 0.7])
     assert [one.number for one in configurations([*wide, *narrow], "max")] == [0, 1]
     alone, held = repeats(2, 0.5, status="running"), [*repeats(3, 0.1, 0.9), Repeat(3, "trial-0032", "failed", None)]
     first, other = configurations([*alone, *held], "max", "bound")
-    assert (first.merit, other.merit) == (pytest.approx(0.1), 0.5), "one trial alone is judged by itself, and has not ended"
+    assert (first.merit, other.merit) == (
+        pytest.approx(0.1),
+        0.5,
+    ), "one trial alone is judged by itself, and has not ended"
     ahead = ahead_with_fewer(configurations([*wide, *repeats(1, 0.6)], "max", "bound"), "max")
     assert [ahead and ahead.number] == [1], "0.6 alone is better than the bound, and no better than the mean"
 

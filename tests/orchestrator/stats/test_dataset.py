@@ -24,22 +24,30 @@ KEY = ["rank", "phase", "epoch", "iteration"]
 
 
 def drawn(seed: int) -> tuple[list[dict[str, Any]], list[Attempt]]:
-    """Rows of up to three ranks, of which one has no `accuracy` and one text; and of a later attempt from the middle."""
+    """Rows of up to three ranks, of which one has no `accuracy` and one text; and of a later attempt from the
+    middle."""
     draw = np.random.default_rng(seed)
     begins = [0, *sorted(draw.integers(1, 12, seed % 3).tolist())]
     rows = []
     for number, begin in enumerate(begins):
         for rank in range(1 + seed % 3):
             for n in range(begin + 1, 13):
-                values = {"step_s": n / 8, "grad_norm": float("nan") if n == 3 else None} | ({"note": "x"} if rank == 1 else {"accuracy": 1 if n % 2 else 0.5})
+                values = {"step_s": n / 8, "grad_norm": float("nan") if n == 3 else None} | (
+                    {"note": "x"} if rank == 1 else {"accuracy": 1 if n % 2 else 0.5}
+                )
                 rows.append(row(number, "train", n // 6, n, n, rank, **values))
             rows.append(row(number, "val", 1, 1, 12, rank, step_s=2.0))
-    return rows, [FRESH, *(attempt(number, begin, begin, Stage.TRAIN) for number, begin in enumerate(begins[1:], start=1))]
+    return rows, [
+        FRESH,
+        *(attempt(number, begin, begin, Stage.TRAIN) for number, begin in enumerate(begins[1:], start=1)),
+    ]
 
 
 @pytest.mark.parametrize("lie", ["alive", "spooled", "joined", "apart", "apart and alive"])
 @pytest.mark.parametrize("seed", range(3))
-def test_every_row_that_counts_is_asked_once(seed: int, lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_row_that_counts_is_asked_once(
+    seed: int, lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage, (rows, attempts) = Storage(tmp_path), drawn(seed)
     last = len(attempts) - 1
     monkeypatch.setattr(dataset, "IN_MEMORY", 0 if lie == "spooled" else 2**20)
@@ -50,7 +58,9 @@ def test_every_row_that_counts_is_asked_once(seed: int, lie: str, tmp_path: Path
     if lie == "apart and alive":
         record(storage, [one for one in rows if one["attempt"] == last])
     for where in (None, "rank == 1 and iteration > 4", "accuracy == 1"):
-        expected = load(storage, attempts, None, where).astype({"phase": str, "node": str}).sort_values(KEY, ignore_index=True)
+        expected = (
+            load(storage, attempts, None, where).astype({"phase": str, "node": str}).sort_values(KEY, ignore_index=True)
+        )
         found = query(recorded_rows(storage, attempts, where), "select * from rows").sort_values(KEY, ignore_index=True)
         pd.testing.assert_frame_equal(found[[*expected.columns]], expected, check_dtype=False, check_exact=True)
 

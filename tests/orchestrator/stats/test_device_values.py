@@ -16,7 +16,8 @@ from orchestrator.storage import Storage
 
 
 class Gpu:
-    """Stands in for a GPU and its streams: keeps what was asked of them; what was given until now is passed when told."""
+    """Stands in for a GPU and its streams: keeps what was asked of them; what was given until now is passed when
+    told."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -53,7 +54,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 
 
 def test_values_of_all_rows_and_columns_come_over_at_once_on_a_stream_of_their_own(gpu: Gpu) -> None:
-    rows: list[dict[str, Any]] = [{"loss": torch.tensor(1.5), "step": 3, "count": torch.tensor([7])}, {"loss": torch.tensor(2.5), "count": torch.tensor(2**40)}]
+    rows: list[dict[str, Any]] = [
+        {"loss": torch.tensor(1.5), "step": 3, "count": torch.tensor([7])},
+        {"loss": torch.tensor(2.5), "count": torch.tensor(2**40)},
+    ]
     values = DeviceValues(rows)
     assert not values.ready()
     values.read()
@@ -91,7 +95,9 @@ def closed_with_a_row(folder: Any, within_s: float) -> tuple[Recorder, Any]:
     return recorder, read_recorded(Storage(folder), "rows").to_pylist()
 
 
-def test_a_rank_that_fails_takes_what_the_gpu_computes_within_its_time_and_leaves_the_rest(gpu: Gpu, tmp_path: Any) -> None:
+def test_a_rank_that_fails_takes_what_the_gpu_computes_within_its_time_and_leaves_the_rest(
+    gpu: Gpu, tmp_path: Any
+) -> None:
     recorder, (row,) = closed_with_a_row(tmp_path / "in time", 3600.0)
     assert (gpu.looks, row["loss"], recorder.rows_left_out) == (3, 0.5, 0)
     gpu.looks = 10

@@ -115,7 +115,9 @@ def test_old_rows_go_and_their_peaks_stay(tmp_path: Path) -> None:
     assert tail.peaks == {"rss_bytes": 900}
 
 
-def test_a_rank_that_rewrites_its_files_is_followed_and_can_be_looked_at_anew(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_rewrites_its_files_is_followed_and_can_be_looked_at_anew(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Segments are written between two looks and amid a part that was begun; whoever comes later sees the same."""
     monkeypatch.setattr(rank_files, "PART_ROWS", 60)
     monkeypatch.setattr(growing_files, "WINDOW", 20)
@@ -152,7 +154,11 @@ def test_ranks_of_an_attempt_come_as_they_write(tmp_path: Path, monkeypatch: pyt
     tail.look()
     assert list(tail.ranks) == [0, 1]
     rows = tail.training_rows()
-    assert rows[["rank", "phase", "iteration"]].to_numpy().tolist() == [[0, "train", 1], [1, "train", 1], [1, "train", 2]]
+    assert rows[["rank", "phase", "iteration"]].to_numpy().tolist() == [
+        [0, "train", 1],
+        [1, "train", 1],
+        [1, "train", 2],
+    ]
 
 
 def test_a_run_that_was_over_before_tells_its_last_rows(tmp_path: Path) -> None:
@@ -167,7 +173,9 @@ def test_a_run_that_was_over_before_tells_its_last_rows(tmp_path: Path) -> None:
     tail.look()
     assert tail.ranks == {}
     tail.take_joined([FRESH], iterations[-1])
-    assert {rank: seen(one) for rank, one in tail.ranks.items()} == {rank: list(iterations[-WINDOW:]) for rank in (0, 1)}
+    assert {rank: seen(one) for rank, one in tail.ranks.items()} == {
+        rank: list(iterations[-WINDOW:]) for rank in (0, 1)
+    }
     assert tail.ranks[1].newest["node"] == "here"
 
 

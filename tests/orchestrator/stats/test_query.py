@@ -19,7 +19,8 @@ from orchestrator.stats.query import Rows, query
 
 
 def drawn(seed: int, count: int = 400) -> pd.DataFrame:
-    """Rows of up to four ranks, with ties, values that are not finite and cells that are empty; sums of them are exact."""
+    """Rows of up to four ranks, with ties, values that are not finite and cells that are empty; sums of them are
+    exact."""
     draw = np.random.default_rng(seed)
     step_s = draw.integers(0, 2**20, count) / 2**10
     return pd.DataFrame(
@@ -44,8 +45,11 @@ NUMBERS = ["step_s", "loss", "lr", "grad norm", "of rank 0", "empty"]
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("at_once", "deviations"), [(2**24, 4.0), (0, 4.0), (0, 0.01)])
-def test_quantiles_are_those_of_pandas_to_the_last_bit(seed: int, at_once: int, deviations: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Taken of all numbers at once, by selection, and by selection with bounds so close that they are missed at first."""
+def test_quantiles_are_those_of_pandas_to_the_last_bit(
+    seed: int, at_once: int, deviations: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken of all numbers at once, by selection, and by selection with bounds so close that they are missed at
+    first."""
     monkeypatch.setattr(queries, "AT_ONCE", at_once)
     monkeypatch.setattr(queries, "SAMPLE", 100)
     monkeypatch.setattr(queries._Selection.values, "__defaults__", (deviations,))
@@ -55,12 +59,17 @@ def test_quantiles_are_those_of_pandas_to_the_last_bit(seed: int, at_once: int, 
     expected = table[table["rank"] > 0][NUMBERS].quantile([0.05, 0.5, 0.95])
     pd.testing.assert_frame_equal(rows.quantiles(asked, [0.05, 0.5, 0.95], "rank > 0"), expected, check_exact=True)
     for key in ("rank", "phase"):
-        pd.testing.assert_frame_equal(rows.medians(asked, key), table.groupby(key)[NUMBERS].median(), check_exact=True, check_index_type=False)
+        pd.testing.assert_frame_equal(
+            rows.medians(asked, key), table.groupby(key)[NUMBERS].median(), check_exact=True, check_index_type=False
+        )
 
 
 def test_what_is_no_query_is_told_with_its_place() -> None:
     data = Rows.of(drawn(1)).source
-    assert query(data, 'select rank, max(step_s) as "most" from rows group by rank order by rank')["most"].tolist() == drawn(1).groupby("rank")["step_s"].max().tolist()
+    assert (
+        query(data, 'select rank, max(step_s) as "most" from rows group by rank order by rank')["most"].tolist()
+        == drawn(1).groupby("rank")["step_s"].max().tolist()
+    )
     with pytest.raises(UsageError, match=r"(?s)step_z.*LINE 1: select step_z from rows\n +\^"):
         query(data, "select step_z from rows")
     with pytest.raises(UsageError, match='query: Parser Error: syntax error at or near "rows"'):
@@ -114,7 +123,13 @@ print(found["c"].iloc[0], *[name for name in os.listdir(sys.argv[1]) if str(os.g
 def test_what_did_not_fit_into_memory_is_swept(tmp_path: Path) -> None:
     gone = tmp_path / "hookyard-query-999999999-left"
     gone.mkdir()
-    done = subprocess.run([sys.executable, "-c", SPILL, str(tmp_path)], env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SPILL, str(tmp_path)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.split()[0] == "3000000"
     assert len(done.stdout.split()) == 2
     assert list(tmp_path.iterdir()) == []

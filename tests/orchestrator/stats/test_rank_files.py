@@ -78,7 +78,9 @@ def test_what_is_new_is_sent_after_the_interval_with_what_was_there(
     assert sent(storage) == [[1, 2, 3, 4]], "nothing new, nothing sent"
 
 
-def test_a_sync_sends_all_at_once_and_a_new_column_does_not_wait_for_it(storage: Storage, files: RankFiles, time: ToldTime) -> None:
+def test_a_sync_sends_all_at_once_and_a_new_column_does_not_wait_for_it(
+    storage: Storage, files: RankFiles, time: ToldTime
+) -> None:
     write(files, 1, 2.5)
     assert sent(storage) == [], "a new file begins, and the one before it is not waited for"
     files.sync()
@@ -104,7 +106,11 @@ def refusing(monkeypatch: pytest.MonkeyPatch, times: int) -> Callable[[], int]:
 
 
 def test_what_could_not_be_sent_is_kept_and_sent_with_the_next(
-    storage: Storage, files: RankFiles, time: ToldTime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    storage: Storage,
+    files: RankFiles,
+    time: ToldTime,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     left = refusing(monkeypatch, 2)
     write(files, 1)
@@ -186,8 +192,18 @@ def test_what_is_long_becomes_a_segment_and_nothing_is_lost(place: Storage, monk
             files._pack()
         names.append([name for name in place.names(FOLDER) if name.endswith("t")])
         if place.local:
-            assert sorted(read_recorded(place, "rows")["n"].to_pylist()) == [*range(min(number + 1, 3)), *(n + 0.5 for n in range(3, number + 1))]
-    assert [number + 1 for number in range(1, 70) if len(names[number]) > len(names[number - 1])] == [10, 20, 30, 40, 50, 62]
+            assert sorted(read_recorded(place, "rows")["n"].to_pylist()) == [
+                *range(min(number + 1, 3)),
+                *(n + 0.5 for n in range(3, number + 1)),
+            ]
+    assert [number + 1 for number in range(1, 70) if len(names[number]) > len(names[number - 1])] == [
+        10,
+        20,
+        30,
+        40,
+        50,
+        62,
+    ]
     write(files, 70.5)
     files.close()
     assert read_recorded(place, "rows")["n"].to_pylist() == [0, 1, 2, *(n + 0.5 for n in range(3, 71))]

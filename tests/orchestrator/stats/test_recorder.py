@@ -21,7 +21,9 @@ def files(root: Path, table: str = "rows") -> list[Path]:
 
 
 def read(root: Path, table: str = "rows") -> list[dict[str, Any]]:
-    return [row for file in files(root, table) for batch in read_batches(file.read_bytes()) for row in batch.to_pylist()]
+    return [
+        row for file in files(root, table) for batch in read_batches(file.read_bytes()) for row in batch.to_pylist()
+    ]
 
 
 def recorder(root: Path, **options: Any) -> Recorder:
@@ -70,7 +72,9 @@ def test_a_new_column_in_the_middle_is_empty_before(tmp_path: Path, together: bo
         ([2**53 + 1, 2**60], [2**53 + 1, 2**60]),
     ],
 )
-def test_values_keep_their_number_when_kinds_mix(tmp_path: Path, together: bool, values: list[Any], expected: list[Any]) -> None:
+def test_values_keep_their_number_when_kinds_mix(
+    tmp_path: Path, together: bool, values: list[Any], expected: list[Any]
+) -> None:
     found = [row["x"] for row in record(tmp_path, *({"x": value} for value in values), together=together)]
     if expected is None:
         np.testing.assert_equal(found, values)
@@ -106,7 +110,10 @@ def test_a_tensor_of_more_than_one_number_is_refused_with_its_column(tmp_path: P
 
 @pytest.mark.parametrize(
     ("together", "message"),
-    [(True, r"column 'mode' takes text or numbers, not both; it was given \[1, 'warm'\]"), (False, "column 'mode' holds int64 and was given string")],
+    [
+        (True, r"column 'mode' takes text or numbers, not both; it was given \[1, 'warm'\]"),
+        (False, "column 'mode' holds int64 and was given string"),
+    ],
 )
 def test_text_in_a_column_of_numbers_is_refused_by_name(tmp_path: Path, together: bool, message: str) -> None:
     taken = recorder(tmp_path)
@@ -205,7 +212,11 @@ def test_a_flush_on_the_way_takes_what_the_device_has_passed_and_waits_for_none(
     taken.close()
 
 
-DOUBLES: Layout = {"n": lambda numbers: numbers[:, 0].astype(int), "twice": lambda numbers: 2 * numbers[:, 0], "time": lambda numbers: numbers[:, 1]}
+DOUBLES: Layout = {
+    "n": lambda numbers: numbers[:, 0].astype(int),
+    "twice": lambda numbers: 2 * numbers[:, 0],
+    "time": lambda numbers: numbers[:, 1],
+}
 """Numbers `n` and `time`, and `twice`, which is reckoned where it is looked at."""
 
 
@@ -254,7 +265,9 @@ def test_the_last_rows_can_be_looked_back_on_whether_flushed_or_not(tmp_path: Pa
         assert (len(taken.recent), taken.recent[-1]) == (len(rows[-kept:]), rows[-1])
         assert taken.recent.total == len(rows)
         assert taken.recent.columns(2)["twice"] == [row["twice"] for row in rows[-min(2, kept) :]]
-        assert taken.recent.columns(2, names={"twice", "gone"}) == {"twice": [row["twice"] for row in rows[-min(2, kept) :]]}
+        assert taken.recent.columns(2, names={"twice", "gone"}) == {
+            "twice": [row["twice"] for row in rows[-min(2, kept) :]]
+        }
         of_phase = [row["n"] for row in rows[-kept:] if row["phase"] == "phase 0"]
         assert set(of_phase) <= set(taken.recent.columns(kept, phase="phase 0").get("n", ()))
     assert taken.recent[0] == rows[-kept:][0]

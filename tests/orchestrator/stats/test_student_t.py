@@ -9,7 +9,10 @@ import pytest
 from orchestrator.stats.student_t import quantile, tail
 
 
-@pytest.mark.parametrize(("freedom", "expected"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (29, 2.045), (120, 1.980)])
+@pytest.mark.parametrize(
+    ("freedom", "expected"),
+    [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (29, 2.045), (120, 1.980)],
+)
 def test_quantiles_are_those_of_the_tables(freedom: int, expected: float) -> None:
     assert quantile(0.975, freedom) == pytest.approx(expected, abs=5e-4)
     assert tail(quantile(0.975, freedom), freedom) == pytest.approx(0.025, rel=1e-9)

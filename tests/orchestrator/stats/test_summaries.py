@@ -15,7 +15,18 @@ def two_ranks() -> pd.DataFrame:
     """Rank 0 takes 1, 2, 3 seconds, rank 1 takes 2, 4, 9, of which it waits 1, 1, 4 for data; memory grows."""
     waits = ((0.5, 0.5, 0.5), (1.0, 1.0, 4.0))
     rows = [
-        row(0, "train", 0, n, n, rank, loss=0.5, step_s=seconds, data_wait_s=waits[rank][n - 1], rss_bytes=100 * n + rank)
+        row(
+            0,
+            "train",
+            0,
+            n,
+            n,
+            rank,
+            loss=0.5,
+            step_s=seconds,
+            data_wait_s=waits[rank][n - 1],
+            rss_bytes=100 * n + rank,
+        )
         for rank, times in enumerate(((1.0, 2.0, 3.0), (2.0, 4.0, 9.0)))
         for n, seconds in enumerate(times, start=1)
     ]
@@ -28,7 +39,13 @@ EMPTY = loaded([])
 def test_the_summary_is_over_all_rows_and_names_the_slowest_rank() -> None:
     summary = summarize(Rows.of(two_ranks()))
     # 1, 2, 2, 3, 4, 9: the median lies between 2 and 3; the 95th percentile three quarters between 4 and 9
-    assert summary.loc["step_s"].to_dict() == {"min": 1.0, "median": 2.5, "p95": 4 + 0.75 * 5, "max": 9.0, "worst_rank": 1}
+    assert summary.loc["step_s"].to_dict() == {
+        "min": 1.0,
+        "median": 2.5,
+        "p95": 4 + 0.75 * 5,
+        "max": 9.0,
+        "worst_rank": 1,
+    }
     assert summary.loc["rss_bytes", ["min", "median", "max", "worst_rank"]].to_list() == [100, 200.5, 301, 1]
     assert set(summary.index) == {"loss", "step_s", "data_wait_s", "rss_bytes"}
 
@@ -70,7 +87,15 @@ def test_summaries_of_nothing_are_empty() -> None:
 
 
 def test_the_table_by_hook_is_the_costliest_first() -> None:
-    costs = pd.DataFrame({"rank": [0, 1, 1], "hook": ["ema", "clip", "ema"], "event": "on_update", "calls": [9, 5, 5], "seconds": [0.75, 0.125, 2.0]})
+    costs = pd.DataFrame(
+        {
+            "rank": [0, 1, 1],
+            "hook": ["ema", "clip", "ema"],
+            "event": "on_update",
+            "calls": [9, 5, 5],
+            "seconds": [0.75, 0.125, 2.0],
+        }
+    )
     hooks = by_hook(costs, all_seconds(Rows.of(two_ranks())))
     assert list(hooks.index) == [("ema", "on_update"), ("clip", "on_update")]
     # 14 calls in 2.75 s of 21 s in all
@@ -95,7 +120,9 @@ def test_tables_are_what_pandas_makes_of_the_rows(seed: int) -> None:
         pd.testing.assert_frame_equal(made[shown].sort_index(), grouped[shown].median(), check_exact=True)
         assert made["rows"].to_dict() == grouped.size().to_dict()
     first = rows.sort_values("phase", kind="stable").groupby("rank")
-    assert by_rank(Rows.of(rows))["node"].to_dict() == {rank: own.sort_values(["phase", "epoch", "iteration"])["node"].iloc[0] for rank, own in first}
+    assert by_rank(Rows.of(rows))["node"].to_dict() == {
+        rank: own.sort_values(["phase", "epoch", "iteration"])["node"].iloc[0] for rank, own in first
+    }
     summary = summarize(Rows.of(rows))
     assert summary["p95"].to_dict() == rows[numbers].quantile(0.95).to_dict()
     assert summary["worst_rank"].to_dict() == rows.groupby("rank")[numbers].median().idxmax().to_dict()

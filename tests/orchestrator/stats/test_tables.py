@@ -30,7 +30,9 @@ def attempt(number: int, iteration: int, step: int, stage: Stage, samples: int |
     return Attempt(number, position=Position(iteration=iteration, step=step, samples=seen, stage=stage))
 
 
-def row(attempt: int, phase: str, epoch: int, iteration: int, step: int, rank: int = 0, **values: Any) -> dict[str, Any]:
+def row(
+    attempt: int, phase: str, epoch: int, iteration: int, step: int, rank: int = 0, **values: Any
+) -> dict[str, Any]:
     return {
         "rank": rank,
         "node": "here",
@@ -40,7 +42,8 @@ def row(attempt: int, phase: str, epoch: int, iteration: int, step: int, rank: i
         "iteration": iteration,
         "step": step,
         "samples": 8 * step,
-        "loss": attempt + iteration / 10, **values,
+        "loss": attempt + iteration / 10,
+        **values,
     }
 
 
@@ -163,7 +166,9 @@ def test_rows_of_all_ranks_and_attempts_are_read(tmp_path: Path) -> None:
     assert keys(stats[stats["phase"] == "train"], "rank", "iteration", "attempt") == [
         (rank, n, 0 if n <= 3 else 1) for n in range(1, 8) for rank in (0, 1)
     ]
-    np.testing.assert_equal(stats["grad_norm"].tolist(), [*[np.nan] * 6, *(float(n) for n in (4, 5, 6, 7) for _ in (0, 1)), np.nan, np.nan])
+    np.testing.assert_equal(
+        stats["grad_norm"].tolist(), [*[np.nan] * 6, *(float(n) for n in (4, 5, 6, 7) for _ in (0, 1)), np.nan, np.nan]
+    )
     assert stats[stats["phase"] == "val"]["accuracy"].tolist() == [0.5, 1.0]
 
 
@@ -199,7 +204,8 @@ def test_a_part_is_the_same_as_of_the_whole_table(
         attempts = [*ATTEMPTS, attempt(2, 5, 5, Stage.TRAIN)]
         record(storage, [row(2, "train", 0, n, n, rank, found_inf=0.0) for rank in (0, 1) for n in (6, 7, 8)])
     whole = load(storage, attempts)
-    # 7 of training and 1 of validation by each of two ranks; gone on with from 5, training goes to 8 and the validation after 7 is gone
+    # 7 of training and 1 of validation by each of two ranks; gone on with from 5, training goes to 8 and the validation
+    # after 7 is gone
     assert len(whole) == 16
     expected = whole.query(query)[columns or list(whole.columns)].reset_index(drop=True)
     part = load(storage, attempts, columns, where)
@@ -210,7 +216,8 @@ def test_a_part_is_the_same_as_of_the_whole_table(
 
 
 def test_a_condition_on_what_was_measured_brings_no_superseded_row_back(tmp_path: Path) -> None:
-    """The row of the second attempt counts and does not meet the condition; that of the first does and must not appear."""
+    """The row of the second attempt counts and does not meet the condition; that of the first does and must not
+    appear."""
     twice = [row(0, "val", 0, 1, 4, loss=9.0), row(1, "val", 0, 1, 4, loss=1.0)]
     record(Storage(tmp_path), twice)
     attempts = [FRESH, attempt(1, 3, 3, Stage.TRAIN)]
@@ -248,16 +255,23 @@ def test_a_column_that_nobody_recorded_is_named_and_the_nearest_suggested(tmp_pa
 
 
 @pytest.mark.parametrize("where", [None, "iteration > 2"])
-def test_what_does_not_fit_in_memory_is_refused_with_the_arithmetic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str | None) -> None:
+def test_what_does_not_fit_in_memory_is_refused_with_the_arithmetic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str | None
+) -> None:
     record(Storage(tmp_path), ROWS)
     compact(Storage(tmp_path), ATTEMPTS)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=600))
     assert len(load(Storage(tmp_path), ATTEMPTS, ["iteration"], "rank == 0 and iteration == 3")) == 1
-    with pytest.raises(UsageError, match=r"does not fit in memory: \d+ rows take .*, and 4 times that .* of 0.000572 MiB that are free.*run.query"):
+    with pytest.raises(
+        UsageError,
+        match=r"does not fit in memory: \d+ rows take .*, and 4 times that .* of 0.000572 MiB that are free.*run.query",
+    ):
         load(Storage(tmp_path), ATTEMPTS, None, where)
 
 
-def test_parts_that_become_a_segment_while_they_are_read_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_that_become_a_segment_while_they_are_read_are_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage = Storage(tmp_path)
     record(storage, [*ROWS[:5], row(0, "train", 0, 6, 6, later=1.0)])
     parts = recorded_files(storage, "rows").parts
@@ -318,4 +332,8 @@ def test_costs_of_hooks_by_rank_without_what_was_done_again() -> None:
         cost(0, 1, "clip", 5, 5, 0.125),
     ]
     costs = costs_table([table(rows[:2]), table(rows[2:])], [FRESH, attempt(1, 5, 5, Stage.TRAIN)])
-    assert keys(costs, "rank", "hook", "calls", "seconds") == [(0, "ema", 9, 0.75), (1, "clip", 5, 0.125), (1, "ema", 5, 2.0)]
+    assert keys(costs, "rank", "hook", "calls", "seconds") == [
+        (0, "ema", 9, 0.75),
+        (1, "clip", 5, 0.125),
+        (1, "ema", 5, 2.0),
+    ]

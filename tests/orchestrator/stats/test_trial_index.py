@@ -39,7 +39,9 @@ class KeptFiles(LocalFileSystem):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made")
-    sweep = RunFolder.create(root, "sweep", "", sweep={"metric": "val/loss", "mode": "min", "objectives": OBJECTIVES, "trials": 20})
+    sweep = RunFolder.create(
+        root, "sweep", "", sweep={"metric": "val/loss", "mode": "min", "objectives": OBJECTIVES, "trials": 20}
+    )
     for number in range(20):
         trial(sweep, number, STATUSES[number % 4])
     return root / "sweep"
@@ -63,13 +65,33 @@ def sweep(request: pytest.FixtureRequest, disk: RunFolder, monkeypatch: pytest.M
 
 def trial(sweep: RunFolder, number: int, status: str, accuracy: float | None = 0.5) -> RunFolder:
     folder = RunFolder(sweep.storage / "trials", trial_name(number))
-    folder.begin("hooks: {}\n", trial=folder.name, values={"optimizer.lr": number / 10, "hooks.ema": {"decay": 0.5}, "seed": None})
+    folder.begin(
+        "hooks: {}\n",
+        trial=folder.name,
+        values={"optimizer.lr": number / 10, "hooks.ema": {"decay": 0.5}, "seed": None},
+    )
     folder.begin_attempt()
     for step in range(1, 4):
-        metrics = {"val/loss": (step - 2) ** 2 + number / 7, "train/x": float("nan"), **({} if accuracy is None else {"val/accuracy": accuracy * step})}
-        folder.append_metrics({"attempt": 0, "time": f"2026-01-01T00:00:{step:02d}Z", "epoch": step - 1, "step": step, "iteration": step, "samples": 8 * step, **metrics})
+        metrics = {
+            "val/loss": (step - 2) ** 2 + number / 7,
+            "train/x": float("nan"),
+            **({} if accuracy is None else {"val/accuracy": accuracy * step}),
+        }
+        folder.append_metrics(
+            {
+                "attempt": 0,
+                "time": f"2026-01-01T00:00:{step:02d}Z",
+                "epoch": step - 1,
+                "step": step,
+                "iteration": step,
+                "samples": 8 * step,
+                **metrics,
+            }
+        )
     if status != "running":
-        folder.end(status, stopped=["because"] if status == "stopped" else [], error="broken" if status == "failed" else None)
+        folder.end(
+            status, stopped=["because"] if status == "stopped" else [], error="broken" if status == "failed" else None
+        )
     return folder
 
 
@@ -109,8 +131,15 @@ def test_the_index_says_what_the_folders_say_and_opens_none(sweep: RunFolder, mo
     assert table["status"].value_counts().to_dict() == dict.fromkeys(STATUSES, 5)
     assert table.loc["trial-0007", "val/loss"] == 1.0
     first = previous_trials(sweep, Settings())[6]
-    assert (first.over, first.failed, first.values["optimizer.lr"], first.reported) == (True, True, 0.6, ("2026-01-01T00:00:03Z",))
-    assert first.reports == tuple({"val/loss": (step - 2) ** 2 + 6 / 7, "val/accuracy": step / 2, "samples": 8 * step} for step in (1, 2, 3))
+    assert (first.over, first.failed, first.values["optimizer.lr"], first.reported) == (
+        True,
+        True,
+        0.6,
+        ("2026-01-01T00:00:03Z",),
+    )
+    assert first.reports == tuple(
+        {"val/loss": (step - 2) ** 2 + 6 / 7, "val/accuracy": step / 2, "samples": 8 * step} for step in (1, 2, 3)
+    )
     assert TrialIndex(sweep, OBJECTIVES).standing().keys() == {*table.index}
     assert not TrialIndex(sweep, OBJECTIVES[:1]).standing()  # of other metrics
 
@@ -137,7 +166,17 @@ def take_up(sweep: RunFolder, ends: str | None = "failed") -> None:
     folder = RunFolder(sweep.storage / "trials", "trial-0002")
     folder.update(status="running", error=None, values={"optimizer.lr": 7.0})
     folder.begin_attempt()
-    folder.append_metrics({"attempt": 1, "time": "2026-01-01T01:00:00Z", "epoch": 5, "step": 5, "iteration": 5, "val/loss": -3.0, "val/accuracy": 0.1})
+    folder.append_metrics(
+        {
+            "attempt": 1,
+            "time": "2026-01-01T01:00:00Z",
+            "epoch": 5,
+            "step": 5,
+            "iteration": 5,
+            "val/loss": -3.0,
+            "val/accuracy": 0.1,
+        }
+    )
     if ends:
         folder.end(ends)
 
@@ -154,7 +193,16 @@ def of_a_later_version(sweep: RunFolder) -> None:
 
 @pytest.mark.parametrize(
     "happens",
-    [damage, remove, make_anew, take_up, lambda sweep: take_up(sweep, None), cut, of_a_later_version, lambda sweep: trial(sweep, 41, "finished", None)],
+    [
+        damage,
+        remove,
+        make_anew,
+        take_up,
+        lambda sweep: take_up(sweep, None),
+        cut,
+        of_a_later_version,
+        lambda sweep: trial(sweep, 41, "finished", None),
+    ],
 )
 def test_whatever_happens_the_folders_are_the_truth(sweep: RunFolder, happens: Callable[[RunFolder], Any]) -> None:
     TrialIndex(sweep, OBJECTIVES).join()
@@ -178,8 +226,11 @@ def test_a_file_that_is_changed_by_hand_shows_on_a_disk(disk: RunFolder) -> None
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_driver_that_dies_at_any_file_leaves_an_index_that_tells_no_lies(sweep: RunFolder, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials end, are taken up again, removed and joined in any order, and at a random operation the process is no more."""
+def test_a_driver_that_dies_at_any_file_leaves_an_index_that_tells_no_lies(
+    sweep: RunFolder, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials end, are taken up again, removed and joined in any order, and at a random operation the process is no
+    more."""
     chance = random.Random(seed)
     for name in ("write", "delete"):
         whole = getattr(Storage, name)
@@ -217,7 +268,9 @@ def test_an_index_that_cannot_be_written_ends_nothing(disk: RunFolder, monkeypat
     assert not Path(disk.storage.root, INDEX).exists()
 
 
-def test_the_driver_begins_few_files_however_many_trials_there_are(disk: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_begins_few_files_however_many_trials_there_are(
+    disk: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index, written = TrialIndex(disk, OBJECTIVES), []
     row = index._read("trial-0000")
     monkeypatch.setattr(TrialIndex, "_read", lambda index, name: row)

@@ -62,7 +62,9 @@ def away(times: int) -> list[OSError]:
     return [OSError(AWAY) for _ in range(times)]
 
 
-def test_what_does_not_answer_is_asked_again_and_nothing_is_lost(remote: Remote, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_does_not_answer_is_asked_again_and_nothing_is_lost(
+    remote: Remote, caplog: pytest.LogCaptureFixture
+) -> None:
     path = f"{remote.root}/file"
     remote.filesystem.errors = away(5)
     remote.send(BytesIO(b"whole"), path)
@@ -74,7 +76,9 @@ def test_what_does_not_answer_is_asked_again_and_nothing_is_lost(remote: Remote,
 
 def test_it_is_given_up_after_its_time_with_what_to_do(remote: Remote, time: Time) -> None:
     remote.filesystem.errors = away(10_000)
-    with pytest.raises(StorageError, match=rf"asked for {PATIENCE_S:g} s: .*curlCode: 7.*AWS_ENDPOINT_URL.*hookyard resume"):
+    with pytest.raises(
+        StorageError, match=rf"asked for {PATIENCE_S:g} s: .*curlCode: 7.*AWS_ENDPOINT_URL.*hookyard resume"
+    ):
         remote.read(f"{remote.root}/file", 0)
     assert PATIENCE_S - 8 <= time.now <= PATIENCE_S
 
@@ -97,7 +101,12 @@ def test_what_was_given_up_is_asked_once_until_it_answers(remote: Remote, time: 
 
 
 @pytest.mark.parametrize(
-    "refusal", [OSError("AWS Error ACCESS_DENIED during HeadObject operation"), OSError("AWS Error NO_SUCH_BUCKET"), PermissionError("no")]
+    "refusal",
+    [
+        OSError("AWS Error ACCESS_DENIED during HeadObject operation"),
+        OSError("AWS Error NO_SUCH_BUCKET"),
+        PermissionError("no"),
+    ],
 )
 def test_a_refusal_is_told_at_once(remote: Remote, time: Time, refusal: OSError) -> None:
     remote.filesystem.errors = [refusal]
@@ -128,7 +137,9 @@ def test_before_anything_is_begun_it_is_asked_once(remote: Remote, time: Time) -
     assert time.now == 0
 
 
-@pytest.mark.parametrize("url", ["s3://AKIA:hunter2%zz@bucket/runs", "nowhere://AKIA:hunter2@bucket/runs?token=hunter2"])
+@pytest.mark.parametrize(
+    "url", ["s3://AKIA:hunter2%zz@bucket/runs", "nowhere://AKIA:hunter2@bucket/runs?token=hunter2"]
+)
 def test_a_location_that_cannot_be_opened_is_told_without_its_keys(url: str) -> None:
     with pytest.raises(UsageError, match="cannot be opened") as told:
         Remote(url)

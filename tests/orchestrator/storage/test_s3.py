@@ -101,7 +101,9 @@ class Breaks(Hook):
 
 def noisy(**hooks: dict[str, Any]) -> Any:
     task_args = {"train": 44, "val": 11, "batch_norm": True, "dropout": 0.3, "noisy": True}
-    return described(task_args=task_args, batch_size=6, hooks={"checkpoint": {"best": "val/accuracy"}, "json_lines": {}, **hooks})
+    return described(
+        task_args=task_args, batch_size=6, hooks={"checkpoint": {"best": "val/accuracy"}, "json_lines": {}, **hooks}
+    )
 
 
 def told(*arguments: str) -> Any:
@@ -116,15 +118,21 @@ def test_a_run_whose_server_dies_and_comes_back_loses_nothing(
     monkeypatch.setattr(Outage, "server", server)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    there = run(noisy(outage={"type": "tests.orchestrator.storage.test_s3:Outage", "step": 8}), f"{bucket}/one", local=True)
+    there = run(
+        noisy(outage={"type": "tests.orchestrator.storage.test_s3:Outage", "step": 8}), f"{bucket}/one", local=True
+    )
     here = run(noisy(), tmp_path, local=True)
     assert there.status == "finished"
     columns = ["rank", "phase", "epoch", "iteration", "step", "samples", "loss", "lr"]
     pd.testing.assert_frame_equal(there.stats[columns], here.stats[columns])
     assert there.metrics["val/loss"].tolist() == here.metrics["val/loss"].tolist()
-    assert str(there.checkpoint("best")).removeprefix(there.path) == str(here.checkpoint("best")).removeprefix(here.path)
+    assert str(there.checkpoint("best")).removeprefix(there.path) == str(here.checkpoint("best")).removeprefix(
+        here.path
+    )
     at_home = {path.relative_to(here.path).as_posix() for path in Path(here.path).rglob("*") if path.is_file()}
-    assert {name for name in at_home if not name.startswith(".driver/")} - {"log.txt"} <= every_file(there.folder.storage)
+    assert {name for name in at_home if not name.startswith(".driver/")} - {"log.txt"} <= every_file(
+        there.folder.storage
+    )
     assert list((tmp_path / "temporary").glob("hookyard-*")) == [], "nothing of it is left on this machine"
 
     assert [row["rows"] for row in told("stats", there.path, "--by", "rank")] == [16]
@@ -211,7 +219,9 @@ def test_what_is_seen_of_a_live_run_is_half_a_minute_old_at_most(
     monkeypatch.setattr("orchestrator.stats.recorder.perf_counter", time)
     monkeypatch.setattr("orchestrator.stats.rank_files.Event", lambda: time)
     hooks = {"watches": {"type": "tests.orchestrator.storage.test_s3:Watches"}, "checkpoint": None}
-    done = run(described(task_args={"train": 70, "val": 4}, batch_size=1, epochs=1, hooks=hooks), f"{bucket}/three", local=True)
+    done = run(
+        described(task_args={"train": 70, "val": 4}, batch_size=1, epochs=1, hooks=hooks), f"{bucket}/three", local=True
+    )
     assert seen == {29: ([], 0), 32: ([30], 30), 60: ([30], 30), 62: ([60], 60)}
     assert done.stats.query("phase == 'train'")["iteration"].tolist() == [*range(1, 71)]
 
@@ -222,7 +232,15 @@ def requests(bucket: str, caplog: pytest.LogCaptureFixture) -> Iterator[Callable
     with caplog.at_level(logging.INFO, "werkzeug"):
 
         def since() -> list[str]:
-            found = [match[1] for record in caplog.records if (match := re.search(r'"(?:\x1b\[[0-9;]*m)*((?:GET|HEAD|PUT|POST|DELETE) [^ ?]*)', record.getMessage()))]
+            found = [
+                match[1]
+                for record in caplog.records
+                if (
+                    match := re.search(
+                        r'"(?:\x1b\[[0-9;]*m)*((?:GET|HEAD|PUT|POST|DELETE) [^ ?]*)', record.getMessage()
+                    )
+                )
+            ]
             caplog.clear()
             return found
 
@@ -239,7 +257,9 @@ def test_what_is_asked_of_the_store_is_counted(bucket: str, requests: Callable[[
     storage = Storage(f"{bucket}/counted")
     for number in range(40):
         storage.write(f"run-{number:02d}/run.json", b"{}")
-    assert requests() == [f"PUT /bucket/counted/run-{number:02d}/run.json" for number in range(40)], "what is small is one request"
+    assert requests() == [f"PUT /bucket/counted/run-{number:02d}/run.json" for number in range(40)], (
+        "what is small is one request"
+    )
     assert storage.each(lambda name: storage.read(f"{name}/run.json"), storage.names()) == [b"{}"] * 40
     assert len(requests()) == 81, "one listing, and two to read a file"
     for line in ("one\n", "two\n", "three\n"):

@@ -217,7 +217,11 @@ def test_a_tree_has_the_files_at_every_depth(storage: Storage) -> None:
     assert storage.tree() == {}
     for name in ("a/b/c.txt", "a/d.txt", "e.txt"):
         storage.write(name, name)
-    assert {name: state.size_bytes for name, state in storage.tree().items()} == {"a/b/c.txt": 9, "a/d.txt": 7, "e.txt": 5}
+    assert {name: state.size_bytes for name, state in storage.tree().items()} == {
+        "a/b/c.txt": 9,
+        "a/d.txt": 7,
+        "e.txt": 5,
+    }
     assert {*storage.tree("a")} == {"b/c.txt", "d.txt"}
     assert storage.tree("a")["d.txt"] == storage.files("a")["d.txt"]
     assert storage.usage() == (3, 21)
@@ -253,7 +257,11 @@ def test_what_lies_in_a_folders_place_is_no_empty_folder(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("/nothing/there")
-    for name, said in (("file", "A file lies where a folder should be"), ("pipe", "A file lies where a folder"), ("link", "link: No such file")):
+    for name, said in (
+        ("file", "A file lies where a folder should be"),
+        ("pipe", "A file lies where a folder"),
+        ("link", "link: No such file"),
+    ):
         with pytest.raises(StorageError, match=said):
             Storage(tmp_path).names(name)
     assert Storage(tmp_path).names("nothing") == []

@@ -48,7 +48,12 @@ def test_a_grid_of_two_by_two_is_four_trials_with_its_values(tmp_path: Path) -> 
 def test_a_trial_is_the_run_it_would_be_alone(tmp_path: Path) -> None:
     outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.5]}}), tmp_path, local=True)
     for trial, lr in zip(outcome.runs, (0.01, 0.5), strict=True):
-        alone = run(described(epochs=1, optimizer={"type": "SGD", "lr": lr, "momentum": 0.9}), tmp_path, f"alone-{lr}", local=True)
+        alone = run(
+            described(epochs=1, optimizer={"type": "SGD", "lr": lr, "momentum": 0.9}),
+            tmp_path,
+            f"alone-{lr}",
+            local=True,
+        )
         assert trial.stats["loss"].tolist() == alone.stats["loss"].tolist()
         assert (Path(trial.path) / "stats.parquet").exists()
 
@@ -65,7 +70,12 @@ def test_repeats_are_trials_of_their_own_with_the_seeds_that_follow_the_experime
     assert table["val/loss"].nunique() == 6
     _told_of_the_group(outcome)
     assert outcome.folder.metadata().sweep.trials == 6
-    alone = run(described(epochs=1, seed=2, optimizer={"type": "SGD", "lr": 0.5, "momentum": 0.9}), tmp_path, "alone", local=True)
+    alone = run(
+        described(epochs=1, seed=2, optimizer={"type": "SGD", "lr": 0.5, "momentum": 0.9}),
+        tmp_path,
+        "alone",
+        local=True,
+    )
     assert outcome.runs[5].stats["loss"].tolist() == alone.stats["loss"].tolist()
 
 
@@ -136,7 +146,11 @@ class LosesTheGPU(Hook):
 
 def test_no_trial_begins_where_the_gpu_is_lost(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"the GPU failed(.|\n)*can use its GPU no more, so no other trial"):
-        sweep(searching({"seed": {"grid": [1, 2]}}, hooks={"lost": {"type": f"{__name__}:LosesTheGPU"}}), tmp_path, local=True)
+        sweep(
+            searching({"seed": {"grid": [1, 2]}}, hooks={"lost": {"type": f"{__name__}:LosesTheGPU"}}),
+            tmp_path,
+            local=True,
+        )
     trials = open_sweep(tmp_path / "points").trials
     assert trials["status"].tolist() == ["failed"]
 
@@ -148,7 +162,9 @@ def test_values_that_do_not_go_together_fail_their_trial_alone(tmp_path: Path) -
     assert outcome.status == "finished"
     failed = outcome.trials[outcome.trials["status"] == "failed"]
     assert len(outcome.trials) == 4
-    assert failed[["config/hooks.nan_guard.action", "config/hooks.nan_guard.interval"]].to_numpy().tolist() == [["skip", 2]]
+    assert failed[["config/hooks.nan_guard.action", "config/hooks.nan_guard.interval"]].to_numpy().tolist() == [
+        ["skip", 2]
+    ]
     assert "interval=2 has to be 1" in failed["error"].item()
 
 
@@ -165,7 +181,9 @@ def test_the_best_is_the_best_of_its_metric(tmp_path: Path, metric: str, mode: s
 def test_the_same_seed_draws_the_same_trials(tmp_path: Path) -> None:
     space = {"optimizer.lr": {"loguniform": [0.001, 0.5]}}
     drawn = [
-        sweep(searching(space, search="random", trials=3, seed=seed), tmp_path, name, local=True).trials["config/optimizer.lr"].tolist()
+        sweep(searching(space, search="random", trials=3, seed=seed), tmp_path, name, local=True)
+        .trials["config/optimizer.lr"]
+        .tolist()
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     ]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -183,7 +201,11 @@ def test_a_sweep_asked_to_stop_keeps_what_it_has(tmp_path: Path, monkeypatch: py
 
         @property
         def asked(self) -> bool:
-            ended = [file for file in tmp_path.glob("points/trials/*/run.json") if json.loads(file.read_text())["status"] == "finished"]
+            ended = [
+                file
+                for file in tmp_path.glob("points/trials/*/run.json")
+                if json.loads(file.read_text())["status"] == "finished"
+            ]
             return len(ended) >= 2
 
         def fail(self, why: str) -> None: ...
@@ -217,7 +239,9 @@ def test_rules_end_a_trial_and_say_why(tmp_path: Path) -> None:
 def test_the_budget_of_samples_ends_the_sweep(tmp_path: Path) -> None:
     """52 samples an epoch: the second trial is stopped at its first report, and no third begins."""
     budget = {"samples": 4 * 52}
-    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.02, 0.03]}}, epochs=3, budget=budget), tmp_path, local=True)
+    outcome = sweep(
+        searching({"optimizer.lr": {"grid": [0.01, 0.02, 0.03]}}, epochs=3, budget=budget), tmp_path, local=True
+    )
     assert outcome.status == "finished"
     assert outcome.trials["reports"].tolist() == [3, 1]
     assert outcome.trials["status"].tolist() == ["finished", "stopped"]
@@ -247,12 +271,19 @@ class Height(Hook):
 
 def climbing(heights: list[float], scheduler: Any, **fields: Any) -> Any:
     hooks = {"height": {"type": f"{__name__}:Height"}}
-    return searching({"hooks.height.of": {"grid": heights}}, hooks=hooks, metric="val/height", scheduler=scheduler, epochs=4, **fields)
+    return searching(
+        {"hooks.height.of": {"grid": heights}},
+        hooks=hooks,
+        metric="val/height",
+        scheduler=scheduler,
+        epochs=4,
+        **fields,
+    )
 
 
 def test_asha_stops_trials_that_run_one_after_the_other(tmp_path: Path) -> None:
-    """At 1, 2 and 4 reports the better half goes on: 1 is below the median of (2), 3 is not below that of (2, 1), and 2.4
-    not below that of (2, 1, 3); but at its second report 3.4 is below the median of (3, 4)."""
+    """At 1, 2 and 4 reports the better half goes on: 1 is below the median of (2), 3 is not below that of (2, 1), and
+    2.4 not below that of (2, 1, 3); but at its second report 3.4 is below the median of (3, 4)."""
     done = sweep(climbing([2.0, 1.0, 3.0, 2.4], {"type": "asha", "reduction_factor": 2}), tmp_path, local=True)
     assert done.trials["reports"].tolist() == [4, 1, 4, 2]
     assert done.trials["status"].tolist() == ["finished", "stopped", "finished", "stopped"]
@@ -261,8 +292,8 @@ def test_asha_stops_trials_that_run_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_the_median_rule_stops_trials_that_run_one_after_the_other(tmp_path: Path) -> None:
-    """After one report 2.4 is below the median of (2, 4), and 3 is not below that of (2, 4, 2.4); after two the others had 2.5
-    and 4.5 on average, and 4 is not below their median."""
+    """After one report 2.4 is below the median of (2, 4), and 3 is not below that of (2, 4, 2.4); after two the others
+    had 2.5 and 4.5 on average, and 4 is not below their median."""
     median = {"type": "median", "grace_period": 1, "min_samples_required": 2}
     done = sweep(climbing([2.0, 4.0, 2.4, 3.0], median), tmp_path, local=True)
     assert done.trials["reports"].tolist() == [4, 4, 1, 4]
@@ -282,7 +313,9 @@ def test_a_sweep_that_is_taken_up_knows_what_its_scheduler_was_told(tmp_path: Pa
 def test_a_misspelt_metric_ends_the_sweep_with_the_first_report_that_could_hold_it(tmp_path: Path) -> None:
     """Validation comes after every second epoch, so the first of four reports cannot tell."""
     misspelt = searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, metric="val/acuracy", epochs=4, validate_every=2)
-    with pytest.raises(RunError, match=r"holds the sweep's metric 'val/acuracy'; there are: .*\(did you mean 'val/accuracy'\?\)") as caught:
+    with pytest.raises(
+        RunError, match=r"holds the sweep's metric 'val/acuracy'; there are: .*\(did you mean 'val/accuracy'\?\)"
+    ) as caught:
         sweep(misspelt, tmp_path, local=True)
     outcome = open_sweep(tmp_path / "points")
     assert (outcome.status, outcome.folder.metadata().error) == ("failed", str(caught.value))
@@ -302,7 +335,9 @@ class Late(Hook):
 
 def test_a_metric_that_a_hook_gives_late_is_waited_for(tmp_path: Path) -> None:
     late = {"late": {"type": f"{__name__}:Late"}}
-    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, metric="val/fid", epochs=3, hooks=late), tmp_path, local=True)
+    outcome = sweep(
+        searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, metric="val/fid", epochs=3, hooks=late), tmp_path, local=True
+    )
     assert outcome.trials[["status", "val/fid"]].to_numpy().tolist() == [["finished", 1.0]] * 2
 
 
@@ -316,7 +351,9 @@ def test_once_the_metric_was_reported_a_trial_without_it_fails_alone(tmp_path: P
 
 def test_a_misspelt_column_of_the_rows_ends_the_sweep_with_the_first_report_too(tmp_path: Path) -> None:
     space = {"optimizer.lr": {"grid": [0.01, 0.1]}}
-    with pytest.raises(RunError, match=r"holds the sweep's metric 'stats/setp_s/p95'; .*\(did you mean 'stats/step_s/p95'\?\)"):
+    with pytest.raises(
+        RunError, match=r"holds the sweep's metric 'stats/setp_s/p95'; .*\(did you mean 'stats/step_s/p95'\?\)"
+    ):
         sweep(searching(space, metric="stats/setp_s/p95", mode="min", epochs=3), tmp_path, local=True)
     assert open_sweep(tmp_path / "points").trials["reports"].tolist() == [1]
 

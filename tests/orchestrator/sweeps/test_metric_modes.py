@@ -22,8 +22,6 @@ def trial_of(sweep: Experiment, values: dict[str, Any]) -> Experiment:
     return experiment_of(trial_source(sweep.source, sweep.sweep, values))
 
 
-
-
 def test_a_trial_s_checkpoint_hears_the_sweep() -> None:
     sweep = {"metric": "val/score", "mode": "min", "space": SPACE}
     hooks = {"checkpoint": {"best": "val/score"}, "stop": {"type": "early_stopping", "monitor": "val/score"}}
@@ -44,7 +42,10 @@ def test_another_best_in_a_trial_takes_nothing_over() -> None:
     axis = {"hooks.checkpoint.best": {"choice": ["val/score", "val/accuracy"]}}
     hooks = {"checkpoint": {"best": "val/score"}}
     experiment = described(epochs=1, hooks=hooks, sweep={"metric": "val/score", "mode": "min", "space": axis})
-    modes = [trial_of(experiment, {"hooks.checkpoint.best": best}).hooks["checkpoint"]["mode"] for best in ("val/score", "val/accuracy")]
+    modes = [
+        trial_of(experiment, {"hooks.checkpoint.best": best}).hooks["checkpoint"]["mode"]
+        for best in ("val/score", "val/accuracy")
+    ]
     assert modes == ["min", None]
 
 
@@ -57,10 +58,15 @@ def test_a_trial_s_own_tables_know_the_sweep_s_mode(tmp_path: Path) -> None:
     assert open_run(tmp_path / "trials" / "trial-0000").modes == {"val/shift": "min"}
 
 
-@pytest.mark.parametrize("checkpoint", [{"best": "val/accuracy", "mode": "max"}, {"best": ["val/loss", "val/accuracy"], "rule": ["less", "greater"]}])
+@pytest.mark.parametrize(
+    "checkpoint",
+    [{"best": "val/accuracy", "mode": "max"}, {"best": ["val/loss", "val/accuracy"], "rule": ["less", "greater"]}],
+)
 def test_opposite_words_of_a_metric_are_refused(checkpoint: dict[str, Any]) -> None:
     sweep = {"metric": "val/accuracy", "mode": "min", "space": SPACE}
-    with pytest.raises(ConfigError, match=r"hooks.checkpoint: says that max of val/accuracy is better, and sweep says min"):
+    with pytest.raises(
+        ConfigError, match=r"hooks.checkpoint: says that max of val/accuracy is better, and sweep says min"
+    ):
         described(epochs=1, hooks={"checkpoint": checkpoint}, sweep=sweep)
 
 

@@ -21,7 +21,14 @@ from tests.orchestrator.sweeps.test_in_process import searching
 
 def settings(configurations: int, repeats: int = 5, **fields: Any) -> Sweep:
     return Sweep.model_validate(
-        {"metric": "val/loss", "mode": "min", "search": "grid", "repeats": repeats, "scheduler": {"type": "race", **fields}, "space": {"optimizer.lr": {"grid": [*range(configurations)]}}}
+        {
+            "metric": "val/loss",
+            "mode": "min",
+            "search": "grid",
+            "repeats": repeats,
+            "scheduler": {"type": "race", **fields},
+            "space": {"optimizer.lr": {"grid": [*range(configurations)]}},
+        }
     )
 
 
@@ -41,7 +48,15 @@ def run_through(race: Race, reached: np.ndarray, at_once: int = 1) -> list[list[
             race.ended(number, failed=False)
 
 
-LOSSES = np.array([[1.00, 1.10, 1.00, 1.11, 1.02], [0.50, 0.63, 0.49, 0.60, 0.50], [0.52, 0.60, 0.52, 0.62, 0.55], [3.00, 2.90, 3.10, 3.00, 3.00], [0.70, 0.82, 0.72, 0.81, 0.70]])
+LOSSES = np.array(
+    [
+        [1.00, 1.10, 1.00, 1.11, 1.02],
+        [0.50, 0.63, 0.49, 0.60, 0.50],
+        [0.52, 0.60, 0.52, 0.62, 0.55],
+        [3.00, 2.90, 3.10, 3.00, 3.00],
+        [0.70, 0.82, 0.72, 0.81, 0.70],
+    ]
+)
 
 
 def test_all_begin_with_the_first_seed_and_then_the_best_go_first() -> None:
@@ -119,7 +134,10 @@ def test_a_report_at_which_a_rule_ends_the_trial_counts() -> None:
 
 
 def test_what_an_earlier_life_has_left_counts_and_an_ending_sweep_says_nothing() -> None:
-    begun = {number: PreviousTrial({}, True, reports=({"val/loss": float(LOSSES.ravel()[number])},)) for number in (0, 5, 10, 15, 20, 6)}
+    begun = {
+        number: PreviousTrial({}, True, reports=({"val/loss": float(LOSSES.ravel()[number])},))
+        for number in (0, 5, 10, 15, 20, 6)
+    }
     again = {11: PreviousTrial({}, False)}
     never = {number: PreviousTrial({}, True, begun=False) for number in (16, 17, 18, 19)}
     race = Race(settings(5), {**begun, **again, **never}, [Left(3, 1, 1, 2.5, 0.001)])
@@ -135,12 +153,23 @@ def test_what_an_earlier_life_has_left_counts_and_an_ending_sweep_says_nothing()
 def test_without_noise_equals_stay_and_others_are_left_when_that_is_no_accident(reached: np.ndarray) -> None:
     begun = [number for together in run_through(Race(settings(4), {}), reached) for number in together]
     ties = not reached.any()
-    assert len(begun) == (20 if ties else 8), "a difference needs four degrees of freedom, such as all five seeds of the best"
+    assert len(begun) == (20 if ties else 8), (
+        "a difference needs four degrees of freedom, such as all five seeds of the best"
+    )
 
 
-def told(reached: list[list[float]], under_way: dict[int, dict[int, list[float]]] | None = None, repeats: int = 5) -> Prognosis:
+def told(
+    reached: list[list[float]], under_way: dict[int, dict[int, list[float]]] | None = None, repeats: int = 5
+) -> Prognosis:
     """Of trials that made three reports: a half, the same again, and what they reached."""
-    return Prognosis(repeats, {one: {seed: [value / 2, value / 2, value] for seed, value in enumerate(own)} for one, own in enumerate(reached)}, under_way or {})
+    return Prognosis(
+        repeats,
+        {
+            one: {seed: [value / 2, value / 2, value] for seed, value in enumerate(own)}
+            for one, own in enumerate(reached)
+        },
+        under_way or {},
+    )
 
 
 def test_seeds_of_one_configuration_say_how_far_another_may_come() -> None:
@@ -149,7 +178,9 @@ def test_seeds_of_one_configuration_say_how_far_another_may_come() -> None:
     assert found.predicted[0] == (5, pytest.approx(0.92), 0)
     assert found.predicted[1] == (1, 0.88, pytest.approx(np.var(best, ddof=1) * 4 / 5))
     assert found.passes(1, 0) == pytest.approx(student.sf(0.04 / np.sqrt(np.var(best, ddof=1) * 4 / 5), 4))
-    assert told([best, [0.88, 0.98]]).predicted[1].variance == pytest.approx(np.var([0.88, 0.98], ddof=1) * 3 / 10), "its own spread is larger"
+    assert told([best, [0.88, 0.98]]).predicted[1].variance == pytest.approx(np.var([0.88, 0.98], ddof=1) * 3 / 10), (
+        "its own spread is larger"
+    )
 
 
 def test_where_seeds_are_good_or_bad_for_all_pairs_tell_more() -> None:
@@ -157,22 +188,33 @@ def test_where_seeds_are_good_or_bad_for_all_pairs_tell_more() -> None:
     assert told(reached[:2].tolist()).passes(1, 0) > 0.3, "two degrees of freedom are not believed"
     rest = reached - reached.mean(1, keepdims=True) - reached.mean(0) + reached.mean()
     between = max(2 * (rest**2).sum() / 4, np.var(reached[0] - reached[2], ddof=1))
-    assert told(reached.tolist()).passes(2, 0) == pytest.approx(student.sf((reached[0] - reached[2]).mean() / np.sqrt(between * 2 / 15), 4))
+    assert told(reached.tolist()).passes(2, 0) == pytest.approx(
+        student.sf((reached[0] - reached[2]).mean() / np.sqrt(between * 2 / 15), 4)
+    )
 
 
 def test_a_trial_under_way_is_told_by_what_its_configuration_gained_before() -> None:
     best, other = [0.90, 0.94, 0.91, 0.93, 0.92], [0.88, 0.86]
-    # After its second report 0.40 is left where it had 0.44 and 0.43, which came to twice that; from seed to seed gains vary.
+    # After its second report 0.40 is left where it had 0.44 and 0.43, which came to twice that; from seed to seed gains
+    # vary.
     gains = (4 * np.var(np.array(best) / 2, ddof=1) + np.var([0.44, 0.43], ddof=1)) / 5
     spread = (4 * np.var(best, ddof=1) + np.var(other, ddof=1)) / 5
     found = told([best, other], {1: {2: [0.35, 0.40]}}).predicted[1]
-    assert found == (3, pytest.approx((0.88 + 0.86 + 0.40 + 0.435) / 3), pytest.approx(spread * 2 / 15 + gains * (1 + 1 / 2) / 9))
+    assert found == (
+        3,
+        pytest.approx((0.88 + 0.86 + 0.40 + 0.435) / 3),
+        pytest.approx(spread * 2 / 15 + gains * (1 + 1 / 2) / 9),
+    )
     assert told([[0.9], [0.8]], {1: {1: [0.1]}}).predicted[1].seeds == 1, "of one trial each no gain is known to hold"
 
 
 def test_a_trial_under_way_is_stopped_at_the_report_that_tells_but_not_in_the_first_seed() -> None:
     race = Race(settings(2), {})
-    curves = {**{number: [0.9, 0.6 + 0.01 * (number % 3), 0.5 + 0.01 * (number % 3)] for number in range(5)}, 5: [0.9, 0.62, 0.52], 6: [0.9, 0.8, 0.75]}
+    curves = {
+        **{number: [0.9, 0.6 + 0.01 * (number % 3), 0.5 + 0.01 * (number % 3)] for number in range(5)},
+        5: [0.9, 0.62, 0.52],
+        6: [0.9, 0.8, 0.75],
+    }
     for number in (0, 5, 1, 2, 3, 4):
         assert race.next_trial() == number
         for value in curves[number]:
@@ -202,7 +244,11 @@ def test_the_winner_of_all_seeds_is_left_less_often_than_said(family: str) -> No
 
 def test_a_sweep_races_says_so_and_goes_on_where_it_was(tmp_path: Path) -> None:
     space = {"optimizer.lr": {"grid": [1e-6, 0.5, 2e-6]}}
-    outcome = sweep(searching(space, repeats=2, scheduler={"type": "race", "level": 0.45}, metric="val/loss", mode="min"), tmp_path, local=True)
+    outcome = sweep(
+        searching(space, repeats=2, scheduler={"type": "race", "level": 0.45}, metric="val/loss", mode="min"),
+        tmp_path,
+        local=True,
+    )
     told, log = outcome.folder.metadata(), RaceLog(RunFolder(outcome.path)).read()
     assert outcome.status == "finished"
     assert told.sweep.trials == len(outcome.trials) < 6
@@ -222,7 +268,10 @@ def test_a_sweep_races_says_so_and_goes_on_where_it_was(tmp_path: Path) -> None:
     assert open_sweep(outcome.path).configurations["n"].tolist() == found["n"].tolist()
     # Nothing is begun where a failed trial is not to be tried again, or not needed.
     again.trial(3).folder.update(status="failed")
-    with pytest.raises(UsageError, match=f"all {len(again.trials)} trials of .* are over; .* with --failed, the 1 that failed is tried again"):
+    with pytest.raises(
+        UsageError,
+        match=f"all {len(again.trials)} trials of .* are over; .* with --failed, the 1 that failed is tried again",
+    ):
         resume_sweep(outcome.path)
     again.trial(3).folder.update(status="finished")
     again.trial(2 * log[0].configuration).folder.update(status="failed")
@@ -232,8 +281,19 @@ def test_a_sweep_races_says_so_and_goes_on_where_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [({"repeats": 1}, "race compares configurations over seeds"), ({"search": "optuna"}, "optuna chooses each by those before"), ({"space": {"hooks.ema.decay": {"ride": [0, 0.5]}}, "hooks": {"ema": {}}}, "cannot share a training: scheduler: race"), ({"budget": {"trials": 3}}, "budget.trials does not go with race"), ({"scheduler": {"type": "race", "level": 0.6}}, "level")],
+    [
+        ({"repeats": 1}, "race compares configurations over seeds"),
+        ({"search": "optuna"}, "optuna chooses each by those before"),
+        (
+            {"space": {"hooks.ema.decay": {"ride": [0, 0.5]}}, "hooks": {"ema": {}}},
+            "cannot share a training: scheduler: race",
+        ),
+        ({"budget": {"trials": 3}}, "budget.trials does not go with race"),
+        ({"scheduler": {"type": "race", "level": 0.6}}, "level"),
+    ],
 )
 def test_what_does_not_go_with_a_race_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        searching(wrong.pop("space", {"optimizer.lr": {"choice": [0.1, 0.2]}}), **{"repeats": 3, "scheduler": "race", **wrong})
+        searching(
+            wrong.pop("space", {"optimizer.lr": {"choice": [0.1, 0.2]}}), **{"repeats": 3, "scheduler": "race", **wrong}
+        )

@@ -72,10 +72,15 @@ def test_a_killed_sweep_ends_as_an_undisturbed_one_and_runs_nothing_twice(outsid
     command = [sys.executable, "-m", "orchestrator", "sweep", "kept.yaml", "--local", "hooks.accident.after=1"]
     (outside / "shaky.py").write_text(
         HOOKS.replace('once: str = ""\n', 'once: str = ""\n    after: int = 0\n').replace(
-            "or Path(self.once).exists():", "or Path(self.once).exists() or len(list(state.artifacts.parent.iterdir())) <= self.after:"
+            "or Path(self.once).exists():",
+            "or Path(self.once).exists() or len(list(state.artifacts.parent.iterdir())) <= self.after:",
         )
     )
-    killed = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parents[3], Path.cwd())))})
+    killed = subprocess.run(
+        command,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parents[3], Path.cwd())))},
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     left = open_sweep("runs/kept")
     assert left.status == "lost"
@@ -85,7 +90,11 @@ def test_a_killed_sweep_ends_as_an_undisturbed_one_and_runs_nothing_twice(outsid
     resumed = resume_sweep("runs/kept")
     assert [run.status for run in resumed.runs] == ["finished"] * 3
     assert (outside / "runs/kept/trials/trial-0000/run.json").read_text() == first
-    assert [[a.checkpoint for a in run.folder.attempts()] for run in resumed.runs] == [[None], [None, "step-00000012"], [None]]
+    assert [[a.checkpoint for a in run.folder.attempts()] for run in resumed.runs] == [
+        [None],
+        [None, "step-00000012"],
+        [None],
+    ]
     undisturbed = sweep(load_experiment("kept.yaml", ["hooks.accident=null"]), "runs", "undisturbed", local=True)
     # Another process adds up in another order of threads; other data or weights would differ in the second place.
     assert np.array(losses(resumed)) == pytest.approx(np.array(losses(undisturbed)), rel=1e-5)
@@ -108,7 +117,10 @@ def interrupted_after_one(outside: Path) -> Path:
 def as_its_rank_wrote_them(trial: Path) -> None:
     """Puts a trial's rows back where they were before they were joined."""
     rows = pq.read_table(trial / "stats.parquet")
-    with pa.OSFile(str(trial / "stats/attempt=0/rank=0/rows-0000.arrow"), "wb") as file, pa.ipc.new_stream(file, rows.schema) as stream:
+    with (
+        pa.OSFile(str(trial / "stats/attempt=0/rank=0/rows-0000.arrow"), "wb") as file,
+        pa.ipc.new_stream(file, rows.schema) as stream,
+    ):
         stream.write_table(rows)
     (trial / "stats.parquet").unlink()
 

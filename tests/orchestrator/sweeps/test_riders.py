@@ -34,7 +34,14 @@ MEASURED = ("time", "attempt", "_per_s", "iteration_s", "_bytes")
 
 
 def searching(space: dict[str, Any], riders: Any = "auto", **fields: Any) -> Any:
-    settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space, "riders": riders, **fields.pop("sweep", {})}
+    settings = {
+        "metric": "val/accuracy",
+        "mode": "max",
+        "search": "grid",
+        "space": space,
+        "riders": riders,
+        **fields.pop("sweep", {}),
+    }
     hooks = {"ema": {}, "checkpoint": {"best": "val/accuracy"}, **fields.pop("hooks", {})}
     task_args = {"dropout": 0.2, "batch_norm": True, "noisy": True, "test": 9, **fields.pop("task_args", {})}
     return described(**{"epochs": 3, "task_args": task_args, "sweep": settings, "hooks": hooks, **fields})
@@ -42,7 +49,10 @@ def searching(space: dict[str, Any], riders: Any = "auto", **fields: Any) -> Any
 
 def reports(trial: Any) -> list[dict[str, Any]]:
     """Of a run or its folder."""
-    kept = [{name: value for name, value in report.items() if not any(part in name for part in MEASURED)} for report in trial.reports()]
+    kept = [
+        {name: value for name, value in report.items() if not any(part in name for part in MEASURED)}
+        for report in trial.reports()
+    ]
     assert kept
     return kept
 
@@ -52,13 +62,19 @@ def stored(trial: Any, label: str) -> dict[str, Any]:
     store = CheckpointStore(getattr(trial, "folder", trial).checkpoints(), trial.name)
     name = store.resolve(label)
     manifest = store.manifest(name)
-    whole = {file: store.with_shards(name, store.load(name, file)) for file in manifest["files"] if not has_shards(file)}
+    whole = {
+        file: store.with_shards(name, store.load(name, file)) for file in manifest["files"] if not has_shards(file)
+    }
     return {"name": name, "position": manifest["position"], **plain(whole)}
 
 
 def plain(tree: Any) -> Any:
     if isinstance(tree, dict):
-        return {key: plain(value) for key, value in tree.items() if not any(part in str(key) for part in ("remaining", "windows", "rss", "run", "peak"))}
+        return {
+            key: plain(value)
+            for key, value in tree.items()
+            if not any(part in str(key) for part in ("remaining", "windows", "rss", "run", "peak"))
+        }
     if isinstance(tree, torch.Tensor):
         return str(tree.dtype), tree.tolist()
     return [plain(one) for one in tree] if isinstance(tree, list | tuple) else tree
@@ -83,7 +99,11 @@ SPACE = {
     "hooks.ema": {"choice": [{"decay": 0.5, "evaluate": "both"}, {"decay": 0.9}]},
     "hooks.early_stopping.patience": {"grid": [1, 3]},
 }
-STOPS = {"early_stopping": {"monitor": "val/loss", "mode": "min", "min_delta": 1}, "gradient_clip": {"max_norm": 1.0}, "optimizer_stats": {"every": "2 steps"}}
+STOPS = {
+    "early_stopping": {"monitor": "val/loss", "mode": "min", "min_delta": 1},
+    "gradient_clip": {"max_norm": 1.0},
+    "optimizer_stats": {"every": "2 steps"},
+}
 
 LOOP = {"accumulate": 2, "validate_every": "4 steps"}
 
@@ -92,13 +112,20 @@ def test_riders_are_bit_for_bit_the_trials_alone(tmp_path: Path) -> None:
     """Some end early, the carrier before others; the data, the model and accumulation draw and keep what they can."""
     riding = sweep(searching(SPACE, hooks=STOPS, **LOOP), tmp_path / "riding", local=True)
     alone = sweep(searching(SPACE, False, hooks=STOPS, **LOOP), tmp_path / "alone", local=True)
-    assert len({run.reports()[-1]["epoch"] for run in alone.runs}) > 1, "the case is to be one in which trials end apart"
+    assert len({run.reports()[-1]["epoch"] for run in alone.runs}) > 1, (
+        "the case is to be one in which trials end apart"
+    )
     assert_the_same(riding, alone)
 
 
-def test_what_riders_share_lies_on_the_disk_once_or_is_written_by_each_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_riders_share_lies_on_the_disk_once_or_is_written_by_each_where_there_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def numbers_of_files(done: Sweep, file: str) -> list[int]:
-        return [sum((run.checkpoint("last").parent / name / file).stat().st_ino for name in ("epoch-0001", "epoch-0002")) for run in done.runs]
+        return [
+            sum((run.checkpoint("last").parent / name / file).stat().st_ino for name in ("epoch-0001", "epoch-0002"))
+            for run in done.runs
+        ]
 
     def refuse(*paths: Any, **options: Any) -> None:
         raise PermissionError("no links here")
@@ -128,7 +155,10 @@ class Shrinks(Hook):
 def written(run: Run) -> list[dict[str, Any]]:
     """The lines of json_lines, without what was measured."""
     lines = map(json.loads, Path(run.path, "scalars.jsonl").read_text().splitlines())
-    return [{name: value for name, value in line.items() if name != "time" and not name.endswith(("_s", "_bytes"))} for line in lines]
+    return [
+        {name: value for name, value in line.items() if name != "time" and not name.endswith(("_s", "_bytes"))}
+        for line in lines
+    ]
 
 
 def known(run: Run) -> dict[str, Any]:
@@ -139,11 +169,23 @@ def known(run: Run) -> dict[str, Any]:
 def test_riders_hooks_stand_and_see_what_they_would_alone(tmp_path: Path) -> None:
     """Among the hooks of the training, the rows and what hooks know of the run."""
     shrinks = {"type": f"{__name__}:Shrinks"}
-    hooks = {"before": shrinks, "ema": {"decay": 0.5}, "json_lines": {"interval": 2, "priority": "NORMAL", "window": "global"}, "after": shrinks}
-    hooks |= {"checkpoint": {}, "row_stats": {"report": ["loss/mean"]}, "model_complexity": {}, "activation_stats": {"every": "2 steps"}}
+    hooks = {
+        "before": shrinks,
+        "ema": {"decay": 0.5},
+        "json_lines": {"interval": 2, "priority": "NORMAL", "window": "global"},
+        "after": shrinks,
+    }
+    hooks |= {
+        "checkpoint": {},
+        "row_stats": {"report": ["loss/mean"]},
+        "model_complexity": {},
+        "activation_stats": {"every": "2 steps"},
+    }
     space = {"hooks.runtime_info": {"choice": [{}, None]}}
     fields = {"epochs": 2, "hooks": hooks, "task_args": {"batch_norm": False}}
-    riding, alone = (sweep(searching(space, riders, **fields), tmp_path / str(riders), local=True) for riders in ("auto", False))
+    riding, alone = (
+        sweep(searching(space, riders, **fields), tmp_path / str(riders), local=True) for riders in ("auto", False)
+    )
     assert_the_same(riding, alone)
     for one, other in zip(riding.runs, alone.runs, strict=True):
         assert written(one) == written(other)
@@ -166,7 +208,9 @@ def test_a_scheduler_stops_single_riders_and_each_is_up_to_then_the_trial_alone(
     assert {run.status for run in riding.runs} == {"stopped", "finished"}
     for one, other, count in zip(riding.runs, alone.runs, made, strict=True):
         assert dict(one.folder.metadata().values) == dict(other.folder.metadata().values)
-        assert (one.status, one.folder.metadata().stopped) == (("finished", []) if count == 3 else ("stopped", ["the scheduler ended the trial"]))
+        assert (one.status, one.folder.metadata().stopped) == (
+            ("finished", []) if count == 3 else ("stopped", ["the scheduler ended the trial"])
+        )
         assert reports(one) == reports(other)[:count]
         columns = ["phase", "epoch", "iteration", "loss"]
         expected = other.load_stats(columns).query(f"epoch < {count}").reset_index(drop=True)
@@ -186,20 +230,29 @@ def stopped_by_tune(alone: Sweep, trainings: Sequence[Sequence[int]]) -> list[in
         for report in range(1, 4):
             for number, trial in [*under_way.items()]:
                 made[number] += 1
-                result = {"training_iteration": report, "val/accuracy": alone.runs[number].reports()[report - 1]["val/accuracy"]}
+                result = {
+                    "training_iteration": report,
+                    "val/accuracy": alone.runs[number].reports()[report - 1]["val/accuracy"],
+                }
                 if asha.on_trial_result(None, trial, result) == "STOP":
                     asha.on_trial_complete(None, under_way.pop(number), result)
         for number, trial in under_way.items():
-            asha.on_trial_complete(None, trial, {"training_iteration": 3, "val/accuracy": alone.runs[number].reports()[2]["val/accuracy"]})
+            asha.on_trial_complete(
+                None, trial, {"training_iteration": 3, "val/accuracy": alone.runs[number].reports()[2]["val/accuracy"]}
+            )
     return made
 
 
-def test_optuna_draws_the_rest_and_hears_the_best_of_its_riders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optuna_draws_the_rest_and_hears_the_best_of_its_riders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("optuna")
     from ray.tune.search.optuna import OptunaSearch
 
     told: list[Any] = []
-    monkeypatch.setattr(OptunaSearch, "on_trial_complete", lambda self, name, result, error: told.append((name, result, error)))
+    monkeypatch.setattr(
+        OptunaSearch, "on_trial_complete", lambda self, name, result, error: told.append((name, result, error))
+    )
     done = sweep(judged(search="optuna"), tmp_path, local=True)
     values = done.trials["val/accuracy"].tolist()
     assert told == [("0", {"val/accuracy": max(values[:3])}, False), ("1", {"val/accuracy": max(values[3:])}, False)]
@@ -219,23 +272,40 @@ class Dies(Hook):
 
 
 def test_after_a_failure_they_go_on_together_from_the_newest_checkpoint_that_all_have(tmp_path: Path) -> None:
-    space, hooks = {"hooks.ema.decay": {"grid": [0.5, 0.9]}}, {"dies": {"type": f"{__name__}:Dies"}, "checkpoint": {"every": "3 steps"}}
+    space, hooks = (
+        {"hooks.ema.decay": {"grid": [0.5, 0.9]}},
+        {"dies": {"type": f"{__name__}:Dies"}, "checkpoint": {"every": "3 steps"}},
+    )
     Dies.died = False
     sweep(searching(space, hooks=hooks, epochs=2), tmp_path / "riding", local=True, fail_fast=True)
     trials = open_sweep(tmp_path / "riding/points").runs
     shutil.rmtree(trials[1].checkpoint("last"))
     riding = resume_sweep(tmp_path / "riding/points", failed=True)
-    assert [[attempt.checkpoint for attempt in run.folder.attempts()] for run in riding.runs] == [[None, "step-00000006"]] * 2
+    assert [[attempt.checkpoint for attempt in run.folder.attempts()] for run in riding.runs] == [
+        [None, "step-00000006"]
+    ] * 2
     assert riding.trials["carrier"].tolist() == ["trial-0000"] * 2
     assert_the_same(riding, sweep(searching(space, False, hooks=hooks, epochs=2), tmp_path / "alone", local=True))
 
 
 def assignments(place: Path, strategy: str) -> list[Assignment]:
-    """Two decays, with accumulation and BatchNorm, on two ranks: 14 iterations, and checkpoints after 6, 7, 11 and 14."""
+    """Two decays, with accumulation and BatchNorm, on two ranks: 14 iterations, and checkpoints after 6, 7, 11 and
+    14."""
     task_args = {"dropout": 0.2, "batch_norm": True, "noisy": True}
-    fields = {"epochs": 2, "batch_size": 4, "accumulate": 2, "task_args": task_args, "workers": {"count": 2, "strategy": strategy}}
-    others = {"checkpoint": {"every": "3 steps", "best": "val/accuracy"}, "dies": {"type": f"{test_killed.__name__}:Dies"}}
-    experiments = [described(hooks={"ema": {"decay": decay, "buffers": "ema"}, **others}, **fields) for decay in (0.5, 0.9)]
+    fields = {
+        "epochs": 2,
+        "batch_size": 4,
+        "accumulate": 2,
+        "task_args": task_args,
+        "workers": {"count": 2, "strategy": strategy},
+    }
+    others = {
+        "checkpoint": {"every": "3 steps", "best": "val/accuracy"},
+        "dies": {"type": f"{test_killed.__name__}:Dies"},
+    }
+    experiments = [
+        described(hooks={"ema": {"decay": decay, "buffers": "ema"}, **others}, **fields) for decay in (0.5, 0.9)
+    ]
     folders = (RunFolder.create(place, f"trial-{number}", to_yaml(one)) for number, one in enumerate(experiments))
     return [Assignment(one.source, str(folder)) for one, folder in zip(experiments, folders, strict=True)]
 
@@ -243,10 +313,16 @@ def assignments(place: Path, strategy: str) -> list[Assignment]:
 def together(rank: int, world_size: int, given: Sequence[Assignment]) -> None:
     """One training to its end, or its processes'."""
     first, *riders = given
-    list(Carriage(replace(first, riders=tuple(riders)), World(rank=rank, world_size=world_size), end_standing=None).reports())
+    list(
+        Carriage(
+            replace(first, riders=tuple(riders)), World(rank=rank, world_size=world_size), end_standing=None
+        ).reports()
+    )
 
 
-def all_of_two_ranks(rank: int, world_size: int, riding: Sequence[Sequence[Assignment]], alone: Sequence[Assignment]) -> None:
+def all_of_two_ranks(
+    rank: int, world_size: int, riding: Sequence[Sequence[Assignment]], alone: Sequence[Assignment]
+) -> None:
     for given in riding:
         together(rank, world_size, given)
     for one in alone:
@@ -257,11 +333,17 @@ def come_to(given: Sequence[Assignment]) -> list[Any]:
     """Rows, reports and checkpoints of runs."""
     columns = ["rank", "phase", "epoch", "iteration", "step", "loss", "seen"]
     runs = [Run(RunFolder(one.location)) for one in given]
-    rows = (run.load_stats(columns).astype({"phase": str}).fillna(-1).sort_values(columns).values.tolist() for run in runs)
-    return [(of_one, reports(run), stored(run, "best"), stored(run, "last")) for of_one, run in zip(rows, runs, strict=True)]
+    rows = (
+        run.load_stats(columns).astype({"phase": str}).fillna(-1).sort_values(columns).values.tolist() for run in runs
+    )
+    return [
+        (of_one, reports(run), stored(run, "best"), stored(run, "last")) for of_one, run in zip(rows, runs, strict=True)
+    ]
 
 
-def test_a_rider_away_from_its_carrier_says_where_its_rows_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rider_away_from_its_carrier_says_where_its_rows_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     riding = sweep(searching({"hooks.ema.decay": {"grid": [0.5, 0.9]}}, epochs=1), tmp_path, local=True)
     moved = Run(RunFolder(shutil.copytree(riding.runs[1].path, tmp_path / "moved")))
     assert set(moved.load_stats(["phase"])["phase"]) == {"val", "test"}
@@ -271,8 +353,13 @@ def test_a_rider_away_from_its_carrier_says_where_its_rows_are(tmp_path: Path, c
 
 def test_on_two_ranks_too_sharded_and_after_a_kill(tmp_path: Path) -> None:
     killed = assignments(tmp_path / "killed", "fsdp")
-    assert -signal.SIGKILL in until_killed(together, 2, [replace(one, source=one.source.with_values({"hooks.dies.iteration": 13})) for one in killed])
-    riding, alone = ([assignments(tmp_path / f"{strategy}-{name}", strategy) for strategy in ("ddp", "fsdp")] for name in ("riding", "alone"))
+    assert -signal.SIGKILL in until_killed(
+        together, 2, [replace(one, source=one.source.with_values({"hooks.dies.iteration": 13})) for one in killed]
+    )
+    riding, alone = (
+        [assignments(tmp_path / f"{strategy}-{name}", strategy) for strategy in ("ddp", "fsdp")]
+        for name in ("riding", "alone")
+    )
     on_ranks(all_of_two_ranks, 2, [*riding, killed], [one for of_strategy in alone for one in of_strategy])
     for shared, expected in zip([*riding, killed], [*alone, alone[1]], strict=True):
         assert come_to(shared) == come_to(expected)
@@ -283,10 +370,16 @@ def test_on_two_ranks_too_sharded_and_after_a_kill(tmp_path: Path) -> None:
 def test_all_are_interrupted_where_they_stand(tmp_path: Path) -> None:
     asked = iter(range(100))
     first, second = (
-        Assignment(described(hooks={"ema": {"decay": decay}}).source, f"{tmp_path}/trial-{number}") for number, decay in enumerate((0.5, 0.9))
+        Assignment(described(hooks={"ema": {"decay": decay}}).source, f"{tmp_path}/trial-{number}")
+        for number, decay in enumerate((0.5, 0.9))
     )
-    carriage = Carriage(replace(first, riders=(second,)), World(), stop_asked=lambda: next(asked) > 2, end_standing=None)
-    made = [(report.rider, report.metrics["iteration"], report.interrupted, report.final, report.cut_short) for report in carriage.reports()]
+    carriage = Carriage(
+        replace(first, riders=(second,)), World(), stop_asked=lambda: next(asked) > 2, end_standing=None
+    )
+    made = [
+        (report.rider, report.metrics["iteration"], report.interrupted, report.final, report.cut_short)
+        for report in carriage.reports()
+    ]
     assert made == [(0, 4, True, True, True), (1, 4, True, True, True)]
     stores = [session.prepare() for session in carriage.sessions]
     assert [store.names() for store in stores] == [["step-00000004"]] * 2
@@ -317,8 +410,14 @@ class Fails(Hook):
 
 
 def test_a_rider_that_fails_while_its_carrier_trains_fails_alone(tmp_path: Path) -> None:
-    space, hooks = {"hooks.fails.event": {"grid": ["", "start", "update", "saved"]}}, {"fails": {"type": f"{__name__}:Fails"}, "checkpoint": {"every": "3 steps"}}
-    riding, alone = (sweep(searching(space, riders, epochs=2, hooks=hooks), tmp_path / str(riders), local=True) for riders in ("auto", False))
+    space, hooks = (
+        {"hooks.fails.event": {"grid": ["", "start", "update", "saved"]}},
+        {"fails": {"type": f"{__name__}:Fails"}, "checkpoint": {"every": "3 steps"}},
+    )
+    riding, alone = (
+        sweep(searching(space, riders, epochs=2, hooks=hooks), tmp_path / str(riders), local=True)
+        for riders in ("auto", False)
+    )
     assert riding.trials["status"].tolist() == ["finished", *["failed"] * 3]
     assert [run.folder.metadata().error for run in riding.runs] == [run.folder.metadata().error for run in alone.runs]
     assert stored(riding.runs[0], "last") == stored(alone.runs[0], "last")

@@ -25,7 +25,9 @@ def stopping(display: TerminalDisplay) -> int:
     return seen
 
 
-def test_nothing_is_drawn_while_a_breakpoint_waits(terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_drawn_while_a_breakpoint_waits(
+    terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     typed(monkeypatch, "p seen, display._live", "n", "p display._live", "c")
     before = sys.breakpointhook
     with TerminalDisplay() as display:
@@ -40,7 +42,9 @@ def test_nothing_is_drawn_while_a_breakpoint_waits(terminal: None, monkeypatch: 
     assert shown.count("None") == 2
 
 
-def test_another_debugger_is_never_drawn_over(terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_debugger_is_never_drawn_over(
+    terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("PYTHONBREAKPOINT", "builtins.print")
     assert another_debugger()
     with TerminalDisplay() as display:

@@ -18,7 +18,9 @@ class Time:
         return self.now
 
 
-def test_lines_go_to_stderr_as_they_are_and_to_the_log_with_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_go_to_stderr_as_they_are_and_to_the_log_with_the_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     long = "x" * 300
     with TerminalDisplay(Storage(tmp_path)) as display:
         display.line("epoch 0 [bold]is no markup[/bold] 1/2")
@@ -68,7 +70,10 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("moves", "bars"),
     [
-        ([("train", 1, 10), ("val", 1, 5, "now"), ("train", 4, 10, "loss 0.5")], ["train .* 4/10 .* loss 0.5", "val .* 1/5 .* now"]),
+        (
+            [("train", 1, 10), ("val", 1, 5, "now"), ("train", 4, 10, "loss 0.5")],
+            ["train .* 4/10 .* loss 0.5", "val .* 1/5 .* now"],
+        ),
         ([("train", 1, 10), ("val", 1, 5), ("train", 10, 10)], ["val .* 1/5 "]),
         ([("train", 10, 10), ("train", 1, 10)], ["train .* 1/10 "]),
     ],
@@ -88,7 +93,9 @@ def test_on_a_terminal_there_is_a_bar_for_each_label_until_it_is_full(
     assert all(re.match(bar, line) for bar, line in zip(bars, lines, strict=True))
 
 
-def test_on_a_terminal_a_frame_stands_in_for_the_bars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_terminal_a_frame_stands_in_for_the_bars(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     with TerminalDisplay(frame=lambda lines: "three of eight" if lines > 1 else "") as display:
         display.progress("trials", 3, 8)

@@ -29,7 +29,8 @@ def test_steps_are_counted_in_their_micro_batches() -> None:
 
 
 def test_another_number_of_ranks_goes_on_with_an_epoch_of_its_own_length() -> None:
-    """Two ranks did one epoch of 20 iterations and 10 more; four ranks have 10 in an epoch, and 5 of this one are done."""
+    """Two ranks did one epoch of 20 iterations and 10 more; four ranks have 10 in an epoch, and 5 of this one are
+    done."""
     position = Position(epoch=1, iteration=30, offset=10 * 8 * 2)
     second = Attempt(1, position=position, world_size=4, epoch_iterations=10)
     assert estimated_progress(EPOCHS, second, RunProgress("train", 1, 30, 30), [], 1.0).eta_s == 5 * 10 - 10 - 5
@@ -41,11 +42,18 @@ def test_the_pace_is_that_of_the_reports_once_they_are_apart() -> None:
     reached = RunProgress("train", 2, 40, 40)
     assert estimated_progress(EPOCHS, FIRST, reached, [report(0, 20), report(10, 40)], 0.1).eta_s == 60 * 0.5
     assert estimated_progress(EPOCHS, FIRST, reached, [report(0, 20), report(9, 40)], 0.1).eta_s == pytest.approx(6.0)
-    assert estimated_progress(EPOCHS, FIRST, reached, [report(0, 20, attempt=7), report(10, 40)], 0.1).eta_s == pytest.approx(6.0)
+    assert estimated_progress(
+        EPOCHS, FIRST, reached, [report(0, 20, attempt=7), report(10, 40)], 0.1
+    ).eta_s == pytest.approx(6.0)
 
 
 def test_the_time_of_a_test_phase_is_no_pace() -> None:
-    assert estimated_progress(EPOCHS, FIRST, RunProgress("test", 4, 100, 100), [report(0, 100), report(30, 100)], 0.1).eta_s == 0
+    assert (
+        estimated_progress(
+            EPOCHS, FIRST, RunProgress("test", 4, 100, 100), [report(0, 100), report(30, 100)], 0.1
+        ).eta_s
+        == 0
+    )
 
 
 def test_what_is_not_known_is_not_said() -> None:

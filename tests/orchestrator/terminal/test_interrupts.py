@@ -74,7 +74,7 @@ def test_in_a_thread_it_leaves_the_handlers_alone() -> None:
     assert found == [False, before]
 
 
-STANDS = '''
+STANDS = """
 import ctypes, signal, subprocess, sys
 from orchestrator.terminal.interrupts import Interrupts
 before = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
@@ -84,7 +84,7 @@ with Interrupts("hookyard resume RUN"):
     print(before.pid, started.pid, flush=True)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # so that it does not end the call
     ctypes.CDLL(None).sleep(1000)
-'''
+"""
 
 
 def test_the_second_ends_what_was_started_also_where_the_main_thread_is_in_a_call_into_c() -> None:

@@ -93,7 +93,9 @@ def test_frames_are_drawn_as_on_a_terminal() -> None:
     assert ">running</span> of &lt;i&gt;" in frame_html(Text.assemble(("running", "bold red"), " of <i>"))
 
 
-def test_the_second_interrupt_leaves_the_kernel_alive(outputs: list[Output], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_second_interrupt_leaves_the_kernel_alive(
+    outputs: list[Output], capsys: pytest.CaptureFixture[str]
+) -> None:
     with Interrupts("hookyard resume x") as interrupts:
         signal.raise_signal(signal.SIGINT)
         assert interrupts.asked
@@ -101,7 +103,9 @@ def test_the_second_interrupt_leaves_the_kernel_alive(outputs: list[Output], cap
             signal.raise_signal(signal.SIGINT)
 
 
-def test_a_run_and_a_sweep_show_themselves_below_the_cell(outputs: list[Output], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_and_a_sweep_show_themselves_below_the_cell(
+    outputs: list[Output], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     described = experiment(epochs=1, task_args={"train": 8, "val": 4})
     run(described, tmp_path, "one", local=True)
     space = {"metric": "val/accuracy", "space": {"optimizer.lr": {"choice": [0.1]}}, "search": "grid"}
@@ -135,7 +139,17 @@ def test_whatever_stands_in_a_result_is_escaped() -> None:
 def test_a_run_shows_its_status_its_best_and_its_reports(tmp_path: Path) -> None:
     folder = written_run(tmp_path, hooks={"checkpoint": {"best": "val/accuracy", "mode": "max"}})
     for epoch in range(12):
-        folder.append_metrics({"attempt": 0, "epoch": epoch, "step": epoch, "iteration": epoch, "val/accuracy": 0.5 - epoch / 100, "train/samples_per_s": 5.0, "perf/step_s": 1.0})
+        folder.append_metrics(
+            {
+                "attempt": 0,
+                "epoch": epoch,
+                "step": epoch,
+                "iteration": epoch,
+                "val/accuracy": 0.5 - epoch / 100,
+                "train/samples_per_s": 5.0,
+                "perf/step_s": 1.0,
+            }
+        )
     folder.end("failed", error="rank 0: <b>bang</b>")
     html = Run(folder)._repr_html_()
     table = table_of(html)
@@ -150,7 +164,10 @@ def test_a_run_that_has_reported_nothing_shows_its_status(tmp_path: Path) -> Non
     assert Run(written_run(tmp_path))._repr_html_() == f"<div><b>{tmp_path}/points</b>&ensp;running</div>"
 
 
-@pytest.mark.parametrize(("mode", "order"), [("max", ["trial-0001", "trial-0000", "trial-0002"]), ("min", ["trial-0000", "trial-0001", "trial-0002"])])
+@pytest.mark.parametrize(
+    ("mode", "order"),
+    [("max", ["trial-0001", "trial-0000", "trial-0002"]), ("min", ["trial-0000", "trial-0001", "trial-0002"])],
+)
 def test_a_sweep_shows_its_trials_the_best_first(tmp_path: Path, mode: str, order: list[str]) -> None:
     folder = written_sweep(tmp_path, mode)
     trial(folder, 0, 0.25)

@@ -40,7 +40,14 @@ VIEW = RunView(
     progress=RunProgress("train", 1, 200, 200, epochs=4, share=0.5, eta_s=150),
     speed=Speed(loss=0.25, step_s=0.05, samples_per_s=1280),
     reports=1,
-    report={"epoch": 0, "train/loss": 0.5, "val/accuracy": 0.75, "train/samples_per_s": 1300.0, "val/peak_rss_bytes": 5, "memory/rss_bytes": 5},
+    report={
+        "epoch": 0,
+        "train/loss": 0.5,
+        "val/accuracy": 0.75,
+        "train/samples_per_s": 1300.0,
+        "val/peak_rss_bytes": 5,
+        "memory/rss_bytes": 5,
+    },
     attempts=1,
     began_at=None,
     row_age_s=1.0,
@@ -63,7 +70,21 @@ def test_ranks_are_rows_with_the_slowest_marked() -> None:
     head = next(number for number, line in enumerate(lines) if line.startswith("rank"))
     assert lines[head].split() == ["rank", "node", "own", "work", "waiting", "memory", "row", "age", "slowest"]
     assert lines[head + 2].split() == ["0", "node0", "40", "ms", "10", "ms", "512", "MiB", "1", "s"]
-    assert lines[head + 3].split() == ["1", "node1", "60", "ms", "0", "ms", "512", "MiB", "1", "s", "+20", "ms", "forward_s"]
+    assert lines[head + 3].split() == [
+        "1",
+        "node1",
+        "60",
+        "ms",
+        "0",
+        "ms",
+        "512",
+        "MiB",
+        "1",
+        "s",
+        "+20",
+        "ms",
+        "forward_s",
+    ]
 
 
 def test_columns_that_nobody_has_are_left_out() -> None:
@@ -83,7 +104,11 @@ def test_of_many_ranks_those_with_the_most_work_are_shown() -> None:
 
 def test_what_is_wrong_is_said() -> None:
     verdicts = tuple(Verdict("memory", f"leak {number}") for number in range(MOST_VERDICTS + 2))
-    lines = drawn(run_frame(replace(VIEW, status="failed", error="rank 1: out of memory", verdicts=verdicts, notice="no row for 3 min")))
+    lines = drawn(
+        run_frame(
+            replace(VIEW, status="failed", error="rank 1: out of memory", verdicts=verdicts, notice="no row for 3 min")
+        )
+    )
     assert lines[0] == "runs/digits  failed"
     assert lines[-4 - MOST_VERDICTS + 1 :] == [
         *(f"memory: leak {number}" for number in range(MOST_VERDICTS)),
@@ -94,7 +119,9 @@ def test_what_is_wrong_is_said() -> None:
 
 
 def test_a_run_in_steps_and_one_that_was_begun_again() -> None:
-    steps = replace(VIEW, progress=RunProgress("val", 0, 30, 30, steps=100, share=0.3), attempts=2, began_at="step-00000020")
+    steps = replace(
+        VIEW, progress=RunProgress("val", 0, 30, 30, steps=100, share=0.3), attempts=2, began_at="step-00000020"
+    )
     lines = drawn(run_frame(steps))
     assert lines[1].startswith("epoch 0  step 30 of 100  val  ")
     assert "attempt 2, from step-00000020" in lines
@@ -112,5 +139,9 @@ def test_all_is_done_only_when_it_is(share: float | None, text: str) -> None:
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_a_frame_fits_its_width(width: int) -> None:
-    view = replace(VIEW, verdicts=(Verdict("straggler", "rank 1 is slow " * 20),), ranks=(rank(0, node="a-node-with-a-long-name.cluster.local"), VIEW.ranks[1]))
+    view = replace(
+        VIEW,
+        verdicts=(Verdict("straggler", "rank 1 is slow " * 20),),
+        ranks=(rank(0, node="a-node-with-a-long-name.cluster.local"), VIEW.ranks[1]),
+    )
     assert max(map(len, drawn(run_frame(view), width))) <= width

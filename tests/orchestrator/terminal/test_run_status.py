@@ -19,7 +19,9 @@ def folder(tmp_path: Path) -> RunFolder:
     made = written_run(tmp_path)
     rows = training(2, 200, slower("forward_s", 1, 0.02), loss=FALLING, batch_size=8, samples=0, rss_bytes=2**20)
     rows_of(made, rows)
-    made.append_metrics({"attempt": 0, "time": "2026-01-01T00:00:00Z", "epoch": 0, "step": 100, "iteration": 100, "val/accuracy": 0.75})
+    made.append_metrics(
+        {"attempt": 0, "time": "2026-01-01T00:00:00Z", "epoch": 0, "step": 100, "iteration": 100, "val/accuracy": 0.75}
+    )
     return made
 
 
@@ -37,7 +39,10 @@ def test_a_run_under_way_says_how_far_and_how_fast_it_is(folder: RunFolder) -> N
 
 def test_ranks_are_rows_and_the_slow_one_is_told_by_its_own_work(folder: RunFolder) -> None:
     view = LiveRun(folder).look()
-    assert [(rank.rank, rank.node, rank.iteration, rank.rss_bytes) for rank in view.ranks] == [(0, "node0", 200, 2**20), (1, "node0", 200, 2**20)]
+    assert [(rank.rank, rank.node, rank.iteration, rank.rss_bytes) for rank in view.ranks] == [
+        (0, "node0", 200, 2**20),
+        (1, "node0", 200, 2**20),
+    ]
     assert slow_ranks(view) == [1]
     assert [verdict.kind for verdict in view.verdicts] == ["straggler"]
     assert view.verdicts[0].numbers["rank"] == 1
@@ -50,13 +55,24 @@ def test_new_rows_and_reports_come_with_the_next_look(folder: RunFolder) -> None
     begun(folder)
     assert (live.look().attempts, live.look().ranks) == (2, ()), "another attempt has ranks of its own"
     rows_of(folder, more, attempt=1)
-    folder.append_metrics({"attempt": 1, "time": "2026-01-01T00:00:10Z", "epoch": 1, "step": 200, "iteration": 200, "val/accuracy": 0.9})
+    folder.append_metrics(
+        {"attempt": 1, "time": "2026-01-01T00:00:10Z", "epoch": 1, "step": 200, "iteration": 200, "val/accuracy": 0.9}
+    )
     view = live.look()
-    assert (view.progress.iteration, view.reports, view.report["val/accuracy"]) == (250, 1, 0.9), "the first report came again"
+    assert (view.progress.iteration, view.reports, view.report["val/accuracy"]) == (
+        250,
+        1,
+        0.9,
+    ), "the first report came again"
     assert view.status == "running"
     folder.end("failed", error="rank 1: out of memory")
     ended = live.look()
-    assert (ended.status, ended.error, ended.progress.eta_s, ended.progress.phase) == ("failed", "rank 1: out of memory", None, None)
+    assert (ended.status, ended.error, ended.progress.eta_s, ended.progress.phase) == (
+        "failed",
+        "rank 1: out of memory",
+        None,
+        None,
+    )
 
 
 def test_ranks_are_compared_now_and_then(tmp_path: Path) -> None:
@@ -90,7 +106,10 @@ def test_before_the_first_row_it_says_that_there_is_none(tmp_path: Path) -> None
 def test_a_run_that_stands_still_is_said_to(folder: RunFolder) -> None:
     assert LiveRun(folder, age(folder, 30)).look().notice is None
     took = training(2, 200, slower("forward_s", 1, 0.02)).groupby("rank").tail(50)["step_s"].median()
-    told = f"no row for 3 min, where an iteration took {1000 * took:.3g} ms: a checkpoint, or something else that takes long; a rank that stands still is told of as one"
+    told = (
+        f"no row for 3 min, where an iteration took {1000 * took:.3g} ms: a checkpoint, or something else that takes"
+        " long; a rank that stands still is told of as one"
+    )
     assert LiveRun(folder, age(folder, 180)).look().notice == told
 
 
@@ -121,11 +140,16 @@ def test_a_run_whose_driver_is_gone_is_dead(folder: RunFolder) -> None:
 
 def test_a_run_that_was_over_before_tells_how_it_ended(folder: RunFolder) -> None:
     compact(folder.storage, folder.attempts())
-    folder.append_metrics({"attempt": 0, "time": "2026-01-01T00:00:09Z", "epoch": 1, "step": 200, "iteration": 200, "val/accuracy": 0.8})
+    folder.append_metrics(
+        {"attempt": 0, "time": "2026-01-01T00:00:09Z", "epoch": 1, "step": 200, "iteration": 200, "val/accuracy": 0.8}
+    )
     folder.end("finished")
     view = LiveRun(folder).look()
     assert (view.status, view.progress.share, view.progress.eta_s, view.row_age_s) == ("finished", 1.0, None, None)
-    assert (view.speed.loss, [rank.iteration for rank in view.ranks]) == (pytest.approx(FALLING[-50:].mean()), [200, 200])
+    assert (view.speed.loss, [rank.iteration for rank in view.ranks]) == (
+        pytest.approx(FALLING[-50:].mean()),
+        [200, 200],
+    )
     assert slow_ranks(view) == [1]
 
 

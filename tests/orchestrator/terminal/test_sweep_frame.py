@@ -12,9 +12,25 @@ from tests.orchestrator.terminal.test_run_frame import VIEW as RUN
 from tests.orchestrator.terminal.test_run_frame import drawn
 
 
-def trial(number: int, status: str = "finished", best: float | None = None, run: RunView | None = None, **fields: Any) -> TrialView:
-    known: dict[str, Any] = {"values": {"optimizer.lr": 0.1234567, "hooks.ema": None}, "stopped": (), "error": None, **fields}
-    return TrialView(f"trial-{number:04d}", status, best=best, last=best, started="2026-01-01T00:00:00Z", ended=None, run=run, **known)
+def trial(
+    number: int, status: str = "finished", best: float | None = None, run: RunView | None = None, **fields: Any
+) -> TrialView:
+    known: dict[str, Any] = {
+        "values": {"optimizer.lr": 0.1234567, "hooks.ema": None},
+        "stopped": (),
+        "error": None,
+        **fields,
+    }
+    return TrialView(
+        f"trial-{number:04d}",
+        status,
+        best=best,
+        last=best,
+        started="2026-01-01T00:00:00Z",
+        ended=None,
+        run=run,
+        **known,
+    )
 
 
 TRIALS = (

@@ -51,7 +51,9 @@ def test_a_failure_is_told_once_and_the_rest_is_done(caplog: pytest.LogCaptureFi
     ]
 
 
-def test_a_server_that_does_not_answer_is_not_waited_for(gate: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_does_not_answer_is_not_waited_for(
+    gate: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
     started = threading.Event()
 
     def hangs() -> None:
@@ -67,7 +69,9 @@ def test_a_server_that_does_not_answer_is_not_waited_for(gate: threading.Event, 
     assert "were not sent within 0 s" in caplog.text
 
 
-def test_what_waits_is_bounded(gate: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_is_bounded(
+    gate: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sender, "WAITING", 3)
     started = threading.Event()
     done = []

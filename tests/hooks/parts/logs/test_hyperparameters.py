@@ -20,12 +20,23 @@ SPACE = {
     "hooks.checkpoint": {"choice": [None, {"keep": 2}]},
     "optimizer.lr": {"loguniform": [0.01, 0.5]},
 }
-SWEPT = {"hooks.ema", "hooks.ema.average", "hooks.ema.decay", "hooks.checkpoint", "hooks.checkpoint.keep", "optimizer.lr"}
+SWEPT = {
+    "hooks.ema",
+    "hooks.ema.average",
+    "hooks.ema.decay",
+    "hooks.checkpoint",
+    "hooks.checkpoint.keep",
+    "optimizer.lr",
+}
 
 
 def trial(ema: Any, lr: float) -> dict[str, Any]:
     """The config of a trial of SPACE, as hooks get it."""
-    return {"optimizer": {"lr": lr}, "hooks": {"ema": ema, "checkpoint": {"keep": 2}}, "sweep": {"metric": "val/accuracy", "space": SPACE}}
+    return {
+        "optimizer": {"lr": lr},
+        "hooks": {"ema": ema, "checkpoint": {"keep": 2}},
+        "sweep": {"metric": "val/accuracy", "space": SPACE},
+    }
 
 
 def test_all_trials_of_a_sweep_have_the_same_hyperparameters() -> None:
@@ -40,7 +51,13 @@ def test_all_trials_of_a_sweep_have_the_same_hyperparameters() -> None:
         "hooks.checkpoint.keep": 2,
         "optimizer.lr": 0.1,
     }
-    assert off == {**on, "hooks.ema": "none", "hooks.ema.average": "none", "hooks.ema.decay": "none", "optimizer.lr": 0.2}
+    assert off == {
+        **on,
+        "hooks.ema": "none",
+        "hooks.ema.average": "none",
+        "hooks.ema.decay": "none",
+        "optimizer.lr": 0.2,
+    }
 
 
 def test_what_a_sweep_varies_is_known_from_the_sweep_alone() -> None:
@@ -65,5 +82,10 @@ def test_a_config_flattens_to_plain_values() -> None:
 
 
 def test_trials_of_a_sweep_have_the_same_keys() -> None:
-    other = {**CONFIG, "optimizer": {"type": "Adam", "lr": 1e-3, "nesterov": False}, "scheduler": "cosine", "seed": None}
+    other = {
+        **CONFIG,
+        "optimizer": {"type": "Adam", "lr": 1e-3, "nesterov": False},
+        "scheduler": "cosine",
+        "seed": None,
+    }
     assert flatten(other).keys() == flatten(CONFIG).keys()

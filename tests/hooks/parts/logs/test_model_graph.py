@@ -25,7 +25,9 @@ def nodes(folder: Path) -> set[str]:
 
 
 def trained(folder: Path, hooks: dict[str, Hook]) -> nn.Module:
-    loop = Loop(Points(batch_norm=True, dropout=0.5, noisy=True), experiment(epochs=1), hooks, RunContext(artifacts=folder))
+    loop = Loop(
+        Points(batch_norm=True, dropout=0.5, noisy=True), experiment(epochs=1), hooks, RunContext(artifacts=folder)
+    )
     list(loop.run())
     return loop.state.module
 
@@ -34,7 +36,9 @@ def test_the_graph_has_the_model_s_layers_and_training_does_not_notice(tmp_path:
     drawn, plain = trained(tmp_path, {"tensorboard": TensorBoard(graph=True)}), trained(tmp_path / "plain", {})
     names = nodes(tmp_path / FOLDER)
     for layer in ("Linear[0]", "BatchNorm1d[1]", "ReLU[2]", "Linear[4]"):
-        assert any(name.startswith(f"Forward/Sequential[model]/{layer}/") for name in names), f"{layer} is missing in {sorted(names)}"
+        assert any(name.startswith(f"Forward/Sequential[model]/{layer}/") for name in names), (
+            f"{layer} is missing in {sorted(names)}"
+        )
     assert numbers(drawn) == numbers(plain)
 
 
@@ -43,7 +47,10 @@ def test_batches_may_be_nested_and_hold_other_things(tmp_path: Path) -> None:
     state = State(
         module=nn.Linear(3, 1),
         fresh_batches=lambda phase: iter([batch]),
-        forward=lambda model, batch: {"first": model(batch["views"][0]), "second": (model(batch["views"][1]), batch["names"])},
+        forward=lambda model, batch: {
+            "first": model(batch["views"][0]),
+            "second": (model(batch["views"][1]), batch["names"]),
+        },
     )
     with SummaryWriter(str(tmp_path)) as writer:
         add_graph(writer, state)

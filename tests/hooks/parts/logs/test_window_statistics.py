@@ -116,7 +116,11 @@ def test_a_current_column_is_shown_only_when_it_was_recorded() -> None:
 def test_columns_that_come_as_a_row_is_closed_count_once() -> None:
     """step_s of the present iteration is not known yet: 1 s to 5 s are seen as 1+2, then 3+4+5, then none is left."""
     seconds = iter([1.0, 2.0, 3.0, 4.0, 5.0])
-    looks = Looks(Windows("line", {"total": Statistic("step_s", "mean", "global"), "n": Statistic("loss", "mean", "global")}), 3, 5)
+    looks = Looks(
+        Windows("line", {"total": Statistic("step_s", "mean", "global"), "n": Statistic("loss", "mean", "global")}),
+        3,
+        5,
+    )
     run_phase(looks, State(), "train", _rows("loss", [1, 2, 3, 4, 10]), close=lambda: {"step_s": next(seconds)})
     assert [values["step_s"] for values in looks.seen] == [1.5, 3.5]
     assert looks.windows.look()["total"] == 3.0
@@ -196,7 +200,8 @@ STATISTICS = {
 
 
 def test_a_run_resumed_in_an_epoch_has_the_statistics_of_one_that_was_not(tmp_path: Any) -> None:
-    """The state is taken in mid-phase between two looks, and put into another process's windows: `recent` is empty there."""
+    """The state is taken in mid-phase between two looks, and put into another process's windows: `recent` is empty
+    there."""
     values = GENERATOR.normal(size=20)
     whole = Looks(Windows("line", STATISTICS), 4, 14)
     run_phase(whole, State(), "train", _rows("loss", values))

@@ -32,10 +32,14 @@ def rows(count: int, rank: int) -> list[list[float]]:
 
 def test_ranks_get_the_rows_of_all_in_order_also_where_numbers_differ() -> None:
     expected = [
-        [4, 4], rows(4, 0) + rows(4, 1), [0, 1, 2, 3, 100, 101, 102, 103],
-        [4, 1], rows(4, 0) + rows(1, 1), [0, 1, 2, 3, 100],
+        [4, 4],
+        rows(4, 0) + rows(4, 1),
+        [0, 1, 2, 3, 100, 101, 102, 103],
+        [4, 1],
+        rows(4, 0) + rows(1, 1),
+        [0, 1, 2, 3, 100],
         WRONG,
-    ]  # fmt: skip
+    ]
     assert on_ranks(gathered) == [expected, expected]
 
 

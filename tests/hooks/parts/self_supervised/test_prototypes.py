@@ -40,7 +40,9 @@ def test_scores_of_the_queue_are_of_the_present_prototypes_in_full_precision() -
     torch.testing.assert_close(joined[:, 1:], embeddings(4, 0) @ prototypes.weight.t())
 
 
-@pytest.mark.parametrize(("name", "what"), [("missing", "is nothing"), ("biased", "is Linear with bias"), ("other", "is ReLU")])
+@pytest.mark.parametrize(
+    ("name", "what"), [("missing", "is nothing"), ("biased", "is Linear with bias"), ("other", "is ReLU")]
+)
 def test_prototypes_must_be_a_linear_layer_without_bias(name: str, what: str) -> None:
     module = nn.ModuleDict({"biased": nn.Linear(2, 2), "other": nn.ReLU()})
     with pytest.raises(ValueError, match=f"'{name}' in ModuleDict {what}"):

@@ -26,7 +26,12 @@ def paper(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
 @pytest.mark.parametrize(("epsilon", "iterations"), [(0.05, 1), (0.05, 3), (0.5, 3), (0.05, 50)])
 def test_codes_are_those_of_the_paper(epsilon: float, iterations: int) -> None:
     scores = similarities(24, 6)
-    torch.testing.assert_close(codes(scores, epsilon, iterations, across_ranks=False).double(), paper(scores, epsilon, iterations), rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(
+        codes(scores, epsilon, iterations, across_ranks=False).double(),
+        paper(scores, epsilon, iterations),
+        rtol=1e-4,
+        atol=1e-7,
+    )
 
 
 def test_each_sample_is_given_away_whole_and_each_prototype_gets_its_share() -> None:
@@ -67,4 +72,6 @@ def of_a_share(rank: int, world_size: int) -> list[list[float]]:
 def test_ranks_together_are_one_with_all_samples() -> None:
     """Ranks with 7 and 3 samples: the paper's code counts each rank's samples times the number of ranks."""
     first, second = on_ranks(of_a_share)
-    torch.testing.assert_close(torch.tensor(first + second).double(), paper(similarities(10, 4), 0.05, 3), rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(
+        torch.tensor(first + second).double(), paper(similarities(10, 4), 0.05, 3), rtol=1e-4, atol=1e-7
+    )

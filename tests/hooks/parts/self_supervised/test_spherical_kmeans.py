@@ -37,7 +37,9 @@ def test_centroids_and_assignments_are_those_of_lloyds_algorithm(iterations: int
 def test_clouds_are_found() -> None:
     centres = torch.eye(4)
     truth = torch.arange(80) % 4
-    samples = functional.normalize(centres[truth] + 0.1 * torch.randn(80, 4, generator=torch.Generator().manual_seed(1)), dim=1)
+    samples = functional.normalize(
+        centres[truth] + 0.1 * torch.randn(80, 4, generator=torch.Generator().manual_seed(1)), dim=1
+    )
     centroids, nearest = cluster(samples, samples[:4], 10, across_ranks=False)
     assert torch.equal(nearest, truth)
     assert (centroids.diagonal() > 0.98).all()

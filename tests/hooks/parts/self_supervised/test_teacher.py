@@ -79,7 +79,9 @@ def test_in_training_it_uses_batch_statistics_without_dropout() -> None:
     assert torch.equal(teacher.state_dict()["1.running_mean"], before)
 
 
-@pytest.mark.parametrize("module", [nn.TransformerEncoderLayer(4, 2, 8, dropout=0.5, batch_first=True), nn.GRU(4, 4, 2, dropout=0.5)])
+@pytest.mark.parametrize(
+    "module", [nn.TransformerEncoderLayer(4, 2, 8, dropout=0.5, batch_first=True), nn.GRU(4, 4, 2, dropout=0.5)]
+)
 def test_in_training_no_layer_of_it_drops_anything(module: nn.Module) -> None:
     """Attention and recurrent layers drop by themselves, without a dropout layer."""
     teacher, batch = following(module), torch.randn(3, 5, 4)
@@ -129,7 +131,9 @@ def test_the_momentum_rises_by_a_cosine() -> None:
 
 def test_the_completed_share_counts_steps_or_epochs() -> None:
     assert completed_share(State(step=30, max_steps=120, epoch=3, max_epochs=4)) == 0.25
-    assert completed_share(State(epoch=1, phase_iteration=2, phase_length=8, max_epochs=5)) == pytest.approx((8 + 2) / 40)
+    assert completed_share(State(epoch=1, phase_iteration=2, phase_length=8, max_epochs=5)) == pytest.approx(
+        (8 + 2) / 40
+    )
 
 
 def test_a_part_is_found_by_name() -> None:

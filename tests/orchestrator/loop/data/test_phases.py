@@ -44,7 +44,13 @@ class Broken(Points):
         ("no train", r"Broken.data\(\) gives no 'train', only \['val'\]"),
         ("other phase", "phase 'validation'; phases are train, val and test"),
         ("empty", r"the train data \(TensorDataset\) is empty: its length is 0$"),
-        ("nothing to validate", r"the val/few data \(TensorDataset\) is empty: its length is 0 \(where there is nothing to evaluate, leave val/few out"),
+        (
+            "nothing to validate",
+            (
+                r"the val/few data \(TensorDataset\) is empty: its length is 0 \(where there is nothing to evaluate,"
+                r" leave val/few out"
+            ),
+        ),
         ("a loader of nothing", r"the test data \(DataLoader\) is empty"),
         ("a stream of nothing", r"the val data \(Placed\) is empty"),
     ],
@@ -62,7 +68,9 @@ def test_an_epoch_without_a_batch_is_refused() -> None:
         def loader(self, dataset: Any, batches: Any, phase: str, options: dict[str, Any]) -> Any:
             return DataLoader(dataset, 999, drop_last=True)
 
-    with pytest.raises(ConfigError, match=r"task: Own.loader\(\) gives no batch of the train data, of 52 samples on 1 rank"):
+    with pytest.raises(
+        ConfigError, match=r"task: Own.loader\(\) gives no batch of the train data, of 52 samples on 1 rank"
+    ):
         Data(Own(), experiment(), World())
 
 
@@ -104,7 +112,9 @@ def test_training_resumes_at_an_offset_without_fetching_what_came_before(monkeyp
     whole = batches(data.train.begin(0, 0))
     fetched: list[int] = []
     fetch = PointSet.__getitem__
-    monkeypatch.setattr(PointSet, "__getitem__", lambda dataset, index: (fetched.append(index), fetch(dataset, index))[1])
+    monkeypatch.setattr(
+        PointSet, "__getitem__", lambda dataset, index: (fetched.append(index), fetch(dataset, index))[1]
+    )
     assert batches(data.train.begin(0, 8)) == whole[1:]
     assert fetched == [place for batch in whole[1:] for place in batch]
 
@@ -138,7 +148,9 @@ def test_fresh_batches_come_in_order_and_disturb_neither_the_training_nor_its_nu
 
 def test_shuffled_fresh_batches_are_each_sample_once_in_the_same_order_each_time() -> None:
     data = Data(Points(train=20), experiment(), World())
-    first, second = ([place for batch in data.fresh_batches("train", shuffled=True) for place in batch[2].tolist()] for _ in range(2))
+    first, second = (
+        [place for batch in data.fresh_batches("train", shuffled=True) for place in batch[2].tolist()] for _ in range(2)
+    )
     assert first == second != sorted(first)
     assert sorted(first) == list(range(20))
 
@@ -153,8 +165,13 @@ def test_the_loaders_processes_end_with_the_run() -> None:
     assert set(multiprocessing.active_children()) <= before
 
 
-@pytest.mark.parametrize(("pin_memory", "device", "pinned"), [(None, "cpu", False), (None, "cuda", True), (False, "cuda", False), (True, "cpu", True)])
-def test_batches_are_page_locked_where_there_is_a_gpu_unless_it_is_said(pin_memory: bool | None, device: str, pinned: bool) -> None:
+@pytest.mark.parametrize(
+    ("pin_memory", "device", "pinned"),
+    [(None, "cpu", False), (None, "cuda", True), (False, "cuda", False), (True, "cpu", True)],
+)
+def test_batches_are_page_locked_where_there_is_a_gpu_unless_it_is_said(
+    pin_memory: bool | None, device: str, pinned: bool
+) -> None:
     data = Data(Points(), experiment(loader={"pin_memory": pin_memory}), World(device=torch.device(device)))
     assert data.loaders["train"].pin_memory is pinned
 
@@ -162,7 +179,12 @@ def test_batches_are_page_locked_where_there_is_a_gpu_unless_it_is_said(pin_memo
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU to wait for")
 def test_nothing_on_the_step_path_waits_for_the_gpu() -> None:
     """torch raises at whatever makes the host wait."""
-    loop = Loop(Points(batch_norm=True, val=0), experiment(epochs=2, precision="bf16"), {}, RunContext(world=World(device=torch.device("cuda"))))
+    loop = Loop(
+        Points(batch_norm=True, val=0),
+        experiment(epochs=2, precision="bf16"),
+        {},
+        RunContext(world=World(device=torch.device("cuda"))),
+    )
     iterations = loop.iterations.train(loop.data.train.begin(0, 0))
     loop.state.phase, loop.state.phase_length = "train", 7
     next(iterations)

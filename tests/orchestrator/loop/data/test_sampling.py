@@ -105,7 +105,9 @@ def shares(how: str, world_size: int, epoch: int = 0, offset: int = 0) -> list[i
 
 
 def of(rank: int, world_size: int) -> Any:
-    return SimpleNamespace(rank=rank, world_size=world_size, device=torch.device("cpu"), gather=lambda value: [value] * world_size)
+    return SimpleNamespace(
+        rank=rank, world_size=world_size, device=torch.device("cpu"), gather=lambda value: [value] * world_size
+    )
 
 
 @pytest.mark.parametrize("how", ["weights", "tensor", "drawn", "own generator"])
@@ -144,7 +146,9 @@ def test_what_is_no_order_of_the_dataset_is_refused_before_training(how: str, me
 def test_an_order_that_is_another_on_another_rank_is_refused() -> None:
     world = of(1, 2)
     world.gather = lambda value: [value, value + 1]
-    with pytest.raises(ConfigError, match=r"gives rank 1 another order than rank 0.*the loop shares it out among ranks"):
+    with pytest.raises(
+        ConfigError, match=r"gives rank 1 another order than rank 0.*the loop shares it out among ranks"
+    ):
         Data(Sampled(how="weights"), experiment(), world)
 
 

@@ -7,7 +7,9 @@ from torch.utils.data import DistributedSampler, TensorDataset
 from orchestrator.loop.data.sharding import ShardedSampler, in_order, shuffled
 
 
-def shard(length: int, rank: int, world_size: int, epoch: int = 0, offset: int = 0, shuffle: bool = True, even: bool = True) -> list[int]:
+def shard(
+    length: int, rank: int, world_size: int, epoch: int = 0, offset: int = 0, shuffle: bool = True, even: bool = True
+) -> list[int]:
     order = shuffled(length, seed=3) if shuffle else in_order(length)
     sampler = ShardedSampler(order, length, rank, world_size, even=even)
     sampler.set_epoch(epoch)

@@ -118,7 +118,10 @@ def test_one_that_shares_itself_out_is_left_alone() -> None:
 def test_one_that_may_share_itself_out_has_to_say_so() -> None:
     refuse_unclear(Itself(), "train")
     refuse_unclear(Placed(POINTS), "train")
-    with pytest.raises(ConfigError, match=r"the train dataset \(Asks\) asks for get_rank and get_worker_info in __iter__.*say shares_itself = True"):
+    with pytest.raises(
+        ConfigError,
+        match=r"the train dataset \(Asks\) asks for get_rank and get_worker_info in __iter__.*say shares_itself = True",
+    ):
         refuse_unclear(Asks(), "train")
 
 
@@ -135,7 +138,11 @@ def test_a_stream_of_hugging_face_is_split_by_its_own_code_and_gone_on_with_samp
     if has_buffer:
         stream = stream.shuffle(seed=3, buffer_size=30).map(lambda row: row)
     found: list[list[int]] = [
-        [int(sample["x"]) for sample in StatefulDataLoader(Share(stream, rank, 2, seed=5), batch_size=None, num_workers=2)] for rank in range(2)
+        [
+            int(sample["x"])
+            for sample in StatefulDataLoader(Share(stream, rank, 2, seed=5), batch_size=None, num_workers=2)
+        ]
+        for rank in range(2)
     ]
     assert sorted(found[0] + found[1]) == list(range(200))
     iterator: Any = iter(Share(stream, 0, 2, seed=5))

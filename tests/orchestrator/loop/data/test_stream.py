@@ -31,7 +31,9 @@ from tests.streams import Placed, Shuffled, Streams
 from tests.tasks import Points, PointSet, Rows, Seen, experiment, numbers
 
 
-def trained(task: Points, hooks: dict[str, Any] | None = None, **fields: Any) -> tuple[list[dict[str, Any]], list[list[int]], Loop]:
+def trained(
+    task: Points, hooks: dict[str, Any] | None = None, **fields: Any
+) -> tuple[list[dict[str, Any]], list[list[int]], Loop]:
     """What a run in this process reports, and the samples of its training batches."""
     seen = Seen()
     loop = Loop(task, experiment(**fields), {"sampler_seed": DistSamplerSeed(), **(hooks or {}), "seen": seen})
@@ -67,19 +69,28 @@ def test_a_run_on_a_stream_is_the_raw_loop_over_the_same_loader_bit_for_bit() ->
 
 def test_epochs_of_a_stream_without_a_length_are_stretches_of_passes() -> None:
     reports, seen, _ = trained(Streams(), epochs=3, epoch_steps=3, accumulate=2)
-    assert [(report["epoch"], report["step"], report["iteration"]) for report in reports] == [(0, 3, 6), (1, 6, 12), (2, 9, 18)]
+    assert [(report["epoch"], report["step"], report["iteration"]) for report in reports] == [
+        (0, 3, 6),
+        (1, 6, 12),
+        (2, 9, 18),
+    ]
     places = flat(seen)
     assert sorted(places[:52]) == sorted(places[52:104]) == list(range(52))
     assert places[:52] != places[52:104]
     assert len(seen[6]) == 4, "the last batch of a pass"
-    assert [len(batch) for batch in trained(Streams(), epochs=3, epoch_steps=3, loader={"drop_last": True})[1]] == [8] * 9
+    assert [len(batch) for batch in trained(Streams(), epochs=3, epoch_steps=3, loader={"drop_last": True})[1]] == [
+        8
+    ] * 9
 
 
 def test_steps_alone_are_one_epoch_and_a_length_makes_passes_of_them() -> None:
     reports, _, loop = trained(Streams(), steps=9)
     assert [(report["epoch"], report["step"]) for report in reports] == [(0, 9)]
     assert loop.cursor.epoch_length == 9
-    assert [(report["epoch"], report["step"]) for report in trained(Streams(kind="placed"), steps=9)[0]] == [(0, 7), (1, 9)]
+    assert [(report["epoch"], report["step"]) for report in trained(Streams(kind="placed"), steps=9)[0]] == [
+        (0, 7),
+        (1, 9),
+    ]
 
 
 def test_training_may_end_with_the_data(caplog: pytest.LogCaptureFixture) -> None:
@@ -95,18 +106,27 @@ def test_training_may_end_with_the_data(caplog: pytest.LogCaptureFixture) -> Non
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "placed"])
-def test_an_evaluation_of_a_stream_gives_the_means_over_its_samples_with_each_of_the_weights(kind: str, tmp_path: Path) -> None:
+def test_an_evaluation_of_a_stream_gives_the_means_over_its_samples_with_each_of_the_weights(
+    kind: str, tmp_path: Path
+) -> None:
     rows, csv = Rows(), OutputCSV()
     hooks = {"ema": EMA(decay=0.5, evaluate="both"), "csv": csv, "console": Console(), "info": RuntimeInfo()}
     task = Streams(kind=kind, indexed="train", test=11)
     loops = [
-        Loop(one, experiment(loader={"eval_batch_size": 4}), dict(hooks) if one is task else {"ema": EMA(decay=0.5, evaluate="both")}, RunContext(recorder=rows, artifacts=tmp_path))
+        Loop(
+            one,
+            experiment(loader={"eval_batch_size": 4}),
+            dict(hooks) if one is task else {"ema": EMA(decay=0.5, evaluate="both")},
+            RunContext(recorder=rows, artifacts=tmp_path),
+        )
         for one in (Points(test=11), task)
     ]
     expected, found = ([report.metrics for report in loop.run()] for loop in loops)
     for one, other in zip(expected, found, strict=True):
         assert other == pytest.approx(one, rel=1e-6)
-    lines = [len((tmp_path / "csv" / "val" / label / "step-00000014.csv").read_text().splitlines()) for label in ("", "ema")]
+    lines = [
+        len((tmp_path / "csv" / "val" / label / "step-00000014.csv").read_text().splitlines()) for label in ("", "ema")
+    ]
     assert lines == [24, 24]
     assert len(rows.columns("loss", phase="val")) == 2 * 2 * 2 * 6
 
@@ -120,11 +140,21 @@ class Metered(Streams):
 def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
     world, found = World(rank, world_size, rank), {}
     for strategy in ("ddp", "fsdp"):
-        loop = Loop(Streams(val=17, kind="placed"), experiment(epochs=1, workers={"count": 2, "strategy": strategy}), {}, RunContext(world=world))
+        loop = Loop(
+            Streams(val=17, kind="placed"),
+            experiment(epochs=1, workers={"count": 2, "strategy": strategy}),
+            {},
+            RunContext(world=world),
+        )
         found[strategy] = [report.metrics for report in loop.run()]
     seen = Seen()
     # Rank 0 has 13 samples and rank 1 has 12: a batch of one more.
-    stops = Loop(Streams(train=25), experiment(steps=100, batch_size=4, loader={"when_dry": "stop"}), {"seen": seen}, RunContext(world=world))
+    stops = Loop(
+        Streams(train=25),
+        experiment(steps=100, batch_size=4, loader={"when_dry": "stop"}),
+        {"seen": seen},
+        RunContext(world=world),
+    )
     found["stopped"] = [(report.metrics["step"], stops.state.finished) for report in stops.run()]
     wrapped = Loop(Streams(train=25), experiment(steps=8, batch_size=4), {}, RunContext(world=world))
     found["wrapped"] = [report.metrics["step"] for report in wrapped.run()]
@@ -134,7 +164,10 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
     except RunError as error:
         found["error"] = str(error)
     some, none = (Shuffled(PointSet(size, False, 0)) for size in (40, 0))
-    for name, task in (("nothing to train", Streams(train=1)), ("nothing to validate", Given(given=some, others={"val": none}))):
+    for name, task in (
+        ("nothing to train", Streams(train=1)),
+        ("nothing to validate", Given(given=some, others={"val": none})),
+    ):
         try:
             list(Loop(task, experiment(steps=2, loader={"when_dry": "stop"}), {}, RunContext(world=world)).run())
         except RunError as error:
@@ -163,8 +196,16 @@ def test_ranks_share_a_stream_and_stop_together_where_one_has_no_more(two: list[
         assert found["wrapped"] == [8]
         assert found["fsdp"][0]["val/loss"] == pytest.approx(found["ddp"][0]["val/loss"], abs=1e-5)
         assert "meters, which need a val sample on each rank, and the stream has none for rank 1" in found["error"]
-        assert found["nothing to train"] == "the training data is used up before the first step: the train stream gave 0 batches, and a step takes 1 on each rank"
-        assert found["nothing to validate"] == "the val data has no sample on any rank, and there is nothing to measure; leave val out of data(), or give it some"
+        assert (
+            found["nothing to train"]
+            == "the training data is used up before the first step: the train stream gave 0 batches, and a step takes 1"
+            " on each rank"
+        )
+        assert (
+            found["nothing to validate"]
+            == "the val data has no sample on any rank, and there is nothing to measure; leave val out of data(), or"
+            " give it some"
+        )
     seen = flat(two[0]["seen"]) + flat(two[1]["seen"])
     assert len(set(seen)) == len(seen) == 24
     assert two[0]["ddp"] == two[1]["ddp"]
@@ -172,13 +213,22 @@ def test_ranks_share_a_stream_and_stop_together_where_one_has_no_more(two: list[
 
 def test_another_number_of_ranks_cannot_go_on_in_a_stream(two: list[dict[str, Any]], root: Path) -> None:
     loop = Loop(Streams(), experiment(steps=4), {}, RunContext(store=CheckpointStore(Storage(root))))
-    with pytest.raises(CheckpointError, match="a stream, of which each rank keeps its own place, and the checkpoint is of 2 ranks, not 1; go on with --workers 2"):
+    with pytest.raises(
+        CheckpointError,
+        match=(
+            "a stream, of which each rank keeps its own place, and the checkpoint is of 2 ranks, not 1; go on with"
+            " --workers 2"
+        ),
+    ):
         loop.restore("epoch-0001")
 
 
 def test_other_processes_of_the_loader_or_other_data_cannot_go_on_in_a_stream() -> None:
     data = Data(Streams(), experiment(steps=4, loader={"num_workers": 2}), World())
-    with pytest.raises(CheckpointError, match=r"that of 0 processes for each rank, and loader.num_workers is 2; go on with loader.num_workers=0"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"that of 0 processes for each rank, and loader.num_workers is 2; go on with loader.num_workers=0",
+    ):
         data.train.restore({"epoch": 0, "pass": 0, "processes": 0, "loader": {}}, 1)
     with pytest.raises(CheckpointError, match="has no place in one: it was made with map-style data"):
         data.train.restore(None, 1)
@@ -241,7 +291,13 @@ def test_what_a_stream_raises_is_told_with_its_phase_and_rank() -> None:
     with pytest.raises(RunError, match="the train stream fails on rank 0: OSError: no such shard"):
         list(Loop(Given(given=Failing(9)), experiment(steps=4), {}).run())
     with pytest.raises(RunError, match="rank 0 has no batch of the train stream: give it"):
-        list(Loop(Given(given=Placed(PointSet(5, False, 0))), experiment(epochs=1, epoch_steps=3, loader={"drop_last": True}), {}).run())
+        list(
+            Loop(
+                Given(given=Placed(PointSet(5, False, 0))),
+                experiment(epochs=1, epoch_steps=3, loader={"drop_last": True}),
+                {},
+            ).run()
+        )
 
 
 def test_a_place_that_could_not_be_read_back_is_refused_as_it_is_first_written() -> None:
@@ -263,20 +319,58 @@ LOADER: Any = StatefulDataLoader(PointSet(9, False, 0), 4)
 @pytest.mark.parametrize(
     ("task", "fields", "message"),
     [
-        (Streams(), {"epochs": 2}, r"epochs: is 2, and the train data is a stream without a length.*write epoch_steps beside it, or steps"),
-        (Streams(kind="iterator"), {"steps": 2}, r"the train dataset \(iterator\) is an iterator, which can be gone through once"),
+        (
+            Streams(),
+            {"epochs": 2},
+            r"epochs: is 2, and the train data is a stream without a length.*write epoch_steps beside it, or steps",
+        ),
+        (
+            Streams(kind="iterator"),
+            {"steps": 2},
+            r"the train dataset \(iterator\) is an iterator, which can be gone through once",
+        ),
         (Streams(kind="nothing"), {"steps": 2}, r"the train dataset \(object\) has neither an index .* nor __iter__"),
         (Points(), {"epoch_steps": 2}, r"epoch_steps: is read by nothing: the train data \(PointSet\) is map-style"),
-        (Points(), {"loader": {"when_dry": "stop"}}, r"loader.when_dry: is read by nothing: the train data \(PointSet\) is map-style"),
-        (Streams(), {"steps": 2, "workers": {"count": [1, 2]}}, r"workers.count: is \[1, 2\], and the train data is a stream"),
-        (Given(given=DataLoader(PointSet(9, False, 0))), {"steps": 2, "batch_size": 32}, r"its loader \(DataLoader\) has no state_dict"),
-        (Given(given=LOADER), {"steps": 2}, "batch_size: is read by nothing: Given.data\\(\\) gives loaders of its own"),
-        (Given(given=LOADER, others={"val": PointSet(7, False, 1)}), {"steps": 2, "loader": {"drop_last": True}}, "loader.drop_last: is read by nothing"),
-        (Given(given=LOADER, others={"val": LOADER}), {"steps": 2, "batch_size": 32, "loader": {"eval_batch_size": 4}}, "loader.eval_batch_size: is read by nothing"),
-        (Streams(kind="placed", train=5), {"epochs": 1, "loader": {"drop_last": True}}, "batch_size: is 8, and the train stream fills no batch"),
+        (
+            Points(),
+            {"loader": {"when_dry": "stop"}},
+            r"loader.when_dry: is read by nothing: the train data \(PointSet\) is map-style",
+        ),
+        (
+            Streams(),
+            {"steps": 2, "workers": {"count": [1, 2]}},
+            r"workers.count: is \[1, 2\], and the train data is a stream",
+        ),
+        (
+            Given(given=DataLoader(PointSet(9, False, 0))),
+            {"steps": 2, "batch_size": 32},
+            r"its loader \(DataLoader\) has no state_dict",
+        ),
+        (
+            Given(given=LOADER),
+            {"steps": 2},
+            "batch_size: is read by nothing: Given.data\\(\\) gives loaders of its own",
+        ),
+        (
+            Given(given=LOADER, others={"val": PointSet(7, False, 1)}),
+            {"steps": 2, "loader": {"drop_last": True}},
+            "loader.drop_last: is read by nothing",
+        ),
+        (
+            Given(given=LOADER, others={"val": LOADER}),
+            {"steps": 2, "batch_size": 32, "loader": {"eval_batch_size": 4}},
+            "loader.eval_batch_size: is read by nothing",
+        ),
+        (
+            Streams(kind="placed", train=5),
+            {"epochs": 1, "loader": {"drop_last": True}},
+            "batch_size: is 8, and the train stream fills no batch",
+        ),
     ],
 )
-def test_what_cannot_be_is_refused_before_training_with_what_to_write(task: Points, fields: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_is_refused_before_training_with_what_to_write(
+    task: Points, fields: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         Data(task, experiment(**fields), World())
 
@@ -286,7 +380,10 @@ def test_a_loader_of_ones_own_is_gone_through_as_it_is() -> None:
     task = Given(given=loader, others={"val": DataLoader(PointSet(7, False, 1), 3)})
     reports, seen, _ = trained(task, epochs=2, batch_size=32)
     assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8]] * 2
-    assert [(report["epoch"], report["step"], "val/loss" in report) for report in reports] == [(0, 3, True), (1, 6, True)]
+    assert [(report["epoch"], report["step"], "val/loss" in report) for report in reports] == [
+        (0, 3, True),
+        (1, 6, True),
+    ]
 
 
 def test_validation_in_steps_goes_on_in_the_stream() -> None:

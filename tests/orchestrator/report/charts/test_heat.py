@@ -33,7 +33,9 @@ def made() -> str:
     values = np.arange(12.0).reshape(3, 4)
     values[2, 0] = np.nan
     ranks, iterations = (places.ravel() for places in np.mgrid[0:3, 1:5])
-    grid = worst_of_bins(Rows.of(pd.DataFrame({"rank": ranks, "iteration": iterations, "x": values.ravel() / 1000})), ["x"], 9, 9)["x"]
+    grid = worst_of_bins(
+        Rows.of(pd.DataFrame({"rank": ranks, "iteration": iterations, "x": values.ravel() / 1000})), ["x"], 9, 9
+    )["x"]
     return heat_map("own work", "step_s", grid, "How.")
 
 

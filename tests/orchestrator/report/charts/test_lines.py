@@ -15,7 +15,17 @@ def test_the_table_has_every_point_of_every_line() -> None:
 
 
 def test_a_band_is_in_the_table_too_in_the_column_s_unit() -> None:
-    made = lines("time", "step_s", [line_of("all", envelope(Rows.of(pd.DataFrame({"step": [1, 1, 2], "value": [0.25, 0.75, 0.5]})), "step", "value", 9))], "iteration")
+    made = lines(
+        "time",
+        "step_s",
+        [
+            line_of(
+                "all",
+                envelope(Rows.of(pd.DataFrame({"step": [1, 1, 2], "value": [0.25, 0.75, 0.5]})), "step", "value", 9),
+            )
+        ],
+        "iteration",
+    )
     assert tables_of(made)["time"] == [
         ["iteration", "all, smallest", "all", "all, largest"],
         ["1", "250 ms", "500 ms", "750 ms"],

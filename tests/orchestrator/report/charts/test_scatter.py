@@ -14,8 +14,10 @@ def test_every_trial_is_a_dot_and_those_of_the_front_are_joined() -> None:
     }
     assert paths["k1 front"].get("d") == "M0,1000L1000,0"
     assert {trial: (paths[trial].get("d"), paths[trial].get("class")) for trial in "abc"} == {
-        "a": ("M0,1000h0", "k1 dot best"), "b": ("M1000,0h0", "k1 dot best"), "c": ("M2000,1000h0", "k0 dot"),
-    }  # fmt: skip
+        "a": ("M0,1000h0", "k1 dot best"),
+        "b": ("M1000,0h0", "k1 dot best"),
+        "c": ("M2000,1000h0", "k0 dot"),
+    }
     title = paths["b"].find("title")
     assert title is not None
     assert title.text == "b: step_s 20 ms, accuracy 0.75"

@@ -19,8 +19,12 @@ def test_the_file_the_command_and_the_versions_are_there() -> None:
     content = experiment("name: x  # <i>\n", RUN).content
     assert [text_of(one) for one in parsed(content).iter("pre")] == ["name: x  # <i>\n", "-<b>\n+</b>"]
     assert tables_of(content)["Environment"][1:] == [
-        ["command", "hookyard run 'a b.yaml'"], ["started", "2026-11-22T03:00:00Z"], ["seed", "0"], ["git commit", "abc and changes"], ["torch", "2.13.0"],
-    ]  # fmt: skip
+        ["command", "hookyard run 'a b.yaml'"],
+        ["started", "2026-11-22T03:00:00Z"],
+        ["seed", "0"],
+        ["git commit", "abc and changes"],
+        ["torch", "2.13.0"],
+    ]
 
 
 def test_more_lives_than_one_are_told() -> None:

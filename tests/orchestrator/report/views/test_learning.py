@@ -38,25 +38,34 @@ def test_metrics_are_put_together_by_name() -> None:
 
 def test_the_best_is_the_smallest_loss_and_the_largest_accuracy() -> None:
     assert tables_of(learning(EMPTY, REPORTS, {}).content)["Each metric at its best and as last reported"][1:] == [
-        ["train/loss", "1", "1", "200", "1"], ["val/loss", "3", "0", "100", "4"], ["val/accuracy", "0.5", "0", "100", "0.25"],
-    ]  # fmt: skip
+        ["train/loss", "1", "1", "200", "1"],
+        ["val/loss", "3", "0", "100", "4"],
+        ["val/accuracy", "0.5", "0", "100", "0.25"],
+    ]
     assert best("val/f1", REPORTS, {}) is None
 
 
 def test_the_best_is_the_smallest_perplexity_and_number_of_bits() -> None:
-    reports = [{"step": 1, "val/ppl": 9.0, "val/bits_per_character": 3.0}, {"step": 2, "val/ppl": 7.0, "val/bits_per_character": 2.0}]
+    reports = [
+        {"step": 1, "val/ppl": 9.0, "val/bits_per_character": 3.0},
+        {"step": 2, "val/ppl": 7.0, "val/bits_per_character": 2.0},
+    ]
     found = tables_of(learning(EMPTY, reports, {}).content)["Each metric at its best and as last reported"]
     assert [row[:2] for row in found[1:]] == [["val/ppl", "7"], ["val/bits_per_character", "2"]]
 
 
 def test_what_the_run_says_comes_before_a_metric_s_words() -> None:
     reports = [{"step": step, "val/accuracy": value, "val/score": value} for step, value in ((1, 0.5), (2, 0.25))]
-    found = tables_of(learning(EMPTY, reports, {"val/accuracy": "min", "val/score": "max"}).content)["Each metric at its best and as last reported"]
+    found = tables_of(learning(EMPTY, reports, {"val/accuracy": "min", "val/score": "max"}).content)[
+        "Each metric at its best and as last reported"
+    ]
     assert found[1:] == [["val/accuracy", "0.25", "", "2", "0.25"], ["val/score", "0.5", "", "1", "0.25"]]
 
 
 def test_a_metric_of_which_nothing_is_known_has_no_best() -> None:
-    drawn = learning(EMPTY, [{"epoch": 1, "step": 10, "val/score": 0.5}, {"epoch": 2, "step": 20, "val/score": 0.25}], {}).content
+    drawn = learning(
+        EMPTY, [{"epoch": 1, "step": 10, "val/score": 0.5}, {"epoch": 2, "step": 20, "val/score": 0.25}], {}
+    ).content
     assert tables_of(drawn)["Each metric at its best and as last reported"][1:] == [["val/score", "", "", "", "0.25"]]
     assert "hooks.checkpoint: {best: val/score, mode: max}" in text_of(parsed(drawn))
 
@@ -74,7 +83,9 @@ def test_the_loss_of_every_step_is_drawn_with_its_extremes() -> None:
 def test_losses_that_are_not_finite_are_counted() -> None:
     losses = np.ones((200, 2))
     losses[7, 1] = np.nan
-    assert "Not drawn: 1 of 400 values, which are not finite." in str(learning(Rows.of(training(2, loss=losses)), [], {}).content)
+    assert "Not drawn: 1 of 400 values, which are not finite." in str(
+        learning(Rows.of(training(2, loss=losses)), [], {}).content
+    )
 
 
 def test_without_numbers_there_is_no_point() -> None:

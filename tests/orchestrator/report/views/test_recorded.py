@@ -13,7 +13,9 @@ def test_what_no_other_view_shows_has_a_chart() -> None:
 
 
 def test_of_very_many_columns_the_last_are_named() -> None:
-    content = str(recorded(Rows.of(training(2, iterations=4, **{f"x{place}": 1.0 for place in range(MOST + 2)}))).content)
+    content = str(
+        recorded(Rows.of(training(2, iterations=4, **{f"x{place}": 1.0 for place in range(MOST + 2)}))).content
+    )
     assert len(tables_of(content)) == MOST
     assert f"Without a chart: x{MOST}, x{MOST + 1}." in content
 

@@ -12,9 +12,15 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 OWN_S = {
-    "other_s": 0.001, "data_wait_s": 0.002, "to_device_s": 0.001, "forward_s": 0.030, "loss_s": 0.002, "backward_s": 0.054,
-    "optimizer_s": 0.006, "hooks_s": 0.004,
-}  # fmt: skip
+    "other_s": 0.001,
+    "data_wait_s": 0.002,
+    "to_device_s": 0.001,
+    "forward_s": 0.030,
+    "loss_s": 0.002,
+    "backward_s": 0.054,
+    "optimizer_s": 0.006,
+    "hooks_s": 0.004,
+}
 """What a rank does on its own; an iteration in which nobody waits is 0.1 s."""
 
 
@@ -26,13 +32,16 @@ def training(
     ranks: int = 2, iterations: int = 200, change: Callable[[dict[str, Floats]], None] | None = None, **columns: Any
 ) -> pd.DataFrame:
     """Ranks that wait after the backward pass for the last of them; `change` makes some slower, in arrays of shape
-    (iterations, ranks), to which each rank adds up to 1 % of noise. More columns are arrays of that shape or numbers."""
+    (iterations, ranks), to which each rank adds up to 1 % of noise. More columns are arrays of that shape or
+    numbers."""
     draw = np.random.default_rng(0)
     own = {span: seconds * draw.uniform(1, 1.01, (iterations, ranks)) for span, seconds in OWN_S.items()}
     if change is not None:
         change(own)
     after = own["optimizer_s"] + own["hooks_s"]
-    ready = sum((own[span] for span in OWN_S if span not in ("optimizer_s", "hooks_s")), start=np.zeros((iterations, ranks)))
+    ready = sum(
+        (own[span] for span in OWN_S if span not in ("optimizer_s", "hooks_s")), start=np.zeros((iterations, ranks))
+    )
     ready[1:] += after[:-1]
     last = ready.max(axis=1, keepdims=True)
     spans = {**own, "all_reduce_wait_s": last - ready}

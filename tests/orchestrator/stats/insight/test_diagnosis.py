@@ -51,19 +51,33 @@ def test_every_verdict_has_its_query_and_advice_and_is_plain_data() -> None:
 
 def test_the_queries_can_be_asked() -> None:
     stats = training(
-        2, 400, slower("forward_s", 1, 0.02), loss=np.where(np.arange(400) == 300, 9.0, np.linspace(2, 1, 400))[:, None], system_memory_percent=99.0
+        2,
+        400,
+        slower("forward_s", 1, 0.02),
+        loss=np.where(np.arange(400) == 300, 9.0, np.linspace(2, 1, 400))[:, None],
+        system_memory_percent=99.0,
     )
     stats["data_wait_s"] += 0.1
     stats["checkpoint_s"] = 0.02
     verdicts = diagnose(stats, None, training(2)).verdicts
-    assert {verdict.kind for verdict in verdicts} == {"straggler", "memory", "regression", "loss", "data", "checkpoint", "spans"}
+    assert {verdict.kind for verdict in verdicts} == {
+        "straggler",
+        "memory",
+        "regression",
+        "loss",
+        "data",
+        "checkpoint",
+        "spans",
+    }
     for verdict in verdicts:
         shown = eval(verdict.query, {"stats": stats, "other": training(2), "numpy": np})
         assert len(shown)
 
 
 def test_a_table_from_elsewhere_needs_few_columns() -> None:
-    stats = training(2, change=slower("forward_s", 1, 0.02))[["rank", "phase", "iteration", "step_s", "forward_s", "backward_s"]]
+    stats = training(2, change=slower("forward_s", 1, 0.02))[
+        ["rank", "phase", "iteration", "step_s", "forward_s", "backward_s"]
+    ]
     assert sorted(verdict.kind for verdict in diagnose(stats).verdicts) == ["spans", "straggler"]
 
 
@@ -75,7 +89,12 @@ def test_a_table_without_times_or_rows_says_too_little() -> None:
 
 @pytest.mark.parametrize(
     ("loss", "problem"),
-    [(np.nan, "not finite"), (np.inf, "not finite"), (2.3026, "stood still"), (np.geomspace(1, 50, 200)[:, None], "diverged")],
+    [
+        (np.nan, "not finite"),
+        (np.inf, "not finite"),
+        (2.3026, "stood still"),
+        (np.geomspace(1, 50, 200)[:, None], "diverged"),
+    ],
 )
 def test_a_run_that_does_not_learn_is_not_healthy(loss: Any, problem: str) -> None:
     diagnosis = diagnose(training(2, loss=loss))
@@ -83,7 +102,9 @@ def test_a_run_that_does_not_learn_is_not_healthy(loss: Any, problem: str) -> No
     assert (diagnosis.verdicts[0].kind, diagnosis.verdicts[0].numbers["problem"]) == ("loss", problem)
 
 
-@pytest.mark.parametrize("loss", [-np.linspace(1, 30, 200)[:, None], np.random.default_rng(0).lognormal(0, 1, (200, 2)), FALLING])
+@pytest.mark.parametrize(
+    "loss", [-np.linspace(1, 30, 200)[:, None], np.random.default_rng(0).lognormal(0, 1, (200, 2)), FALLING]
+)
 def test_a_loss_that_falls_or_is_noisy_is_none_of_these(loss: Any) -> None:
     assert diagnose(training(2, loss=loss)).healthy
 
@@ -95,7 +116,9 @@ def test_a_failure_is_the_first_verdict(stats: pd.DataFrame, status: str) -> Non
     diagnosis = diagnose(stats, against=training(2, change=slower("forward_s", 0, -0.01)), ending=ending)
     first = diagnosis.verdicts[0]
     assert (first.kind, first.sentence) == ("failure", ending.sentence if ending else "")
-    assert ("hookyard replay RUN --iteration 201 comes to it again" in first.advice) == (status == "failed" and len(stats) > 0)
+    assert ("hookyard replay RUN --iteration 201 comes to it again" in first.advice) == (
+        status == "failed" and len(stats) > 0
+    )
     assert not diagnosis.healthy
     assert failure("finished", None) is None
 

@@ -59,7 +59,9 @@ def test_steps_of_several_iterations_are_whole_where_a_stretch_begins() -> None:
 def test_a_run_that_is_not_long_is_looked_at_whole() -> None:
     stats = training(2, 100)
     looked = look(Rows.of(pd.concat([stats, stats.assign(phase="val")])))
-    pd.testing.assert_frame_equal(looked.rows[["rank", "iteration", "step_s"]], stats[["rank", "iteration", "step_s"]], check_dtype=False)
+    pd.testing.assert_frame_equal(
+        looked.rows[["rank", "iteration", "step_s"]], stats[["rank", "iteration", "step_s"]], check_dtype=False
+    )
     assert (looked.iterations, looked.ranks, looked.share) == (100, 2, 1.0)
     fewer = look(Rows.of(stats[(stats["iteration"] != 50) & ((stats["rank"] == 0) | (stats["iteration"] != 51))]))
     assert (fewer.iterations, fewer.share) == (99, 1.0)

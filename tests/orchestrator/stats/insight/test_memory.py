@@ -92,7 +92,17 @@ def test_a_leak_on_every_rank() -> None:
         -0.3 * X / ITERATIONS,
         0.4 * np.minimum(X, 400) / 400,
     ],
-    ids=["nothing", "warming up", "a step", "an early step", "two steps", "small steps", "up and down", "falling", "growing and stopping"],
+    ids=[
+        "nothing",
+        "warming up",
+        "a step",
+        "an early step",
+        "two steps",
+        "small steps",
+        "up and down",
+        "falling",
+        "growing and stopping",
+    ],
 )
 def test_what_grows_and_stops_is_no_leak(shape: np.ndarray) -> None:
     assert list(seen(training(2, ITERATIONS, rss_bytes=held(2) + GIB * shape))) == []

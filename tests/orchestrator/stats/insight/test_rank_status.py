@@ -37,7 +37,15 @@ def test_speed_is_of_the_last_iterations() -> None:
     """Iteration n takes n seconds, and half as much again on rank 1; every batch has 32 samples."""
     iterations = np.arange(1, 101)
     rows = pd.concat(
-        pd.DataFrame({"rank": rank, "iteration": iterations, "step_s": iterations * (1 + rank / 2), "batch_size": 32, "loss": 1.0 / iterations + rank})
+        pd.DataFrame(
+            {
+                "rank": rank,
+                "iteration": iterations,
+                "step_s": iterations * (1 + rank / 2),
+                "batch_size": 32,
+                "loss": 1.0 / iterations + rank,
+            }
+        )
         for rank in (0, 1)
     )
     last = iterations[-LAST:]

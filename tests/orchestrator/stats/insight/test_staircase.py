@@ -19,7 +19,9 @@ def noise(series: int, moments: int, correlation: float, seed: int = 0) -> Float
     values = np.empty((series, moments))
     values[:, 0] = draw.standard_normal(series)
     for place in range(1, moments):
-        values[:, place] = correlation * values[:, place - 1] + math.sqrt(1 - correlation**2) * draw.standard_normal(series)
+        values[:, place] = correlation * values[:, place - 1] + math.sqrt(1 - correlation**2) * draw.standard_normal(
+            series
+        )
     return 100 + 0.3 * values
 
 
@@ -56,7 +58,9 @@ def test_a_line_rises_and_its_slope_is_found_beside_a_jump() -> None:
 @pytest.mark.parametrize("jumps", [1, 2, 3])
 def test_jumps_are_no_rise(jumps: int) -> None:
     """At even distances, as like a line as they can be; evidence of less than 6 is not even strong."""
-    steps = sum((np.where(40 * place / (jumps + 1) <= X, 5.0, 0.0) for place in range(1, jumps + 1)), start=np.zeros(40))
+    steps = sum(
+        (np.where(40 * place / (jumps + 1) <= X, 5.0, 0.0) for place in range(1, jumps + 1)), start=np.zeros(40)
+    )
     assert rises(noise(20, 40, 0.5) + steps, 0.5).evidence.max() < 6
 
 
@@ -70,7 +74,9 @@ def test_what_wanders_is_no_rise() -> None:
 def test_the_resemblance_of_noise_is_found_beside_jumps_and_rises(correlation: float) -> None:
     x = np.arange(60.0)
     shapes = np.array([0 * x, 0.05 * x, 2.0 * (x > 20), 1.0 * (x > 30) + 0.05 * x])
-    assert autocorrelation(noise(40, 60, correlation) + np.tile(shapes, (10, 1))) == pytest.approx(correlation, abs=0.15)
+    assert autocorrelation(noise(40, 60, correlation) + np.tile(shapes, (10, 1))) == pytest.approx(
+        correlation, abs=0.15
+    )
 
 
 def test_values_that_are_all_the_same_rise_no_more_than_they_stand() -> None:

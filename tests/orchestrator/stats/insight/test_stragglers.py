@@ -50,7 +50,9 @@ def test_ranks_that_are_alike_get_no_verdict(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 9])
-@pytest.mark.parametrize("span", ["data_wait_s", "to_device_s", "forward_s", "loss_s", "optimizer_s", "hooks_s", "other_s"])
+@pytest.mark.parametrize(
+    "span", ["data_wait_s", "to_device_s", "forward_s", "loss_s", "optimizer_s", "hooks_s", "other_s"]
+)
 def test_the_slow_rank_is_named_and_those_that_wait_for_it_are_not(ranks: int, span: str) -> None:
     stats = training(ranks, change=slower(span, ranks - 1, 0.01))
     (verdict,) = found(stats)
@@ -63,7 +65,8 @@ def test_the_slow_rank_is_named_and_those_that_wait_for_it_are_not(ranks: int, s
 
 
 def test_the_scores_are_shares_of_the_best_rank_and_of_its_own_best() -> None:
-    """Own work is 100 ms, and 123 ms on rank 1 from the first iteration to the last; 46 and 69 ms without the backward pass."""
+    """Own work is 100 ms, and 123 ms on rank 1 from the first iteration to the last; 46 and 69 ms without the backward
+    pass."""
     stats = training(change=slower("forward_s", 1, 0.023))
     (verdict,), (without,) = found(stats), found(unmeasured(stats))
     assert verdict.numbers["relative_score"] == pytest.approx(100 / 123, rel=0.01)
@@ -107,7 +110,9 @@ def test_what_comes_so_late_that_it_costs_little_is_not_told() -> None:
     """In the last third of the run, 3 ms of 100 are 0.9 % of it, and 30 ms are 9 %."""
     late = np.arange(200) >= 140
     assert found(training(2, change=slower("forward_s", 1, np.where(late, 0.003, 0)))) == []
-    assert named(found(training(2, change=slower("forward_s", 1, np.where(late, 0.03, 0))))) == [(1, "forward_s", "drifting")]
+    assert named(found(training(2, change=slower("forward_s", 1, np.where(late, 0.03, 0))))) == [
+        (1, "forward_s", "drifting")
+    ]
 
 
 def test_a_stall_among_hiccups_of_all_ranks_is_not_told() -> None:
@@ -146,7 +151,8 @@ def test_the_first_iterations_are_no_stall() -> None:
 
 
 def test_a_rank_that_waits_in_a_hook_is_a_victim() -> None:
-    """Rank 1 is late with its batch, and rank 0 waits for it in a hook with a collective: both reach the gradients at once."""
+    """Rank 1 is late with its batch, and rank 0 waits for it in a hook with a collective: both reach the gradients at
+    once."""
 
     def change(own: dict[str, Any]) -> None:
         own["data_wait_s"][:, 1] += 0.03
@@ -186,9 +192,12 @@ def test_where_ranks_wait_in_the_backward_pass_itself_nobody_is_blamed_for_it() 
 def test_the_hook_is_named_from_the_ledger() -> None:
     """The save costs rank 1 more, but is no part of an iteration; of what is, ema costs both ranks alike."""
     ledger = costs(
-        (0, "ema", "on_update", 200, 5.0), (1, "ema", "on_update", 200, 5.1), (0, "plots", "on_step", 200, 0.1),
-        (1, "plots", "on_step", 200, 2.1), (1, "(loop)", "save", 3, 50.0),
-    )  # fmt: skip
+        (0, "ema", "on_update", 200, 5.0),
+        (1, "ema", "on_update", 200, 5.1),
+        (0, "plots", "on_step", 200, 0.1),
+        (1, "plots", "on_step", 200, 2.1),
+        (1, "(loop)", "save", 3, 50.0),
+    )
     (verdict,) = found(training(2, change=slower("hooks_s", 1, 0.01)), ledger)
     assert (verdict.numbers["hook"], verdict.numbers["event"]) == ("plots", "on_step")
     assert "hooks_s (hook plots at on_step)" in verdict.sentence
@@ -204,7 +213,11 @@ def test_several_slow_ranks_have_each_their_own_numbers() -> None:
 
     stats = training(24, change=change)
     verdicts = found(stats, costs(*((rank, "plots", "on_step", 200, 6.0 * (rank == 12)) for rank in range(24))))
-    assert sorted(named(verdicts)) == [(3, "forward_s", "chronic"), (7, "data_wait_s", "chronic"), (12, "hooks_s", "drifting")]
+    assert sorted(named(verdicts)) == [
+        (3, "forward_s", "chronic"),
+        (7, "data_wait_s", "chronic"),
+        (12, "hooks_s", "drifting"),
+    ]
     spans = [span for span in SPANS if span in stats and span != WAIT]
     by_rank = {name: stats.pivot(index="iteration", columns="rank", values=name).iloc[1:] for name in (*spans, WAIT)}
     work = pd.concat([by_rank[span] for span in spans]).groupby("iteration").sum()
@@ -213,7 +226,9 @@ def test_several_slow_ranks_have_each_their_own_numbers() -> None:
         stretches = [np.median(part) for part in np.array_split(work[rank].to_numpy(), 20)]
         more = by_rank[numbers["span"]][rank] - by_rank[numbers["span"]].drop(columns=rank).median(axis=1)
         waited = by_rank[WAIT].drop(columns=rank).median(axis=1) - by_rank[WAIT][rank]
-        assert numbers["lost_s"] == pytest.approx(np.mean([np.median(part) for part in np.array_split(more.to_numpy(), 20)]))
+        assert numbers["lost_s"] == pytest.approx(
+            np.mean([np.median(part) for part in np.array_split(more.to_numpy(), 20)])
+        )
         assert numbers["relative_score"] == pytest.approx(work.median().min() / work[rank].median())
         assert numbers["individual_score"] == pytest.approx(min(stretches) / stretches[-1])
         assert numbers["slowest_share"] == pytest.approx((work.idxmax(axis=1) == rank).mean())
@@ -318,7 +333,9 @@ def _train(rank: int, world_size: int) -> dict[str, list[dict[str, Any]]]:
         slow = _Slow() if span == "hooks_s" and rank == 1 else _Nothing()
         recorder = Rows()
         hooks = {"recording": _Recording(), "slow": slow}
-        list(Loop(task, experiment(epochs=1), hooks, RunContext(world=World(rank, world_size), recorder=recorder)).run())
+        list(
+            Loop(task, experiment(epochs=1), hooks, RunContext(world=World(rank, world_size), recorder=recorder)).run()
+        )
         rows[span] = [{"rank": rank, "node": "here", **row} for row in recorder.rows]
     return rows
 

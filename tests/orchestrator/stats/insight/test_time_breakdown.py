@@ -40,9 +40,16 @@ def test_one_rank_that_waits_for_data_makes_no_run_short_of_it(ranks: int) -> No
 
 def test_a_hook_that_costs_is_named_with_its_event_and_costliest_rank() -> None:
     """200 iterations of 0.1 s are 20 s on each rank; rank 1 pays 2 s of them, 10 ms a call."""
-    ledger = costs((0, "plots", "on_step", 200, 1.0), (1, "plots", "on_step", 200, 2.0), (1, "ema", "on_update", 200, 0.1))
+    ledger = costs(
+        (0, "plots", "on_step", 200, 1.0), (1, "plots", "on_step", 200, 2.0), (1, "ema", "on_update", 200, 0.1)
+    )
     (verdict,) = hook_costs(asked(training(2))[1], ledger)
-    assert (verdict.kind, verdict.numbers["hook"], verdict.numbers["event"], verdict.numbers["rank"]) == ("hook", "plots", "on_step", 1)
+    assert (verdict.kind, verdict.numbers["hook"], verdict.numbers["event"], verdict.numbers["rank"]) == (
+        "hook",
+        "plots",
+        "on_step",
+        1,
+    )
     assert verdict.weight == pytest.approx(2 / 20, rel=0.02)
     assert verdict.numbers["seconds_by_rank"] == {0: 1.0, 1: 2.0}
     assert "(10 ms each of 200 times)" in verdict.sentence
@@ -50,7 +57,9 @@ def test_a_hook_that_costs_is_named_with_its_event_and_costliest_rank() -> None:
 
 def test_a_budget_is_proposed_for_a_hook_that_is_called_now_and_then() -> None:
     """Of 200 iterations; a hook that acts in each, and one that acts once a phase, have no pace."""
-    ledger = costs((0, "often", "on_step", 200, 2.0), (0, "layers", "on_forward", 20, 2.0), (0, "ends", "on_phase_end", 2, 2.0))
+    ledger = costs(
+        (0, "often", "on_step", 200, 2.0), (0, "layers", "on_forward", 20, 2.0), (0, "ends", "on_phase_end", 2, 2.0)
+    )
     advice = {verdict.numbers["hook"]: verdict.advice for verdict in hook_costs(asked(training(1))[1], ledger)}
     assert {hook: "budget" in text for hook, text in advice.items()} == {"often": False, "layers": True, "ends": False}
     assert "hooks.layers.budget: 1%" in advice["layers"]
@@ -82,7 +91,12 @@ def test_checkpoints_for_which_training_stands_still() -> None:
 
 def test_a_healthy_run_spends_nothing_unusual() -> None:
     stats = training(3)
-    assert [*data_bound(*seen(stats)), *saving_stalls(*asked(stats)), *unnamed(asked(stats)[1]), *hook_costs(asked(stats)[1], costs((0, "a", "on_step", 9, 0.1)))] == []
+    assert [
+        *data_bound(*seen(stats)),
+        *saving_stalls(*asked(stats)),
+        *unnamed(asked(stats)[1]),
+        *hook_costs(asked(stats)[1], costs((0, "a", "on_step", 9, 0.1))),
+    ] == []
 
 
 def test_spans_that_miss_their_sum() -> None:

@@ -31,7 +31,13 @@ def beats(one: list[float], other: list[float], modes: list[str]) -> bool:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.integers(1, 3).flatmap(lambda k: st.tuples(st.lists(st.lists(NUMBERS, min_size=k, max_size=k), max_size=12), st.lists(MODES, min_size=k, max_size=k))))
+@given(
+    st.integers(1, 3).flatmap(
+        lambda k: st.tuples(
+            st.lists(st.lists(NUMBERS, min_size=k, max_size=k), max_size=12), st.lists(MODES, min_size=k, max_size=k)
+        )
+    )
+)
 def test_the_front_is_who_no_one_beats(case: tuple[list[list[float]], list[str]]) -> None:
     rows, modes = case
     names = [f"m{index}" for index in range(len(modes))]
@@ -53,7 +59,12 @@ def test_equal_trials_stay_together_and_the_best_come_first() -> None:
 
 def test_repeats_are_judged_by_those_that_ended_well_and_whole_numbers_stay_whole() -> None:
     columns = ["configuration", "status", "config/seed", "config/width", "config/lr", "val/loss"]
-    rows = [(0, "finished", 0, 16, 0.5, 0.4), (0, "failed", 1, 16, 0.5, 0.9), (1, "finished", 0, 32, 0.5, 0.6), (1, "stopped", 1, 32, 0.5, 0.8)]
+    rows = [
+        (0, "finished", 0, 16, 0.5, 0.4),
+        (0, "failed", 1, 16, 0.5, 0.9),
+        (1, "finished", 0, 32, 0.5, 0.6),
+        (1, "stopped", 1, 32, 0.5, 0.8),
+    ]
     trials = pd.DataFrame(rows, [f"trial-000{place}" for place in range(4)], columns)
     table = configurations_table(trials, "val/loss", "min")
     means = judged(trials, "val/loss", "min", "mean").set_index("configuration")["val/loss"]
@@ -74,7 +85,10 @@ def drawn(count: int, seed: int = 0) -> pd.DataFrame:
     )
 
 
-METHODS = ["variance", pytest.param("ped_anova", marks=pytest.mark.skipif(not analysis.find_spec("optuna"), reason="needs optuna"))]
+METHODS = [
+    "variance",
+    pytest.param("ped_anova", marks=pytest.mark.skipif(not analysis.find_spec("optuna"), reason="needs optuna")),
+]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -97,7 +111,9 @@ def test_only_the_order_of_the_metric_counts(method: str) -> None:
     plain = importance(table, "loss", "min", method)
     worst = table["loss"].idxmax()
     assert importance(table.assign(loss=np.exp(table["loss"])), "loss", "min", method).equals(plain)
-    assert importance(table.assign(loss=table["loss"].where(table.index != worst, math.inf)), "loss", "min", method).equals(plain)
+    assert importance(
+        table.assign(loss=table["loss"].where(table.index != worst, math.inf)), "loss", "min", method
+    ).equals(plain)
     more = pd.concat([table, drawn(5, seed=3).assign(loss=math.nan)], ignore_index=True)
     assert importance(more, "loss", "min", method).equals(plain)
 
@@ -107,7 +123,13 @@ def test_a_parameter_of_a_hook_that_is_off_is_judged_where_it_is_on(method: str)
     random = np.random.RandomState(1)
     on = random.rand(300) < 0.5
     decay = np.where(on, random.rand(300), np.nan)
-    table = pd.DataFrame({"config/hooks.ema": np.where(on, "{}", "null"), "config/hooks.ema.decay": decay, "config/noise": random.rand(300)})
+    table = pd.DataFrame(
+        {
+            "config/hooks.ema": np.where(on, "{}", "null"),
+            "config/hooks.ema.decay": decay,
+            "config/noise": random.rand(300),
+        }
+    )
     of_decay = table.assign(accuracy=np.where(on, np.nan_to_num(decay), 0.5))
     of_switch = table.assign(accuracy=np.where(on, 1.0, 0.0) + 0.01 * random.rand(300))
     assert importance(of_decay, "accuracy", "max", method).idxmax() == "hooks.ema.decay"
@@ -138,7 +160,8 @@ def test_where_nothing_differs_nothing_mattered(method: str) -> None:
 
 
 def test_the_spread_is_the_standard_error_of_a_mean_where_a_share_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of n values x the mean's is the root of the sum of (x - mean)^2, over n: what the bootstrap comes to with many sets."""
+    """Of n values x the mean's is the root of the sum of (x - mean)^2, over n: what the bootstrap comes to with many
+    sets."""
 
     def mean(values: pd.DataFrame, metric: pd.Series, mode: str) -> pd.Series:
         return pd.Series({"config/a": metric.mean(), "config/b": 1 - metric.mean()})
@@ -152,9 +175,14 @@ def test_the_spread_is_the_standard_error_of_a_mean_where_a_share_is_one(monkeyp
     assert found["importance"].to_dict() == pytest.approx({"a": 0.5, "b": 0.5})
     assert found["spread"].tolist() == pytest.approx([expected] * 2, rel=0.1)
     # Of trials that repeat each other the mean counts, and their seed is no parameter.
-    seeds = [table.assign(**{"configuration": range(5), "status": "finished", "config/seed": seed, "score": reached + off}) for seed, off in enumerate((0.05, -0.05))]
+    seeds = [
+        table.assign(**{"configuration": range(5), "status": "finished", "config/seed": seed, "score": reached + off})
+        for seed, off in enumerate((0.05, -0.05))
+    ]
     repeated = pd.concat(seeds, ignore_index=True)
-    assert importance_table(repeated, "score", "max", "mean")["spread"].tolist() == pytest.approx(found["spread"].tolist())
+    assert importance_table(repeated, "score", "max", "mean")["spread"].tolist() == pytest.approx(
+        found["spread"].tolist()
+    )
     # Of very many not all are drawn, and the spread is still that of all.
     monkeypatch.setattr(analysis, "RESAMPLED", 3)
     assert importance_table(table, "score", "max", "mean")["spread"].tolist() == pytest.approx([expected] * 2, rel=0.1)
@@ -165,9 +193,15 @@ def test_with_more_trials_the_spread_is_smaller_and_what_does_nothing_lies_withi
     found = {}
     for count in (12, 24, 60, 240):
         table = drawn(count, seed=1)
-        table["loss"] = 2 * np.log10(table["config/lr"]) + np.log2(table["config/width"]) + np.random.RandomState(4).randn(count)
+        table["loss"] = (
+            2 * np.log10(table["config/lr"]) + np.log2(table["config/width"]) + np.random.RandomState(4).randn(count)
+        )
         found[count] = importance_table(table, "loss", "min", "variance")
-    assert (found[240]["importance"] > 2 * found[240]["spread"]).to_dict() == {"lr": True, "width": True, "noise": False}
+    assert (found[240]["importance"] > 2 * found[240]["spread"]).to_dict() == {
+        "lr": True,
+        "width": True,
+        "noise": False,
+    }
     spreads = [table.loc["lr", "spread"] for table in found.values()]
     assert spreads == sorted(spreads, reverse=True)
     assert 0.04 < found[60].loc["lr", "spread"] < 0.16

@@ -36,7 +36,8 @@ def population(**fields: Any) -> Experiment:
 
 
 class ByHand:
-    """A trial driven as Tune drives it: report by report, saved, and begun again from a checkpoint with other values."""
+    """A trial driven as Tune drives it: report by report, saved, and begun again from a checkpoint with other
+    values."""
 
     def __init__(self, sweep: RunFolder, experiment: Experiment, number: int) -> None:
         self.sweep, self.experiment, self.number = sweep, experiment, number
@@ -178,7 +179,9 @@ def test_a_checkpoint_that_is_damaged_is_not_adopted(sweep: RunFolder, tmp_path:
     assert other.names() == []
 
 
-def _on_rank(rank: int, world_size: int, sweep: str, source: ExperimentSource, checkpoint: str | None, count: int) -> tuple[str, float]:
+def _on_rank(
+    rank: int, world_size: int, sweep: str, source: ExperimentSource, checkpoint: str | None, count: int
+) -> tuple[str, float]:
     session = Session(Assignment(source, sweep, checkpoint=checkpoint), World(rank, world_size, rank))
     reports = session.reports()
     for _ in range(count):
@@ -204,7 +207,9 @@ def test_two_ranks_save_together_and_take_over_together(sweep: RunFolder) -> Non
 
 
 def exploit(trial: int, source: int, step: int, lr: float) -> Exploit:
-    return Exploit("", trial_name(trial), trial_name(source), step, 0, step, 0.0, 1.0, {"optimizer.lr": 0.1}, {"optimizer.lr": lr})
+    return Exploit(
+        "", trial_name(trial), trial_name(source), step, 0, step, 0.0, 1.0, {"optimizer.lr": 0.1}, {"optimizer.lr": lr}
+    )
 
 
 def test_a_lineage_follows_the_weights_back_through_trials() -> None:
@@ -235,7 +240,17 @@ def test_what_cannot_change_in_flight_cannot_be_replayed(sweep: RunFolder) -> No
     begin_trial(str(sweep), 0, experiment.source, experiment.sweep, {"hooks.ema.evaluate": "raw"})
     begin_trial(str(sweep), 1, experiment.source, experiment.sweep, {"hooks.ema.evaluate": "ema"})
     before, after = ({"hooks.ema.evaluate": value} for value in ("raw", "ema"))
-    History(sweep).append(trial="trial-0001", source="trial-0000", report=1, epoch=0, step=7, score=0, source_score=1, before=before, after=after)
+    History(sweep).append(
+        trial="trial-0001",
+        source="trial-0000",
+        report=1,
+        epoch=0,
+        step=7,
+        score=0,
+        source_score=1,
+        before=before,
+        after=after,
+    )
     with pytest.raises(ConfigError, match=r"hooks.ema.evaluate: cannot change in flight"):
         replay(sweep, population(), "trial-0001")
 

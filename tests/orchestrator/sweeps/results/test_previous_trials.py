@@ -20,7 +20,13 @@ from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.tune.schedulers import make_scheduler
 from tests.orchestrator.sweeps.search.draws import Draws
 
-CURVES = {0: [0.1, 0.2, 0.3, 0.4], 1: [0.5, 0.6, 0.7, 0.8], 2: [0.3, 0.4, 0.5, 0.6], 3: [0.2, 0.1, 0.1, 0.1], 4: [0.6, 0.6, 0.6, 0.6]}
+CURVES = {
+    0: [0.1, 0.2, 0.3, 0.4],
+    1: [0.5, 0.6, 0.7, 0.8],
+    2: [0.3, 0.4, 0.5, 0.6],
+    3: [0.2, 0.1, 0.1, 0.1],
+    4: [0.6, 0.6, 0.6, 0.6],
+}
 
 
 class Trial:
@@ -31,7 +37,15 @@ class Trial:
 
 
 def settings(**more: Any) -> Sweep:
-    return Sweep.model_validate({"metric": "val/score", "mode": "max", "space": {"optimizer.lr": {"grid": [0.1, 0.2, 0.3]}}, "search": "grid", **more})
+    return Sweep.model_validate(
+        {
+            "metric": "val/score",
+            "mode": "max",
+            "space": {"optimizer.lr": {"grid": [0.1, 0.2, 0.3]}},
+            "search": "grid",
+            **more,
+        }
+    )
 
 
 def scheduler_of(sweep: Sweep, previous: dict[int, PreviousTrial], mistakes: set[int] = frozenset()) -> Any:
@@ -54,7 +68,11 @@ def decisions(scheduler: Any, controller: Any, number: int, begin: int = 0) -> l
 
 
 @pytest.mark.parametrize(
-    "scheduler", [{"type": "asha", "grace_period": 1, "reduction_factor": 2}, {"type": "median", "grace_period": 2, "min_samples_required": 2}]
+    "scheduler",
+    [
+        {"type": "asha", "grace_period": 1, "reduction_factor": 2},
+        {"type": "median", "grace_period": 2, "min_samples_required": 2},
+    ],
 )
 def test_a_scheduler_that_was_told_decides_as_one_that_saw_it_all(scheduler: dict[str, Any]) -> None:
     """Trials 0 and 1 are over, 2 has made two reports and goes on, 3 and 4 are not begun."""
@@ -81,7 +99,9 @@ def test_what_would_fail_again_is_not_started_anew() -> None:
 
 
 def test_rules_count_what_was_reported_before() -> None:
-    stopping = StoppingRules(settings(stop={"max_reports": 3}, budget={"time": 100, "samples": 1000}), clock=lambda: 50.0)
+    stopping = StoppingRules(
+        settings(stop={"max_reports": 3}, budget={"time": 100, "samples": 1000}), clock=lambda: 50.0
+    )
     stopping.replay_reports({"a": [{"val/score": 0.1, "samples": 400}, {"val/score": 0.2, "samples": 800}]}, seconds=99)
     assert stopping.budget_used() is None
     # A report made again after a process was replaced is none.
@@ -105,10 +125,18 @@ def test_what_is_left_is_what_was_interrupted_failed_where_asked_or_never_begun(
         begun(sweep, number, status, {"optimizer.lr": number})
     six = settings(space={"optimizer.lr": {"grid": [10, 11, 12, 13, 14, 15]}})
     previous = previous_trials(sweep, six)
-    assert list(Draws(six, 0, previous)) == [(3, {"optimizer.lr": 3}), (4, {"optimizer.lr": 4}), (5, {"optimizer.lr": 15})]
+    assert list(Draws(six, 0, previous)) == [
+        (3, {"optimizer.lr": 3}),
+        (4, {"optimizer.lr": 4}),
+        (5, {"optimizer.lr": 15}),
+    ]
     again = previous_trials(sweep, six, failed_again=True)
     assert remaining_trials(six, again) == [2, 3, 4, 5]
-    assert remaining_trials(settings(), again) == [2, 3, 4]  # the grid has three points: 2, and 3 and 4 that were begun beyond it
+    assert remaining_trials(settings(), again) == [
+        2,
+        3,
+        4,
+    ]  # the grid has three points: 2, and 3 and 4 that were begun beyond it
 
 
 def test_the_time_of_earlier_lives_is_from_their_start_to_their_last_report(tmp_path: Path) -> None:
@@ -131,8 +159,19 @@ def test_a_trial_interrupted_before_it_took_another_ones_weights_still_takes_the
 
 def test_an_exploit_that_a_lost_driver_had_only_planned_is_forgotten(tmp_path: Path) -> None:
     history = History(RunFolder(tmp_path, "sweep"))
-    common = {"source": "trial-0001", "report": 1, "epoch": 0, "step": 5, "score": 0.0, "source_score": 1.0, "before": {}}
+    common = {
+        "source": "trial-0001",
+        "report": 1,
+        "epoch": 0,
+        "step": 5,
+        "score": 0.0,
+        "source_score": 1.0,
+        "before": {},
+    }
     for trial, lr in (("trial-0000", 0.1), ("trial-0002", 0.2), ("trial-0000", 0.3)):
         history.append(trial=trial, after={"optimizer.lr": lr}, **common)
     history.forget_unbegun({"trial-0000": {"optimizer.lr": 0.1}, "trial-0001": {}, "trial-0002": {"optimizer.lr": 0.2}})
-    assert [(one.trial, one.after["optimizer.lr"]) for one in history.read()] == [("trial-0000", 0.1), ("trial-0002", 0.2)]
+    assert [(one.trial, one.after["optimizer.lr"]) for one in history.read()] == [
+        ("trial-0000", 0.1),
+        ("trial-0002", 0.2),
+    ]

@@ -20,18 +20,34 @@ from tests.tasks import described
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
-    settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": {"optimizer.lr": {"grid": [0.01, 0.2]}}}
+    settings = {
+        "metric": "val/accuracy",
+        "mode": "max",
+        "search": "grid",
+        "space": {"optimizer.lr": {"grid": [0.01, 0.2]}},
+    }
     return sweep(described(sweep=settings), tmp_path_factory.mktemp("runs"), local=True)
 
 
 def crafted(root: Path, mode: str, **accuracies: list[float | None]) -> Sweep:
     """A sweep whose trials reported the given accuracies."""
-    folder = RunFolder.create(root, "sweep", "", sweep={"metric": "val/accuracy", "mode": mode, "trials": len(accuracies)})
+    folder = RunFolder.create(
+        root, "sweep", "", sweep={"metric": "val/accuracy", "mode": mode, "trials": len(accuracies)}
+    )
     for name, values in accuracies.items():
         trial = RunFolder.create(f"{folder}/trials", name, "hooks: {}\n", values={"hooks.ema": {"decay": 0.5}})
         trial.begin_attempt()
         for step, value in enumerate(values, start=1):
-            trial.append_metrics({"attempt": 0, "epoch": step - 1, "step": step, "iteration": step, "val/accuracy": value, "val/loss": 1 / step})
+            trial.append_metrics(
+                {
+                    "attempt": 0,
+                    "epoch": step - 1,
+                    "step": step,
+                    "iteration": step,
+                    "val/accuracy": value,
+                    "val/loss": 1 / step,
+                }
+            )
     return Sweep(folder)
 
 
@@ -81,7 +97,9 @@ def test_what_the_trials_measured_in_short(outcome: Sweep) -> None:
 
 def test_the_rows_of_a_sweep_on_the_command_line(outcome: Sweep) -> None:
     def printed(*arguments: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(CliRunner().invoke(app, ["stats", outcome.path, *arguments, "--json"]).stdout)
+        found: list[dict[str, Any]] = json.loads(
+            CliRunner().invoke(app, ["stats", outcome.path, *arguments, "--json"]).stdout
+        )
         return found
 
     assert [row["trial"] for row in printed()] == ["trial-0000", "trial-0001"]
@@ -103,7 +121,9 @@ def test_a_sweep_is_no_single_run(outcome: Sweep) -> None:
 
 
 @pytest.mark.parametrize(("mode", "best", "value", "epoch"), [("max", "b", 0.9, 1), ("min", "c", 0.1, 0)])
-def test_a_trial_is_judged_by_its_best_report_not_its_last(tmp_path: Path, mode: str, best: str, value: float, epoch: int) -> None:
+def test_a_trial_is_judged_by_its_best_report_not_its_last(
+    tmp_path: Path, mode: str, best: str, value: float, epoch: int
+) -> None:
     made = crafted(tmp_path, mode, a=[0.5, 0.6, 0.7], b=[0.3, 0.9, 0.2], c=[0.1, 0.8])
     assert made.best.name == best
     row = made.trials.loc[best]
@@ -190,7 +210,11 @@ def test_rows_are_read_by_trial_column_and_condition(outcome: Sweep) -> None:
 
 
 def test_a_column_that_one_trial_lacks_is_empty_there(tmp_path: Path) -> None:
-    settings = {"metric": "val/loss", "search": "grid", "space": {"hooks.gradient_clip": {"grid": [None, {"max_norm": 1.0}]}}}
+    settings = {
+        "metric": "val/loss",
+        "search": "grid",
+        "space": {"hooks.gradient_clip": {"grid": [None, {"max_norm": 1.0}]}},
+    }
     made = sweep(described(epochs=1, sweep=settings), tmp_path, local=True)
     norms = made.load_stats(columns=["grad_norm"], where="phase == 'train'")
     assert norms.groupby("trial", observed=True)["grad_norm"].count().tolist() == [0, 7]
@@ -270,7 +294,9 @@ def test_importance_takes_ten_trials(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="method='fanova' is none of ped_anova, variance"):
         made.importance(method="fanova")
     for index, trial in enumerate(made.runs[1:]):
-        trial.folder.append_metrics({"attempt": 0, "epoch": 9, "step": 9, "iteration": 9, "val/accuracy": 2 + index, "val/score": index})
+        trial.folder.append_metrics(
+            {"attempt": 0, "epoch": 9, "step": 9, "iteration": 9, "val/accuracy": 2 + index, "val/score": index}
+        )
     assert made.importance("val/score", method="variance").idxmax() == "optimizer.lr"
     with pytest.raises(UsageError, match="is more or less of val/score better"):
         made.importance("val/score", method="ped_anova")
@@ -301,25 +327,40 @@ def test_of_equal_trials_the_first_is_the_best_everywhere(tmp_path: Path, mode: 
 def test_the_times_of_reports_are_times(outcome: Sweep) -> None:
     times = outcome.best.metrics["time"]
     assert (times.dtype.kind, str(times.dt.tz)) == ("M", "UTC")
-    assert [time.strftime("%Y-%m-%dT%H:%M:%SZ") for time in times] == [report["time"] for report in outcome.best.reports()]
+    assert [time.strftime("%Y-%m-%dT%H:%M:%SZ") for time in times] == [
+        report["time"] for report in outcome.best.reports()
+    ]
 
 
 @pytest.mark.parametrize(("judge", "first", "best"), [("mean", 0, "trial-0000"), ("bound", 1, "trial-0003")])
-def test_the_best_configuration_is_that_of_its_mean_or_its_bound_wherever_it_is_told(tmp_path: Path, judge: str, first: int, best: str) -> None:
+def test_the_best_configuration_is_that_of_its_mean_or_its_bound_wherever_it_is_told(
+    tmp_path: Path, judge: str, first: int, best: str
+) -> None:
     """Means of 0.7 and 0.65, with standard errors of 0.2 and 0.05."""
     told = {"metric": "val/accuracy", "mode": "max", "trials": 4, "repeats": 2, "judge": judge}
     made = Sweep(RunFolder.create(tmp_path, "sweep", "hooks: {}\n", sweep=told, status="finished"))
     for number, value in enumerate((0.9, 0.5, 0.6, 0.7)):
-        trial = RunFolder.create(f"{made.path}/trials", f"trial-{number:04d}", "hooks: {}\n", values={"seed": number % 2}, configuration=number // 2)
+        trial = RunFolder.create(
+            f"{made.path}/trials",
+            f"trial-{number:04d}",
+            "hooks: {}\n",
+            values={"seed": number % 2},
+            configuration=number // 2,
+        )
         trial.begin_attempt()
         trial.append_metrics({"attempt": 0, "epoch": 0, "step": 1, "iteration": 1, "val/accuracy": value})
         trial.end("finished")
     table = made.configurations
     assert (table.index[0], made.best.name) == (first, best)
-    assert ([*table.get("bound", ())], table["mean"].max()) == (pytest.approx([0.6, 0.5] if judge == "bound" else []), pytest.approx(0.7))
+    assert ([*table.get("bound", ())], table["mean"].max()) == (
+        pytest.approx([0.6, 0.5] if judge == "bound" else []),
+        pytest.approx(0.7),
+    )
     live = LiveSweep(made.folder).look()
     assert (live.best, live.configuration and live.configuration.number) == (best, first)
     shown = json.loads(CliRunner().invoke(app, ["show", made.path, "--json"]).stdout)
     assert (Path(shown["best"]).name, shown["configurations"][0]["configuration"]) == (best, first)
     assert f"then by their {judge}" in sweep_page(made, "now")
-    assert compare_sweeps([made, made])["metrics"]["val/accuracy best configuration"]["values"] == pytest.approx([0.7 - 0.05 * first] * 2)
+    assert compare_sweeps([made, made])["metrics"]["val/accuracy best configuration"]["values"] == pytest.approx(
+        [0.7 - 0.05 * first] * 2
+    )

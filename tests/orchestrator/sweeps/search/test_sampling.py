@@ -68,7 +68,9 @@ def test_steps_and_whole_numbers_are_kept() -> None:
 
 
 def test_steps_have_no_noise() -> None:
-    assert {f"{value}" for value in values({"quniform": [0.01, 1.0, 0.01]})} <= {f"{step / 100}" for step in range(1, 101)}
+    assert {f"{value}" for value in values({"quniform": [0.01, 1.0, 0.01]})} <= {
+        f"{step / 100}" for step in range(1, 101)
+    }
 
 
 def test_the_same_seed_draws_the_same() -> None:
@@ -77,7 +79,10 @@ def test_the_same_seed_draws_the_same() -> None:
     assert one == same != other
 
 
-SWITCHED = {"hooks.ema.decay": {"uniform": [0.5, 0.9]}, "hooks.ema": {"choice": [None, {}, {"average": "stochastic", "decay": 0}]}}
+SWITCHED = {
+    "hooks.ema.decay": {"uniform": [0.5, 0.9]},
+    "hooks.ema": {"choice": [None, {}, {"average": "stochastic", "decay": 0}]},
+}
 
 
 def test_what_lies_inside_a_choice_is_drawn_only_where_that_is_on() -> None:
@@ -114,7 +119,13 @@ POPULATION = {
 def test_mutations_stay_in_their_domains() -> None:
     settings = sweep(POPULATION, scheduler={"type": "pbt", "perturbation_factors": [0.1, 7]}, trials=4)
     random = np.random.RandomState(0)
-    point = {"hooks.ema.decay": 0.7, "hooks.ema.interval": 2, "hooks.ema.average": "b", "optimizer.lr": 0.1, "batch_size": 8}
+    point = {
+        "hooks.ema.decay": 0.7,
+        "hooks.ema.interval": 2,
+        "hooks.ema.average": "b",
+        "optimizer.lr": 0.1,
+        "batch_size": 8,
+    }
     seen = []
     for _ in range(200):
         point = mutated(settings, point, random)
@@ -131,7 +142,13 @@ def test_without_resampling_a_number_is_multiplied_and_a_choice_moves_to_a_neigh
     scheduler = {"type": "pbt", "resample_probability": 0, "perturbation_factors": [0.8, 1.2]}
     settings = sweep(POPULATION, scheduler=scheduler, trials=4)
     random = np.random.RandomState(0)
-    point = {"hooks.ema.decay": 0.7, "hooks.ema.interval": 4, "hooks.ema.average": "a", "optimizer.lr": 0.5, "batch_size": 8}
+    point = {
+        "hooks.ema.decay": 0.7,
+        "hooks.ema.interval": 4,
+        "hooks.ema.average": "a",
+        "optimizer.lr": 0.5,
+        "batch_size": 8,
+    }
     seen = [mutated(settings, point, random) for _ in range(50)]
     assert {round(one["hooks.ema.decay"], 9) for one in seen} == {0.56, 0.84}
     assert {one["hooks.ema.interval"] for one in seen} == {3, 4}  # 4.8 is beyond the last, 4
@@ -145,7 +162,12 @@ def test_a_value_that_is_not_there_is_not_mutated() -> None:
 
 
 def test_what_pb2_chooses_is_put_into_its_domain() -> None:
-    settings = sweep({"hooks.ema.decay": {"uniform": [0.5, 0.999]}, "batch_size": {"choice": [8]}}, scheduler="pb2", trials=4)
-    assert clipped(settings, {"hooks.ema.decay": float(np.float32(0.999)), "batch_size": 8}) == {"hooks.ema.decay": 0.999, "batch_size": 8}
+    settings = sweep(
+        {"hooks.ema.decay": {"uniform": [0.5, 0.999]}, "batch_size": {"choice": [8]}}, scheduler="pb2", trials=4
+    )
+    assert clipped(settings, {"hooks.ema.decay": float(np.float32(0.999)), "batch_size": 8}) == {
+        "hooks.ema.decay": 0.999,
+        "batch_size": 8,
+    }
     assert float(np.float32(0.999)) > 0.999
     assert bounds(settings) == {"hooks.ema.decay": [0.5, 0.999]}

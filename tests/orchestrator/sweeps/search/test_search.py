@@ -26,7 +26,9 @@ def sweep(**more: Any) -> Sweep:
     return Sweep.model_validate({"metric": "val/score", "mode": "max", "trials": 40, "space": SPACE, **more})
 
 
-def searched(settings: Sweep, function: Callable[[dict[str, Any]], dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def searched(
+    settings: Sweep, function: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     draws, found = Draws(settings, 0), []
     for number, values in draws:
         found.append((values, function(values)))
@@ -40,14 +42,20 @@ def best(settings: Sweep) -> float:
 
 def test_optuna_finds_better_than_random_draws_with_the_same_budget() -> None:
     pytest.importorskip("optuna")
-    found = {search: mean(best(sweep(search=search, seed=seed)) for seed in range(4)) for search in ("random", "optuna")}
+    found = {
+        search: mean(best(sweep(search=search, seed=seed)) for seed in range(4)) for search in ("random", "optuna")
+    }
     assert found["optuna"] > found["random"] / 2  # scores are negative: less than half the distance from the optimum
 
 
 def test_optuna_with_the_same_seed_suggests_the_same() -> None:
     pytest.importorskip("optuna")
     one, same, other = (
-        [values for values, _ in searched(sweep(search="optuna", trials=15, seed=seed), lambda v: {"val/score": bowl(v)})] for seed in (1, 1, 2)
+        [
+            values
+            for values, _ in searched(sweep(search="optuna", trials=15, seed=seed), lambda v: {"val/score": bowl(v)})
+        ]
+        for seed in (1, 1, 2)
     )
     assert one == same != other
 
@@ -55,8 +63,12 @@ def test_optuna_with_the_same_seed_suggests_the_same() -> None:
 def test_optuna_draws_what_lies_inside_a_choice_only_where_that_is_on() -> None:
     pytest.importorskip("optuna")
     space = {**SPACE, "hooks.ema": {"choice": [None, {}, {"decay": 0}]}, "hooks.ema.interval": {"randint": [1, 5]}}
-    found = searched(sweep(search="optuna", space=space, trials=30), lambda values: {"val/score": values.get("hooks.ema.decay", 0.5)})
-    kinds = {str(values["hooks.ema"]): ("hooks.ema.decay" in values, "hooks.ema.interval" in values) for values, _ in found}
+    found = searched(
+        sweep(search="optuna", space=space, trials=30), lambda values: {"val/score": values.get("hooks.ema.decay", 0.5)}
+    )
+    kinds = {
+        str(values["hooks.ema"]): ("hooks.ema.decay" in values, "hooks.ema.interval" in values) for values, _ in found
+    }
     assert kinds == {"None": (False, False), "{}": (True, True), "{'decay': 0}": (False, True)}
     # What is better with the hook on is searched with the hook on.
     assert sum(values["hooks.ema"] == {} for values, _ in found[10:]) > 12
@@ -71,7 +83,11 @@ def test_optuna_tries_points_first_and_learns_from_them() -> None:
     (_, first), (_, second), _ = draws
     assert first == points[0]
     assert second["optimizer.lr"] == 0.5
-    assert draws.search._optuna._ot_study.trials[0].params == {"hooks.ema.decay": 0.7, "optimizer.lr": 0.01, "batch_size": 2}
+    assert draws.search._optuna._ot_study.trials[0].params == {
+        "hooks.ema.decay": 0.7,
+        "optimizer.lr": 0.01,
+        "batch_size": 2,
+    }
 
 
 def test_optuna_weighs_two_metrics_against_each_other() -> None:
@@ -81,7 +97,9 @@ def test_optuna_weighs_two_metrics_against_each_other() -> None:
     draws = Draws(settings, 0)
     for number, values in draws:
         decay = values["hooks.ema.decay"]
-        draws.over(number, {"val/score": decay, "train/iteration_s": decay**2 + abs(math.log10(values["optimizer.lr"]) + 2)})
+        draws.over(
+            number, {"val/score": decay, "train/iteration_s": decay**2 + abs(math.log10(values["optimizer.lr"]) + 2)}
+        )
     front = sorted(trial.params["hooks.ema.decay"] for trial in draws.search._optuna._ot_study.best_trials)
     assert [str(direction.name) for direction in draws.search._optuna._ot_study.directions] == ["MAXIMIZE", "MINIMIZE"]
     assert len(front) >= 4
@@ -96,7 +114,9 @@ def test_optuna_is_told_again_what_an_earlier_life_of_the_sweep_found() -> None:
     settings = sweep(search="optuna", space=space, trials=12)
     known = dict(Draws(settings, 0))
     previous = {
-        number: PreviousTrial(known[number], over=number != 7, failed=number == 5, reports=({"val/score": bowl(known[number])},))
+        number: PreviousTrial(
+            known[number], over=number != 7, failed=number == 5, reports=({"val/score": bowl(known[number])},)
+        )
         for number in (0, 1, 2, 3, 4, 5, 7)
     }
     draws = Draws(settings, 0, previous)
@@ -122,7 +142,13 @@ def test_a_failed_trial_does_not_hold_optuna_up() -> None:
     draws = Draws(sweep(search="optuna", trials=5), 0)
     for number, values in draws:
         draws.over(number, None if number % 2 else {"val/score": bowl(values)})
-    assert [trial.state.name for trial in draws.search._optuna._ot_study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "FAIL", "COMPLETE"]
+    assert [trial.state.name for trial in draws.search._optuna._ot_study.trials] == [
+        "COMPLETE",
+        "FAIL",
+        "COMPLETE",
+        "FAIL",
+        "COMPLETE",
+    ]
 
 
 def test_tune_is_handed_every_trial_of_a_search_that_draws_them_beforehand() -> None:
@@ -227,7 +253,11 @@ def test_optuna_is_told_the_best_of_what_rides_on_a_suggestion_each_by_the_mean_
             draws.over(number, None if scores[number] is None else {"val/score": scores[number]})
     assert numbers == [[0, 2], [1, 3], [4, 6], [5, 7], [8, 10], [9, 11]]
     study = draws.search._optuna._ot_study
-    assert [(trial.state.name, trial.value) for trial in study.trials] == [("COMPLETE", 6.0), ("COMPLETE", 1.0), ("FAIL", None)]
+    assert [(trial.state.name, trial.value) for trial in study.trials] == [
+        ("COMPLETE", 6.0),
+        ("COMPLETE", 1.0),
+        ("FAIL", None),
+    ]
     assert all(set(trial.params) == {"optimizer.lr"} for trial in study.trials)
 
 
@@ -237,7 +267,9 @@ def test_what_is_left_of_an_optuna_search_with_riders_goes_on_where_it_was() -> 
     space = {**RIDING, "hooks.ema.decay": {"ride": [0.5, 0.9, 0.99]}}
     settings = sweep(search="optuna", trials=9, space=space, budget={"trials": 8})
     first = dict(next(Draws(settings, 0).together()))
-    previous = {number: PreviousTrial(first[number], over=number == 1, reports=({"val/score": 4.0},)) for number in range(3)}
+    previous = {
+        number: PreviousTrial(first[number], over=number == 1, reports=({"val/score": 4.0},)) for number in range(3)
+    }
     draws, numbers = Draws(settings, 0, previous), []
     for trials in draws.together():
         numbers.append([number for number, _ in trials])

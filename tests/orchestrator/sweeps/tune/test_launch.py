@@ -34,28 +34,40 @@ class Hears:
 
 
 def under_way(folder: Path, settings: dict[str, Any], announcer: Any = None) -> SweepContext:
-    experiment = experiment_from_dict({**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": settings})
+    experiment = experiment_from_dict(
+        {**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": settings}
+    )
     sweep, run = Sweep.model_validate(settings), RunFolder(folder)
-    return SweepContext(experiment, sweep, run, {}, StoppingRules(sweep), announcer, TrialIndex(run, [("val/loss", "min")]))
+    return SweepContext(
+        experiment, sweep, run, {}, StoppingRules(sweep), announcer, TrialIndex(run, [("val/loss", "min")])
+    )
 
 
 def watching(folder: Path, announcer: Hears) -> _TrialEvents:
     return _TrialEvents(under_way(folder, SETTINGS, announcer), make_search(Sweep.model_validate(SETTINGS), 0, {}))
 
 
-@pytest.mark.parametrize(("lr", "error"), [(0.1, "the trial's process died"), (-1.0, "SGD refuses this: Invalid learning rate: -1.0")])
+@pytest.mark.parametrize(
+    ("lr", "error"), [(0.1, "the trial's process died"), (-1.0, "SGD refuses this: Invalid learning rate: -1.0")]
+)
 def test_a_trial_that_tune_gives_up_before_it_began_is_a_failed_one(tmp_path: Path, lr: float, error: str) -> None:
     announcer = Hears()
     (tmp_path / "experiment.yaml").write_text(TEXT)
-    watching(tmp_path, announcer).on_trial_error(0, [], Trial("nothing", stub=True, config=trial_config(4, {"optimizer.lr": lr})))
+    watching(tmp_path, announcer).on_trial_error(
+        0, [], Trial("nothing", stub=True, config=trial_config(4, {"optimizer.lr": lr}))
+    )
     metadata = trial_folder(str(tmp_path), 4).metadata()
     assert (metadata.status, metadata.values) == ("failed", {"optimizer.lr": lr})
     assert error in metadata.error
     assert announcer.ends == ["trial-0004"]
 
 
-@pytest.mark.parametrize(("scheduler", "at_once"), [("fifo", 2), ("asha", 2), ("pbt", None), ("pb2", None), ("hyperband", None)])
-def test_schedulers_whose_trials_wait_for_each_other_have_them_all_at_once(tmp_path: Path, scheduler: str, at_once: int | None) -> None:
+@pytest.mark.parametrize(
+    ("scheduler", "at_once"), [("fifo", 2), ("asha", 2), ("pbt", None), ("pb2", None), ("hyperband", None)]
+)
+def test_schedulers_whose_trials_wait_for_each_other_have_them_all_at_once(
+    tmp_path: Path, scheduler: str, at_once: int | None
+) -> None:
     sweep = under_way(tmp_path, {**SETTINGS, "search": "random", "scheduler": scheduler, "trials": 3})
     config = _tune_config(sweep, make_search(sweep.settings, 0, {}), 2)
     assert (config.search_alg, config.num_samples, config.max_concurrent_trials) == (None, 3, at_once)

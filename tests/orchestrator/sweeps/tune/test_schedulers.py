@@ -29,7 +29,9 @@ class Member:
         self.trial_id, self.config, self.status = f"id-{number}", trial_config(number, values), Trial.RUNNING
         self.checkpoint, self.experiment_tag, self.evaluated_params = object(), "", {}
         self.temporary_state = SimpleNamespace(saving_to=None)
-        self.run_metadata = SimpleNamespace(checkpoint_manager=SimpleNamespace(checkpoint_config=SimpleNamespace(num_to_keep=None)))
+        self.run_metadata = SimpleNamespace(
+            checkpoint_manager=SimpleNamespace(checkpoint_config=SimpleNamespace(num_to_keep=None))
+        )
         self.set_config = lambda config: setattr(self, "config", config)
         self.set_experiment_tag = lambda tag: None
 
@@ -58,7 +60,15 @@ def scheduler_of(settings: Sweep, folder: Path, mode: str = "max") -> Any:
 
 
 def sweep(**more: Any) -> Sweep:
-    return Sweep.model_validate({"metric": "val/score", "mode": "max", "search": "random", "space": {"optimizer.lr": {"uniform": [0, 1]}}, **more})
+    return Sweep.model_validate(
+        {
+            "metric": "val/score",
+            "mode": "max",
+            "search": "random",
+            "space": {"optimizer.lr": {"uniform": [0, 1]}},
+            **more,
+        }
+    )
 
 
 MAX_T = 27
@@ -67,7 +77,9 @@ MAX_T = 27
 @pytest.mark.parametrize("seed", range(5))
 def test_asha_stops_the_bad_ones_early_and_keeps_the_best(seed: int, tmp_path: Path) -> None:
     """27 learning curves that rise to heights of their own and never cross, four at a time."""
-    scheduler = scheduler_of(sweep(trials=27, scheduler={"type": "asha", "grace_period": 1, "reduction_factor": 3, "max_t": MAX_T}), tmp_path)
+    scheduler = scheduler_of(
+        sweep(trials=27, scheduler={"type": "asha", "grace_period": 1, "reduction_factor": 3, "max_t": MAX_T}), tmp_path
+    )
     heights = random.Random(seed).sample(range(1, 28), 27)
     waiting = [Member(number, {}) for number in range(27)]
     reports = dict.fromkeys(range(27), 0)
@@ -79,16 +91,23 @@ def test_asha_stops_the_bad_ones_early_and_keeps_the_best(seed: int, tmp_path: P
         for trial in list(running):
             number = trial.config[TRIAL]["number"]
             reports[number] += 1
-            result = {"val/score": heights[number] * (1 - math.exp(-reports[number] / 9)), TRAINING_ITERATION: reports[number]}
+            result = {
+                "val/score": heights[number] * (1 - math.exp(-reports[number] / 9)),
+                TRAINING_ITERATION: reports[number],
+            }
             if scheduler.on_trial_result(Controller(), trial, result) == TrialScheduler.STOP:
                 running.remove(trial)
     best, worst = heights.index(27), heights.index(1)
     assert reports[best] == MAX_T
-    # Without waiting for the others the first to reach a rung goes on, whatever it is; all later ones must be among the best third.
+    # Without waiting for the others the first to reach a rung goes on, whatever it is; all later ones must be among the
+    # best third.
     assert reports[worst] <= 3
     assert sum(reports.values()) < 27 * MAX_T / 2
     by_height = sorted(range(27), key=heights.__getitem__)
-    assert np.mean([reports[number] for number in by_height[:9]]) < np.mean([reports[number] for number in by_height[-9:]]) / 2
+    assert (
+        np.mean([reports[number] for number in by_height[:9]])
+        < np.mean([reports[number] for number in by_height[-9:]]) / 2
+    )
 
 
 def test_a_population_moves_its_decay_to_the_optimum_and_never_leaves_its_bounds(tmp_path: Path) -> None:
@@ -97,7 +116,13 @@ def test_a_population_moves_its_decay_to_the_optimum_and_never_leaves_its_bounds
     distances = []
     for seed in range(5):
         points = [{"hooks.ema.decay": value} for value in np.linspace(0.05, 0.3, 8).tolist()]
-        settings = sweep(trials=8, seed=seed, scheduler={"type": "pbt", "mutate": ["hooks.ema.decay"]}, space={"hooks.ema.decay": {"uniform": [0.05, 0.75]}}, points=points)
+        settings = sweep(
+            trials=8,
+            seed=seed,
+            scheduler={"type": "pbt", "mutate": ["hooks.ema.decay"]},
+            space={"hooks.ema.decay": {"uniform": [0.05, 0.75]}},
+            points=points,
+        )
         controller, folder = Controller(), tmp_path / str(seed)
         scheduler = scheduler_of(settings, folder)
         for number, values in enumerate(random_points(settings)):
@@ -114,10 +139,16 @@ def test_a_population_moves_its_decay_to_the_optimum_and_never_leaves_its_bounds
     assert np.median(distances) < 0.1
 
 
-@pytest.mark.filterwarnings("ignore::Warning")  # of scipy and scikit-learn, about the process that PB2 fits to few points
+@pytest.mark.filterwarnings(
+    "ignore::Warning"
+)  # of scipy and scikit-learn, about the process that PB2 fits to few points
 def test_pb2_stays_within_its_ends(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
-    settings = sweep(trials=3, scheduler={"type": "pb2", "quantile_fraction": 0.5}, space={"hooks.ema.decay": {"uniform": [0.1, 0.9]}})
+    settings = sweep(
+        trials=3,
+        scheduler={"type": "pb2", "quantile_fraction": 0.5},
+        space={"hooks.ema.decay": {"uniform": [0.1, 0.9]}},
+    )
     controller = Controller()
     scheduler = scheduler_of(settings, tmp_path)
     for number, values in enumerate(random_points(settings)):
@@ -147,14 +178,19 @@ def _one_epoch(scheduler: Any, controller: Controller, epoch: int) -> None:
 
 
 def test_hyperband_stops_a_trial_whose_pause_is_saved_after_its_bracket_is_through(tmp_path: Path) -> None:
-    """Three trials of a bracket that runs through report for the last time; one has paused by then, one is still saving."""
-    scheduler = scheduler_of(sweep(trials=3, scheduler={"type": "hyperband", "max_t": 4, "reduction_factor": 2}), tmp_path)
+    """Three trials of a bracket that runs through report for the last time; one has paused by then, one is still
+    saving."""
+    scheduler = scheduler_of(
+        sweep(trials=3, scheduler={"type": "hyperband", "max_t": 4, "reduction_factor": 2}), tmp_path
+    )
     controller = Controller()
     saving, paused, _ = trials = [Member(number, {}) for number in range(3)]
     for trial in trials:
         scheduler.on_trial_add(controller, trial)
     paused.status = Trial.PAUSED
-    decided = [scheduler.on_trial_result(controller, trial, {"val/score": 1.0, TRAINING_ITERATION: 4}) for trial in trials]
+    decided = [
+        scheduler.on_trial_result(controller, trial, {"val/score": 1.0, TRAINING_ITERATION: 4}) for trial in trials
+    ]
     assert decided == [TrialScheduler.PAUSE, TrialScheduler.PAUSE, TrialScheduler.STOP]
     assert [trial.status for trial in trials] == [Trial.RUNNING, Trial.TERMINATED, Trial.RUNNING]
     saving.status = Trial.PAUSED
@@ -207,10 +243,23 @@ def test_trials_one_after_the_other_end_where_tunes_own_scheduler_ends_them(
 
 
 @pytest.mark.parametrize(("judge", "goes_on", "seen_as"), [("mean", True, [0.55, 0.6]), ("bound", False, [0.5, 0.4])])
-def test_of_repeats_a_scheduler_sees_the_mean_of_those_that_have_come_as_far(tmp_path: Path, judge: str, goes_on: bool, seen_as: list[float]) -> None:
-    """With a rung after the first report half go on. By itself the second seed of the second configuration, 0.4, would be below the rung's median, and
-    so it is by the bound: of two values the standard error is half of what they differ by."""
-    settings = Sweep.model_validate({"metric": "val/score", "mode": "max", "search": "grid", "repeats": 2, "judge": judge, "scheduler": "asha", "space": {"a": {"grid": [1, 2]}}})
+def test_of_repeats_a_scheduler_sees_the_mean_of_those_that_have_come_as_far(
+    tmp_path: Path, judge: str, goes_on: bool, seen_as: list[float]
+) -> None:
+    """With a rung after the first report half go on. By itself the second seed of the second configuration, 0.4, would
+    be below the rung's median, and so it is by the bound: of two values the standard error is half of what they differ
+    by."""
+    settings = Sweep.model_validate(
+        {
+            "metric": "val/score",
+            "mode": "max",
+            "search": "grid",
+            "repeats": 2,
+            "judge": judge,
+            "scheduler": "asha",
+            "space": {"a": {"grid": [1, 2]}},
+        }
+    )
     scheduler, seen = SequentialScheduler(settings, History(RunFolder(tmp_path)), {}), []
     for number, value in enumerate([0.5, 0.6, 0.8, 0.4]):
         scheduler.begins(number)

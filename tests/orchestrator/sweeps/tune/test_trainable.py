@@ -92,7 +92,9 @@ def test_a_step_trains_up_to_the_next_report_and_no_further(tmp_path: Path, free
     assert freed == [HELD]
 
 
-def test_a_trial_that_is_stopped_keeps_rows_and_checkpoint_and_the_next_one_begins(tmp_path: Path, freed: list[str]) -> None:
+def test_a_trial_that_is_stopped_keeps_rows_and_checkpoint_and_the_next_one_begins(
+    tmp_path: Path, freed: list[str]
+) -> None:
     trial, run = begun(tmp_path), Run(trial_folder(str(tmp_path), 0))
     trial.step()
     assert trial.reset_config(trial_config(1, {"optimizer.lr": 0.5}))
