@@ -7,8 +7,6 @@ from enum import IntEnum, StrEnum
 from inspect import get_annotations, isroutine
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hooks.budget import Budget
-
 if TYPE_CHECKING:
     from hooks.rhythm import Rhythm
     from hooks.state import State
@@ -64,9 +62,6 @@ class Hook:
     name: str = ""
     """The hook's name in the experiment, set by the plan; state and costs are kept under it."""
 
-    budget: Budget | None = None
-    """The share of the time that the hook may take, which then chooses its pace; set by the experiment."""
-
     priority: ClassVar[Priority | int] = Priority.NORMAL
     ranks: ClassVar[Ranks] = Ranks.ALL
     collective: ClassVar[bool] = False
@@ -83,10 +78,6 @@ class Hook:
     """True when training is the same, bit for bit, without the hook: weights, optimizer, random numbers and the rows of
     training. It may validate, save, and ask for the run to end between two phases. Trials that differ in such hooks
     alone can share one training."""
-
-    pace_trains: ClassVar[bool] = False
-    """True when what the hook does at its pace (`paced_by`) changes training, so that it can have no budget: what is
-    trained must not depend on how long something took."""
 
     best_effort: ClassVar[bool] = False
     """True when a failure of the hook is logged and must not end the run (trackers)."""

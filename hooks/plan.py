@@ -8,11 +8,10 @@ from copy import copy
 from time import perf_counter
 from typing import Any
 
-from hooks.budget_control import Budgets
 from hooks.call import DEAR_S, Call
 from hooks.hook import EVENTS, Hook, Priority, Ranks
 from hooks.parts.error_text import named_text
-from hooks.rhythm import Rhythm, SteeredPace, under_way
+from hooks.rhythm import Rhythm, under_way
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -60,28 +59,17 @@ class Plan:
         self.rank, self._mark = rank, mark
         self.hooks: dict[str, Hook] = {}
         self.calls: dict[str, tuple[Call, ...]] = {}
-        self.budgets = Budgets(dict(in_order(hooks)), mark)
         for name, hook in in_order(hooks):
             hook.name = name
             if runs_on(hook, rank, local_rank):
                 self.hooks[name] = hook
         for event in EVENTS:
             self.calls[event] = tuple(
-                Call(name, event, getattr(hook, event), hook.best_effort, self._pace(hook, event), hook.priority)
+                Call(name, event, getattr(hook, event), hook.best_effort, hook.pace(event), hook.priority)
                 for name, hook in self.hooks.items()
                 if hook.handles(event)
             )
-        self.budgets.watch(self.calls)
-        for event, run in (("on_phase_start", self.budgets.begin), ("on_step", self.budgets.note)):
-            if self.budgets.all:
-                self.calls[event] += (Call("(budgets)", event, run, priority=Priority.LOWEST + 1),)
         self._resolve_paces()
-
-    def _pace(self, hook: Hook, event: str) -> Rhythm | SteeredPace | int | None:
-        """The pace of an event: what its field holds, or where the hook has a budget what is steered in its place."""
-        steered = self.budgets.all.get(hook.name)
-        field = getattr(getattr(type(hook), event), "paced_by", "")
-        return steered.paces[field] if steered and field in steered.paces else hook.pace(event)
 
     def _resolve_paces(self) -> None:
         self._paces = {
@@ -90,7 +78,7 @@ class Plan:
         self._unpaced = {
             event: tuple(call for call in calls if call.pace is None) for event, calls in self.calls.items()
         }
-        self._due: dict[tuple[str, tuple[Rhythm | SteeredPace | int, ...]], tuple[Call, ...]] = {}
+        self._due: dict[tuple[str, tuple[Rhythm | int, ...]], tuple[Call, ...]] = {}
 
     def with_calls(self, calls: Mapping[str, Iterable[Call]]) -> Plan:
         """The same hooks with other calls of some events, in the order of their hooks' priorities."""
@@ -110,7 +98,7 @@ class Plan:
             return
         setattr(hook, field, value)
         for call in (call for calls in self.calls.values() for call in calls if call.name == name):
-            call.pace = self._pace(hook, call.event)
+            call.pace = hook.pace(call.event)
         self._resolve_paces()
 
     def fire(self, event: str, *arguments: Any) -> None:
@@ -153,7 +141,7 @@ class Plan:
     def _calls_due(self, event: str, state: State) -> tuple[Call, ...]:
         """Asks once for each pace, not for each hook, so that many idle hooks cost what one does."""
         counted = event == "on_step"
-        due: tuple[Rhythm | SteeredPace | int, ...] = ()
+        due: tuple[Rhythm | int, ...] = ()
         for pace in self._paces[event]:
             if under_way(pace, state, counted=counted):
                 due += (pace,)

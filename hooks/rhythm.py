@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
@@ -84,43 +84,6 @@ class Rhythm:
         }
 
 
-@dataclass(eq=False)
-class SteeredPace:
-    """A pace that is chosen while the run goes on: one of training, and one of val and test; 0 is never. It is due
-    `place` steps or iterations before each multiple, and where it has become slower not before as many have passed
-    since it was due last."""
-
-    in_steps: bool
-    place: int = 0
-    times: int = 1
-    """How many times as long as the shortest of its hook's paces it is."""
-    _count: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
-    _last: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
-    """Where it was due last, in training and in val and test."""
-
-    def set(self, trains: bool, count: int) -> None:
-        """Takes another pace of training, or of val and test."""
-        self._count[trains] = count
-
-    def under_way(self, state: State, *, counted: bool) -> bool:
-        """As the function `under_way`."""
-        trains = state.phase == "train"
-        count = self._count[trains]
-        if not count:
-            return False
-        if not self.in_steps:
-            done = state.iterations_before + state.phase_iteration
-        elif trains and (state.stepped or not counted):
-            done = state.step
-        else:
-            return False
-        at = done + (not counted) + self.place
-        if at % count or 0 < at - self._last[trains] < count:
-            return False
-        self._last[trains] = at
-        return True
-
-
 def paced_by(field: str) -> Callable[[_Handler], _Handler]:
     """Makes an event within an iteration reach its hook only at the pace in one of the hook's fields.
 
@@ -138,10 +101,8 @@ def paced_by(field: str) -> Callable[[_Handler], _Handler]:
     return mark
 
 
-def under_way(pace: Rhythm | SteeredPace | int, state: State, *, counted: bool) -> bool:
+def under_way(pace: Rhythm | int, state: State, *, counted: bool) -> bool:
     """Whether the present iteration is one of a pace; `counted` says if the counters include it already."""
-    if isinstance(pace, SteeredPace):
-        return pace.under_way(state, counted=counted)
     if isinstance(pace, int):
         return (state.iterations_before + state.phase_iteration + (not counted)) % pace == 0
     if pace.unit == "epochs" or pace.count == 0 or state.phase != "train":

@@ -1,6 +1,5 @@
 """HOOKS: the hooks that ship, those imported here, by the name of their file; and what else `hooks` offers."""
 
-from hooks.budget import Budget as Budget
 from hooks.checkpointing.checkpoint import Checkpoint as Checkpoint
 from hooks.checkpointing.export import Export as Export
 from hooks.hook import EVENTS as EVENTS

@@ -10,7 +10,6 @@ from typing import Any, cast
 import orchestrator.loop.stopping as stopping
 from benchmarks.growth.law import print_growth
 from hooks import State
-from hooks.budget_control import Budgets
 from orchestrator.loop.span_clock import Clock
 
 HOP_S, STEP_S, STEPS = 20e-6, 0.01, 100_000
@@ -38,7 +37,7 @@ def main(sizes: Sequence[int]) -> None:
         ring, clock, state = Ring(ranks), Clock(), State()
         clock.iteration_s = STEP_S
         stopping.perf_counter = ring.clock
-        asks = stopping.Stopping(state, cast(Any, ring), clock, lambda: False, Budgets({}))
+        asks = stopping.Stopping(state, cast(Any, ring), clock, lambda: False)
         for state.iteration in range(1, STEPS + 1):
             ring.now += STEP_S
             if state.iteration >= asks.next_check:

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hooks.budget_control import steered_paces
 from hooks.hook import EVENTS, WITHIN_ITERATION, Hook
 from hooks.rhythm import Rhythm
 from hooks.testing.failure import CheckStopped, Failure, HookCheckFailed
@@ -263,7 +262,6 @@ class Examination:
             or self._ranks_apart(whole)
             or self._repeated(whole)
             or self._observed(whole)
-            or self._at_another_pace(whole)
             or self._resumed(whole)
             or self._changed_in_flight()
             or self._two_of_a_kind()
@@ -357,33 +355,6 @@ class Examination:
                 return Failure(
                     "observes", f"the row of train iteration {row['iteration']}: {told}, as without the hook", to_do
                 )
-        return None
-
-    def _at_another_pace(self, whole: Life) -> Failure | None:
-        """Training is the same at any pace, by which a budget may choose it; where the pace was drawn nothing more is
-        asked."""
-        hook = self._make()
-        paces = steered_paces(hook)
-        if (
-            not paces
-            or self._cls.pace_trains
-            or self._case.situation != SITUATIONS[0]
-            or paces.keys() & self._case.fields.keys()
-        ):
-            return None
-        for field, pace in paces.items():
-            setattr(hook, field, Rhythm(2, "steps") if isinstance(pace, Rhythm) else 2)
-        again = self._lives.undisturbed(hook, saved=False)
-        for number, (one, its) in enumerate(zip(again.moments, whole.moments, strict=False), 1):
-            for part in ("parameters", "buffers", "optimizer"):
-                if told := self._differ(getattr(one, part), getattr(its, part)):
-                    to_do = (
-                        "say so: pace_trains: ClassVar[bool] = True, so that it is refused a budget, or leave training"
-                        " alone"
-                    )
-                    return Failure(
-                        "pace", f"acting every 2, at report {number} {part}{told}, as at its own pace", to_do
-                    )
         return None
 
     def _two_of_a_kind(self) -> Failure | None:

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from hooks import HOOKS, Budget, Hook, Priority
-from hooks.budget_control import replaced_fields, steered_paces
+from hooks import HOOKS, Hook, Priority
 from orchestrator.config.bounds import MOST_HOOKS
 from orchestrator.config.imports import find_class
 from orchestrator.config.parameters import construct, parameters
@@ -34,7 +33,7 @@ DEFAULT_HOOKS = (
 )
 """The hooks of an experiment that does not say otherwise, in this order."""
 
-OF_THE_PLAN = ("type", "priority", "level", "budget")
+OF_THE_PLAN = ("type", "priority", "level")
 """Entries of a hook that say what it is, and when it is called among others, where it has no parameters of these
 names."""
 
@@ -66,8 +65,7 @@ def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, 
 
 
 class MadeHook(NamedTuple):
-    """A hook and what a config says of it in full: type, parameters, its priority where that is not the class's, its
-    budget where it has one."""
+    """A hook and what a config says of it in full: type, parameters, its priority where that is not the class's."""
 
     hook: Hook
     entry: dict[str, Any]
@@ -135,20 +133,12 @@ def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -
     cls = hook_class(kind, f"{path}.type") if kind != name else hook_class(name, path, others)
     problems: list[Problem] = []
     priority = collect_problems(problems, _take_priority, entry, cls, path)
-    budget = collect_problems(problems, _take_budget, entry, cls, path)
     made = collect_problems(problems, construct, cls, entry, path, kind)
     if problems or made is None:
         raise ConfigError(problems)
     hook, settings = made
     if priority is not None:
         hook.priority, settings["priority"] = priority, int(priority)  # type: ignore[misc]  # for this instance alone
-    if budget is not None:
-        if not steered_paces(hook):
-            raise ConfigError([_without_a_pace(kind, path)])
-        hook.budget = budget
-        settings = {name: value for name, value in settings.items() if name not in replaced_fields(cls)} | {
-            "budget": str(budget)
-        }
     return MadeHook(hook, {"type": kind, **settings})
 
 
@@ -160,41 +150,6 @@ def _take_priority(entry: dict[str, Any], cls: type[Hook], path: str) -> int | N
     if "priority" in given:
         return _priority(given["priority"], join(path, "priority"))
     return _level(given["level"], join(path, "level")) if "level" in given else None
-
-
-def _take_budget(entry: dict[str, Any], cls: type[Hook], path: str) -> Budget | None:
-    """Takes `budget` out of an entry, unless the hook has a parameter of that name."""
-    if "budget" not in entry or "budget" in parameters(cls):
-        return None
-    value, place = entry.pop("budget"), join(path, "budget")
-    if cls.pace_trains:
-        raise ConfigError(
-            [
-                Problem(
-                    place,
-                    f"cannot be: {cls.__name__} changes training at its pace, which must not depend on how long"
-                    " something took",
-                )
-            ]
-        )
-    said = [name for name in entry if name in replaced_fields(cls)]
-    if said:
-        raise ConfigError(
-            [Problem(place, f"chooses the pace, and so does {', '.join(said)} beside it: say one of them")]
-        )
-    try:
-        return Budget.parse(value)
-    except ValueError as error:
-        raise ConfigError([Problem(place, str(error))]) from None
-
-
-def _without_a_pace(kind: str, path: str) -> Problem:
-    message = (
-        f"chooses the pace of a hook that looks on now and then, and {kind} as it is here has no event with a pace in"
-        " steps or iterations (@paced_by): it acts each time it should, and what it does to training, or keeps of it,"
-        " must not depend on how long something took"
-    )
-    return Problem(join(path, "budget"), message)
 
 
 def _priority(value: Any, path: str) -> int:

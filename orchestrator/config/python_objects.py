@@ -45,9 +45,7 @@ def as_written(value: Any, path: str = "") -> Any:
         case Hook():
             changed: dict[str, Any] = {"priority": int(value.priority)} if "priority" in vars(value) else {}
             # Of a domain's value, what it leaves unsaid may be swept by a path of its own.
-            budget = vars(value).get("budget") if "budget" not in parameters(type(value)) else None
-            fields = fields_of(value, path, defaults=not (budget or _IN_A_DOMAIN.search(path)))
-            changed |= {"budget": str(budget)} if budget else {}
+            fields = fields_of(value, path, defaults=not _IN_A_DOMAIN.search(path))
             return {"type": name_of(type(value), path), **fields, **changed}
         case BaseModel():
             tag = {"type": value.type} if "type" in type(value).model_fields else {}  # type: ignore[attr-defined]  # not every model has one; it was asked

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hooks import HOOKS, Budget, Hook, ParamScheduler
+from hooks import HOOKS, Hook, ParamScheduler
 from hooks.parts.metric_names import phase_of
 from orchestrator.config.components import OF_THE_PLAN
 from orchestrator.config.reader import join
@@ -148,11 +148,6 @@ def _of_the_training(resolved: ResolvedExperiment) -> Iterator[str]:
         yield "accumulate: auto cuts batches by the memory there is, of which the hooks of riders take some"
     for name, hook in resolved.hooks.items():
         if hook.observes:
-            if isinstance(hook.budget, Budget):
-                yield (
-                    f"hooks.{name} has a budget, and would be there once for each: what it costs is told in a training"
-                    " of its own"
-                )
             continue
         if isinstance(hook, ParamScheduler):
             monitor = hook.monitor

@@ -11,8 +11,6 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core import PydanticOmit
 
 from hooks import HOOKS, Hook, Priority
-from hooks.budget import PERCENTAGE
-from hooks.budget_control import replaced_fields
 from orchestrator.config.components import IMIX_LEVELS
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.parameter_groups import Groups
@@ -86,11 +84,6 @@ def _hook(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, Any]:
             "description": "iMIX's name for the priority.",
         },
     }
-    if replaced_fields(cls) and not cls.pace_trains:
-        about = (
-            "The share of the time that the hook may take, such as '1%': it chooses the pace, by what looking costs."
-        )
-        common["budget"] = {"type": "string", "pattern": PERCENTAGE, "description": about}
     docs = docs_of(cls)
     described = {
         name: {**one, "description": docs[name]} if name in docs else one

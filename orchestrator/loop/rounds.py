@@ -51,7 +51,7 @@ class Rounds(ABC):
         """The parts that any loop has; call it once there is a state."""
         state, world, context = self.state, self.world, self.context
         self.cursor = TrainingCursor(self.experiment, state, train, world)
-        self.stopping = Stopping(state, world, self.clock, context.stop_asked, self.plan.budgets)
+        self.stopping = Stopping(state, world, self.clock, context.stop_asked)
         self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
         self.saving = Saving(
             context.store, state, self.plan, contents, self.cursor, world, self.ledger, context.send_artifacts

@@ -223,7 +223,6 @@ class Saving:
             "metrics": state.metrics,
             "judged_by": state.judged_by,
             "evaluations": {label: weights.lender for label, weights in state.evaluations.items()},
-            **({"paces": paces} if (paces := self._plan.budgets.state_dict()) else {}),
             **self._contents.described(),
         }
 
@@ -254,7 +253,6 @@ class Saving:
             self._cursor.restore_evaluated(*rank_state["evaluated"])
         self._random_state = rank_state.get("random")
         state.metrics = dict(manifest["metrics"])
-        self._plan.budgets.load_state_dict(manifest.get("paces", {}))
         for hook_name, hook in self._plan.hooks.items():
             if hook_name in checkpoint["hooks"]:
                 hook.load_state_dict(checkpoint["hooks"][hook_name])

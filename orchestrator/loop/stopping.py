@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 
-from hooks.budget_control import Budgets
 from hooks.state import State
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.world import World
@@ -24,15 +23,12 @@ class Stopping:
     A collective in every step would cost more than a small step itself, so ranks ask each other every few iterations:
     as many as take about `CHECK_EVERY_S`, or longer where asking takes more than a small part of that; a number they
     agree on when they ask. What asking takes is what the last rank to come waits, of the last few times the least. With
-    one rank it costs nothing. What a rank waits for the answer is told to the clock. As they ask, they agree on the
-    paces of hooks with a budget.
+    one rank it costs nothing. What a rank waits for the answer is told to the clock.
     """
 
-    def __init__(
-        self, state: State, world: World, clock: Clock, asked_from_outside: Callable[[], bool], budgets: Budgets
-    ) -> None:
+    def __init__(self, state: State, world: World, clock: Clock, asked_from_outside: Callable[[], bool]) -> None:
         self._state, self._world, self._clock = state, world, clock
-        self._asked_from_outside, self._budgets = asked_from_outside, budgets
+        self._asked_from_outside = asked_from_outside
         self.next_check = 0
         """The iteration from which `asked` has to be called again, the same on all ranks."""
         self.reasons: tuple[str, ...] = ()
@@ -47,30 +43,23 @@ class Stopping:
         state = self._state
         asked = bool(state.stop_reasons or state.pause_reasons) or self._asked_from_outside()
         if self._world.world_size == 1:
-            if self._budgets.are_due:
-                self._budgets.settle(self._budgets.wanted())
             return asked
         began = perf_counter()
-        flag, slowest, least, *paces = self._world.maximum(
-            [float(asked), self._clock.iteration_s, -self._waited_s, *self._budgets.wanted()]
-        )
+        flag, slowest, least = self._world.maximum([float(asked), self._clock.iteration_s, -self._waited_s])
         self._waited_s = perf_counter() - began
         self._clock.waiting_s += self._waited_s
         self._costs_s.append(-least)
         slowest = max(slowest, 1e-6)
         often, seldom = min(1000.0, CHECK_EVERY_S / slowest), min(self._costs_s) / _SHARE / slowest
         self.next_check = state.iteration + max(1, int(max(often, seldom)))
-        self._budgets.settle(paces)
         return flag > 0
 
     def agree(self) -> None:
-        """Joins the reasons of all ranks, and settles paces; collective."""
+        """Join the reasons of all ranks; collective."""
         mine = (
             self._state.stop_reasons,
             self._state.pause_reasons + ["interrupted"] * self._asked_from_outside(),
-            self._budgets.wanted(),
         )
-        stops, pauses, paces = zip(*self._world.gather(mine), strict=True)
-        self._budgets.settle([max(each) for each in zip(*paces, strict=True)])
+        stops, pauses = zip(*self._world.gather(mine), strict=True)
         self.interrupted = any(pauses)
         self.reasons = tuple(dict.fromkeys(reason for reasons in (*stops, *pauses) for reason in reasons))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hooks.parts.metric_direction import declared_modes
-from orchestrator.errors import UsageError
+from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.best import Best, best_of
@@ -102,10 +103,15 @@ class Run(Result):
 
     @property
     def hook_costs(self) -> pd.DataFrame:
-        """Calls and seconds of each hook at each event on each rank."""
+        """Calls and seconds of each hook at each event on each rank, and the hook's `every` in the experiment."""
         from orchestrator.stats.tables import load_costs
 
-        return load_costs(self._compacted(), self.folder.attempts())
+        costs = load_costs(self._compacted(), self.folder.attempts())
+        with suppress(DamagedFile):
+            entries = self.config.get("hooks") or {}
+            every = {name: entry.get("every") for name, entry in entries.items() if isinstance(entry, Mapping)}
+            return costs.assign(every=costs["hook"].map(every).astype(object))
+        return costs
 
     @property
     def metrics(self) -> pd.DataFrame:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from hooks.hook import WITHIN_ITERATION
 from hooks.parts.metric_names import as_run
 from orchestrator.errors import UsageError
 from orchestrator.stats.blocks import quoted
@@ -119,11 +123,30 @@ def _worst_rank(rows: Rows, found: Mapping[str, str]) -> pd.Series:
 
 
 def by_hook(costs: pd.DataFrame, all_s: float) -> pd.DataFrame:
-    """Per hook and event: calls, seconds over all ranks, their share of `all_s`, the time of all iterations, and the
-    costliest rank."""
+    """Return calls and seconds over all ranks by hook and event, their share of `all_s`, and the costliest rank.
+
+    `all_s` is the time of all iterations. Where `costs` has each hook's `every`, `every_for_1_percent` is the one with
+    which the hook would take at most 1 % of the time at that event.
+    """
     grouped = costs.groupby(["hook", "event"])
     table = grouped[["calls", "seconds"]].sum()
     table["share"] = table["seconds"] / all_s
     table["microseconds_per_call"] = table["seconds"] / table["calls"] * 1e6
     table["costliest_rank"] = costs.loc[grouped["seconds"].idxmax()].set_index(["hook", "event"])["rank"]
+    if "every" in costs:
+        every = grouped["every"].first()
+        pairs = zip(table.index, table["share"], strict=True)
+        table["every_for_1_percent"] = [cheaper_every(key[1], every[key], share) for key, share in pairs]
     return table.sort_values("seconds", ascending=False)
+
+
+def cheaper_every(event: str, every: Any, share: float, most: float = 0.01) -> str | None:
+    """Return the `every` with which a hook takes at most the share `most` of the time at an event.
+
+    `every` is the hook's own, as an experiment says it: `10` or `100 steps`, and `share` is what it takes with it.
+    Return None where it takes no more, is off, has none, or acts at the event beside the iterations.
+    """
+    match = re.fullmatch(r"\s*(\d+)\s*(\w*)\s*", str(every))
+    if match is None or event not in WITHIN_ITERATION or not share > most or not int(match[1]):
+        return None
+    return f"{ceil(round(int(match[1]) * share / most, 6))} {match[2]}".strip()

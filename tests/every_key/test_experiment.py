@@ -111,7 +111,6 @@ EXPERIMENT: dict[str, Key] = {
     "hooks": Key({**QUIET, "gradient_clip": {"max_norm": 0.01}}),
     "hooks.gradient_clip.priority": Key("LOWEST", around=CLIPPED),
     "hooks.gradient_clip.level": Key("LOWEST", around=CLIPPED),
-    "hooks.activation_stats.budget": Key("50%", around={"hooks": {**QUIET, "activation_stats": {}}}),
     "hooks.ema.type": Key("gradient_clip", around={"hooks": {"ema": {}}}),
     "changes": Key([{"at": 1, "set": {"optimizer.lr": 0.5}}]),
     "changes.at": Key(

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hooks.hook import WITHIN_ITERATION
 from orchestrator.stats import quantities
 from orchestrator.stats.blocks import total
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
@@ -16,6 +15,7 @@ from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.insight.verdict import Verdict
 from orchestrator.stats.query import Rows
 from orchestrator.stats.spans import SPANS
+from orchestrator.stats.summaries import cheaper_every
 
 DATA_SHARE, HOOK_SHARE, SAVING_SHARE, UNNAMED_SHARE = 0.1, 0.03, 0.05, 0.1
 """From which share of the time on there is a verdict."""
@@ -108,18 +108,19 @@ def hook_costs(found: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Verdict]:
             (
                 "save less often, or to faster storage"
                 if saving
-                else _less_of(str(hook), str(event), worst["calls"] / found["iterations"].get(worst["rank"], 1))
+                else _less_of(str(hook), cheaper_every(str(event), worst.get("every"), float(worst["share"])))
             ),
             float(worst["share"]),
         )
 
 
-def _less_of(hook: str, event: str, often: float) -> str:
-    """What to do about a hook that is called so many times an iteration: one that is called now and then has a pace,
-    which a budget can choose."""
-    paced = event in WITHIN_ITERATION and often <= 0.5
-    budget = f"let a share of the time choose when (hooks.{hook}.budget: 1%), " if paced else ""
-    return f"call it less often (its `every` or `interval`), {budget}or leave it out"
+def _less_of(hook: str, every: str | None) -> str:
+    """Return the advice for a hook that costs much; `every` is the one that would bring it to 1 % of the time."""
+    return (
+        f"hooks.{hook}.every={every} takes 1 % of the time; or leave it out"
+        if every
+        else "call it less often, or leave it out"
+    )
 
 
 def saving_stalls(rows: Rows, found: pd.DataFrame) -> Iterator[Verdict]:

@@ -375,19 +375,6 @@ class Records(Hook):
         state.record(seen=1)
 
 
-@dataclass
-class Nudges(Hook):
-    """Changes weights now and then, so that training depends on its pace."""
-
-    every: Rhythm = Rhythm(100, "steps")
-
-    @paced_by("every")
-    @torch.no_grad()
-    def on_update(self, state: State) -> None:
-        for parameter in state.module.parameters():
-            parameter.mul_(0.5)
-
-
 BROKEN: list[tuple[type[Hook], str, str]] = [
     (Forgets, "resumed", "the row of train iteration 5: ['updates'] is 1, not 5, as undisturbed"),
     (ForgetsWeights, "resumed", "at report 2 of 4 metrics['train/loss'] is "),
@@ -430,7 +417,6 @@ BROKEN: list[tuple[type[Hook], str, str]] = [
     ),
     (CannotSave, "runs", "failed in on_save on rank 0: OSError: no place"),
     (Records, "observes", "the row of train iteration 1: ['seen'] is there, and should not be, as without the hook"),
-    (Nudges, "pace", "acting every 2, at report 1 parameters['0.weight'] is"),
     (Mutable, "class", "mutable names decay, which is no field"),
 ]
 

@@ -7,7 +7,6 @@ from typing import Any, cast
 import pytest
 
 from hooks import Hook, State
-from hooks.budget_control import Budgets
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop import stopping as stopping_module
 from orchestrator.loop.loop import Loop
@@ -45,7 +44,7 @@ def clock_after(iteration_s: float) -> Clock:
 
 
 def stopping_of(world: Two | World, clock: Clock, state: State | None = None) -> Stopping:
-    return Stopping(state or State(), cast(World, world), clock, lambda: False, Budgets({}))
+    return Stopping(state or State(), cast(World, world), clock, lambda: False)
 
 
 def asked_at(world: Two, iterations: int, iteration_s: float) -> list[int]:
@@ -123,13 +122,13 @@ class Three:
     world_size = 3
 
     def gather(self, mine: Any) -> list[Any]:
-        return [mine, (["enough", "too long"], [], []), ([], ["time is up"], [])]
+        return [mine, (["enough", "too long"], []), ([], ["time is up"])]
 
 
 def test_the_reasons_of_all_ranks_are_joined_and_each_is_said_once() -> None:
     state = State()
     state.request_stop("enough")
-    stopping = Stopping(state, cast(World, Three()), Clock(), lambda: True, Budgets({}))
+    stopping = Stopping(state, cast(World, Three()), Clock(), lambda: True)
     stopping.agree()
     assert stopping.reasons == ("enough", "too long", "interrupted", "time is up")
     assert stopping.interrupted

@@ -108,6 +108,25 @@ def test_the_table_by_hook_is_the_costliest_first() -> None:
     }
 
 
+def test_the_table_by_hook_has_the_every_that_would_take_one_percent() -> None:
+    """Shares of 30 %, 0.5 %, and events and hooks that have no pace within an iteration."""
+    costs = pd.DataFrame(
+        {
+            "rank": 0,
+            "hook": ["maps", "norms", "memory", "ema", "maps", "off"],
+            "event": ["on_forward", "on_step", "on_step", "on_update", "on_phase_end", "on_step"],
+            "calls": 1,
+            "seconds": [30.0, 0.5, 2.0, 9.0, 9.0, 9.0],
+            "every": ["100 steps", "10 steps", 10, None, "100 steps", 0],
+        }
+    )
+    table = by_hook(costs, 100.0)["every_for_1_percent"]
+    assert {key: value for key, value in table.items() if value} == {
+        ("maps", "on_forward"): "3000 steps",
+        ("memory", "on_step"): "20",
+    }
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_tables_are_what_pandas_makes_of_the_rows(seed: int) -> None:
     rows = drawn(seed)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -55,14 +56,15 @@ def test_a_hook_that_costs_is_named_with_its_event_and_costliest_rank() -> None:
     assert "(10 ms each of 200 times)" in verdict.sentence
 
 
-def test_a_budget_is_proposed_for_a_hook_that_is_called_now_and_then() -> None:
-    """Of 200 iterations; a hook that acts in each, and one that acts once a phase, have no pace."""
+def test_the_every_that_takes_one_percent_is_proposed() -> None:
+    """2 s of 20 s are 10 %, so ten times as rare. `ends` acts beside the iterations and `bare` has no `every`."""
     ledger = costs(
-        (0, "often", "on_step", 200, 2.0), (0, "layers", "on_forward", 20, 2.0), (0, "ends", "on_phase_end", 2, 2.0)
-    )
+        (0, "layers", "on_forward", 20, 2.0), (0, "ends", "on_phase_end", 2, 2.0), (0, "bare", "on_step", 9, 2.0)
+    ).assign(every=["100 steps", "1 epochs", None])
     advice = {verdict.numbers["hook"]: verdict.advice for verdict in hook_costs(asked(training(1))[1], ledger)}
-    assert {hook: "budget" in text for hook, text in advice.items()} == {"often": False, "layers": True, "ends": False}
-    assert "hooks.layers.budget: 1%" in advice["layers"]
+    number = int(re.search(r"hooks.layers.every=(\d+) steps", advice["layers"])[1])  # type: ignore[index]  # the test
+    assert number == pytest.approx(1000, rel=0.02)
+    assert all("every" not in advice[hook] for hook in ("ends", "bare"))
 
 
 def test_saving_between_phases_is_told_as_a_checkpoint() -> None:
