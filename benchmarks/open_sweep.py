@@ -26,10 +26,10 @@ from benchmarks.timing import print_table
 from orchestrator import Sweep, open_sweep
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.sweep_folder import trial_name
-from orchestrator.stats.checksums import write_parquet
-from orchestrator.stats.recorded_files import COMPACTED
-from orchestrator.stats.spans import SPANS
-from orchestrator.stats.usage import with_usage
+from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.aggregate.usage import with_usage
+from orchestrator.stats.read.recorded_files import COMPACTED
+from orchestrator.stats.write.checksums import write_parquet
 
 EPOCHS = 10
 ATTEMPT = Attempt(0)

@@ -24,7 +24,7 @@ from torch import nn
 
 from benchmarks.timing import print_table
 from experiments.digits import Digits
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.race import Race
 from orchestrator.sweeps.results.population_history import History

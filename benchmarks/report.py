@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.tables import write
 from benchmarks.timing import print_table
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.compaction import compact
+from orchestrator.stats.write.compaction import compact
 from tests.browser import CHROMIUM, looked_at
 
 MAKE = """

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from benchmarks.timing import print_table
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.compaction import compact
-from orchestrator.stats.spans import SPANS
+from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.write.compaction import compact
 
 READ = """
 import re, sys

@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.perceptron import make_model
 from benchmarks.timing import Pause, print_table, ratio, take_turns
-from orchestrator.loop.backward_end import OwnBackward
-from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.clock.backward_end import OwnBackward
+from orchestrator.loop.clock.span_clock import Clock
 
 BATCH = 32
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from benchmarks.tables import rows_of
 from benchmarks.timing import print_table
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import to_yaml
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import open_run
 from orchestrator.terminal.run_status import LiveRun

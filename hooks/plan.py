@@ -9,8 +9,8 @@ from time import perf_counter
 from typing import Any
 
 from hooks.call import DEAR_S, Call
+from hooks.error_text import named_text
 from hooks.hook import EVENTS, Hook, Priority, Ranks
-from hooks.parts.error_text import named_text
 from hooks.rhythm import Rhythm, under_way
 from hooks.state import State
 

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from hooks.metrics.direction import judges
+from hooks.metrics.names import phase_of
 from hooks.parts import sharded_tensors as shards
-from hooks.parts.metric_direction import judges
-from hooks.parts.metric_names import phase_of
 from hooks.private_torch import foreach_norm
 from hooks.recent_rows import KeptRows, Recent
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.config.experiment import Experiment
     from orchestrator.config.load import load_experiment
+    from orchestrator.config.sections.experiment import Experiment
     from orchestrator.errors import CheckpointError, ConfigError, HookyardError, RunError, StorageError, UsageError
     from orchestrator.runs.driver import resume, run
     from orchestrator.runs.result import Run, open_run
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "CheckpointError": "orchestrator.errors",
     "ConfigError": "orchestrator.errors",
-    "Experiment": "orchestrator.config.experiment",
+    "Experiment": "orchestrator.config.sections.experiment",
     "HookyardError": "orchestrator.errors",
     "Run": "orchestrator.runs.result",
     "RunError": "orchestrator.errors",

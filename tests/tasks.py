@@ -15,9 +15,9 @@ from torch.utils.data import Dataset
 
 from hooks import Hook, State
 from orchestrator import Experiment, Task
-from orchestrator.config.experiment import Component, Loader
 from orchestrator.config.load import experiment_from_dict
-from orchestrator.stats.recorder import Recorder
+from orchestrator.config.sections.experiment import Component, Loader
+from orchestrator.stats.write.recorder import Recorder
 
 SGD = Component(type="SGD", lr=0.1, momentum=0.9)
 

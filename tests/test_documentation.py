@@ -20,9 +20,9 @@ from hooks import HOOKS, Rhythm
 from orchestrator import Task, load_experiment, open_run, run
 from orchestrator.cli import app
 from orchestrator.config.components import DEFAULT_HOOKS
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import to_dict
-from orchestrator.config.sweep import PB2, PBT, Asha, Fifo, HyperBand, Median, Race, SchedulerName
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.sections.sweep import PB2, PBT, Asha, Fifo, HyperBand, Median, Race, SchedulerName
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -163,7 +163,7 @@ def test_the_page_on_testing_tests_the_guides_hook_and_task(folder: Path) -> Non
 
 def test_the_page_on_testing_has_every_check() -> None:
     told = [check for check, _ in table_rows((ROOT / "docs" / "testing.md").read_text())]
-    sources = " ".join(file.read_text() for file in (ROOT / "hooks" / "testing").glob("*.py"))
+    sources = " ".join(file.read_text() for file in (ROOT / "orchestrator" / "testing").glob("*.py"))
     assert sorted(told) == sorted({*re.findall(r'(?:Failure|_stop|_unlike)\(\s*"([a-z ]+)"', sources)})
 
 

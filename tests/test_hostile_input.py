@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.config.load import experiment_from_dict, load_experiment, to_yaml
-from orchestrator.config.reader import parse_yaml
+from orchestrator.config.text.reader import parse_yaml
 from orchestrator.errors import ConfigError, UsageError
-from orchestrator.stats.row_filter import joint_condition, parse_where
+from orchestrator.stats.read.row_filter import joint_condition, parse_where
 from tests.orchestrator.config.samples import HERE, TEXT
 
 T = TypeVar("T")

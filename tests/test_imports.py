@@ -160,10 +160,10 @@ def test_no_module_is_called_utils() -> None:
         ("import orchestrator.config.load", ("ray", "pandas", "torch._dynamo")),
         ("import orchestrator.sweeps.results.result", ("ray", "torch", "duckdb")),
         (
-            "import orchestrator.stats.compare, orchestrator.report.run, orchestrator.report.sweep",
+            "import orchestrator.stats.aggregate.compare, orchestrator.report.run, orchestrator.report.sweep",
             ("ray", "torch", "duckdb"),
         ),
-        ("import orchestrator.stats.tables, orchestrator.stats.summaries", ("ray", "torch", "duckdb")),
+        ("import orchestrator.stats.read.tables, orchestrator.stats.aggregate.summaries", ("ray", "torch", "duckdb")),
     ],
 )
 def test_nothing_heavy_comes_along(statement: str, without: tuple[str, ...]) -> None:

@@ -14,12 +14,12 @@ import torch
 
 from hooks import EVENTS, HOOKS, Hook, Rhythm, State
 from orchestrator import Experiment, Task, load_experiment
+from orchestrator.config.checks.other_systems import EXPERIMENT, options_elsewhere, other_systems
 from orchestrator.config.components import IMIX_LEVELS, make_hook
-from orchestrator.config.experiment import Scaler
-from orchestrator.config.other_systems import EXPERIMENT, options_elsewhere, other_systems
 from orchestrator.config.resolve import resolve
+from orchestrator.config.sections.experiment import Scaler
 from orchestrator.errors import ConfigError
-from orchestrator.loop.precision import Precision
+from orchestrator.loop.step.precision import Precision
 from tests.tasks import described
 
 ROOT = Path(__file__).parents[1]

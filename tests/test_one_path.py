@@ -16,7 +16,7 @@ import pytest
 from orchestrator import Experiment, load_experiment, run, sweep
 from orchestrator.config import components, resolve
 from orchestrator.config.load import to_dict, to_yaml
-from orchestrator.config.reader import dump_yaml
+from orchestrator.config.text.reader import dump_yaml
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError
 from orchestrator.loop.report import Report

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from orchestrator import Run, run, sweep
 from orchestrator.cli import app
-from orchestrator.config import bounds
 from orchestrator.config.load import experiment_from_dict, load_experiment
+from orchestrator.config.text import bounds
 from orchestrator.errors import ConfigError
 from tests.tasks import described
 

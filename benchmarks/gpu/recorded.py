@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.stats.reading import read_recorded, recorded_schema, recorded_tables
-from orchestrator.stats.recorded_files import recorded_files
+from orchestrator.stats.read.reading import read_recorded, recorded_schema, recorded_tables
+from orchestrator.stats.read.recorded_files import recorded_files
 from orchestrator.storage import Storage
 
 

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.gpu.part import Device, print_row, run
 from hooks import State
-from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 
 ROWS = 400

@@ -24,10 +24,10 @@ from time import process_time
 import numpy as np
 
 from benchmarks.growth.law import print_growth
-from orchestrator.loop.iterations import iteration_columns
-from orchestrator.loop.span_clock import SPAN_COLUMNS
+from orchestrator.loop.clock.span_clock import SPAN_COLUMNS
+from orchestrator.loop.step.iterations import iteration_columns
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 
 RANKS, REAL = 256, 2
@@ -36,7 +36,7 @@ WORK = """
 import re, sys
 from time import process_time
 from orchestrator.runs.result import open_run
-from orchestrator.stats.compaction import compact
+from orchestrator.stats.write.compaction import compact
 run = open_run(sys.argv[1])
 storage, attempts = run.folder.storage, run.folder.attempts()
 from orchestrator.stats import reading, tables, query, segments, summaries

@@ -17,12 +17,12 @@ import numpy as np
 
 from benchmarks.growth._slow_s3 import DELAY_S, slow_s3
 from benchmarks.growth.law import print_growth
-from orchestrator.loop.iterations import iteration_columns
-from orchestrator.loop.span_clock import SPAN_COLUMNS
+from orchestrator.loop.clock.span_clock import SPAN_COLUMNS
+from orchestrator.loop.step.iterations import iteration_columns
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats import compaction
-from orchestrator.stats.recorder import Recorder
-from orchestrator.stats.tables import load
+from orchestrator.stats.read.tables import load
+from orchestrator.stats.write import compaction
+from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 
 RANKS, ROWS_A_SEND, SENDS_AN_HOUR = 2, 150, 120

@@ -25,14 +25,14 @@ from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
 from benchmarks.open_sweep import rows_of_a_trial
 from orchestrator import open_sweep, resume_sweep
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import experiment_from_dict, to_yaml
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import INDEX, RunFolder
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.report import report
-from orchestrator.stats.recorded_files import COMPACTED
-from orchestrator.stats.usage import with_usage
+from orchestrator.stats.aggregate.usage import with_usage
+from orchestrator.stats.read.recorded_files import COMPACTED
 from orchestrator.sweeps.results.analysis import importance_table
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.search.search import make_search

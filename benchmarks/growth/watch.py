@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.write.recorder import Recorder
 from orchestrator.terminal.run_status import LiveRun
 
 ROWS = 1000

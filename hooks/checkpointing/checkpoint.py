@@ -15,9 +15,9 @@ from annotated_types import Ge, MinLen
 from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.metrics.direction import MODES, Mode, Rule, declared_modes, directions, first_to_judge_by, of_val
+from hooks.metrics.names import kind_of, phase_of, phases_of, there_are
 from hooks.parts import sharded_tensors as shards
-from hooks.parts.metric_direction import MODES, Mode, Rule, declared_modes, directions, first_to_judge_by, of_val
-from hooks.parts.metric_names import kind_of, phase_of, phases_of, there_are
 from hooks.parts.unread_fields import refuse_unread
 from hooks.private_torch import tree_map
 from hooks.rhythm import Rhythm

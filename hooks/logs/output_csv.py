@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.parts.metric_names import kind_of
+from hooks.metrics.names import kind_of
 from hooks.state import State
 
 PENDING = 50

@@ -11,13 +11,13 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.metrics.names import PHASES
 from hooks.parts.cleanup import Cleanup
 from hooks.parts.logs.curve_names import Curves
 from hooks.parts.logs.hyperparameters import flatten, swept
 from hooks.parts.logs.model_graph import add_graph
 from hooks.parts.logs.readings import under_way
 from hooks.parts.logs.window_statistics import Size, Statistic
-from hooks.parts.metric_names import PHASES
 from hooks.parts.unread_fields import refuse_unread
 from hooks.recent_rows import RECENT
 from hooks.rhythm import Rhythm, paced_by

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks.hook import WORKS_ON_OUTPUT, Hook, Priority
-from hooks.parts.import_path import callable_at
+from hooks.import_path import callable_at
 from hooks.state import State
 
 

@@ -14,9 +14,9 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Subset
 
 from hooks.hook import WORKS_ON_MODEL, Hook, Priority
+from hooks.import_path import callable_at
+from hooks.metrics.names import phases_of
 from hooks.parts.eval_mode import evaluating
-from hooks.parts.import_path import callable_at
-from hooks.parts.metric_names import phases_of
 from hooks.parts.self_supervised.gather import gather
 from hooks.parts.self_supervised.teacher import part_of
 from hooks.state import State

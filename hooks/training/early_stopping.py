@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Gt
 
 from hooks.hook import Hook
-from hooks.parts.metric_direction import Mode, Rule, directions
-from hooks.parts.metric_names import there_are
+from hooks.metrics.direction import Mode, Rule, directions
+from hooks.metrics.names import there_are
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")

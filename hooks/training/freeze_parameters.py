@@ -9,7 +9,7 @@ from annotated_types import MinLen
 from torch import nn
 
 from hooks.hook import Hook, Priority
-from hooks.parts.parameter_names import Match, compiled, matched
+from hooks.parameter_names import Match, compiled, matched
 from hooks.rhythm import Rhythm
 from hooks.state import State
 

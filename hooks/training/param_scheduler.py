@@ -9,8 +9,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hooks.hook import WORKS_ON_MODEL, Hook, Priority
-from hooks.parts.metric_direction import declared_modes, direction
-from hooks.parts.metric_names import there_are
+from hooks.metrics.direction import declared_modes, direction
+from hooks.metrics.names import there_are
 from hooks.parts.unread_fields import refuse_unread
 from hooks.rhythm import Rhythm
 from hooks.state import State

@@ -69,7 +69,7 @@ def _found(folders: Sequence[RunFolder], of_sweeps: bool) -> dict[str, Any]:
 
 
 def _print(found: dict[str, Any]) -> None:
-    from hooks.parts.metric_direction import not_known
+    from hooks.metrics.direction import not_known
     from orchestrator.report.side_by_side import PARTS, described, headings
 
     echo(", ".join(f"{name} ({what})" for name, what in headings(found)))

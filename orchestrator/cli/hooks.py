@@ -27,7 +27,7 @@ def hooks(
 ) -> None:
     """Lists the hooks, or shows one with its parameters."""
     from hooks import HOOKS
-    from hooks.parts.import_path import extend_import_path
+    from hooks.import_path import extend_import_path
     from orchestrator.config.components import hook_class
 
     if name is None:
@@ -62,7 +62,7 @@ def describe(name: str, cls: type[Hook]) -> dict[str, Any]:
 
 
 def _parameters(cls: type[Hook]) -> list[dict[str, Any]]:
-    from orchestrator.config.parameters import docs_of, model_of, parameters
+    from orchestrator.config.python.parameters import docs_of, model_of, parameters
 
     defaults = {key: field.get_default(call_default_factory=True) for key, field in model_of(cls).model_fields.items()}
     hints, docs = get_type_hints(cls, include_extras=True), docs_of(cls)

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from orchestrator.stats import quantities
+from orchestrator.stats.aggregate import quantities
 from orchestrator.terminal.printable import printable, printable_json, printable_line
 
 

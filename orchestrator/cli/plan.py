@@ -6,12 +6,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import echo, print_json, print_table
-from orchestrator.config.source import Predecessor
+from orchestrator.config.text.source import Predecessor
 from orchestrator.engines.ray_environment import Resources, amount_in_words, local_resources
 
 if TYPE_CHECKING:
-    from orchestrator.config.experiment import Experiment
-    from orchestrator.config.sweep import Sweep
+    from orchestrator.config.sections.experiment import Experiment
+    from orchestrator.config.sections.sweep import Sweep
 
 
 def show_plan(
@@ -34,8 +34,8 @@ def show_plan(
 
 def plan_of(experiment: Experiment, storage: str, name: str | None, address: str | None = None) -> dict[str, Any]:
     """The plan as plain data."""
-    from orchestrator.config.experiment import chosen_name
     from orchestrator.config.load import to_dict
+    from orchestrator.config.sections.experiment import chosen_name
 
     workers = experiment.workers
     asked = Resources.asked_by(workers)
@@ -76,8 +76,8 @@ def _resources(amounts: dict[str, float]) -> Resources:
 
 
 def _sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
-    from orchestrator.config.riding import riding
-    from orchestrator.config.space import count_trainings, count_trials, trials_at_once
+    from orchestrator.config.checks.shared_training import riding
+    from orchestrator.config.checks.space import count_trainings, count_trials, trials_at_once
     from orchestrator.sweeps.search.sampling import drawn_trials
 
     trials, rides = count_trials(sweep), riding(experiment.source, sweep)

@@ -80,7 +80,7 @@ def _in_words(done: Replay) -> str:
 
 
 def _hook(named: str) -> Hook:
-    from hooks.parts.import_path import extend_import_path
+    from hooks.import_path import extend_import_path
     from orchestrator.config.components import make_hook
 
     file, _, name = named.rpartition(":")

@@ -15,7 +15,7 @@ from orchestrator.cli.show import brief, show_brief
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.config.experiment import Experiment
+    from orchestrator.config.sections.experiment import Experiment
     from orchestrator.runs.result import Run
 
 

@@ -82,8 +82,8 @@ def brief(folder: RunFolder) -> dict[str, Any]:
 
 def show_brief(folder: RunFolder) -> None:
     """Prints a run in a few words, and how to use what it made."""
-    from hooks.parts.metric_direction import not_known
-    from orchestrator.config.source import Origin, Predecessor
+    from hooks.metrics.direction import not_known
+    from orchestrator.config.text.source import Origin, Predecessor
     from orchestrator.records.metadata import Evaluated
     from orchestrator.runs.best import Best
 
@@ -198,7 +198,7 @@ def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> Non
 
 def _of_configurations(trials: pd.DataFrame, metric: str, mode: str, judge: str) -> list[str]:
     """Which configuration is the best, and which of fewer trials is ahead of it."""
-    from orchestrator.stats.configurations import ahead_with_fewer
+    from orchestrator.stats.aggregate.configurations import ahead_with_fewer
     from orchestrator.sweeps.results.analysis import configurations_of
 
     ordered = configurations_of(trials, metric, mode, judge)

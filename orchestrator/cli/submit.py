@@ -54,7 +54,7 @@ def _print_manifest(job: Job, image: str) -> None:
     from importlib.metadata import version
 
     from orchestrator.cluster.kuberay import SECRET, manifest
-    from orchestrator.config.reader import dump_yaml
+    from orchestrator.config.text.reader import dump_yaml
 
     typer.echo(dump_yaml(manifest(job, image, version("ray"))), nl=False)
     if job.experiment.environment:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.config.experiment import Experiment, chosen_name
+from orchestrator.config.sections.experiment import Experiment, chosen_name
 from orchestrator.errors import UsageError
 from orchestrator.storage import without_credentials
 

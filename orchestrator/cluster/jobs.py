@@ -15,7 +15,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from hooks.parts.error_text import named_text
+from hooks.error_text import named_text
 from orchestrator.cluster.job import Job
 from orchestrator.cluster.packing import Pack
 from orchestrator.engines.ray_environment import environment_values, set_environment

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.resolve import resolve
+from orchestrator.config.sections.experiment import Experiment
 
 
 def needed_packages(experiment: Experiment) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from hooks.parts.error_text import named_text
+from hooks.error_text import named_text
 from orchestrator.cluster.checks import Finding, Level, Node, findings
 from orchestrator.cluster.probe import Facts, Probe
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.engines.orphans import in_words, orphans
 from orchestrator.engines.ray_environment import Ray, Resources, chosen_address, environment_values
 from orchestrator.errors import StorageError, UsageError

@@ -20,7 +20,7 @@ from orchestrator.records.provenance import installed_version
 from orchestrator.storage import Storage
 
 if TYPE_CHECKING:
-    from orchestrator.config.source import ExperimentSource
+    from orchestrator.config.text.source import ExperimentSource
 
 CONNECT_S = 5.0
 """How long a node may take to accept a connection of another one."""

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook, Priority
-from orchestrator.config.bounds import MOST_HOOKS
-from orchestrator.config.imports import find_class
-from orchestrator.config.parameters import construct, parameters
-from orchestrator.config.python_objects import as_written
-from orchestrator.config.reader import join
+from orchestrator.config.python.imports import find_class
+from orchestrator.config.python.objects import as_written
+from orchestrator.config.python.parameters import construct, parameters
+from orchestrator.config.text.bounds import MOST_HOOKS
+from orchestrator.config.text.reader import join
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
 from orchestrator.task import Task
 

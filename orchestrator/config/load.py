@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.bases import SWEPT, Layers, read_layers
-from orchestrator.config.bounds import FILLED_IN
-from orchestrator.config.experiment import Experiment
-from orchestrator.config.judged_metrics import data_problems
-from orchestrator.config.overrides import read_overrides
-from orchestrator.config.reader import Document, dump_yaml, join, parse_yaml
+from orchestrator.config.checks.metrics import data_problems
+from orchestrator.config.checks.sweep_check import sweep_problems
 from orchestrator.config.resolve import resolve
-from orchestrator.config.source import ExperimentSource, plain_copy
-from orchestrator.config.sweep_check import sweep_problems
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.text.bases import SWEPT, Layers, read_layers
+from orchestrator.config.text.bounds import FILLED_IN
+from orchestrator.config.text.overrides import read_overrides
+from orchestrator.config.text.reader import Document, dump_yaml, join, parse_yaml
+from orchestrator.config.text.source import ExperimentSource, plain_copy
 from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems
 
 

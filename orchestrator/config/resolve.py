@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from hooks import Hook, ParamScheduler
-from hooks.parts.import_path import extend_import_path
-from orchestrator.config.changes import change_problems
+from hooks.import_path import extend_import_path
+from orchestrator.config.checks.cuda_graph import cuda_graph_problems
+from orchestrator.config.checks.custom_training import fitting_defaults, hook_problems, own_training_in_full
+from orchestrator.config.checks.metric_modes import contradicting_modes, inferred_modes
+from orchestrator.config.checks.metrics import metric_problems
+from orchestrator.config.checks.other_systems import EXPERIMENT
 from orchestrator.config.components import MadeHook, make_hooks, make_task
-from orchestrator.config.cuda_graph import cuda_graph_problems
-from orchestrator.config.experiment import Experiment, Scaler, without_nulls, wrong_length
-from orchestrator.config.imports import define_in_main, find_class
-from orchestrator.config.judged_metrics import metric_problems
-from orchestrator.config.modes import contradicting_modes, inferred_modes
-from orchestrator.config.optimization import check_optimization, optimization_in_full
-from orchestrator.config.other_systems import EXPERIMENT
-from orchestrator.config.own_training import fitting_defaults, hook_problems, own_training_in_full
-from orchestrator.config.parameters import check
-from orchestrator.config.source import ExperimentSource, with_value
-from orchestrator.config.users_code import asked, given
+from orchestrator.config.optim.changes import change_problems
+from orchestrator.config.optim.optimization import check_optimization, optimization_in_full
+from orchestrator.config.python.imports import define_in_main, find_class
+from orchestrator.config.python.parameters import check
+from orchestrator.config.python.user_code import asked, given
+from orchestrator.config.sections.experiment import Experiment, Scaler, without_nulls, wrong_length
+from orchestrator.config.text.source import ExperimentSource, with_value
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task, takes_turns, trains_itself
 

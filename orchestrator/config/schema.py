@@ -12,10 +12,10 @@ from pydantic_core import PydanticOmit
 
 from hooks import HOOKS, Hook, Priority
 from orchestrator.config.components import IMIX_LEVELS
-from orchestrator.config.experiment import Experiment
-from orchestrator.config.parameter_groups import Groups
-from orchestrator.config.parameters import docs_of, model_of
-from orchestrator.config.schedule import WarmUp, Window
+from orchestrator.config.optim.parameter_groups import Groups
+from orchestrator.config.optim.schedule import WarmUp, Window
+from orchestrator.config.python.parameters import docs_of, model_of
+from orchestrator.config.sections.experiment import Experiment
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"

@@ -28,7 +28,7 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.config.resolve import ResolvedExperiment
-from orchestrator.config.workers import Workers
+from orchestrator.config.sections.workers import Workers
 from orchestrator.engines.carriage import session_of
 from orchestrator.engines.in_process import Rank
 from orchestrator.engines.rank_failures import RankFailed, culprit

@@ -10,7 +10,7 @@ import torch
 
 from hooks.state import Display
 from orchestrator.config.resolve import ResolvedExperiment
-from orchestrator.config.workers import Workers
+from orchestrator.config.sections.workers import Workers
 from orchestrator.engines.carriage import Carriage, session_of
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_environment import Resources, local_resources, refuse_unless_fits, starts_ray

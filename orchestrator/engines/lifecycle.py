@@ -104,7 +104,7 @@ def ending_of(last: Report | None) -> tuple[str, Sequence[str]]:
 def put_away(folder: RunFolder) -> None:
     """Puts the rows of a run where they stay. It has ended by then, whatever comes of it: who reads them next tries
     again."""
-    from orchestrator.stats.compaction import compact
+    from orchestrator.stats.write.compaction import compact
 
     try:
         compact(folder.storage, folder.attempts())

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, replace
 from typing import Any, ClassVar
 
-from orchestrator.config.imports import MAIN
-from orchestrator.config.python_objects import classes_of_main
-from orchestrator.config.source import ExperimentSource
+from orchestrator.config.python.imports import MAIN
+from orchestrator.config.python.objects import classes_of_main
+from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import UsageError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hooks
-from hooks.parts.error_text import error_text, named_text
+from hooks.error_text import error_text, named_text
 from hooks.plan import HookError
 from orchestrator.errors import HookyardError, RunError, UsageError, raised_in_python
 from orchestrator.records.metadata import Attempt

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.engines.ray_environment import Ray
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.data.phases import given_by

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.workers import Workers
+from orchestrator.config.sections.workers import Workers
 from orchestrator.engines.orphans import in_words, orphans
 from orchestrator.errors import RunError, UsageError
 from orchestrator.private_api.ray_settings import SETTINGS, given_by_job

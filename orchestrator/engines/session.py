@@ -12,10 +12,10 @@ import torch
 
 from hooks.state import Display
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import to_dict
 from orchestrator.config.resolve import ResolvedExperiment, resolve
-from orchestrator.config.source import ExperimentSource, Origin
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.text.source import ExperimentSource, Origin
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.standstill_watch import StandstillWatch, end_process
 from orchestrator.errors import HookyardError, UsageError
@@ -34,7 +34,7 @@ from orchestrator.records.process import pid_lives
 from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.records.standstill import FOLDER as STANDSTILL
 from orchestrator.records.standstill import StandstillNotes
-from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.write.recorder import Recorder
 from orchestrator.task import trains_itself
 
 if TYPE_CHECKING:

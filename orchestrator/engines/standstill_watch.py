@@ -23,11 +23,11 @@ from typing import IO, Any, Self
 import torch
 
 from hooks.state import State
-from orchestrator.config.experiment import Hang
+from orchestrator.config.sections.experiment import Hang
 from orchestrator.engines.rank_failures import is_own_file
 from orchestrator.errors import HookyardError
-from orchestrator.loop.iterations import Iterations
-from orchestrator.loop.span_clock import INTERVALS
+from orchestrator.loop.clock.span_clock import INTERVALS
+from orchestrator.loop.step.iterations import Iterations
 from orchestrator.loop.world import World
 from orchestrator.records.standstill import StandstillNotes, Whereabouts, tick_s
 

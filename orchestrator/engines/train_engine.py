@@ -13,9 +13,9 @@ import ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
 from ray.util.placement_group import PlacementGroup, get_current_placement_group, remove_placement_group
 
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.resolve import ResolvedExperiment
-from orchestrator.config.workers import Workers
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.sections.workers import Workers
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.ray_environment import set_environment

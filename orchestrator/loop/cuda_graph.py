@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from orchestrator.errors import RunError
-from orchestrator.loop.iterations import clearing
-from orchestrator.loop.multi_pass import MultiPassIterations
-from orchestrator.loop.task_errors import loss_parts
-from orchestrator.loop.transfer import leaves, with_leaves
+from orchestrator.loop.step.iterations import clearing
+from orchestrator.loop.step.multi_pass import MultiPassIterations
+from orchestrator.loop.step.task_errors import loss_parts
+from orchestrator.loop.step.transfer import leaves, with_leaves
 
 WARM_UP = 3
 """Steps before one is captured, in which optimizer, autograd and libraries make what they keep."""

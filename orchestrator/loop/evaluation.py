@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from hooks.parts.metric_names import kind_of
+from hooks.metrics.names import kind_of
 from hooks.plan import Plan
 from hooks.state import State
-from orchestrator.config.users_code import place_of
+from orchestrator.config.python.user_code import place_of
 from orchestrator.errors import RunError
 from orchestrator.loop.data.phases import Data
-from orchestrator.loop.iterations import Iterations
-from orchestrator.loop.strategy import is_sharded
-from orchestrator.loop.task_errors import described, of_kind
-from orchestrator.loop.training_cursor import TrainingCursor
+from orchestrator.loop.model.strategy import is_sharded
+from orchestrator.loop.state.cursor import TrainingCursor
+from orchestrator.loop.step.iterations import Iterations
+from orchestrator.loop.step.task_errors import described, of_kind
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 

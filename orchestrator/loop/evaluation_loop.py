@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from hooks.parts.metric_names import phase_of
+from hooks.metrics.names import phase_of
 from hooks.state import Weights
 from orchestrator.checkpoint.position import Stage
-from orchestrator.config.source import Origin
+from orchestrator.config.text.source import Origin
 from orchestrator.errors import RunError
-from orchestrator.loop.hooked_contents import WeightsAlone
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.report import Report
+from orchestrator.loop.state.hooked_contents import WeightsAlone
 
 
 class EvaluationLoop(Loop):

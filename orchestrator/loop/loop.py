@@ -12,29 +12,29 @@ from torch import nn
 from hooks.hook import Hook
 from hooks.state import State
 from orchestrator.checkpoint.position import Stage
-from orchestrator.config.experiment import Experiment, Optimization
-from orchestrator.config.judged_metrics import phase_problems
-from orchestrator.config.optimizer import build_optimizers
-from orchestrator.config.schedule import Course, Schedule
-from orchestrator.config.source import Origin
+from orchestrator.config.checks.metrics import phase_problems
+from orchestrator.config.optim.optimizer import build_optimizers
+from orchestrator.config.optim.schedule import Course, Schedule
+from orchestrator.config.sections.experiment import Experiment, Optimization
+from orchestrator.config.text.source import Origin
 from orchestrator.errors import ConfigError, Problem, RunError
-from orchestrator.loop import initial_weights, weight_sources
-from orchestrator.loop.auto_microbatching import MicrobatchedIterations
-from orchestrator.loop.changes import Changes
+from orchestrator.loop.clock.span_clock import clock_for
 from orchestrator.loop.cuda_graph import CapturedIterations
 from orchestrator.loop.data.phases import Data, DataOf, given_by
 from orchestrator.loop.evaluation import Evaluation
-from orchestrator.loop.hooked_contents import HookedContents
-from orchestrator.loop.iterations import Iterations
-from orchestrator.loop.precision import Precision
-from orchestrator.loop.randomness import seed_all
+from orchestrator.loop.model import initial_weights, weight_sources
+from orchestrator.loop.model.strategy import built, forward_pass, shared
+from orchestrator.loop.model.torch_settings import as_computed, needless_on_one_rank, torch_set
 from orchestrator.loop.report import Report
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.span_clock import clock_for
-from orchestrator.loop.strategy import built, forward_pass, shared
-from orchestrator.loop.torch_settings import as_computed, needless_on_one_rank, torch_set
-from orchestrator.loop.turns import TurnIterations
+from orchestrator.loop.state.hooked_contents import HookedContents
+from orchestrator.loop.state.randomness import seed_all
+from orchestrator.loop.step.auto_microbatching import MicrobatchedIterations
+from orchestrator.loop.step.changes import Changes
+from orchestrator.loop.step.iterations import Iterations
+from orchestrator.loop.step.precision import Precision
+from orchestrator.loop.step.turns import TurnIterations
 from orchestrator.task import Task, hide_progress, show_progress, takes_turns, without_loss
 
 logger = logging.getLogger("hookyard")

@@ -11,20 +11,20 @@ from typing import Any
 from torch import Tensor
 
 from hooks.hook import Hook
-from hooks.parts.metric_names import PHASES, phase_of
+from hooks.metrics.names import PHASES, phase_of
 from hooks.state import State
 from orchestrator.checkpoint.position import Stage
-from orchestrator.config.experiment import Experiment
-from orchestrator.config.own_training import declared
-from orchestrator.config.users_code import place_of
+from orchestrator.config.checks.custom_training import declared
+from orchestrator.config.python.user_code import place_of
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import RunError, WorkersDisagree
-from orchestrator.loop.iterations import iteration_columns
-from orchestrator.loop.kept_parts import KeptParts
-from orchestrator.loop.randomness import seed_all
+from orchestrator.loop.clock.span_clock import Clock
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.span_clock import Clock
-from orchestrator.loop.task_errors import TAKEN, described, of_kind
+from orchestrator.loop.state.custom_contents import KeptParts
+from orchestrator.loop.state.randomness import seed_all
+from orchestrator.loop.step.iterations import iteration_columns
+from orchestrator.loop.step.task_errors import TAKEN, described, of_kind
 from orchestrator.task import Task, hide_progress, show_progress
 from orchestrator.training_session import Part, TrainingSession
 

@@ -12,20 +12,20 @@ import torch
 
 from hooks.call import Call
 from hooks.hook import WITHIN_ITERATION, Hook, Priority
-from hooks.parts.metric_names import kind_of
+from hooks.metrics.names import kind_of
 from hooks.plan import Plan
 from hooks.state import State, Weights
 from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.training_files import TrainingFiles
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import RunError
-from orchestrator.loop.hooked_contents import HookedContents
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.means import Means
-from orchestrator.loop.randomness import restore_random_state, storable_random_state
 from orchestrator.loop.report import Report
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.state.hooked_contents import HookedContents
+from orchestrator.loop.state.randomness import restore_random_state, storable_random_state
+from orchestrator.loop.step.means import Means
 
 OF_TRAINING = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
 """The events of a training phase, and of the beginning: those of all runs in one order."""

@@ -13,15 +13,15 @@ from hooks.hook import Hook
 from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.checkpoint.position import Stage
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import WorkersDisagree
-from orchestrator.loop.ledger import Ledger
+from orchestrator.loop.clock.hook_costs import Ledger
+from orchestrator.loop.clock.span_clock import Clock
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.saving import Contents, Saving
-from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.state.cursor import Epochs, TrainingCursor
+from orchestrator.loop.state.saving import Contents, Saving
 from orchestrator.loop.stopping import Stopping
-from orchestrator.loop.training_cursor import Epochs, TrainingCursor
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from hooks.state import Display
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.loop.world import World
-from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.write.recorder import Recorder
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal, Self
 
 from orchestrator.checkpoint.position import Position
-from orchestrator.config.source import Origin, Predecessor
+from orchestrator.config.text.source import Origin, Predecessor
 from orchestrator.records.process import Process
 from orchestrator.storage.stored_data import checked
 

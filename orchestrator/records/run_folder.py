@@ -16,7 +16,7 @@ import yaml
 
 from orchestrator.checkpoint.manifest import position_in, read_manifest
 from orchestrator.checkpoint.position import Position
-from orchestrator.config.source import ExperimentSource
+from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import CheckpointError, DamagedFile, StorageError, UsageError
 from orchestrator.records.lease import FOLDER as DRIVERS
 from orchestrator.records.lease import renew_lease

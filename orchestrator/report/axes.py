@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.report import units
-from orchestrator.stats import quantities
+from orchestrator.stats.aggregate import quantities
 
 LOGARITHMIC_FROM = 100.0
 """From how many times the smallest value the largest has to be for a logarithmic axis."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.stats.blocks import high, known, low, quoted, total
-from orchestrator.stats.query import Rows
+from orchestrator.stats.aggregate.blocks import high, known, low, quoted, total
+from orchestrator.stats.read.query import Rows
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

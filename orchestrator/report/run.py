@@ -21,12 +21,12 @@ from orchestrator.report.views.recorded import recorded
 from orchestrator.report.views.spans import spans
 from orchestrator.report.views.verdicts import verdicts
 from orchestrator.runs.result import Run
-from orchestrator.stats import quantities
-from orchestrator.stats.blocks import high, own_work, total
+from orchestrator.stats.aggregate import quantities
+from orchestrator.stats.aggregate.blocks import high, own_work, total
 from orchestrator.stats.insight import diagnose, failure
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
 from orchestrator.stats.insight.look import TRAINING, Look, look
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 
 HEADLINES = 4
 """The most metrics in the headline."""

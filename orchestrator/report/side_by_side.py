@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hooks.parts.metric_direction import not_known
+from hooks.metrics.direction import not_known
 from orchestrator.report import page
 from orchestrator.report.charts.lines import Line, lines
 from orchestrator.report.markup import Markup, element, joined
@@ -16,8 +16,8 @@ from orchestrator.report.tables import table
 from orchestrator.report.views.learning import points
 from orchestrator.runs.comparison import compare_runs
 from orchestrator.runs.result import Result, Run
-from orchestrator.stats import quantities
-from orchestrator.stats.quantities import is_number
+from orchestrator.stats.aggregate import quantities
+from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.report import units
 from orchestrator.report.markup import Content, Markup, element, joined
-from orchestrator.stats import quantities
+from orchestrator.stats.aggregate import quantities
 
 Cell = tuple[Content, str | None]
 """What a cell shows, and its title."""

@@ -10,14 +10,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
-from hooks.parts.metric_direction import declared_modes, direction, first_to_judge_by
+from hooks.metrics.direction import declared_modes, direction, first_to_judge_by
 from orchestrator.checkpoint.index import read_index
 from orchestrator.checkpoint.manifest import position_in, read_manifest
 from orchestrator.errors import CheckpointError, DamagedFile, HookyardError
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats import quantities
-from orchestrator.stats.best_report import best_report
+from orchestrator.stats.aggregate import quantities
+from orchestrator.stats.aggregate.best_report import best_report
 
 _LENGTHS = ("T_max", "total_iters", "total_steps")
 """How schedulers call their length; where that is the run's, it grows with it."""

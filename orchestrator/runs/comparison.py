@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.runs.result import Run
-from orchestrator.stats.compare import Side, compare
+from orchestrator.stats.aggregate.compare import Side, compare
 
 
 def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
-    """What differs between runs, as `orchestrator.stats.compare.compare` has it; only the columns it needs are read."""
+    """What differs between runs, as `orchestrator.stats.aggregate.compare.compare` has it; only the columns it needs
+    are read."""
     return compare([_side(run) for run in runs])
 
 

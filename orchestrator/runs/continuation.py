@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import with_overrides
-from orchestrator.config.source import Predecessor
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.text.source import Predecessor
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage

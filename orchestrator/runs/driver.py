@@ -7,13 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Experiment, chosen_name
 from orchestrator.config.load import checked_experiment, experiment_of, resumed_experiment, to_dict, to_yaml
-from orchestrator.config.python_objects import code_of_main
-from orchestrator.config.workers import another_number_of_ranks
+from orchestrator.config.python.objects import code_of_main
+from orchestrator.config.sections.experiment import Experiment, chosen_name
+from orchestrator.config.sections.workers import another_number_of_ranks
 from orchestrator.engines.ray_environment import chosen_address
 from orchestrator.errors import CheckpointError, UsageError
-from orchestrator.loop.weight_sources import find_for
+from orchestrator.loop.model.weight_sources import find_for
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName
 from orchestrator.records.process import Process

@@ -13,16 +13,16 @@ from typing import Any, Literal, cast
 
 from hooks.hook import EVENTS, Hook
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import experiment_of, to_dict, to_yaml, with_overrides
-from orchestrator.config.overrides import read_overrides
-from orchestrator.config.reader import Document, join
 from orchestrator.config.resolve import ResolvedExperiment, resolve
-from orchestrator.config.workers import another_number_of_ranks
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.sections.workers import another_number_of_ranks
+from orchestrator.config.text.overrides import read_overrides
+from orchestrator.config.text.reader import Document, join
 from orchestrator.engines.ray_environment import chosen_address
 from orchestrator.engines.session import Subject
 from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageError, did_you_mean
-from orchestrator.loop.weight_sources import find_for
+from orchestrator.loop.model.weight_sources import find_for
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName, Evaluated
 from orchestrator.records.provenance import provenance

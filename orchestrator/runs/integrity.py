@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from orchestrator.checkpoint.index import INDEX, checked_index
 from orchestrator.checkpoint.manifest import MANIFEST, checked_manifest, damage
-from orchestrator.config.source import ExperimentSource
+from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import CheckpointError, HookyardError
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.metadata import Attempt, RunMetadata
@@ -156,7 +156,7 @@ def _lines(folder: RunFolder, path: str) -> bool:
 
 
 def _rows(folder: RunFolder, path: str, there: list[str]) -> bool:
-    from orchestrator.stats.checksums import verify_parquet, verify_stream
+    from orchestrator.stats.write.checksums import verify_parquet, verify_stream
 
     if path.endswith(".parquet"):
         with folder.storage.open(path) as file:

@@ -9,8 +9,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from hooks.state import Display
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.resolve import ResolvedExperiment, resolve
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.main_classes import with_classes_of_main
 from orchestrator.engines.ray_environment import Ray, connection_line, environment_values
@@ -148,7 +148,7 @@ def _on_ray(
         life = Lifecycle(trained_by, replace(assignment, mailbox=name), resolved, restarts=restarts, tell=tell)
         # In a thread of its own, so that this one hears signals.
         work = ThreadPoolExecutor(max_workers=1).submit(life.train)
-        import orchestrator.stats.compaction  # noqa: F401  # which the end needs: the ranks take longer to start
+        import orchestrator.stats.write.compaction  # noqa: F401  # which the end needs: the ranks take longer to start
 
         _watch(ray, mailbox, work, display, asked)
 

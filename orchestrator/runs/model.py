@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from hooks.parts.import_path import extend_import_path
+from hooks.import_path import extend_import_path
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.components import make_task
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
-from orchestrator.loop.randomness import random_state, restore_random_state, seed_all
+from orchestrator.loop.state.randomness import random_state, restore_random_state, seed_all
 
 if TYPE_CHECKING:
     from orchestrator.records.run_folder import RunFolder

@@ -22,7 +22,7 @@ from hooks import Hook
 from hooks.training.time_limit import TimeLimit
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_dict
-from orchestrator.config.source import Origin
+from orchestrator.config.text.source import Origin
 from orchestrator.engines.in_process import device_of
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import CheckpointError, HookyardError, RunError, UsageError
@@ -33,10 +33,10 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import Run
 from orchestrator.runs.samples import resolved_as_in
-from orchestrator.stats import quantities
-from orchestrator.stats.recorder import Recorder
-from orchestrator.stats.rows import Layout
-from orchestrator.stats.tables import load
+from orchestrator.stats.aggregate import quantities
+from orchestrator.stats.read.tables import load
+from orchestrator.stats.write.recorder import Recorder
+from orchestrator.stats.write.rows import Layout
 from orchestrator.storage import Storage
 from orchestrator.task import trains_itself
 

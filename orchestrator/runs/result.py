@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hooks.parts.metric_direction import declared_modes
+from hooks.metrics.direction import declared_modes
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import RunFolder
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from orchestrator.checkpoint.store import CheckpointStore
-    from orchestrator.config.experiment import Experiment
+    from orchestrator.config.sections.experiment import Experiment
     from orchestrator.records.metadata import EngineName
     from orchestrator.runs.averaging import Average
-    from orchestrator.stats.query import Rows
+    from orchestrator.stats.read.query import Rows
     from orchestrator.storage import Storage
 
 
@@ -97,14 +97,14 @@ class Run(Result):
         `where` is such as `rank == 0 and phase == 'train' and epoch >= 3`: columns, numbers, text, None, comparisons,
         `in`, `and`, `or`, `not`. Raises UsageError for a column that was not recorded and for anything else.
         """
-        from orchestrator.stats.tables import load
+        from orchestrator.stats.read.tables import load
 
         return load(self._compacted(), self.folder.attempts(), columns, where)
 
     @property
     def hook_costs(self) -> pd.DataFrame:
         """Calls and seconds of each hook at each event on each rank, and the hook's `every` in the experiment."""
-        from orchestrator.stats.tables import load_costs
+        from orchestrator.stats.read.tables import load_costs
 
         costs = load_costs(self._compacted(), self.folder.attempts())
         with suppress(DamagedFile):
@@ -143,8 +143,8 @@ class Run(Result):
         phase, rows are those of `train` unless `where` speaks of the phase, of an evaluation all. Raises UsageError for
         what cannot be summarized.
         """
-        from orchestrator.stats import summaries
-        from orchestrator.stats.row_filter import check_columns
+        from orchestrator.stats.aggregate import summaries
+        from orchestrator.stats.read.row_filter import check_columns
 
         if by == "hook":
             if columns is not None or where is not None:
@@ -169,16 +169,16 @@ class Run(Result):
         The table `rows` has the rows of `stats`, in no order; an empty cell is null. SQL is DuckDB's, reads nothing
         else and changes nothing. Raises UsageError for what is no query, with the place where it is wrong.
         """
-        from orchestrator.stats.dataset import recorded_rows
-        from orchestrator.stats.query import query
+        from orchestrator.stats.read.dataset import recorded_rows
+        from orchestrator.stats.read.query import query
 
         return query(recorded_rows(self._compacted(), self.folder.attempts()), sql)
 
     def rows(self, where: str | None = None) -> Rows:
         """The rows that count and meet a condition, as `load_stats` takes it, for questions that are larger than
         memory."""
-        from orchestrator.stats.dataset import recorded_rows
-        from orchestrator.stats.query import Rows
+        from orchestrator.stats.read.dataset import recorded_rows
+        from orchestrator.stats.read.query import Rows
 
         return Rows(recorded_rows(self._compacted(), self.folder.attempts(), where))
 
@@ -193,7 +193,7 @@ class Run(Result):
         for a rank that never was.
         """
         from orchestrator.runs.samples import samples
-        from orchestrator.stats.shared_training import columns_of
+        from orchestrator.stats.read.shared_training import columns_of
 
         attempts = self.folder.attempts()
         ranks = max((attempt.world_size for attempt in attempts), default=0)
@@ -294,7 +294,7 @@ class Run(Result):
 
     def _compacted(self) -> Storage:
         """Where its rows lie; what compacting them has left undone is taken up."""
-        from orchestrator.stats.compaction import compact_ended
+        from orchestrator.stats.write.compaction import compact_ended
 
         compact_ended(self.folder)
         return self.folder.storage
@@ -307,7 +307,7 @@ class Run(Result):
 
 def training_unless_said(where: str | None) -> str:
     """The condition with the rows of `train` alone, where it does not speak of the phase."""
-    from orchestrator.stats.row_filter import mentions
+    from orchestrator.stats.read.row_filter import mentions
 
     if where is None:
         return "phase == 'train'"

@@ -13,14 +13,14 @@ from time import monotonic, sleep
 from typing import Any
 
 from hooks.state import Display
-from orchestrator.config.experiment import Experiment, chosen_name
+from orchestrator.config.checks.space import count_trials, trials_at_once
 from orchestrator.config.load import checked_experiment, read_again, to_dict, to_yaml
-from orchestrator.config.python_objects import code_of_main
+from orchestrator.config.python.objects import code_of_main
 from orchestrator.config.resolve import resolve
-from orchestrator.config.space import count_trials, trials_at_once
-from orchestrator.config.sweep import HyperBand, Population
-from orchestrator.config.sweep import Race as RaceSettings
-from orchestrator.config.sweep import Sweep as Settings
+from orchestrator.config.sections.experiment import Experiment, chosen_name
+from orchestrator.config.sections.sweep import HyperBand, Population
+from orchestrator.config.sections.sweep import Race as RaceSettings
+from orchestrator.config.sections.sweep import Sweep as Settings
 from orchestrator.engines.lifecycle import failing
 from orchestrator.engines.main_classes import with_classes_of_main
 from orchestrator.engines.ray_environment import (
@@ -31,7 +31,7 @@ from orchestrator.engines.ray_environment import (
     environment_values,
 )
 from orchestrator.errors import DamagedFile, MetricMissing, UsageError
-from orchestrator.loop.weight_sources import find_for
+from orchestrator.loop.model.weight_sources import find_for
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.records.process import Process
@@ -40,8 +40,8 @@ from orchestrator.records.run_driver import lease_of
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, nothing_started, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_name
 from orchestrator.runs.driver import experiment_to_resume, resume_command
-from orchestrator.stats.compaction import compact
-from orchestrator.stats.trial_index import TrialIndex, TrialRecord
+from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
+from orchestrator.stats.write.compaction import compact
 from orchestrator.storage import Storage
 from orchestrator.sweeps.race import Left, Race, RaceLog
 from orchestrator.sweeps.results.analysis import configurations_of

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ray.tune.search import Searcher
 
-from orchestrator.config.riding import riding
-from orchestrator.config.sweep import Fifo, Race, Sweep
+from orchestrator.config.checks.shared_training import riding
+from orchestrator.config.sections.sweep import Fifo, Race, Sweep
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.lifecycle import failing
 from orchestrator.engines.rank_failures import lost_gpu

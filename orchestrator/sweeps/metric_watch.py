@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hooks.parts.metric_names import nearest, phase_of, phases_of, there_are
+from hooks.metrics.names import nearest, phase_of, phases_of, there_are
 from hooks.stats.row_stats import PREFIX
-from orchestrator.config.judged_metrics import may_add_metrics
+from orchestrator.config.checks.metrics import may_add_metrics
 from orchestrator.config.resolve import ResolvedExperiment
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.errors import MetricMissing, RunError
 from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.reading import recorded_schema
+from orchestrator.stats.read.reading import recorded_schema
 
 _CLEARLY = 0.8
 """How like a name that is there one must be to be a misspelling of it, where it might also come later (difflib's

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from orchestrator.stats.student_t import tail
+from orchestrator.stats.aggregate.student_t import tail
 
 Curve = Sequence[float]
 """The best so far after each report, more is better."""

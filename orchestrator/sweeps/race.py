@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from orchestrator.config.space import count_trials
-from orchestrator.config.sweep import Race as RaceSettings
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.checks.space import count_trials
+from orchestrator.config.sections.sweep import Race as RaceSettings
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.storage.stored_data import append_line, read_lines
 from orchestrator.sweeps.prognosis import Prognosis

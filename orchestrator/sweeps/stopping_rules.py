@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from orchestrator.config.sweep import Budget, Stop, Sweep
+from orchestrator.config.sections.sweep import Budget, Stop, Sweep
 from orchestrator.records.sweep_folder import trial_number
 from orchestrator.sweeps.race import Race
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.config.experiment import Experiment
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.trial_index import TrialIndex
+from orchestrator.stats.aggregate.trial_index import TrialIndex
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.trial_announcer import TrialAnnouncer

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hooks.state import Display
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
 

@@ -9,8 +9,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.config.resolve import ResolvedExperiment
-from orchestrator.config.source import ExperimentSource
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sections.sweep import Sweep
+from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.carriage import turn_of
 from orchestrator.engines.lifecycle import Lifecycle, ending_of, put_away
 from orchestrator.engines.session import Assignment

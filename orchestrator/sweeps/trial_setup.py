@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from orchestrator.config.checks.metric_modes import inferred_modes
 from orchestrator.config.load import to_yaml
-from orchestrator.config.modes import inferred_modes
 from orchestrator.config.resolve import ResolvedExperiment, resolve
-from orchestrator.config.source import ExperimentSource
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sections.sweep import Sweep
+from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError
-from orchestrator.loop.weight_sources import find_for
+from orchestrator.loop.model.weight_sources import find_for
 from orchestrator.records.process import Process
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder

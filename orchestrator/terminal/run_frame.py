@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.stats.quantities import duration, seconds, text
+from orchestrator.stats.aggregate.quantities import duration, seconds, text
 from orchestrator.terminal.eta import RunProgress
 from orchestrator.terminal.run_status import RankView, RunView
 

@@ -15,10 +15,10 @@ from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.standstill import present_standstill
-from orchestrator.stats.growing_files import AttemptTail, LineTail, RankTail
+from orchestrator.stats.aggregate.quantities import duration, seconds
 from orchestrator.stats.insight import Verdict, diagnose
 from orchestrator.stats.insight.rank_status import RankStatus, Speed, rank_statuses, speed
-from orchestrator.stats.quantities import duration, seconds
+from orchestrator.stats.read.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.storage import FileState, Storage
 from orchestrator.terminal.eta import RunProgress, estimated_progress
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from orchestrator.stats.quantities import duration, text
+from orchestrator.stats.aggregate.quantities import duration, text
 from orchestrator.terminal.run_frame import STYLES, bar_line, heading, percent, slowness, table_of
 from orchestrator.terminal.sweep_status import SweepView, TrialView
 

@@ -12,10 +12,10 @@ from typing import Any
 from orchestrator.records.metadata import seconds_at
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import ENDED, RunFolder
-from orchestrator.stats.best_report import best_report
-from orchestrator.stats.configurations import Configuration, Repeat, configurations
-from orchestrator.stats.quantities import is_number
-from orchestrator.stats.trial_index import TrialIndex, TrialRecord
+from orchestrator.stats.aggregate.best_report import best_report
+from orchestrator.stats.aggregate.configurations import Configuration, Repeat, configurations
+from orchestrator.stats.aggregate.quantities import is_number
+from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.storage import FileState
 from orchestrator.terminal.run_status import LiveRun, RunView
 

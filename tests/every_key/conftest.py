@@ -31,7 +31,7 @@ def same_time(monkeypatch: pytest.MonkeyPatch) -> Ticks:
     monkeypatch.setattr(os, "fsync", lambda file: None)
     for name, module in list(sys.modules.items()):
         if (
-            name.startswith(("hooks.", "orchestrator.loop", "orchestrator.stats.recorder", "orchestrator.sweeps"))
+            name.startswith(("hooks.", "orchestrator.loop", "orchestrator.stats.write.recorder", "orchestrator.sweeps"))
             and "background" not in name
         ):
             for clock in ("perf_counter", "monotonic"):

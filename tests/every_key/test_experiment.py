@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from orchestrator import run
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import experiment_from_dict
-from orchestrator.config.source import with_value
-from orchestrator.config.workers import Ddp, Workers
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.sections.workers import Ddp, Workers
+from orchestrator.config.text.source import with_value
 from orchestrator.engines.ray_environment import Resources
-from orchestrator.loop import torch_settings
+from orchestrator.loop.model import torch_settings
 from orchestrator.records.run_folder import list_runs
 from tests.every_key.conftest import Left
 from tests.every_key.tasks import HERE, PLAIN, QUIET, VIEWS, WATCHED
@@ -38,7 +38,7 @@ TURNS = {
     "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"},
 }
 PLAYED = {
-    "task": "tests.orchestrator.loop.test_turns:Gan",
+    "task": "tests.orchestrator.loop.step.test_turns:Gan",
     "hooks": {"param_scheduler": True},
     "optimizer": {"type": "SGD", "lr": 0.1},
     "optimizers": TURNS,
@@ -124,7 +124,7 @@ RAY = "is asked of Ray: the test below"
 EXPERIMENT_NOT_SHOWN = {
     **dict.fromkeys(("name", "tags", "notes"), "is what a run is found by: the test below"),
     "upload_interval_s": (
-        "is seconds between two uploads to an object store: tests/orchestrator/stats/test_rank_files.py"
+        "is seconds between two uploads to an object store: tests/orchestrator/stats/write/test_rank_files.py"
     ),
     "environment": "is asked of a cluster: tests/orchestrator/engines/test_ray_environment.py",
     **dict.fromkeys(

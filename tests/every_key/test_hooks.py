@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hooks import HOOKS
-from orchestrator.config.parameters import parameters
+from orchestrator.config.python.parameters import parameters
 from tests.every_key.conftest import Left
 from tests.every_key.tasks import HERE, PLAIN, QUIET, VIEWS, breaking
 from tests.every_key.walk import CUDA, Key, acts
@@ -244,7 +244,7 @@ NOT_SHOWN = {
     "tensorboard.flush_s": "is seconds until points are on disk",
     "export.tolerance": "decides when an export is wrong, which torch's is not",
     "checkpoint.background": (
-        "says when files are written, which then hold the same: tests/orchestrator/loop/test_checkpoint_writes.py"
+        "says when files are written, which then hold the same: tests/orchestrator/loop/state/test_checkpoint_writes.py"
     ),
     "checkpoint.out_dir": "is read by the run, not by the loop: tests/orchestrator/runs/test_driver.py",
     **{f"mlflow.{name}": SERVICE for name in parameters(HOOKS["mlflow"])},

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from orchestrator import sweep
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import experiment_from_dict
-from orchestrator.config.source import with_value
-from orchestrator.config.sweep import Asha, Budget, Median, Plateau, Race, Stop, Sweep
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.sections.sweep import Asha, Budget, Median, Plateau, Race, Stop, Sweep
+from orchestrator.config.text.source import with_value
 from orchestrator.errors import UsageError
 from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
@@ -101,7 +101,7 @@ SWEEP: dict[str, Key] = {
 SWEEP_NOT_SHOWN = {
     "judge": "needs trials with noise: tests/orchestrator/sweeps/results/test_result.py",
     "race.level": "needs trials with noise: tests/orchestrator/sweeps/test_race.py",
-    "max_concurrent": "is asked of Ray: tests/orchestrator/config/test_space.py",
+    "max_concurrent": "is asked of Ray: tests/orchestrator/config/checks/test_space.py",
     "engine": "needs Ray: tests/ray/test_engines.py",
 }
 """The schedulers `hyperband`, `pbt` and `pb2` too: they need trials side by side (tests/ray), and are refused in one

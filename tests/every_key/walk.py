@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from orchestrator.config.experiment import Component
-from orchestrator.config.model import Model
+from orchestrator.config.sections.base import Model
+from orchestrator.config.sections.experiment import Component
 from orchestrator.errors import ConfigError
 
 CUDA = "needs a GPU"

@@ -14,13 +14,13 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from experiments.char_lm import BOUNDARY, UNKNOWN, VOCABULARY, CharLM, Documents, documents, encode, ngram_bits, sources
-from hooks.testing.watching import DeviceReads
 from orchestrator import load_experiment
-from orchestrator.config.experiment import Component
 from orchestrator.config.resolve import resolve
+from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
+from orchestrator.testing.watching import DeviceReads
 from tests.ranks import on_ranks
 from tests.tasks import experiment
 

@@ -8,7 +8,7 @@ import torch
 
 from experiments.mnist_gan import MnistGan
 from orchestrator.config.load import load_experiment
-from orchestrator.config.optimizer import build_optimizers
+from orchestrator.config.optim.optimizer import build_optimizers
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.hooks.testing.test_shipped import CASES as CHECKED
-from tests.hooks.testing.test_shipped import UNCHECKED
+from tests.orchestrator.testing.test_shipped import CASES as CHECKED
+from tests.orchestrator.testing.test_shipped import UNCHECKED
 
 UNTRIED = {
     **UNCHECKED,

@@ -15,7 +15,7 @@ from hooks import Hook
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
-from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.write.recorder import Recorder
 from tests.tasks import Points, experiment
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -13,7 +13,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from hooks.training.param_scheduler import ParamScheduler
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Component
+from orchestrator.config.sections.experiment import Component
 from orchestrator.storage import Storage
 from tests.gpu.tasks import loop_on
 from tests.gpu.test_waits import train_watched

@@ -11,7 +11,7 @@ import torch
 from hooks import HOOKS, State
 from hooks.training.ema import EMA
 from hooks.training.nan_guard import NanGuard
-from orchestrator.config.parameters import construct
+from orchestrator.config.python.parameters import construct
 from tests.gpu.hooks import CASES, UNTRIED
 from tests.gpu.tasks import loop_on
 from tests.tasks import Overflows, Points, Rows

@@ -18,10 +18,10 @@ from hooks.stats.device_stats import DeviceStats
 from hooks.stats.memory_snapshot import MemorySnapshot
 from hooks.stats.memory_stats import MemoryStats
 from hooks.stats.perf_stats import PerfStats
-from orchestrator.loop.transfer import mover
-from orchestrator.stats.reading import read_recorded
-from orchestrator.stats.recorder import Recorder
-from orchestrator.stats.spans import SPANS
+from orchestrator.loop.step.transfer import mover
+from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.read.reading import read_recorded
+from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.gpu.tasks import loop_on
 from tests.tasks import Points, Rows

@@ -21,11 +21,11 @@ from hooks.stats.perf_stats import PerfStats
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop import rounds
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.model.strategy import sharded
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.strategy import sharded
 from orchestrator.loop.world import World
-from orchestrator.stats.reading import read_recorded
-from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.read.reading import read_recorded
+from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.gpu.tasks import loop_on
 from tests.ranks import on_ranks, until_killed

@@ -15,8 +15,8 @@ from experiments.char_lm import CharLM, Documents
 from hooks import HOOKS, Hook, Priority, State
 from hooks.hook import WITHIN_ITERATION
 from orchestrator.config.components import DEFAULT_HOOKS
-from orchestrator.config.parameters import construct
-from orchestrator.stats.recorder import Recorder
+from orchestrator.config.python.parameters import construct
+from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.gpu.hooks import CASES, UNTRIED
 from tests.gpu.tasks import loop_on

@@ -10,8 +10,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from hooks.metrics.names import kind_of
 from hooks.parts.logs.readings import read
-from hooks.parts.metric_names import kind_of
 from hooks.recent_rows import RECENT, Recent
 from hooks.state import State
 

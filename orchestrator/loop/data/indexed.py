@@ -8,14 +8,14 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch.utils.data import BatchSampler
 
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem
-from orchestrator.loop.batches import batches_of
+from orchestrator.loop.data.batches import batches_of
 from orchestrator.loop.data.sampling import sampled
 from orchestrator.loop.data.seeded_batches import SeededBatches
 from orchestrator.loop.data.sharding import ShardedSampler, in_order, shuffled
-from orchestrator.loop.randomness import with_own_generators
-from orchestrator.loop.task_errors import of_kind
+from orchestrator.loop.state.randomness import with_own_generators
+from orchestrator.loop.step.task_errors import of_kind
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from hooks import Rhythm
-from hooks.parts.metric_names import PHASES, phases_of
+from hooks.metrics.names import PHASES, phases_of
 from orchestrator.config.components import NAME, WRONG_NAME
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.data.stream import Stream, is_indexed, is_loader, length_of
-from orchestrator.loop.task_errors import of_kind
-from orchestrator.loop.transfer import to_device
+from orchestrator.loop.step.task_errors import of_kind
+from orchestrator.loop.step.transfer import to_device
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 

@@ -12,7 +12,7 @@ from torch.utils.data import Sampler
 
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.data.sharding import Order
-from orchestrator.loop.randomness import random_state, restore_random_state, seed_all
+from orchestrator.loop.state.randomness import random_state, restore_random_state, seed_all
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError
 from orchestrator.loop.data.share import Share, refuse_unclear
-from orchestrator.loop.randomness import random_state, restore_random_state, with_own_generators
+from orchestrator.loop.state.randomness import random_state, restore_random_state, with_own_generators
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 

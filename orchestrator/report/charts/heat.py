@@ -14,7 +14,7 @@ from orchestrator.report.binning import Grid
 from orchestrator.report.charts import frame
 from orchestrator.report.markup import Markup, element
 from orchestrator.report.tables import table
-from orchestrator.stats import quantities
+from orchestrator.stats.aggregate import quantities
 
 TOP = 0.95
 """The share of cells that the colours tell apart; those above it have the last colour."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from orchestrator.report import axes
 from orchestrator.report.charts import frame
 from orchestrator.report.markup import Markup, element
-from orchestrator.stats.quantities import is_number
+from orchestrator.stats.aggregate.quantities import is_number
 
 _MARGIN = 0.04
 """Room above and below, so that no line runs along the edge."""

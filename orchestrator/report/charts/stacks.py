@@ -8,7 +8,7 @@ from orchestrator.report import axes
 from orchestrator.report.charts import frame
 from orchestrator.report.markup import Markup, element
 from orchestrator.report.tables import table
-from orchestrator.stats import quantities
+from orchestrator.stats.aggregate import quantities
 
 _GAP, _WIDEST = 0.15, 0.12
 """Between bars, of the room each has; and the widest a bar gets, of the whole."""

@@ -6,7 +6,7 @@ import pandas as pd
 
 from orchestrator.report import page
 from orchestrator.report.tables import Share, table
-from orchestrator.stats.summaries import by_hook
+from orchestrator.stats.aggregate.summaries import by_hook
 
 
 def hooks(costs: pd.DataFrame, all_s: float) -> page.Section:

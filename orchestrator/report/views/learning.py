@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from hooks.parts.metric_direction import direction, not_known
-from hooks.parts.metric_names import PHASES, phase_of
+from hooks.metrics.direction import direction, not_known
+from hooks.metrics.names import PHASES, phase_of
 from orchestrator.report import page, palette
 from orchestrator.report.binning import Floats, envelope
 from orchestrator.report.charts.lines import Line, line_of, lines
 from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import table
-from orchestrator.stats import quantities
-from orchestrator.stats.best_report import best_report
+from orchestrator.stats.aggregate import quantities
+from orchestrator.stats.aggregate.best_report import best_report
+from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.stats.insight.look import TRAINING
-from orchestrator.stats.quantities import is_number
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 
 BINS = 240
 """Into how many bins a column's iterations are put, for a chart."""

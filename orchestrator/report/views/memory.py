@@ -10,9 +10,9 @@ from orchestrator.report.charts.frame import choice
 from orchestrator.report.charts.lines import Line, line_of, lines
 from orchestrator.report.markup import Markup
 from orchestrator.report.views.learning import BINS
-from orchestrator.stats.blocks import high
+from orchestrator.stats.aggregate.blocks import high
 from orchestrator.stats.insight.look import TRAINING
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 
 LINES = 8
 """The most ranks with a line of their own."""

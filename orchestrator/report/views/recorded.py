@@ -8,9 +8,9 @@ from orchestrator.report.charts.lines import line_of, lines
 from orchestrator.report.markup import element, joined
 from orchestrator.report.views.learning import BINS
 from orchestrator.report.views.spans import ORDER
-from orchestrator.stats.blocks import known
+from orchestrator.stats.aggregate.blocks import known
 from orchestrator.stats.insight.look import TRAINING
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 
 MOST = 30
 """The most columns with a chart; a page stays small whatever hooks record."""

@@ -13,12 +13,12 @@ from orchestrator.report.charts.stacks import stacks
 from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import Share, table
 from orchestrator.report.views.learning import Reports, chart, metrics_of
-from orchestrator.stats.blocks import OWN_WORK, known, total
+from orchestrator.stats.aggregate.blocks import OWN_WORK, known, total
+from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.aggregate.summaries import by_span
 from orchestrator.stats.insight.gradient_syncs import WAIT
 from orchestrator.stats.insight.look import TRAINING, Look
-from orchestrator.stats.query import Rows
-from orchestrator.stats.spans import SPANS
-from orchestrator.stats.summaries import by_span
+from orchestrator.stats.read.query import Rows
 
 LAST = ("backward_s", WAIT)
 ORDER = (*(name for name in SPANS if name not in LAST), *LAST)

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from orchestrator.stats import quantities
+from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.insight.gradient_syncs import WAIT, GradientSyncs, gradient_syncs
 from orchestrator.stats.insight.look import TRAINING, Look, look
 from orchestrator.stats.insight.loss_anomalies import losses
@@ -17,7 +17,7 @@ from orchestrator.stats.insight.regression import regression, throughput
 from orchestrator.stats.insight.stragglers import LEAST_SYNCS, stragglers
 from orchestrator.stats.insight.time_breakdown import data_bound, hook_costs, saving_stalls, times, unnamed
 from orchestrator.stats.insight.verdict import Verdict
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 
 
 @dataclass(frozen=True)

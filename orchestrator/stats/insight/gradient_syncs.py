@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.insight.robust_statistics import Floats
-from orchestrator.stats.spans import SPANS
 
 OWN_WORK = ("data_wait_s", "to_device_s", "forward_s", "loss_s", "optimizer_s")
 """Spans in which a rank does its own work and waits for no other."""

@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from orchestrator.stats.blocks import STALL
-from orchestrator.stats.query import Rows
-from orchestrator.stats.spans import SPANS
+from orchestrator.stats.aggregate.blocks import STALL
+from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.read.query import Rows
 
 TRAINING = "phase = 'train'"
 MOST_ROWS, MOST_ITERATIONS = 2**20, 20_000

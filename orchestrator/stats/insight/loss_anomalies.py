@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from orchestrator.stats.blocks import known
+from orchestrator.stats.aggregate.blocks import known
 from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.insight.robust_statistics import Floats
 from orchestrator.stats.insight.verdict import Verdict, rank_names
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 
 WINDOW = 51
 """Iterations around one that say what is usual there."""

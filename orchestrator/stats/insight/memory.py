@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from orchestrator.stats import quantities
-from orchestrator.stats.blocks import high, known
+from orchestrator.stats.aggregate import quantities
+from orchestrator.stats.aggregate.blocks import high, known
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
 from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.insight.robust_statistics import Floats, block_medians, lower_spread, theil_sen, without_spikes
 from orchestrator.stats.insight.staircase import autocorrelation, rises
 from orchestrator.stats.insight.verdict import Verdict, rank_names
-from orchestrator.stats.query import AT_ONCE, Rows
+from orchestrator.stats.read.query import AT_ONCE, Rows
 
 GROWING = ("rss_bytes", "cuda_allocated_bytes")
 """Columns in which a leak shows; what torch's allocator holds in reserve grows without one."""

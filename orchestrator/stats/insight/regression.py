@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pandas as pd
 
-from orchestrator.stats import quantities
+from orchestrator.stats.aggregate import quantities
+from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.insight.robust_statistics import Floats, block_medians, median_error
 from orchestrator.stats.insight.verdict import Verdict
-from orchestrator.stats.spans import SPANS
 
 LEAST_CHANGE = 0.03
 """A smaller loss of throughput is not worth a verdict."""

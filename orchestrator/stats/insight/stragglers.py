@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hooks.hook import WITHIN_ITERATION
-from orchestrator.stats import quantities
+from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, GradientSyncs
 from orchestrator.stats.insight.robust_statistics import (
     Floats,

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orchestrator.stats import quantities
-from orchestrator.stats.blocks import total
+from orchestrator.stats.aggregate import quantities
+from orchestrator.stats.aggregate.blocks import total
+from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.aggregate.summaries import cheaper_every
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
 from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.insight.verdict import Verdict
-from orchestrator.stats.query import Rows
-from orchestrator.stats.spans import SPANS
-from orchestrator.stats.summaries import cheaper_every
+from orchestrator.stats.read.query import Rows
 
 DATA_SHARE, HOOK_SHARE, SAVING_SHARE, UNNAMED_SHARE = 0.1, 0.03, 0.05, 0.1
 """From which share of the time on there is a verdict."""

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from orchestrator.stats.configurations import Configuration, Repeat, configurations
+from orchestrator.stats.aggregate.configurations import Configuration, Repeat, configurations
 
 CONFIG = "config/"
 """What the columns of parameters begin with."""

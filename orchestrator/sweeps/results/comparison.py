@@ -2,10 +2,10 @@
 noise.
 
 A sweep's trials are its samples. Were two sweeps the same, what their trials reached could be dealt to them in any
-other way (as `orchestrator.stats.compare` does with stretches of a run); where the same values were tried in both, only
-the sign of each difference could be the other one (Fisher 1935), which takes fewer trials to tell. Where each sweep
-repeats its configurations, these are its samples, and the spread between seeds is the noise that differences are held
-against, by t tests.
+other way (as `aggregate.compare` does with stretches of a run); where the same values were tried in
+both, only the sign of each difference could be the other one (Fisher 1935), which takes fewer trials to tell. Where
+each sweep repeats its configurations, these are its samples, and the spread between seeds is the noise that differences
+are held against, by t tests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orchestrator.stats.compare import (
+from orchestrator.stats.aggregate.compare import (
     LEVEL,
     Series,
     beyond_chance,
@@ -27,8 +27,8 @@ from orchestrator.stats.compare import (
     direction_of,
     is_rare,
 )
-from orchestrator.stats.configurations import Configuration
-from orchestrator.stats.student_t import tail
+from orchestrator.stats.aggregate.configurations import Configuration
+from orchestrator.stats.aggregate.student_t import tail
 from orchestrator.sweeps.results.analysis import CONFIG, SEED, best_first, configurations_of, judged
 from orchestrator.sweeps.results.result import Sweep
 

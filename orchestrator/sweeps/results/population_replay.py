@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import experiment_of
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import UsageError
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.results.population_history import History, lineage

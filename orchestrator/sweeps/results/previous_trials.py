@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.config.space import count_trials
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.checks.space import count_trials
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.errors import DamagedFile
 from orchestrator.records.metadata import RunMetadata, seconds_at
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import trial_number
-from orchestrator.stats.trial_index import TrialIndex
+from orchestrator.stats.aggregate.trial_index import TrialIndex
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from hooks.parts.metric_direction import direction
+from hooks.metrics.direction import direction
 from orchestrator.errors import DamagedFile, UsageError, did_you_mean
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
 from orchestrator.runs.result import Result, Run, training_unless_said
-from orchestrator.stats.row_filter import check_columns
-from orchestrator.stats.shared_training import columns_of
-from orchestrator.stats.trial_index import TrialIndex, TrialRecord
+from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
+from orchestrator.stats.read.row_filter import check_columns
+from orchestrator.stats.read.shared_training import columns_of
 from orchestrator.sweeps.results.analysis import (
     ENOUGH,
     METHODS,
@@ -35,7 +35,7 @@ from orchestrator.sweeps.results.population_history import History, lineage
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from orchestrator.config.experiment import Experiment
+    from orchestrator.config.sections.experiment import Experiment
 
 
 _BEST_TRIALS = 12
@@ -230,8 +230,8 @@ class Sweep(Result):
         `columns` and `where` are as there; one trial is read after the other. Raises UsageError as `load_stats` does.
         """
         if by == "trial":
-            from orchestrator.stats.query import Rows
-            from orchestrator.stats.summaries import by_trial
+            from orchestrator.stats.aggregate.summaries import by_trial
+            from orchestrator.stats.read.query import Rows
 
             rows = (table for _, table in _each(self.runs, columns, lambda run, own: _rows_of(run, own, where)))
             tables = [by_trial(Rows.of(pd.concat(some)), columns) for some in _together(rows)]

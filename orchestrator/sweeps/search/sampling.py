@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orchestrator.config.domain import Domain
-from orchestrator.config.space import count_trials, grid_points, in_order, is_drawn, mutated_paths, ride_points
-from orchestrator.config.sweep import PBT, Sweep
+from orchestrator.config.checks.space import count_trials, grid_points, in_order, is_drawn, mutated_paths, ride_points
+from orchestrator.config.sections.domain import Domain
+from orchestrator.config.sections.sweep import PBT, Sweep
 
 if TYPE_CHECKING:
     import optuna

@@ -10,10 +10,10 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
-from orchestrator.config.riding import Riding
-from orchestrator.config.space import count_trainings, count_trials, ride_points
-from orchestrator.config.sweep import Sweep
-from orchestrator.stats.configurations import group_merit
+from orchestrator.config.checks.shared_training import Riding
+from orchestrator.config.checks.space import count_trainings, count_trials, ride_points
+from orchestrator.config.sections.sweep import Sweep
+from orchestrator.stats.aggregate.configurations import group_merit
 from orchestrator.sweeps.race import Race
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
 from orchestrator.sweeps.search.sampling import as_optuna, drawn_trials, repeated, suggested

@@ -11,8 +11,8 @@ from typing import Any
 from ray import tune
 from ray.tune.result import TIME_TOTAL_S
 
-from orchestrator.config.riding import riding
-from orchestrator.config.sweep import HyperBand, Population
+from orchestrator.config.checks.shared_training import riding
+from orchestrator.config.sections.sweep import HyperBand, Population
 from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.main_classes import with_classes_of_main
 from orchestrator.engines.rank_failures import RankFailed
@@ -21,7 +21,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_trials
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, trial_name
-from orchestrator.stats.trial_index import TrialRecord
+from orchestrator.stats.aggregate.trial_index import TrialRecord
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.search.search import REPORTED, TRIAL, DrawnTrials, Search, make_search
 from orchestrator.sweeps.stopping_rules import StoppingRules

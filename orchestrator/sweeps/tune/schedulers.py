@@ -13,12 +13,12 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 
-from orchestrator.config import sweep as settings_of
-from orchestrator.config.sweep import PB2, PBT, Sweep
+from orchestrator.config.sections import sweep as settings_of
+from orchestrator.config.sections.sweep import PB2, PBT, Sweep
 from orchestrator.private_api.ray_tune import ask_before_next_step
 from orchestrator.private_api.ray_tune_schedulers import Bands, Exploiting, Halving, Median
 from orchestrator.records.sweep_folder import trial_name
-from orchestrator.stats.configurations import group_merit
+from orchestrator.stats.aggregate.configurations import group_merit
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.sampling import bounds, clipped, mutated

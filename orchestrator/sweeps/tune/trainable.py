@@ -14,9 +14,9 @@ from typing import Any
 from ray import tune
 from ray.tune.result import TRAINING_ITERATION
 
-from orchestrator.config.source import ExperimentSource
-from orchestrator.config.sweep import Sweep
-from orchestrator.config.workers import Workers
+from orchestrator.config.sections.sweep import Sweep
+from orchestrator.config.sections.workers import Workers
+from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.rank_failures import is_mistake

@@ -11,7 +11,7 @@ from hooks import Hook, HookError, Rhythm, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.parts.self_supervised.spherical_kmeans import cluster
 from hooks.self_supervised.deepcluster import UNASSIGNED, DeepCluster
-from orchestrator.config.experiment import Component
+from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.world import World
 from tests.hooks.self_supervised.clouds import Clouds, train
 from tests.ranks import on_ranks

@@ -12,7 +12,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.parts.self_supervised.sinkhorn import codes
 from hooks.self_supervised.swav import SwAV
 from hooks.training.freeze_parameters import FreezeParameters
-from orchestrator.config.experiment import Component
+from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.world import World
 from tests.hooks.self_supervised.clouds import Clouds, train
 from tests.ranks import on_ranks

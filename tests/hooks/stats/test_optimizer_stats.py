@@ -18,7 +18,7 @@ from hooks.rhythm import Rhythm
 from hooks.stats.optimizer_stats import OptimizerStats
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Component
+from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage

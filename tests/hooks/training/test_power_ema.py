@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from hooks import Rhythm, State
 from hooks.parts.power_average import exponent
-from hooks.testing import check_hook
 from hooks.training.ema import EMA
 from orchestrator.config.components import make_hooks
 from orchestrator.errors import ConfigError
+from orchestrator.testing import check_hook
 from tests.hooks.training.averages import Trail, averages, checkpoint_of, resume, through_a_file
 from tests.hooks.training.steps import batches, new_state, small_model, train
 

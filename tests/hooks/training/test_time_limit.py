@@ -11,7 +11,7 @@ from hooks.training import time_limit
 from hooks.training.time_limit import TimeLimit
 from orchestrator import resume, run
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.parameters import construct
+from orchestrator.config.python.parameters import construct
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop, Report
 from orchestrator.loop.run_context import RunContext

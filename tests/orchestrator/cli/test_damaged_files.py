@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from orchestrator import Run, open_run, resume, run
 from orchestrator.cli import app
 from orchestrator.errors import HookyardError, RunError, UsageError
-from orchestrator.stats import rank_files
+from orchestrator.stats.write import rank_files
 from orchestrator.storage import storage
 from tests.orchestrator.cli.damage import damages, json_damages
 from tests.tasks import described

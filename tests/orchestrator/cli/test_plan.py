@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.plan import plan_of, show_plan
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import experiment_from_dict, to_dict
-from orchestrator.config.reader import parse_yaml
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.text.reader import parse_yaml
 from tests.orchestrator.config.samples import HERE
 
 OFF = dict.fromkeys(

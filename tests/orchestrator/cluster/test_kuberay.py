@@ -11,7 +11,7 @@ import yaml
 
 from orchestrator.cluster.job import Job
 from orchestrator.cluster.kuberay import SECRET, manifest
-from orchestrator.config.reader import dump_yaml
+from orchestrator.config.text.reader import dump_yaml
 from tests.tasks import described
 
 TEXT, COUNT, TEXTS = (

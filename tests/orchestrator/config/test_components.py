@@ -11,10 +11,11 @@ import pytest
 
 from hooks import HOOKS, Hook, Priority
 from hooks.plan import in_order
-from orchestrator.config import components, imports
+from orchestrator.config import components
 from orchestrator.config.components import make_hooks, make_task
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.python import imports
 from orchestrator.config.resolve import resolve
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import HERE, Band, Line, Plain, Shadow
 

@@ -15,11 +15,11 @@ import yaml
 
 from hooks.rhythm import Rhythm
 from orchestrator.config.components import DEFAULT_HOOKS
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import experiment_from_dict, load_experiment, to_dict, to_yaml
-from orchestrator.config.reader import parse_yaml
 from orchestrator.config.resolve import ResolvedExperiment, resolve
-from orchestrator.config.source import ExperimentSource
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.text.reader import parse_yaml
+from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import HERE, TEXT, Line, Shadow, places, problems
 

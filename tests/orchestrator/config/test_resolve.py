@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.config.load import to_yaml
-from orchestrator.config.reader import parse_yaml
+from orchestrator.config.text.reader import parse_yaml
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import HERE, TEXT, places, problems
 from tests.tasks import described
@@ -169,7 +169,7 @@ def test_an_exchange_that_there_is_not_is_refused_and_told_of_one_rank_alone() -
         "cannot be with accumulate": {"workers": {"ddp": {"static_graph": True}}, "accumulate": 2},
         "each turn exchanges": {
             "workers": {"ddp": ddp},
-            "task": "tests.orchestrator.loop.test_turns:Gan",
+            "task": "tests.orchestrator.loop.step.test_turns:Gan",
             "optimizers": turns,
         },
         "sync_batchnorm: needs GPUs": {"workers": two, "sync_batchnorm": True},
@@ -191,7 +191,7 @@ def test_what_cannot_be_begun_again_when_memory_runs_out_is_refused() -> None:
         "sync_batchnorm": {"sync_batchnorm": True},
         "hooks.output_mask": {"hooks": {"output_mask": {}}},
         "hooks.loss_spike": {"hooks": {"loss_spike": {}}},
-        "accumulate": {"task": "tests.orchestrator.loop.test_turns:Gan", "optimizers": turns},
+        "accumulate": {"task": "tests.orchestrator.loop.step.test_turns:Gan", "optimizers": turns},
     }.items():
         with pytest.raises(ConfigError, match=f"{path}: .*accumulate: auto"):
             described(accumulate="auto", **fields)

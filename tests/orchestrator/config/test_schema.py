@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 
 from hooks import HOOKS
 from orchestrator.config.load import load_experiment, to_dict
-from orchestrator.config.reader import read_yaml
 from orchestrator.config.schema import experiment_schema
+from orchestrator.config.text.reader import read_yaml
 from tests.orchestrator.config.samples import HERE, Shadow
 
 SHIPPED = sorted((Path(__file__).parents[3] / "experiments").glob("*.yaml"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError
 
-from orchestrator.config.workers import Workers
+from orchestrator.config.sections.workers import Workers
 from orchestrator.engines import gang
 from orchestrator.engines.gang import Gang, Member
 from orchestrator.engines.rank_failures import RankFailed

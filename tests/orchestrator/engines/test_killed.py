@@ -23,7 +23,7 @@ from hooks import Hook, State
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import experiment_from_dict, to_yaml
 from orchestrator.engines.session import Assignment, Session
-from orchestrator.loop.weight_sources import find_for
+from orchestrator.loop.model.weight_sources import find_for
 from orchestrator.loop.world import World
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import Run

@@ -20,7 +20,7 @@ from orchestrator.loop.report import Report
 from orchestrator.records.run_driver import lease_of
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import open_run
-from orchestrator.stats import compaction
+from orchestrator.stats.write import compaction
 from tests.orchestrator.runs.written import begun, rows_of
 
 LAST = Report(metrics={"epoch": 1}, final=True)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.config.workers import Workers
+from orchestrator.config.sections.workers import Workers
 from orchestrator.engines.ray_environment import Ray, Resources, connection_line, environment_values, starts_ray
 from orchestrator.errors import UsageError
 

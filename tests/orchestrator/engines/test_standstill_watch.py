@@ -15,12 +15,12 @@ from torch.utils.data import Dataset
 
 from hooks import Hook, State
 from orchestrator import run
-from orchestrator.config.experiment import Hang
+from orchestrator.config.sections.experiment import Hang
 from orchestrator.engines import standstill_watch
 from orchestrator.engines.standstill_watch import StandstillWatch
 from orchestrator.errors import RunError
+from orchestrator.loop.clock.span_clock import INTERVALS
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.span_clock import INTERVALS
 from orchestrator.loop.world import World
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.standstill import ASKED, StandstillNotes, Whereabouts

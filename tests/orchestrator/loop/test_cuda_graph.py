@@ -16,8 +16,8 @@ from hooks import Hook, State
 from hooks.rhythm import Rhythm
 from hooks.training.ema import EMA
 from hooks.training.param_scheduler import ParamScheduler
-from orchestrator.config.experiment import Component
 from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.sections.experiment import Component
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.loop import cuda_graph
 from orchestrator.loop.cuda_graph import Passed

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from hooks.training.ema import EMA
-from orchestrator.config.workers import Ddp, Workers
+from orchestrator.config.sections.workers import Ddp, Workers
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.model.strategy import is_sharded
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.strategy import is_sharded
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, experiment, numbers

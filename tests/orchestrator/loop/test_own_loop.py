@@ -16,10 +16,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hooks import Hook, State, testing
+from hooks import Hook, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.hook import EVENTS
-from orchestrator import Task, TrainingSession
+from orchestrator import Task, TrainingSession, testing
 from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import experiment_from_dict, to_yaml

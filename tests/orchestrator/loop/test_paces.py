@@ -15,7 +15,7 @@ from hooks.hook import WITHIN_ITERATION
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.tasks import Points, Rows, experiment
 

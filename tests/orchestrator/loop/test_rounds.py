@@ -9,11 +9,11 @@ import torch
 from hooks import Hook, State
 from orchestrator.loop import loop as loop_module
 from orchestrator.loop import rounds
+from orchestrator.loop.clock.span_clock import CudaClock
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.span_clock import CudaClock
-from orchestrator.stats.reading import read_recorded
-from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.read.reading import read_recorded
+from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.device_stand_in import Device
 from tests.tasks import Points, experiment

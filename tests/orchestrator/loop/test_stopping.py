@@ -9,9 +9,9 @@ import pytest
 from hooks import Hook, State
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop import stopping as stopping_module
+from orchestrator.loop.clock.span_clock import Clock
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.stopping import Stopping
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.checkpoint.position import Position, Stage
-from orchestrator.config.source import ExperimentSource
+from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import UsageError
 from orchestrator.records.lease import Lease
 from orchestrator.records.run_folder import RunFolder, list_runs, now

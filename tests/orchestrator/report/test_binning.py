@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.report.binning import envelope, grouped, worst_of_bins
-from orchestrator.stats import blocks
-from orchestrator.stats.query import Rows
+from orchestrator.stats.aggregate import blocks
+from orchestrator.stats.read.query import Rows
 
 
 def rows_of(**columns: Any) -> Rows:

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.report.run import run_page, slowest_rank
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 from tests.orchestrator.report.reading import parsed, text_of
 from tests.orchestrator.stats.insight.runs import costs, slower, training
 

@@ -20,7 +20,7 @@ from orchestrator import CheckpointError, ConfigError, Run, RunError, UsageError
 from orchestrator.cli import app
 from orchestrator.config.load import to_dict, to_yaml
 from orchestrator.engines.session import Assignment, Session, Subject
-from orchestrator.loop import torch_settings
+from orchestrator.loop.model import torch_settings
 from orchestrator.loop.world import World
 from orchestrator.records.removal import Removal
 from orchestrator.records.run_driver import status_of

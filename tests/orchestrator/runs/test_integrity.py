@@ -17,7 +17,7 @@ from orchestrator import run, sweep
 from orchestrator.cli import app
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.integrity import file_verdicts
-from orchestrator.stats.rank_files import RankFiles
+from orchestrator.stats.write.rank_files import RankFiles
 from tests.orchestrator.runs.written import written_run
 from tests.tasks import described
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from orchestrator.config.load import to_yaml
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.write.recorder import Recorder
 from tests.tasks import described
 
 NOBODY = 2**22 + 1

@@ -215,9 +215,9 @@ def test_what_is_seen_of_a_live_run_is_half_a_minute_old_at_most(
     seen: dict[int, Any] = {}
     for name, value in {"time": time, "seen": seen, "path": f"{bucket}/three/points"}.items():
         monkeypatch.setattr(Watches, name, value, raising=False)
-    monkeypatch.setattr("orchestrator.loop.span_clock.perf_counter", time)
-    monkeypatch.setattr("orchestrator.stats.recorder.perf_counter", time)
-    monkeypatch.setattr("orchestrator.stats.rank_files.Event", lambda: time)
+    monkeypatch.setattr("orchestrator.loop.clock.span_clock.perf_counter", time)
+    monkeypatch.setattr("orchestrator.stats.write.recorder.perf_counter", time)
+    monkeypatch.setattr("orchestrator.stats.write.rank_files.Event", lambda: time)
     hooks = {"watches": {"type": "tests.orchestrator.storage.test_s3:Watches"}, "checkpoint": None}
     done = run(
         described(task_args={"train": 70, "val": 4}, batch_size=1, epochs=1, hooks=hooks), f"{bucket}/three", local=True

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import experiment_from_dict, experiment_of
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError
 from orchestrator.runs.result import open_run
 from orchestrator.sweeps.trial_setup import begin_trial, trial_source

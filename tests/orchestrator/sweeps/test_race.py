@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import t as student
 
 from orchestrator import ConfigError, UsageError, open_sweep, resume_sweep, sweep
-from orchestrator.config.sweep import Stop, Sweep
+from orchestrator.config.sections.sweep import Stop, Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.prognosis import Prognosis
 from orchestrator.sweeps.race import Left, Race, RaceLog

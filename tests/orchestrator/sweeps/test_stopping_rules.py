@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.sweeps.stopping_rules import StoppingRules
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 from orchestrator.terminal.display import TerminalDisplay

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.compaction import compact
+from orchestrator.stats.write.compaction import compact
 from orchestrator.terminal.run_status import QUIET_S, LiveRun, RunView
 from tests.orchestrator.runs.written import NOBODY, age, begun, rows_of, written_run
 from tests.orchestrator.stats.insight.runs import FALLING, slower, training

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.trial_index import TrialIndex
+from orchestrator.stats.aggregate.trial_index import TrialIndex
 from orchestrator.terminal.sweep_status import LiveSweep
 from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
 from tests.orchestrator.stats.insight.runs import training

@@ -11,7 +11,7 @@ from PIL import Image
 from orchestrator.report import palette
 from orchestrator.report.binning import worst_of_bins
 from orchestrator.report.charts.heat import heat_map, png
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 
 from orchestrator.report.binning import envelope
 from orchestrator.report.charts.lines import Line, curves, line_of, lines
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 from tests.orchestrator.report.reading import exact_of, parsed, tables_of
 
 

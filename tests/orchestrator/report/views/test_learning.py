@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.report.views.learning import best, learning, metrics_of, points
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 from tests.orchestrator.stats.insight.runs import training
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from orchestrator.report.views.memory import LINES, memory
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 from tests.orchestrator.report.reading import tables_of
 from tests.orchestrator.stats.insight.runs import training
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from orchestrator.report.views.recorded import MOST, recorded
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 from tests.orchestrator.report.reading import tables_of
 from tests.orchestrator.stats.insight.runs import training
 

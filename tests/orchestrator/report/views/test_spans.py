@@ -6,9 +6,9 @@ import pytest
 
 from orchestrator.report.page import Section
 from orchestrator.report.views.spans import BARS, CELLS_ACROSS, CELLS_DOWN, spans
-from orchestrator.stats.blocks import own_work
+from orchestrator.stats.aggregate.blocks import own_work
 from orchestrator.stats.insight.look import look
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 from tests.orchestrator.stats.insight.runs import slower, training
 

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.stats.insight import diagnose
 from orchestrator.stats.insight import look as looking
 from orchestrator.stats.insight.look import look
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import slower, training
 
 ITERATIONS = 4000

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from orchestrator.stats.insight.loss_anomalies import losses
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import training
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.stats.insight.memory import memory
 from orchestrator.stats.insight.verdict import Verdict
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import training
 
 GIB = 2**30

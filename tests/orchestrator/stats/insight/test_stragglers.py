@@ -16,14 +16,14 @@ from torch.utils.data import Dataset
 
 from hooks import Hook, State
 from hooks.hook import WITHIN_ITERATION
-from orchestrator.loop import iterations
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.step import iterations
 from orchestrator.loop.world import World
+from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, OWN_WORK, WAIT, gradient_syncs
 from orchestrator.stats.insight.stragglers import stragglers
 from orchestrator.stats.insight.verdict import Verdict
-from orchestrator.stats.spans import SPANS
 from tests.orchestrator.stats.insight.runs import costs, slower, training, unmeasured
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, experiment

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.stats.insight.look import look
 from orchestrator.stats.insight.time_breakdown import data_bound, hook_costs, saving_stalls, times, unnamed
-from orchestrator.stats.query import Rows
+from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import costs, slower, training
 
 

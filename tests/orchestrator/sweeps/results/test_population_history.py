@@ -11,7 +11,7 @@ import pytest
 from orchestrator import Experiment, UsageError, open_run, run
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_yaml
-from orchestrator.config.source import ExperimentSource
+from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.session import SWEEP_KEEPS, Assignment, Session
 from orchestrator.errors import CheckpointError, ConfigError
 from orchestrator.loop.report import Report

@@ -10,7 +10,7 @@ import pytest
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import checkpoint_to_take_over, trial_folder
 from orchestrator.sweeps.results.population_history import History

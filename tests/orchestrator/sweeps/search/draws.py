@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.config.riding import Riding
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.checks.shared_training import Riding
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.search import TRIAL, make_search
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.sweeps.search.sampling import bounds, clipped, draw, mutated, random_points
 
 

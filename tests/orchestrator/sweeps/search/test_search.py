@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.search import TRIAL, make_search
 from tests.orchestrator.sweeps.search.draws import Draws

@@ -10,10 +10,10 @@ import yaml
 from ray.tune.experiment import Trial
 
 from orchestrator.config.load import experiment_from_dict
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder
-from orchestrator.stats.trial_index import TrialIndex
+from orchestrator.stats.aggregate.trial_index import TrialIndex
 from orchestrator.sweeps.search.search import make_search, trial_config
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.sweep_context import SweepContext

@@ -14,7 +14,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, TrialScheduler
 
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.search.sampling import random_points

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.engines import train_engine as train
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import RunError

@@ -1,0 +1,158 @@
+"""Checks what a config gives to a class against the class itself: names, types, ranges, one problem for each
+mistake."""
+
+from __future__ import annotations
+
+import ast
+import collections.abc
+import dataclasses
+import inspect
+import json
+import textwrap
+import warnings
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import pairwise
+from types import GenericAlias
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from hooks.parts.unread_fields import UnreadField
+from orchestrator.config.python.user_code import users_code
+from orchestrator.config.python.wording import problems_of
+from orchestrator.config.text.bounds import DEEPEST
+from orchestrator.config.text.reader import join
+from orchestrator.config.text.source import plain
+from orchestrator.errors import ConfigError, Problem
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+
+def construct(cls: type[T], values: Mapping[str, Any], path: str, kind: str | None = None) -> tuple[T, dict[str, Any]]:
+    """Makes an instance of a dataclass from checked values; returns it with all its parameters as plain data. `kind` is
+    as for `check`.
+
+    Raises ConfigError with every problem: unknown, missing and wrong values below `path`, and at `path` what the
+    class itself says when it is made.
+    """
+    model = model_of(cls, path)
+    checked = check(model, values, path, kind)
+    given = {name: getattr(checked, name) for name in checked.model_fields_set}
+    with users_code(path):
+        try:
+            return cls(**given), checked.model_dump(mode="json", warnings=False, fallback=str)
+        except UnreadField as error:
+            raise ConfigError([Problem(join(path, error.field), str(error))]) from error
+
+
+def check(model: type[M], values: Mapping[str, Any], path: str, kind: str | None = None) -> M:
+    """Validates as a config means it: a number in quotes is text, `true` is no number; raises ConfigError. `kind`
+    says which hook is checked, or `experiment`, so that for names of other systems the problem suggests what to
+    write."""
+    try:
+        text = json.dumps(values, default=plain)
+    except (TypeError, ValueError) as error:
+        raise ConfigError([Problem(path, f"is no plain data: {error}")]) from None
+    except RecursionError:
+        raise ConfigError([Problem(path, f"is nested too deeply: {DEEPEST} levels are allowed")]) from None
+    try:
+        return model.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        raise ConfigError(problems_of(error, model, json.loads(text), path, kind)) from None
+
+
+def parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:
+    """The fields of a dataclass that a config may set, by name."""
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    return {field.name: field for field in fields if field.init and not field.name.startswith("_")}
+
+
+def docs_of(cls: type) -> dict[str, str]:
+    """The docstring below each field, parents included."""
+    docs: dict[str, str] = {}
+    for parent in reversed(cls.__mro__):
+        docs.update(_own_docs(parent))
+    return docs
+
+
+def _own_docs(cls: type) -> dict[str, str]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    body = tree.body[0].body if tree.body and isinstance(tree.body[0], ast.ClassDef) else []
+    docs = {}
+    for pair in pairwise(body):
+        match pair:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                docs[name] = inspect.cleandoc(text)
+    return docs
+
+
+def model_of(cls: type, path: str = "") -> type[BaseModel]:
+    """A pydantic model with the fields of a dataclass: types, constraints and defaults. Their docs are in `docs_of`, as
+    reading a class's source takes longer than all the rest."""
+    try:
+        with users_code("", f"the fields of {cls.__module__}.{cls.__qualname__} cannot be read"):
+            return _model_of(cls)
+    except ConfigError as error:
+        raise ConfigError([dataclasses.replace(problem, path=path) for problem in error.problems]) from None
+
+
+@cache
+def _model_of(cls: type) -> type[BaseModel]:
+    declared = [name for name, hint in inspect.get_annotations(cls).items() if "ClassVar" not in str(hint)]
+    if declared and "__dataclass_fields__" not in cls.__dict__:
+        message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)} but is no dataclass"
+        raise ConfigError([Problem("", message, suggestion="put @dataclass above the class")])
+    hints = get_type_hints(cls, include_extras=True)
+    return _model(cls, {name: (hints[name], field) for name, field in parameters(cls).items()})
+
+
+def _model(
+    cls: Callable[..., Any], fields: Mapping[str, Any], extra: Literal["forbid", "allow"] = "forbid"
+) -> type[BaseModel]:
+    settings = ConfigDict(
+        extra=extra, arbitrary_types_allowed=True, protected_namespaces=(), ser_json_inf_nan="constants"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a parameter may be called `copy` or `json`, as BaseModel's methods are
+        return create_model(cls.__name__, __config__=settings, __module__=cls.__module__, **fields)
+
+
+@cache
+def model_of_signature(cls: Callable[..., Any], skip: int = 1) -> type[BaseModel]:
+    """A pydantic model with the arguments of a class that is no dataclass, or of a function, without the first `skip`
+    of them.
+
+    What is not annotated takes the type of its default where that is a number.
+    """
+    arguments = list(inspect.signature(cls).parameters.values())[skip:]
+    hints = _hints(cls.__init__ if isinstance(cls, type) else cls)  # type: ignore[misc]  # mypy warns of subclasses with another __init__; it is this one that is called
+    fields: dict[str, Any] = {}
+    for argument in arguments:
+        if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY):
+            default = ... if argument.default is argument.empty else argument.default
+            fields[argument.name] = (_eager(hints.get(argument.name, _type_of(default))), default)
+    takes_more = any(argument.kind is argument.VAR_KEYWORD for argument in arguments)
+    return _model(cls, fields, "allow" if takes_more else "forbid")
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, localns=vars(collections.abc), include_extras=True)
+    except Exception:
+        # Annotations are evaluated here and may name anything; without them only the arguments' names are checked.
+        return {}
+
+
+def _eager(hint: Any) -> Any:
+    """`list[int]` for `Iterable[int]`, whose elements pydantic would look at only when they are used."""
+    arguments = get_args(hint)
+    return GenericAlias(list, arguments) if get_origin(hint) is collections.abc.Iterable else hint
+
+
+def _type_of(default: Any) -> Any:
+    return type(default) if type(default) in (int, float) else Any

@@ -1,0 +1,258 @@
+"""The span clock: where the time of each iteration went."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial, reduce
+from itertools import pairwise
+from operator import add
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from orchestrator.stats.aggregate.spans import SPANS
+
+INTERVALS = (
+    "other_s",  # since the iteration before ended; what saving and waiting took of it is taken out
+    "hooks_s",  # on_iteration_start
+    "data_wait_s",
+    "to_device_s",
+    "hooks_s",  # on_batch
+    "forward_s",
+    "hooks_s",  # on_forward
+    "loss_s",
+    "hooks_s",  # on_loss
+    "backward_s",
+    "all_reduce_wait_s",
+    "hooks_s",  # on_backward
+    "optimizer_s",  # unscaling
+    "hooks_s",  # on_gradients
+    "optimizer_s",
+    "hooks_s",  # on_update
+    "optimizer_s",  # clearing the gradients, counting
+    "hooks_s",  # on_step
+)
+"""What the time between each two of an iteration's marks is charged to, in their order."""
+Column = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+"""Makes a column of rows of the numbers that `Clock.close` returns, of shape (rows, any)."""
+
+
+class Clock:
+    """Takes the marks between which an iteration's time passes. Worker process.
+
+    A mark is as cheap as it can be, a reading of the host's clock and nothing else; what lies between the marks is
+    reckoned where it is looked at, for many rows at once.
+    """
+
+    def __init__(self) -> None:
+        self.recording = False
+        self.moment: Callable[[], Any] = perf_counter
+        """Gives the present moment; the difference of two is a number, or a device's span."""
+        self.device_mark: Callable[[], Mark] | None = None
+        """`moment`, where it is a device's."""
+        self.iteration_s = 0.0
+        """The time of the last iteration, of a device of the last that is known."""
+        self.checkpoint_s = 0.0
+        """What was spent on saving since the last iteration ended."""
+        self.waiting_s = 0.0
+        """What was spent waiting for the other ranks since then."""
+
+    @property
+    def mark(self) -> Callable[[], Any]:
+        """Gives the present moment; nothing of use unless recording."""
+        return self.moment if self.recording else float
+
+    def restart(self) -> float:
+        """Begins at this moment: what came before belongs to no iteration."""
+        self.checkpoint_s = self.waiting_s = 0.0
+        return perf_counter()
+
+    def close(self, row: dict[str, Any], last: float, marks: Sequence[Any]) -> Sequence[float]:
+        """Ends the iteration that began at `last`. Returns the numbers that say how its time passed, of which the last
+        is its end: with what saving and waiting took before and all marks if recording, else `last` and the end."""
+        ended = perf_counter()
+        self.iteration_s = ended - last
+        if not self.recording:
+            return last, ended
+        saving, waiting = self.checkpoint_s, self.waiting_s
+        self.checkpoint_s = self.waiting_s = 0.0
+        return saving, waiting, last, *marks, ended
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """What the numbers that `close` returns mean."""
+        return SPAN_COLUMNS if self.recording else {"step_s": _wall_time}
+
+    def close_turns(
+        self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]
+    ) -> Sequence[float]:
+        """As `close`, for an iteration of several turns: `marks` until they began, then those of each turn, from its
+        beginning on."""
+        if not self.recording:
+            return self.close(row, last, ())
+        # As if the turns had been one, whose intervals are as long as theirs together.
+        summed = [*map(sum, zip(*turns, strict=True))]
+        shift = marks[-1] - summed[0]
+        return self.close(row, last, [*marks, *[moment + shift for moment in summed[1:]]])
+
+
+_UNREAD = 64
+"""Pairs of marks that a sum leaves unread before it looks for those that the device has passed."""
+
+
+class Mark:
+    """A moment on a device's time line, which it passes later. Its event is free for another mark once nobody refers to
+    this one."""
+
+    __slots__ = ("_free", "event")
+
+    def __init__(self, free: list[torch.cuda.Event]) -> None:
+        self._free = free
+        self.event = free.pop() if free else torch.cuda.Event(enable_timing=True)
+        self.event.record()
+
+    def __sub__(self, earlier: Mark) -> DeviceSpan:
+        span = DeviceSpan()
+        span.add(earlier, self)
+        return span
+
+    def __del__(self) -> None:
+        self._free.append(self.event)
+
+
+class DeviceSpan:
+    """Seconds between pairs of marks, read once the device has passed them. Spans are added to spans, and to a
+    number."""
+
+    def __init__(self) -> None:
+        self._pairs: deque[tuple[Mark, Mark]] = deque()
+        self._seconds = 0.0
+        """Of pairs that were read, and whose events are free again."""
+
+    def add(self, start: Mark, end: Mark) -> None:
+        """Adds the time between two marks."""
+        self._pairs.append((start, end))
+
+    def ready(self) -> bool:
+        """Whether the device has passed the last mark; does not wait."""
+        return not self._pairs or bool(self._pairs[-1][1].event.query())
+
+    def resolve(self) -> float:
+        """The seconds; waits for the device where it has not passed yet."""
+        if self._pairs:
+            self._pairs[-1][1].event.synchronize()
+        while self._pairs:
+            self._read_first()
+        return self._seconds
+
+    __float__ = resolve
+
+    def __radd__(self, seconds: float) -> DeviceSpan:
+        self._seconds += seconds
+        return self
+
+    def __iadd__(self, other: DeviceSpan | float) -> DeviceSpan:
+        if isinstance(other, float):
+            self._seconds += other
+            return self
+        self._pairs += other._pairs
+        if len(self._pairs) > _UNREAD:
+            self.passed()
+        return self
+
+    def passed(self) -> float:
+        """The seconds between the marks that the device has passed; does not wait. One that has failed passes none."""
+        with suppress(torch.AcceleratorError):
+            while self._pairs and self._pairs[0][1].event.query():
+                self._read_first()
+        return self._seconds
+
+    def _read_first(self) -> None:
+        start, end = self._pairs.popleft()
+        self._seconds += start.event.elapsed_time(end.event) / 1000
+
+
+class CudaClock(Clock):
+    """The phase clock on the device's own time line: a mark is an event, and nothing waits for it.
+
+    Host time would charge the device's work to whichever call happens to wait for it: iterations would take what giving
+    them to the device takes, and now and then one all that the device had still to do. The events are read when rows
+    are flushed; what the host took is `host_step_s`. Where the device waits between two iterations is in `other_s`, or
+    in `checkpoint_s` where one was written.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._timed = DeviceSpan()
+        """An iteration of which the device has not told the time yet."""
+        self._ended: Mark
+        self.moment = self.device_mark = partial(Mark, [])
+
+    def restart(self) -> float:
+        self._ended = self.moment()
+        return super().restart()
+
+    def close(self, row: dict[str, Any], last: float, marks: Sequence[Any]) -> Sequence[float]:
+        return self.close_turns(row, last, marks, ())
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        return {"host_step_s": _wall_time}
+
+    def close_turns(
+        self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]
+    ) -> Sequence[float]:
+        before, self._ended = self._ended, self.moment()
+        ended = perf_counter()
+        row["step_s"] = step = self._ended - before
+        if self._timed.ready():
+            self.iteration_s, self._timed = self._timed.resolve() or ended - last, step
+        if self.recording:
+            between = "checkpoint_s" if self.checkpoint_s else "other_s"
+            row.update(_device_spans((between, *INTERVALS[1:]), (before, *marks), turns, self._ended))
+        self.checkpoint_s = self.waiting_s = 0.0
+        return last, ended
+
+
+def _device_spans(
+    intervals: Sequence[str], marks: Sequence[Mark], turns: Sequence[Sequence[Mark]], ended: Mark
+) -> dict[str, DeviceSpan]:
+    spans = {name: DeviceSpan() for name in SPANS}
+    first = len(marks) - 1
+    last = turns[-1][-1] if turns else marks[-1]
+    for begin, part in ((0, marks), *((first, turn) for turn in turns), (len(intervals) - 1, (last, ended))):
+        for name, (start, end) in zip(intervals[begin:], pairwise(part), strict=False):
+            if start is not end:
+                spans[name].add(start, end)
+    return spans
+
+
+def _wall_time(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    return times[:, -1] - times[:, -2]
+
+
+def _charged(span: str) -> Column:
+    """The sum of a span's intervals, which lie between the numbers from the third on."""
+    begins = [2 + index for index, name in enumerate(INTERVALS) if name == span]
+    return lambda times: reduce(add, [times[:, begin + 1] - times[:, begin] for begin in begins])
+
+
+_INTERVALS_OF = {span: _charged(span) for span in SPANS if span in INTERVALS}
+SPAN_COLUMNS: Mapping[str, Column] = {
+    **_INTERVALS_OF,
+    "all_reduce_wait_s": lambda times: _INTERVALS_OF["all_reduce_wait_s"](times) + times[:, 1],
+    "other_s": lambda times: _INTERVALS_OF["other_s"](times) - times[:, 0] - times[:, 1],
+    "checkpoint_s": lambda times: times[:, 0],
+    "step_s": lambda times: times[:, -1] - times[:, 2],
+}
+"""The spans, and `step_s`, the wall time that they add up to."""
+
+
+def clock_for(device: torch.device) -> Clock:
+    """The clock that measures on a device."""
+    return CudaClock() if device.type == "cuda" else Clock()

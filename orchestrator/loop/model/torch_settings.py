@@ -1,0 +1,93 @@
+"""How a model computes: what an experiment says of it beside the task, done to the model before ranks share it, and to
+torch while it trains."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+
+from hooks.parameter_names import matched
+from hooks.parts.activation_checkpointing import keep_no_activations
+from hooks.parts.batch_norm_statistics import BatchNorm
+from hooks.private_torch import compile_in_place
+from orchestrator.config.optim.parameter_groups import Patterns
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.errors import ConfigError, Problem
+from orchestrator.loop.world import World
+
+
+def as_computed(module: nn.Module, experiment: Experiment, world: World) -> nn.Module:
+    """The model as the experiment has it computed, with the names that its parameters have; raises ConfigError where a
+    key says nothing of it."""
+    if experiment.sync_batchnorm:
+        if not any(isinstance(part, BatchNorm) for part in module.modules()):
+            raise ConfigError([Problem("sync_batchnorm", "is read by nothing: the model has no BatchNorm")])
+        if world.world_size > 1:
+            module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
+    if experiment.activation_checkpointing is not None:
+        _checkpoint_activations(module, experiment.activation_checkpointing)
+    if experiment.channels_last:
+        if not any(parameter.ndim == 4 for parameter in module.parameters()):
+            raise ConfigError(
+                [Problem("channels_last", "is read by nothing: the model has no weights of convolutions over images")]
+            )
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints leave this form out
+    if experiment.compile and not (
+        experiment.workers.strategy == "fsdp" and world.world_size > 1
+    ):  # which compiles its units
+        compile_in_place(module)
+    return module
+
+
+def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:
+    """Of parts that match and lie in each other, the outermost alone."""
+    # A ModuleList, say, is called by nobody.
+    called = {
+        name: part for name, part in module.named_modules() if name and type(part).forward is not nn.Module.forward
+    }
+    try:
+        names = matched(
+            [patterns] if isinstance(patterns, str) else patterns,
+            called,
+            kind="part of the model that has a forward pass",
+        )
+    except ValueError as error:
+        raise ConfigError([Problem("activation_checkpointing", str(error))]) from None
+    within: set[nn.Module] = set()
+    for name in names:
+        if called[name] not in within:
+            within.update(called[name].modules())
+            keep_no_activations(called[name])
+
+
+def needless_on_one_rank(experiment: Experiment) -> Iterator[str]:
+    """Lines of what is said of an exchange between ranks, for a run that has but one."""
+    options = [f"workers.ddp.{name}" for name in experiment.workers.ddp.set_otherwise()]
+    for name in [*options, *(["sync_batchnorm"] if experiment.sync_batchnorm else [])]:
+        yield f"{name} makes no difference here: there is one rank, which exchanges nothing"
+
+
+@contextmanager
+def torch_set(experiment: Experiment) -> Iterator[None]:
+    """Sets torch as the experiment says while a run is under way. What it says nothing of stays as the program or the
+    task has it; all is put back behind it, as a process may train another run."""
+    with ExitStack() as before:
+        if experiment.deterministic:
+            # cuBLAS reads it at each call, and without it torch refuses matrix products.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            warns = torch.is_deterministic_algorithms_warn_only_enabled()
+            before.callback(
+                torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled(), warn_only=warns
+            )
+            torch.use_deterministic_algorithms(True)
+        if experiment.cudnn_benchmark:
+            before.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
+            torch.backends.cudnn.benchmark = True
+        if experiment.float32_matmul_precision:
+            before.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            torch.set_float32_matmul_precision(experiment.float32_matmul_precision)
+        yield

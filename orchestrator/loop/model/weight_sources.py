@@ -1,0 +1,298 @@
+"""Weight sources: where first weights are found and how they are read. The driver, and each rank for itself, as when a
+run is resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orchestrator.checkpoint.manifest import MANIFEST
+from orchestrator.checkpoint.store import CheckpointStore, shared_files
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.sections.initial_weights import Init
+from orchestrator.config.text.source import Origin
+from orchestrator.errors import CheckpointError, ConfigError, Problem
+from orchestrator.records.run_folder import RunFolder, nothing_started
+from orchestrator.records.sweep_folder import trial_folder
+from orchestrator.storage import Storage
+from orchestrator.storage.location import is_url
+
+_STATE_DICTS = {
+    "model": ("model", "state_dict", "model_state_dict"),
+    "ema": ("ema", "model_ema", "ema_state_dict", "state_dict_ema"),
+}
+"""What files call their state dicts, by what `init.weights` calls them."""
+_DCP = ".metadata"
+
+
+def find(init: Init, folders: Iterable[str | Path]) -> Origin:
+    """What `init` names, looked for in these folders and where it is called from; raises ConfigError where it is not
+    there, holds no such weights, or its names are not those that `init` speaks of."""
+    try:
+        with nothing_started():
+            origin = _found(init, folders)
+            init.renamed(_names(origin))
+    except CheckpointError as error:
+        raise ConfigError([Problem("init.from", str(error))]) from None
+    return origin
+
+
+def find_for(experiment: Experiment) -> dict[str, Any] | None:
+    """What an experiment begins with, as a run keeps it; None where that is what its task makes. Raises ConfigError."""
+    return asdict(find(experiment.init, experiment.import_paths)) if experiment.init else None
+
+
+def find_again(origin: Origin) -> Origin:
+    """The same, unless it has changed since it was found; raises CheckpointError."""
+    now = _store(origin.path).fingerprint(str(origin.checkpoint)) if origin.checkpoint else _sha256(origin.path)
+    if now != origin.sha256:
+        raise CheckpointError(
+            f"{origin} is not what it was when this run began (sha256 {now[:12]}, and was {origin.sha256[:12]})"
+        )
+    return origin
+
+
+def read(origin: Origin) -> dict[str, Any]:
+    """The tensors by name, whole, on the CPU; a run's are verified by their hashes. Raises CheckpointError."""
+    if origin.checkpoint:
+        return _store(origin.path).weights(origin.checkpoint, origin.weights)
+    if _is_dcp(origin.path):
+        return _of_dcp(origin.path, origin.weights)
+    return _of_file(origin.path, origin.weights)
+
+
+# Where it is
+
+
+def _found(init: Init, folders: Iterable[str | Path]) -> Origin:
+    path, at, label = init.source.rpartition("@")
+    places = [(init.source, "best"), *([(path, label)] if at and "/" not in label else [])]
+    roots = [None] if is_url(init.source) else [*folders, Path.cwd()]
+    for place, wanted in places:
+        for root in roots:
+            lies = place if root is None else str(Path(root, Path(place).expanduser()))
+            there = Storage(lies)
+            if there.exists("run.json"):
+                return _of_run(init, lies, wanted)
+            if wanted == label and at:
+                continue
+            if _is_dcp(lies) or there.parent.state(there.name):
+                return Origin(lies, None, init.weights, _sha256(lies))
+            if there.exists(MANIFEST):
+                raise CheckpointError(
+                    f"{there} is a checkpoint; name its run and it: {there.parent.parent}@{there.name}"
+                )
+    raise CheckpointError(
+        f"no run, file or checkpoint {init.source}; a run is looked for by its folder, runs/NAME or runs/NAME@best"
+    )
+
+
+def _of_run(init: Init, path: str, label: str) -> Origin:
+    metadata = RunFolder(path).metadata()
+    if metadata.sweep:
+        trial = (metadata.best or {}).get("trial")
+        if trial is None:
+            raise CheckpointError(f"{path} is a sweep without a best trial; name one: {path}/trials/trial-0000")
+        path = str(trial_folder(path, int(str(trial).rpartition("-")[2])))
+    store = _store(path)
+    name = store.resolve(label)
+    weights = init.weights and (init.weights if init.weights == "model" else f"{init.weights}/model")
+    weights = weights or store.judged(label)
+    held = [
+        file.removesuffix(".pt") for file in shared_files(store.files(name)) if file not in ("optimizer.pt", "hooks.pt")
+    ]
+    if weights.partition("/")[0] not in held:
+        raise ConfigError(
+            [
+                Problem(
+                    "init.weights",
+                    f"is {init.weights}, and {store.path(name)} has no such weights; it holds {', '.join(held)}",
+                )
+            ]
+        )
+    return Origin(path, name, weights, store.verify(name))
+
+
+def _store(path: str) -> CheckpointStore:
+    folder = RunFolder(path)
+    return CheckpointStore(folder.kept_checkpoints(), folder.name)
+
+
+def _names(origin: Origin) -> list[str]:
+    if origin.checkpoint:
+        return _store(origin.path).names_of(origin.checkpoint, str(origin.weights))
+    if _is_dcp(origin.path):
+        return list(_dcp_tensors(origin.path, origin.weights))
+    return list(_of_file(origin.path, origin.weights))
+
+
+def _sha256(path: str) -> str:
+    there = Storage(path)
+    if not _is_dcp(path):
+        return _hash_of(there.parent, there.name)
+    return hashlib.sha256(
+        "".join(f"{name} {_hash_of(there, name)}\n" for name in sorted(there.files())).encode()
+    ).hexdigest()
+
+
+def _hash_of(folder: Storage, name: str) -> str:
+    digest = hashlib.sha256()
+    for piece in folder.pieces(name):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+# Files
+
+
+def _of_file(path: str, weights: str | None) -> dict[str, Any]:
+    there = Storage(path)
+    if path.endswith(".safetensors"):
+        return _chosen(_of_safetensors(there), weights, path)
+    with there.parent.fetched(there.name) as file:
+        try:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # what no torch.save has written may end in any
+            why = next(
+                (line.partition(". Please")[0] for line in str(error).splitlines() if "Unsupported" in line),
+                type(error).__name__,
+            )
+            raise CheckpointError(
+                f"{path} is no file of torch.save, or holds more than tensors and plain data, which is not read:"
+                f" {why.strip()}"
+            ) from None
+    return _chosen(content, weights, path)
+
+
+def _of_safetensors(there: Storage) -> dict[str, Tensor]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+    except ImportError:
+        raise CheckpointError(f"{there} needs the package safetensors: pip install 'hookyard[safetensors]'") from None
+    try:
+        tensors: dict[str, Tensor] = load(there.parent.read(there.name))
+    except SafetensorError as error:
+        raise CheckpointError(f"{there} cannot be read: {error}") from None
+    return tensors
+
+
+def _chosen(content: Any, weights: str | None, path: str) -> dict[str, Any]:
+    """The state dict in what a file holds: the whole, or the entry that is meant."""
+    if isinstance(content, Mapping):
+        whole = bool(content) and all(isinstance(value, Tensor) for value in content.values())
+        if whole and weights in (None, "model"):
+            return dict(content)
+        asked = weights or "model"
+        for name in (asked, *_STATE_DICTS.get(asked, ())):
+            if isinstance(content.get(name), Mapping):
+                return {key: value for key, value in content[name].items() if isinstance(value, Tensor)}
+        if not whole and weights is None and any(isinstance(value, Tensor) for value in content.values()):
+            return {key: value for key, value in content.items() if isinstance(value, Tensor)}
+    held = ", ".join(map(str, list(content)[:10])) if isinstance(content, Mapping) else type(content).__name__
+    raise ConfigError(
+        [Problem("init.weights", f"names no state dict in {path}, got {weights or 'nothing'}; it holds {held}")]
+    )
+
+
+# Folders of torch.distributed.checkpoint
+
+
+class _DescriptionOnly(pickle.Unpickler):
+    """Reads what a folder says of its tensors, and makes nothing else than that."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("torch", _TYPES) or (module, name) in _PLAIN:
+            found = super().find_class(module, name)
+            if (
+                (module, name) in _PLAIN
+                or isinstance(found, torch.dtype)
+                or getattr(found, "__module__", None) == _TYPES
+            ):
+                return found
+        raise CheckpointError(f"its {_DCP} names {module}.{name}, which has no place in one")
+
+
+_TYPES = "torch.distributed.checkpoint.metadata"
+_PLAIN = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("collections", "OrderedDict"),
+    ("builtins", "set"),
+    ("pathlib", "PosixPath"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.distributed.checkpoint.filesystem", "_StoragePrefix"),
+}
+"""What else stands in it. Of torch itself only its types of numbers are taken."""
+
+
+def _is_dcp(path: str) -> bool:
+    return Storage(path).exists(_DCP)
+
+
+def _description(path: str) -> Any:
+    try:
+        with Storage(path).fetched(_DCP) as file:
+            return _DescriptionOnly(file).load()
+    except Exception as error:  # of bytes that are none it may be any
+        raise CheckpointError(f"{path} is no whole folder of torch.distributed.checkpoint: {error}") from None
+
+
+def _dcp_tensors(path: str, weights: str | None) -> dict[str, tuple[str, Any]]:
+    """By its name in the state dict: what a tensor is called in the folder, and what that says of it."""
+    described = _description(path)
+    nested: dict[str, Any] = {}
+    for key, value in described.state_dict_metadata.items():
+        if not hasattr(value, "size"):
+            continue
+        place = (described.planner_data or {}).get(key, (key,))
+        inside = nested.setdefault(str(place[0]), {}) if len(place) > 1 else nested
+        inside[".".join(map(str, place[1:] or place))] = (key, value)
+    flat = {name: value for name, value in nested.items() if isinstance(value, tuple)}
+    if flat and weights in (None, "model"):
+        return flat
+    asked = weights or "model"
+    for name in (asked, *_STATE_DICTS.get(asked, ())):
+        if isinstance(nested.get(name), dict):
+            return dict(nested[name])
+    raise ConfigError(
+        [
+            Problem(
+                "init.weights",
+                f"names no state dict in {path}, got {weights or 'nothing'}; it holds {', '.join(nested)}",
+            )
+        ]
+    )
+
+
+def _of_dcp(path: str, weights: str | None) -> dict[str, Tensor]:
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    class Reader(FileSystemReader):
+        def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
+            return _description(path)
+
+    if is_url(path):
+        raise CheckpointError(
+            f"{path}: a folder of torch.distributed.checkpoint is read from this machine's disks alone"
+        )
+    named = _dcp_tensors(path, weights)
+    tensors = {key: torch.empty(value.size, dtype=value.properties.dtype) for key, value in named.values()}
+    try:
+        with warnings.catch_warnings(
+            action="ignore", category=UserWarning
+        ):  # that it is read by this process alone, as it is meant
+            load(tensors, storage_reader=Reader(path), no_dist=True)
+    except (OSError, RuntimeError, ValueError, CheckpointException) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    return {name: tensors[key] for name, (key, _) in named.items()}

@@ -1,0 +1,178 @@
+"""Changes: settings that get other values while the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from hooks.plan import Plan
+from hooks.private_torch import inner_schedulers
+from hooks.state import State
+from orchestrator.config.components import OF_THE_PLAN
+from orchestrator.config.optim.changes import unchangeable, with_number
+from orchestrator.config.optim.optimizer import build_optimizer
+from orchestrator.config.python.parameters import construct, parameters
+from orchestrator.config.sections.experiment import Change, Component, Experiment, Optimization, number_of_optimizer
+from orchestrator.errors import CheckpointError, ConfigError, Problem
+from orchestrator.task import Task
+
+Groups = Sequence[Mapping[str, Any]]
+"""The parameter groups of an optimizer."""
+
+_SCALED_WITH_LR = ("lr", "initial_lr", "max_lr", "min_lr")
+
+
+class Changes:
+    """Makes the experiment's `changes` as their epochs and steps come, and keeps what is in force of the optimizer.
+
+    Only what may change in flight does: fields that a hook calls mutable, and numbers of the optimizer. What such a
+    number is to each parameter group, an optimizer says that is made anew with it: the task's own may do anything with
+    its arguments. A learning rate is changed by scaling, so that a scheduler keeps its course. A checkpoint holds the
+    optimizer as it was; restored under another experiment, it is brought to that one's numbers. Every rank does the
+    same; no communication. Worker process.
+    """
+
+    def __init__(self, experiment: Experiment, task: Task, plan: Plan, state: State) -> None:
+        self._experiment, self._task, self._plan, self._state = experiment, task, plan, state
+        self._entries = {name: dict(entry) for name, entry in experiment.hooks.items() if isinstance(entry, Mapping)}
+        self._optimizers = experiment.optimizations
+        self.coming: list[Change] = list(experiment.changes)
+        """What is still to change."""
+        for path, value in (one for change in self.coming for one in change.set.items()):
+            number = number_of_optimizer(path)
+            if number and (after := with_number(before := self._optimizers[number[0]], number[1], value)) != before:
+                self._differing_groups(before, after)
+
+    def advance(self) -> None:
+        """Makes the changes whose time has come; call it between two iterations. Raises ConfigError."""
+        for change in [change for change in self.coming if change.at.reached(self._state)]:
+            self.coming.remove(change)
+            for path, value in change.set.items():
+                self._set(path, value)
+
+    def in_force(self, name: str) -> dict[str, Any]:
+        """What is in force of an optimizer, for a checkpoint."""
+        return self._optimizers[name].optimizer.model_dump()
+
+    def refuse_another_optimizer(self, name: str, saved: Mapping[str, Any]) -> None:
+        """Raises CheckpointError where an optimizer of a checkpoint, of which `saved` was in force, is of another
+        type."""
+        kind = self._optimizers[name].optimizer.type
+        if saved.get("type", kind) != kind:
+            raise CheckpointError(
+                f"the checkpoint was made with the optimizer {saved['type']}, and cannot go on with {kind}"
+            )
+
+    def restored(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """Takes up from a checkpoint, of whose optimizers `saved` was in force: what was due before it is made again.
+        Where that is empty, an optimizer has this experiment's numbers already. Raises ConfigError."""
+        in_force = dict(self._optimizers)
+        for name, configured in in_force.items():
+            if saved[name]:
+                # A checkpoint from before the type was kept has only the numbers.
+                words = {
+                    key: value
+                    for key, value in configured.optimizer.arguments.items()
+                    if type(value) not in (int, float)
+                }
+                optimizer = Component(
+                    **{"type": configured.optimizer.type, **({} if "type" in saved[name] else words), **saved[name]}
+                )
+                self._optimizers[name] = replace(configured, optimizer=optimizer)
+        for change in [change for change in self.coming if self._is_past(change)]:
+            self.coming.remove(change)
+            for path, value in change.set.items():
+                number = number_of_optimizer(path)
+                if number:
+                    in_force[number[0]] = with_number(in_force[number[0]], number[1], value)
+                else:
+                    self._set(path, value)
+        for after in in_force.values():
+            self._bring_optimizer_to(after)
+
+    def _is_past(self, change: Change) -> bool:
+        """Whether a checkpoint of the present step holds a change: one that is due right here comes after it."""
+        state, count = self._state, change.at.count
+        if change.at.unit == "steps":
+            return count < state.step
+        return count < state.epoch or (count == state.epoch and state.phase_iteration > 0)
+
+    def _set(self, path: str, value: Any) -> None:
+        message = unchangeable(path, self._experiment)
+        if message:
+            raise ConfigError([Problem(path, message)])
+        number = number_of_optimizer(path)
+        if number:
+            self._bring_optimizer_to(with_number(self._optimizers[number[0]], number[1], value))
+        else:
+            _, name, field = path.split(".", 2)
+            self._set_hook(name, field, value)
+
+    def _set_hook(self, name: str, field: str, value: Any) -> None:
+        entry = self._entries[name] = {**self._entries[name], field: value}
+        hook = self._plan.hooks.get(name)
+        if hook is None:
+            return
+        settings = {
+            key: value
+            for key, value in entry.items()
+            if key != "type" and (key not in OF_THE_PLAN or key in parameters(type(hook)))
+        }
+        made, _ = construct(type(hook), settings, f"hooks.{name}")
+        self._plan.change(name, field, getattr(made, field))
+
+    # The optimizer
+
+    def _differing_groups(self, before: Optimization, after: Optimization) -> tuple[Groups, Groups]:
+        """The parameter groups of two optimizers; raises ConfigError where their numbers are no way from one to the
+        other."""
+        old, new = (build_optimizer(one, self._task, self._state.module).param_groups for one in (before, after))
+        was, now = before.optimizer.arguments, after.optimizer.arguments
+        path = f"{after.path}.{', '.join(key for key in was | now if was.get(key, ...) != now.get(key, ...))}"
+        if [len(group["params"]) for group in old] != [len(group["params"]) for group in new]:
+            raise ConfigError(
+                [Problem(path, "changes which parameters lie in which group, which cannot change in flight")]
+            )
+        if all(map(_same, old, new)):
+            raise ConfigError(
+                [Problem(path, "is no number of a parameter group of this optimizer, and so cannot change in flight")]
+            )
+        return old, new
+
+    def _bring_optimizer_to(self, after: Optimization) -> None:
+        optimizer, state = after.name, self._state
+        before, self._optimizers[optimizer] = self._optimizers[optimizer], after
+        if before == after:
+            return
+        old, new = self._differing_groups(before, after)
+        for group, was, now in zip(state.optimizers[optimizer].param_groups, old, new, strict=True):
+            for name in now.keys() - {"params"}:
+                if was.get(name) == now[name]:
+                    continue
+                for scaled in _SCALED_WITH_LR if name == "lr" else (name,):
+                    if scaled in group:
+                        group[scaled] = _scaled(group[scaled], was.get(name), now[name])
+        _scale_base_lrs(state.schedulers[optimizer], [group["lr"] for group in old], [group["lr"] for group in new])
+
+
+def _same(group: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(other.get(name) == value for name, value in group.items() if name != "params")
+
+
+def _scaled(number: Any, old: Any, new: Any) -> Any:
+    """What was `old` becomes `new`, and what was in proportion to it stays so."""
+    if isinstance(number, Tensor):
+        return number.mul_(new / old) if old else number.fill_(new)
+    if not old or number == old or type(new) not in (int, float):
+        return new
+    return number * (new / old)
+
+
+def _scale_base_lrs(scheduler: Any, old: Sequence[float], new: Sequence[float]) -> None:
+    if hasattr(scheduler, "base_lrs"):
+        scheduler.base_lrs = [_scaled(*three) for three in zip(scheduler.base_lrs, old, new, strict=True)]
+    for inner in inner_schedulers(scheduler):
+        _scale_base_lrs(inner, old, new)

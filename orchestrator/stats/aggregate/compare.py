@@ -1,0 +1,235 @@
+"""Comparing runs: where their configs differ, what they reached, what they cost, and which differences are noise.
+
+A run is one sample, so its own fluctuation has to say what a difference is worth. Iterations that follow each other are
+alike (the machine was busy, the cache was warm), so they are no independent samples: a run's iterations are cut into
+BLOCKS stretches of equal length, each of which gives one number. If the two runs were the same, the numbers could be
+dealt to them in any other way; a difference is called `noise` unless fewer than one in a hundred of random deals gives
+a difference as large. What only another seed would change, this does not see.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hooks.metrics.direction import direction
+from orchestrator.stats.aggregate.quantities import is_number
+from orchestrator.stats.read.query import Rows
+
+BLOCKS = 10
+DEALS = 4999
+LARGE, FEWER_DEALS = 2000, 999
+DEALT_AT_ONCE = 2**22
+LEVEL = 0.01
+"""How often two runs that are alike may be told apart, for each number compared."""
+SHORTEST = 40
+"""Iterations below which a run says nothing of its own fluctuation."""
+FEWEST_REPORTS = 8
+Series = NDArray[np.float64]
+MOST_ITERATIONS, STRETCH = 2**22, 1000
+"""Of a run with more iterations some are looked at: stretches of so many, evenly over the run."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the runs compared."""
+
+    name: str
+    config: Mapping[str, Any]
+    reports: Sequence[Mapping[str, Any]]
+    rows: Rows
+    """The rows of `train` of all ranks."""
+    modes: Mapping[str, str] = field(default_factory=dict)
+    """What the run says of its metrics: `max` or `min`."""
+
+
+def compare(sides: Sequence[Side]) -> dict[str, Any]:
+    """What differs between runs, as plain data; every run is compared with the first.
+
+    `config`: dotted path -> one value per run. `metrics` and `costs`: name -> `values`, one per run, None where it was
+    not measured, and `verdicts`: None for the first, then `less`, `more`, `noise`, or `unknown` where a run is too
+    short to tell. Runs may have different numbers of ranks and lengths. `not_known`: the metrics that have no best, as
+    it is not known which way they are better.
+    """
+    modes = _modes(sides)
+    ranks = [len(side.rows.aggregate({}, ["rank"])) if "rank" in side.rows.columns else 0 for side in sides]
+    return {
+        "runs": [side.name for side in sides],
+        "ranks": ranks,
+        "config": config_differences([side.config for side in sides]),
+        "metrics": _metrics([side.reports for side in sides], modes),
+        "not_known": [name for name, mode in modes.items() if mode is None],
+        "costs": _costs([side.rows for side in sides], ranks),
+    }
+
+
+def config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The dotted paths whose values are not the same in all configs, their name aside; None where a config has none."""
+    flat = [dict(_flat(config)) for config in configs]
+    paths = dict.fromkeys(path for one in flat for path in one)
+    values = {path: [one.get(path) for one in flat] for path in paths if path != "name"}
+    return {
+        path: found for path, found in values.items() if len({json.dumps(value, default=str) for value in found}) > 1
+    }
+
+
+def _flat(value: Any, path: str = "") -> list[tuple[str, Any]]:
+    if not isinstance(value, Mapping) or not value:
+        return [(path, value)]
+    return [pair for key, inner in value.items() for pair in _flat(inner, f"{path}.{key}" if path else str(key))]
+
+
+def _modes(sides: Sequence[Side]) -> dict[str, str | None]:
+    """The metrics of which some run has reported a number, and which way each is better; None where no run says it and
+    its name does not tell, or runs say opposite things."""
+    reported = [entry for side in sides for report in side.reports for entry in report.items()]
+    names = dict.fromkeys(name for name, value in reported if _is_metric(name) and is_number(value))
+    modes = {name: {direction(name, side.modes) for side in sides} - {None} for name in names}
+    return {name: next(iter(found)) if len(found) == 1 else None for name, found in modes.items()}
+
+
+def _metrics(
+    runs: Sequence[Sequence[Mapping[str, Any]]], modes: Mapping[str, str | None]
+) -> dict[str, dict[str, list[Any]]]:
+    found: dict[str, dict[str, list[Any]]] = {}
+    for name, mode in modes.items():
+        curves = [
+            np.array([report[name] for report in reports if is_number(report.get(name))], dtype=float)
+            for reports in runs
+        ]
+        if mode is not None:
+            found[f"{name} best"] = comparison(curves, np.max if mode == "max" else np.min, curves, metrics_verdict)
+        found[f"{name} last"] = comparison(curves, lambda curve: curve[-1], curves, metrics_verdict)
+    return found
+
+
+def _is_metric(name: str) -> bool:
+    phase, _, rest = name.partition("/")
+    return phase in ("train", "val", "test") and not rest.endswith(("_s", "_bytes"))
+
+
+def metrics_verdict(difference: float, first: Series, other: Series) -> str:
+    """Whether a metric's difference is beyond what the curves' later halves jump by from report to report.
+
+    Half the mean square of successive jumps is the variance of a report around its trend (von Neumann 1941). Three
+    standard deviations, since few reports make it a rough estimate.
+    """
+    if min(len(first), len(other)) < FEWEST_REPORTS:
+        return "unknown"
+    variance = sum(np.mean(np.diff(curve[len(curve) // 2 :]) ** 2) / 2 for curve in (first, other))
+    return direction_of(difference) if abs(difference) > 3 * np.sqrt(variance) else "noise"
+
+
+def _costs(runs: Sequence[Rows], ranks: Sequence[int]) -> dict[str, dict[str, list[Any]]]:
+    every = [max(1, rows.total // (MOST_ITERATIONS * max(1, count))) for rows, count in zip(runs, ranks, strict=True)]
+    steps = [_iterations(rows, each) for rows, each in zip(runs, every, strict=True)]
+    found: dict[str, dict[str, list[Any]]] = {}
+    for name in ("step_s", "data_wait_s", "samples_per_s"):
+        series = [_column(one, name) for one in steps]
+        found[name] = comparison(series, np.median, [blocks(one) for one in series], cost_verdict)
+    times = [_column(one, "step_s") * each for one, each in zip(steps, every, strict=True)]
+    # Together the blocks of a total come to it.
+    found["train_s"] = comparison(times, np.sum, [blocks(one, np.mean) * len(one) for one in times], cost_verdict)
+    for name in ("rss_bytes", "cuda_peak_allocated_bytes"):
+        peaks = [_peaks(rows, name) for rows in runs]
+        found[f"peak_{name.removeprefix('cuda_peak_')}"] = comparison(peaks, np.max, peaks, memory_verdict)
+    return {name: entry for name, entry in found.items() if any(value is not None for value in entry["values"])}
+
+
+def _column(table: pd.DataFrame, name: str) -> Series:
+    return table[name].to_numpy(dtype=float) if name in table else np.empty(0)
+
+
+def _iterations(rows: Rows, every: int) -> pd.DataFrame:
+    """One row per iteration of one stretch in `every`: the slowest rank's times, and the samples of all ranks by the
+    second."""
+    if "epoch" not in rows.columns:
+        return pd.DataFrame()
+    found: dict[str, str] = {name: f"max({name})" for name in ("step_s", "data_wait_s") if name in rows.columns}
+    if {"step_s", "batch_size"} <= {*rows.columns}:
+        found["samples_per_s"] = "sum(batch_size) / max(step_s)"
+    return rows.aggregate(found, ["epoch", "iteration"], f"iteration // {STRETCH} % {every} = 0").dropna()
+
+
+def blocks(series: Series, summary: Callable[[Series], Any] = np.median) -> Series:
+    """A number for each of BLOCKS stretches of a series; none where it is shorter than SHORTEST."""
+    if len(series) < SHORTEST:
+        return np.empty(0)
+    return np.array([summary(block) for block in np.array_split(series, BLOCKS)])
+
+
+def cost_verdict(difference: float, first: Series, other: Series) -> str:
+    """Whether the blocks of two runs differ by more than when they are dealt to the runs at random (a permutation
+    test)."""
+    if not len(first) or not len(other):
+        return "unknown"
+    return direction_of(difference) if beyond_chance(first, other, np.mean) else "noise"
+
+
+def beyond_chance(first: Series, other: Series, summary: Callable[..., Any]) -> bool:
+    """Whether what `summary` makes of two samples differs by more than when they are dealt at random; it takes an
+    `axis`."""
+    random, both = np.random.default_rng(0), np.concatenate([first, other])
+    by_chance = []
+    for count in deals_of(len(both)):
+        deals = random.permuted(np.tile(both, (count, 1)), axis=1)
+        by_chance.append(np.abs(summary(deals[:, : len(first)], axis=1) - summary(deals[:, len(first) :], axis=1)))
+    return is_rare(np.concatenate(by_chance), summary(first, axis=0) - summary(other, axis=0))
+
+
+def deals_of(size: int) -> list[int]:
+    """How often samples of together so many numbers are dealt anew, in turns that fit the memory; large ones less
+    often."""
+    deals = DEALS if size <= LARGE else FEWER_DEALS
+    turn = max(1, DEALT_AT_ONCE // size)
+    return [turn] * (deals // turn) + [deals % turn] * (deals % turn > 0)
+
+
+def is_rare(by_chance: Series, difference: float) -> bool:
+    """Whether fewer than LEVEL of the differences that chance made are as large as the one there is."""
+    as_large = np.count_nonzero(by_chance >= abs(difference) * (1 - 1e-9))
+    return bool((as_large + 1) / (len(by_chance) + 1) < LEVEL)
+
+
+def _peaks(rows: Rows, name: str) -> Series:
+    """The largest reading of each rank in each half of the run."""
+    if name not in rows.columns:
+        return np.empty(0)
+    middle = rows.aggregate({"middle": "(min(iteration) + max(iteration)) / 2"})["middle"].iloc[0]
+    if np.isnan(middle):
+        return np.empty(0)
+    return (
+        rows.aggregate({name: f"max({name})"}, ["rank", f"iteration > {middle}"])[name].dropna().to_numpy(dtype=float)
+    )
+
+
+def memory_verdict(difference: float, first: Series, other: Series) -> str:
+    """Whether peaks differ by more than they do between the ranks and halves of either run."""
+    if min(len(first), len(other)) < 2:
+        return "unknown"
+    return direction_of(difference) if abs(difference) > max(np.ptp(first), np.ptp(other)) else "noise"
+
+
+def comparison(
+    series: Sequence[Series],
+    summary: Callable[[Series], Any],
+    spreads: Sequence[Series],
+    verdict: Callable[[float, Series, Series], str],
+) -> dict[str, list[Any]]:
+    """What each run's series comes to, and what its difference from the first run's is worth by their spreads."""
+    values = [float(summary(one)) if len(one) else None for one in series]
+    verdicts = [
+        "unknown" if value is None or values[0] is None else verdict(value - values[0], spreads[0], spread)
+        for value, spread in zip(values[1:], spreads[1:], strict=True)
+    ]
+    return {"values": values, "verdicts": [None, *verdicts]}
+
+
+def direction_of(difference: float) -> str:
+    return "more" if difference > 0 else "less"

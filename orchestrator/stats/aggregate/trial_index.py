@@ -1,0 +1,290 @@
+"""A sweep's index: a row for each trial that is over, so that a table of thousands need not open thousands of folders.
+
+The folders are the truth. A row says how each file that it was made of stood, its size and its time. On a disk it holds
+as long as all of them stand so. On an object store, where that would be a request for each trial, it holds while the
+trial is there and was not taken up again since, which leaves a mark in the index. Any other trial is read from its
+folder: so the index may be missing, damaged, behind, or written by several at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+from pyarrow import ArrowException
+
+from orchestrator.errors import DamagedFile, StorageError
+from orchestrator.records.metadata import Attempt
+from orchestrator.records.reports import counted_reports
+from orchestrator.records.run_driver import status_of
+from orchestrator.records.run_folder import INDEX, REOPENED, RunFolder
+from orchestrator.stats.aggregate.best_report import best_report
+from orchestrator.stats.aggregate.usage import kept_usage, usage, usage_of_many
+from orchestrator.stats.read.reading import described
+from orchestrator.stats.read.recorded_files import COMPACTED, recorded_files
+from orchestrator.stats.read.tables import load
+from orchestrator.stats.write.compaction import JOINED_ROWS, is_compacted
+from orchestrator.storage import FileState, Storage
+
+VERSION = 1
+"""Of how a row is made: those of another version, or of other columns, count as missing."""
+
+_ALWAYS = ("run.json", "metrics.jsonl", COMPACTED["rows"])
+"""Files of a trial that say something by not being there."""
+_BATCH = 16
+"""Trials that are read together, as they end."""
+_SHARE = 20
+"""A file is begun with each twentieth more of trials, so that there are few of them however many trials there are."""
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """What the files of one trial say of it."""
+
+    name: str
+    status: str
+    started: str
+    ended: str | None
+    wall_s: float | None
+    values: Mapping[str, Any]
+    """Dotted path to what it has chosen."""
+    configuration: int | None
+    carrier: str | None
+    """The trial on whose training it rides, in its last attempt."""
+    stopped: Sequence[str]
+    error: str | None
+    mistake: bool
+    best: Mapping[str, Any]
+    """The metrics and the epoch of its best report, by the sweep's first metric; nothing where none has that."""
+    last: Mapping[str, Any]
+    """Each metric as last reported."""
+    reports: int
+    """How many count."""
+    judged: Mapping[str, Sequence[Any]]
+    """Of the reports that hold all of the sweep's metrics, column by column: these, and the samples by then."""
+    reported: Sequence[str]
+    """When each attempt made its last report."""
+    compacted: bool
+    """Whether its rows lie where they stay."""
+    usage: Mapping[str, float]
+    """The time and memory it took."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody trains it."""
+        return self.status not in ("running", "lost")
+
+    @property
+    def judged_reports(self) -> tuple[dict[str, Any], ...]:
+        """The reports that hold all of the sweep's metrics, oldest first."""
+        return tuple(dict(zip(self.judged, report, strict=True)) for report in zip(*self.judged.values(), strict=True))
+
+    @classmethod
+    def read(cls, folder: RunFolder, objectives: Sequence[tuple[str, str]], files: Iterable[str]) -> TrialRecord:
+        """From the trial's folder, in which there are these files; raises DamagedFile."""
+        metadata, attempts, lines = folder.metadata(), folder.attempts(), folder.reports()
+        reports = counted_reports(lines, attempts)
+        metrics = [metric for metric, _ in objectives]
+        judged = [report for report in reports if all(metric in report for metric in metrics)]
+        best = best_report(reports, *objectives[0]) or {}
+        return cls(
+            name=folder.name,
+            status=status_of(folder, metadata),
+            started=metadata.started,
+            ended=metadata.ended,
+            wall_s=metadata.wall_s,
+            values=metadata.values,
+            configuration=metadata.configuration,
+            carrier=attempts[-1].rides_on.trial if attempts and attempts[-1].rides_on else None,
+            stopped=metadata.stopped,
+            error=metadata.error,
+            mistake=metadata.mistake,
+            best={name: value for name, value in best.items() if "/" in name or name in (metrics[0], "epoch")},
+            last={
+                name: value for report in reports for name, value in report.items() if "/" in name or name in metrics
+            },
+            reports=len(reports),
+            judged={name: [report.get(name, 0) for report in judged] for name in (*metrics, "samples")},
+            reported=[*{line["attempt"]: line["time"] for line in lines if "time" in line}.values()],
+            compacted=not any("/rank=" in file for file in files) or is_compacted(folder.storage),
+            usage=_usage(folder.storage, attempts),
+        )
+
+
+def _usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
+    """What a trial took: as its joined file says, or from its rows; raises DamagedFile."""
+    with suppress(FileNotFoundError, ArrowException), trial.open(COMPACTED["rows"]) as file:
+        if kept := kept_usage(file, attempts):
+            return kept
+    if described(trial, recorded_files(trial, "rows"))[1] <= JOINED_ROWS:
+        return usage(load(trial, attempts))
+    from orchestrator.stats.read.dataset import recorded_rows  # which takes DuckDB
+    from orchestrator.stats.read.query import Rows
+
+    return usage_of_many(Rows(recorded_rows(trial, attempts)))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A trial's record, and how the files stood that it was made of; None of one that was not there."""
+
+    record: TrialRecord
+    files: Mapping[str, FileState | None]
+
+    def line(self) -> str:
+        text = json.dumps({"files": self.files, **vars(self.record)}, separators=(",", ":"))
+        return f"{zlib.crc32(text.encode()):08x} {text}\n"
+
+
+class TrialIndex:
+    """The trials of a sweep, each read from its folder where the index has nothing of it that holds. `objectives` are
+    the sweep's metrics, each with `max` or `min`. The driver keeps it; any other process may add to it."""
+
+    def __init__(self, sweep: RunFolder, objectives: Sequence[tuple[str, str]]) -> None:
+        self._trials, self._storage = sweep.storage / "trials", sweep.storage / INDEX
+        self._objectives = [(metric, mode) for metric, mode in objectives]
+        self._header = json.dumps(
+            {"version": VERSION, "objectives": self._objectives, "columns": [one.name for one in fields(TrialRecord)]}
+        )
+        self._ended: list[str] = []
+        self._unwritten: list[_Row] = []
+        self._written = 0
+
+    def records(self) -> dict[str, TrialRecord | DamagedFile]:
+        """Every trial begun so far, by name and in that order, with the damage of one that cannot be read."""
+        parts = self._parts()
+        rows, others = self._standing(parts)
+        read = dict(zip(others, self._trials.each(self._read, others), strict=True))
+        new = [row for row in read.values() if isinstance(row, _Row) and row.record.is_over]
+        if len(new) >= max(_BATCH, len(rows) // _SHARE):
+            self._write(new)
+        found = {**rows, **read}
+        return {name: row.record if isinstance(row, _Row) else row for name, row in sorted(found.items()) if row}
+
+    def standing(self) -> dict[str, TrialRecord]:
+        """The trials of which the index has something that holds, by name. Opens no trial's folder."""
+        return {name: row.record for name, row in self._standing(self._parts())[0].items()}
+
+    def keep(self, trial: str) -> None:
+        """Takes a trial that is over. Driver."""
+        self._ended.append(trial)
+        if len(self._ended) < _BATCH:
+            return
+        self._unwritten += [
+            row for row in self._trials.each(self._read, self._ended) if isinstance(row, _Row) and row.record.is_over
+        ]
+        self._ended = []
+        if len(self._unwritten) >= max(_BATCH, self._written // _SHARE):
+            self._write(self._unwritten)
+            self._written += len(self._unwritten)
+            self._unwritten = []
+
+    def join(self) -> None:
+        """Puts all that holds into one file, with what is not in there yet. Driver, at the sweep's end."""
+        parts = self._parts()
+        rows, others = self._standing(parts)
+        rows |= {
+            row.record.name: row
+            for row in self._trials.each(self._read, others)
+            if isinstance(row, _Row) and row.record.is_over
+        }
+        if self._write([row for _, row in sorted(rows.items())]):
+            self._storage.each(self._storage.delete, parts)
+
+    def _write(self, rows: Sequence[_Row]) -> bool:
+        """Adds a file of rows, and whether that went well: where it cannot be written, the folders still say all of
+        it."""
+        lines = [f"{self._header}\n", *(row.line() for row in rows)]
+        with suppress(StorageError):
+            self._storage.write(f"{secrets.token_hex(8)}.jsonl", "".join(lines))
+            return True
+        return False
+
+    def _parts(self) -> dict[str, bytes]:
+        """Its files."""
+        names = [name for name in self._storage.names() if name.endswith(".jsonl")]
+        return {name: data for name, data in zip(names, self._storage.each(self._part, names), strict=True) if data}
+
+    def _part(self, name: str) -> bytes:
+        with suppress(FileNotFoundError):  # joined with others meanwhile
+            return self._storage.read(name)
+        return b""
+
+    def _rows(self, parts: Mapping[str, bytes]) -> Iterator[_Row]:
+        """The rows of some files; those that are damaged, or of other metrics, are left out."""
+        for data in parts.values():
+            header, *lines = data.split(b"\n")
+            if header != self._header.encode():
+                continue
+            for line in lines:
+                if line[:8] == b"%08x" % zlib.crc32(line[9:]):
+                    entries = json.loads(line[9:])
+                    files = {file: state and FileState(*state) for file, state in entries.pop("files").items()}
+                    yield _Row(TrialRecord(**entries), files)
+
+    def _standing(self, parts: Mapping[str, bytes]) -> tuple[dict[str, _Row], list[str]]:
+        """The rows that hold, by trial, and the trials that have none."""
+        names, marks = self._trials.names(), {} if self._trials.local else self._storage.files()
+        there = {*names}
+        holds = self._stands if self._trials.local else partial(_is_newer, marks)
+        rows = {row.record.name: row for row in self._rows(parts) if row.record.name in there and holds(row)}
+        return rows, [name for name in names if name not in rows]
+
+    def _stands(self, row: _Row) -> bool:
+        """Whether all of a row's files stand as they did."""
+        there = f"{self._trials.local}/{row.record.name}"
+        return all(known == _on_disk(f"{there}/{file}") for file, known in row.files.items())
+
+    def _read(self, name: str) -> _Row | DamagedFile | None:
+        """A trial from its folder; None where there is none yet. How its files stand is asked first, so that what is
+        written meanwhile shows."""
+        folder = RunFolder(self._trials, name)
+        if self._trials.local and not folder.exists():
+            return None
+        files = _files_of(folder.storage)
+        if files["run.json"] is None:
+            return None
+        try:
+            return _Row(TrialRecord.read(folder, self._objectives, files), files)
+        except DamagedFile as error:
+            return error
+
+
+def _files_of(trial: Storage) -> dict[str, FileState | None]:
+    """How those files of a trial stand that a record is made of."""
+    if trial.local:
+        names = [*_ALWAYS, *trial.names(), *(f"stats/{name}" for name in trial.tree("stats"))]
+        folders = {"stats", *(name.rpartition("/")[0] for name in names if name.startswith("stats/"))}
+        return {
+            name: _on_disk(f"{trial.local}/{name}") for name in (*names, *folders) if _counts(name) or name in folders
+        }
+    return {**dict.fromkeys(_ALWAYS), **{name: state for name, state in trial.tree().items() if _counts(name)}}
+
+
+def _on_disk(path: str) -> FileState | None:
+    """How a file stands, or a folder, which tells of files that come and go."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return FileState(found.st_size, found.st_mtime)
+
+
+def _counts(file: str) -> bool:
+    return file.startswith(("run.json", "metrics.jsonl", "stats.", "stats/"))
+
+
+def _is_newer(marks: Mapping[str, FileState], row: _Row) -> bool:
+    """Whether a trial was not taken up again since its row was made. Both times are the store's, which may count in
+    whole seconds; one that tells none has no row that holds."""
+    written, mark = row.files["run.json"], marks.get(f"{row.record.name}{REOPENED}")
+    if written is None or written.modified is None:
+        return False
+    return mark is None or (mark.modified is not None and written.modified > mark.modified)

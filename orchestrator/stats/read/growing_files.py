@@ -1,0 +1,208 @@
+"""Growing files: what was written to them since the last look. Each byte is read once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from time import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from orchestrator.records.metadata import Attempt
+from orchestrator.records.reports import checked_report
+from orchestrator.records.run_folder import numbered
+from orchestrator.stats.read.reading import read_segment
+from orchestrator.stats.read.recorded_files import COMPACTED, opened_parquet, recorded_at
+from orchestrator.stats.read.tables import load
+from orchestrator.stats.write.checksums import schema_in, whole_batches
+from orchestrator.storage import FileState, Storage
+from orchestrator.storage.stored_data import whole_lines
+
+WINDOW = 400
+"""Training rows of each rank that are kept, at least: what is going on now."""
+
+
+class LineTail:
+    """The reports that were added to a file; a line that is not whole yet waits for its end."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage, self._name = storage, name
+        self._end = self._lines = 0
+
+    def look(self) -> list[dict[str, Any]]:
+        """The new reports. What a kill cut short is left out."""
+        try:
+            added = self._storage.read_appended(self._name, self._end)
+        except FileNotFoundError:
+            return []
+        whole = added[: added.rfind(b"\n") + 1]
+        self._end += len(whole)
+        first, self._lines = self._lines + 1, self._lines + whole.count(b"\n")
+        return whole_lines(whole, str(self._storage / self._name), checked_report, first)
+
+
+class RankTail:
+    """The newest rows that one rank wrote in one attempt, and the peaks of its memory."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage, self._folder = storage, folder
+        self._sizes: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
+        self._schemas: dict[str, tuple[pa.Schema, bool]] = {}
+        self._segment = -1
+        """The number of the newest segment."""
+        self._since = 0
+        """Rows that were read of what comes after it."""
+        self.window: deque[pa.RecordBatch] = deque()
+        """The batches that hold the last WINDOW rows of training, or all there are."""
+        self.newest: dict[str, Any] = {}
+        """The last row."""
+        self.trained = 0
+        """Training iterations completed, as its rows tell."""
+        self.written: float | None = None
+        """When it was written, in seconds since 1970."""
+        self.peaks: dict[str, float] = {}
+        """The largest value of each column that ends in `_bytes`."""
+
+    def look(self, listed: Mapping[str, FileState] | None = None) -> None:
+        """Takes what was written since the last look. Parts that have become a segment meanwhile are read on in that.
+        `listed` are the rank's files by name, sorted, which are asked for where it is None."""
+        files = {
+            name: state
+            for name, state in (self._storage.files(self._folder) if listed is None else listed).items()
+            if name.startswith("rows-")
+        }
+        segments = [name for name in files if name.endswith(".parquet") and _number(name) > self._segment]
+        for name in segments:
+            self._take_segment(name, is_newest=name == segments[-1])
+        for name in [name for name in files if name.endswith(".arrow") and _number(name) > self._segment]:
+            size, modified = files[name]
+            if size == self._sizes.get(name):
+                continue
+            try:
+                for batch in self._new_batches(name):
+                    self._since += batch.num_rows
+                    self.take(batch)
+            except FileNotFoundError:  # a segment by now: the next look takes that, and then what comes after it
+                return
+            self._sizes[name] = size
+            self.written = time() if modified is None else modified
+
+    def _take_segment(self, name: str, is_newest: bool) -> None:
+        """Takes the rows of a segment that were not read as parts; of one that others follow only how large they
+        are."""
+        path, before = f"{self._folder}/{name}", self._since
+        with opened_parquet(self._storage, path) as file:
+            metadata = pq.read_metadata(file)
+        self._segment, self._since = _number(name), max(0, before - metadata.num_rows)
+        if metadata.num_rows <= before:
+            return
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            for column in map(group.column, range(metadata.num_columns)):
+                self._take_peak(column.path_in_schema, column.statistics and column.statistics.max)
+        if is_newest:
+            self.take_joined(read_segment(self._storage, recorded_at(path)).slice(before).drop_columns("superseded"))
+
+    def take_joined(self, rows: pa.Table) -> None:
+        """Takes the last rows of any phases, in the order in which they were made."""
+        is_training = pc.equal(rows["phase"], "train").to_numpy()
+        for kept in sorted((is_training, ~is_training), key=lambda kept: bool(kept[-1])):
+            for batch in rows.take(np.flatnonzero(kept)[-WINDOW:]).to_batches():
+                self.take(batch)
+
+    def _new_batches(self, name: str) -> Iterator[pa.RecordBatch]:
+        """The whole batches behind what was read of a stream; what is being written now comes with a later look."""
+        begin = self._ends.get(name, 0)
+        with self._opened(name, begin) as stream:
+            start, place = begin - stream.tell(), str(self._storage / self._folder / name)
+            try:
+                if begin == 0:
+                    begun = schema_in(stream, place)
+                    if begun is None:
+                        return
+                    self._schemas[name] = begun
+                    self._ends[name] = start + stream.tell()
+                for batch in whole_batches(stream, *self._schemas[name], place):
+                    self._ends[name] = start + stream.tell()
+                    yield batch
+            except (EOFError, pa.ArrowInvalid, OSError):
+                return
+
+    def _opened(self, name: str, begin: int) -> Any:
+        """A file from a place on: of a disk message by message, so that no more than is kept is held; elsewhere in one
+        request."""
+        path = f"{self._folder}/{name}"
+        if self._storage.local is None:
+            return pa.BufferReader(self._storage.read(path, begin))
+        stream = self._storage.open(path)
+        stream.seek(begin)
+        return stream
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Takes rows, of one phase and in the order in which they were made."""
+        if not batch.num_rows:
+            return
+        self.newest = batch.slice(batch.num_rows - 1).to_pylist()[0]
+        for name in batch.schema.names:
+            if name.endswith("_bytes"):
+                self._take_peak(name, pc.max(batch.column(name)).as_py())
+        if self.newest["phase"] != "train":
+            return
+        self.trained = self.newest["iteration"]
+        self.window.append(batch)
+        while sum(kept.num_rows for kept in self.window) - self.window[0].num_rows >= WINDOW:
+            self.window.popleft()
+
+    def _take_peak(self, name: str, value: Any) -> None:
+        if name.endswith("_bytes") and value is not None:
+            self.peaks[name] = max(value, self.peaks.get(name, value))
+
+
+def _number(name: str) -> int:
+    return int(name.partition("-")[2].partition(".")[0])
+
+
+class AttemptTail:
+    """The newest rows of all ranks of one attempt. `folder` is its own under `stats/`."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage, self._folder = storage, folder
+        self._ranks: dict[int, RankTail] = {}
+
+    @property
+    def ranks(self) -> dict[int, RankTail]:
+        """The ranks that have written rows, by number."""
+        return {rank: tail for rank, tail in sorted(self._ranks.items()) if tail.newest}
+
+    def look(self) -> None:
+        """Takes what was written since the last look, by new ranks too."""
+        listed: dict[str, dict[str, FileState]] = {}
+        for path, state in sorted(self._storage.tree(self._folder).items()):
+            folder, _, name = path.partition("/")
+            listed.setdefault(folder, {})[name] = state
+        for rank in numbered([*listed], "rank="):
+            if rank not in self._ranks:
+                self._ranks[rank] = RankTail(self._storage, f"{self._folder}/rank={rank}")
+        self._storage.each(lambda rank: self._ranks[rank].look(listed.get(f"rank={rank}", {})), self._ranks)
+
+    def take_joined(self, attempts: Sequence[Attempt], iteration: int) -> None:
+        """Takes the last training rows of a run whose ranks' files are joined; `iteration` is the one it ended with."""
+        if not self._storage.exists(COMPACTED["rows"]):
+            return
+        rows = load(self._storage, attempts, None, f"phase == 'train' and iteration > {iteration - WINDOW}")
+        for rank, own in rows.astype({"phase": str, "node": str}).groupby("rank"):
+            tail = self._ranks.setdefault(int(str(rank)), RankTail(self._storage, f"{self._folder}/rank={rank}"))
+            tail.take(pa.RecordBatch.from_pandas(own, preserve_index=False))
+
+    def training_rows(self) -> pd.DataFrame:
+        """The last WINDOW training rows of every rank."""
+        batches = [pa.Table.from_batches([batch]) for tail in self.ranks.values() for batch in tail.window]
+        if not batches:
+            return pd.DataFrame()
+        rows: pd.DataFrame = pa.concat_tables(batches, promote_options="permissive").to_pandas()
+        return rows.groupby("rank").tail(WINDOW)

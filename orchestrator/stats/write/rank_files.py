@@ -1,0 +1,255 @@
+"""The files in which one rank keeps its tables: parts that grow, which it rewrites as segments of Parquet once they are
+long."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from threading import Event, Lock, Thread
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from orchestrator.stats.read.recorded_files import Recorded
+from orchestrator.stats.write.checksums import END, sealed
+from orchestrator.storage import Storage
+from orchestrator.storage.storage import telling_of
+
+PART_ROWS = 2**11
+"""Rows of a part on an object store, of which the last is sent again whole as it grows; and the fewest that are worth a
+segment."""
+SEGMENT_ROWS = 2**16
+
+logger = logging.getLogger("hookyard")
+
+
+class _Part(Protocol):
+    """An Arrow stream that grows. `rows` is how many it has."""
+
+    rows: int
+    schema: pa.Schema
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Adds a batch."""
+
+    def send(self) -> None:
+        """Returns once all that was written can be read by others."""
+
+    def end(self) -> None:
+        """Says that nothing comes after what was written."""
+
+
+class _DiskPart:
+    """A part on a disk, where what is written can be read at once."""
+
+    def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
+        self.rows, self.schema = 0, schema
+        self._file = storage.open_stream(path)
+        self._file.write(sealed(schema.serialize()))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._file.write(sealed(batch.serialize()))
+        self._file.flush()
+        self.rows += batch.num_rows
+
+    def send(self) -> None:
+        pass
+
+    def end(self) -> None:
+        with self._file:
+            self._file.write(END)
+
+
+class _ObjectPart:
+    """A part on an object store: it is sent whole again when it has grown, so that whoever reads it sees a file that
+    grows."""
+
+    def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
+        self.rows, self.schema = 0, schema
+        self._storage, self._path = storage, path
+        self._sent = sealed(schema.serialize())
+        self._new: list[pa.RecordBatch] = []
+        self._ended = False
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._new.append(batch)
+        self.rows += batch.num_rows
+
+    def send(self) -> None:
+        new = self._new[:]
+        if not new:
+            self._sent = b"" if self._ended else self._sent
+            return
+        [batch] = pa.Table.from_batches(new).combine_chunks().to_batches()
+        grown = self._sent + sealed(batch.serialize())
+        self._storage.write(self._path, grown + END)
+        self._sent = grown
+        del self._new[: len(new)]
+
+    def end(self) -> None:
+        self._ended = True
+
+
+@dataclass
+class _Table:
+    """A table on its way to files."""
+
+    name: str
+    columns: dict[str, pa.DataType] = field(default_factory=dict)
+    """Columns seen so far, in order; once seen a column stays, so that the files' schema settles."""
+    part: _Part | None = None
+    """What rows are written to."""
+    parts: list[tuple[Recorded, _Part]] = field(default_factory=list)
+    """It, and those before it that are in no segment."""
+    number: int = 0
+    """Of the next part."""
+    rows: int = 0
+    """In segments."""
+
+    patience: int = 0
+    """Rows outside of segments before which none is tried again."""
+
+    @property
+    def open_rows(self) -> int:
+        """Rows that are in no segment."""
+        return sum(part.rows for _, part in self.parts)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its parts are worth a segment: a fifth of all its rows, so that there are few segments and little
+        that is not in one, which takes several times the room."""
+        return self.open_rows >= max(self.patience, min(max(self.rows // 4, PART_ROWS), SEGMENT_ROWS))
+
+    def end_part(self) -> None:
+        """Ends the part that rows are written to; the next go to a new one."""
+        if self.part is not None:
+            self.part.end()
+        self.part = None
+
+
+class RankFiles:
+    """Writes batches of rows to parts, a new one where a new column appears, and rewrites these as segments. Worker
+    process.
+
+    A part in a folder is appended to, and what a kill cut short is read up to its last whole batch. On an object store
+    nothing can be appended to: there a thread sends the part again, with what is new, every `upload_interval_s`. What
+    cannot be sent is kept and tried again, by `sync` at the latest. Segments are written in a thread too; where that
+    fails, their parts stay.
+    """
+
+    def __init__(self, storage: Storage, folder: str, identity: Mapping[str, Any], upload_interval_s: float) -> None:
+        self._storage, self._folder, self._identity = storage, folder, identity
+        self._tables = {name: _Table(name) for name in ("rows", "costs")}
+        self._uploads, self._upload_interval_s = storage.local is None, upload_interval_s
+        self._thread: Thread | None = None
+        self._writing, self._sending, self._packing, self._closed = Lock(), Lock(), Lock(), Event()
+
+    def write(self, table: str, arrays: Mapping[str, pa.Array], count: int) -> None:
+        """Adds a batch of `count` rows to a table, `rows` or `costs`. Raises ValueError for a column that held
+        something else before."""
+        into = self._tables[table]
+        batch = self._batch(into, arrays, count)
+        with self._writing, telling_of(self._storage / self._folder):
+            if into.part is not None and (
+                into.part.schema != batch.schema or (self._uploads and into.part.rows >= PART_ROWS)
+            ):
+                into.end_part()
+            if into.part is None:
+                self._begin_part(into, batch.schema)
+            assert into.part is not None
+            into.part.write(batch)
+        if self._uploads and self._thread is None:
+            self._begin_thread(self._upload)
+        elif not self._uploads and into.is_long and not (self._thread and self._thread.is_alive()):
+            self._begin_thread(self._pack)
+
+    def sync(self) -> None:
+        """Returns once all that was written can be read by others; raises StorageError where that cannot be."""
+        if self._uploads:
+            with self._sending:
+                self._storage.each(
+                    lambda part: part.send(), [part for table in self._tables.values() for _, part in table.parts]
+                )
+
+    def close(self) -> None:
+        """Ends all files, and puts them into their places."""
+        self._closed.set()
+        with self._writing, telling_of(self._storage / self._folder):
+            for table in self._tables.values():
+                table.end_part()
+        self.sync()
+        self._pack(PART_ROWS)
+
+    def _begin_thread(self, work: Callable[[], None]) -> None:
+        self._thread = Thread(target=work, name="rows", daemon=True)
+        self._thread.start()
+
+    def _batch(self, table: _Table, arrays: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
+        for name, array in arrays.items():
+            known = table.columns.get(name)
+            if (
+                known is None
+                or pa.types.is_null(known)
+                or (pa.types.is_integer(known) and pa.types.is_floating(array.type))
+            ):
+                table.columns[name] = array.type
+        columns = {name: pa.repeat(value, count) for name, value in self._identity.items()}
+        for name, kind in table.columns.items():
+            columns[name] = _cast(name, arrays[name], kind) if name in arrays else pa.nulls(count, kind)
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+    def _begin_part(self, table: _Table, schema: pa.Schema) -> None:
+        identity = int(self._identity.get("attempt", 0)), int(self._identity.get("rank", 0))
+        path = f"{self._folder}/{table.name}-{table.number:05d}.arrow"
+        table.part = (_ObjectPart if self._uploads else _DiskPart)(self._storage, path, schema)
+        table.parts.append((Recorded(*identity, table.number, path), table.part))
+        table.number += 1
+
+    def _upload(self) -> None:
+        """Sends what is new now and then, so that training need not wait for it. In a thread of its own."""
+        failing = False
+        while not self._closed.wait(self._upload_interval_s):
+            try:
+                self.sync()
+                failing = False
+            except Exception as error:  # whatever it is, `sync` meets it too and raises it
+                if not failing:
+                    logger.warning("rows of %s cannot be sent; they are kept, and tried again: %s", self._folder, error)
+                failing = True
+            else:
+                self._pack()
+
+    def _pack(self, enough: int = SEGMENT_ROWS) -> None:
+        """Rewrites the parts of tables that are long as segments, so that training need not wait for it, and of those
+        that have `enough` rows. In a thread of its own, and as the files are closed."""
+        from orchestrator.stats.write.segments import pack  # which takes a while to import, and short runs need not
+
+        with self._packing:
+            for table in self._tables.values():
+                if not table.is_long and table.open_rows < enough:
+                    continue
+                try:
+                    with self._writing, telling_of(self._storage / self._folder):
+                        table.end_part()
+                        parts = table.parts[:]
+                    self.sync()
+                    pack(self._storage, [recorded for recorded, _ in parts])
+                except Exception as error:  # they are where they were, and are read from there
+                    logger.warning(
+                        "rows of %s stay as they were written, and cannot be rewritten: %s", self._folder, error
+                    )
+                    table.patience = 2 * table.open_rows
+                    continue
+                with self._writing:
+                    table.parts = table.parts[len(parts) :]
+                    table.rows += sum(part.rows for _, part in parts)
+
+
+def _cast(name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if array.type == kind:
+        return array
+    try:
+        return array.cast(kind)
+    except pa.ArrowException as error:
+        raise ValueError(f"column '{name}' holds {kind} and was given {array.type}: {error}") from error

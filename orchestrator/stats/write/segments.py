@@ -1,0 +1,65 @@
+"""Segments: what one rank recorded, as Parquet to which nothing is added any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow.dataset import dataset
+
+from orchestrator.records.metadata import Attempt
+from orchestrator.stats.read.reading import PARTITIONS, narrow, read_tail
+from orchestrator.stats.read.recorded_files import Recorded, opened_parquet
+from orchestrator.stats.read.superseded import NEEDED, superseded
+from orchestrator.stats.write.checksums import write_parquet
+from orchestrator.storage import Storage
+
+
+def pack(storage: Storage, parts: Sequence[Recorded], attempts: Sequence[Attempt] = ()) -> None:
+    """Rewrites parts of one rank as a segment, and removes them. `attempts` says which of the rows were done again. In
+    the rank's process, or where a run is compacted.
+
+    Nothing may be added to the parts any more. A kill in between leaves both, of which the segment counts; packing
+    again gives the same.
+    """
+    rows = read_tail(storage, parts)
+    if len(rows):
+        if "phase" in rows.column_names:
+            rows = with_mark(narrow(rows), attempts)
+        with storage.create(parts[-1].path.replace(".arrow", ".parquet")) as file:
+            write_parquet([rows.drop_columns([name for name in PARTITIONS.names if name in rows.column_names])], file)
+    storage.each(storage.delete, [part.path for part in parts])
+
+
+def with_mark(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
+    """Rows with the column `superseded`, true where they were done again; for those who read the files themselves."""
+    columns = {name: pc.field(name) for name in rows.column_names if name != "superseded"}
+    return dataset(rows).to_table(columns={**columns, "superseded": superseded(attempts, rows.column_names)})
+
+
+def mark(storage: Storage, path: str, attempts: Sequence[Attempt], attempt: int | None = None) -> None:
+    """Writes a Parquet file of rows anew, where more of them have been done again than it says; `attempt` is what its
+    rows are of, where it does not say that itself."""
+    with opened_parquet(storage, path) as file:
+        parquet = pq.ParquetFile(file, page_checksum_verification=True)
+        groups = range(parquet.num_row_groups)
+
+        def marked(group: int, columns: Sequence[str] | None = None) -> pa.Table:
+            rows = parquet.read_row_group(group, columns)
+            if attempt is None:
+                return with_mark(rows, attempts)
+            return with_mark(rows.append_column("attempt", pa.repeat(attempt, len(rows))), attempts).drop_columns(
+                "attempt"
+            )
+
+        if all(
+            marked(group, [*NEEDED, "superseded"])["superseded"].equals(
+                parquet.read_row_group(group, ["superseded"])["superseded"]
+            )
+            for group in groups
+        ):
+            return
+        with storage.create(path) as anew:
+            write_parquet(map(marked, groups), anew)

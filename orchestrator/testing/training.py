@@ -1,0 +1,180 @@
+"""A small task, a state that is ready, and a loop of some iterations on the CPU."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import Dataset, TensorDataset
+
+from hooks.hook import Hook
+from hooks.state import State
+from orchestrator.config.components import make_hook
+from orchestrator.config.optim.optimizer import brings_its_own, optimizer_in_full
+from orchestrator.config.optim.schedule import scheduler_in_full
+from orchestrator.config.python.objects import as_written
+from orchestrator.config.python.parameters import check
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.own_loop import OwnLoop
+from orchestrator.loop.run_context import RunContext
+from orchestrator.stats.write.recorder import Recorder
+from orchestrator.task import Task, trains_itself
+
+
+@dataclass
+class SmallTask(Task):
+    """Classifies points (5,) into three classes, with BatchNorm and dropout; a batch is `[points, labels]`."""
+
+    train: int = 24  # type: ignore[assignment]  # a field, and no loop of its own
+    """Training samples."""
+    val: int = 8
+    """Validation samples."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3))
+
+    def data(self) -> Mapping[str, Dataset[Any]]:
+        return {
+            phase: _points(size, seed)
+            for seed, (phase, size) in enumerate({"train": self.train, "val": self.val}.items())
+        }
+
+    def loss(self, output: Tensor, batch: Any) -> Tensor:
+        return functional.cross_entropy(output, batch[1])
+
+    def metrics(self, output: Tensor, batch: Any) -> Mapping[str, Tensor]:
+        return {"accuracy": (output.argmax(dim=1) == batch[1]).float()}
+
+
+def _points(size: int, seed: int) -> Dataset[Any]:
+    points = torch.randn(size, 5, generator=torch.Generator().manual_seed(seed))
+    return TensorDataset(points, (points[:, 0] > 0).long() + (points[:, 1] > 0.5).long())
+
+
+class Screen:
+    """A display that keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
+        pass
+
+
+class KeepingRecorder(Recorder):
+    """A recorder that keeps every row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[dict[str, Any]] = []
+
+    def append(self, row: dict[str, Any] | None, numbers: Sequence[float] = ()) -> None:
+        super().append(row, numbers)
+        self.rows.append({name: _plain(value) for name, value in self.recent[-1].items()})
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+
+
+@dataclass
+class Trained:
+    """What a loop has come to."""
+
+    state: State
+    """Of the loop, at its end."""
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    """The metrics of each report."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """What was recorded of each iteration, tensors as numbers."""
+    lines: list[str] = field(default_factory=list)
+    """What hooks have said."""
+
+
+def train(hooks: Mapping[str, Hook] | None = None, task: Task | None = None, **experiment: Any) -> Trained:
+    """Trains a task with hooks in the real loop, in this process and on the CPU: by default a small task, for one
+    epoch.
+
+    The hooks that the task requires are there without being named, the defaults of an experiment are not. `experiment`
+    has keys of an experiment file (`steps`, `batch_size`, `accumulate` ...). What hooks write goes to a folder that is
+    gone afterwards. Raises ConfigError for other keys, and whatever the task or a hook raises.
+    """
+    screen = Screen()
+    with tempfile.TemporaryDirectory() as folder, one_thread():
+        loop, recorder = make_loop(task or SmallTask(), hooks or {}, experiment, artifacts=Path(folder), display=screen)
+        reports = [report.metrics for report in loop.run()]
+    return Trained(loop.state, reports, recorder.rows, screen.lines)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within it torch computes in one thread, as a worker does: for small tensors several only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def make_loop(
+    task: Task,
+    hooks: Mapping[str, Hook],
+    settings: Mapping[str, Any],
+    recorder: KeepingRecorder | None = None,
+    **more: Any,
+) -> tuple[Loop, KeepingRecorder]:
+    """A loop that is ready to run, and its recorder; `more` is the rest of its context."""
+    length = {} if "steps" in settings else {"epochs": 1}
+    kind = f"{type(task).__module__}:{type(task).__qualname__}"
+    own_scheduler: dict[str, Any] | None = {} if brings_its_own(type(task), "scheduler") else None
+    in_full = {
+        "optimizer": optimizer_in_full(settings.get("optimizer", {}), type(task)),
+        "scheduler": scheduler_in_full(settings.get("scheduler", own_scheduler), type(task)),
+    }
+    experiment = check(Experiment, {"name": "test", "task": kind, "batch_size": 4, **length, **settings, **in_full}, "")
+    written = as_written(task.required_hooks(), "hooks")
+    required = {
+        name: make_hook(name, entry if isinstance(entry, Mapping) else {}).hook for name, entry in written.items()
+    }
+    kinds = {type(hook) for hook in hooks.values()}
+    required = {name: hook for name, hook in required.items() if name not in hooks and type(hook) not in kinds}
+    recorder = recorder or KeepingRecorder()
+    loop_class: Any = OwnLoop if trains_itself(type(task)) else Loop
+    return loop_class(task, experiment, {**required, **hooks}, RunContext(recorder=recorder, **more)), recorder
+
+
+def ready_state(task: Task | None = None, **fields: Any) -> State:
+    """A state as it is in `on_gradients` of the first iteration: a model with gradients, its optimizer, batch, output
+    and loss.
+
+    Every event may be called with it: `hook.on_gradients(ready_state())`. `fields` are the state's own, to be set over
+    what is there.
+    """
+    task = task or SmallTask()
+    loop, _ = make_loop(task, {}, {})
+    state = loop.state
+    state.phase, state.phase_length = "train", len(state.loaders["train"])
+    state.batch = next(iter(state.fresh_batches("train")))
+    state.batch_size = state.samples_in(state.batch)
+    state.output = state.forward(state.model, state.batch)
+    loss = task.loss(state.output, state.batch)
+    state.loss = loss if isinstance(loss, Tensor) else reduce(add, loss.values())
+    state.loss.backward()
+    state.display = Screen()
+    for name, value in fields.items():
+        setattr(state, name, value)
+    return state

@@ -1,0 +1,55 @@
+"""Which metric may have been meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from hooks.metrics.names import nearest, phase_of, there_are
+
+THERE = (
+    "train/loss",
+    "train/accuracy",
+    "val/loss",
+    "val/accuracy",
+    "val/ema/accuracy",
+    "val/samples_per_s",
+    "stats/step_s/p95",
+)
+
+
+@pytest.mark.parametrize(
+    ("metric", "meant"),
+    [
+        ("val/acuracy", "val/accuracy"),
+        ("val/acc", "val/accuracy"),
+        ("Val/Accuracy", "val/accuracy"),
+        ("val/ema/acuracy", "val/ema/accuracy"),
+        ("val/emma/accuracy", "val/ema/accuracy"),
+        ("vall/accuracy", "val/accuracy"),
+        ("accuracy", "val/accuracy"),
+        ("val_accuracy", "val/accuracy"),
+        ("train/los", "train/loss"),
+        ("stats/setp_s/p95", "stats/step_s/p95"),
+        ("val/fid", None),  # the phase alone is no likeness
+        ("val/f1", None),
+    ],
+)
+def test_what_may_have_been_meant(metric: str, meant: str | None) -> None:
+    assert nearest(metric, THERE) == meant
+
+
+def test_names_and_the_nearest_are_told_together() -> None:
+    assert (
+        there_are(["val/loss", "val/accuracy"], "val/acuracy")
+        == "there are: val/loss, val/accuracy (did you mean 'val/accuracy'?)"
+    )
+    assert there_are([], "val/acuracy") == "there are: none"
+
+
+def test_a_phase_is_the_first_part_of_a_name() -> None:
+    assert [phase_of(metric) for metric in ("val/ema/accuracy", "train/loss", "vall/loss", "loss")] == [
+        "val",
+        "train",
+        "",
+        "",
+    ]

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from torch import nn
+
+import hooks
+from hooks.import_path import NoSuchModule, callable_at, extend_import_path, import_named
+
+HOOKYARDS = os.path.dirname(hooks.__file__)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A user's folder on the import path, for the length of a test."""
+    path, modules = list(sys.path), set(sys.modules)
+    extend_import_path([tmp_path])
+    yield tmp_path
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def written(file: Path, text: str = "") -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def where(module: ModuleType) -> str | None:
+    return module.__file__
+
+
+def test_folders_are_appended_once_and_never_put_in_front(folder: Path) -> None:
+    written(folder / "math.py", "raise RuntimeError('hides the installed module')")
+    extend_import_path([folder])
+    assert sys.path[-1] == str(folder)
+    assert sys.path.count(str(folder)) == 1
+    assert import_named("math") is math
+
+
+@pytest.mark.parametrize("package", [True, False])
+def test_a_folder_of_the_user_s_is_found_with_and_without_an_init_file(folder: Path, package: bool) -> None:
+    file = written(folder / "my_studies/t.py")
+    if package:
+        written(folder / "my_studies/__init__.py")
+    assert where(import_named("my_studies.t")) == str(file)
+
+
+@pytest.mark.parametrize("package", [True, False])
+def test_a_name_that_begins_with_the_folder_s_own_is_found_from_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: bool
+) -> None:
+    """A file that names `studies.t:T` and lies in `studies` itself may be called from anywhere."""
+    name = f"studies_{package}"
+    file = written(tmp_path / name / "t.py", "from hooks import Hook")
+    if package:
+        written(tmp_path / name / "__init__.py")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    extend_import_path([tmp_path / name])
+    assert where(import_named(f"{name}.t")) == str(file)
+    with pytest.raises(NoSuchModule, match=f"no module '{name}.u' in {tmp_path / name}$"):
+        import_named(f"{name}.u")
+
+
+@pytest.mark.parametrize(
+    "name", ["hooks.mine", "hooks.training.mine", "hooks.training.ema", "hooks", "orchestrator.mine"]
+)
+@pytest.mark.parametrize("package", [True, False])
+def test_hookyard_s_own_names_are_no_user_s(folder: Path, name: str, package: bool) -> None:
+    """Also where Hookyard has such a module itself, which would be taken without a word."""
+    place = folder.joinpath(*name.split("."))
+    file = written(place / "__init__.py" if package else place.with_name(f"{place.name}.py"))
+    top = name.partition(".")[0]
+    called = f"my_{top}" if package or "." in name else f"my_{top}.py"
+    with pytest.raises(NoSuchModule) as told:
+        import_named(name)
+    assert f"'{top}' is Hookyard's own package ({os.path.dirname(HOOKYARDS)}/{top}), which comes before {file}" in str(
+        told.value
+    )
+    assert f"such as {called}, and write my_{name}" in str(told.value)
+
+
+def test_a_user_s_module_that_imports_from_such_a_folder_is_told_the_same(folder: Path) -> None:
+    written(folder / "hooks/mine.py", "X = 1")
+    written(folder / "circle_task.py", "from hooks.mine import X")
+    written(folder / "square_task.py", "from hooks import X")
+    with pytest.raises(
+        NoSuchModule,
+        match=r"No module named 'hooks.mine': 'hooks' is Hookyard's own package .* before .*/hooks/mine.py",
+    ):
+        import_named("circle_task")
+    with pytest.raises(ImportError, match="cannot import name 'X' from 'hooks'"):
+        import_named("square_task")
+
+
+@pytest.mark.parametrize("name", ["torch.mine", "tests.mine", "json.mine"])
+def test_so_is_one_whose_folder_has_the_name_of_an_installed_package(folder: Path, name: str) -> None:
+    file, top = written(folder / f"{name.replace('.', '/')}.py"), name.partition(".")[0]
+    with pytest.raises(NoSuchModule) as told:
+        import_named(name)
+    assert (
+        f"'{top}' is a module from elsewhere ({os.path.dirname(str(sys.modules[top].__file__))}), which comes before"
+        f" {file}" in str(told.value)
+    )
+    assert f"give {folder / top} another name, such as my_{top}, and write my_{name}" in str(told.value)
+
+
+def test_so_is_one_whose_file_lies_in_that_folder_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path / "json/mine.py")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    extend_import_path([tmp_path / "json"])
+    with pytest.raises(NoSuchModule, match=f"comes before {file}"):
+        import_named("json.mine")
+
+
+def test_an_installed_package_that_a_user_has_a_copy_of_is_taken_as_it_is(folder: Path) -> None:
+    written(folder / "json/decoder.py", "raise RuntimeError('the copy')")
+    assert import_named("json.decoder") is sys.modules["json.decoder"]
+
+
+def test_a_module_that_is_nowhere_says_where_it_was_looked_for(folder: Path) -> None:
+    written(folder / "pack/__init__.py")
+    with pytest.raises(NoSuchModule, match=f"no module 'nosuchmodule' in .*{folder}"):
+        import_named("nosuchmodule.deeper")
+    with pytest.raises(NoSuchModule, match=f"no module 'pack.inner' in {folder / 'pack'}$"):
+        import_named("pack.inner")
+
+
+def test_a_module_that_fails_is_not_hidden(folder: Path) -> None:
+    written(folder / "pack_two/__init__.py")
+    written(folder / "pack_two/inner.py", "from pack_two import nothing")
+    with pytest.raises(ImportError, match="cannot import name 'nothing' from 'pack_two'"):
+        import_named("pack_two.inner")
+
+
+def test_a_path_names_a_callable() -> None:
+    assert callable_at("torch.nn:Identity", "teacher", nn.Module) is nn.Identity
+    assert callable_at("experiments.mnist_ssl:labelled", "data", Mapping).__name__ == "labelled"
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("math.sqrt", "teacher: 'math.sqrt' cannot be imported .* write module:callable"),
+        ("math:root", "has no attribute 'root'"),
+        ("no_such_module:f", "no module 'no_such_module' in"),
+        (":f", "cannot be imported"),
+        ("math:pi", "what 'math:pi' returns cannot be told"),
+        ("os:getcwd", "'os:getcwd' is neither a subclass of torch.*Module nor a function annotated to return one"),
+        ("subprocess:Popen", "'subprocess:Popen' is neither"),
+        ("experiments.mnist_ssl:labelled", "neither a subclass"),
+        ("ast:literal_eval", "neither a subclass"),
+    ],
+)
+def test_what_it_cannot_find_or_call_is_an_error_with_the_field(path: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        callable_at(path, "teacher", nn.Module)
+
+
+def test_so_is_a_callable_in_a_folder_that_hookyard_hides(folder: Path) -> None:
+    written(folder / "hooks/mine.py", "def teacher(): ...")
+    with pytest.raises(
+        ValueError, match=r"teacher: 'hooks.mine:teacher' cannot be imported .*'hooks' is Hookyard's own package"
+    ):
+        callable_at("hooks.mine:teacher", "teacher", nn.Module)

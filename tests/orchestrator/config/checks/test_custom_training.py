@@ -1,0 +1,174 @@
+"""What nothing reads where a task trains by itself is refused where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hooks import Hook, State
+from orchestrator import Task, TrainingSession
+from orchestrator.config.load import experiment_from_dict, load_experiment, to_yaml
+from orchestrator.config.text.reader import parse_yaml
+from orchestrator.errors import ConfigError
+from tests.orchestrator.config.samples import problems
+
+HERE = "tests.orchestrator.config.checks.test_custom_training"
+
+
+@dataclass
+class Own(Task):
+    width: int = 2
+
+    def train(self, session: TrainingSession, batch_size: int = 16, *, precision: str) -> Iterator[Mapping[str, float]]:
+        yield {"train/loss": float(batch_size)}
+
+
+class Alone(Task):
+    """Its loop asks for nothing."""
+
+    def train(self) -> Iterator[dict[str, float]]:  # type: ignore[override]
+        yield {"train/loss": 0.0}
+
+
+class Silent(Task):
+    def train(self, session: TrainingSession) -> None:  # type: ignore[override]  # what is wrong with it
+        """Yields nothing."""
+
+
+class Asks(Task):
+    def train(self, session: TrainingSession, lerning_rate: float, acumulate: int = 1) -> Iterator[Mapping[str, float]]:  # type: ignore[override]
+        yield {}
+
+
+@dataclass
+class Looks(Hook):
+    def on_gradients(self, state: State) -> None: ...
+
+
+def written(**fields: Any) -> dict[str, Any]:
+    return {"name": "own", "task": f"{HERE}:Own", "epochs": 2, **fields}
+
+
+def refused(**fields: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        experiment_from_dict(written(**fields))
+    return str(caught.value)
+
+
+def test_every_problem_has_its_line(file: Path) -> None:
+    text = f"""\
+name: own
+task: {HERE}:Own
+epochs: 2
+precision: bf16
+optimizer: {{type: AdamW, lr: 0.1}}
+accumulate: 2
+workers: {{count: 2, strategy: fsdp, ddp: {{static_graph: true}}}}
+loader: {{num_workers: 2}}
+init: {{from: weights.pt}}
+hooks:
+  ema: {{decay: 0.9}}
+  sync_buffers: {{}}
+  looks: {{type: '{HERE}:Looks'}}
+"""
+    told = [str(problem) for problem in problems(file, text)]
+    unread = {"optimizer": 5, "accumulate": 6, "workers.strategy": 7, "workers.ddp": 7, "loader": 8, "init": 9}
+    assert [line.partition(": is read by nothing")[0] for line in told[:6]] == [
+        f"{file}:{line}: {path}" for path, line in unread.items()
+    ]
+    assert "its train() does not declare accumulate" in told[1]
+    assert "write def train(self, session, accumulate)" in told[1]
+    assert "hooks.ema: cannot be where a task trains by itself: it acts in on_update" in told[6]
+    assert "hooks.sync_buffers: cannot be where a task trains by itself: it works on the model" in told[7]
+    assert "hooks.looks: cannot be where a task trains by itself: it acts in on_gradients" in told[8]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"task": f"{HERE}:Silent"}, "Silent.train() is no generator"),
+        ({"task": f"{HERE}:Alone"}, "Alone.train() takes no session"),
+        ({"task": f"{HERE}:Asks"}, "Asks.train() declares lerning_rate"),
+        ({"task": f"{HERE}:Asks"}, "did you mean 'accumulate'?"),
+        ({"hooks": {"checkpoint": {"save_on_exception": True}}}, "save_on_exception keeps a model"),
+        (
+            {
+                "sweep": {
+                    "metric": "train/loss",
+                    "mode": "min",
+                    "trials": 2,
+                    "space": {"optimizer.lr": {"choice": [0.1, 0.2]}},
+                }
+            },
+            "space.optimizer.lr: is read by nothing",
+        ),
+        ({"changes": [{"at": 1, "set": {"optimizer.lr": 0.1}}]}, "changes: is read by nothing"),
+    ],
+)
+def test_it_says_what_to_write(fields: dict[str, Any], said: str) -> None:
+    assert said in refused(**fields)
+
+
+def test_a_population_changes_what_it_is_told_to_of_what_the_task_is_made_with() -> None:
+    space = {"task_args.width": {"randint": [1, 9]}, "batch_size": {"randint": [1, 9]}, "seed": {"randint": [1, 9]}}
+    population = {"metric": "train/loss", "mode": "min", "trials": 4, "space": space, "search": "random"}
+    assert "write mutate: [task_args.width, batch_size], or some of these" in refused(
+        sweep={**population, "scheduler": "pbt"}
+    )
+    assert "'seed' cannot change in flight" in refused(
+        sweep={**population, "scheduler": {"type": "pbt", "mutate": ["seed"]}}
+    )
+    experiment_from_dict(
+        written(sweep={**population, "scheduler": {"type": "pbt", "mutate": ["task_args.width", "batch_size"]}})
+    )
+
+
+def test_what_is_declared_has_its_default_and_what_is_filled_in_can_be_run_again(tmp_path: Path) -> None:
+    own = experiment_from_dict(written(precision="bf16"))
+    assert (own.batch_size, own.precision) == (16, "bf16")
+    assert list(own.hooks) == ["perf_stats", "memory_stats", "console", "checkpoint"]
+    (tmp_path / "again.yaml").write_text(to_yaml(own))
+    assert load_experiment(tmp_path / "again.yaml") == own
+    assert parse_yaml(to_yaml(own), "again.yaml").data["batch_size"] == 16
+
+
+def test_of_the_hooks_that_ship_those_fit_that_need_no_event_within_an_iteration_and_no_model() -> None:
+    given = {"early_stopping": {"monitor": "val/loss"}, "time_limit": {"limit": "1h"}}
+    fit = [
+        "anomaly_detection",
+        "checkpoint",
+        "console",
+        "device_stats",
+        "early_stopping",
+        "json_lines",
+        "row_stats",
+        "tensorboard",
+        "time_limit",
+        "wandb",
+    ]
+    unfit = [
+        "ema",
+        "export",
+        "gradient_clip",
+        "model_complexity",
+        "nan_guard",
+        "param_scheduler",
+        "progress_bar",
+        "sampler_seed",
+        "sync_buffers",
+    ]
+    for name in (*fit, *unfit):
+        said = resolve_or_refuse(name, given.get(name, {}))
+        assert ("cannot be where a task trains by itself" in said) is (name in unfit), f"{name}: {said}"
+
+
+def resolve_or_refuse(name: str, entry: dict[str, Any]) -> str:
+    try:
+        experiment_from_dict(written(hooks={name: entry}))
+    except ConfigError as error:
+        return str(error)
+    return ""

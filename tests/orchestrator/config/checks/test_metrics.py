@@ -1,0 +1,163 @@
+"""Metrics that no run can report are refused before one begins, as far as that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from hooks import Hook, State
+from orchestrator import ConfigError, run
+from orchestrator.config.load import load_experiment, load_with_data
+from tests.orchestrator.config.samples import Line, problems
+from tests.tasks import described
+
+HERE = "tests.orchestrator.config.checks.test_metrics"
+
+
+@dataclass
+class Measured(Line):
+    """A line whose metrics are its loss and a meter."""
+
+    def meters(self) -> Mapping[str, Any]:
+        return {"r2": nn.Identity()}
+
+
+@dataclass
+class Gives(Hook):
+    """Gives what nobody knows of before."""
+
+    def on_phase_end(self, state: State) -> None: ...
+
+
+def text(task: str, more: str) -> str:
+    return f"name: line\ntask: {task}\nepochs: 2\n{more}\n"
+
+
+SWEEP = "sweep: {{metric: {}, mode: max, space: {{seed: {{choice: [1, 2]}}}}}}"
+
+
+@pytest.mark.parametrize(
+    ("more", "path", "said", "meant"),
+    [
+        (
+            "hooks: {checkpoint: {best: val/r3, mode: max}}",
+            "hooks.checkpoint.best",
+            "val/r3 is no metric of this task; there are val/loss, val/r2",
+            "val/r2",
+        ),
+        (
+            "hooks: {checkpoint: {best: train/r2, mode: max}}",
+            "hooks.checkpoint.best",
+            "train/r2 is no metric of this task; there are train/loss",
+            None,
+        ),
+        (
+            "hooks: {stop: {type: early_stopping, monitor: val/los, mode: min}}",
+            "hooks.stop.monitor",
+            "val/los is no metric of this task",
+            "val/loss",
+        ),
+        (
+            "hooks: {early_stopping: {monitor: vall/loss}}",
+            "hooks.early_stopping.monitor",
+            "vall/loss is of no phase",
+            "val/loss",
+        ),
+        (
+            "hooks: {early_stopping: {monitor: loss}}",
+            "hooks.early_stopping.monitor",
+            "loss is of no phase; metrics begin with train/, val/, test/",
+            "val/loss",
+        ),
+        (
+            "hooks: {early_stopping: {monitor: test/loss}}",
+            "hooks.early_stopping.monitor",
+            "test/loss comes when training is over",
+            None,
+        ),
+        (
+            "scheduler: {type: ReduceLROnPlateau}\nhooks: {param_scheduler: {monitor: val_loss}}",
+            "hooks.param_scheduler.monitor",
+            "val_loss is of no phase",
+            "val/loss",
+        ),
+        (
+            "validate_every: 0\nhooks: {checkpoint: {best: auto}}",
+            "hooks.checkpoint.best",
+            "auto is never measured, as validate_every is 0",
+            None,
+        ),
+        (
+            "validate_every: 0\n" + SWEEP.format("val/loss"),
+            "sweep.metric",
+            "val/loss is never measured, as validate_every is 0",
+            None,
+        ),
+        (SWEEP.format("val/rr2"), "sweep.metric", "val/rr2 is no metric of this task", "val/r2"),
+        (
+            SWEEP.format("throughput/mfu"),
+            "sweep.metric",
+            "throughput/mfu is what the hook throughput reports, which is off",
+            None,
+        ),
+    ],
+)
+def test_what_no_report_can_hold_is_refused_with_its_place(
+    file: Path, more: str, path: str, said: str, meant: str | None
+) -> None:
+    (problem,) = problems(file, text(f"{HERE}:Measured", more))
+    assert (problem.path, problem.line) == (path, 4 + more.count("\n"))
+    assert problem.message.startswith(said)
+    assert problem.suggestion == (meant and f"did you mean '{meant}'?")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "hooks: {checkpoint: {best: [val/r2, val/ema/loss, test/r2], mode: max}, ema: {}}",
+        "hooks: {early_stopping: {monitor: train/loss}}",
+        SWEEP.format("train/samples_per_s"),
+        SWEEP.format("memory/rss_bytes"),
+        SWEEP.format("stats/step_s/p95"),
+        # Hooks of one's own may give anything.
+        f"hooks: {{gives: {{type: '{HERE}:Gives'}}, checkpoint: {{best: val/fid, mode: min}}}}",
+        f"validate_every: 0\nhooks: {{gives: {{type: '{HERE}:Gives'}}}}\n" + SWEEP.format("score"),
+        # What is swept decides.
+        "sweep: {metric: val/f1, space: {task: {choice: ['tests.tasks:Points']}}}",
+    ],
+)
+def test_what_a_report_may_hold_is_let_be(file: Path, more: str) -> None:
+    file.write_text(text(f"{HERE}:Measured", more))
+    load_experiment(file)
+
+
+def test_what_only_a_batch_tells_is_let_be(file: Path) -> None:
+    file.write_text(text("tests.tasks:Points", "hooks: {checkpoint: {best: val/anything, mode: max}}"))
+    load_experiment(file)
+
+
+@pytest.mark.parametrize("best", ["val/loss", "auto", "test/loss"])
+def test_validate_sees_that_there_is_no_such_data(file: Path, best: str) -> None:
+    file.write_text(text(f"{HERE}:Measured", f"hooks: {{checkpoint: {{best: {best}, mode: min}}}}"))
+    with pytest.raises(ConfigError) as caught:
+        load_with_data(file)
+    phase = "test" if best == "test/loss" else "val"
+    told = (
+        f"{file}:4: hooks.checkpoint.best: {best} is never measured, as data() of the task gives train and no {phase}"
+    )
+    assert str(caught.value) == told
+
+
+def test_a_run_sees_it_before_its_first_iteration(tmp_path: Path) -> None:
+    judging = described(task_args={"val": 0}, hooks={"early_stopping": {"monitor": "val/accuracy"}})
+    with pytest.raises(
+        ConfigError,
+        match=r"early_stopping.monitor: val/accuracy is never measured, as data\(\) of the task gives train and no val",
+    ):
+        run(judging, tmp_path, local=True)
+    assert not list(tmp_path.glob("points/stats/**/rows-*"))

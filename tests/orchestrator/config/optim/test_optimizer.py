@@ -1,0 +1,207 @@
+"""The optimizer: torch's, one of one's own, the task's; and what nothing would read of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from orchestrator.config.load import experiment_from_dict, load_experiment, to_dict, to_yaml
+from orchestrator.config.optim.optimizer import build_optimizer, check_optimizer
+from orchestrator.config.resolve import resolve
+from orchestrator.config.sections.experiment import Component, Experiment, Optimization
+from orchestrator.errors import ConfigError
+from tests.orchestrator.config.samples import HERE, Line, Own
+
+
+def experiment(**more: Any) -> Experiment:
+    return experiment_from_dict({"name": "line", "task": f"{HERE}:Line", "epochs": 1, **more})
+
+
+def groups(described: Experiment) -> list[dict[str, Any]]:
+    task = resolve(described.source).task
+    return build_optimizer(described.optimizations[""], task, task.model()).param_groups
+
+
+def refusal(**more: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        experiment(**more)
+    return str(caught.value)
+
+
+def test_torch_s_own_is_built() -> None:
+    described = experiment(optimizer={"type": "AdamW", "lr": 0.5, "betas": [0.5, 0.75]})
+    task = resolve(described.source).task
+    model = task.model()
+    optimizer = build_optimizer(described.optimizations[""], task, model)
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in model.parameters()]
+    assert tuple(optimizer.defaults["betas"]) == (0.5, 0.75)
+
+
+def test_one_of_one_s_own() -> None:
+    described = experiment(optimizer={"type": f"{HERE}:Wide", "lr": 0.5, "reach": 3})
+    task = resolve(described.source).task
+    assert build_optimizer(described.optimizations[""], task, task.model()).reach == 3
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "path", "said"),
+    [
+        ({"type": "sgd"}, "optimizer.type", "did you mean 'SGD'?"),
+        ({"type": "SGD", "momentun": 1}, "optimizer.momentun", "did you mean 'momentum'?"),
+        ({"type": "SGD", "lr": "1e-3 "}, "optimizer.lr", "must be a number"),
+        ({"type": "SGD", "lr": -1}, "optimizer", "SGD refuses this: Invalid learning rate: -1"),
+        ({"type": "SGD", "nesterov": True}, "optimizer", "Nesterov momentum requires a momentum"),
+        ({"type": "LBFGS"}, "optimizer.type", "is LBFGS, whose step computes the loss several times"),
+        ({"type": f"{HERE}:Line"}, "optimizer.type", "is no subclass of torch.optim.optimizer.Optimizer"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_before(optimizer: Any, path: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_optimizer(Optimization("", Component.model_validate(optimizer)), Line)
+    assert path in [problem.path for problem in caught.value.problems]
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {"type": "SGD", "lr": 1, "momentum": 0.9, "nesterov": True},
+        {"type": "Adam", "betas": [0.9, 0.99]},
+        {"type": "Muon"},
+        {"type": f"{HERE}:Wide", "lr": 0.1, "anything": "goes"},
+    ],
+)
+def test_what_can_be_built_passes(optimizer: Any) -> None:
+    check_optimizer(Optimization("", Component.model_validate(optimizer)), Line)
+
+
+# The task's own
+
+
+OWN = {"task": f"{HERE}:Own"}
+
+
+def test_the_task_s_own_is_what_trains_where_the_file_says_no_type() -> None:
+    described = experiment(**OWN)
+    assert to_dict(described)["optimizer"] == {"type": "task", "lr": 0.125, "bias_lr": 0.5}
+    assert to_dict(described)["scheduler"] == {"type": "task", "gamma": 0.5}
+    assert [group["lr"] for group in groups(described)] == [0.125, 0.5]
+    assert experiment_from_dict(to_dict(described)) == described
+    assert "type: task" in to_yaml(described)
+
+
+@pytest.mark.parametrize("more", [{}, {"type": "task"}])
+def test_it_takes_what_the_file_says(more: Mapping[str, Any]) -> None:
+    described = experiment(**OWN, optimizer={"lr": 0.25, **more})
+    assert [group["lr"] for group in groups(described)] == [0.25, 0.5]
+
+
+def test_a_type_in_the_file_beats_it() -> None:
+    described = experiment(**OWN, optimizer={"type": "SGD", "lr": 0.25}, scheduler=None)
+    assert [(group["lr"], group["momentum"]) for group in groups(described)] == [(0.25, 0)]
+    assert described.scheduler is None
+    assert experiment_from_dict(to_dict(described)) == described
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            {"task": f"{HERE}:Closed", "optimizer": {"lr": 100}},
+            (
+                "optimizer.lr: is read by nothing: Closed.optimizer() makes the optimizer and takes no lr (declare it"
+                " there, def optimizer(self, model, lr=...), or say type to train with another optimizer)"
+            ),
+        ),
+        (
+            {"task": f"{HERE}:Closed", "optimizer": {"scale": 2}},
+            (
+                "optimizer.scale: is read by nothing: Closed.optimizer() makes the optimizer and takes no scale (write"
+                " task_args.scale)"
+            ),
+        ),
+        ({**OWN, "optimizer": {"bias_rl": 2}}, "(did you mean 'bias_lr'?)"),
+        ({**OWN, "optimizer": {"lr": 0}}, "optimizer.lr: must be greater than 0, got 0"),
+        (
+            {**OWN, "scheduler": {"step_size": 2}},
+            "scheduler.step_size: is read by nothing: Own.scheduler() makes the scheduler and takes no step_size",
+        ),
+        ({"optimizer": {"type": "task"}}, "optimizer.type: is 'task', and Line has no method optimizer() of its own"),
+        ({"scheduler": {"type": "task"}}, "scheduler.type: is 'task', and Line has no method scheduler() of its own"),
+        (
+            {**OWN, "changes": [{"at": 1, "set": {"optimizer.momentum": 0.5}}]},
+            "changes.0.set.optimizer.momentum: is read by nothing: Own.optimizer()",
+        ),
+        (
+            {"task": f"{HERE}:Closed", "changes": [{"at": 1, "set": {"optimizer.lr": 0.5}}]},
+            "changes.0.set.optimizer.lr: is read by nothing: Closed.optimizer()",
+        ),
+        (
+            {
+                "optimizer": {"type": "SGD", "momentum": 0.5},
+                "changes": [{"at": 1, "set": {"optimizer.nesterov": True}}],
+            },
+            "changes.0.set.optimizer.nesterov: must be a number to change in flight, got True",
+        ),
+    ],
+)
+def test_what_nothing_would_read_is_refused(more: Mapping[str, Any], said: str) -> None:
+    assert said in refusal(**more)
+
+
+def test_the_refusal_has_its_line_in_the_file_and_on_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "closed.yaml"
+    file.write_text(f"name: closed\ntask: {HERE}:Closed\nepochs: 1\noptimizer:\n  lr: 100\n")
+    with pytest.raises(ConfigError, match=r"closed\.yaml:5: optimizer\.lr: is read by nothing"):
+        load_experiment(file)
+    with pytest.raises(ConfigError, match=r"override 'optimizer\.lr=1': optimizer\.lr: is read by nothing"):
+        load_experiment(file, ["optimizer=null", "optimizer.lr=1"])
+
+
+@pytest.mark.parametrize("search", [{"search": "grid"}, {"scheduler": "pbt", "trials": 4}])
+def test_a_sweep_over_it_is_checked_against_what_it_declares(search: Mapping[str, Any]) -> None:
+    sweep = {"metric": "train/loss", "mode": "min", **search, "space": {"optimizer.lr": {"choice": [0.1, 0.2]}}}
+    assert experiment(**OWN, sweep=sweep).optimizer.type == "task"
+    assert "sweep.space.optimizer.lr: is read by nothing: Closed.optimizer()" in refusal(
+        task=f"{HERE}:Closed", sweep=sweep
+    )
+
+
+def test_a_task_as_an_axis_decides_whose_optimizer_it_is() -> None:
+    space = {"task": {"grid": [f"{HERE}:Own", f"{HERE}:Closed"]}, "optimizer.lr": {"grid": [0.1]}}
+    said = refusal(sweep={"metric": "train/loss", "mode": "min", "search": "grid", "space": space})
+    assert "sweep.space.optimizer.lr: is read by nothing: Closed.optimizer()" in said
+    assert f"where task is '{HERE}:Closed'" in said
+
+
+class Forgetful(Own):
+    given: Any = None
+
+    def optimizer(self, model: nn.Module, lr: float = 0.1) -> Any:
+        return self.given
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "gives None, and must give an optimizer"),
+        (
+            {"d": None},
+            "gives a dict, and must give an optimizer (for several write turns(), and optimizers in the file)",
+        ),
+        (torch.optim.SGD([nn.Parameter(torch.ones(1))]), "gives an optimizer that has none of the model's parameters"),
+        (torch.optim.LBFGS([nn.Parameter(torch.ones(1))]), "is LBFGS, whose step computes the loss several times"),
+    ],
+)
+def test_a_method_that_gives_none_is_told(given: Any, said: str) -> None:
+    task = Forgetful()
+    task.given = given
+    with pytest.raises(ConfigError) as caught:
+        build_optimizer(Optimization("", Component(type="task")), task, task.model())
+    assert said in str(caught.value)

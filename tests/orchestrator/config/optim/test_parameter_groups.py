@@ -1,0 +1,197 @@
+"""Parameter groups from a file, beside the groups of a loop of torch's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import lr_scheduler
+
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.optim.optimizer import build_optimizer
+from orchestrator.config.resolve import resolve
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.errors import ConfigError
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
+from orchestrator.storage import Storage
+from tests.raw import raw_training
+from tests.tasks import Points, Rows, described, numbers
+
+QUIET = {"console": None, "perf_stats": None, "memory_stats": None, "checkpoint": None}
+
+
+class Blocks(nn.Module):
+    """An embedding, two blocks with a norm, and a head tied to nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(5, 8)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)) for _ in range(2)])
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        for block in self.blocks:
+            x = x + functional.relu(block(x))
+        output: Tensor = self.head(x)
+        return output
+
+
+@dataclass
+class Layered(Points):
+    """Points, classified by blocks."""
+
+    def model(self) -> nn.Module:
+        return Blocks()
+
+
+GROUPS = ["no_decay", {"match": "blocks.*", "layer_decay": 0.5}, {"match": ["embed.*", "head.bias"], "lr_scale": 0.1}]
+FINE = {"type": "AdamW", "lr": 0.01, "weight_decay": 0.3, "groups": GROUPS}
+RECIPE = [{"type": "LinearLR", "start_factor": 0.1, "end": "4 steps"}, {"type": "CosineAnnealingLR", "eta_min": 0.001}]
+
+
+def written(**more: Any) -> Experiment:
+    return described(
+        **{"task": f"{__name__}:Layered", "epochs": 3, "optimizer": FINE, "scheduler": RECIPE, "hooks": QUIET, **more}
+    )
+
+
+def loop_of(experiment: Experiment, folder: Path | None = None) -> tuple[Loop, Rows]:
+    resolved, rows = resolve(experiment.source), Rows()
+    store = CheckpointStore(Storage(folder)) if folder else None
+    return Loop(resolved.task, resolved.experiment, resolved.hooks, RunContext(recorder=rows, store=store)), rows
+
+
+def by_hand(model: nn.Module) -> torch.optim.Optimizer:
+    """The groups of FINE, each parameter with its own."""
+    decay = {name: 0.0 if parameter.ndim < 2 else 0.3 for name, parameter in model.named_parameters()}
+    scale = {"embed.weight": 0.1, "embed.bias": 0.1, "head.bias": 0.1, "head.weight": 1.0}
+    groups = [
+        {
+            "params": [parameter],
+            "weight_decay": decay[name],
+            "lr": 0.01 * scale.get(name, 0.5 if name.startswith("blocks.0") else 1.0),
+        }
+        for name, parameter in model.named_parameters()
+    ]
+    return torch.optim.AdamW(groups)
+
+
+def test_the_weights_are_those_of_a_loop_of_torch_with_groups_warm_up_and_cosine() -> None:
+    loop, rows = loop_of(written())
+    list(loop.run())
+    raw = raw_training(Layered(), epochs=3, new_order=True, optimize=by_hand, schedule=scheduled)
+    assert numbers(loop.state.module) == numbers(raw)
+    # The group that no entry matches comes first, then in the order of the entries.
+    assert [row["lr"] for row in rows.rows if row["phase"] == "train"][:5] == pytest.approx(
+        [0.001, 0.00325, 0.0055, 0.00775, 0.01]
+    )
+
+
+def scheduled(optimizer: torch.optim.Optimizer) -> Any:
+    rising = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4)
+    return lr_scheduler.SequentialLR(
+        optimizer, [rising, lr_scheduler.CosineAnnealingLR(optimizer, T_max=17, eta_min=0.001)], [4]
+    )
+
+
+def test_a_run_goes_on_bit_for_bit_from_within_an_epoch(tmp_path: Path) -> None:
+    whole, rows = loop_of(written())
+    list(whole.run())
+    first, _ = loop_of(written(validate_every="5 steps"), tmp_path)
+    reports = first.run()
+    next(reports), next(reports)  # after step 5, and after the epoch's end at 7
+    first.save()
+    second, later = loop_of(written(validate_every="5 steps"), tmp_path)
+    assert second.saving.store
+    second.restore(second.saving.store.names()[-1])
+    list(second.run())
+    assert numbers(second.state.module) == numbers(whole.state.module)
+    assert (
+        later.columns("loss", "lr", "lr_1", phase="train")
+        == rows.columns("loss", "lr", "lr_1", phase="train")[-len(later.columns("lr", phase="train")) :]
+    )
+
+
+def test_a_group_changes_in_flight_and_is_swept() -> None:
+    changed = [{"at": "2 steps", "set": {"optimizer.groups.2.lr_scale": 0.2}}]
+    loop, rows = loop_of(written(scheduler=None, changes=changed))
+    list(loop.run())
+    assert loop.state.optimizer
+    rates = sorted(group["lr"] for group in loop.state.optimizer.param_groups)
+    assert rates == pytest.approx([0.002, 0.002, 0.005, 0.005, 0.01, 0.01, 0.01])
+    # By the entries that match: none, 0 and 1 in the first layer, in the second, 0 and 2.
+    assert [lr for (lr,) in rows.columns("lr_3", phase="train")][:3] == pytest.approx([0.001, 0.001, 0.002])
+    space = {
+        "optimizer.groups.2.lr_scale": {"loguniform": [0.01, 1.0]},
+        "scheduler.0.end": {"choice": ["4 steps", "2 steps"]},
+    }
+    written(sweep={"metric": "val/loss", "trials": 2, "space": space})
+    with pytest.raises(ConfigError, match=r"sweep\.space\.optimizer\.groups\.2\.lr_scale: must be greater than 0"):
+        written(
+            sweep={"metric": "val/loss", "trials": 2, "space": {"optimizer.groups.2.lr_scale": {"uniform": [-1, 1.0]}}}
+        )
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (
+            [{"match": "blocks.*", "lr_scal": 2}],
+            r"optimizer\.groups\.0\.lr_scal: unknown key \(did you mean 'lr_scale'",
+        ),
+        ([{"match": "blocks.*"}], r"optimizer\.groups\.0: says nothing of what it matches"),
+        ([{"match": "x", "lr": 1, "lr_scale": 2}], r"optimizer\.groups\.0\.lr: is said beside lr_scale"),
+        ([{"match": "x", "weight_decay": -1}], r"optimizer\.groups\.0: AdamW refuses this"),
+        ([{"match": "x", "layer_decay": 2}], r"optimizer\.groups\.0\.layer_decay: must be at most 1"),
+        (["no_dcay"], r"optimizer\.groups\.0: must be 'no_decay', got 'no_dcay' \(did you mean"),
+        ({"match": "x"}, r"optimizer\.groups: must be a list"),
+    ],
+)
+def test_what_is_wrong_is_told_before_there_is_a_model(groups: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        written(optimizer={**FINE, "groups": groups})
+
+
+def test_an_optimizer_without_weight_decay_takes_no_no_decay_and_a_rate_that_is_not_read_no_scale() -> None:
+    with pytest.raises(ConfigError, match=r"optimizer\.groups\.0: is no_decay, and SparseAdam takes no weight_decay"):
+        written(optimizer={"type": "SparseAdam", "groups": ["no_decay"]})
+    with pytest.raises(
+        ConfigError, match=r"optimizer\.groups\.1\.layer_decay: is read by nothing: OneCycleLR sets the rate"
+    ):
+        written(optimizer={"type": "AdamW", "groups": GROUPS}, scheduler={"type": "OneCycleLR", "max_lr": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (
+            [{"match": "block.*", "lr_scale": 2}],
+            r"optimizer\.groups\.0\.match: pattern 'block\.\*' matches no parameter; did you mean blocks",
+        ),
+        (
+            [{"match": "embed.*", "layer_decay": 0.5}],
+            r"groups\.0\.match: matches 'embed\.weight', which has no number of a layer",
+        ),
+    ],
+)
+def test_a_pattern_that_fits_no_parameter_is_named_before_training(groups: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_optimizer(written(optimizer={**FINE, "groups": groups}).optimizations[""], Layered(), Blocks())
+
+
+def test_a_parameter_with_two_names_is_trained_once() -> None:
+    model = Blocks()
+    model.blocks[1][1].weight = model.blocks[0][1].weight  # type: ignore[union-attr, index]
+    optimizer = build_optimizer(
+        written(optimizer={**FINE, "groups": [{"match": "blocks.1.*", "lr_scale": 0.5}]}).optimizations[""],
+        Layered(),
+        model,
+    )
+    assert [len(group["params"]) for group in optimizer.param_groups] == [7, 4]

@@ -1,0 +1,478 @@
+"""The scheduler: as long as the run, after a warm-up, stepped by something."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import SGD, Optimizer, lr_scheduler
+
+from hooks import Hook, State
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.load import experiment_from_dict, load_experiment
+from orchestrator.config.resolve import resolve
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.errors import ConfigError
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
+from orchestrator.storage import Storage
+from tests.orchestrator.config.samples import HERE, Own
+from tests.tasks import Rows, described, numbers
+
+HOOKS = {"console": None, "perf_stats": None, "memory_stats": None, "checkpoint": None}
+BY_STEPS = {"param_scheduler": {"every": "1 step"}}
+
+COSINE = {"type": "CosineAnnealingLR"}
+
+STEPS = 7
+"""Optimizer steps in an epoch of the tests' task: 52 samples in batches of 8."""
+
+
+def loop_of(
+    experiment: Experiment, folder: Path | None = None, more: Mapping[str, Hook] | None = None
+) -> tuple[Loop, Rows]:
+    resolved, rows = resolve(experiment.source), Rows()
+    store = CheckpointStore(Storage(folder)) if folder else None
+    return (
+        Loop(
+            resolved.task,
+            resolved.experiment,
+            {**resolved.hooks, **(more or {})},
+            RunContext(recorder=rows, store=store),
+        ),
+        rows,
+    )
+
+
+def scheduled(scheduler: Mapping[str, Any] | None, *, hooks: Mapping[str, Any] = BY_STEPS, **more: Any) -> Experiment:
+    return described(
+        **{
+            "epochs": 3,
+            "scheduler": scheduler,
+            "hooks": {**HOOKS, **hooks},
+            "optimizer": {"type": "SGD", "lr": 0.5},
+            **more,
+        }
+    )
+
+
+def rates(experiment: Experiment) -> list[float]:
+    """The rate of each optimizer step."""
+    loop, rows = loop_of(experiment)
+    list(loop.run())
+    return [lr for (lr,) in rows.columns("lr", phase="train")]
+
+
+def by_hand(make: Any, periods: int, each: int = 1) -> list[float]:
+    """The rate of each optimizer step under a scheduler of torch's that steps after every `each` of them."""
+    optimizer: Optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    scheduler, seen = make(optimizer), []
+    for _ in range(periods):
+        seen += [optimizer.param_groups[0]["lr"]] * each
+        optimizer.step()
+        scheduler.step()
+    return seen
+
+
+# The length
+
+
+@pytest.mark.parametrize(
+    ("written", "make"),
+    [
+        ({"type": "CosineAnnealingLR"}, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=21)),
+        ({"type": "CosineAnnealingLR", "T_max": 7}, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=7)),
+        ({"type": "OneCycleLR"}, lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.5, total_steps=21)),
+        (
+            {"type": "OneCycleLR", "epochs": 4, "steps_per_epoch": 7},
+            lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.5, total_steps=28),
+        ),
+        (
+            {"type": "CyclicLR", "max_lr": 1.0, "step_size_up": 3},
+            lambda o: lr_scheduler.CyclicLR(o, base_lr=0.5, max_lr=1.0, step_size_up=3),
+        ),
+        ({"type": "PolynomialLR", "power": 2}, lambda o: lr_scheduler.PolynomialLR(o, total_iters=21, power=2)),
+        (
+            {"type": "LinearLR", "start_factor": 1, "end_factor": 0},
+            lambda o: lr_scheduler.LinearLR(o, 1, 0, total_iters=21),
+        ),
+        ({"type": "StepLR", "step_size": 4}, lambda o: lr_scheduler.StepLR(o, 4)),
+    ],
+)
+def test_a_length_that_is_not_written_is_the_run_s(written: Mapping[str, Any], make: Any) -> None:
+    assert rates(scheduled(written)) == by_hand(make, 21)
+
+
+@pytest.mark.parametrize(
+    ("length", "every", "accumulate", "periods", "each"),
+    [
+        ({"epochs": 3}, "1 epoch", 1, 3, STEPS),
+        ({"epochs": 3}, "2 epochs", 1, 2, 2 * STEPS),  # the second pair of epochs is cut short
+        ({"epochs": 3}, "1 step", 2, 3 * 4, 1),  # 7 batches are 3 steps of 2 and one of 1
+        ({"steps": 12}, "1 step", 1, 12, 1),
+        ({"steps": 12}, "5 steps", 1, 3, 5),
+        ({"steps": 16}, "1 epoch", 1, 3, STEPS),  # two epochs and a part of the third
+    ],
+)
+def test_it_is_counted_as_the_scheduler_is_stepped(
+    length: Mapping[str, Any], every: str, accumulate: int, periods: int, each: int
+) -> None:
+    experiment = scheduled(
+        {"type": "CosineAnnealingLR"},
+        hooks={"param_scheduler": {"every": every}},
+        accumulate=accumulate,
+        **{"epochs": None, **length},
+    )
+    loop, _ = loop_of(experiment, more={"seen": (seen := Rates())})
+    list(loop.run())
+    expected = by_hand(lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=periods), periods, each)
+    assert seen.rates == expected[: len(seen.rates)]
+    assert len(seen.rates) > len(expected) - each
+
+
+class Rates(Hook):
+    """Notes the rate of each optimizer step."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+
+    def on_gradients(self, state: State) -> None:
+        assert state.optimizer is not None
+        self.rates.append(state.optimizer.param_groups[0]["lr"])
+
+
+# A list
+
+
+@pytest.mark.parametrize(
+    ("written", "make"),
+    [
+        (
+            [
+                {"type": "LinearLR", "start_factor": 0.1, "end": "5 steps"},
+                {"type": "CosineAnnealingLR", "eta_min": 0.01},
+            ],
+            lambda o: lr_scheduler.SequentialLR(
+                o,
+                [
+                    lr_scheduler.LinearLR(o, 0.1, total_iters=5),
+                    lr_scheduler.CosineAnnealingLR(o, T_max=16, eta_min=0.01),
+                ],
+                [5],
+            ),
+        ),
+        (
+            [
+                {"type": "StepLR", "step_size": 2, "begin": "0 steps", "every": "1 step"},
+                {"type": "ExponentialLR", "gamma": 0.9, "begin": 0, "every": "1 step"},
+            ],
+            lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.StepLR(o, 2), lr_scheduler.ExponentialLR(o, 0.9)]),
+        ),
+        ([{"type": "CosineAnnealingLR", "every": "1 step"}], lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=21)),
+        (
+            [
+                {"type": "ConstantLR", "factor": 0.5, "end": "4 steps"},
+                {"type": "LinearLR", "end": "9 steps"},
+                {"type": "CosineAnnealingWarmRestarts", "T_0": 3},
+            ],
+            lambda o: lr_scheduler.SequentialLR(
+                o,
+                [
+                    lr_scheduler.ConstantLR(o, 0.5, 4),
+                    lr_scheduler.LinearLR(o, total_iters=5),
+                    lr_scheduler.CosineAnnealingWarmRestarts(o, 3),
+                ],
+                [4, 9],
+            ),
+        ),
+    ],
+)
+def test_schedulers_of_a_list_are_torch_s_own_one_after_the_other_or_at_once(written: Any, make: Any) -> None:
+    assert rates(scheduled(written, hooks={})) == by_hand(make, 21)
+
+
+def test_each_scheduler_of_a_list_has_its_own_pace_and_holds_after_its_end() -> None:
+    """MMDetection's: a rise over the first steps, times factors by epochs; and a gap, over which the rate stays."""
+    written = [
+        {"type": "LinearLR", "start_factor": 0.5, "end": "4 steps"},
+        {"type": "MultiStepLR", "milestones": [1, 2], "begin": 0},
+    ]
+    assert rates(scheduled(written, hooks={})) == pytest.approx(
+        [0.25, 0.3125, 0.375, 0.4375, *[0.5] * 3, *[0.05] * 7, *[0.005] * 7]
+    )
+    written = [
+        {"type": "LinearLR", "start_factor": 1, "end_factor": 0.5, "end": 1},
+        {"type": "StepLR", "step_size": 1, "begin": 2},
+    ]
+    assert rates(scheduled(written, hooks={})) == pytest.approx([0.5] * 7 + [0.25] * 7 + [0.5] * 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"scheduler": [{"type": "LinearLR"}, COSINE]},
+            r"scheduler\.1: begins where the one before it ends, which is not said \(write scheduler\.0\.end",
+        ),
+        (
+            {"scheduler": [{"type": "LinearLR", "end": 2}, {**COSINE, "begin": 1}]},
+            r"scheduler\.1: begins after 1 epoch, before another has ended",
+        ),
+        (
+            {"scheduler": [{**COSINE, "begin": 3}]},
+            r"scheduler\.0: begins after 3 epochs, and the run is over after 3 epochs",
+        ),
+        (
+            {"scheduler": [{**COSINE, "begin": 2, "end": 1}]},
+            r"scheduler\.0: begins after 2 epochs, and ends after 1 epoch",
+        ),
+        ({"scheduler": [{**COSINE, "every": 0}]}, r"scheduler\.0\.every: is 0"),
+        ({"scheduler": [{**COSINE, "warmup": 1}]}, r"scheduler\.0\.warmup: unknown key"),
+        ({"scheduler": [{"type": "ReduceLROnPlateau"}]}, r"scheduler\.0: cannot be one of a list"),
+        ({"scheduler": []}, r"scheduler: must have at least 1"),
+        ({"scheduler": [{"gamma": 1}]}, r"scheduler\.0\.type: is missing"),
+        (
+            {"scheduler": [{**COSINE, "end": "5 steps"}], "hooks": {"param_scheduler": {"every": 2}}},
+            r"hooks\.param_scheduler\.every: is 2 epochs, and schedulers of a list",
+        ),
+    ],
+)
+def test_a_list_that_cannot_be_is_told(change: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        described(**{"epochs": 3, **change})
+
+
+# The warm-up
+
+
+def after(warm: int, factor: float, make: Any) -> Any:
+    """torch's own: a line, and then another scheduler."""
+
+    def made(optimizer: Optimizer) -> lr_scheduler.SequentialLR:
+        rising = lr_scheduler.LinearLR(optimizer, factor, total_iters=warm)
+        return lr_scheduler.SequentialLR(optimizer, [rising, make(optimizer)], [warm])
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("written", "make"),
+    [
+        (
+            {"type": "CosineAnnealingLR", "warmup": "5 steps"},
+            after(5, 0.001, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=16)),
+        ),
+        (
+            {"type": "CosineAnnealingLR", "T_max": 21, "warmup": "5 steps"},
+            after(5, 0.001, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=16)),
+        ),
+        (
+            {"type": "CosineAnnealingLR", "warmup": 1, "warmup_factor": 0.25},
+            after(7, 0.25, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=14)),
+        ),
+        (
+            {"type": "LinearLR", "start_factor": 1, "end_factor": 0, "warmup": "5 steps"},
+            after(5, 0.001, lambda o: lr_scheduler.LinearLR(o, 1, 0, 16)),
+        ),
+        (
+            {"type": "MultiStepLR", "milestones": [8, 16], "warmup": "5 steps"},
+            after(5, 0.001, lambda o: lr_scheduler.MultiStepLR(o, [3, 11])),
+        ),
+        ({"type": "CosineAnnealingLR", "warmup": 0}, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=21)),
+    ],
+)
+def test_a_warm_up_comes_before_any_scheduler(written: Mapping[str, Any], make: Any) -> None:
+    assert rates(scheduled(written)) == by_hand(make, 21)
+
+
+def test_what_is_written_counts_from_the_run_s_beginning() -> None:
+    """A drop stays where it is when a warm-up comes before it."""
+    drops = rates(scheduled({"type": "MultiStepLR", "milestones": [8, 16]}))
+    warmed = rates(scheduled({"type": "MultiStepLR", "milestones": [8, 16], "warmup": "5 steps", "warmup_factor": 0.5}))
+    assert warmed[5:] == pytest.approx(drops[5:])
+    assert warmed[:5] == pytest.approx([0.25, 0.3, 0.35, 0.4, 0.45])
+
+
+# What is refused
+
+
+def refusal(**more: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        experiment_from_dict({"name": "line", "task": f"{HERE}:Line", "epochs": 3, **more})
+    return str(caught.value)
+
+
+CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"scheduler": {"type": "StepLr"}}, "did you mean 'StepLR'?"),
+        ({"scheduler": [{**COSINE, "end": 1}, {"type": "Cosine"}]}, "scheduler.1.type: there is no scheduler 'Cosine'"),
+        (
+            {"scheduler": {"type": "SequentialLR", "schedulers": [COSINE], "milestones": [1]}},
+            "scheduler.type: is SequentialLR, whose schedulers are a list here",
+        ),
+        ({"scheduler": {**COSINE, "T_max": 0}}, "scheduler.T_max: must be greater than 0, got 0"),
+        ({"scheduler": {"type": "StepLR", "step_size": -1}}, "scheduler.step_size: must be greater than 0, got -1"),
+        (
+            {"scheduler": {"type": "CyclicLR", "max_lr": 1, "step_size_up": 0}},
+            "scheduler.step_size_up: must be greater than 0, got 0",
+        ),
+        ({"scheduler": {**COSINE, "last_epoch": 3}}, "scheduler.last_epoch: is for a script's own checkpoints, got 3"),
+        (
+            {"scheduler": {"type": "ReduceLROnPlateau"}},
+            (
+                "scheduler: is ReduceLROnPlateau, which steps where a metric is there, and none is named (write"
+                " hooks.param_scheduler.monitor"
+            ),
+        ),
+        (
+            {"scheduler": COSINE, "hooks": {"param_scheduler": {"monitor": "val/loss"}}},
+            "hooks.param_scheduler.monitor: is read by nothing: CosineAnnealingLR takes no metric",
+        ),
+        ({"scheduler": {"type": "MultiStepLR", "milestones": 3}}, "scheduler.milestones: must be"),
+        (
+            {"scheduler": {"type": "MultiStepLR", "milestones": [1, "2"]}},
+            "scheduler.milestones.1: must be a whole number",
+        ),
+        ({"scheduler": {"type": "StepLR"}}, "scheduler.step_size: is missing"),
+        ({"scheduler": {"type": "LinearLR", "start_factor": 2}}, "LinearLR refuses this"),
+        ({"scheduler": {"gamma": 2}}, "scheduler.type: is missing"),
+        ({"scheduler": {**COSINE, "warmup": "5 iterations"}}, "scheduler.warmup: '5 iterations' is no rhythm"),
+        (
+            {"scheduler": {**COSINE, "warmup": 1, "warmup_factor": 1.5}},
+            "scheduler.warmup_factor: must be less than 1, got 1.5",
+        ),
+        ({"scheduler": {**COSINE, "warmup_factor": 0.5}}, "scheduler.warmup_factor: is read by nothing without warmup"),
+        ({"scheduler": {**COSINE, "warmup": 3}}, "scheduler.warmup: is 3 epochs, and the run is over after 3 epochs"),
+        (
+            {"scheduler": {**COSINE, "warmup": "5 steps"}},
+            (
+                "scheduler.warmup: is 5 steps, and the scheduler steps every 1 epoch; write"
+                " hooks.param_scheduler.every: 1 step"
+            ),
+        ),
+        (
+            {"scheduler": {"type": "MultiStepLR", "milestones": [1, 2], "warmup": 1}},
+            (
+                "scheduler.milestones: counts from the run's beginning, and must be greater than the warm-up of 1, got"
+                " [1, 2]"
+            ),
+        ),
+        (
+            {
+                "scheduler": {"type": "ReduceLROnPlateau", "warmup": 1},
+                "hooks": {"param_scheduler": {"monitor": "val/loss"}},
+            },
+            "scheduler.warmup: does not go with ReduceLROnPlateau",
+        ),
+        (
+            {"scheduler": COSINE, "hooks": {"param_scheduler": None}},
+            "scheduler: is stepped by nothing: the hook param_scheduler is off",
+        ),
+        (
+            {"scheduler": COSINE, "hooks": {"param_scheduler": {"every": 0}}},
+            "hooks.param_scheduler.every: is 0, and so nothing steps the scheduler",
+        ),
+        (
+            {"hooks": {"param_scheduler": {"every": "1 step"}}},
+            "hooks.param_scheduler.every: is read by nothing: there is no scheduler to step",
+        ),
+        (
+            {"optimizer": {"type": "SGD", "lr": 0.5}, "scheduler": CYCLE},
+            "optimizer.lr: is read by nothing: OneCycleLR sets the rate to scheduler.max_lr",
+        ),
+        ({"optimizer": {"lr": 0.5}, "scheduler": CYCLE}, "optimizer.lr: is read by nothing"),
+        ({"hooks": {"param_scheduler": {"monitor": "val/loss"}}}, "hooks.param_scheduler.monitor: is read by nothing"),
+    ],
+)
+def test_what_nothing_would_do_is_refused(more: Mapping[str, Any], said: str) -> None:
+    assert said in refusal(**more)
+
+
+def test_the_rate_of_the_default_optimizer_gives_way() -> None:
+    described = experiment_from_dict({"name": "line", "task": f"{HERE}:Line", "epochs": 3, "scheduler": CYCLE})
+    assert described.optimizer.arguments == {}
+    assert experiment_from_dict(described.model_dump(mode="json")) == described
+
+
+def test_a_refusal_has_its_line(tmp_path: Path) -> None:
+    (tmp_path / "line.yaml").write_text(
+        f"name: line\ntask: {HERE}:Line\nepochs: 3\nscheduler:\n  type: CosineAnnealingLR\n  warmup: 3\n"
+    )
+    with pytest.raises(ConfigError, match=r"line\.yaml:6: scheduler\.warmup: is 3 epochs"):
+        load_experiment(tmp_path / "line.yaml")
+
+
+def test_both_can_be_wrong_at_once() -> None:
+    said = refusal(optimizer={"type": "sgd"}, scheduler={"type": "steplr"})
+    assert "optimizer.type: " in said
+    assert "scheduler.type: " in said
+
+
+def test_a_sweep_chooses_among_warm_ups_and_none() -> None:
+    space = {
+        "scheduler.warmup": {"grid": [0, 1, "2 epochs"]},
+        "scheduler.type": {"grid": ["CosineAnnealingLR", "PolynomialLR"]},
+    }
+    sweep = {"metric": "train/loss", "mode": "min", "search": "grid", "space": space}
+    described(epochs=3, scheduler={**COSINE, "warmup_factor": 0.1, "warmup": 1}, sweep=sweep)
+    space["scheduler.warmup"]["grid"].append(3)
+    with pytest.raises(ConfigError, match=r"sweep\.space\.scheduler\.warmup: is 3 epochs, and the run is over"):
+        described(epochs=3, scheduler={**COSINE, "warmup": 1}, sweep=sweep)
+
+
+def test_null_beside_a_pace_is_a_sweep_s_other_value() -> None:
+    described(scheduler=None, hooks=BY_STEPS)
+
+
+def test_the_task_s_own_is_built_and_warmed_up() -> None:
+    own = experiment_from_dict(
+        {"name": "own", "task": f"{HERE}:Own", "epochs": 9, "scheduler": {"gamma": 0.25, "warmup": 2}}
+    )
+    loop, _ = loop_of(own)
+    scheduler: Any = loop.state.scheduler
+    assert isinstance(loop.task, Own)
+    assert [type(inner).__name__ for inner in scheduler._schedulers] == ["LinearLR", "StepLR"]
+    assert scheduler._schedulers[1].gamma == 0.25
+
+
+# Resumed
+
+
+def kept(written: Mapping[str, Any], folder: Path, **more: Any) -> Loop:
+    loop, _ = loop_of(scheduled(written, hooks={**BY_STEPS, "checkpoint": {"every": 1, "keep": None}}, **more), folder)
+    return loop
+
+
+@pytest.mark.parametrize("kind", ["CosineAnnealingLR", "PolynomialLR"])
+def test_resumed_it_is_the_undisturbed_run(tmp_path: Path, kind: str) -> None:
+    written = {"type": kind, "warmup": "10 steps"}
+    whole = kept(written, tmp_path)
+    list(whole.run())
+    for name in ("epoch-0001", "epoch-0002"):  # within the warm-up, and after it
+        again = kept(written, tmp_path)
+        again.restore(name)
+        list(again.run())
+        assert numbers(again.state.module) == numbers(whole.state.module)
+
+
+def test_resumed_for_longer_it_goes_on_where_the_longer_one_would_be(tmp_path: Path) -> None:
+    written = {"type": "CosineAnnealingLR", "warmup": "5 steps"}
+    list(kept(written, tmp_path).run())
+    loop, rows = loop_of(scheduled(written, hooks=BY_STEPS, epochs=6), tmp_path)
+    loop.restore("epoch-0003")
+    list(loop.run())
+    whole = by_hand(after(5, 0.001, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=37)), 42)
+    assert [lr for (lr,) in rows.columns("lr", phase="train")] == whole[21:]
+
+
+def test_a_change_of_the_rate_scales_what_a_warm_up_leads_to() -> None:
+    change = [{"at": "3 steps", "set": {"optimizer.lr": 0.25}}]
+    plain, halved = (rates(scheduled({**COSINE, "warmup": "5 steps"}, changes=changes)) for changes in ([], change))
+    assert halved == pytest.approx([*plain[:3], *(rate / 2 for rate in plain[3:])])

@@ -1,0 +1,111 @@
+"""Imports: from a name in a config to a class."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
+import pytest
+
+from hooks import Hook
+from hooks.import_path import extend_import_path
+from orchestrator.config.python import imports
+from orchestrator.config.python.imports import find_class
+from orchestrator.errors import ConfigError, did_you_mean
+from orchestrator.task import Task
+from tests.orchestrator.config.samples import HERE, Band, Line, Shadow
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder at the end of the import path, for the length of a test."""
+    before = list(sys.path)
+    modules = set(sys.modules)
+    extend_import_path([tmp_path])
+    yield tmp_path
+    sys.path[:] = before
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def refused(name: str, base: type = Hook, **kwargs: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        find_class(name, base, {"shadow": Shadow, "band": Band} if base is Hook else {}, "here", **kwargs)
+    (problem,) = caught.value.problems
+    assert problem.path == "here"
+    return f"{problem.message} | {problem.suggestion}"
+
+
+def test_names_and_import_paths() -> None:
+    assert find_class("shadow", Hook, {"shadow": Shadow}) is Shadow
+    assert find_class(f"{HERE}:Band", Hook, {"shadow": Shadow}) is Band
+    assert find_class(f"{HERE}:Line", Task, {}) is Line
+
+
+def test_the_table_comes_before_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = {"shadow": EntryPoint("shadow", f"{HERE}:Band", "g"), "band": EntryPoint("band", f"{HERE}:Band", "g")}
+    monkeypatch.setattr(imports, "_installed", lambda group: EntryPoints(points.values()))
+    assert find_class("shadow", Hook, {"shadow": Shadow}, group="g") is Shadow
+    assert find_class("band", Hook, {"shadow": Shadow}, group="g") is Band
+
+
+def test_a_broken_entry_point_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imports, "_installed", lambda group: EntryPoints([EntryPoint("x", "no.where:X", group)]))
+    assert "entry point 'x' (no.where:X) cannot be loaded: ModuleNotFoundError" in refused("x", group="g")
+
+
+def test_unknown_names_are_refused_with_what_is_allowed() -> None:
+    said = refused("Shadwo")
+    assert "there is no hook 'Shadwo'; allowed: one of band, shadow, or module:Class" in said
+    assert "did you mean 'shadow'?" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [("pack.module.Thing", "'pack.module:Thing'"), ("./pack/module.py:Thing", "'pack.module:Thing'"), ("a b", "None")],
+)
+def test_near_misses_of_an_import_path(name: str, suggestion: str) -> None:
+    assert suggestion in refused(name, Task)
+
+
+def test_nothing_is_evaluated() -> None:
+    for name in ("os:system('echo')", "__import__('os'):x", "os;sys:path", "tests.orchestrator.config.samples:Band()"):
+        assert "there is no hook" in refused(name)
+
+
+def test_only_subclasses_are_taken() -> None:
+    assert "is no subclass of hooks.hook.Hook, but the class tests.orchestrator.config.samples.Line" in refused(
+        f"{HERE}:Line"
+    )
+    assert "is no subclass of hooks.hook.Hook, but a str" in refused(f"{HERE}:HERE")
+
+
+def test_a_missing_module_says_where_it_was_looked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Other tests have left folders on the path, and long messages are shortened.
+    monkeypatch.setattr(sys, "path", [*sys.path[:3], str(folder)])
+    (folder / "pack").mkdir()
+    (folder / "pack" / "__init__.py").touch()
+    assert f"no module 'nosuchmodule' in {sys.path[0]}" in refused("nosuchmodule:X")
+    assert str(folder) in refused("nosuchmodule.deeper:X")
+    assert f"no module 'pack.inner' in {folder / 'pack'} |" in refused("pack.inner:X")
+
+
+def test_a_module_that_fails_says_why_and_where(folder: Path) -> None:
+    (folder / "failing_one.py").write_text("x = 1\nraise RuntimeError('out of luck')\n")
+    (folder / "failing_two.py").write_text("import nosuchmodule\n")
+    (folder / "failing_three.py").write_text("def broken(:\n")
+    assert f"RuntimeError: out of luck ({folder / 'failing_one.py'}:2)" in refused("failing_one:X")
+    assert f"No module named 'nosuchmodule' ({folder / 'failing_two.py'}:1)" in refused("failing_two:X")
+    assert "SyntaxError" in refused("failing_three:X")
+
+
+def test_a_missing_class_suggests_the_module_s_own() -> None:
+    assert "has no 'Shadows' | did you mean 'Shadow'?" in refused(f"{HERE}:Shadows")
+    assert "it has" in refused(f"{HERE}:Qqqq")
+
+
+def test_suggestions() -> None:
+    assert did_you_mean("sgd", ["Adam", "SGD"]) == "did you mean 'SGD'?"
+    assert did_you_mean("zzz", ["Adam", "SGD"]) is None

@@ -1,0 +1,315 @@
+"""An experiment made in Python says what a file would say, and is refused in the same words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hooks import EMA, HOOKS, Checkpoint, Hook, Priority, Rhythm
+from orchestrator import ConfigError, Experiment, UsageError, run, sweep
+from orchestrator.config.load import checked_experiment, experiment_from_dict, to_dict
+from orchestrator.config.python.objects import fields_of, folders_of
+from orchestrator.config.python.parameters import construct
+from orchestrator.config.sections.experiment import Change
+from orchestrator.config.sections.sweep import Asha, Sweep
+from orchestrator.config.sections.workers import Workers
+from tests.orchestrator.config.samples import HERE, Choosy, Line, Shadow, Wide
+
+FILE = {
+    "name": "line",
+    "task": f"{HERE}:Line",
+    "task_args": {"width": 2},
+    "epochs": 3,
+    "optimizer": {"type": "AdamW", "lr": 0.5},
+    "scheduler": {"type": "StepLR", "step_size": 2},
+    "validate_every": "2 epochs",
+    "workers": {"count": 2},
+    "hooks": {
+        "shadow": {"type": f"{HERE}:Shadow", "decay": 0.25},
+        "slow": {"type": "ema", "decay": 0.5},
+        "console": None,
+    },
+    "changes": [{"at": "1 epoch", "set": {"hooks.checkpoint.keep": 1}}],
+}
+"""What a file says."""
+
+
+def test_what_is_written_in_python_is_what_a_file_says() -> None:
+    made = Experiment(
+        task=Line(width=2),
+        epochs=3,
+        optimizer={"type": torch.optim.AdamW, "lr": 0.5},
+        scheduler={"type": torch.optim.lr_scheduler.StepLR, "step_size": 2},
+        validate_every=Rhythm(2),
+        workers=Workers(count=2),
+        hooks={"shadow": Shadow(decay=0.25), "slow": EMA(decay=0.5), "console": None},
+    )
+    file = {name: value for name, value in FILE.items() if name != "changes"}
+    assert to_dict(checked_experiment(made)) == to_dict(experiment_from_dict(file))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"task": Line}, {"task": f"{HERE}:Line"}),
+        ({"task": Line(width=4)}, {"task_args": {"width": 4, "scale": 1.0}}),
+        ({"hooks": {"shadow": Shadow}}, {"hooks": {"shadow": {"type": f"{HERE}:Shadow"}}}),
+        ({"hooks": {"slow": {"type": EMA, "decay": 0.5}}}, {"hooks": {"slow": {"type": "ema", "decay": 0.5}}}),
+        ({"optimizer": torch.optim.AdamW}, {"optimizer": {"type": "AdamW"}}),
+        ({"optimizer": {"type": Wide, "lr": 1}}, {"optimizer": {"type": f"{HERE}:Wide", "lr": 1}}),
+        ({"scheduler": torch.optim.swa_utils.SWALR}, {"scheduler": {"type": "SWALR"}}),
+        ({"optimizer": {"lr": torch.tensor(0.5)}}, {"optimizer": {"lr": 0.5}}),
+        (
+            {"changes": (Change(at=Rhythm(2), set={"optimizer.lr": 0.5}),)},
+            {"changes": [{"at": "2 epochs", "set": {"optimizer.lr": 0.5}}]},
+        ),
+        (
+            {"sweep": {"metric": "val/loss", "space": {"task": {"choice": (Line, Choosy)}}}},
+            {"sweep": {"metric": "val/loss", "space": {"task": {"choice": [f"{HERE}:Line", f"{HERE}:Choosy"]}}}},
+        ),
+        (
+            {
+                "sweep": Sweep(
+                    metric="a",
+                    mode="max",
+                    scheduler=Asha(max_t=4),
+                    space={"hooks.ema": {"choice": [EMA(decay=0.5), None]}},
+                )
+            },
+            {
+                "sweep": {
+                    "metric": "a",
+                    "mode": "max",
+                    "scheduler": {"type": "asha", "max_t": 4},
+                    "space": {"hooks.ema": {"choice": [{"type": "ema", "decay": 0.5}, None]}},
+                }
+            },
+        ),
+    ],
+)
+def test_classes_are_written_by_name_and_objects_by_their_fields(given: dict[str, Any], said: dict[str, Any]) -> None:
+    written = Experiment(**{"task": Line, "epochs": 1, **given}).source.written
+    assert {name: written[name] for name in said} == said
+
+
+def test_a_hook_s_fields_are_all_said_as_the_task_may_ask_for_others() -> None:
+    made = checked_experiment(Experiment(task=Choosy, epochs=1, hooks={"shadow": Shadow()}))
+    assert made.hooks["shadow"] == {
+        "type": f"{HERE}:Shadow",
+        "decay": 0.5,
+        "every": "1 epoch",
+        "keep": 3,
+        "mode": "near",
+        "tags": [],
+    }
+
+
+@dataclass
+class Picky(Line):
+    """Requires a hook as a person would write it."""
+
+    def required_hooks(self) -> Mapping[str, Any]:
+        return {"shadow": Shadow(decay=0.25, keep=7), "ema": EMA}
+
+
+def test_a_task_may_require_objects_and_classes() -> None:
+    hooks = checked_experiment(Experiment(task=Picky, epochs=1, hooks={"shadow": {"keep": 1}})).hooks
+    assert hooks["shadow"] == {
+        "type": f"{HERE}:Shadow",
+        "decay": 0.25,
+        "every": "1 epoch",
+        "keep": 1,
+        "mode": "near",
+        "tags": [],
+    }
+    assert isinstance(hooks["ema"], dict)
+
+
+def test_a_priority_of_an_object_counts() -> None:
+    hook = EMA(decay=0.5)
+    hook.priority = Priority.LOWEST  # type: ignore[misc]
+    entry = checked_experiment(Experiment(task=Line, epochs=1, hooks={"ema": hook})).hooks["ema"]
+    assert isinstance(entry, dict)
+    assert entry["priority"] == 100
+
+
+def test_every_hook_that_ships_with_defaults_can_be_given_as_an_object() -> None:
+    made = []
+    for hook in HOOKS.values():
+        with suppress(TypeError, ValueError):  # one that needs to be told more
+            made.append(hook())
+    assert len(made) > 35
+    for one in made:
+        written = fields_of(one, "")
+        assert written == construct(type(one), {}, "")[1]
+        assert fields_of(construct(type(one), written, "")[0], "") == written
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"epoch": 3}, "epoch: unknown key (did you mean 'epochs'?)"),
+        ({"epochs": "3"}, "epochs: must be a whole number, got '3'"),
+        ({"steps": 3}, "has both epochs and steps; say one of them (epochs=null takes the other away)"),
+        ({"epochs": None}, "has neither epochs nor steps; say how long to train"),
+        ({"task": None}, "task: is missing"),
+        ({"task": "Line"}, "task: there is no task 'Line'; allowed: module:Class"),
+        ({"task": EMA}, "task: must be a task, its class, or 'module:Class', got <class 'hooks.training.ema.EMA'>"),
+        ({"task": Line(width=0)}, "task_args.width: must be greater than 0, got 0"),
+        (
+            {"task": Line(), "task_args": {"width": 3}},
+            "task_args: are the fields of the task that is given, and said beside it too; say them once",
+        ),
+        ({"hooks": {"ema": {"dekay": 0.9}}}, "hooks.ema.dekay: unknown key (did you mean 'decay'?)"),
+        ({"hooks": {"ema": EMA(decay=1.2)}}, "hooks.ema.decay: must be less than 1, got 1.2"),
+        ({"hooks": {"emma": {}}}, "did you mean 'ema'?"),
+        (
+            {"hooks": {"mine": Line}},
+            f"hooks.mine.type: '{HERE}:Line' is no subclass of hooks.hook.Hook, but the class {HERE}.Line",
+        ),
+        ({"hooks": {"mine": nn.ReLU()}}, "hooks.mine: must be what a file can say, or a class, got ReLU()"),
+        ({"hooks": [EMA()]}, "hooks: must be a mapping, got ["),
+        (
+            {"optimizer": torch.optim.SGD([torch.zeros(1)])},
+            (
+                "optimizer: must be the class and its arguments, got the optimizer of one model, SGD (write {'type':"
+                " SGD, 'lr': ...})"
+            ),
+        ),
+        (
+            {"optimizer": nn.ReLU},
+            "optimizer.type: 'torch.nn.modules.activation:ReLU' is no subclass of torch.optim.optimizer.Optimizer",
+        ),
+        (
+            {"sweep": {"metric": "a", "mode": "max", "space": {"hooks.ema.dekay": {"choice": [0.5]}}}},
+            "sweep.space.hooks.ema.dekay: unknown key",
+        ),
+        ({"workers": {"count": 0}}, "workers.count: must be at least 1"),
+    ],
+)
+def test_what_is_wrong_is_told_as_of_a_file(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        checked_experiment(Experiment(**{"task": Line, "epochs": 1, **given}))
+    assert problem in str(caught.value)
+
+
+def test_parts_are_told_in_the_same_words() -> None:
+    with pytest.raises(ConfigError, match=r"^count: must be at least 1 or a list, got 0$"):
+        Workers(count=0)
+    with pytest.raises(ConfigError, match=r"^metrik: unknown key \(did you mean 'metric'\?\)$"):
+        Sweep(metric="a", mode="max", metrik="b", space={"seed": {"choice": [0]}})
+
+
+def test_every_value_that_no_file_can_say_is_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Experiment(task=Line, epochs=1, hooks={"one": object}, optimizer={"lr": nn.ReLU(), "betas": (0.9, nn.ReLU())})
+    assert [problem.path for problem in caught.value.problems] == ["optimizer.lr", "optimizer.betas.1"]
+
+
+def test_the_name_is_that_of_the_task_where_none_is_said() -> None:
+    assert Experiment(task=Choosy, epochs=1).name == "choosy"
+    assert Experiment(task="study.wine:WineByHand2", epochs=1).name == "wine_by_hand2"
+    assert Experiment(task=Line, name="mine", epochs=1).name == "mine"
+
+
+class Handmade(Line):
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+
+
+class Loose(Hook):
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+
+
+@dataclass
+class Callback(Line):
+    """Has a field that no file can say."""
+
+    then: Any = field(default_factory=lambda: print)
+    norm: Any = nn.LayerNorm
+
+
+def test_an_object_whose_making_is_not_known_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"hooks\.loose: is an object of Loose, which is no dataclass"):
+        Experiment(task=Line, epochs=1, hooks={"loose": Loose(3)})
+    with pytest.raises(
+        ConfigError, match=r"task_args\.then: must be what a file can say, got <built-in function print>"
+    ):
+        Experiment(task=Callback(), epochs=1)
+    assert fields_of(Callback(then=1), "") == {"width": 1, "scale": 1.0, "then": 1}
+
+
+def test_a_class_that_nothing_can_import_is_refused() -> None:
+    @dataclass
+    class Hidden(Line):
+        pass
+
+    with pytest.raises(ConfigError, match=r"task: .*<locals>\.Hidden is defined within a function or a class"):
+        Experiment(task=Hidden, epochs=1)
+    old = type("Line", (Line,), {"__module__": HERE, "__qualname__": "Line"})
+    with pytest.raises(ConfigError, match=rf"task: is not the Line that '{HERE}:Line' names by now"):
+        Experiment(task=old, epochs=1)
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch) -> type[Line]:
+    """A task that a script or a notebook defines."""
+    cell = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", cell)
+    exec(
+        "from dataclasses import dataclass\n"
+        "from tests.orchestrator.config.samples import Line\n"
+        "@dataclass\n"
+        "class Cell(Line):\n"
+        "    depth: int = 1\n",
+        vars(cell),
+    )
+    made: type[Line] = vars(cell)["Cell"]
+    return made
+
+
+def test_a_class_of_a_notebook_is_found_in_its_process(main: type[Line], tmp_path: Path) -> None:
+    experiment = Experiment(task=main(width=2), epochs=1)
+    done = run(experiment, tmp_path, local=True)
+    assert done.config["task_args"] == {"width": 2, "scale": 1.0, "depth": 1}
+
+
+def test_what_is_copied_takes_classes_too() -> None:
+    made = Experiment(task=Line, epochs=1).model_copy(
+        update={"hooks": {"checkpoint": Checkpoint(keep=7)}, "epochs": None, "steps": 5}
+    )
+    entry = checked_experiment(made).hooks["checkpoint"]
+    assert isinstance(entry, dict)
+    assert (entry["keep"], made.steps) == (7, 5)
+    with pytest.raises(ConfigError, match="both epochs and steps"):
+        made.model_copy(update={"epochs": 5})
+
+
+def test_only_an_experiment_is_run(tmp_path: Path) -> None:
+    wrong: Mapping[str, Any] = {"task": Line, "epochs": 1}
+    for begin in (run, sweep):
+        with pytest.raises(UsageError, match="must be an Experiment, got dict; load_experiment"):
+            begin(wrong, tmp_path, local=True)  # type: ignore[operator]
+
+
+def test_the_folders_of_classes_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "pack"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "inner.py").write_text("class Thing: pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import pack.inner  # type: ignore[import-not-found]  # noqa: F401
+
+    assert folders_of({"a": ["pack.inner:Thing", "pack:Thing"], "b": "torch.nn:ReLU", "c": "not.there:Thing"}) == [
+        tmp_path
+    ]

@@ -1,0 +1,162 @@
+"""Parameters: what a config gives to a class is checked against the class."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hooks import Rhythm
+from orchestrator.config.python.parameters import check, construct, docs_of, model_of, model_of_signature, parameters
+from orchestrator.errors import ConfigError
+from tests.orchestrator.config.samples import Band, Forgot, Line, Shadow, Wide
+
+
+def problems_of(cls: type, values: dict[str, Any]) -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        construct(cls, values, "x")
+    return {problem.path: problem.message for problem in caught.value.problems}
+
+
+def test_values_arrive_with_the_field_s_type() -> None:
+    hook, settings = construct(Shadow, {"decay": 1, "every": "100 steps", "tags": ["a"]}, "x")
+    assert (hook.decay, hook.every, hook.tags) == (1.0, Rhythm(100, "steps"), ["a"])
+    assert settings == {"decay": 1.0, "every": "100 steps", "keep": 3, "mode": "near", "tags": ["a"]}
+
+
+def test_defaults_are_the_class_s_own() -> None:
+    first, second = construct(Shadow, {}, "x")[0], construct(Shadow, {}, "x")[0]
+    assert first == Shadow()
+    assert first.tags is not second.tags
+
+
+def test_all_problems_at_once() -> None:
+    values = {"decay": 1.2, "every": "often", "keep": "3", "mode": "fra", "tags": "a", "decoy": 1, "updates": 2}
+    assert problems_of(Shadow, values) == {
+        "x.decay": "must be at most 1, got 1.2",
+        "x.every": "'often' is no rhythm; write a number of epochs such as 1, or '2 epochs', or '100 steps'",
+        "x.keep": "must be a whole number, got '3'",
+        "x.mode": "must be 'near' or 'far', got 'fra'",
+        "x.tags": "must be a list, got 'a'",
+        "x.decoy": "unknown key",
+        "x.updates": "unknown key",
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(True, "got true"), (None, "got null"), ("0.5", "got '0.5'"), ([1], "got [1]")]
+)
+def test_only_numbers_are_numbers(value: Any, said: str) -> None:
+    assert problems_of(Shadow, {"decay": value}) == {"x.decay": f"must be a number, {said}"}
+
+
+def test_missing_ones_are_named() -> None:
+    assert problems_of(Band, {"low": 1}) == {"x.high": "is missing"}
+
+
+def test_what_the_class_itself_refuses() -> None:
+    assert problems_of(Band, {"low": 2, "high": 1}) == {"x": "low must be below high, got 2.0 and 1.0"}
+
+
+def test_other_failures_of_the_class_keep_their_type() -> None:
+    @dataclass
+    class Fails:
+        def __post_init__(self) -> None:
+            raise KeyError("gone")
+
+    (told,) = problems_of(Fails, {}).values()
+    assert re.fullmatch(rf"KeyError: 'gone' \({__file__}:\d+\)", told)
+
+
+def test_numpy_scalars_and_paths_are_plain_data() -> None:
+    hook, settings = construct(Shadow, {"decay": np.float64(0.25), "keep": np.int64(4), "tags": [Path("a/b")]}, "x")
+    assert (hook.decay, hook.keep, hook.tags) == (0.25, 4, ["a/b"])
+    assert type(settings["keep"]) is int
+    assert "is no plain data" in problems_of(Shadow, {"tags": [object()]})["x"]
+
+
+def test_parameters_are_fields_one_may_set() -> None:
+    assert list(parameters(Shadow)) == ["decay", "every", "keep", "mode", "tags"]
+    assert not parameters(int)
+
+
+def test_docs_stand_below_their_fields() -> None:
+    docs = docs_of(Shadow)
+    assert (docs["decay"], docs["every"], docs.get("keep")) == ("How much stays.", "How often,\nin words.", None)
+    described = model_of(Line).model_json_schema()["properties"]
+    assert described["width"] == {"default": 1, "exclusiveMinimum": 0, "title": "Width", "type": "integer"}
+
+
+def test_docs_are_inherited() -> None:
+    class Child(Line):
+        pass
+
+    assert docs_of(Child) == docs_of(Line)
+
+
+def test_a_forgotten_decorator_is_told() -> None:
+    with pytest.raises(
+        ConfigError, match=r"Forgot declares depth but is no dataclass \(put @dataclass above the class\)"
+    ):
+        model_of(Forgot, "x")
+
+
+def test_types_that_cannot_be_read_are_told() -> None:
+    @dataclass
+    class Odd:
+        thing: Nowhere = None  # noqa: F821
+
+    with pytest.raises(ConfigError, match=r"fields of .*Odd cannot be read: NameError: name 'Nowhere' is not defined"):
+        model_of(Odd, "x")
+
+
+def test_parameters_may_be_called_as_methods_of_pydantic_are() -> None:
+    @dataclass
+    class Copies:
+        copy: int = 1
+        json: list[int] = field(default_factory=list)
+
+    assert construct(Copies, {"copy": 2, "json": [1]}, "x")[1] == {"copy": 2, "json": [1]}
+
+
+def test_infinity_survives() -> None:
+    assert construct(Shadow, {"tags": []}, "x")[0].decay == 0.5
+    band, settings = construct(Band, {"low": 0, "high": float("inf")}, "x")
+    assert settings["high"] == band.high == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("cls", "values", "path", "said"),
+    [
+        (torch.optim.SGD, {"lr": "0.1"}, "o.lr", "must be a number, got '0.1'"),
+        (torch.optim.SGD, {"momentun": 0.9}, "o.momentun", "unknown key"),
+        (torch.optim.Adam, {"betas": [0.9]}, "o.betas.1", "is missing"),
+        (torch.optim.lr_scheduler.StepLR, {}, "o.step_size", "is missing"),
+        (torch.optim.lr_scheduler.StepLR, {"step_size": 1.5}, "o.step_size", "must be a whole number, got 1.5"),
+        (torch.optim.lr_scheduler.ReduceLROnPlateau, {"mode": "mx"}, "o.mode", "must be 'min' or 'max', got 'mx'"),
+        (Wide, {"lr": 0.1, "reach": "x"}, "o.reach", "must be a whole number, got 'x'"),
+    ],
+)
+def test_signatures_are_checked(cls: type, values: dict[str, Any], path: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(model_of_signature(cls), values, "o")
+    assert {problem.path: problem.message for problem in caught.value.problems} == {path: said}
+
+
+def test_signatures_that_take_anything() -> None:
+    assert check(model_of_signature(Wide), {"lr": 1, "anything": "goes"}, "o").model_extra == {"anything": "goes"}
+
+
+def test_every_optimizer_and_scheduler_of_torch_can_be_read() -> None:
+    from orchestrator.config.optim.optimizer import OPTIMIZERS
+    from orchestrator.config.optim.scheduler import SCHEDULERS
+
+    assert {"SGD", "AdamW", "Muon"} <= set(OPTIMIZERS)
+    assert {"CosineAnnealingLR", "ReduceLROnPlateau", "OneCycleLR", "SWALR"} <= set(SCHEDULERS)
+    for cls in (*OPTIMIZERS.values(), *SCHEDULERS.values()):
+        assert model_of_signature(cls).model_fields

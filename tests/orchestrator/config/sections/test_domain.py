@@ -1,0 +1,107 @@
+"""The domains of a sweep, by themselves."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from orchestrator.config.python.parameters import check
+from orchestrator.config.sections.domain import Domain
+from orchestrator.config.sections.sweep import Sweep
+from orchestrator.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        {"choice": [1, "a", None]},
+        {"grid": [0.1]},
+        {"uniform": [0, 1]},
+        {"loguniform": [1e-5, 1]},
+        {"quniform": [0, 1, 0.25]},
+        {"randint": [1, 9]},
+        {"lograndint": [1, 9]},
+        {"qloguniform": [0.01, 1, 0.01]},
+        {"normal": [0, 1]},
+        {"normal": [0, 1, -2, 2]},
+    ],
+)
+def test_good_domains(domain: dict[str, Any]) -> None:
+    assert check(Domain, domain, "").model_dump() == domain
+
+
+@pytest.mark.parametrize(
+    ("domain", "path", "said"),
+    [
+        ({}, "", "exactly one of"),
+        ({"choice": [1], "uniform": [0, 1]}, "", "exactly one of"),
+        ([1, 2], "", "must be a mapping, got [1, 2]"),
+        ({"unifrom": [0, 1]}, ".unifrom", "unknown key (did you mean 'uniform'?)"),
+        ({"gamma": [0, 1]}, ".gamma", "unknown key (known: choice, grid, ride, uniform, "),
+        ({"uniform": [0, float("inf")]}, ".uniform", "must be [low, high]"),
+        ({"choice": []}, ".choice", "a list of values"),
+        ({"grid": 3}, ".grid", "a list of values"),
+        ({"uniform": [1, 0]}, "", "low < high"),
+        ({"uniform": [1, 1]}, "", "low < high"),
+        ({"uniform": [1]}, ".uniform", "must be [low, high]"),
+        ({"uniform": ["0", 1]}, ".uniform", "must be [low, high]"),
+        ({"uniform": [False, True]}, ".uniform", "must be [low, high]"),
+        ({"loguniform": [0, 1]}, "", "low > 0"),
+        ({"lograndint": [0, 5]}, "", "low > 0"),
+        ({"randint": [0, 1.5]}, ".randint", "whole numbers"),
+        ({"quniform": [0, 1]}, ".quniform", "[low, high, step]"),
+        ({"quniform": [0, 1, 0]}, "", "step greater than 0"),
+        ({"qloguniform": [0, 1, 0.1]}, "", "low > 0"),
+        ({"qloguniform": [0.1, 1, -0.1]}, "", "step greater than 0"),
+        ({"normal": [0, 0]}, "", "sd greater than 0"),
+        ({"normal": [0, 1, 2]}, ".normal", "[mean, sd, low, high]"),
+        ({"normal": [0, 1, 2, 1]}, "", "low < high"),
+    ],
+)
+def test_wrong_domains(domain: Any, path: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(Sweep, {"metric": "val/loss", "space": {"optimizer.lr": domain}}, "sweep")
+    (problem,) = caught.value.problems
+    assert problem.path == f"sweep.space.optimizer.lr{path}"
+    assert said in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "tried"),
+    [
+        ("choice", [1, 2, 3], [1, 2, 3]),
+        ("uniform", [0, 1], [0.0, 1.0]),
+        ("quniform", [1, 5, 2], [1, 5]),
+        ("quniform", [1, 5, 0.5], [1.0, 5.0]),
+        ("randint", [1, 5], [1, 4]),
+        ("lograndint", [1, 5], [1, 4]),
+        ("normal", [10, 2], [-sys.float_info.max, sys.float_info.max]),
+        ("normal", [10, 2, 5, 12], [5.0, 12.0]),
+    ],
+)
+def test_what_a_domain_is_tried_by(kind: str, values: list[Any], tried: list[Any]) -> None:
+    found = check(Domain, {kind: values}, "").candidates()
+    assert found == tried
+    assert [type(value) for value in found] == [type(value) for value in tried]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "number", "nearest"),
+    [
+        ("uniform", [0, 1], 1.2, 1.0),
+        ("uniform", [0.5, 1], -3, 0.5),
+        ("randint", [0, 5], 9.0, 4),
+        ("randint", [0, 5], 2.6, 3),
+        ("quniform", [0.1, 1, 0.3], 0.6, 0.7),
+        ("quniform", [0.1, 1.1, 0.3], 1.1, 1.0),  # 1.1 is on no step from 0.1
+        ("qloguniform", [8, 64, 8], 30.0, 32),
+        ("normal", [0, 1, -1, 1], -4, -1.0),
+        ("normal", [0, 1], -4.5, -4.5),
+    ],
+)
+def test_the_nearest_number_of_a_domain(kind: str, values: list[Any], number: float, nearest: float) -> None:
+    found = check(Domain, {kind: values}, "").nearest(number)
+    assert found == nearest
+    assert type(found) is type(nearest)

@@ -1,0 +1,89 @@
+"""The experiment: its parts and what it refuses by itself."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.sections.experiment import Component, Experiment, wrong_length
+from orchestrator.config.sections.workers import Workers
+from orchestrator.config.text.source import ExperimentSource
+from orchestrator.errors import ConfigError, UsageError
+
+
+def test_the_length_of_training_is_said_once() -> None:
+    assert wrong_length(1, None) is None
+    assert wrong_length(None, 1) is None
+    assert "neither epochs nor steps" in str(wrong_length(None, None))
+    with pytest.raises(ConfigError, match="both epochs and steps"):
+        Experiment(name="x", task="a:B", epochs=1, steps=1)
+
+
+def test_values_cannot_be_changed() -> None:
+    experiment = Experiment(name="x", task="a:B", epochs=1)
+    with pytest.raises(
+        UsageError, match=r"epochs cannot be changed; model_copy\(update={'epochs': ...}\) makes another"
+    ):
+        experiment.epochs = 2
+    assert experiment.epochs == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(1, "1 rank"), (2, "2 ranks"), ([1, 2], "1 to 2 ranks"), ([2, 8], "2 to 8 ranks")]
+)
+def test_how_many_workers_there_are_in_words(count: int | list[int], told: str) -> None:
+    assert Workers(count=count).in_words("rank") == told
+
+
+def test_a_component_keeps_its_arguments() -> None:
+    component = Component.model_validate({"type": "SGD", "lr": 0.5})
+    assert (component.type, component.arguments) == ("SGD", {"lr": 0.5})
+
+
+def test_equal_is_who_says_the_same() -> None:
+    first, second = (Experiment(name="x", task="a:B", epochs=1) for _ in range(2))
+    first._source = ExperimentSource({}, import_paths=("/somewhere",))
+    assert first == second
+    assert first != Experiment(name="x", task="a:B", epochs=2)
+    assert first != {"name": "x"}
+
+
+def test_it_travels_with_its_import_paths() -> None:
+    experiment = Experiment(name="x", task="a:B", epochs=1)
+    experiment._source = ExperimentSource({}, import_paths=("/somewhere",))
+    back = pickle.loads(pickle.dumps(experiment))
+    assert back == experiment
+    assert back.import_paths == ("/somewhere",)
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a b", "-x"])
+def test_names_are_names_of_folders(name: str) -> None:
+    with pytest.raises(ConfigError, match="name: must match"):
+        Experiment(name=name, task="a:B", epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("written", "size"), [("8 GiB", 8 * 2**30), ("1.5GB", 1_500_000_000), ("12 B", 12), (7, 7), ("3 MiB", 3 * 2**20)]
+)
+def test_memory_is_a_number_of_bytes_or_in_words(written: Any, size: int) -> None:
+    assert Workers(memory=written).memory == size
+
+
+@pytest.mark.parametrize(
+    ("workers", "said"),
+    [
+        ({"gpu": 0.5, "count": 2}, "a share of a GPU, 0.5, is for a single rank"),
+        ({"gpu": 1.5}, "workers.gpu"),
+        ({"accelerator": "H100"}, "write gpu: true"),
+        ({"resources": {"GPU": 1}}, "GPU have keys of their own"),
+        ({"memory": "8 gigs"}, "workers.memory: must be bytes, or a size such as 8 GiB or 500 MB, got '8 gigs'"),
+        ({"memory": 0}, "workers.memory"),
+        ({"resources": {"spot": 0}}, "workers.resources.spot"),
+    ],
+)
+def test_what_a_rank_cannot_ask_for(workers: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        experiment_from_dict({"name": "x", "task": "tests.tasks:Points", "epochs": 1, "workers": workers})

@@ -1,0 +1,288 @@
+"""Configs that are too large, too deep, or harmful when they are read: each is an error that says what is allowed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.config.load import experiment_from_dict, load_experiment
+from orchestrator.config.text.reader import parse_yaml
+from orchestrator.errors import ConfigError, UsageError
+from tests.orchestrator.config.samples import HERE
+
+LINE: Mapping[str, Any] = {"name": "line", "task": f"{HERE}:Line", "epochs": 1}
+SCALAR = "x" * 100_000
+
+
+def told(read: Callable[..., Any], *given: Any) -> str:
+    """What a config is refused with, which is never long."""
+    with pytest.raises(ConfigError) as caught:
+        read(*given)
+    assert len(str(caught.value)) < 100_000
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"seed: {'9' * 5000}", "seed: is a number of 5,000 digits; whole numbers have 64 bits at most"),
+        (f"seed: {2**64}", "seed: is beyond 64 bits: '18446744073709551616'"),
+        (f"seed: 0x{'f' * 5000}", "seed: is beyond 64 bits"),
+        ("a: 1e999", "is larger than any number here"),
+        ("a: " + "[" * 300 + "]" * 300, "x.yaml:1: is nested too deeply: 64 levels are allowed"),
+        ("".join("  " * level + "a:\n" for level in range(300)), "x.yaml:64: is nested too deeply"),
+        (
+            "a0: &a0 {}\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 300)),
+            "nested too deeply: 64 levels are allowed (aliases written out)",
+        ),
+        (
+            f"a: &a '{SCALAR}'\nb: [{', '.join(['*a'] * 9000)}]",
+            "holds more than 524,288 characters, aliases written out",
+        ),
+        ("".join(f"key{n}: 1\n" for n in range(20_000)), "x.yaml:10000: holds more than 20,000 keys and values"),
+        (f"a: {'x' * 600_000}", "has 600,003 characters, and may have 524,288"),
+        (f"{'k' * 900}: {{{'k' * 900}: 1}}", "has a key whose dotted path has 1,801 characters, and may have 1,000"),
+        (r'"a\x1b[2Jb": 1', r"has a key with control characters: 'a\x1b[2Jb'"),
+        (r'a: "\ud800"', r"a: holds what is no character: '\ud800'"),
+        (r'a: "x\0"', r"a: holds what is no character: 'x\x00'"),
+        (r'a: "\UFFFFFFFF"', "is no YAML: "),
+        (f"%YAML {'1' * 5000}.1\n---\na: 1", "is no YAML: "),
+        (f"a: !{'t' * 5000} 1", "which is not allowed; write plain values"),
+        ("a: 1\nb: \x00", "x.yaml:2: is no YAML: the character '\\x00' is not allowed"),
+    ],
+    ids=range(18),
+)
+def test_text_beyond_the_bounds_is_refused(text: str, says: str) -> None:
+    def read() -> None:
+        if problems := parse_yaml(text, "x.yaml").problems:
+            raise ConfigError(problems)
+
+    assert says in told(read)
+
+
+@pytest.mark.parametrize("number", [2**64 - 1, -(2**63), "1" * 5000])
+def test_what_fits_is_read(number: Any) -> None:
+    assert parse_yaml(f"a: {number!r}", "x.yaml").data == {"a": number}
+
+
+def test_what_is_no_file_of_a_config_s_size_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.yaml")
+    with (tmp_path / "large.yaml").open("wb") as large:
+        large.truncate(10**10)
+    (tmp_path / "utf16.yaml").write_text("name: x", encoding="utf-16")
+    for base, says in (
+        ("n" * 5000, "cannot be read: File name too long"),
+        ("/dev/zero", "is no file, but a folder, a device or a pipe"),
+        ("fifo.yaml", "is no file, but"),
+        (".", "is no file, but"),
+        ("large.yaml", "has 10,000,000,000 bytes, and may have 524,288"),
+        ("utf16.yaml", "is no UTF-8 text"),
+    ):
+        (tmp_path / "above.yaml").write_text(f"epochs: 1\nbase: {base}\n")
+        message = told(load_experiment, tmp_path / "above.yaml")
+        assert f"{tmp_path}/above.yaml:2: base: " in message
+        assert says in message
+        assert says in told(load_experiment, tmp_path / base)
+    assert "embedded null byte" in told(load_experiment, "a\0b")
+
+
+def test_overrides_have_bounds_too(file: Path) -> None:
+    for override, says in (
+        (f"{'a.' * 300}a=1", "is a path of 301 parts; 64 are allowed"),
+        (f"{'a' * 5000}=1", "is a path of 5,000 characters; 1,000 are allowed"),
+        (f"seed={'9' * 5000}", "is a number of 5,000 digits"),
+        (f"task_args.width={'[' * 300}", "is nested too deeply"),
+        (f"name={'x' * 600_000}", "has 600,000 characters"),
+    ):
+        assert says in told(load_experiment, file, [override])
+    assert "there are 5,000 overrides, and may be 1,000" in told(load_experiment, file, ["seed=1"] * 5000)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({f"key{n}": 1 for n in range(9000)}, "key50: is the first of 8,950 more that are wrong"),
+        (
+            {"task_args": {f"key{n}": 1 for n in range(9000)}},
+            "task_args.key50: is the first of 8,950 more that are wrong",
+        ),
+        ({"hooks": {f"hook{n}": {} for n in range(300)}}, "hooks: are 300, and may be 100"),
+        ({"hooks": {"../../up": {"type": "output_csv"}}}, "hooks.../../up: is no name, by which folders may be called"),
+        ({"hooks": {"h" * 200: {"type": "output_csv"}}}, "is no name, by which"),
+        ({"changes": [{"at": 0, "set": {"x": 1}}] * 5000}, "and 4,800 more problems"),
+        ({"changes": [{"at": 0, "set": {"optimizer." * 100: 1}}]}, "cannot change in flight"),
+        ({"validate_every": "9" * 5000 + " steps"}, "is no rhythm; write a number of epochs"),
+        ({"scheduler": "CosineAnnealingLR"}, "scheduler: must be a mapping"),
+        ({"seed": 2**80}, "seed: must be at most 4294967295"),
+        ({"seed": -1}, "seed: must be at least 0"),
+        ({"batch_size": 2**63}, "batch_size: must be less than 2147483648"),
+        ({"loader": {"eval_batch_size": 2**31}}, "loader.eval_batch_size: must be less than 2147483648"),
+        ({"task": f"{'m' * 5000}:Line"}, "task: module "),
+        ({"task": "a." * 5000 + "b:C"}, "task: module "),
+        ({"task_args": {"width": [[[]]]}}, "must be a whole number"),
+    ],
+    ids=range(16),
+)
+def test_an_experiment_beyond_its_bounds_is_refused(given: dict[str, Any], says: str) -> None:
+    assert says in told(experiment_from_dict, {**LINE, **given})
+
+
+def test_plain_data_has_a_depth_too() -> None:
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    assert "is nested too deeply" in told(experiment_from_dict, {**LINE, "task_args": {"width": deep}})
+
+
+def grid(**values: int) -> dict[str, Any]:
+    return {"search": "grid", "space": {name: {"choice": list(range(1, count + 1))} for name, count in values.items()}}
+
+
+@pytest.mark.parametrize(
+    ("sweep", "says"),
+    [
+        (
+            grid(seed=1000, batch_size=1000, epochs=1000, accumulate=1000),
+            "sweep.space: makes 1,000,000,000,000 trials, and a sweep has 100,000 at most",
+        ),
+        (grid(seed=1_000_000), "sweep.space.seed.choice: must be a list of values, 1,000 at most"),
+        ({"trials": 10**12, "space": {"seed": {"randint": [0, 9]}}}, "sweep.trials: makes 1,000,000,000,000 trials"),
+        (
+            {"repeats": 10**12, "space": {"batch_size": {"randint": [1, 9]}}},
+            "sweep.space: makes 1,000,000,000,000 trials",
+        ),
+        (
+            {"space": {f"task_args.key{n}": {"choice": [1]} for n in range(1000)}},
+            "sweep.space: must have at most 200 entries",
+        ),
+        ({"space": {"a." * 300 + "a": {"choice": [1]}}}, "is a path of 301 parts; 64 are allowed"),
+        ({"space": {"seed": {"randint": [0, 2**80]}}}, "must be at most 4294967295"),
+        ({"seed": 2**32, "space": {"seed": {"randint": [0, 9]}}}, "sweep.seed: must be at most 4294967295"),
+        (
+            {"repeats": 5, "space": {"epochs": {"choice": [1]}}, "seed": 0},
+            "sweep.repeats: gives the last of each configuration's trials the seed 4,294,967,299",
+        ),
+        (
+            {"points": [{"seed": 1}] * 5000, "space": {"seed": {"randint": [0, 9]}}},
+            "sweep.points: must have at most 1000 entries",
+        ),
+        (
+            {
+                "space": {
+                    "task": {"choice": [f"{HERE}:Line"] * 1000},
+                    "task_args.width": {"choice": list(range(1, 1000))},
+                }
+            },
+            "sweep.space: has more than 5,000 values and combinations to try",
+        ),
+        (
+            {
+                "trials": 2,
+                "space": {
+                    "task": {"choice": [f"{HERE}:Line"] * 1000},
+                    "hooks.a": {"choice": [True] * 1000},
+                    "hooks.a.type": {"choice": ["ema"] * 1000},
+                    "hooks.a.decay": {"choice": [0.5] * 1000},
+                },
+            },
+            "has more than 5,000 values and combinations",
+        ),
+    ],
+    ids=range(12),
+)
+def test_a_sweep_beyond_its_bounds_is_refused_before_it_is_drawn(sweep: dict[str, Any], says: str) -> None:
+    assert says in told(experiment_from_dict, {**LINE, "seed": 2**32 - 1, "sweep": {"metric": "train/loss", **sweep}})
+
+
+def test_a_large_grid_may_end_by_its_budget() -> None:
+    sweep = {"metric": "train/loss", "budget": {"trials": 4}, **grid(seed=1000, batch_size=1000, epochs=500)}
+    settings = experiment_from_dict({**LINE, "sweep": sweep}).sweep
+    from orchestrator.sweeps.search.sampling import random_points
+
+    assert settings is not None
+    assert [point["epochs"] for point in random_points(settings)] == [1, 2, 3, 4]
+
+
+EXITS = """\
+import sys
+from dataclasses import dataclass
+from hooks import Hook
+from tests.orchestrator.config.samples import Line
+
+class Odd(BaseException):
+    def __str__(self):
+        raise ValueError("no words")
+
+def leave(error):
+    raise error
+
+@dataclass
+class Made(Line):
+    why: str = ""
+    def __post_init__(self):
+        leave({"exit": SystemExit(0), "odd": Odd(), "generator": GeneratorExit(), "stop": StopIteration()}[self.why])
+
+@dataclass
+class Asked(Line):
+    def required_hooks(self):
+        sys.exit("enough")
+
+@dataclass
+class Data(Line):
+    def data(self):
+        sys.exit(0)
+    def meters(self):
+        sys.exit(0)
+
+@dataclass
+class Misfit(Hook):
+    def misfit(self, hooks):
+        sys.exit(0)
+
+class Meta(type):
+    def __subclasscheck__(cls, other):
+        sys.exit(0)
+
+def __getattr__(name):
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"task": "leaves:T"}, "task: module 'leaves' cannot be imported: SystemExit: 0 (it tries to end the process)"),
+        ({"task": "exits:Gone"}, "task: 'exits:Gone' cannot be looked at: SystemExit: 3"),
+        (
+            {"task": "exits:Made", "task_args": {"why": "exit"}},
+            "task_args: SystemExit: 0 (it tries to end the process)",
+        ),
+        ({"task": "exits:Made", "task_args": {"why": "odd"}}, "task_args: Odd: which has no message"),
+        ({"task": "exits:Made", "task_args": {"why": "generator"}}, "task_args: GeneratorExit"),
+        ({"task": "exits:Made", "task_args": {"why": "stop"}}, "task_args: StopIteration"),
+        ({"task": "exits:Asked"}, "task: Asked.required_hooks() fails: SystemExit: enough"),
+        ({"hooks": {"odd": {"type": "exits:Misfit"}}}, "hooks.odd: Misfit.misfit() fails: SystemExit: 0"),
+    ],
+    ids=range(8),
+)
+def test_what_a_config_names_cannot_end_the_process_that_checks_it(
+    given: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "exits.py").write_text(EXITS)
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
+    assert says in told(experiment_from_dict, {**LINE, **given}, [tmp_path])
+
+
+def test_data_that_ends_the_process_is_left_to_the_run(tmp_path: Path) -> None:
+    (tmp_path / "exits.py").write_text(EXITS)
+    hooks = {"checkpoint": {"best": "val/loss"}}
+    assert experiment_from_dict({**LINE, "task": "exits:Data", "hooks": hooks}, [tmp_path]).name == "line"
+
+
+def test_a_suggestion_is_not_looked_for_in_pages_of_text() -> None:
+    with pytest.raises(UsageError, match="or one of HIGHEST"):
+        experiment_from_dict({**LINE, "hooks": {"ema": {"priority": "x" * 100_000}}})

@@ -1,0 +1,88 @@
+"""Overrides: `key=value` over what the file says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.config.text.overrides import read_overrides
+from orchestrator.config.text.reader import Document, parse_yaml
+from orchestrator.config.text.source import ExperimentSource
+
+TEXT = """\
+name: x
+optimizer: {type: SGD, lr: 0.1}
+hooks:
+  checkpoint: false
+  ema: {decay: 0.5, every: 1}
+"""
+
+
+def overridden(*overrides: str) -> Document:
+    document = parse_yaml(TEXT, "x.yaml")
+    source = ExperimentSource(document.data, read_overrides(document, overrides))
+    document.data, problems = source.merged()
+    document.problems.extend(map(document.locate, problems))
+    return document
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        ("optimizer.lr=5e-2", ["optimizer", "lr"], 0.05),
+        ("hooks.ema.decay=0.9", ["hooks", "ema", "decay"], 0.9),
+        ("hooks.ema=null", ["hooks", "ema"], None),
+        ("hooks.ema=", ["hooks", "ema"], None),
+        ("hooks.checkpoint=true", ["hooks", "checkpoint"], True),
+        ("hooks.checkpoint.every=2", ["hooks", "checkpoint"], {"every": 2}),
+        ("scheduler.type=StepLR", ["scheduler"], {"type": "StepLR"}),
+        ("optimizer={type: Adam, betas: [0.5, 0.9]}", ["optimizer"], {"type": "Adam", "betas": [0.5, 0.9]}),
+        ("hooks.checkpoint={best: val/accuracy}", ["hooks", "checkpoint", "best"], "val/accuracy"),
+        ("task=a.b:C", ["task"], "a.b:C"),
+        ("name=a=b", ["name"], "a=b"),
+        ("sweep.space.hooks.ema.decay={choice: [1]}", ["sweep", "space", "hooks.ema.decay"], {"choice": [1]}),
+    ],
+)
+def test_values_are_yaml(override: str, path: list[str], value: Any) -> None:
+    document = overridden(override)
+    found: Any = document.data
+    for key in path:
+        found = found[key]
+    assert found == value
+    assert not document.problems
+
+
+def test_the_rest_stays() -> None:
+    document = overridden("hooks.ema.decay=0.9")
+    assert document.data["hooks"] == {"checkpoint": False, "ema": {"decay": 0.9, "every": 1}}
+
+
+def test_later_overrides_win() -> None:
+    assert overridden("optimizer.lr=1", "optimizer.lr=2").data["optimizer"]["lr"] == 2
+
+
+@pytest.mark.parametrize("override", ["", "lr", "=1", "a b=1", ".lr=1", "a..b=1", "a.=1"])
+def test_what_is_no_override_is_a_problem(override: str) -> None:
+    (problem,) = overridden(override).problems
+    assert problem.file == f"override '{override}'"
+    assert "key=value" in problem.message
+
+
+def test_problems_name_the_override() -> None:
+    document = overridden("optimizer.lr=[1", "optimizer.lr.deep=1", "hooks={a: 1, a: 2}")
+    assert [str(problem).split(": ")[0] for problem in document.problems] == [
+        "override 'optimizer.lr=[1'",
+        "override 'hooks={a",
+        "override 'optimizer.lr.deep=1'",
+    ]
+    assert "optimizer.lr is 0.1, not a mapping" in document.problems[2].message
+    assert all(problem.line is None for problem in document.problems)
+
+
+def test_places_move_to_the_override() -> None:
+    document = overridden("hooks.ema={decay: 2}", "scheduler.type=StepLR")
+    where = "override 'hooks.ema={decay: 2}'"
+    assert [document.origin(path) for path in ("hooks.ema", "hooks.ema.decay")] == [(where, None), (where, None)]
+    assert document.origin("scheduler.gamma") == ("override 'scheduler.type=StepLR'", None)
+    assert document.origin("hooks.checkpoint") == ("x.yaml", 4)

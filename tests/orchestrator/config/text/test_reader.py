@@ -1,0 +1,167 @@
+"""The reader: plain data, and the line of everything."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.config.text.reader import dump_yaml, parse_value, parse_yaml, read_yaml
+from orchestrator.errors import ConfigError, Problem, UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("5.e-1", 0.5),
+        ("-.5", -0.5),
+        ("+1E3", 1000.0),
+        ("1_000", 1000),
+        ("0x10", 16),
+        ("0o10", 8),
+        ("010", 10),
+        ("-.inf", -math.inf),
+        ("true", True),
+        ("False", False),
+        ("~", None),
+        ("", None),
+        ("'1e-3'", "1e-3"),
+        ("!!str 5", "5"),
+        ("1:30", "1:30"),
+        ("2024-01-01", "2024-01-01"),
+        (".nan", ".nan"),
+        ("[1, {a: b}]", [1, {"a": "b"}]),
+        *[(word, word) for word in ("on", "off", "yes", "no", "Yes", "OFF", "y", "n", "=")],
+    ],
+)
+def test_scalars_are_what_they_look_like(text: str, value: Any) -> None:
+    read, document = parse_value(text, "file")
+    assert read == value
+    assert type(read) is type(value)
+    assert not document.problems
+
+
+def test_keys_are_text() -> None:
+    assert parse_yaml("{1: a, on: b, null: c}", "file").data == {"1": "a", "on": "b", "null": "c"}
+
+
+def test_every_path_has_its_line() -> None:
+    document = parse_yaml("a: 1\nb:\n  c: [1,\n    2]\n  d:\n    e.f: 3\n", "x.yaml")
+    lines = {path: document.origins[path].line for path in ("a", "b", "b.c", "b.c.0", "b.c.1", "b.d", "b.d.e.f")}
+    assert lines == {"a": 1, "b": 2, "b.c": 3, "b.c.0": 3, "b.c.1": 4, "b.d": 5, "b.d.e.f": 6}
+
+
+def test_what_is_not_there_is_located_at_its_nearest_parent() -> None:
+    document = parse_yaml("a: 1\nb:\n  c: 1\n", "x.yaml")
+    assert document.locate(Problem("b.missing.deep", "is missing")).line == 2
+    assert document.locate(Problem("zzz", "is missing")).line == 1
+    assert document.locate(Problem("b.c", "told", "other.yaml", 9)).file == "other.yaml"
+
+
+def test_all_duplicate_keys_are_problems_with_their_lines() -> None:
+    document = parse_yaml("a: 1\nb: {c: 1, c: 2}\na: 3\na: 4\n", "x.yaml")
+    assert [(p.path, p.line) for p in document.problems] == [("b.c", 2), ("a", 3), ("a", 4)]
+    assert all("first in line" in p.message for p in document.problems)
+    assert document.data == {"a": 1, "b": {"c": 1}}
+
+
+def test_anchors_and_merges() -> None:
+    text = "one: &one {x: 1, y: 1}\ntwo: &two {y: 2, z: 2}\nboth: {<<: [*one, *two], x: 0}\nsame: *one\n"
+    document = parse_yaml(text, "x.yaml")
+    assert document.data == yaml.safe_load(text)
+    assert document.data["both"] == {"x": 0, "y": 1, "z": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("a: 1\nb: [1,\nc: 2", 3, "is no YAML"),
+        ("a: b: c", 1, "mapping values are not allowed"),
+        ("a: 1\n---\nb: 2", 2, "single document"),
+        ("a: *nothing", 1, "undefined alias"),
+        ("a: \x01", 1, "not allowed"),
+        ("[" * 500, 1, "nested too deeply: 64 levels"),
+        ("", 1, "got nothing"),
+        ("- 1", 1, "got [1]"),
+        ("just text", 1, "keys and values"),
+    ],
+)
+def test_what_is_no_yaml_is_one_problem(text: str, line: int | None, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_yaml(text, "x.yaml")
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line) == ("x.yaml", line)
+    assert said in problem.message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: !!python/object/apply:os.system [echo]", "tag !!python/object/apply:os.system"),
+        ("a: !mine 1", "tag !mine"),
+        ("a: !!binary aGk=", "tag !!binary"),
+        ("a: !!int x", "is no int: 'x'"),
+        ("a: &a {b: *a}", "contains itself"),
+        ("? [1]\n: 2", "no plain text"),
+        ("a: {<<: 3}", "no mapping"),
+    ],
+)
+def test_what_is_not_plain_is_a_problem(text: str, said: str) -> None:
+    (problem,) = parse_yaml(text, "x.yaml").problems
+    assert said in problem.message
+    assert problem.line == 1
+
+
+def test_aliases_cannot_grow_without_bound() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    with pytest.raises(ConfigError, match=r"more than 20,000 keys and values.*aliases written out"):
+        parse_yaml("\n".join(lines), "x.yaml")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
+    for path, said in (
+        (tmp_path / "none.yaml", "No such file"),
+        (tmp_path, "is no file, but a folder"),
+        (tmp_path / "latin.yaml", "UTF-8"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            read_yaml(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+    (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbfname: x\n")
+    assert read_yaml(tmp_path / "bom.yaml").data == {"name": "x"}
+
+
+_TEXT = st.one_of(
+    st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=8),
+    st.sampled_from(
+        ["1e-3", "on", "No", "1:30", "2024-01-01", "0x1", "1_0", "~", "", "<<", "=", ".nan", "null", "0777", "-"]
+    ),
+)
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | _TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(_TEXT, _VALUES, max_size=3))
+def test_what_is_written_is_read_back(data: dict[str, Any]) -> None:
+    document = parse_yaml(dump_yaml(data), "x.yaml")
+    assert document.data == data
+    assert not document.problems
+
+
+@pytest.mark.parametrize("text", ["on", "no", "1:30", "2024-01-01", "1e-3", "0o7"])
+def test_what_is_written_is_text_to_readers_of_yaml_1_1_too(text: str) -> None:
+    assert yaml.safe_load(dump_yaml({"a": text})) == {"a": text}

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from orchestrator.loop.clock.backward_end import OwnBackward
+from orchestrator.loop.clock.span_clock import Clock
+from tests.ranks import on_ranks
+
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bf16": {"dtype": torch.bfloat16},
+    "fp16": {"dtype": torch.float16},
+    "accumulated": {"accumulate": 2},
+    "unused": {"find_unused_parameters": True},
+    "static": {"static_graph": True},
+    "buckets": {"bucket_cap_mb": 0.001},
+}
+
+
+class Net(nn.Module):
+    """Two layers, and one that is left out where asked."""
+
+    def __init__(self, skip: bool) -> None:
+        super().__init__()
+        self.skipped, self.first, self.last = nn.Linear(32, 32), nn.Linear(5, 32), nn.Linear(32, 3)
+        self.skip = skip
+
+    def forward(self, points: Tensor) -> Tensor:
+        hidden = self.first(points).relu()
+        return self.last(hidden if self.skip else self.skipped(hidden).relu())
+
+
+def _gradients(
+    rank: int, looked_on: bool, accumulate: int = 1, dtype: Any = None, **options: Any
+) -> tuple[list[Any], int]:
+    """The gradients of three steps, and how many passes had a mark between their beginning and their end."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Net("find_unused_parameters" in options), broadcast_buffers=False, **options)
+    clock, found, marks = Clock(), [], 0
+    clock.recording = True
+    own = OwnBackward(model, clock) if looked_on else None
+    draw = torch.Generator().manual_seed(rank)
+    for iteration in range(3 * accumulate):
+        exchanged = (iteration + 1) % accumulate == 0
+        with nullcontext() if exchanged else model.no_sync():
+            with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+                loss = model(torch.randn(8, 5, generator=draw)).square().mean()
+            began = perf_counter()
+            loss.backward()
+        marks += own is not None and began < own.take(0.0) <= perf_counter()
+        if exchanged:
+            found.append([None if p.grad is None else p.grad.tolist() for p in model.parameters()])
+            model.zero_grad()
+    return found, marks
+
+
+def _gradients_in_all_ways(rank: int, world_size: int) -> dict[str, Any]:
+    return {
+        way: [_gradients(rank, looked_on, **options) for looked_on in (False, True)] for way, options in WAYS.items()
+    }
+
+
+def _without_recording(rank: int, world_size: int) -> float:
+    model = DistributedDataParallel(Net(False), broadcast_buffers=False)
+    own = OwnBackward(model, Clock())
+    model(torch.ones(8, 5)).sum().backward()
+    return float(own.take(-1.0))
+
+
+def _waits(rank: int, world_size: int) -> tuple[list[float], list[float]]:
+    """Seconds of each pass before and after the mark, where rank 1 comes 50 ms later to it."""
+    model, clock = DistributedDataParallel(Net(False), broadcast_buffers=False), Clock()
+    clock.recording = True
+    own, before, after = OwnBackward(model, clock), [], []
+    for _ in range(5):
+        loss = model(torch.ones(8, 5)).sum()
+        if rank == 1:
+            time.sleep(0.05)
+        began = perf_counter()
+        loss.backward()
+        ended = perf_counter()
+        mark = own.take(ended)
+        before.append(mark - began)
+        after.append(ended - mark)
+    return before, after
+
+
+def _on_rank(rank: int, world_size: int) -> tuple[dict[str, Any], float, tuple[list[float], list[float]]]:
+    return _gradients_in_all_ways(rank, world_size), _without_recording(rank, world_size), _waits(rank, world_size)
+
+
+def test_the_wait_is_measured_and_the_gradients_are_those_of_ddp_alone() -> None:
+    """Medians of five passes, as what else runs on the machine may hold either rank up in one of them."""
+    (own, unmarked, (before, after)), (other, _, (late_before, late_after)) = on_ranks(_on_rank)
+    for way in WAYS:
+        (without, _), (gradients, marks) = own[way]
+        assert gradients == without, way
+        assert gradients == other[way][1][0], way
+        assert any(
+            any(value != 0 for value in gradient[0])
+            for gradient in gradients[0]
+            if gradient and gradient[0] and isinstance(gradient[0], list)
+        )
+        assert marks == 3 * WAYS[way].get("accumulate", 1), way
+    assert unmarked == -1.0
+    assert sorted(after)[2] > 0.04
+    assert max(sorted(before)[2], sorted(late_before)[2], sorted(late_after)[2]) < 0.04

@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hooks import Hook, Priority, Rhythm, State
+from hooks.logs.console import Console
+from hooks.parts.logs import eta
+from hooks.stats.row_stats import RowStats
+from hooks.stats.throughput import Throughput
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.loop import loop as loop_module
+from orchestrator.loop import rounds
+from orchestrator.loop.clock import span_clock as clock_module
+from orchestrator.loop.clock.span_clock import INTERVALS, Clock, CudaClock, DeviceSpan, Mark, clock_for
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
+from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.read.reading import read_recorded
+from orchestrator.stats.write.recorder import Recorder
+from orchestrator.storage import Storage
+from tests.device_stand_in import Device
+from tests.tasks import Points, Rows, experiment
+
+
+class Time:
+    """A time that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    time = Time()
+    monkeypatch.setattr(clock_module, "perf_counter", time)
+    return time
+
+
+def numbers_of(time: Time, clock: Clock, seconds: list[float], began: float) -> Sequence[float]:
+    """What the clock gives for an iteration in which each interval took so many seconds."""
+    marks = []
+    for passed in seconds[:-1]:
+        time.now += passed
+        marks.append(clock.mark())
+    time.now += seconds[-1]
+    return clock.close({}, began, marks)
+
+
+def columns(clock: Clock, *rows: Sequence[float]) -> dict[str, list[float]]:
+    return {name: made(np.array(rows)).tolist() for name, made in clock.columns.items()}
+
+
+def test_the_time_between_two_marks_is_charged_to_the_span_it_belongs_to(time: Time) -> None:
+    clock = Clock()
+    clock.recording = True
+    seconds = [2.0**n for n in range(len(INTERVALS))]
+    found = columns(clock, numbers_of(time, clock, seconds, clock.restart()))
+    expected = {name: [sum(s for s, one in zip(seconds, INTERVALS, strict=True) if one == name)] for name in INTERVALS}
+    assert found == {**expected, "checkpoint_s": [0.0], "step_s": [2.0 ** len(INTERVALS) - 1]}
+    assert set(SPANS) | {"step_s"} == set(found)
+    assert clock.iteration_s == 2.0 ** len(INTERVALS) - 1
+
+
+def test_an_iteration_begins_where_the_last_one_ended(time: Time) -> None:
+    clock = Clock()
+    clock.recording = True
+    first = numbers_of(time, clock, [1.0] * len(INTERVALS), clock.restart())
+    time.now += 5.0
+    second = numbers_of(time, clock, [1.0] * len(INTERVALS), first[-1])
+    assert columns(clock, first, second)["step_s"] == [18.0, 23.0]
+    assert columns(clock, first, second)["other_s"] == [1.0, 6.0]
+
+
+def test_saving_is_no_work_of_the_loop_and_counts_once(time: Time) -> None:
+    clock = Clock()
+    clock.recording = True
+    ended = clock.restart()
+    time.now += 3.0
+    clock.checkpoint_s += 3.0
+    first = numbers_of(time, clock, [0.5] * len(INTERVALS), ended)
+    second = numbers_of(time, clock, [0.5] * len(INTERVALS), first[-1])
+    found = columns(clock, first, second)
+    assert (found["checkpoint_s"], found["other_s"], found["step_s"]) == ([3.0, 0.0], [0.5, 0.5], [12.0, 9.0])
+
+
+def test_waiting_between_iterations_is_added_to_that_in_them_and_counts_once(time: Time) -> None:
+    clock = Clock()
+    clock.recording = True
+    ended = clock.restart()
+    time.now += 5.0
+    clock.checkpoint_s += 3.0
+    clock.waiting_s += 2.0
+    first = numbers_of(time, clock, [0.5] * len(INTERVALS), ended)
+    second = numbers_of(time, clock, [0.5] * len(INTERVALS), first[-1])
+    found = columns(clock, first, second)
+    assert (found["all_reduce_wait_s"], found["other_s"]) == ([2.5, 0.5], [0.5, 0.5])
+    assert (found["checkpoint_s"], found["step_s"]) == ([3.0, 0.0], [14.0, 9.0])
+
+
+def test_restart_leaves_out_what_came_before(time: Time) -> None:
+    clock = Clock()
+    clock.recording = True
+    clock.checkpoint_s, clock.waiting_s = 7.0, 2.0
+    time.now += 50.0
+    found = columns(clock, numbers_of(time, clock, [1.0] + [0.0] * (len(INTERVALS) - 1), clock.restart()))
+    assert (found["step_s"], found["other_s"], found["checkpoint_s"]) == ([1.0], [1.0], [0.0])
+    assert found["all_reduce_wait_s"] == [0.0]
+
+
+def test_without_recording_a_row_has_its_wall_time_and_no_spans(time: Time) -> None:
+    clock = Clock()
+    began = clock.restart()
+    time.now += 3.0
+    assert clock.mark() == 0.0
+    assert columns(clock, clock.close({}, began, [0.0] * 17)) == {"step_s": [3.0]}
+    assert clock.iteration_s == 3.0
+
+
+def test_spans_add_up_to_the_wall_time_on_a_real_clock() -> None:
+    clock = Clock()
+    clock.recording = True
+    ended, rows = clock.restart(), []
+    for _ in range(50):
+        rows.append(clock.close({}, ended, [clock.mark() for _ in INTERVALS[1:]]))
+        ended = rows[-1][-1]
+    found = {name: made(np.array(rows)) for name, made in clock.columns.items()}
+    assert sum(found[name] for name in SPANS) == pytest.approx(found["step_s"], rel=1e-6, abs=1e-9)
+    assert min(values.min() for values in found.values()) >= 0
+
+
+def test_the_cpu_has_the_clock_without_events() -> None:
+    assert type(clock_for(torch.device("cpu"))) is Clock
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    device = Device()
+    monkeypatch.setattr(clock_module, "perf_counter", device)
+    monkeypatch.setattr(torch.cuda, "Event", device.Event)
+    return device
+
+
+def test_a_device_span_is_the_sum_of_its_pairs_and_waits_only_to_resolve(device: Device) -> None:
+    span = DeviceSpan()
+    for seconds in (2.0, 3.0):
+        start = Mark([])
+        device.work(seconds)
+        span.add(start, Mark([]))
+        device.work(5.0)
+    assert not span.ready()
+    assert device.now == 100.0
+    assert [span.resolve(), span.resolve()] == [5.0, 5.0]
+    assert device.now == 110.0
+
+
+def test_an_event_is_used_again_once_its_time_is_read_and_not_before(device: Device) -> None:
+    clock = CudaClock()
+    clock.recording, ended, rows = True, clock.restart(), []
+    for _ in range(50):
+        rows.append(row := {})
+        ended = clock.close(row, ended, [clock.mark() for _ in INTERVALS[1:]])[-1]
+        device.work(1.0)
+        if len(rows) == 10:
+            device.wait()
+            assert sum(row["step_s"].resolve() for row in rows) == pytest.approx(10.0, abs=1.0)
+            for value in (value for row in rows for value in row.values()):
+                value.resolve()
+            rows.clear()
+    assert device.events <= 11 * len(INTERVALS)
+
+
+def test_a_device_span_without_events_is_nothing() -> None:
+    assert DeviceSpan().ready()
+    assert DeviceSpan().resolve() == 0.0
+
+
+def iterations_on(
+    device: Device, *, saves_before: int = -1, waits_in: int = -1, recording: bool = True
+) -> tuple[CudaClock, list[dict[str, Any]]]:
+    """The clock and rows of five iterations in which the host takes a millisecond for each interval, and gives the
+    device work of a second in each."""
+    clock, rows = CudaClock(), []
+    clock.recording = recording
+    ended = clock.restart()
+    for iteration in range(5):
+        if iteration == saves_before:
+            device.wait()
+            device.now += 100.0
+            clock.checkpoint_s += 100.0
+        marks = []
+        for _ in INTERVALS[1:]:
+            marks.append(clock.mark())
+            device.now += 0.001
+            device.work(1.0)
+        if iteration == waits_in:
+            device.wait()
+        row: dict[str, Any] = {}
+        times = clock.close(row, ended, marks)
+        rows.append(row | {name: made(np.array([times]))[0] for name, made in clock.columns.items()})
+        ended = times[-1]
+    return clock, [
+        {name: value.resolve() if isinstance(value, DeviceSpan) else value for name, value in row.items()}
+        for row in rows
+    ]
+
+
+WORK = len(INTERVALS) - 1
+"""Seconds of the device's in an iteration."""
+
+
+def test_on_a_device_a_step_lasts_from_end_to_end_however_far_the_host_is_ahead(device: Device) -> None:
+    _, rows = iterations_on(device, waits_in=3)
+    # The host gives four iterations in no time, and waits in the last of them for all.
+    assert [row["host_step_s"] for row in rows] == pytest.approx(
+        [0.001 * WORK] * 3 + [4 * WORK - 3 * 0.001 * WORK + 0.001, 0.001 * WORK]
+    )
+    assert [row["step_s"] for row in rows] == pytest.approx([WORK + 0.001, *[WORK] * 3, WORK + 0.001])
+    for row in rows:
+        assert sum(row[name] for name in SPANS) == pytest.approx(row["step_s"])
+        assert [row[name] for name in ("data_wait_s", "hooks_s")] == pytest.approx(
+            [1, INTERVALS.count("hooks_s")], abs=0.002
+        )
+
+
+def test_on_a_device_saving_is_what_it_waits_for_it(device: Device) -> None:
+    _, rows = iterations_on(device, saves_before=2)
+    assert [row["checkpoint_s"] for row in rows] == pytest.approx([0, 0, 100, 0, 0])
+    assert [row["step_s"] for row in rows] == pytest.approx([WORK + 0.001, WORK, WORK + 100.001, WORK, WORK], abs=0.002)
+
+
+def test_on_a_device_the_last_iteration_known_tells_how_long_one_takes(device: Device) -> None:
+    """Until one is, the host's time of the first does; without spans too."""
+    assert iterations_on(device, recording=False)[0].iteration_s == pytest.approx(0.001 * WORK)
+    clock, rows = iterations_on(device, waits_in=3, recording=False)
+    assert clock.iteration_s == pytest.approx(WORK, abs=0.002)
+    assert {*rows[0]} == {"step_s", "host_step_s"}
+
+
+class Dawdles(Hook):
+    """Takes a second after the second step, two to save what it asks for there, and four as a validation begins."""
+
+    def __init__(self, time: Time) -> None:
+        self.time = time
+
+    def on_step(self, state: State) -> None:
+        if state.phase == "train" and state.step == 2:
+            self.time.now += 1.0
+            state.request_checkpoint("a test")
+
+    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
+        self.time.now += 2.0
+
+    def on_phase_start(self, state: State) -> None:
+        if state.phase == "val":
+            self.time.now += 4.0
+
+
+def test_hooks_saving_and_validation_are_no_wait_for_data(
+    time: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MMEngine's timer charges them to the data of the next iteration."""
+    monkeypatch.setattr(rounds, "perf_counter", time)
+    rows, store = Rows(), CheckpointStore(Storage(tmp_path))
+    given = experiment(epochs=1, validate_every=Rhythm(4, "steps"))
+    loop = Loop(Points(), given, {"dawdles": Dawdles(time)}, RunContext(recorder=rows, store=store))
+    loop.clock.recording = True
+    list(loop.run())
+    columns = rows.columns("hooks_s", "checkpoint_s", "data_wait_s", "step_s", phase="train")
+    assert columns == [(0, 0, 0, 0), (1, 0, 0, 1), (0, 2, 0, 2), *[(0, 0, 0, 0)] * 4]
+
+
+class Works(Hook):
+    """Gives the device two seconds of work in each iteration of training, and in the fifth of each epoch waits for
+    all."""
+
+    priority = Priority.HIGHEST
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def on_step(self, state: State) -> None:
+        if state.phase == "train":
+            self.device.work(2.0)
+            if state.phase_iteration == 5:
+                self.device.wait()
+
+
+def test_speed_and_remaining_time_are_the_devices(
+    device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An epoch has seven iterations of eight samples; what looks back in the sixth, behind the wait, knows five of
+    them."""
+    monkeypatch.setattr(loop_module, "clock_for", lambda of: CudaClock())
+    monkeypatch.setattr(eta, "perf_counter", lambda: 0.0)
+    hooks = {
+        "works": Works(device),
+        "throughput": Throughput(interval=6),
+        "console": Console(interval=6),
+        "row_stats": RowStats(["step_s/max"]),
+    }
+    rows = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0})
+    loop = Loop(Points(train=56), experiment(epochs=2), hooks, RunContext(recorder=rows))
+    with caplog.at_level(logging.INFO, "hookyard"):
+        reports = list(loop.run())
+    assert [report.metrics["stats/step_s/max"] for report in reports] == [2.0, 2.0]
+    table = read_recorded(Storage(tmp_path), "rows").to_pandas().query("phase == 'train'")
+    assert table["step_s"].tolist() == [2.0] * 14
+    assert table["samples_per_s"].dropna().tolist() == [4.0, 4.0]
+    assert sorted(table["host_step_s"])[-1] == 10.0
+    # Eight iterations to come, as the first epoch's sixth has not closed yet.
+    assert next(line for line in caplog.messages if "eta" in line).partition("eta ")[2].split()[0] == "0:00:16"

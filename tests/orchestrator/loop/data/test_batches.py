@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+
+from hooks.plan import HookError
+from orchestrator.engines.rank_failures import RankFailed, would_come_again
+from orchestrator.errors import RunError
+from orchestrator.loop.data.batches import batches_of
+from orchestrator.loop.loop import Loop
+from orchestrator.task import Task
+from tests.tasks import experiment
+
+
+@pytest.fixture(autouse=True)
+def processes_of_loaders_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch lets each take 5 s, and copies of a process that holds much need them."""
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
+
+
+class Squares(Dataset[int]):
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        return index * index
+
+
+class SquaresAtOnce(Squares):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [-index * index for index in indices]
+
+
+class Counting(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(10))
+
+
+class Reversing(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        return iter([*super().__iter__()][::-1])
+
+
+LOADERS = {
+    "map-style": lambda: DataLoader(Squares(), 4),
+    "shuffled": lambda: DataLoader(
+        Squares(), 4, sampler=RandomSampler(Squares(), generator=torch.Generator().manual_seed(1))
+    ),
+    "all at once": lambda: DataLoader(SquaresAtOnce(), 3, drop_last=True),
+    "collated": lambda: DataLoader(Squares(), 4, collate_fn=sum),
+    "unbatched": lambda: DataLoader(Squares(), batch_size=None),
+    "iterable": lambda: DataLoader(Counting(), 4),
+    "its own iterator": lambda: Reversing(Squares(), 4),
+    "no DataLoader": lambda: [torch.ones(2), torch.zeros(2)],
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_batches_are_those_the_loader_gives(name: str) -> None:
+    ours, reference = list(batches_of(LOADERS[name](), "train")), list(LOADERS[name]())
+    assert len(ours) == len(reference) > 1
+    for batch, expected in zip(ours, reference, strict=True):
+        torch.testing.assert_close(batch, expected, rtol=0, atol=0)
+
+
+def test_a_loader_in_this_process_is_asked_for_one_batch_at_a_time() -> None:
+    fetched: list[int] = []
+
+    class Noting(Squares):
+        def __getitem__(self, index: int) -> int:
+            fetched.append(index)
+            return index
+
+    batches = batches_of(DataLoader(Noting(), 4), "train")
+    assert fetched == []
+    next(batches)
+    assert fetched == [0, 1, 2, 3]
+
+
+# What cannot be had
+
+
+class Broken(Dataset[Any]):
+    """Sample 5 lies in a file that is not there; sample 7 is longer than the others."""
+
+    def __init__(self, *broken: int) -> None:
+        self.broken = broken
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> tuple[Tensor]:
+        if index == 5 and 5 in self.broken:
+            Path("/nowhere/5.png").read_bytes()
+        return (torch.zeros(3 if index == 7 and 7 in self.broken else 2),)
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_sample_that_cannot_be_fetched_is_named_and_is_a_mistake(processes: int) -> None:
+    batches = batches_of(DataLoader(Broken(5), 2, num_workers=processes), "val")
+    assert len(next(batches)[0]) == len(next(batches)[0]) == 2
+    with pytest.raises(
+        RunError, match=r"sample 5 of the val data cannot be fetched: FileNotFoundError: .*/nowhere/5.png"
+    ) as caught:
+        next(batches)
+    assert would_come_again(caught.value)
+    assert f"{__file__}:" in RankFailed.from_error(0, caught.value).words
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_samples_that_make_no_batch_are_named_with_their_shapes(processes: int) -> None:
+    batches = batches_of(DataLoader(Broken(7), 4, num_workers=processes), "train")
+    next(batches)
+    with pytest.raises(
+        RunError, match=r"samples 4 of shapes \(2,\) and 7 of shapes \(3,\) of the train data cannot be made a batch"
+    ):
+        next(batches)
+
+
+def test_data_that_ends_early_is_no_end_of_the_epoch() -> None:
+    class Ends(Broken):
+        def __getitem__(self, index: int) -> tuple[Tensor]:
+            raise StopIteration
+
+    with pytest.raises(RunError, match="sample 0 of the train data cannot be fetched: StopIteration"):
+        next(batches_of(DataLoader(Ends(), 4), "train"))
+
+
+def test_a_process_of_a_loader_that_is_killed_is_no_mistake() -> None:
+    class Killed(Broken):
+        def __getitem__(self, index: int) -> tuple[Tensor]:
+            import os
+            import signal
+
+            os.kill(os.getpid(), signal.SIGKILL)
+            return (torch.zeros(2),)
+
+    with pytest.raises(RuntimeError, match="DataLoader worker") as caught:
+        next(batches_of(DataLoader(Killed(), 4, num_workers=1), "train"))
+    assert not would_come_again(caught.value)
+
+
+# What a task's methods give
+
+
+@dataclass
+class Gives(Task):
+    """A task one of whose methods gives something else than it must."""
+
+    loss_shape: tuple[int, ...] = ()
+    metric_shape: tuple[int, ...] = (4,)
+
+    def model(self) -> nn.Module:
+        return nn.Linear(2, 1)
+
+    def data(self) -> Any:
+        return {"train": Broken()}
+
+    def forward(self, model: nn.Module, batch: Any) -> Any:
+        return model(batch[0])
+
+    def loss(self, output: Any, batch: Any) -> Any:
+        return [output.mean()] if self.loss_shape == (0,) else output.mean().expand(self.loss_shape)
+
+    def metrics(self, output: Any, batch: Any) -> Any:
+        return {"score": 0.5 if self.metric_shape == (0,) else torch.zeros(self.metric_shape)}
+
+
+def failure_of(**fields: Any) -> str:
+    with pytest.raises(RunError) as caught:
+        list(Loop(Gives(**fields), experiment(batch_size=4), {}).run())
+    assert would_come_again(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((), "a tensor of shape ()"),
+        ((1,), "a tensor of shape (1,)"),
+        ((4, 1), "a tensor of shape (4, 1)"),
+        ((0,), "a float"),
+    ],
+)
+def test_a_metric_that_is_not_one_value_for_each_sample_is_refused(shape: tuple[int, ...], words: str) -> None:
+    line = 1 + Path(__file__).read_text().splitlines().index("    def metrics(self, output: Any, batch: Any) -> Any:")
+    said = failure_of(metric_shape=shape)
+    assert said.startswith(
+        f"metrics() gives {words} for 'score', and must give one value for each of the batch's 4 samples"
+    )
+    assert said.endswith(f"({__file__}:{line})")
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"), [((4,), "a tensor of shape (4,)"), ((1,), "a tensor of shape (1,)"), ((0,), "a list")]
+)
+def test_a_loss_that_is_no_number_is_refused(shape: tuple[int, ...], words: str) -> None:
+    assert failure_of(loss_shape=shape).startswith(f"loss() gives {words}, and must give one number for a batch")
+
+
+# What comes out of the experiment's own code
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("x"), ConnectionError("x"), RuntimeError("x"), Exception("x"), TypeError("x")]
+)
+def test_whatever_its_own_code_raises_is_a_mistake(error: Exception) -> None:
+    assert would_come_again(raised(error))
+    hooked = HookError("mine", "on_step", 1, "x")
+    hooked.__cause__ = raised(error)
+    assert would_come_again(raised(hooked))
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("x"), ConnectionError("x"), RuntimeError("x"), MemoryError()])
+def test_what_was_raised_elsewhere_may_be_a_disk_or_a_link(error: Exception) -> None:
+    assert not would_come_again(error)

@@ -1,0 +1,325 @@
+"""A model begins with weights of another run, or of a file, beside a loop of torch's own that loads the same."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+from hooks import Hook, Rhythm
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.training.ema import EMA
+from orchestrator import run, sweep
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.errors import CheckpointError, ConfigError, UsageError
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.model.weight_sources import find
+from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.world import World
+from orchestrator.records.sweep_folder import trial_folders
+from orchestrator.storage import Storage
+from orchestrator.testing.training import Screen
+from tests.ranks import on_ranks
+from tests.raw import raw_training
+from tests.tasks import Points, Rows, described, experiment, numbers
+
+QUIET = {"console": None, "perf_stats": None, "memory_stats": None, "sampler_seed": None}
+TASK = Points(batch_norm=True)
+
+
+@dataclass
+class Fewer(Points):
+    """Two classes where there were three."""
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        assert isinstance(model, nn.Sequential)
+        model[4] = nn.Linear(8, 2)
+        return model
+
+    def loss(self, output: Any, batch: Any) -> Any:
+        return nn.functional.cross_entropy(output, batch[1] % 2)
+
+
+@dataclass
+class Warm(Points):
+    """Loads the weights as one would without Hookyard."""
+
+    file: str = ""
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        weights = torch.load(self.file, weights_only=True)
+        model.load_state_dict(
+            {name: value for name, value in weights.items() if not name.startswith("4.")}, strict=False
+        )
+        return model
+
+
+def saved(folder: Path, task: Points = TASK) -> Path:
+    """Weights that no seed makes, their buffers too."""
+    torch.manual_seed(5)
+    model = task.model()
+    for name, tensor in model.state_dict().items():
+        tensor.copy_(torch.rand_like(tensor.float()) + 0.5 if "num" not in name else torch.tensor(7))
+    torch.save(model.state_dict(), folder / "weights.pt")
+    return folder / "weights.pt"
+
+
+def whole(module: nn.Module) -> dict[str, Any]:
+    state = module.state_dict()
+    return {
+        name: (value.full_tensor() if isinstance(value, DTensor) else value).tolist() for name, value in state.items()
+    }
+
+
+def loop_of(
+    rank: int,
+    world_size: int,
+    file: str,
+    hooks: dict[str, Hook],
+    strategy: str = "ddp",
+    resumes: bool = False,
+    **context: Any,
+) -> Loop:
+    init = {"from": file, "except": ["4.*"]}
+    fields = {"batch_size": 4, "init": init, "workers": {"count": world_size, "strategy": strategy}}
+    return Loop(
+        TASK, experiment(**fields), hooks, RunContext(world=World(rank, world_size), **context), resumes=resumes
+    )
+
+
+def begun(rank: int, world_size: int, file: str, strategy: str) -> dict[str, Any]:
+    return whole(loop_of(rank, world_size, file, {}, strategy).state.module)
+
+
+def trained(rank: int, world_size: int, file: str, run: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
+    """Weights, averages and losses of a run, or of its rest after its first checkpoint where it has some."""
+    rows, ema, store = Rows(), EMA(decay=0.5), CheckpointStore(Storage(run), master=rank == 0)
+    hooks: dict[str, Hook] = {"ema": ema, "checkpoint": Checkpoint(every=Rhythm.parse("3 steps"), keep=None)}
+    names = store.names()
+    loop = loop_of(rank, world_size, file, hooks, recorder=rows, store=store, resumes=bool(names))
+    dist.barrier()
+    if names:
+        loop.restore(names[0])
+    for _ in loop.run():
+        pass
+    with ema.applied(loop.state):
+        averages = whole(loop.state.module)
+    return whole(loop.state.module), averages, [row["loss"] for row in rows.rows if row["phase"] == "train"]
+
+
+def by_hand(rank: int, world_size: int, file: str) -> dict[str, Any]:
+    """The same in torch alone."""
+    torch.manual_seed(0)
+    model = Warm(batch_norm=True, file=file).model()
+    shared = DistributedDataParallel(model, broadcast_buffers=False)
+    data: Any = TASK.data()["train"]
+    sampler = DistributedSampler(data, world_size, rank, seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        for points, labels, _ in DataLoader(data, 4, sampler=sampler):
+            nn.functional.cross_entropy(shared(points), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return whole(model)
+
+
+def test_training_equals_a_raw_loop_with_the_same_weights(tmp_path: Path) -> None:
+    file = str(saved(tmp_path))
+    loop = Loop(TASK, experiment(init={"from": file, "except": ["4.*"]}), {})
+    for _ in loop.run():
+        pass
+    assert numbers(loop.state.module) == numbers(raw_training(Warm(batch_norm=True, file=file)))
+
+
+def on_two_ranks(rank: int, world_size: int, file: str, run: str) -> list[Any]:
+    """What a rank has: undisturbed, in torch alone, at the beginning, sharded at the beginning, and gone on without the
+    file."""
+    found: list[Any] = [trained(rank, world_size, file, run), by_hand(rank, world_size, file)]
+    found += [begun(rank, world_size, file, strategy) for strategy in ("ddp", "fsdp")]
+    dist.barrier()
+    Path(file).unlink(missing_ok=True)
+    return [*found, trained(rank, world_size, file, run)]
+
+
+def test_two_ranks_equal_torch_s_own_and_go_on_after_a_kill_without_the_file(tmp_path: Path) -> None:
+    file = saved(tmp_path)
+    first = torch.load(file)["0.weight"].tolist()
+    for (weights, averages, losses), expected, begun, sharded, again in on_ranks(
+        on_two_ranks, 2, str(file), str(tmp_path / "run")
+    ):
+        assert weights == expected
+        assert begun == sharded
+        assert sharded["0.weight"] == first
+        assert again == (weights, averages, losses[3:])
+
+
+def begins_with(init: dict[str, Any], task: Points = TASK) -> tuple[dict[str, Any], list[str]]:
+    """The weights that a model begins with, and what is told of them."""
+    screen = Screen()
+    loop = Loop(task, experiment(init=init), {}, RunContext(display=screen))
+    return whole(loop.state.module), screen.lines
+
+
+def test_what_fits_is_taken_and_the_rest_is_told(tmp_path: Path) -> None:
+    file = saved(tmp_path)
+    weights = torch.load(file)
+    del weights["0.bias"]
+    torch.save(
+        {
+            "epoch": 3,
+            "state_dict": (
+                {f"module.{name}": value for name, value in weights.items()} | {"module.extra": torch.ones(2)}
+            ),
+        },
+        file,
+    )
+    init = {"from": str(file), "rename": {"module.*": "*"}}
+    begun, lines = begins_with(init, Fewer(batch_norm=True))
+    assert begun["1.running_mean"] == weights["1.running_mean"].tolist()
+    assert begun["1.num_batches_tracked"] == 7
+    assert lines == [
+        f"begins with {file}: 6 of the model's 9 tensors taken",
+        "  1 missing: 0.bias",
+        "  1 left over: extra",
+        "  2 of another shape: 4.weight (3x8, here 2x8), 4.bias (3, here 2)",
+    ]
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"init.strict: .* does not fit the model as a whole: 1 missing: 0.bias; 1 left over: extra; 2 of another"
+            r" shape: 4.weight \(3x8"
+        ),
+    ):
+        begins_with({**init, "strict": True}, Fewer(batch_norm=True))
+    only = {**init, "strict": True, "only": ["0.*", "1.*"], "except": ["*.bias"]}
+    assert begins_with(only, Fewer(batch_norm=True))[1] == [f"begins with {file}: 5 of the model's 9 tensors taken"]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"only": ["1.runing_*"]}, "init.only: pattern '1.runing_*' matches no parameter; did you mean 1.running_var"),
+        (
+            {"except": ["0.wieght"]},
+            "init.except: pattern '0.wieght' matches no parameter; did you mean 0.weight, 4.weight, 1.weight?",
+        ),
+        ({"only": ["0.*"], "except": ["*"]}, "init.except: leaves nothing of what is looked at, got *"),
+        ({"rename": {"module.*": "*"}}, "init.rename: pattern 'module.*' matches no parameter"),
+        ({"rename": {"0.*": "4.*"}}, "init.rename: makes one tensor, 4.weight, of two: 0.weight and 4.weight"),
+        ({"rename": {"0.*": "a.*", "*.weight": "*.b"}}, "init.rename: '0.*' and '*.weight' both match 0.weight"),
+        ({"rename": {"0.*": "a"}}, "rename has 1 * in '0.*' and 0 in 'a'"),
+        ({"weights": "ema"}, "init.weights: names no state dict in"),
+        ({"from": "no/such"}, "init.from: no run, file or checkpoint no/such"),
+        ({"from": "s3://key:secret@bucket/run"}, "from holds a user or a key"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_training(more: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        begins_with({"from": str(saved(tmp_path)), **more})
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n", b"PK\x03\x04", pickle.dumps(print, 2)])
+def test_a_file_of_anything_else_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "weights.pt").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"init.from: .*weights.pt is no file of torch.save"):
+        begins_with({"from": str(tmp_path / "weights.pt")})
+    (tmp_path / ".metadata").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"init.from: .* is no whole folder of torch.distributed.checkpoint"):
+        begins_with({"from": str(tmp_path)})
+
+
+def test_weights_that_fit_nothing_are_another_architecture_s(tmp_path: Path) -> None:
+    torch.save({"other": torch.ones(3)}, tmp_path / "weights.pt")
+    with pytest.raises(
+        ConfigError,
+        match=r"init.from: .* fits the model in nothing: 9 missing: 0.weight.*; 1 left over: other .*init.rename says",
+    ):
+        begins_with({"from": str(tmp_path / "weights.pt")})
+
+
+def test_a_run_s_weights_are_those_that_were_judged_and_it_is_kept_which(tmp_path: Path) -> None:
+    first = run(described(epochs=1, hooks={**QUIET, "ema": {"decay": 0.9}}), storage=tmp_path, local=True)
+    later = described(name="later", epochs=1, hooks=QUIET, init={"from": f"{tmp_path}/points@best"})
+    second = run(later, storage=tmp_path, local=True)
+    store = CheckpointStore(Storage(first.path) / "checkpoints")
+    assert second.folder.metadata().init == {
+        "path": first.path,
+        "checkpoint": "epoch-0001",
+        "weights": "ema/model",
+        "sha256": store.fingerprint("epoch-0001"),
+    }
+    assert (
+        f"begins with {first.path}, checkpoint epoch-0001 (ema/model): 4 of the model's 4 tensors taken"
+        in (tmp_path / "later/log.txt").read_text()
+    )
+    averages, raw = (
+        begins_with({"from": f"{tmp_path}/points", **more}, Points())[0] for more in ({}, {"weights": "model"})
+    )
+    assert averages == {name: value.tolist() for name, value in first.weights("best").items()} != raw
+    with pytest.raises(ConfigError, match=r"init.weights: is slow, and .* has no such weights; it holds ema, model"):
+        run(
+            described(name="none", init={"from": f"{tmp_path}/points", "weights": "slow"}), storage=tmp_path, local=True
+        )
+    with pytest.raises(UsageError, match="is gone on from with the weights that are in it"):
+        second.continued("last", ["epochs=2", "init.from=other"])
+    assert second.continued("last", ["epochs=2"]).init is None
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_has_changed_since_the_run_began_is_refused(tmp_path: Path) -> None:
+    file = saved(tmp_path)
+    settings = experiment(init={"from": str(file)})
+    found = find(settings.init, [])
+    file.write_bytes(b"other")
+    with pytest.raises(CheckpointError, match="is not what it was when this run began"):
+        Loop(TASK, settings, {}, origin=found)
+
+
+def test_a_sweep_may_vary_them(tmp_path: Path) -> None:
+    file = str(saved(tmp_path, Points()))
+    space = {"init.from": {"choice": [file, f"{file}2"]}, "init.except": {"choice": [None, ["4.*"]]}}
+    settings = described(
+        epochs=1, hooks=QUIET, init={"from": file}, sweep={"metric": "val/loss", "search": "grid", "space": space}
+    )
+    with pytest.raises(ConfigError, match=r"no run, file or checkpoint .*weights.pt2"):
+        sweep(settings, storage=tmp_path / "runs", local=True)
+    shutil.copy(file, f"{file}2")
+    done = sweep(settings, storage=tmp_path / "runs", local=True)
+    assert [one.metadata().init["path"] for one in trial_folders(done.folder)] == [file, file, f"{file}2", f"{file}2"]
+    assert len({round(loss, 9) for loss in done.trials["val/loss"]}) == 2
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_folder_of_torch_s_distributed_checkpoint(tmp_path: Path) -> None:
+    weights = torch.load(saved(tmp_path))
+    dcp.save({"model": weights, "optimizer": {"lr": torch.ones(1)}}, checkpoint_id=tmp_path / "nested", no_dist=True)
+    dcp.save(dict(weights), checkpoint_id=tmp_path / "flat", no_dist=True)
+    expected = {name: value.tolist() for name, value in weights.items()}
+    assert begins_with({"from": str(tmp_path / "nested"), "strict": True})[0] == expected
+    assert begins_with({"from": str(tmp_path / "flat"), "strict": True})[0] == expected
+    (tmp_path / "flat/.metadata").write_bytes(pickle.dumps(print))
+    with pytest.raises(ConfigError, match=r"its .metadata names builtins.print"):
+        begins_with({"from": str(tmp_path / "flat")})
+
+
+def test_safetensors(tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    weights = torch.load(saved(tmp_path))
+    safetensors.save_file(weights, tmp_path / "weights.safetensors")
+    assert begins_with({"from": str(tmp_path / "weights.safetensors"), "strict": True})[0] == {
+        name: value.tolist() for name, value in weights.items()
+    }

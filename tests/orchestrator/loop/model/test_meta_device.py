@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from orchestrator.config.sections.workers import Workers
+from orchestrator.errors import RunError
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.model import meta_device
+from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.world import World
+from tests.ranks import on_ranks
+from tests.tasks import Blocks, Points, Rows, experiment
+
+
+class Block(nn.Module):
+    """Attention, whose weights another part gives some of their values, and buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.norm = nn.MultiheadAttention(8, 2, batch_first=True), nn.BatchNorm1d(8)
+        self.register_buffer("scale", torch.full((8,), 0.5))
+
+    def forward(self, points: Tensor) -> Tensor:
+        around = points[:, None]
+        return points + self.norm(self.attention(around, around, around)[0][:, 0]) * self.scale
+
+
+@dataclass
+class Deep(Points):
+    def model(self) -> nn.Module:
+        return Blocks(Block)
+
+
+@dataclass
+class Otherwise(Points):
+    """What `reset_parameters` does not say: other values for a layer, a parameter of no layer, a weight of two."""
+
+    def model(self) -> nn.Module:
+        model: Any = Blocks(Block)
+        model.last.weight.data.normal_(std=0.02)
+        model.scale = nn.Parameter(torch.ones(3))
+        model.twice = nn.Linear(5, 8)
+        model.twice.weight = model.first.weight
+        return model
+
+
+def lived(task: Points, world: World, meta: bool) -> tuple[Any, Any]:
+    rows = Rows()
+    workers = Workers(count=2, strategy="fsdp", meta_device=meta)
+    loop = Loop(task, experiment(batch_size=4, steps=3, workers=workers), {}, RunContext(world=world, recorder=rows))
+    weights = {
+        name: (value.full_tensor() if hasattr(value, "full_tensor") else value).tolist()
+        for name, value in loop.state.module.state_dict().items()
+    }
+    list(loop.run())
+    return weights, rows.columns("phase", "loss")
+
+
+def _on_two(rank: int, world_size: int) -> dict[str, Any]:
+    world, alive = World(rank, world_size, rank), []
+    whole = lived(Deep(), world, False)
+    with pytest.MonkeyPatch.context() as patch:
+        reset = meta_device._reset
+
+        def look(group: list[nn.Module]) -> None:
+            alive.append(
+                sum(one.numel() for part in group for one in part.parameters(recurse=False) if not one.is_meta)
+            )
+            reset(group)
+
+        patch.setattr(meta_device, "_reset", look)
+        in_parts = lived(Deep(), world, True)
+    with pytest.raises(RunError) as refused:
+        lived(Otherwise(), world, True)
+    return {"whole": whole, "in parts": in_parts, "alive": max(alive), "refused": str(refused.value)}
+
+
+def test_a_model_that_no_rank_builds_whole_has_the_weights_of_one_that_each_does_bit_for_bit() -> None:
+    for found in on_ranks(_on_two):
+        assert found["in parts"] == found["whole"]
+        assert found["alive"] == sum(one.numel() for one in Block().parameters())
+        assert "3 parameters (scale, first.weight, last.weight)" in found["refused"]
+        assert "(Blocks, Linear)" in found["refused"]

@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+from hooks import Hook, Rhythm
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.training.ema import EMA
+from hooks.training.gradient_clip import GradientClip
+from hooks.training.nan_guard import NanGuard
+from hooks.training.sampler_seed import DistSamplerSeed
+from hooks.training.sync_buffers import SyncBuffers
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.sections.experiment import Component, Experiment
+from orchestrator.config.sections.workers import Workers
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.world import World
+from orchestrator.storage import Storage
+from tests.ranks import on_ranks
+from tests.raw import raw_training
+from tests.tasks import Points, Rows, Seen, experiment, numbers
+
+# Replicas
+
+
+def _count_all_reduces(rank: int, world_size: int) -> tuple[int, int, int, dict[str, Any]]:
+    loop = Loop(Points(), experiment(batch_size=4, accumulate=3), {}, RunContext(world=World(rank, world_size, rank)))
+    calls: list[int] = []
+
+    def counting(group, bucket):  # torch refuses annotations that are strings
+        calls.append(loop.state.iteration)
+        return allreduce_hook(group, bucket)
+
+    model: Any = loop.state.model
+    model.register_comm_hook(None, counting)
+    list(loop.run())
+    return len(calls), loop.state.step, loop.state.iteration, numbers(loop.state.module)
+
+
+def test_ranks_exchange_gradients_once_per_step_not_per_micro_batch() -> None:
+    (calls, steps, iterations, weights), *_ = on_ranks(_count_all_reduces)
+    assert (calls, steps, iterations) == (6, 6, 14)
+    for name, value in raw_training(Points(), batch_size=8, accumulate=3).state_dict().items():
+        torch.testing.assert_close(torch.tensor(weights[name]), value, rtol=1e-5, atol=1e-6)
+
+
+# Shards
+
+# 23 samples of val are uneven on 2 and on 4 ranks, and in batches of 4 a rank has one batch less than another.
+TASK = Points(train=64, val=23, batch_norm=True, dropout=0.1)
+ADAM = Component(type="AdamW", lr=0.01)
+
+
+def written(strategy: str, **fields: Any) -> Experiment:
+    return experiment(**{"batch_size": 4, "workers": Workers(strategy=strategy), **fields})
+
+
+def whole(value: Any) -> Any:
+    """Tensors as lists, put together from all ranks where they are sharded."""
+    if isinstance(value, Tensor):
+        return (value.full_tensor() if hasattr(value, "full_tensor") else value).tolist()
+    if isinstance(value, dict):
+        return {str(key): whole(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [whole(item) for item in value]
+    return value
+
+
+def losses(strategy: str, world: World, norm_type: float = 2.0, **fields: Any) -> dict[str, Any]:
+    hooks = {
+        "nan_guard": NanGuard(),
+        "gradient_clip": GradientClip(max_norm=0.5, norm_type=norm_type),
+        "ema": EMA(decay=0.9, evaluate="both"),
+        "sync_buffers": SyncBuffers(),
+    }
+    rows = Rows()
+    loop = Loop(TASK, written(strategy, **fields), hooks, RunContext(world=world, recorder=rows))
+    reports = [report.metrics for report in loop.run()]
+    weight: Any = loop.state.module.get_parameter("4.weight")
+    return {
+        "rows of 4.weight here": len(weight.to_local() if hasattr(weight, "to_local") else weight),
+        "loss": [loss for (loss,) in rows.columns("loss", phase="train")],
+        "grad_norm": [float(row["grad_norm"]) for row in rows.rows if "grad_norm" in row],
+        "reports": reports,
+    }
+
+
+def keeping(every: str, background: bool) -> dict[str, Hook]:
+    return {
+        "sampler_seed": DistSamplerSeed(),
+        "ema": EMA(decay=0.7),
+        "checkpoint": Checkpoint(
+            every=Rhythm.parse(every), keep=None, publish=["model", "raw_model", "ema"], background=background
+        ),
+        "seen": Seen(),
+    }
+
+
+def kept(
+    root: Path,
+    world: World,
+    every: str = "3 steps",
+    restore: str | None = None,
+    run: bool = True,
+    background: bool = False,
+) -> dict[str, Any]:
+    """A life of a run, from a checkpoint on if one is given: what it saw and what it came to."""
+    hooks, rows = keeping(every, background), Rows()
+    store = CheckpointStore(Storage(root), "points", master=world.is_master)
+    loop = Loop(
+        TASK, written("fsdp", epochs=2, optimizer=ADAM), hooks, RunContext(world=world, store=store, recorder=rows)
+    )
+    if restore:
+        loop.restore(restore)
+    if run:
+        list(loop.run())
+    ema: Any = hooks["ema"]
+    with ema.applied(loop.state):
+        averages = whole(loop.state.module.state_dict())
+    assert loop.state.optimizer is not None
+    return {
+        "model": whole(loop.state.module.state_dict()),
+        "optimizer": whole(loop.state.optimizer.state_dict()["state"]),
+        "averages": averages,
+        "rows": rows.columns("phase", "iteration", "loss"),
+        "seen": hooks["seen"].indices,
+    }
+
+
+# What runs on ranks
+
+
+def compiled(world: World) -> tuple[dict[str, Any], list[str]]:
+    """As torch captures it alone, and what each graph calls; with activations that are not kept."""
+    graphs: list[str] = []
+
+    def look(graph: Any, inputs: Any) -> Any:
+        graphs.append(" ".join(str(node.target) for node in graph.graph.nodes))
+        return graph.forward
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", partial(torch.compile, backend=look))
+        return losses("fsdp", world, steps=2, compile=True, activation_checkpointing="4"), graphs
+
+
+def _on_four(rank: int, world_size: int, root: str) -> dict[str, Any]:
+    world = World(rank, world_size, rank)
+    return {
+        "losses": [losses(strategy, world, math.inf, steps=12) for strategy in ("ddp", "fsdp")],
+        "kept": kept(Path(root), world, "1"),
+    }
+
+
+def _on_two(rank: int, world_size: int, root: str, of_four: str) -> dict[str, Any]:
+    world, fields = World(rank, world_size, rank), {"steps": 6, "accumulate": 2}
+    undisturbed = kept(Path(root, "whole"), world, background=True)
+    again = Path(root, "again")
+    if world.is_master:
+        shutil.copytree(Path(root, "whole"), again)
+    world.barrier()
+    return {
+        "losses": [losses(strategy, world, steps=50) for strategy in ("ddp", "fsdp")],
+        "checkpointed": [
+            losses(strategy, world, steps=6, activation_checkpointing=["0", "4"]) for strategy in ("ddp", "fsdp")
+        ],
+        "accumulated": [losses(strategy, world, **fields) for strategy in ("ddp", "fsdp")],
+        "compiled": compiled(world),
+        "bf16": losses("fsdp", world, steps=6, precision="bf16")["loss"],
+        "whole": undisturbed,
+        "resumed": kept(again, world, restore="step-00000003"),
+        "restored": kept(Path(of_four), world, restore="epoch-0002", run=False),
+    }
+
+
+@pytest.fixture(scope="module")
+def of_four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("of four ranks")
+
+
+@pytest.fixture(scope="module")
+def four(of_four: Path) -> list[dict[str, Any]]:
+    return on_ranks(_on_four, 4, str(of_four))
+
+
+@pytest.fixture(scope="module")
+def two(four: list[dict[str, Any]], of_four: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return on_ranks(_on_two, 2, str(tmp_path_factory.mktemp("of two ranks")), str(of_four))
+
+
+def check_alike(ddp: dict[str, Any], fsdp: dict[str, Any]) -> None:
+    assert fsdp["loss"] == pytest.approx(ddp["loss"], abs=1e-5)
+    assert fsdp["grad_norm"] == pytest.approx(ddp["grad_norm"], abs=1e-5)
+    for one, other in zip(ddp["reports"], fsdp["reports"], strict=True):
+        assert other == pytest.approx(one, abs=1e-5)
+
+
+def test_two_sharded_ranks_train_as_two_replicas(two: list[dict[str, Any]]) -> None:
+    """Losses, norms of clipped gradients, and validation with raw and averaged weights."""
+    for rank, found in enumerate(two):
+        ddp, fsdp = found["losses"]
+        assert len(ddp["loss"]) == 50
+        assert (ddp["rows of 4.weight here"], fsdp["rows of 4.weight here"]) == (3, (2, 1)[rank])
+        check_alike(ddp, fsdp)
+        check_alike(*found["accumulated"])
+
+
+def test_with_activations_that_are_not_kept_they_train_bit_for_bit_the_same(two: list[dict[str, Any]]) -> None:
+    for found in two:
+        for kept, checkpointed in zip(found["losses"], found["checkpointed"], strict=True):
+            assert checkpointed["loss"] == kept["loss"][:6]
+            assert checkpointed["grad_norm"] == kept["grad_norm"][:6]
+
+
+def test_so_do_four_of_which_one_has_nothing_of_some_tensors(four: list[dict[str, Any]]) -> None:
+    for rank, found in enumerate(four):
+        ddp, fsdp = found["losses"]
+        assert fsdp["rows of 4.weight here"] == (1, 1, 1, 0)[rank]
+        check_alike(ddp, fsdp)
+
+
+def test_each_unit_is_compiled_by_itself(two: list[dict[str, Any]]) -> None:
+    for found in two:
+        compiled, graphs = found["compiled"]
+        assert compiled["loss"] == pytest.approx(found["losses"][1]["loss"][:2], rel=1e-5)
+        for call in ("linear", "batch_norm", "relu", "dropout", "tag_activation_checkpoint"):
+            assert any(call in graph for graph in graphs)
+        assert not any("all_gather" in graph or ("relu" in graph and "linear" in graph) for graph in graphs)
+
+
+def test_bf16_is_near_fp32_and_not_the_same(two: list[dict[str, Any]]) -> None:
+    exact = two[0]["losses"][1]["loss"][:6]
+    assert two[0]["bf16"] == pytest.approx(exact, abs=0.05)
+    assert two[0]["bf16"] != pytest.approx(exact, abs=1e-6)
+
+
+def test_resumed_in_mid_epoch_it_goes_on_bit_for_bit(two: list[dict[str, Any]]) -> None:
+    for found in two:
+        undisturbed, resumed = found["whole"], found["resumed"]
+        for part in ("model", "optimizer", "averages"):
+            assert resumed[part] == undisturbed[part]
+        assert resumed["seen"] == undisturbed["seen"][3:]
+        later = [row for row in undisturbed["rows"] if row[0] == "val" or row[1] > 3]
+        assert resumed["rows"] == later
+
+
+PARTS = ("model", "optimizer", "averages")
+
+
+def test_what_four_ranks_saved_two_restore(four: list[dict[str, Any]], two: list[dict[str, Any]]) -> None:
+    """Each has its own buffers back; those of the others are gone."""
+    for found, saved in zip(two, four, strict=False):
+        assert {part: found["restored"][part] for part in PARTS} == {part: saved["kept"][part] for part in PARTS}
+
+
+def test_and_one_restores_it_whole(four: list[dict[str, Any]], of_four: Path) -> None:
+    alone = kept(of_four, World(), restore="epoch-0002", run=False)
+    assert {part: alone[part] for part in PARTS} == {part: four[0]["kept"][part] for part in PARTS}
+
+
+def test_each_rank_writes_its_shards_and_no_file_holds_the_model(four: list[dict[str, Any]], of_four: Path) -> None:
+    store = CheckpointStore(Storage(of_four))
+    files = json.loads((of_four / "epoch-0002" / "manifest.json").read_text())["files"]
+    assert [name for name in files if name.startswith("shards")] == [
+        "shards-0000.pt",
+        "shards-0001.pt",
+        "shards-0002.pt",
+        "shards-0003.pt",
+        "shards.pt",
+    ]
+    assert not any(
+        isinstance(value, Tensor) and value.ndim == 2 for value in store.load("epoch-0002", "model.pt").values()
+    )
+
+
+def test_published_weights_are_whole(four: list[dict[str, Any]], of_four: Path) -> None:
+    (file,) = (of_four / "published").iterdir()
+    published = torch.load(file, weights_only=True)
+    model = TASK.model()
+    model.load_state_dict(published["raw_model"])
+    assert whole(model.state_dict()) == four[0]["kept"]["model"]
+    for weights in (published["model"], published["ema"]["model"]):
+        model.load_state_dict(weights)
+        assert whole(model.state_dict()) == four[0]["kept"]["averages"]

@@ -1,0 +1,448 @@
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils.data import DistributedSampler
+
+from hooks import Hook, Rhythm, State
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.training.ema import EMA
+from hooks.training.param_scheduler import ParamScheduler
+from hooks.training.sampler_seed import DistSamplerSeed
+from hooks.training.sync_buffers import SyncBuffers
+from orchestrator.checkpoint.position import Stage
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.sections.experiment import Component
+from orchestrator.errors import CheckpointError
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.world import World
+from orchestrator.stats.read.reading import read_recorded
+from orchestrator.stats.write.recorder import Recorder
+from orchestrator.storage import Storage
+from tests.ranks import on_ranks
+from tests.tasks import Points, Rows, Seen, experiment, numbers
+
+# Everything that can be lost: dropout and noise draw from the generators, batch norm has buffers, the scheduler a
+# count.
+TASK = Points(train=44, val=11, batch_norm=True, dropout=0.4, noisy=True)
+SCHEDULER = Component(type="CosineAnnealingLR", T_max=11)
+
+
+def make_hooks(every: str, **ema: Any) -> dict[str, Hook]:
+    return {
+        "sampler_seed": DistSamplerSeed(),
+        "ema": EMA(decay=0.7, **ema),
+        "scheduler": ParamScheduler(every=Rhythm(1, "steps")),
+        "checkpoint": Checkpoint(every=Rhythm.parse(every), keep=None),
+    }
+
+
+def nested(value: Any) -> Any:
+    """Tensors as lists, so that values compare bit for bit."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: nested(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [nested(item) for item in value]
+    return value
+
+
+@dataclass
+class Life:
+    """One process's part of a run, as far as it can be compared."""
+
+    final: dict[str, Any]
+    reports: list[dict[str, Any]]
+    rows: list[tuple[Any, ...]]
+    seen: list[list[int]]
+
+
+def live(
+    root: Path, hooks: dict[str, Hook], restore: str | None = None, world: World | None = None, **fields: Any
+) -> Life:
+    random.seed(99)
+    np.random.seed(99)
+    torch.manual_seed(99)
+    world = world or World()
+    rows, seen = Rows(), Seen()
+    store = CheckpointStore(Storage(root), master=world.is_master)
+    fields = {"epochs": 3, "batch_size": 6, "scheduler": SCHEDULER, **fields}
+    loop = Loop(
+        TASK, experiment(**fields), {**hooks, "seen": seen}, RunContext(store=store, recorder=rows, world=world)
+    )
+    if restore:
+        loop.restore(restore)
+    reports = [report.metrics for report in loop.run()]
+    assert loop.state.optimizer is not None
+    final = {
+        "model": numbers(loop.state.module),
+        "optimizer": nested(loop.state.optimizer.state_dict()),
+        "scheduler": nested(loop.state.scheduler.state_dict()),
+        "scaler": loop.state.scaler and loop.state.scaler.state_dict(),
+        "ema": nested(loop.plan.hooks["ema"].rank_state_dict()),
+        "samples": loop.state.samples,
+    }
+    with loop.plan.hooks["ema"].applied(loop.state):
+        final["averages"] = numbers(loop.state.module)
+    columns = rows.columns("phase", "epoch", "iteration", "step", "loss", "lr", phase="train")
+    columns += rows.columns("phase", "epoch", "iteration", "step", "loss", phase="val")
+    return Life(final, reports, columns, seen.indices)
+
+
+def position_of(root: Path, name: str) -> tuple[Stage, int, int]:
+    position = CheckpointStore(Storage(root)).position(name)
+    return position.stage, position.step, position.iteration
+
+
+def check_resumed(root: Path, whole: Life, name: str, resumed: Life) -> None:
+    """What a life from a checkpoint on must be: the end of the undisturbed one."""
+    stage, step, iteration = position_of(root, name)
+    assert resumed.final == whole.final
+    assert resumed.seen == whole.seen[iteration:]
+    reports = [r for r in whole.reports if r["step"] > step or (r["step"] == step and stage is Stage.TRAINED)]
+    assert resumed.reports == reports
+    train = [row for row in whole.rows if row[0] == "train" and row[2] > iteration]
+    val = [
+        row for row in whole.rows if row[0] == "val" and (row[3] > step or (row[3] == step and stage is Stage.TRAINED))
+    ]
+    assert resumed.rows == train + val
+
+
+CASES = [
+    pytest.param("3 steps", {}, {}, id="mid-epoch"),
+    pytest.param("1", {}, {}, id="epochs"),
+    pytest.param("3 steps", {}, {"accumulate": 2}, id="accumulation"),
+    pytest.param("2 steps", {}, {"validate_every": Rhythm(4, "steps")}, id="validation in steps"),
+    pytest.param("5 steps", {}, {"epochs": None, "steps": 17}, id="length in steps"),
+    pytest.param("3 steps", {}, {"precision": "bf16"}, id="bf16"),
+    pytest.param("3 steps", {}, {"precision": "fp16"}, id="fp16"),
+    pytest.param("3 steps", {"buffers": "ema", "evaluate": "both"}, {}, id="averaged buffers, two validations"),
+    pytest.param("4 steps", {"buffers": "recompute"}, {}, id="recomputed buffers"),
+]
+
+
+@pytest.mark.parametrize(("every", "ema", "fields"), CASES)
+def test_from_each_checkpoint_a_run_goes_on_as_if_undisturbed(
+    tmp_path: Path, every: str, ema: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    """Weights, buffers, optimizer, averages, metrics, rows and data order, bit for bit, from every stored
+    checkpoint."""
+    whole = live(tmp_path / "whole", make_hooks(every, **ema), **fields)
+    names = CheckpointStore(Storage(tmp_path / "whole")).names()
+    assert len(names) >= 3
+    for name in names:
+        shutil.copytree(tmp_path / "whole", tmp_path / name)
+        resumed = live(tmp_path / name, make_hooks(every, **ema), name, **fields)
+        check_resumed(tmp_path / "whole", whole, name, resumed)
+
+
+def test_the_cases_hold_what_they_are_for(tmp_path: Path) -> None:
+    """Checkpoints lie within epochs and before validation, and noise and dropout do make a difference."""
+    whole = live(tmp_path, make_hooks("3 steps"))
+    store = CheckpointStore(Storage(tmp_path))
+    stages = {name: store.position(name).stage for name in store.names()}
+    # 44 samples in batches of 6 are 8 steps: 3 and 6 lie in the first epoch, 24 ends the last
+    assert stages == {
+        "step-00000003": Stage.TRAIN,
+        "step-00000006": Stage.TRAIN,
+        "step-00000009": Stage.TRAIN,
+        "step-00000012": Stage.TRAIN,
+        "step-00000015": Stage.TRAIN,
+        "step-00000018": Stage.TRAIN,
+        "step-00000021": Stage.TRAIN,
+        "epoch-0003": Stage.TRAINED,
+    }
+    assert live(tmp_path / "other", make_hooks("3 steps"), seed=1).final["model"] != whole.final["model"]
+
+
+def test_worker_processes_bring_the_same_data_after_a_resume(tmp_path: Path) -> None:
+    """Which sample comes when, and what `__getitem__` draws for it, though the processes begin anew."""
+    loader = {"num_workers": 2}
+    noisy = Points(train=44, val=11, noisy=True)
+    store = CheckpointStore(Storage(tmp_path))
+
+    def seen_by(hooks: dict[str, Hook], restore: str | None = None) -> tuple[list[list[int]], dict[str, Any]]:
+        seen = Seen()
+        loop = Loop(noisy, experiment(batch_size=6, loader=loader), {**hooks, "seen": seen}, RunContext(store=store))
+        if restore:
+            loop.restore(restore)
+        list(loop.run())
+        return seen.indices, numbers(loop.state.module)
+
+    hooks = {"sampler_seed": DistSamplerSeed(), "checkpoint": Checkpoint(every=Rhythm(5, "steps"), keep=None)}
+    order, weights = seen_by(hooks)
+    assert len(order) == 16
+    hooks = {"sampler_seed": DistSamplerSeed(), "checkpoint": Checkpoint(every=Rhythm(5, "steps"), keep=None)}
+    assert seen_by(hooks, "step-00000005") == (order[5:], weights)
+
+
+# Ranks
+
+
+def _live_on_rank(rank: int, world_size: int, root: str, restore: str | None) -> tuple[Life, dict[str, Any]]:
+    """The buffers of each rank are its own, as nothing averages them but the end of each epoch."""
+    hooks = {"sync_buffers": SyncBuffers(), **make_hooks("2 steps")}
+    life = live(Path(root), hooks, restore, World(rank, world_size, rank), epochs=2, batch_size=4)
+    return life, life.final["model"]
+
+
+MID_EPOCH = "step-00000004"
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("of two ranks")
+
+
+@pytest.fixture(scope="module")
+def lives(of_two: Path) -> list[tuple[Life, dict[str, Any]]]:
+    """What two ranks lived through, and left in `of_two`."""
+    return on_ranks(_live_on_rank, 2, str(of_two / "whole"), None)
+
+
+def test_two_ranks_go_on_from_a_checkpoint_with_their_own_buffers_and_randomness(
+    lives: list[Any], of_two: Path
+) -> None:
+    store = CheckpointStore(Storage(of_two / "whole"))
+    of_ranks = [store.load(MID_EPOCH, f"rank-000{rank}.pt")["buffers"]["1.running_mean"] for rank in (0, 1)]
+    assert not torch.equal(*of_ranks)
+    for name in (MID_EPOCH, "epoch-0001"):
+        shutil.copytree(of_two / "whole", of_two / name)
+        resumed = on_ranks(_live_on_rank, 2, str(of_two / name), name)
+        for rank in (0, 1):
+            check_resumed(of_two / "whole", lives[rank][0], name, resumed[rank][0])
+
+
+def test_one_rank_goes_on_where_two_were(lives: list[Any], of_two: Path) -> None:
+    """With the samples that are left, in their order, and the means of all the epoch's samples, also the lost
+    rank's."""
+    shutil.copytree(of_two / "whole", of_two / "alone")
+    alone = live(of_two / "alone", make_hooks("2 steps"), MID_EPOCH, epochs=2, batch_size=4)
+    dataset: Any = TASK.data()["train"]
+    order = list(DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0))
+    assert [place for batch in alone.seen[:3] for place in batch] == order[32:]
+    begun = [row for life, _ in lives for row in life.rows if row[0] == "train" and row[2] <= 4]
+    losses = [loss for *_, loss, _ in begun + [row for row in alone.rows if row[:2] == ("train", 0)]]
+    assert len(losses) == 11
+    assert alone.reports[0]["train/loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-12)
+
+
+def _continue_with_others(rank: int, world_size: int, root: str) -> tuple[dict[str, Any], list[list[int]], list[Any]]:
+    store = CheckpointStore(Storage(root), master=rank == 0)
+    seen, rows = Seen(), Rows()
+    fields = {"epochs": 1, "accumulate": 2, "batch_size": 8}
+    loop = Loop(
+        Points(val=0),
+        experiment(**fields),
+        {"seen": seen},
+        RunContext(store=store, recorder=rows, world=World(rank, world_size)),
+    )
+    loop.restore("step-00000001")
+    list(loop.run())
+    return numbers(loop.state.module), seen.indices, rows.columns("iteration", "step", "batch_size")
+
+
+def test_an_epoch_begun_by_one_rank_is_gone_on_with_by_two(tmp_path: Path) -> None:
+    """52 samples; one rank made one step of two batches of 8. 36 are left: 18 for each of two ranks, in steps of two
+    batches of 8 and one of 2."""
+    fields = {"epochs": 1, "accumulate": 2, "batch_size": 8}
+    store = CheckpointStore(Storage(tmp_path))
+    hooks: dict[str, Hook] = {"checkpoint": Checkpoint(every=Rhythm(1, "steps"), keep=None)}
+    list(Loop(Points(val=0), experiment(**fields), hooks, RunContext(store=store)).run())
+    (weights, seen_0, rows), (_, seen_1, _) = on_ranks(_continue_with_others, 2, str(tmp_path))
+
+    dataset: Any = Points().data()["train"]
+    order = list(DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0))[16:]
+    joined = [sorted(a + b) for a, b in zip(seen_0, seen_1, strict=True)]
+    assert joined == [sorted(order[:16]), sorted(order[16:32]), sorted(order[32:])]
+    assert rows == [(3, 1, 8), (4, 2, 8), (5, 3, 2)]
+
+    model = Points().model()
+    model.load_state_dict(store.load("step-00000001", "model.pt"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer.load_state_dict(store.load("step-00000001", "optimizer.pt")["optimizer"])
+    for group in ([order[:16], order[16:32]], [order[32:]]):
+        for places in group:
+            loss = functional.cross_entropy(model(dataset.points[places]), dataset.labels[places])
+            (loss / len(group)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(torch.tensor(weights[name]), tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_an_epoch_begun_with_larger_batches_is_gone_on_with_by_its_order(tmp_path: Path) -> None:
+    """52 samples: three batches of 8, two of 5, and what is left of the epoch in batches of 5."""
+    fields: dict[str, Any] = {"epochs": 1}
+    store = CheckpointStore(Storage(tmp_path))
+
+    def life(batch_size: int, restored: str = "") -> list[int]:
+        seen = Seen()
+        hooks: dict[str, Hook] = {"seen": seen, "checkpoint": Checkpoint(every=Rhythm(1, "steps"), keep=None)}
+        loop = Loop(Points(val=0), experiment(batch_size=batch_size, **fields), hooks, RunContext(store=store))
+        if restored:
+            loop.restore(restored)
+        list(loop.run())
+        return [place for batch in seen.indices for place in batch]
+
+    order = life(8)
+    assert life(5, "step-00000003") == order[24:]
+    assert life(5, "step-00000005") == order[34:]
+
+
+# What is saved, and when
+
+
+class Witness(Hook):
+    """Looks at the files of the run when a checkpoint is announced."""
+
+    def __init__(self, storage: Storage, store: CheckpointStore) -> None:
+        self.storage, self.store = storage, store
+        self.found: list[tuple[int, int]] = []
+
+    def on_step(self, state: State) -> None:
+        if state.phase == "train" and state.step % 3 == 0:
+            state.request_checkpoint("a test")
+
+    def on_saved(self, state: State, path: str) -> None:
+        table = read_recorded(self.storage, "rows")
+        self.found.append((state.iteration, table.num_rows))
+        assert self.store.names()[-1] == Path(path).name
+
+
+def test_rows_are_on_disk_before_a_checkpoint_is_announced(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    store = CheckpointStore(storage / "checkpoints")
+    recorder = Recorder(storage, "stats/attempt=0/rank=0", flush_s=1e9)
+    hook = Witness(storage, store)
+    list(Loop(Points(val=0), experiment(epochs=1), {"witness": hook}, RunContext(store=store, recorder=recorder)).run())
+    assert hook.found == [(3, 3), (6, 6)]
+
+
+class Adds(Hook):
+    """Adds a part of its own to each checkpoint."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+        self.loaded: dict[str, Any] = {}
+
+    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
+        checkpoint["extra"] = {"value": self.value}
+
+    def on_load(self, state: State, checkpoint: Any) -> None:
+        self.loaded = dict(checkpoint)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value = state["value"]
+
+
+def test_a_hooks_own_parts_come_back_under_their_names(tmp_path: Path) -> None:
+    store = CheckpointStore(Storage(tmp_path))
+    first = Loop(Points(), experiment(), {"one": Adds(1.5), "two": Adds(2.5)}, RunContext(store=store))
+    reports = first.run()
+    next(reports)
+    first.save()
+    assert store.files("epoch-0001") == ["extra.pt", "hooks.pt", "model.pt", "optimizer.pt", "rank-0000.pt"]
+    one, two = Adds(0), Adds(0)
+    Loop(Points(), experiment(), {"one": one, "two": two}, RunContext(store=store)).restore("epoch-0001")
+    assert (one.value, two.value) == (1.5, 2.5)
+    assert one.loaded["extra"] == {"value": 2.5}
+    assert one.loaded["name"] == "epoch-0001"
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    store = CheckpointStore(Storage(tmp_path))
+    first = Loop(Points(), experiment(), {}, RunContext(store=store))
+    reports = first.run()
+    next(reports)
+    first.save()
+    other = Loop(Points(batch_norm=True), experiment(), {}, RunContext(store=store))
+    with pytest.raises(CheckpointError, match=r"'epoch-0001' does not fit this experiment(.|\n)*running_mean"):
+        other.restore("epoch-0001")
+
+
+def test_without_a_store_nothing_is_saved_and_restoring_says_so() -> None:
+    loop = Loop(Points(), experiment(), {})
+    assert loop.save() is None
+    with pytest.raises(CheckpointError, match="no store"):
+        loop.restore("epoch-0001")
+
+
+class Words:
+    """A display that keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def line(self, text: str) -> None:
+        self.shown.append(text)
+
+    def progress(self, label: str, completed: int, total: int, text: str = "") -> None: ...
+
+
+def begin(root: Path, every: str) -> None:
+    checkpoint = Checkpoint(every=Rhythm.parse(every), keep=9)
+    list(
+        Loop(Points(), experiment(), {"checkpoint": checkpoint}, RunContext(store=CheckpointStore(Storage(root)))).run()
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "val", "told"),
+    [
+        ("epoch-0001", 52, 23, []),
+        ("epoch-0001", 44, 23, ["train had 52 samples when checkpoint 'epoch-0001' was made, and has 44 now"]),
+        ("epoch-0001", 52, 20, ["val had 23 samples when checkpoint 'epoch-0001' was made, and has 20 now"]),
+        (
+            "step-00000003",
+            44,
+            23,
+            [
+                "train had 52 samples when checkpoint 'step-00000003' was made, and has 44 now; in what is left of this"
+                " epoch some may come again, or not at all"
+            ],
+        ),
+        (
+            "step-00000003",
+            60,
+            23,
+            [
+                "train had 52 samples when checkpoint 'step-00000003' was made, and has 60 now; in what is left of this"
+                " epoch some may come again, or not at all"
+            ],
+        ),
+    ],
+)
+def test_other_data_than_before_is_told(tmp_path: Path, name: str, train: int, val: int, told: list[str]) -> None:
+    begin(tmp_path, "3 steps" if name.startswith("step") else "1 epoch")
+    words, store = Words(), CheckpointStore(Storage(tmp_path))
+    loop = Loop(Points(train=train, val=val), experiment(), {}, RunContext(store=store, display=words))
+    loop.restore(name)
+    assert words.shown == told
+    *_, last = [report.metrics["samples"] for report in loop.run()]
+    assert last == (train if name.startswith("step") else 52) + train
+
+
+def test_training_that_stands_past_the_last_sample_does_not_go_on(tmp_path: Path) -> None:
+    begin(tmp_path, "3 steps")
+    loop = Loop(Points(train=20), experiment(), {}, RunContext(store=CheckpointStore(Storage(tmp_path))))
+    with pytest.raises(
+        CheckpointError,
+        match=(
+            r"had 52 samples.*has 20 now: it stands in the middle of an epoch, after 24 of them\. Put the others back"
+        ),
+    ):
+        loop.restore("step-00000003")

@@ -1,0 +1,297 @@
+"""Settings that change while a run goes on: at their step, within their bounds, through checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+from torch.optim import SGD
+
+from hooks import HOOKS, Hook, State
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.load import experiment_from_dict, to_dict
+from orchestrator.config.python.parameters import parameters
+from orchestrator.config.resolve import resolve
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.errors import CheckpointError, ConfigError
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
+from orchestrator.storage import Storage
+from tests.tasks import Points, Rows, described, numbers
+
+QUIET = {"console": None, "perf_stats": None, "memory_stats": None}
+
+
+def changing(changes: list[Mapping[str, Any]], **fields: Any) -> Experiment:
+    hooks = {
+        **QUIET,
+        "checkpoint": None,
+        "gradient_clip": {"max_norm": 0.5},
+        "ema": {"decay": 0.9},
+        **fields.pop("hooks", {}),
+    }
+    return described(**{"epochs": 3, "changes": changes, "hooks": hooks, **fields})
+
+
+def made(
+    experiment: Experiment, folder: Path | None = None, more: Mapping[str, Hook] | None = None
+) -> tuple[Loop, Rows]:
+    task, rows = resolve(experiment.source).task, Rows()
+    store = CheckpointStore(Storage(folder)) if folder else None
+    hooks = {**resolve(experiment.source).hooks, **(more or {})}
+    return Loop(task, experiment, hooks, RunContext(recorder=rows, store=store)), rows
+
+
+class Watch(Hook):
+    """Notes the settings that each iteration ran with."""
+
+    def __init__(self, loop: list[Loop]) -> None:
+        self.loop = loop
+        self.seen: list[tuple[int, float, float, float]] = []
+
+    def on_gradients(self, state: State) -> None:
+        hooks: dict[str, Any] = self.loop[0].plan.hooks
+        assert state.optimizer is not None
+        group = state.optimizer.param_groups[0]
+        self.seen.append((state.step + 1, hooks["ema"].decay, hooks["gradient_clip"].max_norm, group["lr"]))
+
+
+def watched(experiment: Experiment) -> list[tuple[int, float, float, float]]:
+    box: list[Loop] = []
+    watch = Watch(box)
+    loop, _ = made(experiment, more={"watch": watch})
+    box.append(loop)
+    list(loop.run())
+    return watch.seen
+
+
+def test_each_value_holds_from_the_iteration_after_its_step_or_epoch() -> None:
+    """52 samples in batches of 8 are 7 steps an epoch."""
+    changes = [
+        {"at": "3 steps", "set": {"hooks.ema.decay": 0.5, "optimizer.lr": 0.2}},
+        {"at": 1, "set": {"hooks.gradient_clip.max_norm": 2.0}},
+        {"at": "2 epochs", "set": {"optimizer.lr": 0.05, "hooks.ema.decay": 0.25}},
+    ]
+    for step, decay, norm, lr in watched(changing(changes)):
+        assert decay == (0.9 if step <= 3 else 0.5 if step <= 14 else 0.25)
+        assert norm == (0.5 if step <= 7 else 2.0)
+        assert lr == (0.1 if step <= 3 else 0.2 if step <= 14 else 0.05)
+
+
+def test_a_scheduler_keeps_its_course_at_another_rate() -> None:
+    cosine = {"type": "CosineAnnealingLR", "T_max": 21}
+    every = {"param_scheduler": {"every": "1 steps"}}
+    plain = watched(changing([], scheduler=cosine, hooks=every))
+    halved = watched(changing([{"at": "5 steps", "set": {"optimizer.lr": 0.05}}], scheduler=cosine, hooks=every))
+    for (step, _, _, before), (_, _, _, after) in zip(plain, halved, strict=True):
+        assert after == pytest.approx(before / 2 if step > 5 else before, rel=1e-9)
+
+
+def test_other_numbers_of_the_optimizer_change_too() -> None:
+    loop, _ = made(changing([{"at": "2 steps", "set": {"optimizer.momentum": 0.5, "optimizer.weight_decay": 0.01}}]))
+    list(loop.run())
+    assert loop.state.optimizer is not None
+    group = loop.state.optimizer.param_groups[0]
+    assert (group["momentum"], group["weight_decay"], group["lr"]) == (0.5, 0.01, 0.1)
+
+
+def test_a_pace_follows_its_field() -> None:
+    """ema's interval is looked at anew: with 3, the average moves at steps 9, 12 ... instead of at each."""
+    loop, _ = made(changing([{"at": "7 steps", "set": {"hooks.ema.interval": 3}}]))
+    list(loop.run())
+    kept: dict[str, Any] = {}
+    loop.plan.hooks["ema"].on_save(loop.state, kept)
+    assert kept["ema"]["updates"] == 7 + len([9, 12, 15, 18, 21])
+
+
+def averaged(ema: Any, loop: Loop) -> Any:
+    with ema.applied(loop.state):
+        return numbers(loop.state.module)
+
+
+def again_from(name: str) -> int:
+    """The step of a checkpoint of an experiment with 7 steps an epoch."""
+    kind, number = name.split("-")
+    return int(number) * (7 if kind == "epoch" else 1)
+
+
+CHANGES = [
+    {"at": "3 steps", "set": {"optimizer.lr": 0.2, "hooks.ema.decay": 0.5}},
+    {"at": 1, "set": {"optimizer.lr": 0.02}},
+    {"at": "10 steps", "set": {"hooks.gradient_clip.max_norm": 0.1, "optimizer.lr": 0.1}},
+]
+
+
+@pytest.mark.parametrize("every", ["2 steps", "3 steps", "5 steps", "1 epochs"])
+def test_resumed_from_any_checkpoint_it_is_the_undisturbed_run(tmp_path: Path, every: str) -> None:
+    """Changes fall right at checkpoints, between them, and before and after the place of the resume."""
+    hooks = {"checkpoint": {"every": every, "keep": None}}
+    experiment = changing(CHANGES, hooks=hooks, scheduler={"type": "ExponentialLR", "gamma": 0.5})
+    whole, rows = made(experiment, tmp_path)
+    list(whole.run())
+    expected = numbers(whole.state.module)
+    names = CheckpointStore(Storage(tmp_path)).names()
+    assert len(names) >= 3
+    for name in names:
+        again, later = made(experiment, tmp_path)
+        again.restore(name)
+        list(again.run())
+        assert numbers(again.state.module) == expected
+        losses = rows.columns("step", "loss", phase="train")
+        assert later.columns("step", "loss", phase="train") == losses[again_from(name) :]
+
+
+def test_restored_under_another_rate_it_trains_as_if_that_had_been_set_there(tmp_path: Path) -> None:
+    """What population-based training does, and what `changes` does in a single run, is the same to the last bit."""
+    hooks = {"checkpoint": {"every": 1, "keep": None}}
+    cosine = {"type": "CosineAnnealingLR", "T_max": 3}
+    first, _ = made(changing([], hooks=hooks, scheduler=cosine, epochs=3), tmp_path)
+    list(first.run())
+    other = changing(
+        [],
+        hooks={**hooks, "ema": {"decay": 0.5}},
+        scheduler=cosine,
+        optimizer={"type": "SGD", "lr": 0.03, "momentum": 0.9},
+    )
+    taken, _ = made(other, tmp_path)
+    taken.restore("epoch-0001")
+    list(taken.run())
+    replayed, _ = made(
+        changing(
+            [{"at": "7 steps", "set": {"optimizer.lr": 0.03, "hooks.ema.decay": 0.5}}], hooks=hooks, scheduler=cosine
+        ),
+        tmp_path / "b",
+    )
+    list(replayed.run())
+    assert numbers(taken.state.module) == numbers(replayed.state.module)
+    ema, same = (loop.plan.hooks["ema"] for loop in (taken, replayed))
+    assert averaged(ema, taken) == averaged(same, replayed)
+    undisturbed, _ = made(changing([], hooks=hooks, scheduler=cosine), tmp_path / "c")
+    list(undisturbed.run())
+    assert numbers(undisturbed.state.module) != numbers(replayed.state.module)
+
+
+@dataclass
+class OwnOptimizer(Points):
+    """Weights and biases have rates of their own, the biases' in proportion to two arguments."""
+
+    def optimizer(
+        self, model: nn.Module, lr: float = 0.1, bias_factor: float = 2.0, frozen: int = 0, spare: int = 1
+    ) -> SGD:
+        weights, biases = ([p for n, p in model.named_parameters() if kind in n] for kind in ("weight", "bias"))
+        return SGD(
+            [{"params": weights[frozen:], "lr": lr}, {"params": biases, "lr": lr * bias_factor}], lr=7.0, momentum=0.9
+        )
+
+
+OWN: dict[str, Any] = {"task": "tests.orchestrator.loop.step.test_changes:OwnOptimizer", "optimizer": {}}
+
+
+def rates(loop: Loop) -> list[float]:
+    assert loop.state.optimizer is not None
+    return [group["lr"] for group in loop.state.optimizer.param_groups]
+
+
+def test_a_number_of_the_task_s_own_optimizer_changes_what_it_means_there() -> None:
+    loop, rows = made(
+        changing(
+            [{"at": "3 steps", "set": {"optimizer.lr": 0.2}}, {"at": 1, "set": {"optimizer.bias_factor": 0.5}}], **OWN
+        )
+    )
+    list(loop.run())
+    seen = rows.columns("lr", "lr_1", phase="train")
+    assert [seen[0], seen[3], seen[7]] == [(0.1, 0.2), (0.2, 0.4), (0.2, 0.1)]
+
+
+def test_the_task_s_own_optimizer_is_brought_to_another_trial_s_numbers(tmp_path: Path) -> None:
+    hooks = {"checkpoint": {"every": 1, "keep": None}}
+    cosine = {"type": "CosineAnnealingLR"}
+    first, _ = made(changing([], hooks=hooks, scheduler=cosine, **OWN), tmp_path)
+    list(first.run())
+    taken, _ = made(changing([], hooks=hooks, scheduler=cosine, **{**OWN, "optimizer": {"bias_factor": 0.5}}), tmp_path)
+    taken.restore("epoch-0001")
+    assert rates(taken) == pytest.approx([0.075, 0.0375])
+    list(taken.run())
+    replayed, _ = made(
+        changing([{"at": "7 steps", "set": {"optimizer.bias_factor": 0.5}}], hooks=hooks, scheduler=cosine, **OWN),
+        tmp_path / "b",
+    )
+    list(replayed.run())
+    assert numbers(taken.state.module) == numbers(replayed.state.module)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        (
+            "spare",
+            2,
+            "optimizer.spare: is no number of a parameter group of this optimizer, and so cannot change in flight",
+        ),
+        ("frozen", 1, "optimizer.frozen: changes which parameters lie in which group, which cannot change in flight"),
+    ],
+)
+def test_what_the_task_s_own_optimizer_cannot_change_is_refused_at_the_start(key: str, value: int, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        made(changing([{"at": 2, "set": {f"optimizer.{key}": value}}], **OWN))
+
+
+@pytest.mark.parametrize(("key", "value"), [("nesterov", True), ("betas", [0.5, 0.9])])
+def test_resumed_with_other_words_of_the_optimizer_it_trains_with_those(tmp_path: Path, key: str, value: Any) -> None:
+    optimizer = {"type": "SGD", "lr": 0.1, "momentum": 0.9} if key == "nesterov" else {"type": "Adam"}
+    hooks = {"checkpoint": {"every": 1}}
+    list(made(changing([], hooks=hooks, optimizer=optimizer), tmp_path)[0].run())
+    again, _ = made(changing([], hooks=hooks, optimizer={**optimizer, key: value}), tmp_path)
+    again.restore("epoch-0003")
+    assert again.state.optimizer is not None
+    assert again.state.optimizer.param_groups[0][key] == (tuple(value) if key == "betas" else value)
+
+
+def test_a_run_does_not_go_on_with_another_optimizer(tmp_path: Path) -> None:
+    hooks = {"checkpoint": {"every": 1}}
+    list(made(changing([], hooks=hooks), tmp_path)[0].run())
+    with pytest.raises(CheckpointError, match="was made with the optimizer SGD, and cannot go on with Adam"):
+        made(changing([], hooks=hooks, optimizer={"type": "Adam"}), tmp_path)[0].restore("epoch-0003")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("hooks.ema.decay", 1.2, "changes.0.set.hooks.ema.decay: must be less than 1, got 1.2"),
+        (
+            "hooks.ema.buffers",
+            "ema",
+            "changes.0.set.hooks.ema.buffers: cannot change in flight; of 'ema' decay, gamma, interval can",
+        ),
+        ("hooks.emma.decay", 0.5, "changes.0.set.hooks.emma.decay: there is no hook 'emma' that is on"),
+        ("hooks.checkpoint.keep", 1, "there is no hook 'checkpoint' that is on"),
+        ("hooks.ema", None, "changes.0.set.hooks.ema: cannot change in flight"),
+        (
+            "batch_size",
+            4,
+            "changes.0.set.batch_size: cannot change in flight; fields of hooks and numbers of the optimizer can",
+        ),
+        ("optimizer.type", "Adam", "changes.0.set.optimizer.type: cannot change in flight"),
+        ("optimizer.lr", -1, "changes.0.set.optimizer.lr: SGD refuses this: Invalid learning rate: -1"),
+        ("optimizer.lrr", 1, "changes.0.set.optimizer.lrr: unknown key"),
+    ],
+)
+def test_what_cannot_change_is_refused_before_anything_starts(path: str, value: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        changing([{"at": 1, "set": {path: value}}])
+    assert said in str(caught.value)
+
+
+def test_changes_are_part_of_the_resolved_experiment() -> None:
+    experiment = changing(CHANGES)
+    assert [change["at"] for change in to_dict(experiment)["changes"]] == ["3 steps", "1 epoch", "10 steps"]
+    assert experiment_from_dict(to_dict(experiment)) == experiment
+
+
+@pytest.mark.parametrize("name", list(HOOKS))
+def test_what_a_hook_calls_mutable_is_a_field_of_it(name: str) -> None:
+    assert HOOKS[name].mutable <= parameters(HOOKS[name]).keys()

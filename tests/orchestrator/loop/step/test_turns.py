@@ -1,0 +1,441 @@
+"""Several optimizers that take turns, beside GANs written by hand with torch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, DistributedSampler
+
+from hooks import Hook, Rhythm, State
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.stats.optimizer_stats import OptimizerStats
+from hooks.stats.perf_stats import PerfStats
+from hooks.training.ema import EMA
+from hooks.training.gradient_clip import GradientClip
+from hooks.training.nan_guard import NanGuard
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.resolve import resolve
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.errors import CheckpointError, ConfigError, RunError
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.world import World
+from orchestrator.storage import Storage
+from tests.ranks import on_ranks
+from tests.tasks import Points, PointSet, Rows, numbers
+
+STEP = Rhythm(1, "steps")
+SAMPLES, BATCH = 44, 6
+
+
+class Pair(nn.Module):
+    """A generator of points and what tells them from real ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
+        self.critic = nn.Sequential(nn.Linear(5, 8), nn.LeakyReLU(0.2), nn.Dropout(0.1), nn.Linear(8, 1))
+
+
+@dataclass
+class Gan(Points):
+    """A GAN over points."""
+
+    train: int = SAMPLES
+    order: str = "dg"
+    by_method: bool = False
+
+    def model(self) -> nn.Module:
+        return Pair()
+
+    def data(self) -> Any:
+        return {"train": PointSet(self.train, False, 0)}
+
+    def turns(self, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:
+        for turn in self.order:
+            fake = model.generator(torch.randn(len(batch[0]), 2))
+            if turn == "d":
+                yield "d", of_critic(model.critic(batch[0]), model.critic(fake.detach()))
+            else:
+                yield turn, functional.softplus(-model.critic(fake)).mean()
+
+    def parameters(self, model: Any) -> Any:
+        return {"d": model.critic.parameters(), "g": model.generator.parameters()} if self.by_method else {}
+
+
+def of_critic(real: Tensor, fake: Tensor) -> Tensor:
+    return functional.softplus(-real).mean() + functional.softplus(fake).mean()
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "d": {
+        "type": "Adam",
+        "lr": 0.01,
+        "betas": [0.5, 0.9],
+        "params": "critic.*",
+        "scheduler": {"type": "ExponentialLR", "gamma": 0.9},
+    },
+    "g": {
+        "type": "SGD",
+        "lr": 0.1,
+        "momentum": 0.9,
+        "params": ["generator.*"],
+        "scheduler": [{"type": "LinearLR", "end": "4 steps"}, {"type": "CosineAnnealingLR"}],
+    },
+}
+NONE = dict.fromkeys(("console", "perf_stats", "memory_stats", "checkpoint", "sync_buffers"))
+
+
+def written(**more: Any) -> Experiment:
+    data = {
+        "name": "gan",
+        "task": f"{__name__}:Gan",
+        "epochs": 3,
+        "batch_size": BATCH,
+        "optimizers": OPTIMIZERS,
+        "hooks": NONE,
+        **more,
+    }
+    return experiment_from_dict(data)
+
+
+def loop_of(
+    experiment: Experiment, hooks: dict[str, Hook] | None = None, world: World | None = None, folder: Path | None = None
+) -> tuple[Loop, Rows]:
+    resolved, rows, world = resolve(experiment.source), Rows(), world or World()
+    store = CheckpointStore(Storage(folder), master=world.is_master) if folder else None
+    return (
+        Loop(
+            resolved.task,
+            resolved.experiment,
+            {**resolved.hooks, **(hooks or {})},
+            RunContext(world=world, store=store, recorder=rows, artifacts=folder or Path()),
+        ),
+        rows,
+    )
+
+
+# By hand
+
+
+def by_hand(
+    rank: int, world_size: int, accumulate: int = 1, dtype: Any = None, clip: float | None = None, order: str = "dg"
+) -> tuple[dict[str, Any], list[tuple[float, float]]]:
+    """A GAN as torch's own tutorials have it; on several ranks each network in a DDP of its own."""
+    torch.manual_seed(0)
+    pair = Pair()
+    wrap: Any = DistributedDataParallel if world_size > 1 else lambda module, **_: module
+    critic, generator = (wrap(module, broadcast_buffers=False) for module in (pair.critic, pair.generator))
+    d = torch.optim.Adam(pair.critic.parameters(), lr=0.01, betas=(0.5, 0.9))
+    g = torch.optim.SGD(pair.generator.parameters(), lr=0.1, momentum=0.9)
+    dataset = Gan().data()["train"]
+    sampler: Any = DistributedSampler(dataset, world_size, rank, seed=0)
+    loader = DataLoader(dataset, BATCH, sampler=sampler, generator=torch.Generator())
+    steps = 3 * -(-len(loader) // accumulate)
+    schedules = [
+        lr_scheduler.ExponentialLR(d, 0.9),
+        lr_scheduler.SequentialLR(
+            g, [lr_scheduler.LinearLR(g, total_iters=4), lr_scheduler.CosineAnnealingLR(g, T_max=steps - 4)], [4]
+        ),
+    ]
+    losses: list[tuple[float, float]] = []
+    torch.manual_seed(rank)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        batches = list(loader)
+        for begin in range(0, len(batches), accumulate):
+            group = batches[begin : begin + accumulate]
+            for index, (points, *_) in enumerate(group):
+                last, seen = index == len(group) - 1, {}
+                for turn, network, optimizer in (
+                    (turn, critic if turn == "d" else generator, d if turn == "d" else g) for turn in order
+                ):
+                    other = pair.generator if turn == "d" else pair.critic
+                    for parameter in other.parameters():
+                        parameter.requires_grad_(False)
+                    if world_size > 1:
+                        network.require_backward_grad_sync = last  # as no_sync() sets it, before the forward pass
+                    with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+                        noise = torch.randn(len(points), 2)
+                        if turn == "d":
+                            fake = pair.generator(noise)
+                            loss = of_critic(network(points), network(fake.detach()))
+                        else:
+                            loss = functional.softplus(-pair.critic(network(noise))).mean()
+                    (loss / len(group) if len(group) > 1 else loss).backward()
+                    for parameter in other.parameters():
+                        parameter.requires_grad_(True)
+                    seen[turn] = loss.item()
+                    if last:
+                        if clip:
+                            nn.utils.clip_grad_norm_(
+                                [p for group in optimizer.param_groups for p in group["params"]], clip
+                            )
+                        optimizer.step()
+                        optimizer.zero_grad()
+                losses.append((seen["d"], seen["g"]))
+            for schedule in schedules:
+                schedule.step()
+    return numbers(pair), losses
+
+
+@pytest.mark.parametrize(
+    ("more", "hand"),
+    [
+        ({}, {}),
+        ({"accumulate": 3}, {"accumulate": 3}),
+        ({"precision": "bf16"}, {"dtype": torch.bfloat16}),
+        ({"hooks": {**NONE, "gradient_clip": {"max_norm": 0.05}}, "task_args": {"by_method": True}}, {"clip": 0.05}),
+        ({"task_args": {"order": "ddg"}}, {"order": "ddg"}),
+    ],
+    ids=["plain", "accumulated", "bf16", "clipped", "two turns of one"],
+)
+def test_the_numbers_are_those_of_a_gan_by_hand(more: dict[str, Any], hand: dict[str, Any]) -> None:
+    optimizers = OPTIMIZERS
+    if more.get("task_args", {}).get("by_method"):
+        optimizers = {
+            name: {key: value for key, value in one.items() if key != "params"} for name, one in OPTIMIZERS.items()
+        }
+    loop, rows = loop_of(written(optimizers=optimizers, **more))
+    reports = [report.metrics for report in loop.run()]
+    model, losses = by_hand(0, 1, **hand)
+    assert numbers(loop.state.module) == model
+    assert rows.columns("loss_d", "loss_g") == losses
+    if "task_args" not in more:
+        assert rows.columns("loss") == [(d + g,) for d, g in losses]
+        weights = [BATCH] * 7 + [SAMPLES - 7 * BATCH]
+        assert reports[0]["train/loss_g"] == pytest.approx(
+            sum(g * n for (_, g), n in zip(losses[:8], weights, strict=True)) / SAMPLES
+        )
+    assert {"lr_d", "lr_g"} <= rows.rows[0].keys()
+
+
+# Two ranks
+
+
+def ranks_of_a_gan(rank: int, world_size: int, folder: Path) -> list[Any]:
+    """By hand, undisturbed, and from a checkpoint in the middle of an epoch."""
+    told: list[Any] = [by_hand(rank, world_size), by_hand(rank, world_size, accumulate=2)]
+    for name, restore, more in (("one", None, {}), ("one", "step-00000005", {}), ("two", None, {"accumulate": 2})):
+        hooks: dict[str, Hook] = {"ema": EMA(decay=0.9), "save": Checkpoint(every=Rhythm(5, "steps"), keep=None)}
+        loop, rows = loop_of(written(**more), hooks if name == "one" else {}, World(rank, world_size), folder / name)
+        if restore:
+            loop.restore(restore)
+        reports = [report.metrics for report in loop.run()]
+        averages = loop.plan.hooks["ema"].rank_state_dict() if name == "one" else {}
+        told.append(
+            (
+                numbers(loop.state.module),
+                rows.columns("iteration", "loss_d", "loss_g", "lr_d", "lr_g"),
+                reports,
+                repr(averages),
+            )
+        )
+    return told
+
+
+def test_two_ranks_are_a_gan_of_two_ddps_and_go_on_bit_for_bit(tmp_path: Path) -> None:
+    for hand, accumulated, whole, resumed, in_pairs in on_ranks(ranks_of_a_gan, 2, tmp_path):
+        assert whole[0] == hand[0]
+        assert [row[1:3] for row in whole[1]] == hand[1]
+        assert in_pairs[0] == accumulated[0]
+        assert resumed[0] == whole[0]
+        assert resumed[1] == whole[1][5:]
+        assert resumed[2] == whole[2][-len(resumed[2]) :]
+        assert resumed[3] == whole[3]
+
+
+# What hooks see
+
+
+@dataclass
+class Notes(Hook):
+    """Which events fire in whose turn, and which gradients there are."""
+
+    def __post_init__(self) -> None:
+        self.seen: list[tuple[str, str, int]] = []
+
+    def note(self, event: str, state: State) -> None:
+        self.seen.append((event, state.turn, len(state.gradients())))
+
+    def on_loss(self, state: State) -> None:
+        self.note("on_loss", state)
+
+    def on_backward(self, state: State) -> None:
+        self.note("on_backward", state)
+
+    def on_gradients(self, state: State) -> None:
+        self.note("on_gradients", state)
+
+    def on_update(self, state: State) -> None:
+        self.note("on_update", state)
+
+    def on_step(self, state: State) -> None:
+        self.note("on_step", state)
+
+
+def test_each_turn_fires_what_an_iteration_does_with_its_own_gradients_and_columns(tmp_path: Path) -> None:
+    notes, clip = Notes(), GradientClip(max_norm=0.1)
+    loop, rows = loop_of(
+        written(accumulate=2),
+        {"notes": notes, "clip": clip, "stats": OptimizerStats(every=STEP), "nan": NanGuard(), "perf": PerfStats()},
+        folder=tmp_path,
+    )
+    list(loop.run())
+    begun = [
+        ("on_loss", "d", 0),
+        ("on_backward", "d", 4),
+        ("on_loss", "g", 0),
+        ("on_backward", "g", 6),
+        ("on_step", "", 10),
+    ]
+    ended = [
+        (event, turn, there)
+        for turn, there in (("d", 4), ("g", 6))
+        for event in ("on_loss", "on_backward", "on_gradients", "on_update")
+    ]
+    assert notes.seen[:14] == [*begun, *ended, ("on_step", "", 0)]
+    row = next(row for row in rows.rows if row["step"] == 1)
+    assert {"grad_norm_d", "grad_norm_g", "exp_avg_norm_d", "momentum_buffer_norm_g", "update_ratio_d"} <= row.keys()
+    assert not {"grad_norm", "exp_avg_norm_g"} & row.keys()
+    spans = [row[name] for name in row if name.endswith("_s") and name not in ("step_s", "iteration_s")]
+    assert sum(spans) == pytest.approx(row["step_s"])
+
+
+def test_a_moving_average_follows_each_optimizer_s_own_steps() -> None:
+    """By hand: after its turn each network's average takes a part of it; the first is a copy."""
+    kept: dict[str, Tensor] = {}
+
+    class ByHand(Hook):
+        def on_step(self, state: State) -> None:
+            for name, parameter in state.module.named_parameters():
+                kept[name] = (
+                    parameter.detach().clone() if name not in kept else kept[name].lerp(parameter.detach(), 1 - 0.8)
+                )
+
+    ema = EMA(decay=0.8)
+    loop, _ = loop_of(written(), {"ema": ema, "by_hand": ByHand()})
+    list(loop.run())
+    with ema.applied(loop.state):
+        averages = dict(loop.state.module.named_parameters())
+        assert all(torch.equal(averages[name], value) for name, value in kept.items())
+
+
+def test_fp16_scales_each_turn_apart_and_leaves_out_what_overflows() -> None:
+    class Breaks(Hook):
+        def on_loss(self, state: State) -> None:
+            if state.turn == "g" and state.iteration == 3 and state.loss is not None:
+                state.loss = state.loss * float("inf")
+
+    loop, rows = loop_of(written(precision="fp16", scaler={"init_scale": 1024}, epochs=1), {"breaks": Breaks()})
+    list(loop.run())
+    scales = {name: scaler.get_scale() for name, scaler in loop.state.scalers.items() if scaler}
+    assert scales == {"d": 1024.0, "g": 512.0}
+    assert rows.rows[-1]["step"] == 8  # d has stepped in that iteration
+
+
+def test_numbers_change_in_flight_and_are_swept() -> None:
+    loop, rows = loop_of(written(changes=[{"at": "2 steps", "set": {"optimizers.d.lr": 0.02}}]))
+    list(loop.run())
+    rates = [lr for (lr,) in rows.columns("lr_d")]
+    assert rates[:4] == pytest.approx([0.01, 0.009, 0.02 * 0.81, 0.02 * 0.729])
+    written(
+        sweep={
+            "metric": "train/loss_g",
+            "mode": "min",
+            "trials": 4,
+            "scheduler": "pbt",
+            "space": {"optimizers.d.lr": {"loguniform": [1e-4, 1e-1]}},
+        }
+    )
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"optimizers": {}}, r"optimizers: is missing: Gan\.turns\(\) says what each"),
+        ({"task": "tests.tasks:Points"}, r"optimizers: are read by nothing: Points has no method turns\(\)"),
+        ({"optimizer": {"type": "Adam"}}, r"optimizer: is read by nothing beside optimizers"),
+        ({"scheduler": {"type": "StepLR", "step_size": 1}}, r"scheduler: is read by nothing beside optimizers"),
+        ({"optimizers": {**OPTIMIZERS, "d": {"lr": 0.1}}}, r"optimizers\.d\.type: is missing"),
+        ({"optimizers": {**OPTIMIZERS, "d": {**OPTIMIZERS["d"], "lrr": 1}}}, r"optimizers\.d\.lrr: unknown key"),
+        (
+            {"optimizers": {**OPTIMIZERS, "g": {**OPTIMIZERS["g"], "scheduler": {"type": "StepLR"}}}},
+            r"optimizers\.g\.scheduler\.step_size: is missing",
+        ),
+        ({"changes": [{"at": 1, "set": {"optimizers.e.lr": 1}}]}, r"there is no optimizer 'e'"),
+        ({"changes": [{"at": 1, "set": {"optimizer.lr": 1}}]}, r"there are several optimizers: d, g"),
+        ({"workers": {"count": 2, "strategy": "fsdp"}}, r"optimizers: cannot be with workers\.strategy: fsdp"),
+        ({"hooks": {**NONE, "loss_spike": {}}}, r"hooks\.loss_spike: cannot be where optimizers take turns"),
+        ({"hooks": {**NONE, "output_mask": {}}}, r"hooks\.output_mask: cannot be where optimizers take turns"),
+    ],
+)
+def test_what_cannot_be_is_told_before_training(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        written(**more)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (None, r"optimizers\.d\.params: is not said, and Gan\.parameters\(\) gives no parameters of the model for 'd'"),
+        ("critc.*", r"optimizers\.d\.params: pattern 'critc\.\*' matches no parameter; did you mean critic"),
+        (
+            "critic.0.*",
+            r"optimizers: train 2 of the model's parameters with none of them: critic\.3\.weight, critic\.3\.bias",
+        ),
+    ],
+)
+def test_patterns_that_leave_parameters_out_are_told_as_the_run_begins(params: str | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        loop_of(written(optimizers={**OPTIMIZERS, "d": {**OPTIMIZERS["d"], "params": params}}))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], r"task: Gan\.parameters\(\) gives \[\], and must give a mapping of optimizers' names to parameters"),
+        ({"d": None}, r"task: Gan\.parameters\(\) gives \{'d': None\}, and must give a mapping"),
+        ({"critic": []}, r"task: Gan\.parameters\(\) gives critic, and optimizers has d, g"),
+    ],
+)
+def test_parameters_of_nobody_are_told_as_the_run_begins(
+    given: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Gan, "parameters", lambda self, model: given)
+    with pytest.raises(ConfigError, match=message):
+        loop_of(written())
+
+
+@pytest.mark.parametrize(
+    ("order", "message"), [("de", r"turns\(\) yields 'e', and optimizers has d, g"), ("", r"turns\(\) yields nothing")]
+)
+def test_turns_of_nobody_are_told(order: str, message: str) -> None:
+    loop, _ = loop_of(written(task_args={"order": order}))
+    with pytest.raises(RunError, match=message):
+        list(loop.run())
+
+
+def test_a_checkpoint_of_other_optimizers_is_refused(tmp_path: Path) -> None:
+    loop, _ = loop_of(written(epochs=1), folder=tmp_path)
+    next(loop.run())
+    loop.save()
+    renamed = {"critic": OPTIMIZERS["d"], "g": OPTIMIZERS["g"]}
+    other, _ = loop_of(written(optimizers=renamed), folder=tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"made with other optimizers \(d, g\), and cannot go on with these \(critic, g\)"
+    ):
+        other.restore("epoch-0001")

@@ -1,0 +1,205 @@
+"""Comparing runs whose differences are known, and runs that differ by noise alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from orchestrator.stats.aggregate import compare as comparing
+from orchestrator.stats.aggregate.compare import (
+    Side,
+    beyond_chance,
+    blocks,
+    compare,
+    config_differences,
+    cost_verdict,
+    deals_of,
+    metrics_verdict,
+)
+from orchestrator.stats.read.query import Rows
+
+MIB = 2.0**20
+
+
+def noise(seed: int, length: int, kept: float = 0.8) -> np.ndarray[Any, Any]:
+    """Noise of unit variance that remembers: each value keeps a part of the one before it."""
+    fresh = np.random.default_rng(seed).normal(size=length) * np.sqrt(1 - kept**2)
+    values = np.empty(length)
+    values[0] = fresh[0] / np.sqrt(1 - kept**2)
+    for index in range(1, length):
+        values[index] = kept * values[index - 1] + fresh[index]
+    return values
+
+
+def side(
+    name: str,
+    seed: int,
+    step_s: float = 0.1,
+    *,
+    length: int = 500,
+    ranks: int = 2,
+    rss: float = 100 * MIB,
+    accuracy: float = 0.8,
+    **config: Any,
+) -> Side:
+    """A run whose steps take `step_s` give or take 5 %, and whose accuracy settles, give or take 0.01."""
+    rows = pd.concat(
+        pd.DataFrame(
+            {
+                "rank": rank,
+                "epoch": 0,
+                "iteration": np.arange(1, length + 1),
+                "batch_size": 32,
+                "step_s": step_s * (1 + 0.05 * noise(100 * seed + rank, length)),
+                "data_wait_s": 0.01 * (1 + 0.05 * noise(100 * seed + 50 + rank, length)),
+                "rss_bytes": rss + MIB * rank,
+            }
+        )
+        for rank in range(ranks)
+    )
+    curve = accuracy + 0.01 * noise(100 * seed + 99, 20, kept=0.0) - 0.5 * np.exp(-np.arange(20))
+    return Side(
+        name,
+        config,
+        [
+            {"epoch": n, "val/accuracy": value, "val/loss": 1 - value, "val/iteration_s": 0.1}
+            for n, value in enumerate(curve)
+        ],
+        Rows.of(rows),
+    )
+
+
+def test_differences_that_are_there_are_found_and_have_a_direction() -> None:
+    found = compare([side("a", 1), side("b", 2, 0.12, rss=150 * MIB, accuracy=0.9)])
+    costs, metrics = found["costs"], found["metrics"]
+    assert costs["step_s"]["verdicts"] == [None, "more"]
+    assert costs["train_s"]["verdicts"] == [None, "more"]
+    assert costs["samples_per_s"]["verdicts"] == [None, "less"]
+    assert costs["data_wait_s"]["verdicts"] == [None, "noise"]
+    assert costs["peak_rss_bytes"] == {"values": [101 * MIB, 151 * MIB], "verdicts": [None, "more"]}
+    assert metrics["val/accuracy last"]["verdicts"] == metrics["val/accuracy best"]["verdicts"] == [None, "more"]
+    assert metrics["val/loss last"]["verdicts"] == [None, "less"]
+    assert "val/iteration_s best" not in metrics
+
+
+def test_the_numbers_are_those_of_the_runs() -> None:
+    """Two ranks, of which the slower one counts; 50 iterations of 2 s and 4 x 32 samples."""
+    rows = pd.DataFrame(
+        {
+            "rank": [0, 1] * 50,
+            "epoch": 0,
+            "iteration": np.repeat(np.arange(50), 2),
+            "batch_size": 64,
+            "step_s": [1.0, 2.0] * 50,
+        }
+    )
+    reports = [{"val/loss": 0.5}, {"val/loss": 0.25}, {"val/loss": 0.75}]
+    found = compare([Side("a", {}, reports, Rows.of(rows)), Side("b", {}, [], Rows.of(rows[:0]))])
+    assert found["ranks"] == [2, 0]
+    assert {name: entry["values"] for name, entry in found["costs"].items()} == {
+        "step_s": [2.0, None],
+        "samples_per_s": [64.0, None],
+        "train_s": [100.0, None],
+    }
+    assert {name: entry["values"] for name, entry in found["metrics"].items()} == {
+        "val/loss best": [0.25, None],
+        "val/loss last": [0.75, None],
+    }
+    assert found["metrics"]["val/loss last"]["verdicts"] == [None, "unknown"]
+
+
+def test_the_best_is_what_runs_say_or_a_metric_s_words_tell() -> None:
+    reports = [
+        {"val/ppl": 9.0, "val/bits_per_character": 2.0, "val/score": 0.5},
+        {"val/ppl": 7.0, "val/bits_per_character": 3.0, "val/score": 0.25},
+    ]
+    rows = pd.DataFrame()
+    found = compare([Side("a", {}, reports, Rows.of(rows)), Side("b", {}, reports, Rows.of(rows))])
+    assert found["metrics"]["val/ppl best"]["values"] == [7.0, 7.0]
+    assert found["metrics"]["val/bits_per_character best"]["values"] == [2.0, 2.0]
+    assert "val/score best" not in found["metrics"]
+    assert found["not_known"] == ["val/score"]
+    said = compare([Side("a", {}, reports, Rows.of(rows), {"val/score": "max"}), Side("b", {}, reports, Rows.of(rows))])
+    assert said["metrics"]["val/score best"]["values"] == [0.5, 0.5]
+    assert said["not_known"] == []
+    against = compare(
+        [
+            Side("a", {}, reports, Rows.of(rows), {"val/score": "max"}),
+            Side("b", {}, reports, Rows.of(rows), {"val/score": "min"}),
+        ]
+    )
+    assert against["not_known"] == ["val/score"]
+
+
+def test_more_than_two_runs_each_against_the_first() -> None:
+    found = compare([side("a", 1), side("b", 2), side("c", 3, 0.05)])
+    assert found["costs"]["step_s"]["verdicts"] == [None, "noise", "less"]
+
+
+def test_runs_with_other_numbers_of_ranks_and_of_iterations() -> None:
+    found = compare([side("a", 1, ranks=1), side("b", 2, ranks=4, length=250)])
+    assert found["ranks"] == [1, 4]
+    assert found["costs"]["samples_per_s"]["verdicts"] == [None, "more"]
+    assert found["costs"]["train_s"]["verdicts"] == [None, "less"]
+
+
+def test_short_runs_are_not_judged() -> None:
+    found = compare([side("a", 1), side("b", 2, 0.2, length=39)])
+    assert found["costs"]["step_s"]["verdicts"] == [None, "unknown"]
+    assert found["costs"]["step_s"]["values"][1] == pytest.approx(0.2, rel=0.1)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.8, 0.9])
+def test_pure_noise_is_seldom_called_a_difference(kept: float) -> None:
+    """200 pairs of runs of 1,000 iterations that are alike, whose noise remembers 1, 9 or 19 iterations: one alarm in a
+    hundred is allowed, and more than six in 200 would come about less than once in a hundred times."""
+    pairs = [(blocks(noise(2 * n, 1000, kept)), blocks(noise(2 * n + 1, 1000, kept))) for n in range(200)]
+    alarms = sum(cost_verdict(1.0, first, other) != "noise" for first, other in pairs)
+    assert alarms <= 6
+
+
+def test_a_difference_of_half_the_noise_is_found() -> None:
+    """Of 100 pairs, at least nine in ten."""
+    pairs = [(blocks(noise(2 * n, 1000, 0.0)), blocks(noise(2 * n + 1, 1000, 0.0) + 0.5)) for n in range(100)]
+    assert sum(cost_verdict(0.5, first, other) == "more" for first, other in pairs) >= 90
+
+
+def test_metrics_that_only_fluctuate_are_seldom_called_different() -> None:
+    """400 pairs of ten reports around one value: the last reports are told apart in at most two of a hundred."""
+    curves = np.random.default_rng(0).normal(size=(400, 2, 10))
+    alarms = sum(metrics_verdict(other[-1] - first[-1], first, other) != "noise" for first, other in curves)
+    assert alarms <= 8
+    assert metrics_verdict(20.0, *curves[0]) == "more"
+
+
+def test_configs_differ_by_dotted_path() -> None:
+    one = {
+        "name": "a",
+        "optimizer": {"type": "SGD", "lr": 0.1},
+        "hooks": {"ema": {"decay": 0.9}, "clip": None},
+        "tags": [1, 2],
+    }
+    two = {"name": "b", "optimizer": {"type": "SGD", "lr": 0.2}, "hooks": {"ema": None, "clip": None}, "tags": [1, 3]}
+    assert config_differences([one, two]) == {
+        "optimizer.lr": [0.1, 0.2],
+        "hooks.ema.decay": [0.9, None],
+        "tags": [[1, 2], [1, 3]],
+    }
+    assert config_differences([one, one]) == {}
+
+
+def test_however_large_samples_are_dealt_in_turns_that_fit_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    first, other, shifted = random.normal(size=60), random.normal(size=60), random.normal(loc=0.6, size=60)
+    assert (beyond_chance(first, other, np.median), beyond_chance(first, shifted, np.median)) == (False, True)
+    whole = deals_of(120)
+    monkeypatch.setattr(comparing, "DEALT_AT_ONCE", 1000)
+    assert (sum(deals_of(120)), max(deals_of(120)) * 120 <= 1000, sum(deals_of(10**5))) == (
+        sum(whole),
+        True,
+        comparing.FEWER_DEALS,
+    )
+    assert (beyond_chance(first, other, np.median), beyond_chance(first, shifted, np.median)) == (False, True)

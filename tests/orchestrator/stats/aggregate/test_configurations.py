@@ -1,0 +1,66 @@
+"""What repeats reach together, against sums on paper."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from orchestrator.stats.aggregate.configurations import Repeat, ahead_with_fewer, configurations
+
+
+def repeats(number: int, *values: float | None, status: str = "finished") -> list[Repeat]:
+    return [Repeat(number, f"trial-{10 * number + place:04d}", status, value) for place, value in enumerate(values)]
+
+
+def test_mean_spread_and_interval_are_those_on_paper() -> None:
+    (one,) = configurations(repeats(0, 1.0, 2.0, 3.0, 4.0), "max")
+    assert (one.n, one.mean, one.std) == (4, 2.5, pytest.approx(math.sqrt(5 / 3)))
+    assert (one.low, one.high) == pytest.approx(
+        (2.5 - 3.1824463 * math.sqrt(5 / 12), 2.5 + 3.1824463 * math.sqrt(5 / 12))
+    )
+    assert one.trials[0] == "trial-0003"
+    assert one.in_words("val/accuracy") == "2.5 ± 2.054 (mean of 4 trials)"
+
+
+def test_the_best_has_the_most_trials_that_ended_well_and_then_the_best_mean() -> None:
+    held, better = repeats(0, 0.5, 0.7), repeats(1, 0.1, 1.2)
+    lucky = [*repeats(2, 0.9), Repeat(2, "trial-0021", "failed", 0.95)]
+    nothing = repeats(3, None, None, status="failed")
+    for mode, order in (("max", [1, 0, 2, 3]), ("min", [0, 1, 2, 3])):
+        found = configurations([*nothing, *lucky, *held, *better], mode)
+        assert [one.number for one in found] == order
+    found = configurations([*lucky, *held], "max")
+    ahead = ahead_with_fewer(found, "max")
+    assert ahead is not None
+    assert (found[0].number, ahead.in_words("val/accuracy")) == (0, "0.9 (mean of 1 trial), 1 failed")
+    assert ahead_with_fewer(found, "min") is None
+
+
+def test_by_its_bound_a_mean_counts_less_the_wider_its_trials_spread() -> None:
+    """1.2 and 0.2 have the mean 0.7 and the standard error 0.5; 0.6 and 0.7 the mean 0.65 and the standard error
+    0.05."""
+    wide, narrow = repeats(0, 1.2, 0.2), repeats(1, 0.6, 0.7)
+    for mode, bounds in (("max", {1: 0.6, 0: 0.2}), ("min", {1: 0.7, 0: 1.2})):
+        found = configurations([*wide, *narrow], mode, "bound")
+        assert [(one.number, one.merit) for one in found] == [
+            (number, pytest.approx(bound)) for number, bound in bounds.items()
+        ]
+        assert [one.mean for one in found] == pytest.approx([0.65, 0.7])
+    assert [one.number for one in configurations([*wide, *narrow], "max")] == [0, 1]
+    alone, held = repeats(2, 0.5, status="running"), [*repeats(3, 0.1, 0.9), Repeat(3, "trial-0032", "failed", None)]
+    first, other = configurations([*alone, *held], "max", "bound")
+    assert (first.merit, other.merit) == (
+        pytest.approx(0.1),
+        0.5,
+    ), "one trial alone is judged by itself, and has not ended"
+    ahead = ahead_with_fewer(configurations([*wide, *repeats(1, 0.6)], "max", "bound"), "max")
+    assert [ahead and ahead.number] == [1], "0.6 alone is better than the bound, and no better than the mean"
+
+
+def test_of_what_has_not_ended_it_is_what_was_reached_so_far() -> None:
+    (one,) = configurations(repeats(0, 0.25, 0.75, None, status="running"), "max")
+    assert (one.n, one.mean, one.trials) == (0, 0.5, ("trial-0001", "trial-0000"))
+    assert "so far" in one.in_words("val/loss")
+    (stopped,) = configurations([*repeats(0, 0.5), *repeats(0, 0.1, status="stopped")], "max")
+    assert (stopped.n, stopped.stopped, stopped.mean) == (2, 1, 0.3)

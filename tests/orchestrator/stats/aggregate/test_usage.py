@@ -1,0 +1,81 @@
+"""What a run took, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from orchestrator.checkpoint.position import Position
+from orchestrator.records.metadata import Attempt
+from orchestrator.stats.aggregate.usage import kept_usage, usage, usage_of_many
+from orchestrator.stats.read import tables
+from orchestrator.stats.read.query import Rows
+from orchestrator.stats.read.recorded_files import COMPACTED
+from orchestrator.stats.write.compaction import compact
+from orchestrator.stats.write.recorder import Recorder
+from orchestrator.storage import Storage
+
+ROWS = pd.DataFrame(
+    {
+        "rank": [0, 0, 1, 1, 0],
+        "phase": ["train", "train", "train", "train", "val"],
+        "step_s": [1.0, 3.0, 2.0, 4.0, 100.0],
+        "data_wait_s": [0.5, 0.5, 1.0, 0.5, 50.0],
+        "batch_size": [8, 8, 8, 4, 9],
+        "rss_bytes": [10, None, 30, None, 20],
+        "cuda_peak_allocated_bytes": [5, None, None, 7, None],
+        "gpu_utilization_percent": [50.0, None, 90.0, None, None],
+    }
+)
+
+
+def test_the_numbers_are_what_the_rows_come_to() -> None:
+    """Two ranks: 4 s and 6 s of training, 28 samples; evaluation is no training but its memory counts."""
+    assert usage(ROWS) == {
+        "ranks": 2,
+        "step_s": 2.5,
+        "train_s": 6.0,
+        "data_wait_share": 0.25,
+        "samples_per_s": pytest.approx(28 / 6),
+        "process_peak_rss_bytes": 30,
+        "peak_allocated_bytes": 7,
+        "gpu_utilization_percent": 70,
+    }
+
+
+def test_of_very_many_rows_they_are_the_same() -> None:
+    assert usage_of_many(Rows.of(ROWS)) == pytest.approx(usage(ROWS))
+    assert usage_of_many(Rows.of(ROWS[["rank", "phase", "step_s"]])) == {"ranks": 2, "step_s": 2.5, "train_s": 6.0}
+    assert usage_of_many(Rows.of(ROWS[["rank", "phase"]])) == {"ranks": 2}
+
+
+def test_without_rows_there_is_nothing_but_no_ranks() -> None:
+    assert usage(pd.DataFrame(columns=["rank", "phase", "step_s"])) == {"ranks": 0}
+
+
+def test_the_joined_file_keeps_it_without_the_rows_that_were_done_again(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    for attempt, step_s, iterations in ((0, 8.0, (1, 2)), (1, 2.0, (2,))):
+        recorder = Recorder(storage, f"stats/attempt={attempt}/rank=0", {"rank": 0, "node": "here", "attempt": attempt})
+        for iteration in iterations:
+            place = {"phase": "train", "epoch": 0, "iteration": iteration, "step": iteration, "samples": iteration}
+            recorder.append({**place, "step_s": step_s, "batch_size": 1})
+        recorder.close()
+    begun = [Attempt(0), Attempt(1, position=Position(iteration=1, samples=1))]
+    compact(storage, begun)
+    with storage.open(COMPACTED["rows"]) as file:
+        kept = kept_usage(file, begun)
+        assert kept_usage(file, [*begun, Attempt(2)]) is None
+    stats = tables.load(storage, begun)
+    assert kept == usage(stats)
+    assert kept == {"ranks": 1, "step_s": 5.0, "train_s": 10.0, "samples_per_s": 0.2}
+
+
+def test_a_file_that_keeps_nothing_says_so(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"rank": [0]}), tmp_path / "stats.parquet")
+    with Storage(tmp_path).open("stats.parquet") as file:
+        assert kept_usage(file, []) is None

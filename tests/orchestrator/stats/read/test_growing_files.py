@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pytest
+
+from orchestrator.stats.read import growing_files
+from orchestrator.stats.read.growing_files import WINDOW, AttemptTail, LineTail, RankTail
+from orchestrator.stats.write import rank_files
+from orchestrator.stats.write.compaction import compact
+from orchestrator.stats.write.recorder import Recorder
+from orchestrator.storage import Storage
+from tests.orchestrator.stats.read.test_tables import FRESH, record, row
+from tests.orchestrator.stats.write.test_rank_files import Immediately
+
+FOLDER = "stats/attempt=0/rank=0"
+
+
+@pytest.fixture(params=["folder", "memory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    """A folder, and a location that is none: fsspec's files in memory."""
+    if request.param == "folder":
+        yield Storage(tmp_path)
+        return
+    name = f"test-{uuid.uuid4().hex}"
+    yield Storage(f"memory://{name}")
+    fsspec.filesystem("memory").rm(f"/{name}", recursive=True)
+
+
+def recorder(storage: Storage, rank: int = 0) -> Recorder:
+    return Recorder(storage, f"stats/attempt=0/rank={rank}", {"rank": rank, "node": "here", "attempt": 0}, flush_s=1e9)
+
+
+def append(to: Recorder, *iterations: int, **values: Any) -> None:
+    for iteration in iterations:
+        to.append(told(row(0, "train", 0, iteration, iteration, **values)))
+    to.sync()
+
+
+def told(given: dict[str, Any]) -> dict[str, Any]:
+    """A row without what the recorder knows of itself."""
+    return {name: value for name, value in given.items() if name not in ("rank", "node", "attempt")}
+
+
+def seen(tail: RankTail) -> list[int]:
+    return [iteration for batch in tail.window for iteration in batch.column("iteration").to_pylist()]
+
+
+def test_each_look_takes_what_came_since_the_last(storage: Storage) -> None:
+    rank, tail = recorder(storage), RankTail(storage, FOLDER)
+    tail.look()
+    assert (tail.newest, tail.trained, tail.written, seen(tail)) == ({}, 0, None, [])
+    append(rank, 1, 2)
+    tail.look()
+    assert (tail.newest["iteration"], tail.trained, seen(tail)) == (2, 2, [1, 2])
+    append(rank, 3)
+    # A column that comes later begins a file of its own.
+    append(rank, 4, accuracy=0.5)
+    tail.look()
+    tail.look()
+    assert (tail.newest["accuracy"], seen(tail)) == (0.5, [1, 2, 3, 4])
+    rank.close()
+
+
+def test_what_was_read_is_not_read_again(tmp_path: Path) -> None:
+    """What lies before the last look may be anything by now."""
+    rank, tail = recorder(Storage(tmp_path)), RankTail(Storage(tmp_path), FOLDER)
+    append(rank, 1, 2)
+    tail.look()
+    (file,) = (tmp_path / FOLDER).glob("rows-*.arrow")
+    before = file.stat().st_size
+    append(rank, 3)
+    rank.close()
+    file.write_bytes(b"x" * before + file.read_bytes()[before:])
+    tail.look()
+    assert seen(tail) == [1, 2, 3]
+
+
+def test_a_batch_that_is_being_written_comes_when_it_is_whole(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    rank = recorder(storage)
+    append(rank, 1, 2)
+    append(rank, 3, 4)
+    rank.close()
+    (file,) = (tmp_path / FOLDER).glob("rows-*.arrow")
+    whole = file.read_bytes()
+    stages: set[tuple[int, ...]] = set()
+    tail = RankTail(storage, FOLDER)
+    for end in range(0, len(whole) + 1, 16):
+        file.write_bytes(whole[:end])
+        tail.look()
+        stages.add(tuple(seen(tail)))
+    file.write_bytes(whole)
+    tail.look()
+    assert stages | {tuple(seen(tail))} == {(), (1, 2), (1, 2, 3, 4)}
+
+
+def test_old_rows_go_and_their_peaks_stay(tmp_path: Path) -> None:
+    rank, tail = recorder(Storage(tmp_path)), RankTail(Storage(tmp_path), FOLDER)
+    append(rank, 1, rss_bytes=900)
+    for first in range(2, 2 * WINDOW, 50):
+        append(rank, *range(first, first + 50), rss_bytes=100)
+    rank.append(told(row(0, "val", 0, 1, 800, rss_bytes=300)))
+    rank.close()
+    tail.look()
+    kept = seen(tail)
+    assert kept == list(range(kept[0], kept[-1] + 1))
+    assert WINDOW <= len(kept) < WINDOW + 50
+    assert (tail.trained, tail.newest["phase"]) == (kept[-1], "val")
+    assert tail.peaks == {"rss_bytes": 900}
+
+
+def test_a_rank_that_rewrites_its_files_is_followed_and_can_be_looked_at_anew(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments are written between two looks and amid a part that was begun; whoever comes later sees the same."""
+    monkeypatch.setattr(rank_files, "PART_ROWS", 60)
+    monkeypatch.setattr(growing_files, "WINDOW", 20)
+    monkeypatch.setattr(rank_files, "Thread", Immediately)
+    rank, tail = recorder(storage), RankTail(storage, FOLDER)
+    for first in range(1, 600, 7):
+        append(rank, *range(first, first + 7), rss_bytes=1000 - first)
+        if first % 5 == 0:
+            rank._files._pack()  # type: ignore[union-attr]
+        if first % 3 == 0:
+            continue
+        tail.look()
+        for one in (tail, anew := RankTail(storage, FOLDER)):
+            one.look()
+            assert (one.trained, one.newest["iteration"], one.peaks) == (first + 6, first + 6, {"rss_bytes": 999})
+            assert (one.newest["rank"], one.newest["attempt"]) == (0, 0)
+            assert seen(one)[-20:] == list(range(max(1, first - 13), first + 7))
+        assert anew.window[0].num_rows < 120
+    assert len([name for name in storage.names(FOLDER) if name.endswith(".parquet")]) > 3
+    rank.close()
+
+
+def test_ranks_of_an_attempt_come_as_they_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One listing tells of all of them, which on an object store is a request, or a few."""
+    storage = Storage(tmp_path)
+    monkeypatch.delattr(Storage, "files")
+    tail = AttemptTail(storage, "stats/attempt=0")
+    tail.look()
+    assert (tail.ranks, len(tail.training_rows())) == ({}, 0)
+    record(storage, [row(0, "train", 0, n, n, 1) for n in (1, 2)])
+    tail.look()
+    assert list(tail.ranks) == [1]
+    record(storage, [row(0, "train", 0, 1, 1, 0), row(0, "val", 0, 1, 1, 0, accuracy=0.5)])
+    tail.look()
+    assert list(tail.ranks) == [0, 1]
+    rows = tail.training_rows()
+    assert rows[["rank", "phase", "iteration"]].to_numpy().tolist() == [
+        [0, "train", 1],
+        [1, "train", 1],
+        [1, "train", 2],
+    ]
+
+
+def test_a_run_that_was_over_before_tells_its_last_rows(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    iterations = range(1, WINDOW + 11)
+    ranks = [recorder(storage, rank) for rank in (0, 1)]
+    for rank in ranks:
+        append(rank, *iterations)
+        rank.close()
+    compact(storage, [FRESH])
+    tail = AttemptTail(storage, "stats/attempt=0")
+    tail.look()
+    assert tail.ranks == {}
+    tail.take_joined([FRESH], iterations[-1])
+    assert {rank: seen(one) for rank, one in tail.ranks.items()} == {
+        rank: list(iterations[-WINDOW:]) for rank in (0, 1)
+    }
+    assert tail.ranks[1].newest["node"] == "here"
+
+
+def test_lines_come_once_and_whole(storage: Storage) -> None:
+    tail = LineTail(storage, "metrics.jsonl")
+    assert tail.look() == []
+    text = "".join(json.dumps({"step": step}) + "\n" for step in (1, 2)) + '{"step": 3, "val/'
+    found = []
+    for written in (text[:5], text, text + 'loss": 0.5}\n', text + 'loss": 0.5}\n{"cut sh\n{"step": 4}\n'):
+        storage.write("metrics.jsonl", written)
+        found.append(tail.look())
+    assert found == [[], [{"step": 1}, {"step": 2}], [{"step": 3, "val/loss": 0.5}], [{"step": 4}]]
+
+
+def test_an_empty_batch_says_nothing(tmp_path: Path) -> None:
+    tail = RankTail(Storage(tmp_path), FOLDER)
+    tail.take(pa.RecordBatch.from_pylist([], schema=pa.schema([("phase", pa.string()), ("iteration", pa.int64())])))
+    assert tail.newest == {}

@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import psutil
+import pyarrow as pa
+import pytest
+
+from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.errors import UsageError
+from orchestrator.records.metadata import Attempt
+from orchestrator.stats.read.recorded_files import recorded_files
+from orchestrator.stats.read.tables import costs_table, load
+from orchestrator.stats.write.compaction import compact
+from orchestrator.stats.write.recorder import Recorder
+from orchestrator.stats.write.segments import pack
+from orchestrator.storage import Storage
+
+FRESH = Attempt(0)
+
+
+def attempt(number: int, iteration: int, step: int, stage: Stage, samples: int | None = None) -> Attempt:
+    seen = 8 * step if samples is None else samples
+    return Attempt(number, position=Position(iteration=iteration, step=step, samples=seen, stage=stage))
+
+
+def row(
+    attempt: int, phase: str, epoch: int, iteration: int, step: int, rank: int = 0, **values: Any
+) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "node": "here",
+        "attempt": attempt,
+        "phase": phase,
+        "epoch": epoch,
+        "iteration": iteration,
+        "step": step,
+        "samples": 8 * step,
+        "loss": attempt + iteration / 10,
+        **values,
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.concat_tables([pa.Table.from_pylist([one]) for one in rows], promote_options="permissive")
+
+
+def keys(frame: pd.DataFrame, *names: str) -> list[tuple[Any, ...]]:
+    return list(frame[list(names)].itertuples(index=False, name=None))
+
+
+def record(storage: Storage, rows: list[dict[str, Any]], costs: list[dict[str, Any]] | None = None) -> None:
+    """Writes rows as the ranks of their attempts do."""
+    by_writer: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for one in rows:
+        by_writer.setdefault((one["attempt"], one["rank"]), []).append(one)
+    for (attempt, rank), own in by_writer.items():
+        identity = {"rank": rank, "node": "here", "attempt": attempt}
+        recorder = Recorder(storage, f"stats/attempt={attempt}/rank={rank}", identity, flush_s=1e9)
+        for one in own:
+            recorder.append({name: value for name, value in one.items() if name not in identity})
+            recorder.sync()
+        recorder.append_costs(costs or [])
+        recorder.close()
+
+
+def loaded(rows: list[dict[str, Any]], attempts: Sequence[Attempt] = (FRESH,)) -> pd.DataFrame:
+    """The table of rows that ranks have written."""
+    storage = Storage(f"memory://{uuid.uuid4()}")
+    record(storage, rows)
+    return load(storage, attempts)
+
+
+# Which rows count
+
+
+def test_one_attempt_counts_whole_and_is_in_order() -> None:
+    rows = [row(0, "val", 0, 1, 2), row(0, "train", 0, 2, 2), row(0, "train", 0, 1, 1), row(0, "test", 0, 1, 2)]
+    stats = loaded(rows)
+    assert keys(stats, "phase", "iteration") == [("train", 1), ("train", 2), ("val", 1), ("test", 1)]
+    assert list(stats.columns) == ["rank", "node", "phase", "epoch", "iteration", "step", "attempt", "samples", "loss"]
+
+
+def test_training_past_the_start_of_a_later_attempt_is_superseded() -> None:
+    """Two micro-batches make a step; the second attempt begins at iteration 4, which is step 2."""
+    first = [row(0, "train", 0, n, n // 2) for n in range(1, 8)]
+    second = [row(1, "train", 0, n, n // 2) for n in range(5, 9)]
+    stats = loaded(first + second, [FRESH, attempt(1, 4, 2, Stage.TRAIN)])
+    assert keys(stats, "iteration", "attempt") == [(n, 0) for n in (1, 2, 3, 4)] + [(n, 1) for n in (5, 6, 7, 8)]
+
+
+@pytest.mark.parametrize(
+    ("stage", "counting"),
+    [
+        (Stage.TRAINED, [(0, 1, 0), (0, 2, 0), (1, 1, 1), (1, 2, 1)]),
+        (Stage.VALIDATED, [(0, 1, 0), (0, 2, 0), (1, 1, 0), (1, 2, 0)]),
+        (Stage.REPORTED, [(0, 1, 0), (0, 2, 0), (1, 1, 0), (1, 2, 0)]),
+    ],
+)
+def test_validation_is_done_again_only_from_a_checkpoint_before_it(stage: Stage, counting: list[Any]) -> None:
+    """Epochs of five steps, validated in two iterations; the checkpoint is of the end of the second epoch."""
+    first = [row(0, "val", epoch, n, 5 * epoch + 5) for epoch in (0, 1, 2) for n in (1, 2)]
+    second = [row(1, "val", 1, n, 10) for n in (1, 2)] if stage is Stage.TRAINED else []
+    stats = loaded(first + second, [FRESH, attempt(1, 10, 10, stage)])
+    assert sorted(keys(stats, "epoch", "iteration", "attempt")) == counting
+
+
+def test_validation_at_a_step_before_a_checkpoint_within_the_epoch_stays() -> None:
+    rows = [row(0, "val", 0, 1, 4), row(0, "val", 0, 2, 8), row(1, "val", 0, 2, 8)]
+    stats = loaded(rows, [FRESH, attempt(1, 6, 6, Stage.TRAIN)])
+    assert keys(stats, "iteration", "attempt") == [(1, 0), (2, 1)]
+
+
+def test_a_validation_at_the_same_step_but_before_an_iteration_that_made_none_stays() -> None:
+    """Validated at step 7, then a step was left out, then came the checkpoint: still step 7, eight samples later."""
+    rows = [row(0, "val", 0, n, 7, samples=56) for n in (1, 2)] + [row(0, "val", 0, 3, 7, samples=64)]
+    stats = loaded(rows, [FRESH, attempt(1, 8, 7, Stage.TRAINED, samples=64)])
+    assert keys(stats, "iteration", "attempt") == [(1, 0), (2, 0)]
+
+
+def test_a_test_phase_is_always_done_again() -> None:
+    rows = [row(0, "test", 1, 1, 10), row(1, "test", 1, 1, 10)]
+    stats = loaded(rows, [FRESH, attempt(1, 10, 10, Stage.REPORTED)])
+    assert keys(stats, "iteration", "attempt") == [(1, 1)]
+
+
+def test_an_attempt_that_began_anew_supersedes_all() -> None:
+    rows = [row(0, "train", 0, 1, 0), row(0, "val", 0, 1, 0), row(1, "train", 0, 1, 0)]
+    stats = loaded(rows, [FRESH, Attempt(1)])
+    assert keys(stats, "phase", "iteration", "attempt") == [("train", 1, 1)]
+
+
+def test_a_third_attempt_may_go_back_behind_the_second() -> None:
+    """The newest checkpoint was damaged, so the third began at an older one than the second had."""
+    rows = [row(number, "train", 0, n, n) for number, begin in ((0, 1), (1, 7), (2, 5)) for n in range(begin, 10)]
+    attempts = [FRESH, attempt(1, 6, 6, Stage.TRAIN), attempt(2, 4, 4, Stage.TRAIN)]
+    stats = loaded(rows, attempts)
+    assert keys(stats, "iteration", "attempt") == [(n, 0) for n in range(1, 5)] + [(n, 2) for n in range(5, 10)]
+
+
+def test_without_rows_the_table_has_its_first_columns() -> None:
+    assert list(loaded([]).columns) == ["rank", "node", "phase", "epoch", "iteration", "step"]
+    assert len(costs_table([], [])) == 0
+
+
+# From files
+
+
+ROWS = [
+    *(row(0, "train", 0, n, n, rank, step_s=0.1 * n) for rank in (0, 1) for n in range(1, 6)),
+    *(row(1, "train", 0, n, n, rank, grad_norm=n) for rank in (0, 1) for n in range(4, 8)),
+    *(row(1, "val", 0, 1, 7, rank, accuracy=1 if rank else 0.5) for rank in (0, 1)),
+]
+ATTEMPTS = [FRESH, attempt(1, 3, 3, Stage.TRAIN)]
+
+
+def test_rows_of_all_ranks_and_attempts_are_read(tmp_path: Path) -> None:
+    record(Storage(tmp_path), ROWS)
+    stats = load(Storage(tmp_path), ATTEMPTS)
+    assert keys(stats[stats["phase"] == "train"], "rank", "iteration", "attempt") == [
+        (rank, n, 0 if n <= 3 else 1) for n in range(1, 8) for rank in (0, 1)
+    ]
+    np.testing.assert_equal(
+        stats["grad_norm"].tolist(), [*[np.nan] * 6, *(float(n) for n in (4, 5, 6, 7) for _ in (0, 1)), np.nan, np.nan]
+    )
+    assert stats[stats["phase"] == "val"]["accuracy"].tolist() == [0.5, 1.0]
+
+
+# A part of the table
+
+
+QUESTIONS: list[tuple[list[str] | None, str | None, str]] = [
+    (["loss"], None, "rank >= 0"),
+    (["iteration", "rank", "loss"], "rank == 1", "rank == 1"),
+    (None, "iteration > 2 and phase == 'train'", "iteration > 2 and phase == 'train'"),
+    (["grad_norm"], "grad_norm >= 5", "grad_norm >= 5"),
+    (["accuracy", "step_s"], "rank == 0 or accuracy == 1", "rank == 0 or accuracy == 1"),
+    (["attempt"], "loss < 0.45 and attempt == 0", "loss < 0.45 and attempt == 0"),
+    (None, "rank == 7", "rank == 7"),
+]
+
+
+@pytest.mark.parametrize(("columns", "where", "query"), QUESTIONS)
+@pytest.mark.parametrize("state", ["alive", "killed while compacting", "compacted", "gone on with"])
+def test_a_part_is_the_same_as_of_the_whole_table(
+    tmp_path: Path, state: str, columns: list[str] | None, where: str | None, query: str
+) -> None:
+    storage = Storage(tmp_path)
+    record(storage, ROWS)
+    if state == "killed while compacting":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Storage, "delete", lambda *_: None)
+            compact(storage, ATTEMPTS)
+    elif state != "alive":
+        compact(storage, ATTEMPTS)
+    attempts = ATTEMPTS
+    if state == "gone on with":
+        attempts = [*ATTEMPTS, attempt(2, 5, 5, Stage.TRAIN)]
+        record(storage, [row(2, "train", 0, n, n, rank, found_inf=0.0) for rank in (0, 1) for n in (6, 7, 8)])
+    whole = load(storage, attempts)
+    # 7 of training and 1 of validation by each of two ranks; gone on with from 5, training goes to 8 and the validation
+    # after 7 is gone
+    assert len(whole) == 16
+    expected = whole.query(query)[columns or list(whole.columns)].reset_index(drop=True)
+    part = load(storage, attempts, columns, where)
+    for name in set(part.columns) & {"phase", "node"}:  # a part has the categories that are in it
+        expected[name] = expected[name].cat.remove_unused_categories()
+    # Whole numbers with empty cells between them are floats in pandas; in a part without empty cells they are not.
+    pd.testing.assert_frame_equal(part, expected, check_dtype=False, check_categorical=len(expected) > 0)
+
+
+def test_a_condition_on_what_was_measured_brings_no_superseded_row_back(tmp_path: Path) -> None:
+    """The row of the second attempt counts and does not meet the condition; that of the first does and must not
+    appear."""
+    twice = [row(0, "val", 0, 1, 4, loss=9.0), row(1, "val", 0, 1, 4, loss=1.0)]
+    record(Storage(tmp_path), twice)
+    attempts = [FRESH, attempt(1, 3, 3, Stage.TRAIN)]
+    assert load(Storage(tmp_path), attempts)["loss"].tolist() == [1.0]
+    assert len(load(Storage(tmp_path), attempts, where="loss > 5")) == 0
+
+
+def test_of_the_ranks_only_those_asked_for_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(Storage(tmp_path), ROWS)
+    files, read = [], Storage.read
+    monkeypatch.setattr(Storage, "read", lambda self, name: files.append(name) or read(self, name))
+    part = load(Storage(tmp_path), ATTEMPTS, ["rank"], "rank == 1 and iteration < 3")
+    assert part["rank"].tolist() == [1, 1, 1]  # two of training, one of validation
+    assert {name.split("/")[2] for name in files} == {"rank=1"}
+
+
+def test_a_file_that_a_kill_cut_short_is_read_up_to_its_last_whole_batch(tmp_path: Path) -> None:
+    record(Storage(tmp_path), [row(0, "train", 0, n, n) for n in (1, 2, 3)])
+    file = tmp_path / "stats/attempt=0/rank=0/rows-00000.arrow"
+    whole = file.read_bytes()
+    counts = []
+    for size in range(0, len(whole), 50):
+        file.write_bytes(whole[:size])
+        counts.append(len(load(Storage(tmp_path), [FRESH], where="iteration >= 1")))
+    assert counts == sorted(counts)
+    assert set(counts) >= {0, 1, 2}
+
+
+def test_a_column_that_nobody_recorded_is_named_and_the_nearest_suggested(tmp_path: Path) -> None:
+    record(Storage(tmp_path), ROWS)
+    with pytest.raises(UsageError, match="no column 'grad_nrm': did you mean 'grad_norm'"):
+        load(Storage(tmp_path), ATTEMPTS, ["grad_nrm"])
+    with pytest.raises(UsageError, match="no column 'superseded'"):
+        load(Storage(tmp_path), ATTEMPTS, where="superseded == True")
+
+
+@pytest.mark.parametrize("where", [None, "iteration > 2"])
+def test_what_does_not_fit_in_memory_is_refused_with_the_arithmetic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str | None
+) -> None:
+    record(Storage(tmp_path), ROWS)
+    compact(Storage(tmp_path), ATTEMPTS)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=600))
+    assert len(load(Storage(tmp_path), ATTEMPTS, ["iteration"], "rank == 0 and iteration == 3")) == 1
+    with pytest.raises(
+        UsageError,
+        match=r"does not fit in memory: \d+ rows take .*, and 4 times that .* of 0.000572 MiB that are free.*run.query",
+    ):
+        load(Storage(tmp_path), ATTEMPTS, None, where)
+
+
+def test_parts_that_become_a_segment_while_they_are_read_are_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Storage(tmp_path)
+    record(storage, [*ROWS[:5], row(0, "train", 0, 6, 6, later=1.0)])
+    parts = recorded_files(storage, "rows").parts
+    read, expected = Storage.read, load(storage, [FRESH])
+
+    def rewriting(self: Storage, name: str, start: int = 0) -> bytes:
+        if name == parts[1].path:
+            monkeypatch.setattr(Storage, "read", read)
+            pack(storage, parts)
+        return read(self, name, start)
+
+    assert len(parts) == 2
+    monkeypatch.setattr(Storage, "read", rewriting)
+    pd.testing.assert_frame_equal(load(storage, [FRESH]), expected)
+    assert [one.path for one in recorded_files(storage, "rows").parts] == []
+
+
+def test_a_part_of_nothing(tmp_path: Path) -> None:
+    assert list(load(Storage(tmp_path), [], ["loss"], "rank == 0").columns) == ["loss"]
+
+
+def test_columns_are_as_small_as_is_safe(tmp_path: Path) -> None:
+    record(Storage(tmp_path), ROWS)
+    narrow = {"rank": "int32", "epoch": "int32", "iteration": "int32", "step": "int32", "attempt": "int16"}
+    for _ in range(2):
+        table = load(Storage(tmp_path), ATTEMPTS)
+        assert {name: str(kind) for name, kind in table.dtypes.items() if name in narrow} == narrow
+        assert {str(table[name].dtype) for name in ("phase", "node")} == {"category"}
+        assert {str(table[name].dtype) for name in ("loss", "grad_norm", "step_s")} == {"float64"}
+        table.loc[0, "rank"] = 5  # a user's own to change
+        compact(Storage(tmp_path), ATTEMPTS)
+    record(Storage(tmp_path / "long"), [row(0, "train", 0, 2**31, 1)])
+    assert load(Storage(tmp_path / "long"), [FRESH])["iteration"].tolist() == [2**31]
+
+
+def test_a_number_that_is_not_one_stays_apart_from_an_empty_cell(tmp_path: Path) -> None:
+    record(Storage(tmp_path), [row(0, "train", 0, 1, 1, loss=float("nan")), row(0, "train", 0, 2, 2, grad_norm=1.0)])
+    for _ in range(2):
+        assert load(Storage(tmp_path), [FRESH], ["iteration"], "loss != loss")["iteration"].tolist() == [1]
+        assert load(Storage(tmp_path), [FRESH], ["iteration"], "grad_norm == None")["iteration"].tolist() == [1]
+        compact(Storage(tmp_path), [FRESH])
+
+
+# Costs of hooks
+
+
+def cost(attempt: int, rank: int, hook: str, step: int, calls: int, seconds: float) -> dict[str, Any]:
+    place = {"rank": rank, "node": "here", "attempt": attempt, "epoch": 0, "iteration": step, "step": step}
+    return {**place, "hook": hook, "event": "on_update", "calls": calls, "seconds": seconds}
+
+
+def test_costs_of_hooks_by_rank_without_what_was_done_again() -> None:
+    rows = [
+        cost(0, 0, "ema", 5, 5, 0.5),
+        cost(0, 0, "ema", 9, 4, 0.5),  # past the second attempt's start
+        cost(1, 0, "ema", 9, 4, 0.25),
+        cost(0, 1, "ema", 5, 5, 2.0),
+        cost(0, 1, "clip", 5, 5, 0.125),
+    ]
+    costs = costs_table([table(rows[:2]), table(rows[2:])], [FRESH, attempt(1, 5, 5, Stage.TRAIN)])
+    assert keys(costs, "rank", "hook", "calls", "seconds") == [
+        (0, "ema", 9, 0.75),
+        (1, "clip", 5, 0.125),
+        (1, "ema", 5, 2.0),
+    ]

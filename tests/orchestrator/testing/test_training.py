@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hooks import EMA, GradientClip, Hook, State
+from orchestrator.errors import ConfigError
+from orchestrator.testing import SmallTask, ready_state, train
+
+
+@dataclass
+class Averaged(SmallTask):
+    """Requires a hook."""
+
+    def required_hooks(self) -> Mapping[str, Any]:
+        return {"average": EMA(decay=0.5), "gradient_clip": True}
+
+
+@dataclass
+class OwnOptimizer(SmallTask):
+    """Brings an optimizer."""
+
+    def optimizer(self, model: nn.Module, lr: float = 0.01) -> torch.optim.Optimizer:
+        return torch.optim.Adagrad(model.parameters(), lr=lr)
+
+    def scheduler(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=0.5)
+
+
+def test_a_ready_state_is_that_of_the_first_gradients() -> None:
+    state = ready_state(epoch=3)
+    points, labels = state.batch
+    expected = functional.cross_entropy(state.output, labels)
+    assert state.loss is not None
+    assert torch.equal(state.loss, expected)
+    assert all(parameter.grad is not None for parameter in state.module.parameters())
+    assert (state.phase, state.epoch, state.batch_size, len(points)) == ("train", 3, 4, 4)
+    GradientClip(max_norm=0.001).on_gradients(state)
+    assert torch.nn.utils.get_total_norm(state.gradients()).item() == pytest.approx(0.001, rel=1e-3)
+
+
+def test_a_loop_gives_reports_rows_and_what_was_said() -> None:
+    trained = train({"clip": GradientClip()}, steps=4)
+    rows = [row for row in trained.rows if row["phase"] == "train"]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert all(row["grad_norm"] > 0 for row in rows)
+    assert trained.reports[-1]["val/accuracy"] <= 1
+    assert trained.state.step == 4
+
+
+def test_what_the_task_requires_is_there_and_what_is_given_stands_in_for_it() -> None:
+    assert list(train(task=Averaged()).state.evaluations) == [""]
+    assert train(task=Averaged()).state.evaluations[""].lender == "average"
+    assert train({"mine": EMA(decay=0.1)}, Averaged()).state.evaluations[""].lender == "mine"
+
+
+def test_it_trains_in_one_thread_and_leaves_the_number_as_it_was() -> None:
+    seen: list[int] = []
+
+    class Looks(Hook):
+        def on_start(self, state: State) -> None:
+            seen.append(torch.get_num_threads())
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        train({"looks": Looks()}, steps=1)
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_task_s_own_optimizer_is_taken_with_what_is_said_of_it() -> None:
+    adagrad, sgd = (
+        train(task=OwnOptimizer(), steps=1, **said).state.optimizer
+        for said in ({"optimizer": {"lr": 0.5}}, {"optimizer": {"type": "SGD"}})
+    )
+    assert isinstance(adagrad, torch.optim.Adagrad)
+    assert adagrad.defaults["lr"] == 0.5
+    assert isinstance(sgd, torch.optim.SGD)
+    assert isinstance(train(task=OwnOptimizer(), steps=1).state.scheduler, torch.optim.lr_scheduler.ConstantLR)
+
+
+def test_a_key_that_an_experiment_lacks_is_refused() -> None:
+    with pytest.raises(ConfigError, match="epoch"):
+        train(epoch=3)
