@@ -17,9 +17,9 @@ class Engine(Protocol):
     """Trains one run at a time, report by report. In the process that drives it: a run's driver, or a trial's
     process."""
 
-    def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
-        """Takes up a run; again, where it has lost it. `resolved` is its experiment, with which this process trains
-        where it is a rank itself."""
+    def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
+        """Begin an attempt at a run. `resolved` is its experiment, whose task and hooks nothing has trained with yet;
+        a rank that is not given one makes its own."""
 
     def next(self) -> Report | None:
         """Trains up to the next report and returns rank 0's; None when the run is over. Raises RunError where it

@@ -169,7 +169,7 @@ class Gang:
         for other in others.values():
             ray.kill(other)
 
-    def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
+    def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         """Gives every rank the same run; raises RankFailed where one cannot take it up, RunError where there is no
         room."""
         if self._group is None:

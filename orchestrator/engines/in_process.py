@@ -105,7 +105,7 @@ class InProcess(Rank):
         super().__init__(workers)
         self._display, self._stop_asked, self._end_standing = display, stop_asked, end_standing
 
-    def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
+    def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         """Takes up a run."""
         world = World(device=self.device)
         options = {"display": self._display, "stop_asked": self._stop_asked, "end_standing": self._end_standing}

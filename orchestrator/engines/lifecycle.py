@@ -34,7 +34,7 @@ class Lifecycle:
         self,
         engine: Engine,
         assignment: Assignment,
-        resolved: ResolvedExperiment,
+        resolved: ResolvedExperiment | None,
         *,
         restarts: int = 0,
         tell: Callable[[str], None] = lambda line: None,
@@ -56,7 +56,9 @@ class Lifecycle:
         while True:
             try:
                 if not self._begun:
-                    self._engine.begin(self._assignment, self._resolved)
+                    # Task and hooks keep what they have seen: each further attempt makes its own.
+                    resolved, self._resolved = self._resolved, None
+                    self._engine.begin(self._assignment, resolved)
                     self._begun = True
                 return self._engine.next()
             except RankFailed as failure:

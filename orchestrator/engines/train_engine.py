@@ -13,7 +13,7 @@ import ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
 from ray.util.placement_group import PlacementGroup, get_current_placement_group, remove_placement_group
 
-from orchestrator.config.resolve import ResolvedExperiment
+from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import Workers
 from orchestrator.engines.rank_failures import RankFailed
@@ -100,13 +100,14 @@ class TrainJobs:
         """Room for the trial's own process. Tune takes no empty bundle, so it is a byte of memory."""
         return [{"memory": 1}]
 
-    def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
+    def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         """Starts the job in a thread. A run's mailbox is its relay too."""
         give_back(RunFolder(assignment.location))
         self._relay = (
             ray.get_actor(assignment.mailbox) if assignment.mailbox else ray.remote(Relay).options(num_cpus=0).remote()
         )
-        self._job = self._threads.submit(self._train, self._relay, assignment, resolved.experiment)
+        experiment = (resolved or resolve(assignment.source)).experiment
+        self._job = self._threads.submit(self._train, self._relay, assignment, experiment)
 
     def _train(self, relay: Any, assignment: Assignment, experiment: Experiment) -> None:
         try:

@@ -30,7 +30,9 @@ class TrialUnderWay:
 
     number: int
     values: Mapping[str, Any]
-    resolved: ResolvedExperiment
+    source: ExperimentSource
+    unused: ResolvedExperiment | None
+    """Its task and hooks until something trains with them."""
     folder: RunFolder
     watch: MetricWatch
     made: list[Mapping[str, Any]]
@@ -51,7 +53,8 @@ class TrialUnderWay:
         resolved, folder = begin_trial(location, number, source, settings, values)
         made = judged_reports(folder, settings)
         watch = MetricWatch(settings, resolved, folder, judged=bool(made))
-        return cls(number, values, resolved, folder, watch, made, monotonic() - training_seconds(folder))
+        began, source = monotonic() - training_seconds(folder), resolved.experiment.source
+        return cls(number, values, source, resolved, folder, watch, made, began)
 
     @property
     def seconds(self) -> float:
@@ -68,10 +71,9 @@ class TrialGroup:
 
     def __init__(self, engine: Engine, trials: Sequence[TrialUnderWay], settings: Sweep) -> None:
         sweep = settings.model_dump(mode="json")
-        carrier, *riders = (
-            Assignment(trial.resolved.experiment.source, trial.folder.location, sweep=sweep) for trial in trials
-        )
-        self._life = Lifecycle(engine, replace(carrier, riders=tuple(riders)), trials[0].resolved)
+        carrier, *riders = (Assignment(trial.source, trial.folder.location, sweep=sweep) for trial in trials)
+        resolved, trials[0].unused = trials[0].unused, None
+        self._life = Lifecycle(engine, replace(carrier, riders=tuple(riders)), resolved)
         self._trials, self._settings = trials, settings
         self._unheard = list(trials)
         self._judging: TrialUnderWay | None = None

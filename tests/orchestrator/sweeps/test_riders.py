@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ import pytest
 import torch
 from ray.tune.schedulers import ASHAScheduler
 
-from hooks import Hook, State
+from hooks import EVENTS, Hook, State
 from orchestrator import open_sweep, resume_sweep, sweep
 from orchestrator.checkpoint.shard_placeholders import has_shards
 from orchestrator.checkpoint.store import CheckpointStore
@@ -81,18 +81,22 @@ def plain(tree: Any) -> Any:
 
 
 def assert_the_same(riding: Sweep, alone: Sweep) -> None:
-    assert len(riding.runs) == len(alone.runs)
+    assert_trials_equal(riding.runs, alone.runs)
     for one, other in zip(riding.runs, alone.runs, strict=True):
-        assert reports(one) == reports(other), one.name
         assert [*map(sorted, one.reports())] == [*map(sorted, other.reports())], one.name
+    table, expected = riding.trials, alone.trials
+    assert list(table["val/accuracy"]) == list(expected["val/accuracy"])
+    assert riding.best.name == alone.best.name
+
+
+def assert_trials_equal(shared: Sequence[Run], alone: Sequence[Run]) -> None:
+    for one, other in zip(shared, alone, strict=True):
+        assert reports(one) == reports(other), one.name
         assert stored(one, "best") == stored(other, "best"), one.name
         assert stored(one, "last") == stored(other, "last"), one.name
         assert (one.status, one.folder.metadata().stopped) == (other.status, other.folder.metadata().stopped)
         columns = ["rank", "phase", "epoch", "iteration", "step", "samples", "loss"]
         assert one.load_stats(columns).equals(other.load_stats(columns)), one.name
-    table, expected = riding.trials, alone.trials
-    assert list(table["val/accuracy"]) == list(expected["val/accuracy"])
-    assert riding.best.name == alone.best.name
 
 
 SPACE = {
@@ -390,34 +394,72 @@ def test_all_are_interrupted_where_they_stand(tmp_path: Path) -> None:
 
 @dataclass
 class Fails(Hook):
-    """Observes, and fails at an event of its own."""
+    """Observes, and fails in the trial whose average has one decay."""
 
-    event: str = ""
+    at: str = ""
+    """`EVENT`, `EVENT PHASE` or `EVENT PHASE STEP`: at that event, of that phase, from that step on."""
+    decay: float = 0.7
     observes: ClassVar[bool] = True
 
-    def on_start(self, state: State) -> None:
-        self._fail("start")
 
-    def on_update(self, state: State) -> None:
-        self._fail("update" if state.step == 8 else "")
+def _failing(event: str) -> Callable[..., None]:
+    def fail(self: Fails, state: State, *arguments: Any) -> None:
+        wanted, phase, step = [*self.at.split(), "", "", ""][:3]
+        if event != wanted or state.config["hooks"]["ema"]["decay"] != self.decay:
+            return
+        if phase in ("", state.phase) and state.step >= int(step or 0):
+            raise TypeError(self.at)
 
-    def on_saved(self, state: State, path: str) -> None:
-        self._fail("saved" if path.endswith("step-00000009") else "")
-
-    def _fail(self, event: str) -> None:
-        if event and event == self.event:
-            raise TypeError(event)
+    return fail
 
 
-def test_a_rider_that_fails_while_its_carrier_trains_fails_alone(tmp_path: Path) -> None:
-    space, hooks = (
-        {"hooks.fails.event": {"grid": ["", "start", "update", "saved"]}},
-        {"fails": {"type": f"{__name__}:Fails"}, "checkpoint": {"every": "3 steps"}},
-    )
-    riding, alone = (
-        sweep(searching(space, riders, epochs=2, hooks=hooks), tmp_path / str(riders), local=True)
-        for riders in ("auto", False)
-    )
-    assert riding.trials["status"].tolist() == ["finished", *["failed"] * 3]
-    assert [run.folder.metadata().error for run in riding.runs] == [run.folder.metadata().error for run in alone.runs]
-    assert stored(riding.runs[0], "last") == stored(alone.runs[0], "last")
+for _event in EVENTS:
+    setattr(Fails, _event, _failing(_event))
+
+FAILURES = [
+    "on_start",
+    "on_update train",
+    "on_update train 8",
+    "on_phase_end train",
+    "on_loss val",
+    "on_phase_end val 14",
+    "on_save",
+    "on_save train 9",
+    "on_saved",
+    "on_report val 14",
+    "on_phase_end test",
+]
+"""Where a trial may fail: an epoch has 7 steps, and each third step a checkpoint."""
+DECAYS = [0.5, 0.9]
+
+
+def failing(decays: Sequence[float], riders: Any, at: str) -> Any:
+    hooks = {
+        "ema": {"evaluate": "both", "buffers": "ema"},
+        "checkpoint": {"every": "3 steps", "best": "val/accuracy"},
+        "early_stopping": {"monitor": "val/loss", "patience": 3},
+        "fails": {"type": f"{__name__}:Fails", "at": at},
+    }
+    return searching({"hooks.ema.decay": {"grid": [*decays]}}, riders, epochs=2, hooks=hooks)
+
+
+@pytest.fixture(scope="module")
+def unfailing(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    """Two trials alone, neither of which fails."""
+    return sweep(failing(DECAYS, False, ""), tmp_path_factory.mktemp("alone"), local=True)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("at", FAILURES)
+def test_a_trial_that_fails_leaves_the_others_as_they_are_alone(
+    at: str, place: int, unfailing: Sweep, tmp_path: Path
+) -> None:
+    """As the leader or a follower: reports, rows, weights, averages and what hooks remember are those of trials
+    alone."""
+    done = sweep(failing([*DECAYS[:place], 0.7, *DECAYS[place:]], "auto", at), tmp_path, local=True)
+    runs = [*done.runs]
+    failed = runs.pop(place).folder.metadata()
+    assert failed.status == "failed"
+    assert failed.error
+    assert at in failed.error
+    assert_trials_equal(runs, unfailing.runs)
