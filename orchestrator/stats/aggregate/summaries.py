@@ -136,7 +136,8 @@ def by_hook(costs: pd.DataFrame, all_s: float) -> pd.DataFrame:
     if "every" in costs:
         every = grouped["every"].first()
         pairs = zip(table.index, table["share"], strict=True)
-        table["every_for_1_percent"] = [cheaper_every(key[1], every[key], share) for key, share in pairs]
+        cheaper = [cheaper_every(key[1], every[key], share) for key, share in pairs]
+        table["every_for_1_percent"] = pd.Series(cheaper, table.index, dtype=object)
     return table.sort_values("seconds", ascending=False)
 
 
