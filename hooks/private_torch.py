@@ -88,11 +88,13 @@ def initializer(part: nn.Module) -> Callable[[], None] | None:
     return reset if callable(reset) else None
 
 
-def compile_in_place(module: nn.Module) -> None:
-    """As torch's `module.compile()`, for the module and each part of it, of which the outermost that is called is
-    compiled: they stay the same objects with the same names."""
+def compile_in_place(module: nn.Module, mode: str | None = None) -> None:
+    """Compile a module and each part of it as torch's `module.compile(mode=mode)` does.
+
+    The outermost part that is called is compiled. All stay the same objects with the same names.
+    """
     for part in module.modules():
-        part._compiled_call_impl = torch.compile(_call_of(part))
+        part._compiled_call_impl = torch.compile(_call_of(part), mode=mode)
 
 
 def _call_of(module: nn.Module) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""A step for which the CPU is the limit: the default hooks, and the same step captured as a CUDA graph, to a raw one.
+"""A step for which the CPU is the limit: the default hooks, and the same step replayed as CUDA graphs, to a raw one.
 
 python -m benchmarks.gpu --only small_step
 """
@@ -12,7 +12,7 @@ from benchmarks.gpu.steps import print_ratios
 from benchmarks.gpu.workloads import Numbers, Workload, hookyard, raw
 from benchmarks.timing import ratio, take_turns
 
-CAPTURED = "perceptron of 12 layers, captured (cuda_graph) to raw"
+CAPTURED = "perceptron of 12 layers, compiled (mode: reduce-overhead) to raw"
 SETTINGS = {"optimizer": {"type": "AdamW", "lr": 1e-4}}
 
 
@@ -22,9 +22,9 @@ def part(device: Device) -> None:
     print_ratios("perceptron of 12 layers", workload, rounds, aim=1.03)
     if not device.is_cuda:
         return
-    trains = {"raw": raw, "captured": partial(hookyard, cuda_graph=True)}
+    trains = {"raw": raw, "captured": partial(hookyard, compile={"mode": "reduce-overhead"})}
     seconds = take_turns({name: partial(train, workload, rounds + 1) for name, train in trains.items()}, rounds)
-    print_row(CAPTURED, f"{ratio(seconds['captured'], seconds['raw']):.3f}", "<= 0.5")
+    print_row(CAPTURED, f"{ratio(seconds['captured'], seconds['raw']):.3f}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from typing import Any
 
 from hooks import Hook, ParamScheduler
 from hooks.import_path import extend_import_path
-from orchestrator.config.checks.cuda_graph import cuda_graph_problems
 from orchestrator.config.checks.custom_training import fitting_defaults, hook_problems, own_training_in_full
 from orchestrator.config.checks.metric_modes import contradicting_modes, inferred_modes
 from orchestrator.config.checks.metrics import metric_problems
@@ -77,7 +76,6 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     problems.extend(
         [
             *change_problems(experiment, type(task)),
-            *cuda_graph_problems(experiment, made),
             *_unread_of_cudnn(experiment),
         ]
     )

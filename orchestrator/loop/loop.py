@@ -19,7 +19,6 @@ from orchestrator.config.sections.experiment import Experiment, Optimization
 from orchestrator.config.text.source import Origin
 from orchestrator.errors import ConfigError, Problem, RunError
 from orchestrator.loop.clock.span_clock import clock_for
-from orchestrator.loop.cuda_graph import CapturedIterations
 from orchestrator.loop.data.phases import Data, DataOf, given_by
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.model import initial_weights, weight_sources
@@ -302,6 +301,4 @@ class Loop(Rounds):
 def _kind_of_iterations(task: Task, experiment: Experiment) -> type[Iterations]:
     if takes_turns(type(task)):
         return TurnIterations
-    if experiment.accumulate == "auto":
-        return MicrobatchedIterations
-    return CapturedIterations if experiment.cuda_graph else Iterations
+    return MicrobatchedIterations if experiment.accumulate == "auto" else Iterations

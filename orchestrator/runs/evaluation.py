@@ -59,7 +59,6 @@ _OF_TRAINING: Mapping[str, Any] = {
     "init": None,
     "scaler": {},
     "workers.ddp": {},
-    "cuda_graph": False,
     "activation_checkpointing": None,
 }
 """What only training reads, and what could contradict another number of ranks or precision."""

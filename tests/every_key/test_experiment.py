@@ -93,7 +93,7 @@ EXPERIMENT: dict[str, Key] = {
     "sync_batchnorm": Key(True, around={"task_args": {"batch_norm": True}}),
     "activation_checkpointing": Key("encoder", around={"task": VIEWS, "hooks": {"moco": {"queue_length": 16}}}),
     "compile": Key(True),
-    "cuda_graph": Key(True),
+    "compile.mode": Key("reduce-overhead", around={"compile": {}}),
     "cudnn_benchmark": Key(True),
     "deterministic": Key(True),
     "float32_matmul_precision": Key("high"),
@@ -151,7 +151,7 @@ def test_every_key_of_an_experiment_is_walked() -> None:
 def test_a_key_of_an_experiment_makes_another_run_or_is_refused(
     left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_settings, "compile_in_place", lambda module: WATCHED.update(["compiled"]))
+    monkeypatch.setattr(torch_settings, "compile_in_place", lambda module, mode: WATCHED.update([f"compiled {mode}"]))
     monkeypatch.chdir(tmp_path)
     for seed, file in enumerate(("first.pt", "second.pt")):
         torch.manual_seed(seed)

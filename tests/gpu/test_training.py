@@ -39,8 +39,9 @@ def test_the_loop_is_a_raw_loop_bit_for_bit(device: torch.device, task: Points, 
     assert numbers(loop.state.module) == numbers(raw_on(device, task, **settings))
 
 
-def test_a_compiled_model_trains_as_the_raw_one_to_tolerance(cuda: torch.device) -> None:
-    loop = loop_on(cuda, compile=True)
+@pytest.mark.parametrize("compiles", [True, {"mode": "reduce-overhead"}])
+def test_a_compiled_model_trains_as_the_raw_one_to_tolerance(cuda: torch.device, compiles: Any) -> None:
+    loop = loop_on(cuda, compile=compiles)
     list(loop.run())
     for name, value in raw_on(cuda, Points()).state_dict().items():
         torch.testing.assert_close(loop.state.module.state_dict()[name], value, rtol=1e-4, atol=1e-5)

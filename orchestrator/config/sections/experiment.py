@@ -138,6 +138,13 @@ class Scaler(Model):
     """Steps without an overflow before the scale grows."""
 
 
+class Compile(Model):
+    """Arguments of torch.compile."""
+
+    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
+    """How torch compiles: `reduce-overhead` replays CUDA graphs, for small models on a GPU."""
+
+
 class Hang(Model):
     """When a rank is said to stand still, and what follows."""
 
@@ -265,12 +272,12 @@ class Experiment(Model):
     activation_checkpointing: Patterns | None = None
     """Parts of the model, by patterns of their names with * and ?, whose activations are computed again in the backward
     pass instead of kept."""
-    compile: bool = False
+    compile: Annotated[
+        Annotated[bool, Tag("word")] | Annotated[Compile, Tag("group")],
+        Discriminator(lambda value: "group" if isinstance(value, dict | Compile) else "word"),
+    ] = False
     """Compiles the model (torch.compile), or the parts of it that the task calls, under fsdp each unit, in place: names
-    of parameters and checkpoints stay as they are."""
-    cuda_graph: bool = False
-    """Captures forward and backward pass and the optimizer's step as a CUDA graph, which the GPU repeats without the
-    host."""
+    of parameters and checkpoints stay as they are. A mapping has torch's `mode`."""
     deterministic: bool = False
     """Uses algorithms alone that give the same numbers each time (torch.use_deterministic_algorithms); slower, and what
     has none is an error."""

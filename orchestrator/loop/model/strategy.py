@@ -21,6 +21,7 @@ from orchestrator.config.python.user_code import place_of
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem, RunError
 from orchestrator.loop.model.meta_device import Skeleton
+from orchestrator.loop.model.torch_settings import compile_mode
 from orchestrator.loop.step.task_errors import of_kind
 from orchestrator.loop.world import World
 from orchestrator.task import Task, takes_turns
@@ -51,7 +52,7 @@ def shared(
     if experiment.workers.strategy == "fsdp":
         units = {*task.fsdp_units(module)}
         if experiment.compile:
-            _compile_units(units)
+            _compile_units(units, compile_mode(experiment))
         return sharded(module, units, world, experiment.precision, skeleton)
     if takes_turns(type(task)) or experiment.accumulate == "auto":
         # Each turn exchanges the gradients of what it trains, where DDP would ask for all of them. And DDP does so
@@ -161,7 +162,7 @@ def sharded(
     return module
 
 
-def _compile_units(units: Collection[nn.Module]) -> None:
+def _compile_units(units: Collection[nn.Module], mode: str | None) -> None:
     """Compiles what each unit computes, and not the calls that gather its parameters before and let them go after
     it."""
     if not units:
@@ -175,7 +176,7 @@ def _compile_units(units: Collection[nn.Module]) -> None:
             ]
         )
     for unit in units:
-        unit.forward = torch.compile(unit.forward)  # so that what lies around the call stays there
+        unit.forward = torch.compile(unit.forward, mode=mode)  # so that what lies around the call stays there
 
 
 def is_sharded(module: nn.Module) -> bool:

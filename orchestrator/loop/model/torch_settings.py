@@ -15,7 +15,7 @@ from hooks.parts.activation_checkpointing import keep_no_activations
 from hooks.parts.batch_norm_statistics import BatchNorm
 from hooks.private_torch import compile_in_place
 from orchestrator.config.optim.parameter_groups import Patterns
-from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.sections.experiment import Compile, Experiment
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.world import World
 
@@ -39,8 +39,13 @@ def as_computed(module: nn.Module, experiment: Experiment, world: World) -> nn.M
     if experiment.compile and not (
         experiment.workers.strategy == "fsdp" and world.world_size > 1
     ):  # which compiles its units
-        compile_in_place(module)
+        compile_in_place(module, compile_mode(experiment))
     return module
+
+
+def compile_mode(experiment: Experiment) -> str | None:
+    """Return the `mode` of torch.compile, or None for torch's default."""
+    return experiment.compile.mode if isinstance(experiment.compile, Compile) else None
 
 
 def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:

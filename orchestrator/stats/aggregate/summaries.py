@@ -142,7 +142,7 @@ def by_hook(costs: pd.DataFrame, all_s: float) -> pd.DataFrame:
 
 
 def cheaper_every(event: str, every: Any, share: float, most: float = 0.01) -> str | None:
-    """Return the `every` with which a hook takes at most the share `most` of the time at an event.
+    """Return the `every` with which a hook takes at most a share `most` of the time at an event.
 
     `every` is the hook's own, as an experiment says it: `10` or `100 steps`, and `share` is what it takes with it.
     Return None where it takes no more, is off, has none, or acts at the event beside the iterations.
@@ -150,4 +150,5 @@ def cheaper_every(event: str, every: Any, share: float, most: float = 0.01) -> s
     match = re.fullmatch(r"\s*(\d+)\s*(\w*)\s*", str(every))
     if match is None or event not in WITHIN_ITERATION or not share > most or not int(match[1]):
         return None
-    return f"{ceil(round(int(match[1]) * share / most, 6))} {match[2]}".strip()
+    unit = f" {match[2].removesuffix('s')}s" if match[2] else ""
+    return f"{ceil(round(int(match[1]) * share / most, 6))}{unit}"

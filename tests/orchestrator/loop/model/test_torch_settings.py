@@ -39,6 +39,21 @@ def test_a_compiled_model_trains_as_it_does_uncompiled(monkeypatch: pytest.Monke
         assert (phase, loss) == (same, pytest.approx(reference, rel=1e-5))
 
 
+@pytest.mark.parametrize(
+    ("written", "mode"), [(True, None), ({}, "default"), ({"mode": "reduce-overhead"}, "reduce-overhead")]
+)
+def test_the_mode_is_torch_compile_s(monkeypatch: pytest.MonkeyPatch, written: Any, mode: str | None) -> None:
+    modes = []
+
+    def compile_(call: Any, *, mode: str | None) -> Any:
+        modes.append(mode)
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    list(Loop(Points(), experiment(steps=1, compile=written), {}).run())
+    assert set(modes) == {mode}
+
+
 @dataclass
 class Images(Points):
     """The points as images that a convolution looks at."""
