@@ -223,9 +223,7 @@ def hookyard(workload: Workload, epochs: int, pause: Pause, folder: str = "", **
     )
     with nullcontext(folder) if folder else tempfile.TemporaryDirectory() as place:
         assignment = Assignment(experiment.source, place)
-        for _ in Session(
-            assignment, World(device=workload.device.torch), display=Discard(), end_standing=None
-        ).reports():
+        for _ in Session(assignment, World(device=workload.device.torch), display=Discard(), end_hung=None).reports():
             workload.device.wait()
             pause()
 

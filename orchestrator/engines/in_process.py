@@ -100,15 +100,15 @@ class InProcess(Rank):
         *,
         display: Display | None = None,
         stop_asked: Callable[[], bool] = lambda: False,
-        end_standing: Callable[[str], None] | None = None,
+        end_hung: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(workers)
-        self._display, self._stop_asked, self._end_standing = display, stop_asked, end_standing
+        self._display, self._stop_asked, self._end_hung = display, stop_asked, end_hung
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         """Takes up a run."""
         world = World(device=self.device)
-        options = {"display": self._display, "stop_asked": self._stop_asked, "end_standing": self._end_standing}
+        options = {"display": self._display, "stop_asked": self._stop_asked, "end_hung": self._end_hung}
         self.take_up(session_of(assignment, world, resolved, **options))
 
     def next(self) -> Report | None:

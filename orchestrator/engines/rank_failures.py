@@ -15,9 +15,9 @@ import hooks
 from hooks.error_text import error_text, named_text
 from hooks.plan import HookError
 from orchestrator.errors import HookyardError, RunError, UsageError, raised_in_python
+from orchestrator.records.hang import find_hang
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.standstill import present_standstill
 from orchestrator.terminal.display import say
 
 MISTAKES = (
@@ -218,7 +218,7 @@ class RankFailed(RunError):
     @classmethod
     def died(cls, rank: int, folder: RunFolder | None = None) -> RankFailed:
         """For a rank whose process is gone, and has said nothing; in the run's `folder` may stand why it was ended."""
-        found = present_standstill(folder) if folder else None
+        found = find_hang(folder) if folder else None
         return cls(rank, f"was ended, as hang.action says: {found}" if found else DIED, time.time(), False, False)
 
 

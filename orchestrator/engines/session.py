@@ -16,8 +16,8 @@ from orchestrator.config.load import to_dict
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import ExperimentSource, Origin
+from orchestrator.engines.hang_watch import HangWatch, end_process
 from orchestrator.engines.ray_data import data_of
-from orchestrator.engines.standstill_watch import StandstillWatch, end_process
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.data.phases import DataOf
 from orchestrator.loop.evaluation_loop import EvaluationLoop
@@ -29,11 +29,11 @@ from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.records.artifacts import Artifacts
+from orchestrator.records.hang import FOLDER as HANG_REPORTS
+from orchestrator.records.hang import HangReports
 from orchestrator.records.metadata import Attempt, DataOrder, Host, SharedTraining
 from orchestrator.records.process import pid_lives
 from orchestrator.records.run_folder import RunFolder, now
-from orchestrator.records.standstill import FOLDER as STANDSTILL
-from orchestrator.records.standstill import StandstillNotes
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.task import trains_itself
 
@@ -80,7 +80,7 @@ class Session:
     """One attempt at a run in one worker process: builds the loop when its reports are first asked for, and drives it.
 
     Rank 0 shows what it has to its mailbox, where it has one, else to the `display`.
-    `end_standing` ends this rank where it stands still and the experiment says so.
+    `end_hung` ends this rank where it hangs and `hang.action` is `fail`.
     `resolved` is the assignment's experiment where this process has resolved it already: it trains with these very
     objects. In every worker process: a Ray Train worker, a member of a gang, or the driver's own process.
     """
@@ -94,15 +94,15 @@ class Session:
         display: Display | None = None,
         stop_asked: Callable[[], bool] = lambda: False,
         data_of: DataOf = data_of,
-        end_standing: Callable[[str], None] | None = end_process,
+        end_hung: Callable[[str], None] | None = end_process,
     ) -> None:
         self.assignment, self.world = assignment, world
         self.folder = RunFolder(assignment.location)
-        self._resolved, self._display, self._stop_asked, self._end_standing = (
+        self._resolved, self._display, self._stop_asked, self._end_hung = (
             resolved,
             display,
             stop_asked,
-            end_standing,
+            end_hung,
         )
         self._link: MailboxLink | None = None
         if assignment.mailbox and world.is_master:
@@ -138,10 +138,10 @@ class Session:
         yields each report after writing it down."""
         attempt = self._attempt or self._begin()
         assert self._resolved is not None
-        notes = StandstillNotes(self.folder, attempt.number, self.world.world_size)
-        with StandstillWatch(notes, self.world, self._resolved.experiment.hang, self._end_standing) as watch:
+        notes = HangReports(self.folder, attempt.number, self.world.world_size)
+        with HangWatch(notes, self.world, self._resolved.experiment.hang, self._end_hung) as watch:
             loop = self._loop or self._build(self._resolved, attempt)
-            watch.over(loop.state)
+            watch.follow(loop.state)
             yield from self._written_down(loop, attempt, watch)
 
     def _begin(self) -> Attempt:
@@ -149,7 +149,7 @@ class Session:
         self._attempt = attempt = _begin_attempt(self.folder, store, self.world, self.assignment, self._display)
         return attempt
 
-    def _written_down(self, loop: Rounds, attempt: Attempt, watch: StandstillWatch) -> Generator[Report, None, None]:
+    def _written_down(self, loop: Rounds, attempt: Attempt, watch: HangWatch) -> Generator[Report, None, None]:
         """The loop's reports, each once it is in the run's folder; while one is looked at, nobody waits for this
         rank."""
         training, failure = loop.run(), None
@@ -158,7 +158,7 @@ class Session:
                 if self.world.is_master and not report.cut_short:
                     self.folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
                 self._hand_over(loop)
-                with watch.away():
+                with watch.paused():
                     yield report
         except GeneratorExit:
             raise
@@ -304,7 +304,7 @@ def _begin_attempt(
         )  # an `out_dir` is not in the run's folder, in which its driver has done so
 
     def begin() -> Attempt:
-        folder.storage.delete(STANDSTILL)
+        folder.storage.delete(HANG_REPORTS)
         if checkpoint and not was_given and not folder.attempts():
             raise UsageError(
                 f"{store.path(checkpoint)} is of an earlier run; move it away, or give another out_dir or name"

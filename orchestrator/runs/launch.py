@@ -23,9 +23,9 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.best import recording_best
 from orchestrator.runs.continuation import take_up_predecessor
 from orchestrator.terminal.display import TerminalDisplay, say
+from orchestrator.terminal.hang_reporter import HangReporter
 from orchestrator.terminal.interrupts import Interrupts
 from orchestrator.terminal.notebook import NotebookDisplay, in_notebook
-from orchestrator.terminal.standstill_teller import StandstillTeller
 
 if TYPE_CHECKING:
     from orchestrator.engines.engine import Engine
@@ -77,7 +77,7 @@ def drive(
         failing(folder),
         _display(folder) as display,
         Interrupts(*words) as interrupts,
-        StandstillTeller(lambda: [folder], display, lambda: interrupts.asked),
+        HangReporter(lambda: [folder], display, lambda: interrupts.asked),
     ):
 
         def asked() -> bool:
@@ -95,7 +95,7 @@ def drive(
             if workers.most > 1:
                 display.line(f"local: one process instead of {workers.in_words('worker')}")
             Lifecycle(
-                InProcess(workers, display=display, stop_asked=asked, end_standing=interrupts.fail),
+                InProcess(workers, display=display, stop_asked=asked, end_hung=interrupts.fail),
                 assignment,
                 resolved,
             ).train()

@@ -54,10 +54,10 @@ from orchestrator.sweeps.sweep_context import SweepContext
 from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 from orchestrator.sweeps.trial_setup import trial_source
 from orchestrator.terminal.display import TerminalDisplay, say
+from orchestrator.terminal.hang_reporter import HangReporter
 from orchestrator.terminal.interrupts import Interrupts
 from orchestrator.terminal.live_frame import LiveFrame
 from orchestrator.terminal.notebook import NotebookDisplay, in_notebook
-from orchestrator.terminal.standstill_teller import StandstillTeller
 
 REPLAY = "replay.yaml"
 """A population's best trial as a single run."""
@@ -247,7 +247,7 @@ def _carry_out(
         ranks = 1 if metadata.local else experiment.workers.most
         race = _race(folder, settings, previous, announcer, display, lambda: rules.sweep_is_over())
         rules = StoppingRules(settings, ranks, asked=asked, fail_fast=metadata.fail_fast, race=race)
-        standstills = StandstillTeller(
+        hangs = HangReporter(
             lambda: [RunFolder(folder.storage / "trials", name) for name in announcer.under_way()],
             display,
             lambda: interrupts.asked,
@@ -259,10 +259,10 @@ def _carry_out(
         if metadata.local:
             from orchestrator.sweeps.in_process import TrialsInTurn
 
-            with standstills:
+            with hangs:
                 TrialsInTurn(context, interrupts.fail).run()
         else:
-            _on_ray(context, address, display, standstills)
+            _on_ray(context, address, display, hangs)
             if interrupts.asked:
                 say(f"Interrupted. To go on: {how}")
         if rules.metric_missing:
@@ -270,7 +270,7 @@ def _carry_out(
     return _concluded(folder, experiment, interrupts.asked)
 
 
-def _on_ray(sweep: SweepContext, address: str | None, display: Display, standstills: StandstillTeller) -> None:
+def _on_ray(sweep: SweepContext, address: str | None, display: Display, hangs: HangReporter) -> None:
     """Runs what is left as trials of Ray Tune, as many at once as there is room for."""
     experiment, settings, previous = sweep.experiment, sweep.settings, sweep.previous
     display.line(connection_line(address))
@@ -280,7 +280,7 @@ def _on_ray(sweep: SweepContext, address: str | None, display: Display, standsti
         at_once, arithmetic = _concurrency(ray, experiment, settings)
         left = f"{len(remaining_trials(settings, previous))} trials{' left,' if previous else ''}"
         display.line(f"{left} of {experiment.workers.in_words('rank')}, {at_once} at a time: {arithmetic}")
-        with standstills:
+        with hangs:
             launch(sweep, at_once)
 
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 class TrialsInTurn:
     """Runs the trials of a sweep in turn; those that share a training at once. Driver."""
 
-    def __init__(self, sweep: SweepContext, end_standing: Callable[[str], None] | None = None) -> None:
+    def __init__(self, sweep: SweepContext, end_hung: Callable[[str], None] | None = None) -> None:
         self._experiment, self._settings, self._location = sweep.experiment, sweep.settings, sweep.folder.location
         self._rules, self._announcer, self._index = sweep.rules, sweep.announcer, sweep.index
-        self._engine = InProcess(sweep.experiment.workers, stop_asked=sweep.rules.asked, end_standing=end_standing)
+        self._engine = InProcess(sweep.experiment.workers, stop_asked=sweep.rules.asked, end_hung=end_hung)
         self._scheduler = _scheduler(sweep.settings, sweep.folder, sweep.previous)
         rides = riding(sweep.experiment.source, sweep.settings)
         self._search = make_search(sweep.settings, sweep.experiment.seed, sweep.previous, rides, sweep.rules.race)

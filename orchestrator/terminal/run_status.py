@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
+from orchestrator.records.hang import find_hang
 from orchestrator.records.metadata import Attempt, RunMetadata, seconds_at
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import ENDED, RunFolder
-from orchestrator.records.standstill import present_standstill
 from orchestrator.stats.aggregate.quantities import duration, seconds
 from orchestrator.stats.insight import Verdict, diagnose
 from orchestrator.stats.insight.rank_status import RankStatus, Speed, rank_statuses, speed
@@ -140,7 +140,7 @@ class LiveRun:
             ranks=ranks,
             verdicts=self._verdicts,
         )
-        stands = present_standstill(self.folder) if status == "running" else None
+        stands = find_hang(self.folder) if status == "running" else None
         quiet = _notice(view, metadata, present, self._clock(), self._upload_interval_s())
         return replace(view, notice=str(stands) if stands else quiet)
 
@@ -218,7 +218,7 @@ def _notice(
     view: RunView, metadata: RunMetadata, present: Attempt | None, now: float, upload_interval_s: float
 ) -> str | None:
     """What is to be said of a run that is dead, and of one that says it runs and writes nothing: whether a rank stands
-    still is judged by the ranks, see `records/standstill.py`."""
+    still is judged by the ranks, see `records/hang.py`."""
     driver = f"its driver (process {metadata.pid} on {metadata.host})"
     quiet_s = view.row_age_s
     last = "it has written no row" if quiet_s is None else f"its newest row is {duration(quiet_s)} old"
@@ -231,4 +231,4 @@ def _notice(
         return None
     what = f"no row for {duration(since)}" if quiet_s is not None else f"no row yet, {duration(since)} after it began"
     usual = f", where an iteration took {seconds(view.speed.step_s)}" if view.speed.step_s else ""
-    return f"{what}{usual}: a checkpoint, or something else that takes long; a rank that stands still is told of as one"
+    return f"{what}{usual}: a checkpoint, or something else that takes long; a hung rank is reported as one"

@@ -146,14 +146,14 @@ class Compile(Model):
 
 
 class Hang(Model):
-    """When a rank is said to stand still, and what follows."""
+    """When a rank counts as hung, and what follows."""
 
     after: Annotated[float, Ge(1), Lt(2**31)] = 300.0
-    """Seconds without an iteration after which it is; five times as many for the first of a phase, which may compile,
-    and for what is no iteration, such as a checkpoint or a hook between phases."""
+    """Seconds without an iteration. A phase's first iteration, which may compile, gets five times as many, and so does
+    everything between iterations, such as a checkpoint."""
     action: Literal["warn", "fail"] = "warn"
-    """`warn` tells which rank stands where, and which wait for it; `fail` ends its process, which counts as a lost one:
-    see `max_failures`."""
+    """`warn` reports which rank hangs where, and which ranks wait for it. `fail` also ends its process, which counts as
+    a lost one: see `max_failures`."""
 
 
 class Change(Model):
@@ -296,7 +296,7 @@ class Experiment(Model):
     max_failures: Annotated[int, Ge(-1)] = 3
     """How often a run whose worker died is started again from its last checkpoint; -1 is without limit."""
     hang: Hang = Hang()
-    """When a rank is said to stand still, and what follows."""
+    """When a rank counts as hung, and what follows."""
     loader: Loader = Loader()
     """Options of the data loaders."""
     workers: Workers = Workers()

@@ -318,9 +318,7 @@ def together(rank: int, world_size: int, given: Sequence[Assignment]) -> None:
     """One training to its end, or its processes'."""
     first, *riders = given
     list(
-        Carriage(
-            replace(first, riders=tuple(riders)), World(rank=rank, world_size=world_size), end_standing=None
-        ).reports()
+        Carriage(replace(first, riders=tuple(riders)), World(rank=rank, world_size=world_size), end_hung=None).reports()
     )
 
 
@@ -330,7 +328,7 @@ def all_of_two_ranks(
     for given in riding:
         together(rank, world_size, given)
     for one in alone:
-        list(Session(one, World(rank=rank, world_size=world_size), end_standing=None).reports())
+        list(Session(one, World(rank=rank, world_size=world_size), end_hung=None).reports())
 
 
 def come_to(given: Sequence[Assignment]) -> list[Any]:
@@ -377,9 +375,7 @@ def test_all_are_interrupted_where_they_stand(tmp_path: Path) -> None:
         Assignment(described(hooks={"ema": {"decay": decay}}).source, f"{tmp_path}/trial-{number}")
         for number, decay in enumerate((0.5, 0.9))
     )
-    carriage = Carriage(
-        replace(first, riders=(second,)), World(), stop_asked=lambda: next(asked) > 2, end_standing=None
-    )
+    carriage = Carriage(replace(first, riders=(second,)), World(), stop_asked=lambda: next(asked) > 2, end_hung=None)
     made = [
         (report.rider, report.metrics["iteration"], report.interrupted, report.final, report.cut_short)
         for report in carriage.reports()

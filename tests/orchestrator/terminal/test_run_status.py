@@ -108,7 +108,7 @@ def test_a_run_that_stands_still_is_said_to(folder: RunFolder) -> None:
     took = training(2, 200, slower("forward_s", 1, 0.02)).groupby("rank").tail(50)["step_s"].median()
     told = (
         f"no row for 3 min, where an iteration took {1000 * took:.3g} ms: a checkpoint, or something else that takes"
-        " long; a rank that stands still is told of as one"
+        " long; a hung rank is reported as one"
     )
     assert LiveRun(folder, age(folder, 180)).look().notice == told
 

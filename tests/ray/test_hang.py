@@ -50,10 +50,10 @@ def test_a_rank_that_stands_is_told_and_the_second_ctrl_c_leaves_nothing_behind(
         command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "RAY_ADDRESS": ""}
     ) as driver:
         assert driver.stderr is not None
-        told = next(line for line in driver.stderr if "stands still" in line)
+        told = next(line for line in driver.stderr if "has made no progress" in line)
         place = r"train, epoch 0, 2 of 8 iterations done"
         assert re.search(
-            rf"rank 1 on .* stands still since .*: {place}, forward_s \(.*stands.py:\d+, in forward\); rank 0 waits for"
+            rf"rank 1 on .* has made no progress since .*: {place} \(.*stands.py:\d+, in forward\); rank 0 waits for"
             r" that",
             told,
         )

@@ -1,0 +1,204 @@
+"""The hang watch: a thread beside the loop compares its counters, so that the loop does nothing for it. Worker
+process."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, Self
+
+import torch
+
+from hooks.state import State
+from orchestrator.config.sections.experiment import Hang
+from orchestrator.engines.rank_failures import is_own_file
+from orchestrator.errors import HookyardError
+from orchestrator.loop.step.iterations import Iterations
+from orchestrator.loop.world import World
+from orchestrator.records.hang import HangReports, RankStack, tick_s
+
+PATIENCE = 5
+"""Factor on the limit for a phase's first iteration, and outside iterations: compiling, a checkpoint, a hook between
+phases."""
+ASKED_AFTER_S = 2.0
+"""Seconds without progress after which a rank reports its stack once the driver asks for stacks."""
+_MOST_FRAMES = 12
+
+_log = logging.getLogger("hookyard")
+_LOOPS = (Iterations.train.__code__, Iterations.evaluate.__code__)
+_TORCH = os.path.dirname(torch.__file__)
+_COLLECTIVES = os.path.join(_TORCH, "distributed", "")
+_EXCHANGES = (os.path.join(_TORCH, "autograd", "graph.py"), os.path.join(_TORCH, "nn", "parallel", "distributed.py"))
+"""Files of the innermost Python line while a rank waits in C++ for gradients or buffers of the others."""
+
+
+class HangWatch:
+    """Checks now and then whether its rank has made progress. Reports the rank's stack while it is over the limit, and
+    while another rank is.
+
+    Progress is another iteration, epoch or phase. `limits` holds the seconds without progress and the action. With the
+    action `fail`, `end` ends the hung rank; where that rank cannot be ended, it ends the first rank that waits for it.
+    Time in which this process was stopped does not count.
+    """
+
+    def __init__(
+        self, reports: HangReports, world: World, limits: Hang, end: Callable[[str], None] | None = None
+    ) -> None:
+        self._reports, self._world, self._limits, self._end = reports, world, limits, end
+        self._tick_s = tick_s(limits.after)
+        self._state: State | None = None
+        self._began_at = 0
+        self._progress: tuple[Any, ...] = ()
+        self._idle_s = 0.0
+        self._has_reported = False
+        self._thread_id = threading.get_ident()
+        self._paused = threading.Event()
+        self._stop = threading.Event()
+        self._stack_file: IO[str] | None = None
+        self._thread = threading.Thread(target=self._watch, name="hang-watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        path = self._reports.stack_file(self._world.rank) if self._end is end_process else None
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._stack_file = open(path, "w")  # faulthandler's thread writes to it as long as the watch lasts
+            self._arm(PATIENCE * self._limits.after)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=2 * self._tick_s)
+        if self._stack_file:
+            faulthandler.cancel_dump_traceback_later()
+            self._stack_file.close()
+            path = Path(self._stack_file.name)
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # another rank still has a file there
+                path.parent.rmdir()
+                path.parent.parent.rmdir()
+
+    def follow(self, state: State) -> None:
+        """Take progress from this state from now on."""
+        self._state, self._began_at = state, state.iteration
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Count no time while the rank waits for whoever drives it."""
+        self._paused.set()
+        try:
+            yield
+        finally:
+            self._paused.clear()
+
+    def _watch(self) -> None:
+        before = time.monotonic()
+        while not self._stop.wait(min(1.0, self._tick_s)):
+            now = time.monotonic()
+            if now - before < self._tick_s and not self._asked():
+                continue
+            try:
+                self._check(min(now - before, 2 * self._tick_s))
+            except (HookyardError, OSError) as error:
+                _log.warning("rank %d cannot report its stack: %s", self._world.rank, error)
+            before = now
+        self._withdraw()
+
+    def _check(self, passed_s: float) -> None:
+        state = self._state
+        progress = (state.phase, state.epoch, state.iteration, state.phase_iteration) if state else ()
+        moved = progress != self._progress or self._paused.is_set()
+        self._progress, self._idle_s = progress, 0.0 if moved else self._idle_s + passed_s
+        report = self._report()
+        self._arm(max(report.limit_s, self._limits.after))
+        if not report.is_over_limit and not set(self._reports.over_limit()) - {report.rank}:
+            return self._withdraw()
+        self._has_reported = True
+        stack = "".join(traceback.format_stack(sys._current_frames().get(self._thread_id), limit=_MOST_FRAMES))
+        self._reports.write(replace(report, stack=stack))
+        return self._act(report)
+
+    def _asked(self) -> bool:
+        with suppress(HookyardError, OSError):
+            return self._reports.asked()
+        return False
+
+    def _withdraw(self) -> None:
+        if self._has_reported:
+            self._reports.withdraw(self._world.rank)
+        self._has_reported = False
+
+    def _arm(self, limit_s: float) -> None:
+        """Have faulthandler write the stack where this thread does not get the interpreter lock for too long."""
+        if self._stack_file:
+            faulthandler.cancel_dump_traceback_later()
+            self._stack_file.truncate(0)
+            faulthandler.dump_traceback_later(limit_s, file=self._stack_file, exit=self._limits.action == "fail")
+
+    def _report(self) -> RankStack:
+        frames = _frames(sys._current_frames().get(self._thread_id))
+        in_iteration = any(frame.f_code in _LOOPS for frame in frames)
+        state = self._state
+        is_first = state is None or state.phase_iteration == 0 or state.iteration == self._began_at
+        patience = 1 if in_iteration and not is_first else PATIENCE
+        limit_s = ASKED_AFTER_S if self._asked() else self._limits.after * patience
+        waits = bool(frames) and self._world.world_size > 1 and _waits(frames[0].f_code.co_filename, in_iteration)
+        place = f"{_position(state)}{'' if waits else _line(frames)}"
+        return RankStack(self._world.rank, self._world.node, time.time(), self._idle_s, limit_s, waits, place)
+
+    def _act(self, report: RankStack) -> None:
+        """End this rank where the action asks for it and it hangs, or is the first that waits for one that cannot be
+        ended."""
+        if not self._end or self._limits.action != "fail" or not report.is_over_limit or self._asked():
+            return
+        if report.waits and self._reports.over_limit()[0] != report.rank:
+            return
+        ranks = self._reports.hung_ranks()
+        if ranks and (not report.waits or not ranks.hung):
+            self._end(str(ranks))
+
+
+def end_process(why: str) -> None:
+    """End this process. The run's folder holds the reason, for whoever finds the process gone."""
+    os._exit(1)
+
+
+def _frames(frame: FrameType | None) -> list[FrameType]:
+    """Return a stack's frames, innermost first."""
+    frames = []
+    while frame:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def _waits(innermost: str, in_iteration: bool) -> bool:
+    return innermost.startswith(_COLLECTIVES) or (in_iteration and innermost in _EXCHANGES)
+
+
+def _position(state: State | None) -> str:
+    if state is None:
+        return "before training, building what is trained"
+    done = (
+        f"{state.phase_iteration} of {state.phase_length} iterations done"
+        if state.phase_length
+        else "before the first iteration"
+    )
+    return f"{state.phase or 'train'}, epoch {state.epoch - state.epoch_completed}, {done}"
+
+
+def _line(frames: list[FrameType]) -> str:
+    """Return the innermost line of the experiment's own code, or of all code."""
+    own = (frame for frame in frames if is_own_file(frame.f_code.co_filename))
+    frame = next(own, frames[0] if frames else None)
+    return f" ({frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name})" if frame else ""

@@ -1,0 +1,160 @@
+"""A hung rank reports its stack; what only takes long is no hang."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from hooks import Hook, State
+from orchestrator import run
+from orchestrator.config.sections.experiment import Hang
+from orchestrator.engines import hang_watch
+from orchestrator.engines.hang_watch import HangWatch
+from orchestrator.errors import RunError
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from orchestrator.records.hang import ASKED, HangReports, RankStack
+from orchestrator.records.run_folder import RunFolder
+from tests.tasks import Points, described, experiment
+
+HERE = Path(__file__).name
+
+
+@dataclass
+class Calls(Points):
+    """Calls `CALL` from its forward pass, at each iteration."""
+
+    def forward(self, model: nn.Module, batch: Any) -> Any:
+        for call in CALL:
+            call("forward")
+        return model(batch[0])
+
+
+@dataclass
+class CallsBetween(Hook):
+    def on_phase_end(self, state: State) -> None:
+        for call in CALL:
+            call("phase end")
+
+
+CALL: list[Any] = []
+
+
+def watching(tmp_path: Path, **limits: Any) -> HangWatch:
+    folder = RunFolder.create(tmp_path, "run", "hooks: {}\n")
+    folder.begin_attempt()
+    return HangWatch(HangReports(folder, 0, 1), World(), Hang(**limits))
+
+
+def train_with(call: Any, watch: HangWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hang_watch, "is_own_file", lambda file: file.endswith(HERE))
+    wanted = experiment(task=f"{__name__}:Calls", epochs=1)
+    loop = Loop(Calls(), wanted, {"between": CallsBetween()})
+    watch.follow(loop.state)
+    CALL.append(call)
+    try:
+        list(loop.run())
+    finally:
+        CALL.clear()
+
+
+def test_the_place_names_phase_iteration_and_the_task_s_own_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, places = watching(tmp_path, after=10), []
+    train_with(lambda place: places.append((place, watch._report().place)), watch, monkeypatch)
+    line = rf"\(.*{HERE}:\d+, in <lambda>\)"
+    for phase in ("train", "val"):
+        words = [words for place, words in places if place == "forward" and words.startswith(phase)]
+        assert len(words) > 2
+        for number, text in enumerate(words):
+            done = (
+                f"{number} of {len(words)} iterations done" if number or "of" in text else "before the first iteration"
+            )
+            assert re.fullmatch(rf"{phase}, epoch 0, {done} {line}", text), text
+
+
+def test_what_may_take_long_is_given_five_times_as_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, limits = watching(tmp_path, after=10), []
+    assert watch._report().limit_s == 50, "the model is being built"
+    train_with(lambda place: limits.append((place, watch._report().limit_s)), watch, monkeypatch)
+    in_iterations = [limit for place, limit in limits if place == "forward"]
+    phases = [index for index, limit in enumerate(in_iterations) if limit == 50]
+    assert len(phases) == 2, "the first iteration of train and of val"
+    assert set(in_iterations) == {10, 50}
+    assert {limit for place, limit in limits if place == "phase end"} == {50}
+
+
+def test_a_rank_reports_while_it_hangs_and_withdraws_the_report(tmp_path: Path) -> None:
+    watch = watching(tmp_path, after=10)
+    notes = watch._reports
+    watch.follow(state := Loop(Points(), experiment(), {}).state)
+    watch._check(5)
+    for passed in range(1, 8):
+        watch._check(8)
+        assert bool(notes.read()) == (8 * passed >= 50)
+    assert notes.hung_ranks()
+    state.iteration += 1
+    watch._check(8)
+    assert notes.read() == []
+    watch._check(5)
+    assert notes.read() == []
+    RunFolder(tmp_path, "run").storage.write(ASKED, "")
+    watch._check(1)
+    assert [one.idle_s for one in notes.read()] == [6], "it is asked where it is"
+    with watch.paused():
+        watch._check(100)
+    assert notes.read() == [], "whoever drives it takes long"
+
+
+def test_a_live_rank_reports_while_another_hangs(tmp_path: Path) -> None:
+    watch = watching(tmp_path, after=10)
+    watch._reports.write(RankStack(1, "n1", time.time(), 20, 10, True, "backward_s"))
+    watch._check(1)
+    assert [(one.rank, one.is_over_limit) for one in watch._reports.read()] == [(0, False), (1, True)]
+    watch._reports.withdraw(1)
+    watch._check(1)
+    assert watch._reports.read() == []
+
+
+@dataclass
+class Sleeps(Hook):
+    """Stands at an iteration, for ever or for some seconds."""
+
+    seconds: float = 60.0
+
+    def on_step(self, state: State) -> None:
+        if state.iteration == 3:
+            time.sleep(self.seconds)
+
+
+@pytest.mark.parametrize("action", ["fail", "warn"])
+def test_in_this_process_a_hang_is_reported_or_ends_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    hooks = {"sleeps": {"type": f"{__name__}:Sleeps", "seconds": 60 if action == "fail" else 2.3}}
+    wanted = described(hooks=hooks, hang={"after": 1, "action": action}, epochs=1)
+    if action == "fail":
+        with pytest.raises(
+            RunError,
+            match=(
+                rf"rank 0 on .* has made no progress since .*: train, epoch 0, 3 of 7 iterations done \(.*{HERE}:\d+,"
+                r" in on_step"
+            ),
+        ):
+            run(wanted, tmp_path, "run", local=True)
+        assert RunFolder(tmp_path, "run").metadata().status == "failed"
+        return
+    assert run(wanted, tmp_path, "run", local=True).status == "finished"
+    told = capsys.readouterr().err
+    assert "run: rank 0 on" in told
+    log = (tmp_path / "run/log.txt").read_text()
+    assert "has made no progress since" in log
+    assert "in on_step" in log.split("stack of rank 0:")[1]
+    assert not (tmp_path / "run/.hang").exists()
