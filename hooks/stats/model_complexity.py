@@ -27,7 +27,7 @@ class ModelComplexity(Hook):
 
     Runs on the master, with a real training batch, in eval mode; weights, buffers, random states and the training order
     stay as they are. MACs are the multiply-adds of matrix products, convolutions and attention, and FLOPs twice as
-    many; activations are the elements that convolutions (Conv1d, Conv2d, Conv3d) put out. Puts `parameters`,
+    many; activations are the elements that linear layers and convolutions (Conv1d, Conv2d, Conv3d) put out. Puts `parameters`,
     `trainable_parameters`, `flops_per_sample`, `macs_per_sample` and `activations_per_sample` into `state.info`, shows
     them in a line, and writes `model_complexity.csv`, with a row for each module down to `max_depth`. A model that
     cannot be counted gives a note, and the run goes on. Source: ClassyVision and VISSL ModelComplexityHook, whose FLOPs
@@ -113,7 +113,7 @@ def _counting(module: nn.Module, flops: FlopCounterMode) -> Iterator[dict[str, _
             flops_before = cost.entered.pop()
             if not cost.entered:  # a module that calls itself counts once
                 cost.flops += flops.get_total_flops() - flops_before
-            if not isinstance(child, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            if not isinstance(child, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
                 return
             for paying in {id(each): each for each in (costs[""], cost, *open_calls)}.values():
                 paying.activations += output.numel()

@@ -52,17 +52,17 @@ def test_a_convolutional_network_by_hand(tmp_path: Path) -> None:
         "trainable_parameters": 1450,
         "flops_per_sample": convolution + linear,
         "macs_per_sample": (convolution + linear) // 2,
-        "activations_per_sample": 144,
+        "activations_per_sample": 144 + 10,
     }
     rows = table(tmp_path)
     assert list(rows) == ["", "0", "1", "2", "3"]
     assert [int(row["flops_per_sample"]) for row in rows.values()] == [convolution + linear, convolution, 0, 0, linear]
     assert [int(row["macs_per_sample"]) for row in rows.values()] == [5328, 3888, 0, 0, 1440]
-    assert [int(row["activations_per_sample"]) for row in rows.values()] == [144, 144, 0, 0, 0]
+    assert [int(row["activations_per_sample"]) for row in rows.values()] == [154, 144, 0, 0, 10]
     assert [int(row["parameters"]) for row in rows.values()] == [1562, 112, 0, 0, 1450]
     assert rows["0"]["type"] == "Conv2d"
     line = (
-        "model: 1.56 k parameters (1.45 k trainable), 10.7 k FLOPs (5.33 k MACs) and 144 activations per sample in a"
+        "model: 1.56 k parameters (1.45 k trainable), 10.7 k FLOPs (5.33 k MACs) and 154 activations per sample in a"
         " forward pass"
     )
     assert shown(state) == [line]
@@ -90,8 +90,8 @@ class Block(nn.Module):
 
 
 def test_resnet_18_has_the_figures_that_the_originals_give(tmp_path: Path) -> None:
-    """ClassyVision and VISSL: 11.69 M parameters, 1.81 G multiply-adds, 2.48 M activations of convolutions at
-    224x224."""
+    """ClassyVision and VISSL: 11.69 M parameters, 1.81 G multiply-adds, 2.48 M activations of convolutions
+    and linear layers at 224x224."""
     widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
     stem = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
     blocks = [Block(before, width) for before, width in pairwise(widths)]
@@ -104,9 +104,30 @@ def test_resnet_18_has_the_figures_that_the_originals_give(tmp_path: Path) -> No
     assert state.info["flops_per_sample"] == 2 * macs
     assert (
         state.info["activations_per_sample"]
-        == 64 * 112**2 + 4 * 64 * 56**2 + 5 * (128 * 28**2 + 256 * 14**2 + 512 * 7**2)
-        == 2_483_712
+        == 64 * 112**2 + 4 * 64 * 56**2 + 5 * (128 * 28**2 + 256 * 14**2 + 512 * 7**2) + 1000
+        == 2_484_712
     )
+
+
+LAYERS = {
+    "linear": (nn.Linear(8, 10), (8,), 10),
+    "linear over positions": (nn.Linear(8, 10), (5, 8), 50),
+    "conv1d": (nn.Conv1d(2, 4, 3), (2, 8), 4 * 6),
+    "conv2d": (nn.Conv2d(2, 4, 3, stride=2), (2, 9, 9), 4 * 16),
+    "conv3d": (nn.Conv3d(1, 2, 2), (1, 4, 4, 4), 2 * 27),
+    "transposed": (nn.ConvTranspose2d(2, 4, 3), (2, 4, 4), 0),
+    "norm": (nn.BatchNorm1d(8), (8,), 0),
+    "activation function": (nn.ReLU(), (8,), 0),
+    "perceptron": (nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), (64,), 74),
+}
+"""Layers, the shape of a sample, and the activations that ClassyVision 0.7 counts: the outputs of its linear layers
+and convolutions."""
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_activations_are_those_of_the_layers_that_classyvision_counts(layer: str, tmp_path: Path) -> None:
+    module, shape, activations = LAYERS[layer]
+    assert count(module, (torch.randn(3, *shape),), tmp_path).info["activations_per_sample"] == activations
 
 
 def test_attention_is_counted_though_torch_would_fuse_it(tmp_path: Path) -> None:
