@@ -33,9 +33,10 @@ class Checkpoints(Protocol):
     def judged(self, label: str) -> str:
         """Where in a checkpoint, by its name or label, the weights stand that were judged: `model`, or `ema/model`."""
 
-    def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
-        """Writes `<folder>/<run>-<hash>.pt` with parts of a stored checkpoint and returns its path. `parts` is the name
-        of each there to where it stands in the checkpoint: `optimizer`, or `ema/model`, an entry of one."""
+    def publish(self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]) -> str:
+        """Write `<folder>/<run>-<hash>.pt` with parts of a stored checkpoint and return its path. `parts` maps the name
+        of each to its place in the checkpoint: `optimizer`, or `ema/model`, an entry of one; `meta` is the manifest
+        with `config`."""
 
     def names(self) -> list[str]:
         """The stored checkpoints, oldest first."""

@@ -90,8 +90,9 @@ class Checkpoint(Hook):
     """Another folder for the run's checkpoints; read by the run, not by this hook."""
     publish: Annotated[list[str], MinLen(1)] | None = None
     """Parts of the last and best checkpoints to write as files of their own at the end: `model`, the weights that were
-    judged (those of `ema` where it validates), `raw_model`, the weights in training, `optimizer`, `hooks`, or a hook's
-    record by its name. `state_dict`, MMEngine's key, is `model`."""
+    judged (those of `ema` where it validates), `raw_model`, the weights in training, `optimizer`, `hooks`, a hook's
+    record by its name, or `meta`, the checkpoint's manifest with the experiment as `config`. `state_dict`, MMEngine's
+    key, is `model`."""
     save_on_exception: bool = False
     """Keeps, when something fails, what each rank then has in `failed/`; a resume does not use it, see
     `on_exception`."""
@@ -174,7 +175,7 @@ class Checkpoint(Hook):
         for name in _once([last, *(best.name for best in self._bests.values())]):
             places = {"model": state.checkpoints.judged(name), "raw_model": "model"}
             parts = {key: places.get(key, key) for key in map(_part, self.publish)}
-            state.checkpoints.publish(name, parts, "published")
+            state.checkpoints.publish(name, parts, "published", state.config)
 
     def needs_hooked_loop(self) -> str:
         return (
@@ -197,6 +198,7 @@ class Checkpoint(Hook):
             "raw_model",
             "optimizer",
             "hooks",
+            "meta",
             *(name for name, hook in hooks.items() if hook.keeps_record),
         ]
         unknown = [key for key in self.publish or () if _part(key) not in known]

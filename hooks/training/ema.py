@@ -236,8 +236,11 @@ class EMA(Hook):
     def _label(self) -> str:
         return self.name or "ema"
 
-    def _weight(self, updates: int) -> float:
-        """What an update after so many takes of the new weights."""
+    def weight(self, updates: int) -> float:
+        """Return the share of the new weights in an update that follows so many others; a subclass may override it.
+
+        The average becomes `average + share * (weights - average)`.
+        """
         if self.average == "stochastic":
             return 1 / (updates + 1)
         if self.average == "annealing":
@@ -247,7 +250,7 @@ class EMA(Hook):
     def _average(self, state: State, is_first: bool) -> None:
         updates = self._updates if is_first else self._updates - 1
         weights = [power_average.share(self._before, self._step, one) for one in self._exponents] or [
-            self._weight(updates)
+            self.weight(updates)
         ]
         for parameters, weight in zip(self._averages, weights, strict=True):
             parameters.take(weight, state)

@@ -378,13 +378,16 @@ class CheckpointStore:
             index["labels"].update(dict.fromkeys(labels, name))
             index["metrics"] = {**index.get("metrics", {}), **dict.fromkeys(labels if metric else (), metric)}
 
-    def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
-        """Writes `<folder>/<run>-<hash>.pt` with parts of a checkpoint, each named and with its place: a file, or an
-        entry of one (`ema/model`). `folder` is relative to the checkpoints."""
+    def publish(self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]) -> str:
+        """Write `<folder>/<run>-<hash>.pt` with parts of a checkpoint, each named and with its place: a file, or an
+        entry of one (`ema/model`); `meta` is the manifest with `config`. `folder` is relative to the checkpoints."""
         if not self.master:
             return ""
         buffer = BytesIO()
-        torch.save(self._parts(name, parts), buffer)
+        content = self._parts(name, {key: place for key, place in parts.items() if place != "meta"})
+        if "meta" in parts.values():
+            content["meta"] = {**self.manifest(name), "config": dict(config)}
+        torch.save(content, buffer)
         target = f"{folder}/{self.run_name}-{name}-{hashlib.sha256(buffer.getvalue()).hexdigest()[:8]}.pt"
         self.storage.write(target, buffer.getvalue())
         return self.path(target)

@@ -40,7 +40,7 @@ class Store:
         self.log.extend(("mark", label, name) for label in labels)
         self.labels.update(dict.fromkeys(labels, name))
 
-    def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
+    def publish(self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]) -> str:
         assert name in self.stored
         self.log.append(("publish", name, dict(parts)))
         return f"{folder}/{name}.pt"

@@ -404,6 +404,18 @@ def test_what_was_judged_is_what_is_published(tmp_path: Path, evaluate: Any, bes
     assert any(not torch.equal(average[name], weight) for name, weight in raw.items())
 
 
+def test_meta_is_published_as_mmengine_s_key(tmp_path: Path) -> None:
+    """MMEngine's `published_keys=["meta", "state_dict"]`: how far training had come, and the experiment."""
+    store = CheckpointStore(Storage(tmp_path))
+    settings = experiment(epochs=2)
+    hooks = {"checkpoint": Checkpoint(publish=["meta", "state_dict"])}
+    list(Loop(Points(), settings, hooks, RunContext(store=store)).run())
+    (file,) = (tmp_path / "published").iterdir()
+    meta = torch.load(file, weights_only=True)["meta"]
+    assert (meta["name"], meta["position"]["epoch"]) == ("epoch-0002", 2)
+    assert meta["config"] == settings.model_dump(mode="json")
+
+
 @pytest.mark.parametrize("publish", [["model", "emo"], ["rank-0000"], ["console"], ["optimiser"], ["ema"], []])
 def test_what_cannot_be_published_is_refused_at_load(publish: list[str]) -> None:
     """It was found out when the training was over, and again at each resume."""
@@ -426,11 +438,11 @@ def test_another_folder_is_said_by_the_hook_called_checkpoint() -> None:
 def test_what_can_be_published_is_accepted_at_load() -> None:
     hooks = {
         "slow": {"type": "ema"},
-        "checkpoint": {"publish": ["state_dict", "model", "raw_model", "optimizer", "hooks", "slow"]},
+        "checkpoint": {"publish": ["state_dict", "model", "raw_model", "optimizer", "hooks", "meta", "slow"]},
     }
     described(hooks=hooks)
     with pytest.raises(
-        ConfigError, match="publish: a checkpoint has no ema; it has model, raw_model, optimizer, hooks, slow"
+        ConfigError, match="publish: a checkpoint has no ema; it has model, raw_model, optimizer, hooks, meta, slow"
     ):
         described(hooks={**hooks, "checkpoint": {"publish": ["ema"]}})
 

@@ -85,6 +85,21 @@ def test_annealing_reads_nothing_from_the_device(monkeypatch: pytest.MonkeyPatch
     assert not same(averages(hook, state), before)
 
 
+def test_an_average_of_one_s_own_overrides_the_weight_of_an_update() -> None:
+    """As a class of `ema_type` does in MMEngine: here each value counts as many times as its place."""
+
+    class Rising(EMA):
+        def weight(self, updates: int) -> float:
+            return 2 / (updates + 2)
+
+    state, hook, trail = new_state(small_model()), Rising(), Trail()
+    train(state, {"ema": hook, "trail": trail}, batches(9))
+    shares = torch.arange(1, 10, dtype=torch.float64) / sum(range(1, 10))
+    for ours, values in zip(averages(hook, state), zip(*trail.values, strict=True), strict=True):
+        expected = sum(share * value for share, value in zip(shares, values, strict=True))
+        torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_decay_0_is_the_weights_themselves() -> None:
     state, hook = new_state(small_model()), EMA(decay=0)
     train(state, {"ema": hook}, batches(5))

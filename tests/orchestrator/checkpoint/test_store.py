@@ -256,7 +256,7 @@ def test_other_ranks_have_no_say(storage: Storage, store: CheckpointStore) -> No
     other.retain("run", [])
     other.mark("epoch-0001", "best")
     other.discard_unfinished("epoch-0001")
-    assert other.publish("epoch-0001", {"model": "model"}, "published") == ""
+    assert other.publish("epoch-0001", {"model": "model"}, "published", {}) == ""
     assert store.names() == ["epoch-0001"]
     assert store.index.read()["labels"] == {}
     assert not storage.exists("published")
@@ -295,7 +295,7 @@ def test_what_was_judged_is_not_guessed_of_a_checkpoint_that_does_not_say_it(sto
 
 def test_chosen_parts_are_published_in_a_file_named_by_its_hash(store: CheckpointStore) -> None:
     save(store, "epoch-0001", 1, 3.0)
-    path = store.publish("epoch-0001", {"model": "model"}, "published")
+    path = store.publish("epoch-0001", {"model": "model"}, "published", {})
     (file,) = store.storage.names("published")
     assert path == f"{store.storage}/published/{file}"
     data = store.storage.read(f"published/{file}")
@@ -309,4 +309,4 @@ def test_chosen_parts_are_published_in_a_file_named_by_its_hash(store: Checkpoin
 def test_parts_that_are_not_there_are_refused_with_those_that_are(store: CheckpointStore) -> None:
     save(store, "epoch-0001", 1)
     with pytest.raises(CheckpointError, match="there is no rank-0000 in 'epoch-0001'; it holds hooks, model"):
-        store.publish("epoch-0001", {"model": "model", "mine": "rank-0000"}, "published")
+        store.publish("epoch-0001", {"model": "model", "mine": "rank-0000"}, "published", {})
