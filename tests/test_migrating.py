@@ -5,22 +5,29 @@ from __future__ import annotations
 import ast
 import math
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from hooks import EVENTS, HOOKS, Hook, Rhythm, State
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.training.ema import EMA
 from orchestrator import Experiment, Task, load_experiment
 from orchestrator.config.checks.other_systems import EXPERIMENT, options_elsewhere, other_systems
 from orchestrator.config.components import IMIX_LEVELS, make_hook
+from orchestrator.config.optim.schedule import Course, Schedule
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Scaler
 from orchestrator.errors import ConfigError
 from orchestrator.loop.step.precision import Precision
-from tests.tasks import described
+from tests.hooks.checkpointing.lives import Life, lived
+from tests.hooks.training.steps import batches, new_state, small_model, train
+from tests.tasks import Points, described
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "migrating.md").read_text()
@@ -162,6 +169,110 @@ THEIR_OPTIONS = {
     },
 }
 """Every option of a hook, by what its constructor or its part of the configuration calls it."""
+THEIR_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
+    "MMEngine": {
+        "LoggerHook": {"console.interval": 10, "json_lines.interval": 10},
+        "LogProcessor": {"console.window": 10},
+        "CheckpointHook": {
+            "checkpoint.every": Rhythm(1),
+            "checkpoint.keep": None,
+            "checkpoint.save_last": True,
+            "checkpoint.best": None,
+            "checkpoint.publish": None,
+            "checkpoint.begin": 0,
+        },
+        "EMAHook": {"ema.begin": Rhythm(0)},
+        "ExponentialMovingAverage": {
+            "ema.decay": 1 - 0.0002,
+            "ema.interval": 1,
+            "ema.device": None,
+            "ema.buffers": "copy",
+            "ema.evaluate": "ema",
+        },
+        "MomentumAnnealingEMA": {"ema.decay": 1 - 0.0002, "ema.gamma": 100},
+        "EmptyCacheHook": {
+            "empty_cache.before_epoch": False,
+            "empty_cache.after_epoch": True,
+            "empty_cache.after_iter": False,
+        },
+        "ProfilerHook": {
+            "profiler.skip_first": 0,
+            "profiler.warmup": 0,
+            "profiler.record_shapes": False,
+            "profiler.profile_memory": False,
+            "profiler.with_stack": False,
+            "profiler.with_flops": False,
+        },
+        "EarlyStoppingHook": {
+            "early_stopping.rule": None,
+            "early_stopping.min_delta": 0.1,
+            "early_stopping.strict": False,
+            "early_stopping.check_finite": True,
+            "early_stopping.patience": 5,
+            "early_stopping.stopping_threshold": None,
+        },
+    },
+    "ClassyVision": {
+        "CheckpointHook": {"checkpoint.every": Rhythm(1), "checkpoint.keep": None},
+        "ExponentialMovingAverageModelHook": {"ema.buffers": "ema", "ema.device": None, "ema.evaluate": "ema"},
+        "OutputCSVHook": {"output_csv.id_key": "id", "output_csv.target_key": "target"},
+        "PreciseBatchNormHook": {"precise_batch_norm.cache_samples": False},
+        "TensorboardPlotHook": {"tensorboard.interval": 10},
+        "TorchscriptHook": {"export.format": "trace"},
+    },
+    "VISSL": {
+        "SSLTensorboardHook": {
+            "tensorboard.interval": 10,
+            "tensorboard.histograms": Rhythm(310, "steps"),
+            "tensorboard.flush_s": 300,
+        },
+        "ActivationStatisticsMonitor": {
+            "activation_stats.ignored": ("ReLU",),
+            "activation_stats.sample_feature_map": True,
+        },
+        "ProfilingHook": {
+            "profiler.skip_first": 0,
+            "profiler.warmup": 0,
+            "profiler.active": 10,
+            "profiler.profiled_ranks": (0, 1),
+            "profiler.stop_after": False,
+        },
+        "CheckNanLossHook": {"nan_guard.action": "raise"},
+        "LogLossLrEtaHook": {"console.interval": 10, "json_lines.interval": 10},
+        "LogLossMetricsCheckpointHook": {"checkpoint.every": Rhythm(1), "checkpoint.keep": None},
+        "GradClipHook": {"gradient_clip.norm_type": 2, "gradient_clip.max_norm": 1},
+        "EmaHook": {"ema.decay": 0.9999, "ema.interval": 1, "ema.buffers": "ema", "ema.evaluate": "raw"},
+        "MoCoHook": {"moco.momentum": 0.999, "moco.queue_length": 65536},
+        "SwAVUpdateQueueScoresHook": {
+            "swav.epsilon": 0.05,
+            "swav.iterations": 3,
+            "swav.assigned_views": [0, 1],
+            "swav.queue_length": 0,
+            "swav.queue_begin": Rhythm(0),
+        },
+        "SwAVMomentumHook": {"swav_momentum.momentum": 0.99, "swav_momentum.assigned_views": [0, 1]},
+        "DINOHook": {
+            "dino.momentum": 0.996,
+            "dino.temperature": 0.07,
+            "dino.warmup_temperature": 0.04,
+            "dino.centre_momentum": 0.9,
+        },
+        "InitMemoryHook": {
+            "deepcluster.clusters": [3000, 3000, 3000],
+            "deepcluster.iterations": 10,
+            "deepcluster.assigned_views": [0],
+        },
+    },
+    "iMIX": {
+        "JSONLoggerHook": {"json_lines.window": 20},
+        "TensorboardLoggerHook": {"tensorboard.window": 20},
+        "CheckPointHook": {"checkpoint.every": Rhythm(1), "checkpoint.keep": None},
+        "LRSchedulerHook": {"param_scheduler.every": Rhythm(1, "steps")},
+    },
+}
+"""What each hook does where nothing is said, in the words of ours: read from their constructors and default files
+(MMEngine 0.10.7, ClassyVision 0.7.0, VISSL 0.1.6). `interval` of MMEngine's CheckpointHook is that of its default
+hooks; what VISSL's TensorBoard hook and EMA do is what its default configuration makes of them once they are on."""
 EXPERIMENT_OPTIONS = """
     fp16 optim_wrapper train_cfg default_hooks custom_hooks gradient_accumulation_steps is_lr_accumulation
     optimizer_config eval_iter_period checkpoint_config log_config by_iter max_iter max_epochs num_epochs val_interval
@@ -267,6 +378,37 @@ def test_what_a_row_names_exists_and_what_has_no_counterpart_says_why(row: Row) 
     assert missing == []
 
 
+def default_of(name: str) -> Any:
+    hook, _, option = name.partition(".")
+    (field,) = [field for field in fields(HOOKS[hook]) if field.name == option]
+    return field.default_factory() if callable(field.default_factory) else field.default
+
+
+def spelled(option: str, value: Any) -> str:
+    """Write an option as a file does: `keep: null`."""
+    plain = str(value.count if value.unit == "epochs" else value) if isinstance(value, Rhythm) else value
+    plain = list(value) if isinstance(value, tuple) else plain
+    text = yaml.safe_dump({option: plain}, default_flow_style=True, width=1000).strip()
+    return text.strip("{}").replace("'", "")
+
+
+@pytest.mark.parametrize(
+    ("system", "hook", "option"),
+    [
+        (system, hook, option)
+        for system, hooks in THEIR_DEFAULTS.items()
+        for hook, options in hooks.items()
+        for option in options
+    ],
+)
+def test_a_default_that_differs_stands_in_its_row(system: str, hook: str, option: str) -> None:
+    theirs = THEIR_DEFAULTS[system][hook][option]
+    (row,) = [row for row in rows(section(system, 3, section("Hooks"))) if hook in row.theirs]
+    assert option.partition(".")[0] in {name.partition(".")[0] for name in row.ours}
+    if default_of(option) != theirs:
+        assert f"`{spelled(option.partition('.')[2], theirs)}`" in row.differs
+
+
 def test_tests_named_in_the_text_exist() -> None:
     named = re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)
     assert named
@@ -317,13 +459,82 @@ def test_each_file_is_valid_and_its_hooks_can_be_built(system: str, tmp_path: Pa
 
 def test_mmengine_s_begin_epoch_is_one_more_than_the_epochs_that_are_over(tmp_path: Path) -> None:
     """`if epoch + 1 >= begin_epoch`, where epoch is 0 in the first."""
-    begin = int(re.findall(r"EMAHook'.*begin_epoch=(\d+)", blocks("MMEngine")[0])[0])
+    begin = int(re.findall(r"EMAHook[\"'].*begin_epoch=(\d+)", blocks("MMEngine")[0])[0])
     assert hooks_of(migrated("MMEngine", tmp_path))["ema"].begin == Rhythm(begin - 1)
 
 
 def test_mmengine_s_momentum_became_its_decay(tmp_path: Path) -> None:
-    momentum = float(re.findall(r"EMAHook', momentum=(0\.\d+)", blocks("MMEngine")[0])[0])
+    momentum = float(re.findall(r"EMAHook[\"'], momentum=(0\.\d+)", blocks("MMEngine")[0])[0])
     assert hooks_of(migrated("MMEngine", tmp_path))["ema"].decay == pytest.approx(1 - momentum)
+
+
+@pytest.mark.parametrize("system", THEIR_HOOKS)
+def test_no_file_deletes_checkpoints_that_the_original_keeps(system: str, tmp_path: Path) -> None:
+    limits = re.findall(r"max_keep_ckpts=(\d+)|max_num_checkpoints=(\d+)", blocks(system)[0])
+    hook = hooks_of(migrated(system, tmp_path))["checkpoint"]
+    assert isinstance(hook, Checkpoint)
+    assert hook.keep == (int("".join(limits[0])) if limits else None)
+    kept = lived(replace(hook, every=Rhythm(1), begin=0), *[0.5] * 6).store.did("delete")
+    assert len(kept) == (6 - hook.keep - 1 if hook.keep else 0)
+
+
+@pytest.mark.parametrize("frequency", [1, 2, 3, 4])
+@pytest.mark.parametrize("epochs", [1, 2, 5, 6])
+def test_vissl_s_checkpoint_frequency_is_said_with_begin(frequency: int, epochs: int) -> None:
+    """A phase is a multiple of the frequency by its number from 0; the last one counts in any case."""
+    assert "`{every: 2 epochs, begin: 1}`" in section("Spellings")
+    phases = [phase for phase in range(epochs) if phase % frequency == 0 or phase == epochs - 1]
+    hook = Checkpoint(every=Rhythm(frequency), begin=1, keep=None)
+    life = Life(hook, max_epochs=epochs)
+    for _ in range(epochs):
+        life.epoch()
+    assert life.store.did("save") == [f"epoch-{phase + 1:04d}" for phase in phases]
+
+
+@pytest.mark.parametrize("system", ["ClassyVision", "VISSL"])
+def test_averages_are_of_buffers_too_where_the_originals_are(system: str, tmp_path: Path) -> None:
+    """There average = decay * average + (1 - decay) * value, of what floats in the state dict; here after a copy."""
+    ema = hooks_of(migrated(system, tmp_path))["ema"]
+    assert isinstance(ema, EMA)
+    module = small_model()
+    state, hook, trail = new_state(module), replace(ema, begin=Rhythm(0), decay=0.7), BufferTrail()
+    train(state, {"ema": hook, "trail": trail}, batches(6))
+    with hook.applied(state):
+        averaged = {name: value.clone() for name, value in module.state_dict().items()}
+    for name, (first, *values) in trail.values.items():
+        for value in values:
+            first = 0.7 * first + 0.3 * value
+        torch.testing.assert_close(averaged[name].double(), first, rtol=1e-5, atol=1e-6)
+
+
+class BufferTrail(Hook):
+    """Every value that parameters and floating-point buffers had after a step."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[torch.Tensor]] = {}
+
+    def on_update(self, state: State) -> None:
+        for name, value in state.module.state_dict().items():
+            if value.is_floating_point():
+                self.values.setdefault(name, []).append(value.detach().double())
+
+
+def test_mmengine_s_linear_schedule_is_said_with_one_step_less() -> None:
+    """There the factor at step n is start + (1 - start) * n / (end - begin - 1), then 1; MultiStepLR multiplies it."""
+    (line,) = [line for line in section("Spellings").splitlines() if "type='LinearLR'" in line]
+    theirs, ours = line.strip("|").split(" | ")
+    (end,) = map(int, re.findall(r"end=(\d+)", theirs))
+    written = yaml.safe_load(re.findall(r"`scheduler: (.*?)`", ours)[0])
+    course = Course(Rhythm(1, "steps"), Rhythm(12), steps_per_epoch=100)
+    schedule = Schedule.of(described(scheduler=written).scheduler, Points, course)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = schedule.build(Points(), optimizer)
+    for step in range(1200):
+        factor = min(1.0, 1 / 3 + 2 / 3 * step / (end - 1))
+        falls = sum(step >= 100 * milestone for milestone in (8, 11))
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(factor * 0.1**falls)
+        optimizer.step()
+        scheduler.step()
 
 
 def table(heading: str, text: str) -> list[list[str]]:
@@ -381,7 +592,7 @@ def test_settings_of_the_whole_run_are_refused_with_what_to_write(option: str) -
 
 def test_the_scale_of_fp16_is_what_imix_s_file_says() -> None:
     scaler = Precision("fp16", torch.device("cuda" if torch.cuda.is_available() else "cpu")).scaler
-    written = re.findall(r"init_scale=2\.\*\*(\d+), growth_interval=(\d+)", blocks("iMIX")[0])
+    written = re.findall(r"init_scale=2(?:\.0?)?\*\*(\d+), growth_interval=(\d+)", blocks("iMIX")[0])
     assert scaler is not None
     assert [(str(math.log2(scaler.get_scale())).removesuffix(".0"), str(scaler.get_growth_interval()))] == written
     assert all(name in options_elsewhere(EXPERIMENT)["fp16"] for name in Scaler.model_fields)
@@ -400,7 +611,11 @@ def test_what_is_to_be_written_can_be(kind: str) -> None:
 
 
 def test_the_page_has_every_option_that_is_refused() -> None:
-    said = {(hook, names, advice) for hook, names, advice in table("| hook | theirs | here |", section("Options"))}
+    said = {
+        (hook.strip("`"), names, advice)
+        for hooks, names, advice in table("| hook | theirs | here |", section("Options"))
+        for hook in hooks.split(", ")
+    }
     groups = {
         (kind if kind in HOOKS else "the experiment", names, advice)
         for kind, options in other_systems().items()

@@ -27,11 +27,12 @@ class ModelComplexity(Hook):
 
     Runs on the master, with a real training batch, in eval mode; weights, buffers, random states and the training order
     stay as they are. MACs are the multiply-adds of matrix products, convolutions and attention, and FLOPs twice as
-    many; activations are the elements that linear layers and convolutions (Conv1d, Conv2d, Conv3d) put out. Puts `parameters`,
-    `trainable_parameters`, `flops_per_sample`, `macs_per_sample` and `activations_per_sample` into `state.info`, shows
-    them in a line, and writes `model_complexity.csv`, with a row for each module down to `max_depth`. A model that
-    cannot be counted gives a note, and the run goes on. Source: ClassyVision and VISSL ModelComplexityHook, whose FLOPs
-    are MACs (and a few more, of norms and pooling), Lightning ModelSummary, torch.utils.flop_counter.
+    many; activations are the elements that linear layers and convolutions (Conv1d, Conv2d, Conv3d) put out. Puts
+    `parameters`, `trainable_parameters`, `flops_per_sample`, `macs_per_sample` and `activations_per_sample` into
+    `state.info`, shows them in a line, and writes `model_complexity.csv`, with a row for each module down to
+    `max_depth`. A model that cannot be counted gives a note, and the run goes on. Source: ClassyVision and VISSL
+    ModelComplexityHook, whose FLOPs are MACs (and a few more, of norms and pooling), Lightning ModelSummary,
+    torch.utils.flop_counter.
     """
 
     max_depth: Annotated[int, Ge(0)] = 2
