@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -47,8 +47,7 @@ class ParamScheduler(Hook):
         return WORKS_ON_MODEL
 
     def on_start(self, state: State) -> None:
-        schedulers = [scheduler for scheduler in state.schedulers.values() if scheduler is not None]
-        for scheduler in schedulers:
+        for scheduler in _schedulers(state):
             kind = type(scheduler).__name__
             if not isinstance(scheduler, ReduceLROnPlateau):
                 if self.monitor and isinstance(scheduler, LRScheduler):
@@ -96,15 +95,18 @@ class ParamScheduler(Hook):
 
     def _step_when_due(self, state: State) -> None:
         if self.monitor is None and self.every.due(state):
-            for scheduler in state.schedulers.values():
-                if scheduler is not None:
-                    scheduler.step()
+            for scheduler in _schedulers(state):
+                scheduler.step()
 
     def _step_on_metric(self, state: State, monitor: str) -> None:
-        schedulers = [scheduler for scheduler in state.schedulers.values() if scheduler is not None]
+        schedulers = _schedulers(state)
         if not schedulers or not state.gives(monitor):
             return
         if monitor not in state.metrics:
             raise KeyError(f"monitor={monitor!r} is no metric of this run; {there_are(state.metrics, monitor)}")
         for scheduler in schedulers:
             scheduler.step(state.metrics[monitor])
+
+
+def _schedulers(state: State) -> list[Any]:
+    return [scheduler for scheduler in state.schedulers.values() if scheduler is not None]

@@ -13,7 +13,7 @@ from pydantic_core import PydanticOmit
 from hooks import HOOKS, Hook, Priority
 from orchestrator.config.components import IMIX_LEVELS
 from orchestrator.config.optim.parameter_groups import Groups
-from orchestrator.config.optim.schedule import WarmUp, Window
+from orchestrator.config.optim.schedule import PhaseBounds, WarmUp
 from orchestrator.config.python.parameters import docs_of, model_of
 from orchestrator.config.sections.experiment import Experiment
 
@@ -34,7 +34,7 @@ class _Lenient(GenerateJsonSchema):
 def experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]:
     """The schema of experiment and sweep files (JSON Schema 2020-12), with an entry for each of `hooks`."""
     models: dict[str, type[BaseModel]] = {name: model_of(cls) for name, cls in hooks.items()}
-    beside: list[type[BaseModel]] = [Groups, WarmUp, Window]
+    beside: list[type[BaseModel]] = [Groups, PhaseBounds, WarmUp]
     every: list[type[BaseModel]] = [Experiment, *dict.fromkeys(models.values()), *beside]
     references, shared = models_json_schema([(model, "validation") for model in every], schema_generator=_Lenient)
     definitions: dict[str, Any] = shared["$defs"]

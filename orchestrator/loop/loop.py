@@ -14,8 +14,8 @@ from hooks.state import State
 from orchestrator.checkpoint.position import Stage
 from orchestrator.config.checks.metrics import phase_problems
 from orchestrator.config.optim.optimizer import build_optimizers
-from orchestrator.config.optim.schedule import Course, Schedule
-from orchestrator.config.sections.experiment import Experiment, Optimization
+from orchestrator.config.optim.schedule import Schedule, Timeline
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import Origin
 from orchestrator.errors import ConfigError, Problem, RunError
 from orchestrator.loop.clock.span_clock import clock_for
@@ -70,6 +70,7 @@ class Loop(Rounds):
             name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump())
             for name in experiment.optimizations
         }
+        self.timeline = self._timeline()
         self.schedules = self._schedules()
         module, skeleton = built(task, experiment, self.world)
         module = as_computed(module, experiment, self.world)
@@ -87,7 +88,7 @@ class Loop(Rounds):
     def _make_parts_that_train(self) -> None:
         """The parts, each handed what it needs."""
         task, experiment, state = self.task, self.experiment, self.state
-        self.changes = Changes(experiment, task, self.plan, state)
+        self.changes = Changes(experiment, task, self.plan, state, self.timeline)
         self.iterations = _kind_of_iterations(task, experiment)(
             task, state, self.plan, self.clock, self.precisions, self.recorder, self.world
         )
@@ -98,18 +99,19 @@ class Loop(Rounds):
         self._batches: Iterator[Any] | None = None
         """The training batches of the epoch under way, of which validation in steps may interrupt the iteration."""
 
-    def _schedules(self) -> dict[str, Schedule | None]:
-        """The numbers of each optimizer's scheduler, its length that of the run."""
-        return {
-            name: self._schedule(one) if one.scheduler else None for name, one in self.experiment.optimizations.items()
-        }
-
-    def _schedule(self, optimization: Optimization) -> Schedule:
+    def _timeline(self) -> Timeline:
         experiment = self.experiment
         steps_per_epoch = -(-self.data.train.length() // experiment.micro_batches)
-        course = Course.of(self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch)
-        assert optimization.scheduler is not None
-        return Schedule.of(optimization.scheduler, type(self.task), course, optimization.scheduler_path)
+        return Timeline.of(self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch)
+
+    def _schedules(self) -> dict[str, Schedule | None]:
+        """Return the schedule of each optimizer, its length that of the run."""
+        return {
+            name: Schedule.of(optimization.scheduler, type(self.task), self.timeline, optimization.scheduler_path)
+            if optimization.scheduler
+            else None
+            for name, optimization in self.experiment.optimizations.items()
+        }
 
     def _begin_with_weights(self, module: nn.Module, origin: Origin | None) -> list[str]:
         """Puts the weights that the experiment names into the model, before optimizer and hooks see it; each rank reads

@@ -9,7 +9,7 @@ from typing import Any
 from hooks import Hook
 from orchestrator.config.optim.optimizer import OWN, brings_its_own, check_optimizer, optimizer_in_full
 from orchestrator.config.optim.parameter_groups import scaled_rates
-from orchestrator.config.optim.schedule import Course, Schedule, pace_of, scheduler_in_full, stepping_problems
+from orchestrator.config.optim.schedule import Schedule, Timeline, interval_of, scheduler_in_full, stepping_problems
 from orchestrator.config.optim.scheduler import unread_rate
 from orchestrator.config.python.parameters import check
 from orchestrator.config.sections.experiment import Component, Experiment, NamedOptimizer, Optimization, Scheduler
@@ -72,7 +72,7 @@ def _with_pace(data: dict[str, Any], task: type[Task]) -> dict[str, Any]:
     """The data with the pace at which the hook steps schedulers that have paces of their own, unless that is said."""
     hooks = data.get("hooks", {})
     entry = hooks.get("param_scheduler", True) if isinstance(hooks, dict) else None
-    pace = collect_problems([], pace_of, _written(data), task)
+    pace = collect_problems([], interval_of, _written(data), task)
     if (
         pace is None
         or not entry
@@ -93,14 +93,14 @@ def check_optimization(
         message = f"is missing: {task.__name__}.turns() says what each of several optimizers is trained with"
         unread = f"are read by nothing: {task.__name__} has no method turns(), which says what each is trained with"
         problems.append(Problem("optimizers", unread if several else message))
-    optimizations, course = _written(data), Course.of(hooks, data.get("epochs"), data.get("steps"))
+    optimizations, timeline = _written(data), Timeline.of(hooks, data.get("epochs"), data.get("steps"))
     for one in optimizations:
         collect_problems(problems, check_optimizer, one, task or Task)
     if any(one.scheduler for one in optimizations) or "scheduler" not in data:
         problems.extend(stepping_problems(optimizations, hooks, task or Task))
     for one in optimizations:
         schedule = (
-            collect_problems(problems, Schedule.of, one.scheduler, task or Task, course, one.scheduler_path)
+            collect_problems(problems, Schedule.of, one.scheduler, task or Task, timeline, one.scheduler_path)
             if one.scheduler
             else None
         )

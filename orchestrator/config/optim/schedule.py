@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Annotated, Any, Self
 
 from annotated_types import Gt, Lt
@@ -16,260 +15,237 @@ from orchestrator.config.optim.optimizer import OWN, brings_its_own, in_full_of_
 from orchestrator.config.optim.scheduler import (
     LENGTHS,
     SCHEDULERS,
-    Stage,
+    LRPhase,
     argument_names,
     steps_by_a_metric,
     with_length,
 )
-from orchestrator.config.optim.staged_scheduler import StagedLR, Stretch
+from orchestrator.config.optim.staged_scheduler import StagedLR
 from orchestrator.config.python.parameters import check
 from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.experiment import Component, Optimization, Scheduler
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task
 
-_FROM_THE_BEGINNING = (*LENGTHS, "milestones")
-"""What is counted from the run's beginning, also where the scheduler begins after a warm-up."""
+_FROM_THE_BEGINNING = {*LENGTHS, "milestones"}
+"""Arguments that count from the run's beginning, even where the scheduler begins after a warm-up."""
 
 
 class WarmUp(Model):
     """The part of a run in which the rate rises to where the scheduler begins."""
 
     warmup: Rhythm = Rhythm(0)
-    """Epochs or optimizer steps over which the rate rises in a line; 0 is none."""
+    """Epochs or optimizer steps over which the rate rises linearly; 0 is none."""
     warmup_factor: Annotated[float, Gt(0), Lt(1)] = 0.001
-    """The part of the rate that the warm-up begins with."""
+    """Factor of the rate that the warm-up begins with."""
 
 
-class Window(Model):
+class PhaseBounds(Model):
     """The part of a run in which a scheduler of a list acts, and its pace."""
 
     begin: Rhythm | None = None
-    """Completed epochs or optimizer steps after which it begins: where the one before it ends, where that is not
-    said."""
+    """Completed epochs or optimizer steps after which it begins; by default where the one before it ends."""
     end: Rhythm | None = None
-    """Completed epochs or optimizer steps after which it ends: where the next begins, or with the run."""
+    """Completed epochs or optimizer steps after which it ends; by default where the next begins, or with the run."""
     every: Rhythm | None = None
-    """How often it steps: once an optimizer step where its begin or end is said in these, else once an epoch."""
+    """Interval of its steps; by default one optimizer step where begin or end is in steps, else one epoch."""
 
-    def pace(self) -> Rhythm:
-        """How often it steps."""
-        in_steps = any(one is not None and one.unit == "steps" for one in (self.begin, self.end))
+    def interval(self) -> Rhythm:
+        """Return how often it steps."""
+        in_steps = any(bound is not None and bound.unit == "steps" for bound in (self.begin, self.end))
         return self.every or Rhythm(1, "steps" if in_steps else "epochs")
 
 
 @dataclass(frozen=True)
-class Course:
-    """How far a run goes, as its scheduler counts."""
+class Timeline:
+    """The length of a run, and when its schedulers step."""
 
-    every: Rhythm
-    """How often the scheduler steps."""
-    whole: Rhythm
-    """How long the run is."""
+    length: Rhythm
+    every: Rhythm | None
+    """Interval of the schedulers' steps; None where a hook of the user's own steps them."""
+    monitor: str | None = None
+    """Metric that steps them instead."""
     steps_per_epoch: int | None = None
     """Optimizer steps in an epoch; None before there is data."""
 
     @classmethod
-    def of(cls, hooks: Mapping[str, Hook], epochs: Any, steps: Any, steps_per_epoch: int | None = None) -> Self | None:
-        """The course of a run of so many epochs or steps; None where no hook of ours steps its scheduler."""
+    def of(cls, hooks: Mapping[str, Hook], epochs: Any, steps: Any, steps_per_epoch: int | None = None) -> Self:
+        """Return the timeline of a run of so many epochs or steps."""
         hook, count = stepping_hook(hooks), epochs if steps is None else steps
-        if hook is None:
-            return None
-        # Where one of them is wrong, which is told elsewhere, the rest is checked with any.
+        # Another check reports a wrong length; the rest is checked with any.
         count = count if type(count) is int and count > 0 else sys.maxsize
-        return cls(
-            hook.every if hook.every.count else Rhythm(1),
-            Rhythm(count, "epochs" if steps is None else "steps"),
-            steps_per_epoch,
-        )
+        length = Rhythm(count, "epochs" if steps is None else "steps")
+        if hook is None:
+            return cls(length, None, steps_per_epoch=steps_per_epoch)
+        return cls(length, hook.every if hook.every.count else Rhythm(1), hook.monitor, steps_per_epoch)
 
-    def count(self, stretch: Rhythm) -> int | None:
-        """How often the scheduler steps in a stretch, whose last part may be cut short; None where that cannot be told
-        yet."""
-        count, units = stretch.count, (stretch.unit, self.every.unit)
-        if units[0] != units[1]:
+    def count(self, duration: Rhythm) -> int | None:
+        """Return how often schedulers step in a duration, of which the last part may be cut short; None before that is
+        known."""
+        count, every = duration.count, self.every or Rhythm(1)
+        if duration.unit != every.unit:
             if self.steps_per_epoch is None:
                 return None
-            count = count * self.steps_per_epoch if units[1] == "steps" else -(-count // self.steps_per_epoch)
-        return -(-count // self.every.count)
+            count = count * self.steps_per_epoch if every.unit == "steps" else -(-count // self.steps_per_epoch)
+        return -(-count // every.count)
+
+    def steps(self, at: Rhythm) -> int:
+        """Return the number of optimizer steps before a place, once there is data."""
+        return at.count * (self.steps_per_epoch or 1) if at.unit == "epochs" else at.count
+
+    def ticks(self, step: int, epoch: int, default: int) -> int:
+        """Return how often schedulers have stepped after so many steps and epochs: never where a metric steps them, and
+        `default` times where a hook of the user's own does."""
+        if self.monitor:
+            return 0
+        if self.every is None:
+            return default
+        return (step if self.every.unit == "steps" else epoch) // self.every.count
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What sets the rates of an optimizer over the run: a scheduler, or several with the parts of the run that they act
-    in."""
+    """The rates of an optimizer over the run: one scheduler, or several with the parts of the run that they act in."""
 
-    stages: tuple[Stage, ...]
+    phases: tuple[LRPhase, ...]
+    timeline: Timeline
 
     @classmethod
-    def of(cls, scheduler: Scheduler, task: type[Task], course: Course | None, path: str = "scheduler") -> Self:
-        """The schedule of what is written, its lengths filled in as far as the course knows them; raises ConfigError.
-        Without a course, where a hook of the user's own steps the scheduler, nothing is filled in."""
+    def of(cls, scheduler: Scheduler, task: type[Task], timeline: Timeline, path: str = "scheduler") -> Self:
+        """Return the schedule of an experiment's scheduler, its lengths filled in as far as they are known; raises
+        ConfigError. Nothing is filled in where a hook of the user's own steps it."""
         if isinstance(scheduler, Component):
-            return cls(_one(scheduler, task, course, path))
-        return cls(tuple(_several(scheduler, task, course, path)))
+            return cls(_single(scheduler, task, timeline, path), timeline)
+        return cls(tuple(_several(scheduler, task, timeline, path)), timeline)
 
-    def record(self) -> Any:
-        """Plain data for a checkpoint."""
-        if self._is_whole:  # as it was written before there were stages
-            return {
-                "kind": self.stages[0].kind,
-                "arguments": self.stages[0].arguments,
-                "warmup": 0,
-                "warmup_factor": 1.0,
-            }
-        return [{**asdict(stage), "stretch": stage.stretch._asdict()} for stage in self.stages]
-
-    @property
-    def _is_whole(self) -> bool:
-        """Whether it is one scheduler, from beginning to end and at each step."""
-        return len(self.stages) == 1 and self.stages[0].stretch == Stretch()
+    def record(self) -> dict[str, Any]:
+        """Return plain data for a checkpoint: whatever decides the rates."""
+        every, monitor = self.timeline.every, self.timeline.monitor
+        return {"phases": [asdict(phase) for phase in self.phases], "every": every and str(every), "monitor": monitor}
 
     def check(self, task: type[Task]) -> None:
-        """Refuses what could not be built, before there is an optimizer; raises ConfigError."""
+        """Refuse what could not be built, before there is an optimizer; raises ConfigError."""
         problems: list[Problem] = []
-        for stage in self.stages:
-            collect_problems(problems, stage.check, task)
+        for phase in self.phases:
+            collect_problems(problems, phase.check, task)
         if problems:
             raise ConfigError(problems)
 
     def build(self, task: Task, optimizer: Optimizer) -> Any | None:
-        """The scheduler, None where the task's method gives none; raises ConfigError."""
-        if self._is_whole:
-            return self.stages[0].build(task, optimizer)
-        return StagedLR(
-            optimizer,
-            [partial(stage.build, task, optimizer) for stage in self.stages],
-            [stage.stretch for stage in self.stages],
-        )
+        """Return the scheduler, None where the task's method gives none; raises ConfigError."""
+        if len(self.phases) == 1 and self.phases[0].is_whole:
+            return self.phases[0].build(task, optimizer)
+        return StagedLR(optimizer, self.phases, lambda phase: phase.build(task, optimizer))
 
 
-def _one(scheduler: Component, task: type[Task], course: Course | None, path: str) -> tuple[Stage, ...]:
-    """A scheduler for the whole run, after a warm-up where that is said."""
-    arguments, ours = _split(scheduler, task, WarmUp, path)
-    warm = check(WarmUp, ours, path)
-    message = _wrong_warm_up(ours, warm, course)
+def _single(scheduler: Component, task: type[Task], timeline: Timeline, path: str) -> tuple[LRPhase, ...]:
+    """Return the phases of one scheduler for the whole run: it, after a warm-up where there is one."""
+    arguments, written = _split(scheduler, task, WarmUp, path)
+    warm = check(WarmUp, written, path)
+    message = _wrong_warm_up(written, warm, timeline)
     if not message and warm.warmup.count and steps_by_a_metric(scheduler, path):
         message = f"does not go with {scheduler.type}, which steps where a metric is there"
     if message:
-        raise ConfigError([Problem(f"{path}.{next(iter(ours))}", message)])
-    if course is None:
-        return (Stage(path, scheduler.type, arguments),)
-    begin = course.count(warm.warmup) or 0
-    arguments = with_length(scheduler.type, arguments, task, course.count(course.whole) or begin + 1, path)
+        raise ConfigError([Problem(f"{path}.{next(iter(written))}", message)])
+    if timeline.every is None:
+        return (LRPhase(path, scheduler.type, arguments),)
+    begin = timeline.count(warm.warmup) or 0
+    arguments = with_length(scheduler.type, arguments, task, timeline.count(timeline.length) or begin + 1, path)
     if not begin:
-        return (Stage(path, scheduler.type, arguments),)
-    rising = Stage(path, "LinearLR", {"start_factor": warm.warmup_factor, "total_iters": begin}, Stretch(end=begin))
-    return rising, Stage(path, scheduler.type, _counted_from(begin, arguments, path), Stretch(begin))
+        return (LRPhase(path, scheduler.type, arguments),)
+    rising = LRPhase(path, "LinearLR", {"start_factor": warm.warmup_factor, "total_iters": begin}, end=begin)
+    return rising, LRPhase(path, scheduler.type, _counted_from(begin, arguments, path), begin)
 
 
-def _several(schedulers: Sequence[Component], task: type[Task], course: Course | None, path: str) -> Iterator[Stage]:
-    """Schedulers that begin together, or each where another ends."""
-    if course is None:
+def _several(schedulers: Sequence[Component], task: type[Task], timeline: Timeline, path: str) -> Iterator[LRPhase]:
+    """Yield the phases of a list of schedulers, which begin together, or each where another ends."""
+    if timeline.every is None:
         raise ConfigError([Problem(path, "is a list, which needs the hook param_scheduler to step it")])
-    over = 0
-    for index, (scheduler, window) in enumerate(zip(schedulers, _windows(schedulers, task, path), strict=True)):
-        place, whole = f"{path}.{index}", course.count(course.whole)
-        arguments, _ = _split(scheduler, task, Window, place)
-        begin, end, every = (
-            course.count(window.begin or Rhythm(0)),
-            course.count(window.end) if window.end else whole,
-            course.count(window.pace()),
-        )
-        if (
-            begin is None or end is None or every is None
-        ):  # before the data is there, any length will do to check the rest
-            yield Stage(place, scheduler.type, with_length(scheduler.type, arguments, task, 1, place))
+    before, whole = 0, timeline.count(timeline.length)
+    for index, (scheduler, bounds) in enumerate(zip(schedulers, _all_bounds(schedulers, task, path), strict=True)):
+        place, kind = f"{path}.{index}", scheduler.type
+        arguments, _ = _split(scheduler, task, PhaseBounds, place)
+        begin, end = timeline.count(bounds.begin or Rhythm(0)), timeline.count(bounds.end or timeline.length)
+        every = timeline.count(bounds.interval())
+        if begin is None or end is None or every is None:  # before there is data any length will do to check the rest
+            yield LRPhase(place, kind, with_length(kind, arguments, task, 1, place))
             continue
-        message = _wrong_window(window, (begin, end), over, whole, course)
+        message = None
+        if whole is not None and begin >= whole:
+            message = f"begins after {bounds.begin}, and the run is over after {timeline.length}"
+        elif begin >= end:
+            message = f"begins after {bounds.begin}, and ends after {bounds.end}"
+        elif 0 < begin < before:
+            rule = "schedulers follow each other, or begin together at 0"
+            message = f"begins after {bounds.begin}, before another has ended; {rule}"
         if message:
             raise ConfigError([Problem(place, message)])
-        over = max(over, end)
-        arguments = with_length(scheduler.type, arguments, task, -(-(end - begin) // every), place)
-        yield Stage(place, scheduler.type, arguments, Stretch(begin, end if window.end else None, every))
+        before = max(before, end)
+        arguments = with_length(kind, arguments, task, -(-(end - begin) // every), place)
+        yield LRPhase(place, kind, arguments, begin, end if bounds.end else None, every)
 
 
-def _wrong_window(window: Window, stretch: tuple[int, int], over: int, whole: int | None, course: Course) -> str | None:
-    """What is wrong with where a scheduler begins and ends, in steps of the schedule; those before it end at `over`."""
-    begin, end = stretch
-    if whole is not None and begin >= whole:
-        return f"begins after {window.begin}, and the run is over after {course.whole}"
-    if begin >= end:
-        return f"begins after {window.begin}, and ends after {window.end}"
-    if 0 < begin < over:
-        return (
-            f"begins after {window.begin}, before another has ended; schedulers follow each other, or begin together"
-            " at 0"
-        )
-    return None
-
-
-def _windows(schedulers: Sequence[Component], task: type[Task], path: str) -> list[Window]:
-    """The parts of the run that schedulers act in, each begin filled in, and each end but the last; raises
+def _all_bounds(schedulers: Sequence[Component], task: type[Task], path: str) -> list[PhaseBounds]:
+    """Return the bounds of a list's schedulers, with each begin filled in, and each end but the last; raises
     ConfigError."""
-    windows: list[Window] = []
+    every_bounds: list[PhaseBounds] = []
     for index, scheduler in enumerate(schedulers):
         place = f"{path}.{index}"
-        window = check(Window, _split(scheduler, task, Window, place)[1], place)
-        if window.every is not None and not window.every.count:
+        bounds = check(PhaseBounds, _split(scheduler, task, PhaseBounds, place)[1], place)
+        if bounds.every is not None and not bounds.every.count:
             raise ConfigError([Problem(f"{place}.every", "is 0, and so it would never step")])
         if steps_by_a_metric(scheduler, place):
-            raise ConfigError(
-                [Problem(place, f"cannot be one of a list: {scheduler.type} steps where a metric is there")]
-            )
-        if window.begin is None:
-            begin = windows[-1].end if windows else Rhythm(0)
+            message = f"cannot be one of a list: {scheduler.type} steps where a metric is there"
+            raise ConfigError([Problem(place, message)])
+        if bounds.begin is None:
+            begin = every_bounds[-1].end if every_bounds else Rhythm(0)
             if begin is None:
                 hint = f"write {path}.{index - 1}.end, or begin: 0 to have both at once"
-                raise ConfigError(
-                    [Problem(place, "begins where the one before it ends, which is not said", suggestion=hint)]
-                )
-            window = window.model_copy(update={"begin": begin})
-        windows.append(window)
-    begins = [window.begin for window in windows]
-    for index, window in enumerate(windows):
+                message = "begins where the one before it ends, which is not said"
+                raise ConfigError([Problem(place, message, suggestion=hint)])
+            bounds = bounds.model_copy(update={"begin": begin})
+        every_bounds.append(bounds)
+    begins = [bounds.begin for bounds in every_bounds]
+    for index, bounds in enumerate(every_bounds):
         later = next((begin for begin in begins[index + 1 :] if begin and begin.count), None)
-        if window.end is None and later:
-            windows[index] = window.model_copy(update={"end": later})
-    return windows
+        if bounds.end is None and later:
+            every_bounds[index] = bounds.model_copy(update={"end": later})
+    return every_bounds
 
 
-def pace_of(optimizations: Sequence[Optimization], task: type[Task]) -> Rhythm | None:
-    """How often the hook steps schedulers of a list, so that each has its own pace; None where there is none. Raises
-    ConfigError."""
-    windows = [
-        window
-        for one in optimizations
-        if isinstance(one.scheduler, list)
-        for window in _windows(one.scheduler, task, one.scheduler_path)
+def interval_of(optimizations: Sequence[Optimization], task: type[Task]) -> Rhythm | None:
+    """Return how often the hook steps schedulers of a list, so that each has its own pace; None where there is none.
+    Raises ConfigError."""
+    every_bounds = [
+        bounds
+        for optimization in optimizations
+        if isinstance(optimization.scheduler, list)
+        for bounds in _all_bounds(optimization.scheduler, task, optimization.scheduler_path)
     ]
-    in_steps = any(
-        one is not None and one.unit == "steps"
-        for window in windows
-        for one in (window.begin, window.end, window.pace())
-    )
-    return Rhythm(1, "steps" if in_steps else "epochs") if windows else None
+    intervals = [at for bounds in every_bounds for at in (bounds.begin, bounds.end, bounds.interval()) if at]
+    in_steps = any(at.unit == "steps" for at in intervals)
+    return Rhythm(1, "steps" if in_steps else "epochs") if every_bounds else None
 
 
 def _split(
     scheduler: Component, task: type[Task], ours: type[Model], path: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a scheduler's class is given, and which of our keys stand beside it."""
+    """Return the arguments of a scheduler's class, and which of our keys stand beside them."""
     arguments, names = scheduler.arguments, argument_names(scheduler.type, task, path)
     taken = {key: arguments.pop(key) for key in ours.model_fields if key in arguments and key not in names}
     return arguments, taken
 
 
 def _counted_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str, Any]:
-    """The arguments with what counts from the run's beginning counted from where the warm-up ends; raises
+    """Return the arguments, with those that count from the run's beginning counted from where the warm-up ends; raises
     ConfigError."""
-    counted = {key: arguments[key] for key in _FROM_THE_BEGINNING if key in arguments}
-    for key, value in counted.items():
+    for key in _FROM_THE_BEGINNING & arguments.keys():
+        value = arguments[key]
         values = value if isinstance(value, list) else [value]
-        if not all(type(one) is int and one > begin for one in values):
+        if not all(type(place) is int and place > begin for place in values):
             message = f"counts from the run's beginning, and must be greater than the warm-up of {begin}, got {value!r}"
             raise ConfigError([Problem(f"{path}.{key}", message)])
-        rest = [one - begin for one in values]
+        rest = [place - begin for place in values]
         arguments = {**arguments, key: rest if isinstance(value, list) else rest[0]}
     return arguments
 
@@ -279,7 +255,7 @@ def scheduler_in_full(written: Any, task: type[Task]) -> Any:
     `scheduler`. Raises ConfigError."""
     if isinstance(written, list):
         return [
-            _in_full(one, task, Window, f"scheduler.{index}") if isinstance(one, dict) else one
+            _in_full(one, task, PhaseBounds, f"scheduler.{index}") if isinstance(one, dict) else one
             for index, one in enumerate(written)
         ]
     return None if written is None else _in_full(written, task, WarmUp, "scheduler")
@@ -309,80 +285,57 @@ def stepping_hook(hooks: Mapping[str, Hook]) -> ParamScheduler | None:
 def stepping_problems(
     optimizations: Sequence[Optimization], hooks: Mapping[str, Hook], task: type[Task]
 ) -> list[Problem]:
-    """Where there is a scheduler that nothing steps, a pace to step none, or one that those of a list do not go by."""
-    scheduled = [one for one in optimizations if one.scheduler]
-    hook, others = stepping_hook(hooks), any(type(one) not in HOOKS.values() for one in hooks.values())
+    """Return the problems of a scheduler that nothing steps, of an interval that steps none, and of one that does not
+    fit a list's schedulers."""
+    scheduled = [optimization for optimization in optimizations if optimization.scheduler]
+    hook = stepping_hook(hooks)
     if hook is None:
-        message = "is stepped by nothing: the hook param_scheduler is off"
-        return [
-            Problem(one.scheduler_path, message, suggestion="leave hooks.param_scheduler on")
-            for one in scheduled
-            if not others
-        ]
-    name = next(name for name, one in hooks.items() if one is hook)
+        message, hint = "is stepped by nothing: the hook param_scheduler is off", "leave hooks.param_scheduler on"
+        others = any(type(other) not in HOOKS.values() for other in hooks.values())
+        return [] if others else [Problem(one.scheduler_path, message, suggestion=hint) for one in scheduled]
+    path = f"hooks.{next(name for name, other in hooks.items() if other is hook)}"
     if not scheduled:
-        said = {"every": hook.every != ParamScheduler.every, "monitor": hook.monitor is not None}
-        message = "is read by nothing: there is no scheduler to step"
-        return [
-            Problem(f"hooks.{name}.{key}", message, suggestion="write scheduler, or leave it out")
-            for key, is_said in said.items()
-            if is_said
-        ]
+        message, hint = "is read by nothing: there is no scheduler to step", "write scheduler, or leave it out"
+        changed = {"every": hook.every != ParamScheduler.every, "monitor": hook.monitor is not None}
+        return [Problem(f"{path}.{key}", message, suggestion=hint) for key, is_set in changed.items() if is_set]
     if hook.every.count == 0:
-        return [
-            Problem(
-                f"hooks.{name}.every",
-                "is 0, and so nothing steps the scheduler",
-                suggestion="write scheduler: null for none",
-            )
-        ]
-    unmet = [problem for one in scheduled for problem in _monitor_problems(one, hook, name)]
+        hint = "write scheduler: null for none"
+        return [Problem(f"{path}.every", "is 0, and so nothing steps the scheduler", suggestion=hint)]
+    unmet = [problem for optimization in scheduled for problem in _monitor_problems(optimization, hook, path)]
     if unmet:
         return unmet
-    pace = collect_problems([], pace_of, optimizations, task)
-    if pace not in (None, hook.every):
-        message = f"is {hook.every}, and schedulers of a list have each its own `every`, for which it is {pace}"
-        return [Problem(f"hooks.{name}.every", message, suggestion="leave it out")]
+    every = collect_problems([], interval_of, optimizations, task)
+    if every not in (None, hook.every):
+        message = f"is {hook.every}, and schedulers of a list have each its own `every`, for which it is {every}"
+        return [Problem(f"{path}.every", message, suggestion="leave it out")]
     return []
 
 
-def _monitor_problems(one: Optimization, hook: ParamScheduler, name: str) -> list[Problem]:
-    """Where a scheduler of torch's steps by a metric that the hook does not name, or the hook names one for a scheduler
-    that takes none."""
-    if not isinstance(one.scheduler, Component) or one.scheduler.type not in SCHEDULERS:
+def _monitor_problems(optimization: Optimization, hook: ParamScheduler, path: str) -> list[Problem]:
+    """Return the problems of a scheduler of torch's and the hook's metric: one that is missing, or has no effect."""
+    scheduler, place = optimization.scheduler, optimization.scheduler_path
+    if not isinstance(scheduler, Component) or scheduler.type not in SCHEDULERS:
         return []
-    kind = one.scheduler.type
-    if steps_by_a_metric(one.scheduler, one.scheduler_path):
-        hint = f"write hooks.{name}.monitor, such as monitor: val/loss"
-        return (
-            []
-            if hook.monitor
-            else [
-                Problem(
-                    one.scheduler_path,
-                    f"is {kind}, which steps where a metric is there, and none is named",
-                    suggestion=hint,
-                )
-            ]
-        )
-    return (
-        [Problem(f"hooks.{name}.monitor", f"is read by nothing: {kind} takes no metric, got '{hook.monitor}'")]
-        if hook.monitor
-        else []
-    )
+    needs_metric = steps_by_a_metric(scheduler, place)
+    if needs_metric == (hook.monitor is not None):
+        return []
+    if needs_metric:
+        message = f"is {scheduler.type}, which steps where a metric is there, and none is named"
+        return [Problem(place, message, suggestion=f"write {path}.monitor, such as monitor: val/loss")]
+    message = f"is read by nothing: {scheduler.type} takes no metric, got '{hook.monitor}'"
+    return [Problem(f"{path}.monitor", message)]
 
 
-def _wrong_warm_up(written: Mapping[str, Any], warm: WarmUp, course: Course | None) -> str | None:
-    """What is wrong with how a warm-up is written, or with the run for it."""
+def _wrong_warm_up(written: Mapping[str, Any], warm: WarmUp, timeline: Timeline) -> str | None:
+    """Return what is wrong with how a warm-up is written, or with the run for it."""
     if "warmup" not in written:
         return "is read by nothing without warmup; say how long that is" if written else None
-    if course is None:
+    if timeline.every is None:
         return "needs the hook param_scheduler to step the scheduler"
-    if warm.warmup.unit == "steps" and course.every.unit == "epochs" and warm.warmup.count:
-        return (
-            f"is {warm.warmup}, and the scheduler steps every {course.every}; write hooks.param_scheduler.every: 1 step"
-        )
-    begins, total = course.count(warm.warmup), course.count(course.whole)
+    if warm.warmup.unit == "steps" and timeline.every.unit == "epochs" and warm.warmup.count:
+        hint = "write hooks.param_scheduler.every: 1 step"
+        return f"is {warm.warmup}, and the scheduler steps every {timeline.every}; {hint}"
+    begins, total = timeline.count(warm.warmup), timeline.count(timeline.length)
     if begins and total and begins >= total:
-        return f"is {warm.warmup}, and the run is over after {course.whole}"
+        return f"is {warm.warmup}, and the run is over after {timeline.length}"
     return None

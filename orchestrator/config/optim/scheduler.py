@@ -20,7 +20,6 @@ from orchestrator.config.optim.optimizer import (
     model_of_own,
     subclasses_in,
 )
-from orchestrator.config.optim.staged_scheduler import Stretch
 from orchestrator.config.python.imports import find_class
 from orchestrator.config.python.parameters import model_of_signature
 from orchestrator.config.python.user_code import place_of
@@ -42,13 +41,23 @@ it is the optimizer's."""
 
 
 @dataclass(frozen=True)
-class Stage:
+class LRPhase:
     """A scheduler with all of its numbers, counted in its own steps, and its part of the schedule."""
 
     path: str
     kind: str
     arguments: Mapping[str, Any]
-    stretch: Stretch = Stretch()
+    begin: int = 0
+    """Steps of the schedule after which it begins."""
+    end: int | None = None
+    """The last step of the schedule that it may take, unless another scheduler begins there; None is none."""
+    every: int = 1
+    """Steps of the schedule for each of its own."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it acts from beginning to end and at each step."""
+        return (self.begin, self.end, self.every) == (0, None, 1)
 
     def check(self, task: type[Task]) -> None:
         """Refuses what could not be built, before there is an optimizer; raises ConfigError."""

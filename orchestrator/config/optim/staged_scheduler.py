@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-
-class Stretch(NamedTuple):
-    """The steps of a schedule after which one of its schedulers steps."""
-
-    begin: int = 0
-    end: int | None = None
-    """The last of them, unless another scheduler begins there; None is none."""
-    every: int = 1
+from orchestrator.config.optim.scheduler import LRPhase
 
 
 class StagedLR(LRScheduler):
@@ -28,38 +21,33 @@ class StagedLR(LRScheduler):
     them the rate stays.
     """
 
-    def __init__(self, optimizer: Optimizer, makers: Sequence[Callable[[], Any]], stretches: Sequence[Stretch]) -> None:
-        rates = [
-            group["lr"].clone() if isinstance(group["lr"], Tensor) else group["lr"] for group in optimizer.param_groups
-        ]
+    def __init__(self, optimizer: Optimizer, phases: Sequence[LRPhase], make: Callable[[LRPhase], Any]) -> None:
+        rates = [rate.clone() if isinstance(rate := group["lr"], Tensor) else rate for group in optimizer.param_groups]
         # A scheduler sets the rate as it is made, and only those of the beginning are to.
-        later = {index: makers[index]() for index, stretch in enumerate(stretches) if stretch.begin}
+        made = {index: make(phase) for index, phase in enumerate(phases) if phase.begin}
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             if isinstance(rate, Tensor):
                 group["lr"].copy_(rate)
             else:
                 group["lr"] = rate
-        made = later | {index: makers[index]() for index, stretch in enumerate(stretches) if not stretch.begin}
-        begins = {stretch.begin for stretch in stretches}
-        self.optimizer, self.last_epoch = optimizer, 0
-        self._schedulers = [made[index] for index in range(len(makers))]
-        self._stretches = [
-            one._replace(end=one.end - 1) if one.end is not None and one.end in begins else one for one in stretches
-        ]
+        made |= {index: make(phase) for index, phase in enumerate(phases) if not phase.begin}
+        self.optimizer, self.last_epoch, self._phases = optimizer, 0, phases
+        self._schedulers = [made[index] for index in range(len(phases))]
+        self._begins = {phase.begin for phase in phases}
         self._last_lr = [group["lr"] for group in optimizer.param_groups]
 
     def step(self, epoch: int | None = None) -> None:
-        """Steps the schedulers whose turn it is."""
+        """Step the schedulers whose turn it is."""
         self.last_epoch += 1
-        for scheduler, (begin, end, every) in zip(self._schedulers, self._stretches, strict=True):
-            since = self.last_epoch - begin
-            if begin and since == 0:
+        for scheduler, phase in zip(self._schedulers, self._phases, strict=True):
+            since = self.last_epoch - phase.begin
+            is_over = phase.end is not None and self.last_epoch + (phase.end in self._begins) > phase.end
+            if phase.begin and since == 0:
                 with warnings.catch_warnings():
-                    warnings.simplefilter(
-                        "ignore"
-                    )  # torch's own SequentialLR begins so, with what is deprecated for others
+                    # torch's own SequentialLR begins so, with what is deprecated for others
+                    warnings.simplefilter("ignore")
                     scheduler.step(0)
-            elif since > 0 and (end is None or self.last_epoch <= end) and since % every == 0:
+            elif since > 0 and not is_over and since % phase.every == 0:
                 scheduler.step()
         self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 

@@ -3,12 +3,10 @@ way."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hooks.state import State
 from orchestrator.checkpoint.manifest import position_in
@@ -78,12 +76,11 @@ class HookedContents:
     def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
         """Puts back what all ranks have alike; raises CheckpointError where it does not fit."""
         self._saved = in_force = self._saved_in_force(manifest)
-        self._rescheduled = {
-            one for one, record in self._schedules.items() if in_force[one].get("scheduler", record) != record
-        }
-        self._restore_training(name, checkpoint, self._rescheduled)
+        position = position_in(manifest)
+        self._rescheduled = {one for one, record in self._schedules.items() if in_force[one]["scheduler"] != record}
+        self._restore_training(name, checkpoint, dict.fromkeys(self._rescheduled, position))
         self._iterations.split = manifest.get("split", 1)
-        self._tell_of_other_data(name, manifest.get("data", {}), position_in(manifest))
+        self._tell_of_other_data(name, manifest.get("data", {}), position)
 
     def restore_rank(
         self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]
@@ -92,7 +89,7 @@ class HookedContents:
         rank."""
         state, rescheduled = self._state, self._rescheduled
         self._changes.restored(
-            {one: {} if one in rescheduled else said.get("optimizer", {}) for one, said in self._saved.items()}
+            {one: {} if one in rescheduled else said["optimizer"] for one, said in self._saved.items()}
         )
         self._restore_buffers(rank_state.get("buffers", {}))
         self._iterations.means.include(rank_state.get("means", {}))
@@ -121,7 +118,7 @@ class HookedContents:
                 f"the checkpoint was made with other optimizers ({before}), and cannot go on with these ({now})"
             )
         for name, one in saved.items():
-            self._changes.refuse_another_optimizer(name, one.get("optimizer", {}))
+            self._changes.refuse_another_optimizer(name, one["optimizer"])
         return saved
 
     def _tell_of_other_data(self, name: str, before: Mapping[str, int], position: Position) -> None:
@@ -143,12 +140,12 @@ class HookedContents:
             if self._state.is_master:
                 self._state.show(words + effect)
 
-    def _restore_training(self, name: str, checkpoint: dict[str, Any], rescheduled: Collection[str]) -> None:
+    def _restore_training(self, name: str, checkpoint: dict[str, Any], rescheduled: Mapping[str, Position]) -> None:
         state, kept = self._state, checkpoint.get("optimizer", {})
         try:
             state.module.load_state_dict(sharded_model(checkpoint["model"], state.module))
             for one in state.optimizers if kept else ():
-                self._restore_optimizer(one, kept[one] if one else kept, one in rescheduled)
+                self._restore_optimizer(one, kept[one] if one else kept, rescheduled.get(one))
         except (RuntimeError, ValueError, KeyError) as error:
             reason = (
                 f"its optimizer's state has no {error}, so it is of another optimizer"
@@ -157,14 +154,16 @@ class HookedContents:
             )
             raise CheckpointError(f"checkpoint '{name}' does not fit this experiment: {reason}") from error
 
-    def _restore_optimizer(self, name: str, kept: Mapping[str, Any], rescheduled: bool) -> None:
+    def _restore_optimizer(self, name: str, kept: Mapping[str, Any], rescheduled: Position | None) -> None:
+        """Put back an optimizer and what goes with it. Where its schedule is not the checkpoint's, take this to the
+        run's position."""
         state, saved, scheduled = self._state, kept["optimizer"], kept["scheduler"]
         optimizer, scheduler, scaler = state.optimizers[name], state.schedulers[name], state.scalers[name]
-        if rescheduled:
-            advance(scheduler, scheduled["last_epoch"] if scheduled else 0)
+        if rescheduled is not None:
+            self._changes.replay(name, rescheduled, default=scheduled.get("last_epoch", 0) if scheduled else 0)
             saved = _with_settings_of(optimizer, saved)
         optimizer.load_state_dict(sharded_optimizer(saved, optimizer))
-        if scheduler is not None and scheduled is not None and not rescheduled:
+        if scheduler is not None and scheduled is not None and rescheduled is None:
             scheduler.load_state_dict(scheduled)
         if scaler is not None and kept["scaler"] is not None:
             scaler.load_state_dict(kept["scaler"])
@@ -184,24 +183,13 @@ class WeightsAlone(HookedContents):
     unread = ("optimizer",)
 
     def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
-        self._restore_training(name, checkpoint, ())
+        self._restore_training(name, checkpoint, {})
 
     def restore_rank(
         self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]
     ) -> None:
         self._changes.restored({one: {} for one in self._schedules})
         self._restore_buffers(rank_state.get("buffers", {}))
-
-
-def advance(scheduler: Any, steps: int) -> None:
-    """Takes a new scheduler, and with it its optimizer's learning rates, to where they are after so many steps; one
-    that steps by a metric begins anew. Raises ValueError where the schedule is over before."""
-    if scheduler is None or isinstance(scheduler, ReduceLROnPlateau):
-        return
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
-        for _ in range(steps):
-            scheduler.step()
 
 
 def _with_settings_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,9 +12,11 @@ from torch import Tensor
 from hooks.plan import Plan
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
+from orchestrator.checkpoint.position import Position
 from orchestrator.config.components import OF_THE_PLAN
 from orchestrator.config.optim.changes import unchangeable, with_number
 from orchestrator.config.optim.optimizer import build_optimizer
+from orchestrator.config.optim.schedule import Timeline
 from orchestrator.config.python.parameters import construct, parameters
 from orchestrator.config.sections.experiment import Change, Component, Experiment, Optimization, number_of_optimizer
 from orchestrator.errors import CheckpointError, ConfigError, Problem
@@ -35,12 +38,13 @@ class Changes:
     same; no communication. Worker process.
     """
 
-    def __init__(self, experiment: Experiment, task: Task, plan: Plan, state: State) -> None:
+    def __init__(self, experiment: Experiment, task: Task, plan: Plan, state: State, timeline: Timeline) -> None:
         self._experiment, self._task, self._plan, self._state = experiment, task, plan, state
+        self._timeline = timeline
         self._entries = {name: dict(entry) for name, entry in experiment.hooks.items() if isinstance(entry, Mapping)}
         self._optimizers = experiment.optimizations
-        self.coming: list[Change] = list(experiment.changes)
-        """What is still to change."""
+        self.coming: list[Change] = sorted(experiment.changes, key=lambda change: timeline.steps(change.at))
+        """What is still to change, in the order in which it does."""
         for path, value in (one for change in self.coming for one in change.set.items()):
             number = number_of_optimizer(path)
             if number and (after := with_number(before := self._optimizers[number[0]], number[1], value)) != before:
@@ -61,10 +65,28 @@ class Changes:
         """Raises CheckpointError where an optimizer of a checkpoint, of which `saved` was in force, is of another
         type."""
         kind = self._optimizers[name].optimizer.type
-        if saved.get("type", kind) != kind:
+        if saved["type"] != kind:
             raise CheckpointError(
                 f"the checkpoint was made with the optimizer {saved['type']}, and cannot go on with {kind}"
             )
+
+    def replay(self, name: str, position: Position, default: int) -> None:
+        """Take an optimizer's rates from the beginning of training to a position: its new scheduler steps, and numbers
+        change, as if it had trained so far with them.
+
+        A scheduler that a metric steps begins anew; one that a hook of the user's own steps takes `default` steps.
+        """
+        scheduler, timeline, done = self._state.schedulers[name], self._timeline, 0
+        ticks = timeline.ticks(position.step, position.epoch, default) if scheduler else 0
+        for change in [change for change in self.coming if _is_past(change, position)]:
+            place = timeline.steps(change.at)
+            due = timeline.ticks(place, place // (timeline.steps_per_epoch or 1), default)
+            done = _step(scheduler, done, min(due, ticks))
+            for path, value in change.set.items():
+                number = number_of_optimizer(path)
+                if number and number[0] == name:
+                    self._bring_optimizer_to(with_number(self._optimizers[name], number[1], value))
+        _step(scheduler, done, ticks)
 
     def restored(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Takes up from a checkpoint, of whose optimizers `saved` was in force: what was due before it is made again.
@@ -72,17 +94,8 @@ class Changes:
         in_force = dict(self._optimizers)
         for name, configured in in_force.items():
             if saved[name]:
-                # A checkpoint from before the type was kept has only the numbers.
-                words = {
-                    key: value
-                    for key, value in configured.optimizer.arguments.items()
-                    if type(value) not in (int, float)
-                }
-                optimizer = Component(
-                    **{"type": configured.optimizer.type, **({} if "type" in saved[name] else words), **saved[name]}
-                )
-                self._optimizers[name] = replace(configured, optimizer=optimizer)
-        for change in [change for change in self.coming if self._is_past(change)]:
+                self._optimizers[name] = replace(configured, optimizer=Component(**saved[name]))
+        for change in [change for change in self.coming if _is_past(change, self._state)]:
             self.coming.remove(change)
             for path, value in change.set.items():
                 number = number_of_optimizer(path)
@@ -92,13 +105,6 @@ class Changes:
                     self._set(path, value)
         for after in in_force.values():
             self._bring_optimizer_to(after)
-
-    def _is_past(self, change: Change) -> bool:
-        """Whether a checkpoint of the present step holds a change: one that is due right here comes after it."""
-        state, count = self._state, change.at.count
-        if change.at.unit == "steps":
-            return count < state.step
-        return count < state.epoch or (count == state.epoch and state.phase_iteration > 0)
 
     def _set(self, path: str, value: Any) -> None:
         message = unchangeable(path, self._experiment)
@@ -156,6 +162,23 @@ class Changes:
                     if scaled in group:
                         group[scaled] = _scaled(group[scaled], was.get(name), now[name])
         _scale_base_lrs(state.schedulers[optimizer], [group["lr"] for group in old], [group["lr"] for group in new])
+
+
+def _is_past(change: Change, at: State | Position) -> bool:
+    """Return whether a checkpoint of a place holds a change: one that is due right there comes after it."""
+    count = change.at.count
+    if change.at.unit == "steps":
+        return count < at.step
+    return count < at.epoch or (count == at.epoch and at.phase_iteration > 0)
+
+
+def _step(scheduler: Any, done: int, until: int) -> int:
+    """Step a scheduler until it has stepped so often, and return that."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+        for _ in range(done, until):
+            scheduler.step()
+    return max(done, until)
 
 
 def _same(group: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

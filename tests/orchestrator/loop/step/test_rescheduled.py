@@ -1,0 +1,266 @@
+"""A run that goes on with another schedule has the rates of that schedule, as if it had begun with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import SGD, Optimizer, lr_scheduler
+
+from hooks import Hook, State
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.optim.scheduler import SCHEDULERS
+from orchestrator.config.resolve import resolve
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
+from orchestrator.storage import Storage
+from tests.orchestrator.loop.step.test_turns import OPTIMIZERS
+from tests.orchestrator.loop.step.test_turns import written as gan
+from tests.tasks import Points, described
+
+STEPS, EPOCHS = 7, 4
+"""Optimizer steps in an epoch of the task (52 samples in batches of 8), and epochs of the run that goes on."""
+OWN = "tests.orchestrator.loop.step.test_rescheduled:OwnScheduler"
+OF_STEPS, OF_EPOCHS = "1 step", "1 epoch"
+
+OWN_SCHEDULERS: dict[str, Callable[[Optimizer], Any]] = {
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda count: 1 / (1 + count)),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda count: 0.9 + 0.01 * count),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(o, 0.5, 2), lr_scheduler.ExponentialLR(o, 0.8)]
+    ),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, 0.1, total_iters=2), lr_scheduler.ExponentialLR(o, 0.8)], [2]
+    ),
+}
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "StepLR": {"step_size": 2, "gamma": 0.5},
+    "MultiStepLR": {"milestones": [1, 2, 2, 12], "gamma": 0.5},
+    "ConstantLR": {"factor": 0.5, "total_iters": 3},
+    "LinearLR": {"start_factor": 0.25},
+    "ExponentialLR": {"gamma": 0.9},
+    "CosineAnnealingLR": {"eta_min": 0.01},
+    "CyclicLR": {"max_lr": 1.0, "step_size_up": 2},
+    "CosineAnnealingWarmRestarts": {"T_0": 3},
+    "OneCycleLR": {"pct_start": 0.4},
+    "PolynomialLR": {"power": 2.0},
+    "SWALR": {"swa_lr": 0.01, "anneal_epochs": 5},
+}
+BEGINS_ANEW = {"ReduceLROnPlateau", "LRScheduler"}
+
+
+@dataclass
+class OwnScheduler(Points):
+    """Makes one of torch's schedulers that a file cannot describe."""
+
+    def scheduler(self, optimizer: Optimizer, kind: str = "LambdaLR") -> Any:
+        return OWN_SCHEDULERS[kind](optimizer)
+
+
+def of_torch(kind: str, optimizer: Optimizer, length: int) -> Any:
+    """The same scheduler without Hookyard."""
+    if kind in OWN_SCHEDULERS:
+        return OWN_SCHEDULERS[kind](optimizer)
+    lengths = {"LinearLR": "total_iters", "PolynomialLR": "total_iters", "CosineAnnealingLR": "T_max"}
+    lengths["OneCycleLR"] = "total_steps"
+    more: dict[str, Any] = {lengths[kind]: length} if kind in lengths else {}
+    rate = {"OneCycleLR": {"max_lr": 0.5}, "CyclicLR": {"base_lr": 0.5}}.get(kind, {})
+    return SCHEDULERS[kind](optimizer, **{**ARGUMENTS[kind], **more, **rate})
+
+
+PLACES = (3, 7, 10, 14)
+"""Steps to go on from: within epochs, and at their ends."""
+
+Numbers = tuple[float, ...]
+
+
+class Rates(Hook):
+    """Keeps rate and momentum of each step."""
+
+    def __init__(self) -> None:
+        self.seen: list[Numbers] = []
+
+    def on_gradients(self, state: State) -> None:
+        assert state.optimizer is not None
+        group = state.optimizer.param_groups[0]
+        self.seen.append((group["lr"], group["momentum"]))
+
+
+def raw(make: Callable[[Optimizer], Any], every: str) -> list[Numbers]:
+    """Rate and momentum of each step of a plain loop."""
+    optimizer, seen = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5, momentum=0.9), []
+    scheduler = make(optimizer)
+    for step in range(1, STEPS * EPOCHS + 1):
+        group = optimizer.param_groups[0]
+        seen.append((group["lr"], group["momentum"]))
+        optimizer.step()
+        if every == OF_STEPS or step % STEPS == 0:
+            scheduler.step()
+    return seen
+
+
+def loop_of(folder: Path, *, every: str | None = OF_EPOCHS, saves: bool = False, **fields: Any) -> tuple[Loop, Rates]:
+    quiet = {"console": None, "perf_stats": None, "memory_stats": None}
+    checkpoint = {"every": "1 step", "keep": None} if saves else None
+    hooks: dict[str, Any] = {**quiet, "checkpoint": checkpoint, **fields.pop("hooks", {})}
+    if every is not None:
+        hooks["param_scheduler"] = {"every": every} if fields.get("scheduler") else {}
+    optimizer = {"type": "SGD", "lr": 0.5, "momentum": 0.9}
+    resolved = resolve(described(**{"epochs": EPOCHS, "optimizer": optimizer, "hooks": hooks, **fields}).source)
+    store, rates = CheckpointStore(Storage(folder)), Rates()
+    loop = Loop(resolved.task, resolved.experiment, {**resolved.hooks, "seen": rates}, RunContext(store=store))
+    return loop, rates
+
+
+OLD: dict[str, dict[str, Any]] = {
+    "none": {},
+    "per step": {"scheduler": {"type": "ExponentialLR", "gamma": 0.7}, "every": OF_STEPS},
+    "per epoch": {"scheduler": {"type": "StepLR", "step_size": 1, "gamma": 0.3}},
+    "warm-up": {"scheduler": {"type": "OneCycleLR", "warmup": "3 steps"}, "every": OF_STEPS},
+    "list": {
+        "scheduler": [{"type": "LinearLR", "end": "4 steps"}, {"type": "MultiStepLR", "milestones": [1], "begin": 0}],
+        "every": None,
+    },
+    "changes": {"changes": [{"at": "2 steps", "set": {"optimizer.lr": 0.25}}]},
+    "by a metric": {
+        "scheduler": {"type": "ReduceLROnPlateau", "patience": 0},
+        "hooks": {"param_scheduler": {"monitor": "train/loss"}},
+        "every": None,
+    },
+    "task's own": {"task": OWN, "scheduler": {"kind": "ChainedScheduler"}, "every": OF_STEPS},
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """A run of two epochs with each old schedule, and a checkpoint of each step."""
+    folders = {name: tmp_path_factory.mktemp("old") for name in OLD}
+    for name, fields in OLD.items():
+        list(loop_of(folders[name], **{"epochs": 2, "saves": True, **fields})[0].run())
+    return folders
+
+
+def checkpoint_at(folder: Path, step: int) -> str:
+    store = CheckpointStore(Storage(folder))
+    return next(name for name in store.names() if store.manifest(name)["position"]["step"] == step)
+
+
+def test_every_scheduler_of_torch_is_among_them() -> None:
+    walked = {
+        name for name, cls in vars(lr_scheduler).items() if isinstance(cls, type) and name in lr_scheduler.__all__
+    }
+    assert walked | SCHEDULERS.keys() <= ARGUMENTS.keys() | OWN_SCHEDULERS.keys() | BEGINS_ANEW
+
+
+KINDS = [*ARGUMENTS, *OWN_SCHEDULERS]
+
+
+@pytest.mark.parametrize(("kind", "every"), list(product(KINDS, [OF_STEPS, OF_EPOCHS])))
+def test_it_has_the_rates_that_it_would_have_by_now(runs: Mapping[str, Path], kind: str, every: str) -> None:
+    """After every old schedule, at one of its places."""
+    scheduler = {"kind": kind} if kind in OWN_SCHEDULERS else {"type": kind, **ARGUMENTS[kind]}
+    fields = {"task": OWN} if kind in OWN_SCHEDULERS else {}
+    length = STEPS * EPOCHS if every == OF_STEPS else EPOCHS
+    expected = raw(lambda optimizer: of_torch(kind, optimizer, length), every)
+    for number, (old, folder) in enumerate(runs.items(), KINDS.index(kind)):
+        step = PLACES[number % len(PLACES)]
+        loop, rates = loop_of(folder, scheduler=scheduler, every=every, **fields)
+        loop.restore(checkpoint_at(folder, step))
+        list(loop.run())
+        assert rates.seen == expected[step:], (old, step)
+
+
+LISTS: dict[str, Any] = {
+    "warm-up": {"type": "CosineAnnealingLR", "warmup": 1, "warmup_factor": 0.25},
+    "one after the other": [{"type": "LinearLR", "end": "6 steps"}, {"type": "CosineAnnealingLR"}],
+    "together": [
+        {"type": "LinearLR", "end": "9 steps"},
+        {"type": "MultiStepLR", "milestones": [1, 3], "begin": 0},
+    ],
+    "two epochs each": [{"type": "ExponentialLR", "gamma": 0.5, "every": 2, "end": 2}, {"type": "PolynomialLR"}],
+    "a rate alone": None,
+}
+CHANGES = [
+    {"at": "9 steps", "set": {"optimizer.lr": 0.3}},
+    {"at": "4 steps", "set": {"optimizer.lr": 0.2, "optimizer.momentum": 0.5}},
+    {"at": 1, "set": {"optimizer.lr": 0.4}},
+    {"at": "17 steps", "set": {"optimizer.lr": 0.1}},
+]
+
+
+@pytest.mark.parametrize("changes", [[], CHANGES], ids=["plain", "with changes"])
+@pytest.mark.parametrize(("written", "every"), [*product(LISTS, [None]), *product(["warm-up"], [OF_STEPS])])
+def test_it_is_the_run_that_began_with_them(
+    runs: Mapping[str, Path], tmp_path: Path, written: str, every: str | None, changes: list[Any]
+) -> None:
+    """With warm-ups, lists and changes, which are made in the order of their places, wherever it goes on."""
+    new = {"scheduler": LISTS[written], "every": every, "changes": changes}
+    whole, expected = loop_of(tmp_path, **new)
+    list(whole.run())
+    for old, folder in runs.items():
+        for step in PLACES if old == "per step" else PLACES[2:3]:
+            loop, rates = loop_of(folder, **new)
+            loop.restore(checkpoint_at(folder, step))
+            list(loop.run())
+            assert rates.seen == expected.seen[step:], (old, step)
+
+
+@pytest.mark.parametrize("kind", ["CosineAnnealingLR", "OneCycleLR", "StepLR"])
+@pytest.mark.parametrize("every", [OF_STEPS, OF_EPOCHS])
+def test_another_pace_alone_is_another_schedule(tmp_path: Path, kind: str, every: str) -> None:
+    """The scheduler's own numbers are the same before and after."""
+    numbers = {"CosineAnnealingLR": {"T_max": 30}, "OneCycleLR": {"total_steps": 30}, "StepLR": {"step_size": 2}}
+    fields = {"scheduler": {"type": kind, **numbers[kind]}, "epochs": 2}
+    other = OF_EPOCHS if every == OF_STEPS else OF_STEPS
+    list(loop_of(tmp_path, every=other, saves=True, **fields)[0].run())
+    whole, expected = loop_of(tmp_path, every=every, **fields)
+    list(whole.run())
+    loop, rates = loop_of(tmp_path, every=every, **fields)
+    loop.restore(checkpoint_at(tmp_path, 10))
+    list(loop.run())
+    assert rates.seen == expected.seen[10:]
+
+
+@pytest.mark.parametrize("old", ["none", "per step", "changes"])
+def test_one_that_a_metric_steps_begins_anew(runs: Mapping[str, Path], old: str) -> None:
+    fields = {**OLD["by a metric"], "hooks": {"param_scheduler": {"monitor": "val/loss"}}}
+    loop, rates = loop_of(runs[old], **fields)
+    loop.restore(checkpoint_at(runs[old], 10))
+    assert loop.state.scheduler.last_epoch == 0
+    list(loop.run())
+    assert rates.seen[0] == (0.5, 0.9)
+
+
+def test_of_several_optimizers_each_has_its_own_schedule(tmp_path: Path) -> None:
+    """One gets another schedule, and a second one its first."""
+    old = {"d": OPTIMIZERS["d"], "g": {**OPTIMIZERS["g"], "scheduler": None}}
+    new = {"d": {**OPTIMIZERS["d"], "scheduler": {"type": "LinearLR"}}, "g": OPTIMIZERS["g"]}
+    list(several(tmp_path, old, saves=True)[0].run())
+    whole, expected = several(tmp_path, new)
+    list(whole.run())
+    loop, rates = several(tmp_path, new)
+    loop.restore(checkpoint_at(tmp_path, 10))
+    list(loop.run())
+    assert rates.seen == expected.seen[10:]
+
+
+def several(folder: Path, optimizers: Mapping[str, Any], *, saves: bool = False) -> tuple[Loop, SeveralRates]:
+    hooks = {"console": None, "perf_stats": None, "memory_stats": None, "param_scheduler": {"every": OF_STEPS}}
+    checkpoint = {"checkpoint": {"every": "1 step", "keep": None} if saves else None}
+    resolved = resolve(gan(optimizers=optimizers, hooks={**hooks, **checkpoint}).source)
+    rates = SeveralRates()
+    context = RunContext(store=CheckpointStore(Storage(folder)))
+    return Loop(resolved.task, resolved.experiment, {**resolved.hooks, "seen": rates}, context), rates
+
+
+class SeveralRates(Rates):
+    """Keeps the rate of each optimizer at each step."""
+
+    def on_gradients(self, state: State) -> None:
+        if state.turn == "d":
+            self.seen.append(tuple(one.param_groups[0]["lr"] for one in state.optimizers.values()))
