@@ -74,7 +74,8 @@ class FeatureProbe(Hook):
         return WORKS_ON_MODEL
 
     def on_start(self, state: State) -> None:
-        self._datasets = self._build()
+        with evaluating(state):  # a function of the user's may draw random numbers
+            self._datasets = self._build()
         encoder = part_of(state.module, self.encoder)
         if self._baselines is None and state.step == 0:
             pixels = self._measure(nn.Identity(), state)

@@ -48,6 +48,8 @@ class Subject:
 
     checkpoint: str
     phase: str
+    rewinds: bool = True
+    """Whether random numbers begin where they did for the run's own report; with another seed they do not."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,11 @@ class Session:
         experiment, subject = resolved.experiment, self.assignment.subject
         if subject:
             kind: Callable[..., Rounds] = partial(
-                EvaluationLoop, kind=subject.phase, data_of=self._data_of, origin=self._origin(experiment)
+                EvaluationLoop,
+                kind=subject.phase,
+                rewinds=subject.rewinds,
+                data_of=self._data_of,
+                origin=self._origin(experiment),
             )
         elif trains_itself(type(resolved.task)):
             kind = OwnLoop

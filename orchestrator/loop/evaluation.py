@@ -15,6 +15,7 @@ from orchestrator.errors import RunError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.strategy import is_sharded
 from orchestrator.loop.state.cursor import TrainingCursor
+from orchestrator.loop.state.randomness import drawn_alike
 from orchestrator.loop.step.iterations import Iterations
 from orchestrator.loop.step.task_errors import described, of_kind
 from orchestrator.loop.world import World
@@ -65,7 +66,7 @@ class Evaluation:
         state.phase_iteration, state.phase_length = 0, data.length() * len(state.evaluations)
         state.iterations_before = cursor.val_iterations if validates else 0
         self._plan.fire("on_phase_start", state)
-        for label, weights in state.evaluations.items():
+        for label, weights in drawn_alike(state.evaluations.items()):
             state.evaluation, before = label, state.phase_iteration
             meters = {name: meter.to(state.device) for name, meter in self._meters().items()}
             with weights(state), torch.no_grad():

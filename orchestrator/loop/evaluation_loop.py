@@ -26,9 +26,11 @@ class EvaluationLoop(Loop):
 
     contents = WeightsAlone
 
-    def __init__(self, *arguments: Any, kind: str, origin: Origin | None = None, **more: Any) -> None:
+    def __init__(
+        self, *arguments: Any, kind: str, rewinds: bool = True, origin: Origin | None = None, **more: Any
+    ) -> None:
         super().__init__(*arguments, **more, resumes=True)
-        self._kind, self._origin = kind, origin
+        self._kind, self._rewinds, self._origin = kind, rewinds, origin
 
     def _begin(self) -> None:
         super()._begin()
@@ -45,6 +47,8 @@ class EvaluationLoop(Loop):
                 " evaluate"
             )
         self.state.metrics, self.cursor.eval_iterations, self.cursor.stage = {}, {}, Stage.VALIDATED
+        if self._rewinds:
+            self.saving.rewind_randomness()
         self.evaluation.run(self._kind)
         report = self._report(last=True)
         # What a hook had of the training since its last report came with the checkpoint.

@@ -28,7 +28,7 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.hooked_contents import HookedContents
-from orchestrator.loop.state.randomness import seed_all
+from orchestrator.loop.state.randomness import seed_all, storable_random_state
 from orchestrator.loop.step.auto_microbatching import MicrobatchedIterations
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.iterations import Iterations
@@ -198,6 +198,7 @@ class Loop(Rounds):
             self.saving.restore_randomness()
         yield from super()._rounds()
         if self.cursor.stage is not Stage.TRAIN and self._report_to_come():
+            self.saving.rewind_randomness()
             self.evaluation.run("test")
             yield self._report(last=True)
 
@@ -285,7 +286,7 @@ class Loop(Rounds):
             self._batches = None
         state.metrics |= self.iterations.reduce("train", self.world)
         self.plan.fire("on_phase_end", state)
-        self.cursor.stage = Stage.TRAINED
+        self.cursor.stage, self.saving.after_training = Stage.TRAINED, storable_random_state()
         self._save_if_asked()
 
     # Saving and stopping

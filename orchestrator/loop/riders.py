@@ -326,6 +326,7 @@ class Rider(Loop):
         state.row = {}
         self.cursor.follow(carrier.cursor, carrier.stage)
         restore_random_state(carrier.after_phase)
+        self.saving.after_training = carrier.saving.after_training
         if self.cursor.stage is not Stage.TRAIN:
             self.iterations.means = Means()
             return self._save_if_asked()

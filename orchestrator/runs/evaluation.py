@@ -150,7 +150,8 @@ class Evaluation:
             again = (
                 f"hookyard evaluate {shlex.quote(f'{self.run}@{self.subject.checkpoint}')} --phase {self.subject.phase}"
             )
-            subject = Subject(self.subject.checkpoint, self.subject.phase)
+            rewinds = self.experiment.seed == self.run.experiment()["seed"]
+            subject = Subject(self.subject.checkpoint, self.subject.phase, rewinds)
             drive(folder, self.experiment, engine, address, lease, how_to_go_on=again, subject=subject)
         return folder
 

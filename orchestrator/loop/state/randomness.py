@@ -57,6 +57,18 @@ def restore_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
+def drawn_alike(items: Iterable[T]) -> Iterator[T]:
+    """Yield items, each with the generators as the first was given them; afterwards they are as the first left them."""
+    begun, after = random_state(), None
+    for item in items:
+        if after is not None:
+            restore_random_state(begun)
+        yield item
+        after = after or random_state()
+    if after is not None:
+        restore_random_state(after)
+
+
 def with_own_generators(items: Iterable[T], seed: int) -> Iterator[T]:
     """The items, each made with generators that begin at `seed`; what else draws numbers meanwhile does not notice."""
     before = random_state()

@@ -79,6 +79,8 @@ class Saving:
         self.last_step = -1
         """The step at which it was made."""
         self._random_state: dict[str, Any] | None = None
+        self.after_training: dict[str, Any] | None = None
+        """The generators as the last training phase left them: evaluation begins with these."""
         in_background = getattr(plan.hooks.get("checkpoint"), "background", False)
         self._background = Background(world.device, store) if store and in_background else None
         self._unpublished: tuple[str, Write] | None = None
@@ -230,7 +232,11 @@ class Saving:
         """What is this rank's own."""
         hooks = {name: hook.rank_state_dict() for name, hook in self._plan.hooks.items()}
         evaluated = [dict(self._cursor.eval_iterations), self._cursor.val_iterations]
-        return {"random": storable_random_state(), "hooks": hooks, "evaluated": evaluated, **self._contents.of_rank()}
+        random = {
+            "random": storable_random_state(),
+            "after_training": self.after_training if self._cursor.stage > Stage.TRAINED else None,
+        }
+        return {**random, "hooks": hooks, "evaluated": evaluated, **self._contents.of_rank()}
 
     def restore(self, name: str) -> None:
         """Puts checkpoint `name` back on this rank and fires `on_load`; raises CheckpointError where it does not
@@ -252,6 +258,7 @@ class Saving:
             # A rank may have fewer batches of validation than rank 0, whose count the position has.
             self._cursor.restore_evaluated(*rank_state["evaluated"])
         self._random_state = rank_state.get("random")
+        self.after_training = rank_state.get("after_training") or self._random_state
         state.metrics = dict(manifest["metrics"])
         for hook_name, hook in self._plan.hooks.items():
             if hook_name in checkpoint["hooks"]:
@@ -267,3 +274,8 @@ class Saving:
         if self._random_state is not None:
             restore_random_state(self._random_state)
             self._random_state = None
+
+    def rewind_randomness(self) -> None:
+        """Set the generators to where the last training phase left them."""
+        if self.after_training is not None:
+            restore_random_state(self.after_training)

@@ -1,0 +1,174 @@
+"""Validation that draws random numbers: measured again it gives the same, and what observes it changes nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hooks import HOOKS
+from orchestrator import open_run, run, sweep
+from orchestrator.config.load import to_yaml
+from orchestrator.engines.session import Assignment, Session, Subject
+from orchestrator.loop.world import World
+from orchestrator.records.run_folder import EVALUATIONS, RunFolder
+from orchestrator.runs.evaluation import Evaluation
+from orchestrator.runs.result import Run
+from tests.orchestrator.sweeps.test_riders import assert_trials_equal, stored
+from tests.ranks import on_ranks
+from tests.tasks import Points, PointSet, described
+
+
+@dataclass
+class Drawing(Points):
+    """Draws from torch, NumPy and `random` wherever it evaluates."""
+
+    sets: int = 1
+
+    def data(self) -> Mapping[str, Any]:
+        data = super().data()
+        return {**data, **{f"val/{number}": PointSet(11, False, 5) for number in range(1, self.sets)}}
+
+    def forward(self, model: nn.Module, batch: Any) -> Tensor:
+        output: Tensor = super().forward(model, batch)
+        return output + torch.rand_like(output) + np.random.rand() * random.random() if not model.training else output
+
+
+def drawing(hooks: Mapping[str, Any] | None = None, **fields: Any) -> Any:
+    task_args = {"dropout": 0.3, "noisy": True, "batch_norm": True, "test": 9, **fields.pop("task_args", {})}
+    return described(**{"task": f"{__name__}:Drawing", "task_args": task_args, "hooks": {**(hooks or {})}, **fields})
+
+
+EVERY = {
+    "the end of an epoch": {"checkpoint": {"keep": None}},
+    "its best": {"checkpoint": {"every": 0, "best": "val/loss", "save_last": False}},
+    "steps": {"checkpoint": {"keep": None, "every": "2 steps"}},
+    "background": {"checkpoint": {"keep": None, "background": True}},
+}
+WEIGHTS = {
+    "raw": {},
+    "ema": {"ema": {"decay": 0.5, "evaluate": "ema", "buffers": "recompute"}},
+    "both": {"ema": {"decay": 0.5, "evaluate": "both"}},
+}
+
+
+def measured(reports: Sequence[Mapping[str, Any]], step: int, phase: str) -> dict[str, Any]:
+    """The metrics of a phase at a step, without times and memory."""
+    metrics = {name: value for report in reports if report["step"] == step for name, value in report.items()}
+    return {
+        name: value
+        for name, value in metrics.items()
+        if name.startswith(f"{phase}/") and not name.endswith(("_s", "_bytes"))
+    }
+
+
+def assert_measured_again(done: Run) -> None:
+    """Every checkpoint of a step that the run has reported gives what it reported."""
+    checked = 0
+    for name in (path.name for path in Path(done.path, "checkpoints").iterdir() if path.is_dir()):
+        for phase in ("val", "test"):
+            step = step_of(done, name)
+            if expected := measured(done.reports(), step, phase):
+                assert measured(done.evaluate(name, phase).reports(), step, phase) == expected, (name, phase)
+                checked += 1
+    assert checked
+
+
+def step_of(done: Run, name: str) -> int:
+    return int(stored(done, name)["position"]["step"])
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("every", EVERY)
+def test_a_checkpoint_measured_again_gives_the_runs_own_report(every: str, weights: str, tmp_path: Path) -> None:
+    experiment = drawing({**EVERY[every], **WEIGHTS[weights]}, validate_every="4 steps", task_args={"sets": 2})
+    assert_measured_again(run(experiment, tmp_path, "run", local=True))
+
+
+def test_another_seed_draws_other_numbers(tmp_path: Path) -> None:
+    done = run(drawing(), tmp_path, "run", local=True)
+    first, second, own = (
+        done.evaluate("last", overrides=[f"seed={seed}"]).reports()[0]["val/loss"] for seed in (5, 6, 0)
+    )
+    assert own == done.reports()[1]["val/loss"]
+    assert len({first, second, own}) == 3
+
+
+@pytest.mark.parametrize("weights", ["raw", "both"])
+def test_so_it_does_on_two_ranks(weights: str, tmp_path: Path) -> None:
+    experiment = drawing({**EVERY["the end of an epoch"], **WEIGHTS[weights]}, workers={"count": 2}, batch_size=4)
+    folder = RunFolder.create(tmp_path, "run", to_yaml(experiment))
+    on_ranks(all_on_two_ranks, 2, [Assignment(experiment.source, str(folder))])
+    done = open_run(folder.location)
+    subjects = [("epoch-0001", "val"), ("epoch-0002", "val"), ("epoch-0002", "test")]
+    again = []
+    for name, phase in subjects:
+        evaluation = Evaluation.of(folder, name, phase)
+        place = RunFolder.create(folder.storage / EVALUATIONS, f"{name}-{phase}", to_yaml(evaluation.experiment))
+        again.append(Assignment(evaluation.experiment.source, str(place), subject=Subject(name, phase)))
+    on_ranks(all_on_two_ranks, 2, again)
+    for (name, phase), assignment in zip(subjects, again, strict=True):
+        step = step_of(done, name)
+        expected = measured(done.reports(), step, phase)
+        assert expected
+        assert measured([*RunFolder(assignment.location).reports()], step, phase) == expected
+
+
+def all_on_two_ranks(rank: int, world_size: int, assignments: Sequence[Assignment]) -> None:
+    for assignment in assignments:
+        list(Session(assignment, World(rank=rank, world_size=world_size), end_standing=None).reports())
+
+
+OBSERVING = {
+    name: {"type": name}
+    for name, hook in HOOKS.items()
+    if hook.observes and name not in ("wandb", "mlflow", "feature_probe", "export", "checkpoint")
+}
+
+
+TRAINED = ("model.pt", "optimizer.pt")
+
+
+def test_no_observing_hook_changes_the_training(tmp_path: Path) -> None:
+    """All that ship, and averages however they are evaluated."""
+    alone = run(drawing(), tmp_path, "alone", local=True)
+    arguments = {
+        "early_stopping": {"monitor": "val/loss", "patience": 99},
+        "row_stats": {"report": ["loss/mean"]},
+        "tensorboard": {"graph": True},
+    }
+    cases = [{name: {**hook, **arguments.get(name, {})}} for name, hook in OBSERVING.items()]
+    cases += [{"ema": {"decay": 0.5, "evaluate": "both", "buffers": buffers}} for buffers in ("copy", "recompute")]
+    cases += [{"checkpoint": {"best": "val/loss", "every": "3 steps"}}]
+    for number, hooks in enumerate(cases):
+        other = run(drawing(hooks), tmp_path, f"case-{number}", local=True)
+        columns = ["phase", "iteration", "loss"]
+        expected, rows = (one.load_stats(columns, "phase == 'train'") for one in (alone, other))
+        assert rows.equals(expected), hooks
+        last, own = stored(alone, "last"), stored(other, "last")
+        assert [own[file] for file in TRAINED] == [last[file] for file in TRAINED], hooks
+
+
+def test_trials_that_share_a_training_are_those_alone(tmp_path: Path) -> None:
+    space = {"hooks.ema.evaluate": {"grid": ["ema", "raw", "both"]}}
+    settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": space}
+    shared, alone = (
+        sweep(
+            drawing({"ema": {"decay": 0.5}}, sweep={**settings, "riders": riders}),
+            tmp_path / str(riders),
+            local=True,
+        )
+        for riders in ("auto", False)
+    )
+    assert [run.status for run in shared.runs] == ["finished"] * 3
+    assert shared.trials["carrier"].tolist() == ["trial-0000"] * 3
+    assert_trials_equal(shared.runs, alone.runs)
+    for trial in shared.runs:
+        assert_measured_again(trial)
