@@ -158,7 +158,8 @@ class Session:
         try:
             for report in training:
                 if self.world.is_master and not report.cut_short:
-                    self.folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
+                    made = {"attempt": attempt.number, "time": now("microseconds")}
+                    self.folder.append_metrics({**made, **report.metrics})
                 self._hand_over(loop)
                 with watch.paused():
                     yield report

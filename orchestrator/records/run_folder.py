@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import shlex
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,9 @@ since."""
 _FIRST_FILES = ("experiment.yaml", "source.json", "main.py", "run.json")
 
 
-def now() -> str:
-    """The time in UTC, to the second."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+def now(precision: str = "seconds") -> str:
+    """Return the time in UTC, to the second unless `precision` says otherwise."""
+    return datetime.now(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 _log = logging.getLogger("hookyard")
@@ -279,7 +279,7 @@ class RunFolder:
         number = max((attempt.number for attempt in self.attempts()), default=-1) + 1
         attempt = Attempt(number, checkpoint, position or Position(), now(), world_size, hosts)
         self.write_attempt(attempt)
-        self._end_last_line()
+        self._mend_metrics()
         return attempt
 
     def write_attempt(self, attempt: Attempt) -> None:
@@ -317,13 +317,18 @@ class RunFolder:
             self.storage.append("log.txt", text if text.endswith("\n") else f"{text}\n")
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
-        """Adds one report to `metrics.jsonl`. Rank 0."""
+        """Add one report to `metrics.jsonl`; its time makes no two lines equal. Rank 0."""
         append_line(self.storage, "metrics.jsonl", line)
 
-    def _end_last_line(self) -> None:
-        """Ends a line that a kill cut short, so that the next one stands by itself."""
+    def _mend_metrics(self) -> None:
+        """End a line that a kill cut short, and remove copies of lines."""
         with suppress(FileNotFoundError):
-            if not self.storage.read_appended("metrics.jsonl").endswith(b"\n"):
+            data = self.storage.read_appended("metrics.jsonl")
+            lines = [line for line in data.split(b"\n") if line.strip()]
+            if len(lines) > len(once := dict.fromkeys(lines)):
+                self.storage.join("metrics.jsonl")
+                self.storage.write("metrics.jsonl", b"\n".join([*once, b""]))
+            elif not data.endswith(b"\n"):
                 self.storage.append("metrics.jsonl", "\n")
 
     def reports(self) -> list[dict[str, Any]]:

@@ -103,7 +103,7 @@ def _looked_at(folder: RunFolder, path: str, there: list[str]) -> FileVerdict:
         return _judged(path, lambda: _json(storage, path), advice)
     if path == "experiment.yaml":
         return _judged(path, lambda: _reads(folder.experiment), advice)
-    if path in ("metrics.jsonl", "population.jsonl"):
+    if path in ("metrics.jsonl", "population.jsonl", "race.jsonl"):
         return _judged(path, lambda: _lines(folder, path), _LINES)
     if path in ("stats.parquet", "hooks.parquet") or (
         path.startswith("stats/") and name.endswith((".arrow", ".parquet"))
@@ -160,7 +160,7 @@ def _rows(folder: RunFolder, path: str, there: list[str]) -> bool:
 
     if path.endswith(".parquet"):
         with folder.storage.open(path) as file:
-            return verify_parquet(file)
+            return verify_parquet(file, path)
     table = path.rpartition("-")[0]
     is_over = folder.storage.local is None or any(name.startswith(f"{table}-") and name > path for name in there)
     return verify_stream(folder.storage.read(path), is_over)

@@ -128,15 +128,22 @@ def read_lines(storage: Storage, name: str, kind: type[T]) -> list[T]:
     return whole_lines(lines, str(storage / name), lambda line: cast(T, checked(line, kind)))
 
 
-def whole_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 1) -> list[T]:
-    """What the lines of a JSON Lines file hold, as `read` takes each; that raises ValueError for what it cannot take.
+def whole_lines(
+    data: bytes, place: str, read: Callable[[Any], T], first: int = 1, seen: dict[bytes, int] | None = None
+) -> list[T]:
+    """Return the content of each line of a JSON Lines file, once.
 
-    `place` names the file, and `first` is the number of its first line here. A line that is damaged is left out, which
-    is said; one that a kill cut short is no damage.
+    `read` converts a line, and raises ValueError for one that it does not accept. `place` names the file. `first` is
+    the number of the first line in `data`, and `seen` the lines before it with their numbers. A damaged line and a
+    copy of an earlier line are left out with a warning. A line that a kill cut short is left out without one.
     """
-    found = []
+    found, seen = [], {} if seen is None else seen
+    copies: list[int] = []
     for number, line in enumerate(data.split(b"\n"), start=first):
         if not line.strip():
+            continue
+        if seen.setdefault(line, number) != number:
+            copies.append(number)
             continue
         try:
             if is_whole(line) is False:
@@ -145,6 +152,10 @@ def whole_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 
         except ValueError as error:
             if not is_cut_short(line):
                 left_out(place, f"line {number} is left out: {error}")
+    if copies:
+        several = f"{len(copies)} lines from line {copies[0]} on are left out: each"
+        what = f"line {copies[0]} is left out: it" if len(copies) == 1 else several
+        left_out(place, f"{what} is a copy of an earlier line")
     return found
 
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.write.checksums import check_footer
+from orchestrator.stats.read.recorded_files import COMPACTED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +84,7 @@ def with_usage(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
 def kept_usage(file: Any, attempts: Sequence[Attempt]) -> dict[str, float] | None:
     """What `with_usage` kept in an open Parquet file; None where it did not, or an attempt has begun since. Raises
     ArrowException, OSError or ValueError where it is damaged."""
-    check_footer(file)
+    check_footer(file, COMPACTED["rows"])
     text = (pq.read_schema(file).metadata or {}).get(_KEY)
     kept = json.loads(text) if text else None
     return kept["usage"] if kept and kept["attempts"] == len(attempts) else None

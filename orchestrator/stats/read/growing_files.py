@@ -33,6 +33,7 @@ class LineTail:
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name = storage, name
         self._end = self._lines = 0
+        self._seen: dict[bytes, int] = {}
 
     def look(self) -> list[dict[str, Any]]:
         """The new reports. What a kill cut short is left out."""
@@ -43,7 +44,7 @@ class LineTail:
         whole = added[: added.rfind(b"\n") + 1]
         self._end += len(whole)
         first, self._lines = self._lines + 1, self._lines + whole.count(b"\n")
-        return whole_lines(whole, str(self._storage / self._name), checked_report, first)
+        return whole_lines(whole, str(self._storage / self._name), checked_report, first, self._seen)
 
 
 class RankTail:

@@ -48,7 +48,7 @@ def described(storage: Storage, files: RecordedFiles) -> tuple[pa.Schema, int]:
                 begun = schema_in(stream, str(storage / one.path))
         except FileNotFoundError:
             return described(storage, _there_by_now(storage, one))[0]
-        return begun[0].remove_metadata() if begun else pa.schema([])
+        return begun[0] if begun else pa.schema([])
 
     told = storage.each(
         parquet, [*([files.joined] if files.joined else []), *(segment.path for segment in files.segments)]

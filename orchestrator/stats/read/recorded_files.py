@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.errors import DamagedFile
+from orchestrator.stats.write.checksums import CopiedFile, check_footer
 from orchestrator.stats.read.row_filter import Condition, joint_condition
-from orchestrator.stats.write.checksums import check_footer
 from orchestrator.storage import Storage
 
 COMPACTED = {"rows": "stats.parquet", "costs": "hooks.parquet"}
@@ -134,9 +134,11 @@ def opened_parquet(storage: Storage, path: str, *, at_once: bool = False) -> Ite
     many."""
     try:
         with pa.BufferReader(storage.read(path)) if at_once and storage.local is None else storage.open(path) as file:
-            check_footer(file)
+            check_footer(file, path)
             yield file
     except FileNotFoundError:
         raise
+    except CopiedFile as error:
+        raise DamagedFile(str(storage / path), str(error), error.advice) from error
     except (OSError, pa.ArrowException) as error:
         raise DamagedFile(str(storage / path), str(error), ADVICE) from error

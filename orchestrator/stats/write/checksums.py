@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import chain
 from os import SEEK_END
 from typing import IO, Any
-from zlib import crc32
+from zlib import adler32, crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,8 +23,19 @@ _MARK = b"HYcr"
 _SEAL = len(_MARK) + 4
 ROW_GROUP = 2**17
 """Rows of a Parquet file that are read together."""
+FILE = b"hookyard.file"
+"""Metadata key of the file's own path in the run's folder, which a copy under another name betrays."""
 _PARQUET_END = 8
 """Bytes behind a footer: its length and `PAR1`."""
+
+
+class CopiedFile(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
+    """A file that was copied to another name, where its rows would count twice."""
+
+    advice = "Remove it: the other file has its rows"
+
+    def __init__(self) -> None:
+        super().__init__("it is a copy of another file of the run")
 
 
 def sealed(message: pa.Buffer) -> bytes:
@@ -60,7 +71,12 @@ def schema_in(stream: Any, place: str) -> tuple[pa.Schema, bool] | None:
     message = _message(stream)
     with suppress(pa.ArrowException, OSError):
         if message is not None and (not is_sealed(message) or is_whole(message)):
-            return pa.ipc.read_schema(message), is_sealed(message)
+            schema = pa.ipc.read_schema(message)
+            own = (schema.metadata or {}).get(FILE, b"").decode()
+            if place.endswith(".arrow") and not (place.endswith(own) or own.endswith(place)):
+                left_out(place, f"all of its rows are left out: it is a copy of {own}")
+                return None
+            return schema.remove_metadata(), is_sealed(message)
     stream.seek(0)
     data = stream.read()
     if message is not None or _next_whole(data) is not None or END in (data[: len(END)], data[-len(END) :]):
@@ -71,18 +87,24 @@ def schema_in(stream: Any, place: str) -> tuple[pa.Schema, bool] | None:
 def whole_batches(
     stream: Any, schema: pa.Schema, is_sealed_stream: bool, place: str, *, is_over: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """The batches from where a stream stands, without those that are damaged, which is said; raises EOFError at its
-    end.
+    """Yield the batches from the stream's position, each once; raise EOFError at its end.
 
-    What a kill cut short at the end is no damage, unless the stream `is_over`: then nothing may be missing.
+    Damaged batches and copies of earlier batches are left out with a warning. What a kill cut short at the end is no
+    damage, unless the stream `is_over`: then nothing may be missing.
     """
+    seen: set[tuple[bytes, int]] = set()
     while True:
         begin = stream.tell()
         message = _message(stream)
         if message is not None and (not is_sealed_stream or (is_sealed(message) and is_whole(message))):
+            seal = message.metadata[-_SEAL:].to_pybytes(), adler32(message.body or b"")
+            if is_sealed_stream and seal in seen:
+                left_out(place, f"the rows in bytes {begin} to {stream.tell()} are left out: they are a copy")
+                continue
+            seen.add(seal)
             try:
                 yield pa.ipc.read_record_batch(message, schema)
-            except pa.ArrowException as error:
+            except (pa.ArrowException, OSError) as error:
                 left_out(place, f"the rows behind byte {begin} are left out: {error}")
                 raise EOFError from error
             continue
@@ -121,15 +143,17 @@ def _next_whole(data: bytes) -> int | None:
     return None
 
 
-def write_parquet(tables: Iterable[pa.Table], file: IO[bytes]) -> None:
-    """Writes tables of the same columns below each other, with the CRC-32 of each page and of the footer; `file` is one
-    to write and to read. Measurements hardly repeat, so that text alone has dictionaries."""
+def write_parquet(tables: Iterable[pa.Table], file: IO[bytes], path: str) -> None:
+    """Write tables of the same columns below each other, with the CRC-32 of each page and of the footer.
+
+    `file` can be written and read, and `path` is its place in the run's folder. Only text has dictionaries, as
+    measurements hardly repeat.
+    """
     tables = iter(tables)
     first = next(tables)
     texts = [field.name for field in first.schema if pa.types.is_string(field.type)]
-    with pq.ParquetWriter(
-        file, first.schema, compression="zstd", use_dictionary=texts, write_page_checksum=True
-    ) as writer:
+    schema = first.schema.with_metadata({**(first.schema.metadata or {}), FILE: path})
+    with pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=texts, write_page_checksum=True) as writer:
         for table in chain([first], tables):
             writer.write_table(table, ROW_GROUP)
     footer = _footer(file)
@@ -137,23 +161,38 @@ def write_parquet(tables: Iterable[pa.Table], file: IO[bytes]) -> None:
     file.write(_seal(footer) + struct.pack("<I", len(footer) + _SEAL) + b"PAR1")
 
 
-def check_footer(file: Any) -> None:
-    """Raises ArrowInvalid where the checksum of a Parquet file's footer does not hold; those of earlier versions carry
-    none. Reads the footer alone, and leaves the file at its beginning."""
+def check_footer(file: Any, path: str) -> None:
+    """Raise ArrowInvalid where the checksum of a Parquet file's footer does not hold, or the file belongs elsewhere.
+
+    Reads only the footer, and leaves the file at its beginning.
+    """
     footer = _footer(file)
     file.seek(0)
     if footer[-_SEAL:-4] == _MARK and footer[-_SEAL:] != _seal(footer[:-_SEAL]):
         raise pa.ArrowInvalid("the checksum of its footer does not hold")
+    if FILE in footer and path.encode() not in footer:
+        raise CopiedFile
 
 
-def verify_parquet(file: Any) -> bool:
-    """Whether a Parquet file has a checksum in its footer; reads all of it, and raises ArrowInvalid or OSError where a
-    checksum does not hold."""
-    check_footer(file)
+def verify_parquet(file: Any, path: str) -> bool:
+    """Return whether a Parquet file has a checksum in its footer.
+
+    Reads all of it; raises ArrowInvalid or OSError where a checksum does not hold, or there is more than was written.
+    """
+    check_footer(file, path)
     parquet = pq.ParquetFile(file, page_checksum_verification=True)
+    ends = [len(b"PAR1")]
     for group in range(parquet.num_row_groups):
         parquet.read_row_group(group)
-    return _footer(file)[-_SEAL:-4] == _MARK
+        row_group = parquet.metadata.row_group(group)
+        for column in map(row_group.column, range(row_group.num_columns)):
+            begin = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+            ends.append(begin + column.total_compressed_size)
+    footer, size = _footer(file), file.seek(0, SEEK_END)
+    is_sealed_file = footer[-_SEAL:-4] == _MARK
+    if is_sealed_file and max(ends) != size - _PARQUET_END - len(footer):
+        raise pa.ArrowInvalid("it holds more than was written, such as a second copy of itself")
+    return is_sealed_file
 
 
 def verify_stream(data: bytes, is_over: bool) -> bool:

@@ -63,7 +63,8 @@ def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence
     if any(map(len, found)):
         joined = in_order(pa.concat_tables(found, promote_options="permissive"))
         with storage.create(COMPACTED[table]) as file:
-            write_parquet([with_usage(with_mark(joined, attempts), attempts) if table == "rows" else joined], file)
+            rows = with_usage(with_mark(joined, attempts), attempts) if table == "rows" else joined
+            write_parquet([rows], file, COMPACTED[table])
     return True
 
 

@@ -28,8 +28,10 @@ def pack(storage: Storage, parts: Sequence[Recorded], attempts: Sequence[Attempt
     if len(rows):
         if "phase" in rows.column_names:
             rows = with_mark(narrow(rows), attempts)
-        with storage.create(parts[-1].path.replace(".arrow", ".parquet")) as file:
-            write_parquet([rows.drop_columns([name for name in PARTITIONS.names if name in rows.column_names])], file)
+        rows = rows.drop_columns([name for name in PARTITIONS.names if name in rows.column_names])
+        path = parts[-1].path.replace(".arrow", ".parquet")
+        with storage.create(path) as file:
+            write_parquet([rows], file, path)
     storage.each(storage.delete, [part.path for part in parts])
 
 
@@ -62,4 +64,4 @@ def mark(storage: Storage, path: str, attempts: Sequence[Attempt], attempt: int 
         ):
             return
         with storage.create(path) as anew:
-            write_parquet(map(marked, groups), anew)
+            write_parquet(map(marked, groups), anew, path)

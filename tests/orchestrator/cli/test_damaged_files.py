@@ -47,7 +47,7 @@ def cut(failed: Path, tmp_path: Path) -> Path:
     return shutil.copytree(failed, tmp_path / "runs/cut")
 
 
-def call(verb: str, folder: Path) -> tuple[int, str, str]:
+def call(verb: str, folder: Path, *options: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a verb on a run; raises what is no error of ours."""
     arguments = {
         "ls": ["ls", "--storage", str(folder.parent)],
@@ -55,7 +55,7 @@ def call(verb: str, folder: Path) -> tuple[int, str, str]:
         "watch": ["watch", str(folder), "--once"],
         "compare": ["compare", str(folder), str(folder)],
     }
-    result = CliRunner().invoke(app, arguments.get(verb, [verb, str(folder)]))
+    result = CliRunner().invoke(app, [*arguments.get(verb, [verb, str(folder)]), *options])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout, result.stderr
@@ -243,3 +243,29 @@ def test_a_report_that_a_run_which_is_over_lost_is_said(cut: Path, caplog: pytes
     (cut / "metrics.jsonl").write_bytes((cut / "metrics.jsonl").read_bytes()[:-9])
     assert "0 reports" in call("show", cut)[1]
     assert f"{cut}/metrics.jsonl is damaged: its last line was cut short" in caplog.text
+
+
+def test_reports_that_were_copied_count_once_and_resume_removes_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooks = {"breaks": {"type": "tests.tasks:Breaks", "iteration": 26}, "checkpoint": {"every": 1}}
+    with pytest.raises(RunError):
+        run(described(epochs=5, hooks=hooks), tmp_path, "cut", local=True)
+    file = tmp_path / "cut/metrics.jsonl"
+    whole, reports = file.read_bytes(), open_run(tmp_path / "cut").reports()
+    assert [report["epoch"] for report in reports] == [0, 1, 2]
+    lines = whole.splitlines(keepends=True)
+    for copied in (whole, lines[0], lines[2], b"".join(lines[1:])):
+        file.write_bytes(whole + copied)
+        caplog.clear()
+        assert open_run(tmp_path / "cut").reports() == reports
+        assert f"{file} is damaged: " in caplog.text
+        code, out, _ = call("doctor", tmp_path / "cut", "--files")
+        assert code == 1
+        assert "a copy of an earlier line" in out
+    with pytest.raises(RunError):  # the hook breaks again
+        resume(tmp_path / "cut")
+    lines = file.read_bytes().splitlines()
+    assert whole.splitlines() == lines[:3]
+    assert len({*lines}) == len(lines)
+    assert [report["epoch"] for report in open_run(tmp_path / "cut").reports()] == [0, 1, 2]

@@ -60,3 +60,18 @@ def test_a_line_whose_number_was_changed_is_left_out_and_said(caplog: pytest.Log
     data = "\n".join(lines).replace('"step": 2', '"step": 7').encode()
     assert whole_lines(data, "metrics.jsonl", mapping) == [{"step": 1}, {"step": 3}]
     assert "metrics.jsonl is damaged: line 2 is left out: its checksum does not hold" in caplog.text
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_each_line_counts_once_whatever_part_of_the_file_was_copied(count: int) -> None:
+    lines = [sealed(json.dumps({"step": step})).encode() + b"\n" for step in range(count)]
+    whole, wanted = b"".join(lines), [{"step": step} for step in range(count)]
+    for begin in range(count):
+        for end in range(begin + 1, count + 1):
+            with hearing() as heard:
+                assert whole_lines(whole + b"".join(lines[begin:end]), "x.jsonl", mapping) == wanted
+            assert len(heard) == 1
+            assert "a copy of an earlier line" in heard[0]
+    with hearing() as heard:
+        assert whole_lines(whole, "x.jsonl", mapping) == wanted
+    assert heard == []

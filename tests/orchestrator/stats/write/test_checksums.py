@@ -9,10 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.errors import DamagedFile
-from orchestrator.stats.read.reading import read_batches, read_recorded
-from orchestrator.stats.write.checksums import END, schema_in, whole_batches
+from orchestrator.stats.write.checksums import END, schema_in, verify_parquet, whole_batches
 from orchestrator.stats.write.compaction import compact
 from orchestrator.stats.write.rank_files import RankFiles
+from orchestrator.stats.read.reading import read_batches, read_recorded
+from orchestrator.stats.read.recorded_files import recorded_files
+from orchestrator.stats.write.segments import pack
 from orchestrator.storage import Storage
 
 
@@ -139,3 +141,48 @@ def test_a_stream_that_is_over_has_its_end(data: bytes, caplog: pytest.LogCaptur
         with pytest.raises(EOFError):
             list(whole_batches(stream, *begun, "rows", is_over=True))
         assert ("rows is damaged: it was cut short" in caplog.text) == (cut is not data)
+
+
+def test_rows_count_once_whatever_part_of_a_stream_was_copied(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    begins = [place for place in range(len(data) - 8) if data.startswith(END[:4], place)]
+    messages = [data[begin:end] for begin, end in zip(begins, [*begins[1:], len(data) - 8], strict=True)]
+    body = data[:-8]
+    for copied in (messages[1], messages[2], b"".join(messages[1:]), body, data):
+        for stream in (body, data):
+            caplog.clear()
+            assert losses(stream + copied)[:2] == [[0.5, 0.25], [1.5, 0.25]]
+            assert len(losses(stream + copied)) == 2
+            assert "are left out" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+@pytest.mark.parametrize("to", ["rank=0/rows-00001", "rank=1/rows-00000", "rank=1/rows-00003"])
+def test_a_file_of_rows_copied_to_another_name_is_named_and_counts_no_row_twice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, to: str
+) -> None:
+    storage, own = Storage(tmp_path), "stats/attempt=0/rank=0"
+    files = RankFiles(storage, own, {"rank": 0, "node": "here", "attempt": 0}, 30.0)
+    files.write("rows", {"phase": pa.array(["train"] * 2), "iteration": pa.array([1, 2])}, 2)
+    files.close()
+    if kind == "parquet":
+        pack(storage, recorded_files(storage, "rows").parts)
+    rows = read_recorded(storage, "rows")
+    copy = tmp_path / f"stats/attempt=0/{to}.{kind}"
+    copy.parent.mkdir(exist_ok=True)
+    copy.write_bytes((tmp_path / own / f"rows-00000.{kind}").read_bytes())
+    if kind == "arrow":
+        assert read_recorded(storage, "rows").equals(rows)
+        assert f"{copy} is damaged: all of its rows are left out: it is a copy" in caplog.text
+        return
+    with pytest.raises(DamagedFile, match=f"{to}.parquet is damaged: it is a copy of another file.* Remove it"):
+        read_recorded(storage, "rows")
+
+
+def test_a_joined_table_that_was_doubled_is_told_by_its_check(joined: Path, tmp_path: Path) -> None:
+    data, rows = joined.read_bytes(), read_recorded(Storage(tmp_path), "rows")
+    with joined.open("rb") as file:
+        assert verify_parquet(file, joined.name)
+    joined.write_bytes(data + data)
+    assert read_recorded(Storage(tmp_path), "rows").equals(rows)
+    with joined.open("rb") as file, pytest.raises(pa.ArrowInvalid, match="a second copy of itself"):
+        verify_parquet(file, joined.name)
