@@ -13,8 +13,8 @@ from orchestrator.errors import ConfigError
 
 
 def validate(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Checks an experiment or a sweep, its data too, without starting anything; exits with 2 and every problem where it
-    is wrong."""
+    """Checks an experiment or a sweep without starting anything, and its data down to the first sample of each phase;
+    exits with 2 and every problem where it is wrong."""
     from orchestrator.config.load import load_with_data
 
     try:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.checks.metrics import data_problems
 from orchestrator.config.checks.sweep_check import sweep_problems
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
@@ -29,11 +28,12 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
 
 
 def load_with_data(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
-    """As `load_experiment`, and asks the task for its data, which may take long, to see which phases there are."""
+    """Read an experiment as `load_experiment` does, and check its data, which may take long."""
+    from orchestrator.config.checks.data import data_problems
+
     source, document = _written(Path(path), overrides)
     experiment = _checked(source, document)
-    problems = data_problems(to_dict(experiment), resolve(source).task)
-    if problems:
+    if problems := data_problems(to_dict(experiment), resolve(source).task):
         raise ConfigError([document.locate(problem) for problem in problems])
     return experiment
 

@@ -16,12 +16,12 @@ from hooks import State
 from hooks.import_path import extend_import_path
 from hooks.metrics.names import PHASES, phases_of
 from hooks.training.sampler_seed import DistSamplerSeed
+from orchestrator.config.checks.data import is_indexed
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.phases import given_by
 from orchestrator.loop.data.seeded_batches import SeededBatches
-from orchestrator.loop.data.stream import is_indexed
 from orchestrator.loop.state.cursor import TrainingCursor
 from orchestrator.loop.state.randomness import random_state, restore_random_state, seed_all
 from orchestrator.loop.world import World

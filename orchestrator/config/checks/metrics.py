@@ -92,16 +92,6 @@ def _beside(asked: _Asked, phases: Collection[str]) -> list[str]:
     return [f"{phase}/{asked.metric.rpartition('/')[2]}" for phase in phases_of(asked.phase, phases)]
 
 
-def data_problems(data: Mapping[str, Any], task: Task) -> list[Problem]:
-    """As `phase_problems`, with the data that the task gives here; none where it has to be where it trains to give
-    any."""
-    if not any(asked.phase in ("val", "test") for asked in _asked(data)):
-        return []
-    with suppress(ConfigError), users_code("task"):  # the run itself will say it
-        return phase_problems(data, list(task.data()))
-    return []
-
-
 def _asked(data: Mapping[str, Any]) -> Iterator[_Asked]:
     for judge in judges(data):
         kind = judge.entry.get("type", judge.path.removeprefix("hooks."))

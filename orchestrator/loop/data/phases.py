@@ -9,12 +9,12 @@ import torch
 
 from hooks import Rhythm
 from hooks.metrics.names import PHASES, phases_of
-from orchestrator.config.components import NAME, WRONG_NAME
+from orchestrator.config.checks.data import PHASES_OF_DATA, check_phases, is_indexed
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.phase_data import PhaseData
-from orchestrator.loop.data.stream import Stream, is_indexed, is_loader, length_of
+from orchestrator.loop.data.stream import Stream, is_loader
 from orchestrator.loop.step.task_errors import of_kind
 from orchestrator.loop.step.transfer import to_device
 from orchestrator.loop.world import World
@@ -26,9 +26,7 @@ DataOf = Callable[[Task, Experiment, World], Mapping[str, Any]]
 
 def given_by(task: Task, experiment: Experiment, world: World) -> Mapping[str, Any]:
     """What the task gives, as it is; raises ConfigError for what is no mapping."""
-    given: Mapping[str, Any] = of_kind(
-        task.data, task.data(), Mapping, "a mapping of train, and val and test where there are, to their datasets"
-    )
+    given: Mapping[str, Any] = of_kind(task.data, task.data(), Mapping, PHASES_OF_DATA)
     return given
 
 
@@ -38,12 +36,7 @@ class Data:
     def __init__(self, task: Task, experiment: Experiment, world: World, data_of: DataOf = given_by) -> None:
         self._device = world.device
         datasets = dict(data_of(task, experiment, world))
-        if "train" not in datasets:
-            raise ConfigError(
-                [Problem("task", f"{type(task).__name__}.data() gives no 'train', only {sorted(map(str, datasets))}")]
-            )
-        for phase, dataset in datasets.items():
-            _check(phase, dataset)
+        check_phases(task, datasets)
         _refuse_unread(task, experiment, datasets)
         generator = torch.Generator()
 
@@ -136,38 +129,3 @@ def _refuse_unread(task: Task, experiment: Experiment, datasets: dict[str, Any])
 def _refuse(unread: dict[str, bool], message: str) -> None:
     if any(unread.values()):
         raise ConfigError([Problem(path, message) for path, is_unread in unread.items() if is_unread])
-
-
-def _check(phase: str, dataset: Any) -> None:
-    kind, has_name, name = str(phase).partition("/")
-    if kind not in PHASES or (has_name and kind == "train"):
-        raise ConfigError(
-            [
-                Problem(
-                    "task",
-                    f"data() gives a phase '{phase}'; phases are train, val and test, and val/NAME and test/NAME where"
-                    " there are several",
-                )
-            ]
-        )
-    if has_name and not NAME.fullmatch(name):
-        raise ConfigError([Problem("task", f"data() gives a phase '{phase}', and '{name}' {WRONG_NAME}")])
-    if not is_indexed(dataset) and not hasattr(dataset, "__iter__"):
-        raise ConfigError(
-            [
-                Problem(
-                    "task",
-                    f"the {phase} dataset ({type(dataset).__name__}) has neither an index (__len__ and __getitem__) nor"
-                    " __iter__",
-                )
-            ]
-        )
-    if length_of(dataset) == 0:
-        advice = None if phase == "train" else f"where there is nothing to evaluate, leave {phase} out of data()"
-        raise ConfigError(
-            [
-                Problem(
-                    "task", f"the {phase} data ({type(dataset).__name__}) is empty: its length is 0", suggestion=advice
-                )
-            ]
-        )

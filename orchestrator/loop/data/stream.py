@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from orchestrator.config.checks.data import length_of
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError
 from orchestrator.loop.data.share import Share, refuse_unclear
@@ -313,11 +314,6 @@ class _LookAhead(Iterator[Any]):
             yield self._next
 
 
-def is_indexed(given: Any) -> bool:
-    """Whether this is a map-style dataset."""
-    return not isinstance(given, IterableDataset) and hasattr(given, "__len__") and hasattr(given, "__getitem__")
-
-
 def is_loader(given: Any) -> bool:
     """Whether this gives batches, as against a dataset, which gives samples."""
     return isinstance(given, DataLoader) or (not isinstance(given, IterableDataset) and _has_place(given))
@@ -325,11 +321,3 @@ def is_loader(given: Any) -> bool:
 
 def _has_place(one: Any) -> bool:
     return hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
-
-
-def length_of(one: Any) -> int | None:
-    """A length, where there is one: a class may have a `__len__` that raises."""
-    try:
-        return len(one)
-    except (TypeError, NotImplementedError):
-        return None

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.write.checksums import check_footer
 from orchestrator.stats.read.recorded_files import COMPACTED
+from orchestrator.stats.write.checksums import check_footer
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.errors import DamagedFile
-from orchestrator.stats.write.checksums import CopiedFile, check_footer
 from orchestrator.stats.read.row_filter import Condition, joint_condition
+from orchestrator.stats.write.checksums import CopiedFile, check_footer
 from orchestrator.storage import Storage
 
 COMPACTED = {"rows": "stats.parquet", "costs": "hooks.parquet"}

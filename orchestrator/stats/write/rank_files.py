@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from orchestrator.stats.write.checksums import END, FILE, sealed
 from orchestrator.stats.read.recorded_files import Recorded
+from orchestrator.stats.write.checksums import END, FILE, sealed
 from orchestrator.storage import Storage
 from orchestrator.storage.storage import telling_of
 

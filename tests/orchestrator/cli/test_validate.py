@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,70 @@ def test_no_such_file() -> None:
     result = CliRunner().invoke(app, ["validate", "nowhere.yaml"])
     assert result.exit_code == 2
     assert result.stderr == "nowhere.yaml: cannot be read: No such file or directory\n"
+
+
+BROKEN = {
+    "raises": "raise OSError('no such disk')",
+    "no mapping": "return [1, 2]",
+    "no train": "return {'val': [(torch.zeros(2), 0)]}",
+    "train is empty": "return {'train': []}",
+    "val is empty": "return {'train': FULL, 'val': []}",
+    "an unused test is empty": "return {'train': FULL, 'test': []}",
+    "a stream is empty": "return {'train': Stream(0)}",
+    "a stream of val is empty": "return {'train': FULL, 'val': Stream(0)}",
+    "no data set": "return {'train': 5}",
+    "an unknown phase": "return {'train': FULL, 'valid': FULL}",
+    "a sample raises": "return {'train': FULL, 'val': Unreadable()}",
+    "a stream raises": "return {'train': FULL, 'val': Stream(1, fails=True)}",
+}
+WHOLE = {
+    "map-style": "return {'train': FULL, 'val': FULL}",
+    "streams": "return {'train': Stream(3), 'val': Stream(2)}",
+}
+MODULE = """
+import torch
+from torch import nn
+from torch.utils.data import IterableDataset
+from orchestrator import Task
+
+FULL = [(torch.zeros(2), 0), (torch.ones(2), 1)]
+
+class Stream(IterableDataset):
+    def __init__(self, count, fails=False):
+        self.count, self.fails = count, fails
+    def __iter__(self):
+        if self.fails:
+            raise OSError("the link is down")
+        return iter([FULL[0]] * self.count)
+
+class Unreadable:
+    def __len__(self):
+        return 2
+    def __getitem__(self, index):
+        raise OSError("the file is gone")
+
+class Given(Task):
+    def model(self):
+        return nn.Linear(2, 2)
+    def loss(self, output, batch):
+        return nn.functional.cross_entropy(output, batch[1])
+    def data(self):
+        BODY
+"""
+
+
+@pytest.mark.parametrize("body", [*BROKEN.values(), *WHOLE.values()], ids=[*BROKEN, *WHOLE])
+def test_data_is_refused_just_where_a_run_of_it_fails(
+    tmp_path: Path, body: str, request: pytest.FixtureRequest
+) -> None:
+    module = f"given_{re.sub('[^a-z]', '_', request.node.callspec.id)}"
+    (tmp_path / f"{module}.py").write_text(MODULE.replace("BODY", body))
+    file = tmp_path / "given.yaml"
+    file.write_text(f"name: given\ntask: {module}:Given\nsteps: 1\nbatch_size: 1\n")
+    result = CliRunner().invoke(app, ["validate", str(file)])
+    trained = CliRunner().invoke(app, ["run", str(file), "--local", "--storage", str(tmp_path / "runs")])
+    assert (result.exit_code, result.stdout) == (2 if trained.exit_code else 0, "")
+    assert (body in BROKEN.values()) == (result.exit_code == 2)
+    if result.exit_code:
+        assert f"{file}:2: task: " in result.stderr
+        assert "is ok" not in result.stderr

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.errors import DamagedFile
+from orchestrator.stats.read.reading import read_batches, read_recorded
+from orchestrator.stats.read.recorded_files import recorded_files
 from orchestrator.stats.write.checksums import END, schema_in, verify_parquet, whole_batches
 from orchestrator.stats.write.compaction import compact
 from orchestrator.stats.write.rank_files import RankFiles
-from orchestrator.stats.read.reading import read_batches, read_recorded
-from orchestrator.stats.read.recorded_files import recorded_files
 from orchestrator.stats.write.segments import pack
 from orchestrator.storage import Storage
 
