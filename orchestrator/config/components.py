@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook, Priority
+from orchestrator.config.checks.misspelled import misspelled_names
 from orchestrator.config.python.imports import find_class
 from orchestrator.config.python.objects import as_written
 from orchestrator.config.python.parameters import construct, parameters
@@ -58,6 +59,8 @@ def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, 
     if arguments and not dataclasses.is_dataclass(cls):
         message = f"{name} is no dataclass, so it takes no arguments, got {', '.join(arguments)}"
         raise ConfigError([Problem("task_args", message, suggestion="put @dataclass above the class")])
+    if problems := misspelled_names(cls):
+        raise ConfigError(problems)
     return construct(cls, arguments, "task_args")
 
 

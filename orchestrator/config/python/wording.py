@@ -143,7 +143,7 @@ def _known(model: type[BaseModel], place: Iterable[int | str], values: Any) -> l
         values = _inside(values, part)
         if field is None:  # a key of a mapping, or an index of a list, of the models of the field before
             continue
-        models = list(_models_in(field.annotation))
+        models = list(models_in(field.annotation))
         if not models:
             return []
         tag = values.get("type") if isinstance(values, dict) else None
@@ -153,8 +153,9 @@ def _known(model: type[BaseModel], place: Iterable[int | str], values: Any) -> l
     return list(model.model_fields)
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models that an annotation names, those of its branches too."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):
-        yield from _models_in(inner)
+        yield from models_in(inner)
