@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from operator import add, itemgetter
-from typing import Any, SupportsFloat, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from orchestrator.loop.clock.backward_end import OwnBackward
 from orchestrator.loop.clock.span_clock import Clock, Column
 from orchestrator.loop.model.strategy import check_exchanged, exchange_gradients
 from orchestrator.loop.step.means import Means
+from orchestrator.loop.step.meters import measured, refuse_different
 from orchestrator.loop.step.precision import Precision
 from orchestrator.loop.step.task_errors import loss_parts, of_kind, wrong_batch_size, wrong_metric
 from orchestrator.loop.step.transfer import mover
@@ -339,9 +340,11 @@ class Iterations:
     def reduce(self, prefix: str, world: World, meters: Mapping[str, Any] | None = None) -> dict[str, float]:
         """The phase's values over all ranks, as `<prefix>/<name>`, and a new beginning for the next; collective."""
         means, self.means = self.means, Means()
-        values = means.reduce(world)
-        for name, meter in (meters or {}).items():
-            numbers = measured(name, meter)
+        of_meters = {name: measured(name, meter) for name, meter in (meters or {}).items()}
+        states, of_ranks = zip(*world.gather((means.state_dict(), of_meters)), strict=True)
+        values = Means.over_ranks(states)
+        for name, numbers in of_ranks[0].items():
+            refuse_different(self.task, prefix, name, [of_rank.get(name, {}) for of_rank in of_ranks])
             if twice := numbers.keys() & values.keys():
                 raise RunError(
                     f"meters() gives '{name}', and {prefix}/{min(twice)} is there by loss(), metrics() or another"
@@ -352,31 +355,6 @@ class Iterations:
             if math.isnan(value):
                 logger.warning("%s/%s is not a number", prefix, name)
         return {f"{prefix}/{name}": value for name, value in values.items()}
-
-
-def measured(name: str, meter: Any) -> dict[str, float]:
-    """The values of a meter over all ranks, by name; collective. A number has the meter's own name, what a mapping or a
-    vector holds `<name>/<key>` and `<name>/<index>`. Raises RunError for anything else."""
-    value = meter.compute()
-    if isinstance(value, Mapping):
-        return {
-            place: number for key, one in value.items() for place, number in _numbers_of(f"{name}/{key}", one).items()
-        }
-    return _numbers_of(name, value)
-
-
-def _numbers_of(name: str, value: Any) -> dict[str, float]:
-    """A number, or the numbers of a vector by their place."""
-    shape = tuple(getattr(value, "shape", ()))
-    if isinstance(value, SupportsFloat) and math.prod(shape) == 1:
-        return {name: float(value)}
-    if len(shape) == 1:
-        return {f"{name}/{index}": float(one) for index, one in enumerate(value)}
-    given = f"values of shape {shape}" if shape else f"a {type(value).__name__}"
-    raise RunError(
-        f"compute() of the meter '{name}' gives {given}, and must give one number, a vector of them, or a mapping of"
-        " these by name; average over the rest (torchmetrics: average='macro'), or give a meter for each value"
-    )
 
 
 def clearing(optimizer: torch.optim.Optimizer) -> Callable[[], None]:

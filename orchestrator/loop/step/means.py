@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
-
-from orchestrator.loop.world import World
 
 
 class Means:
@@ -44,10 +43,10 @@ class Means:
         for name, (total, count) in state.items():
             self.add(name, total, int(count))
 
-    def reduce(self, world: World) -> dict[str, float]:
-        """The means over all ranks, the same on each; collective. Ranks without a sample take part."""
-        world_means = Means()
-        for rank_state in world.gather(self.state_dict()):
-            world_means.include(rank_state)
-        counts = world_means._counts
-        return {name: total / counts[name] for name, total in world_means._totals.items() if counts[name]}
+    @staticmethod
+    def over_ranks(states: Iterable[dict[str, list[float]]]) -> dict[str, float]:
+        """Return the means over all ranks, of the `state_dict` of each; a rank may be without a sample."""
+        means = Means()
+        for state in states:
+            means.include(state)
+        return {name: total / means._counts[name] for name, total in means._totals.items() if means._counts[name]}

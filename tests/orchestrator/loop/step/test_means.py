@@ -1,27 +1,15 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any, cast
 
 import pytest
 import torch
 
 from orchestrator.loop.step.means import Means
-from orchestrator.loop.world import World
-
-
-class Ranks:
-    """A world whose other ranks have said already what they have."""
-
-    def __init__(self, *others: Means) -> None:
-        self._others = [other.state_dict() for other in others]
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value, *self._others]
 
 
 def over(*means: Means) -> dict[str, float]:
-    return means[0].reduce(cast(World, Ranks(*means[1:])))
+    return Means.over_ranks(one.state_dict() for one in means)
 
 
 def filled(*entries: tuple[str, float, int]) -> Means:
@@ -71,7 +59,7 @@ def test_the_sums_of_another_rank_are_taken_in() -> None:
     other.add("loss", 4.0, 1)
     other.add("accuracy", 1.0, 2)
     mine.include(other.state_dict())
-    assert mine.reduce(World()) == {"loss": 2.5, "accuracy": 0.5}
+    assert over(mine) == {"loss": 2.5, "accuracy": 0.5}
 
 
 def test_its_state_goes_on_where_it_was_taken() -> None:
@@ -90,4 +78,4 @@ def test_what_was_added_can_be_taken_back_for_all_who_hold_them() -> None:
     means.add("loss", 100.0, 1)
     means.add("kl", 1.0, 1)
     held.become(before)
-    assert means.reduce(World()) == {"loss": 3.0}
+    assert over(means) == {"loss": 3.0}

@@ -1,0 +1,101 @@
+"""A meter is what it is over all ranks, or is refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from orchestrator.errors import RunError
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.step.meters import refuse_different
+from orchestrator.loop.world import World
+from tests.ranks import on_ranks
+from tests.tasks import Points, experiment
+
+
+class Spread:
+    """The mean of squares of the outputs, over the samples that this rank has seen or over those of all."""
+
+    def __init__(self, gives: str, over_ranks: bool) -> None:
+        self.gives, self.over_ranks = gives, over_ranks
+        self.sums = torch.zeros(2, dtype=torch.float64)
+
+    def to(self, device: torch.device) -> Spread:
+        return self
+
+    def update(self, output: Tensor, target: Tensor) -> None:
+        self.sums += torch.tensor([output.double().square().sum(), float(output.numel())])
+
+    def compute(self) -> Any:
+        sums = self.sums.clone()
+        if self.over_ranks and dist.is_initialized():
+            dist.all_reduce(sums)
+        value = sums[0] / sums[1]
+        return {"number": value, "vector": torch.stack([value, value]), "mapping": {"of": value}}[self.gives]
+
+
+@dataclass
+class Measured(Points):
+    gives: str = "number"
+    over_ranks: bool = True
+
+    def meters(self) -> dict[str, Any]:
+        return {"spread": Spread(self.gives, self.over_ranks)}
+
+
+GIVES = {"number": "val/spread", "vector": "val/spread/0", "mapping": "val/spread/of"}
+
+
+def trained(rank: int, world_size: int, gives: str, over_ranks: bool) -> Any:
+    """The last value of the meter, or why it is refused."""
+    loop = Loop(
+        Measured(gives=gives, over_ranks=over_ranks),
+        experiment(epochs=1, batch_size=8 // world_size),
+        {},
+        RunContext(world=World(rank=rank, world_size=world_size)),
+    )
+    try:
+        (report,) = loop.run()
+    except RunError as error:
+        return str(error)
+    return {name: value for name, value in report.metrics.items() if "spread" in name}
+
+
+def test_a_meter_that_is_not_of_all_ranks_is_refused_on_each() -> None:
+    for gives, name in GIVES.items():
+        first, second = on_ranks(trained, 2, gives, False)
+        assert first == second
+        assert f"the meter 'spread' differs between ranks: {name} is " in first
+        assert " on rank 0, " in first
+        assert "test_meters.py" in first
+
+
+def test_one_that_is_has_the_value_of_a_single_rank() -> None:
+    for gives in GIVES:
+        alone = trained(0, 1, gives, False)
+        first, second = on_ranks(trained, 2, gives, True)
+        assert first == second
+        assert first == {name: pytest.approx(value, rel=1e-5) for name, value in alone.items()}
+
+
+@pytest.mark.parametrize("values", [(1.0, 1.0 + 1e-9), (math.nan, math.nan), (math.inf, math.inf), (0.0, 0.0)])
+def test_values_alike_but_for_rounding_are_one(values: tuple[float, ...]) -> None:
+    refuse_different(Points(), "val", "m", [{"m": value} for value in values])
+
+
+@pytest.mark.parametrize("values", [(1.0, 1.001), (math.nan, 1.0), (math.inf, -math.inf), (1.0, 1.0, 2.0), (0.0, 1e-3)])
+def test_others_are_not(values: tuple[float, ...]) -> None:
+    with pytest.raises(RunError, match=f"val/m is {values[0]} on rank 0"):
+        refuse_different(Points(), "val", "m", [{"m": value} for value in values])
+
+
+def test_a_name_that_one_rank_lacks_is_a_difference() -> None:
+    with pytest.raises(RunError, match=r"val/m/b is 1\.0 on rank 0, None on rank 1"):
+        refuse_different(Points(), "val", "m", [{"m/a": 1.0, "m/b": 1.0}, {"m/a": 1.0}])
