@@ -152,6 +152,12 @@ class Loop(Rounds):
             clock=self.clock,
         )
 
+    def restore(self, name: str) -> None:
+        super().restore(name)
+        left = self.data.train.left(self.state.epoch)
+        if left is not None:
+            self.cursor.epoch_length = self.state.phase_iteration + left
+
     def run(self) -> Generator[Report, None, None]:
         reports = super().run()
         try:
@@ -230,7 +236,7 @@ class Loop(Rounds):
         cursor.stage = Stage.TRAIN
         state.phase, state.epoch_completed, state.stepped = "train", False, False
         state.phase_length, state.iterations_before = cursor.epoch_length, state.iteration - state.phase_iteration
-        if self._batches is None and state.phase_iteration == 0:
+        if self._batches is None and cursor.is_between_epochs:
             cursor.eval_iterations = {}
         state.module.train()
         state.model.train()
@@ -239,7 +245,9 @@ class Loop(Rounds):
             self._batches = self.data.train.begin(state.epoch, cursor.consumed())
         self.saving.restore_randomness()
         iterations, last_step, data = self.iterations.train(self._batches), self._last_step_of_phase(), self.data.train
-        over, runs_dry = state.step >= last_step, data.runs_dry
+        runs_dry = data.runs_dry
+        # With other ranks or batches there may be nothing left of an epoch that goes on.
+        over = state.phase_iteration >= state.phase_length or state.step >= last_step
         while not over:
             if runs_dry and not data.ready():
                 self._end_with_the_data()
@@ -257,6 +265,8 @@ class Loop(Rounds):
                     return
             if self.changes.coming:
                 self.changes.advance()
+        if not state.finished and not data.goes_on():
+            self._end_with_the_data()
         self._end_train_phase()
 
     def _last_step_of_phase(self) -> float:

@@ -41,6 +41,7 @@ FOLLOWED = (
     "iteration",
     "step",
     "samples",
+    "max_steps",
     "world_samples",
     "phase_iteration",
     "iterations_before",

@@ -34,7 +34,7 @@ class Indexed:
     of training, as it is in an evaluation. Worker process."""
 
     by_index = True
-    runs_dry = False
+    runs_dry = is_over = False
 
     def __init__(
         self, task: Task, dataset: Any, phase: str, experiment: Experiment, world: World, generator: torch.Generator
@@ -93,12 +93,18 @@ class Indexed:
         self.sampler.offset = present
         return length
 
+    def left(self, epoch: int) -> None:
+        """The cursor tells it."""
+
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
         self.sampler.begin(epoch, offset)
         self._generator.manual_seed(self._experiment.seed * 1_000_003 + epoch * 1_009 + self._world.rank)
         return batches_of(self.loader, self._phase)
 
     def ready(self) -> bool:
+        return True
+
+    def goes_on(self) -> bool:
         return True
 
     def state_dict(self) -> None:

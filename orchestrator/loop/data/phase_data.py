@@ -17,16 +17,24 @@ class PhaseData(Protocol):
     """Samples of an epoch on all ranks; None where that is not known."""
     runs_dry: bool
     """Whether training ends where a rank has no batch left, so that all must be asked before each."""
+    is_over: bool
+    """Whether training has come to that end."""
 
     def length(self, offset: int = 0) -> int:
         """This rank's batches in an epoch, without the first `offset` samples of all ranks: the same on every rank in
         training, 0 where it is not known in an evaluation."""
+
+    def left(self, epoch: int) -> int | None:
+        """Return the batches that are left of an epoch under way, where a restored place tells it; collective."""
 
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
         """The training batches of an epoch, without the first `offset` samples of all ranks."""
 
     def ready(self) -> bool:
         """Whether every rank has another training batch; collective."""
+
+    def goes_on(self) -> bool:
+        """Return whether every rank has a training batch after the phase that has just ended; collective."""
 
     def state_dict(self) -> dict[str, Any] | None:
         """This rank's place, as plain data; None where the loop's counters tell it."""

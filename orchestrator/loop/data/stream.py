@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BytesIO
 from itertools import islice
 from pickle import UnpicklingError
@@ -15,11 +15,17 @@ from orchestrator.config.checks.data import length_of
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError
 from orchestrator.loop.data.share import Share, refuse_unclear
-from orchestrator.loop.state.randomness import random_state, restore_random_state, with_own_generators
+from orchestrator.loop.state.randomness import (
+    random_state,
+    restore_random_state,
+    storable_random_state,
+    with_own_generators,
+)
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 
 _END: Any = object()
+_NOT_FETCHED: Any = object()
 
 
 class Stream:
@@ -64,15 +70,23 @@ class Stream:
             raise ConfigError(
                 [Problem("task", message, suggestion="give the dataset, or torchdata's StatefulDataLoader")]
             )
-        self._pass_length = self._agreed_length()
+        self._pass_length = self._agreed(self._own_length())
+        self._is_whole = self._own_length() == self._pass_length
         self._by_pass = self._pass_length is not None and experiment.epoch_steps is None
         self._length = self._epoch_length() if self._trains else self._pass_length or 0
         self._epoch, self._passes = 0, 0
         self._batches: Iterator[Any] | None = None
         self._pass: Iterator[Any] = iter(())
         self._restored: dict[str, Any] | None = None
-        self._next = _END
+        self._next = _NOT_FETCHED
+        self._ahead: dict[str, Any] | None = None
+        """The place before the batch that was fetched ahead of its phase, and the generators that it was made with."""
+        self.is_over = False
         self._is_checked = False
+        self._samples: list[int] | None = None
+        """The samples of this rank's pass when this attempt took it up, by process of the loader."""
+        self._given = 0
+        """The batches given of these."""
 
     def _check_dataset(self, dataset: Any) -> None:
         name, loader = f"the {self._phase} dataset ({type(dataset).__name__})", self._experiment.loader
@@ -99,30 +113,49 @@ class Stream:
 
     # How long an epoch is
 
-    def _agreed_length(self) -> int | None:
-        """A pass's batches: those of the rank that has most, or in training that is to stop where one has none left,
+    def _agreed(self, own: int | None) -> int | None:
+        """Return the batches of the rank that has most, or in training that is to stop where one has none left,
         least."""
-        lengths = self._world.gather(self._own_length()) if self._trains else [self._own_length()]
+        lengths = self._world.gather(own) if self._trains else [own]
         known = [length for length in lengths if length is not None]
         if len(known) < len(lengths):
             return None
         return min(known) if self.runs_dry else max(known)
 
     def _own_length(self) -> int | None:
-        if self._share is None or self._share.shares_itself:
-            return length_of(self.loader) if self._share is None else self._in_batches([length_of(self._share.dataset)])
-        whole, workers = length_of(self._share.dataset), self._experiment.loader.num_workers or 1
-        world = self._world
-        shards = [world.rank + world.world_size * worker for worker in range(workers)]
-        return self._in_batches(
-            [None if whole is None else max(0, -(-(whole - shard) // (world.world_size * workers))) for shard in shards]
-        )
+        return length_of(self.loader) if self._share is None else self._in_batches(self._shards())
 
-    def _in_batches(self, samples: list[int | None]) -> int | None:
-        """The batches of some processes, each of which makes its own."""
+    def _shards(self) -> list[int] | None:
+        """Return the samples of a pass on this rank, by process of its loader; None where they are not known."""
+        whole = length_of(self._share.dataset) if self._share else None
+        if self._share is None or whole is None:
+            return None
+        if self._share.shares_itself:
+            return [whole]
+        workers, world = self._experiment.loader.num_workers or 1, self._world
+        shards = [world.rank + world.world_size * worker for worker in range(workers)]
+        return [max(0, -(-(whole - shard) // (world.world_size * workers))) for shard in shards]
+
+    def _in_batches(self, samples: list[int] | None) -> int | None:
+        """Return the batches of some processes, each of which makes its own."""
         size = self._batch_size
-        known = [one // size if self._drop_last else -(-one // size) for one in samples if one is not None]
-        return sum(known) if len(known) == len(samples) else None
+        if samples is None:
+            return None
+        return sum(one // size if self._drop_last else -(-one // size) for one in samples)
+
+    def _left_of_pass(self) -> list[int] | None:
+        """Return the samples that are left of the pass under way, by process; these take turns."""
+        if self._samples is None:
+            return None
+        turns, more = divmod(self._given, len(self._samples))
+        size = self._batch_size
+        return [max(0, left - size * (turns + (worker < more))) for worker, left in enumerate(self._samples)]
+
+    def left(self, epoch: int) -> int | None:
+        state = self._restored
+        if not (state and self._by_pass and self._share and state["epoch"] == epoch and state["loader"] is not None):
+            return None
+        return self._agreed(self._in_batches(state["left"]) if state["pass"] == epoch else 0)
 
     def _epoch_length(self) -> int:
         experiment = self._experiment
@@ -156,22 +189,45 @@ class Stream:
         if self._batches is not None and not self._by_pass:
             return self._batches
         state, self._restored = self._restored, None
-        if state is None or (self._by_pass and state["epoch"] != epoch):
-            state = {"pass": epoch if self._by_pass else 0, "loader": None}
-        self._epoch, self._passes = epoch, state["pass"]
-        if self.runs_dry:
+        if self._batches is not None:
+            self._end_pass()
+        elif state and self._share is None and state["loader"] is not None and self._begins_pass(state, epoch):
+            # The order of the next pass may depend on what a loader keeps of the last one.
+            self._passes = state["pass"]
             self._pass = self._one_pass(state["loader"])
-            self._batches = self._taken()
-        else:
-            self._batches = self._all_passes(self._one_pass(state["loader"]), gave=state["loader"] is not None)
+            self._end_pass()
+        if state is None or self._begins_pass(state, epoch):
+            state = {"pass": epoch if self._by_pass else state["pass"] + 1 if state else 0, "loader": None}
+        self._epoch, self._passes = epoch, state["pass"]
+        self._pass = self._one_pass(state["loader"])
+        self._samples = state.get("left", self._samples)
+        if not self.runs_dry:
+            self._batches = self._all_passes(gave=state["loader"] is not None)
+            return self._batches
+        if "random" in state:
+            self._fetch_as_before(state)
+        self._batches = self._taken()
         return self._batches
 
-    def _all_passes(self, batches: Iterator[Any], gave: bool) -> Iterator[Any]:
+    def _begins_pass(self, state: Mapping[str, Any], epoch: int) -> bool:
+        """Return whether training begins a new pass after the place that `state` describes."""
+        return state["is_over"] or (self._by_pass and state["epoch"] != epoch)
+
+    def _end_pass(self) -> None:
+        """Ask a pass for what comes after its last batch, as a `for` loop does; the training's generators stay as they
+        are."""
+        if self._is_whole and self._passes == self._epoch:
+            before = random_state()
+            next(self._pass, _END)
+            restore_random_state(before)
+
+    def _all_passes(self, gave: bool) -> Iterator[Any]:
         """The rest of a pass, of which some may have been given, and those that follow; raises RunError for one that
         has no batch."""
         while True:
-            for batch in batches:
+            for batch in self._pass:
                 gave = True
+                self._given += 1
                 yield batch
             if not gave:
                 again = (
@@ -181,11 +237,12 @@ class Stream:
                 )
                 raise RunError(f"rank {self._world.rank} has no batch of the train stream{again}")
             self._passes += 1
-            batches, gave = self._one_pass(), False
+            self._pass, gave = self._one_pass(), False
 
     def _one_pass(self, place: Any = None) -> Iterator[Any]:
         """A pass, from a place on where one is given: what leads there is read at once, and draws no numbers from the
         training."""
+        self._samples, self._given = self._shards(), 0
         if self._share is not None:
             self._share.passes = self._passes
         self._generator.manual_seed(self._experiment.seed * 1_000_003 + self._passes * 1_009 + self._world.rank)
@@ -211,19 +268,38 @@ class Stream:
             yield batch
 
     def ready(self) -> bool:
+        if self._next is _NOT_FETCHED:
+            self._next = next(self._pass, _END)
+        self.is_over = bool(self._world.maximum([float(self._next is _END)])[0])
+        return not self.is_over
+
+    def goes_on(self) -> bool:
+        if not self.runs_dry or self._by_pass:
+            return True
+        self._ahead = {**self._described(self.loader.state_dict()), "random": storable_random_state()}
+        return self.ready()
+
+    def _fetch_as_before(self, state: dict[str, Any]) -> None:
+        """Fetch the batch that was fetched ahead when the checkpoint was made, with the generators of that moment."""
+        before, self._ahead = random_state(), state
+        restore_random_state(state["random"])
         self._next = next(self._pass, _END)
-        return not self._world.maximum([float(self._next is _END)])[0]
+        restore_random_state(before)
 
     def _taken(self) -> Iterator[Any]:
         while True:
-            yield self._next
+            batch, self._next, self._ahead = self._next, _NOT_FETCHED, None
+            self._given += 1
+            yield batch
 
     # Where it stands
 
     def state_dict(self) -> dict[str, Any] | None:
         if self._batches is None:
             return self._restored or self._described(None)
-        state = self._described(self.loader.state_dict())
+        if self.is_over:
+            return self._described(None)
+        state = self._ahead or self._described(self.loader.state_dict())
         if not self._is_checked:
             self._refuse_objects(state)
             self._is_checked = True
@@ -235,6 +311,8 @@ class Stream:
             "pass": self._passes,
             "processes": self._experiment.loader.num_workers,
             "loader": place,
+            "left": self._left_of_pass(),
+            "is_over": self.is_over,
         }
 
     def _refuse_objects(self, state: dict[str, Any]) -> None:
@@ -270,6 +348,7 @@ class Stream:
                 f" loader.num_workers is {processes}; go on with loader.num_workers={state['processes']}"
             )
         self._restored, self._epoch, self._passes = state, state["epoch"], state["pass"]
+        self.is_over = self.runs_dry and state["is_over"]
 
     # Evaluation, and beside the training
 
@@ -279,6 +358,7 @@ class Stream:
 
     def close(self) -> None:
         self._batches = self.loader = None
+        self._pass = iter(())
 
     def first_sample(self) -> Any:
         given = self._anew()

@@ -47,8 +47,14 @@ class TrainingCursor:
     @property
     def epoch_label(self) -> int:
         """The epoch that rows and reports belong to, from 0: the one under way, or the last one after its end."""
-        state = self._state
-        return state.epoch - 1 if state.phase_iteration == 0 and state.epoch > 0 else state.epoch
+        epoch = self._state.epoch
+        return epoch - 1 if self.is_between_epochs and epoch > 0 else epoch
+
+    @property
+    def is_between_epochs(self) -> bool:
+        """Whether nothing of the present epoch has been trained on. Samples alone may tell: larger batches than before
+        may have left no whole iteration."""
+        return self._state.phase_iteration == 0 and self._consumed_before == 0
 
     def consumed(self) -> int:
         """Samples of the present epoch that all ranks together have consumed; 0 where the data keeps its own place."""
@@ -73,7 +79,7 @@ class TrainingCursor:
         """Where the run stands now."""
         return Position(
             **{name: getattr(self._state, name) for name in _COUNTERS},
-            offset=self.consumed() if self._state.phase_iteration else 0,
+            offset=self.consumed(),
             eval_iterations=dict(self.eval_iterations),
             val_iterations=self.val_iterations,
             stage=self.stage,
@@ -85,12 +91,12 @@ class TrainingCursor:
         state = self._state
         for name in _COUNTERS:
             setattr(state, name, getattr(position, name))
-        state.epoch_completed = position.stage is not Stage.TRAIN and position.phase_iteration == 0
+        state.epoch_completed = position.stage is not Stage.TRAIN and position.phase_iteration == position.offset == 0
         state.stepped = position.stage is not Stage.TRAIN and position.stepped
         state.phase = "train"
         self.restore_evaluated(position.eval_iterations, position.val_iterations)
         self.stage = position.stage
-        if position.phase_iteration and position.offset not in (0, self.consumed()):
+        if position.offset not in (0, self.consumed()):
             self._continue_epoch_at(position.offset)
 
     def restore_evaluated(self, eval_iterations: Mapping[str, int], val_iterations: int) -> None:

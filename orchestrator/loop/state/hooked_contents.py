@@ -94,6 +94,8 @@ class HookedContents:
         self._restore_buffers(rank_state.get("buffers", {}))
         self._iterations.means.include(rank_state.get("means", {}))
         self._data.train.restore(rank_state.get("data"), saved_world_size)
+        if self._data.train.is_over:
+            state.max_steps = state.step
         if "samples" in rank_state and saved_world_size == state.world_size:
             # Of a stream, ranks may have had batches of other sizes than rank 0, whose counters the position has.
             state.samples, state.world_samples = rank_state["samples"]
