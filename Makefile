@@ -11,11 +11,21 @@ define make_venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "Hookyard needs Python 3.11 or newer, and '$(PYTHON) -V' says: $$($(PYTHON) -V 2>&1). Name another: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	@echo "building $(@D) (a few minutes the first time)"
-	@$(PYTHON) -m venv $(@D)
+	@$(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/pip install -qq $(TORCH)
 	@$(@D)/bin/pip install -qq -c $(CONSTRAINTS) $(PACKAGES)
 	@touch $@
 endef
+
+# An environment of another Python than the one asked for is built anew.
+VERSION := -c 'import sys; print(sys.version_info[:2])'
+ifneq ($(origin PYTHON),file)
+ifneq ($(wildcard $(BIN)/python),)
+ifneq ($(shell $(PYTHON) $(VERSION)),$(shell $(BIN)/python $(VERSION)))
+$(shell rm -f .venv/.ready)
+endif
+endif
+endif
 
 .PHONY: help setup demo test test-ray test-orchestrator test-rest test-cluster test-gpu test-oldest lint bench clean
 .DEFAULT_GOAL := help
