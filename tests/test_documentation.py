@@ -305,6 +305,30 @@ def test_the_page_on_tasks_trains_what_it_shows(folder: Path) -> None:
     assert own.weights("best")["weight"].tolist()[0] == pytest.approx([1, 1, 1], abs=0.1)
 
 
+LOOPS = re.findall(r"^# study/(\w+)_before.py$", (ROOT / "docs" / "from-a-loop.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_page_on_loops_trains_the_same_before_and_after(folder: Path, loop: str) -> None:
+    write_files(ROOT / "docs" / "from-a-loop.md", folder)
+    sys.path.append(str(folder))
+    before, after = (importlib.import_module(f"study.{loop}{part}") for part in ("_before", ""))
+    done = run(after.experiment, folder / "runs", local=True)
+    assert done.status == "finished"
+    expected, weights = before.model.state_dict(), done.weights("last")
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], value) for name, value in expected.items())
+    training = done.stats[done.stats["phase"] == "train"]
+    if loop == "gan":
+        assert training["d_x"].tolist() == before.d_x
+    if loop == "classifier":
+        assert done.metrics["val/accuracy"].iloc[-1] == before.accuracy
+
+
+def test_the_page_on_loops_has_five() -> None:
+    assert len(LOOPS) == 5
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     targets = [target for target in re.findall(r"\]\(([^)#]+)", page.read_text()) if "://" not in target]
