@@ -299,6 +299,11 @@ def test_the_page_on_tasks_trains_what_it_shows(folder: Path) -> None:
     assert "train/r2" not in done.metrics
     training = done.stats[done.stats["phase"] == "train"]
     assert (training["lr"].unique().tolist(), training["lr_1"].unique().tolist()) == ([0.01], [0.001])
+    report = ["epochs=2", "task=study.bias:Bias", "name=bias", "hooks.row_stats={report: [bias/mean]}"]
+    biased = run(load_experiment("study/diabetes.yaml", report), folder / "runs", local=True)
+    assert biased.stats["bias"].notna().all()
+    in_training = biased.stats[biased.stats["phase"] == "train"].groupby("epoch")["bias"].mean()
+    assert biased.metrics["stats/bias/mean"].tolist() == pytest.approx(in_training.tolist())
     own = run(load_experiment("study/lines.yaml", ["workers.count=1"]), folder / "runs", local=True)
     assert own.metrics["samples"].tolist() == [640, 1280, 1920]
     assert own.metrics["train/loss"].iloc[-1] < 0.01

@@ -74,9 +74,9 @@ class TurnIterations(MultiPassIterations):
                 state.take_turn(player.name, player.parameters)
                 marks.append((began, *self._take(player, turn[1], group, is_last=position == group)))
                 began, stepped = marks[-1][-1], stepped or state.stepped
+                state.take_turn(first, None)
             if not marks:
                 raise RunError(f"turns() yields nothing for a batch, and must yield {WANTED}{place_of(task.turns)}")
-            state.take_turn(first, None)
             state.stepped = stepped
             self.means.add("loss", state.row["loss"] * state.batch_size, state.batch_size)
             ended = self._end(ended, begun, marks)
