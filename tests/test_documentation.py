@@ -7,7 +7,8 @@ import runpy
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,7 +17,7 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from hooks import HOOKS, Rhythm
+from hooks import EVENTS, HOOKS, Hook, Rhythm, State
 from orchestrator import Task, load_experiment, open_run, run
 from orchestrator.cli import app
 from orchestrator.config.components import DEFAULT_HOOKS
@@ -167,6 +168,47 @@ def test_the_page_on_testing_has_every_check() -> None:
     assert sorted(told) == sorted({*re.findall(r'(?:Failure|_stop|_unlike)\(\s*"([a-z ]+)"', sources)})
 
 
+def code_in(heading: str, page: str) -> list[str]:
+    """Return what the first column of a section's table names."""
+    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return [
+        name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)
+    ]
+
+
+def public(cls: type, *, without: Iterable[str] = ()) -> list[str]:
+    """Return the public names of a class, its methods and what it calls with their arguments."""
+    names = [name for name in dict.fromkeys([*vars(cls), *get_annotations(cls)]) if not name.startswith("_")]
+    return sorted(signature(cls, name) for name in names if name not in without)
+
+
+def signature(cls: type, name: str) -> str:
+    called = getattr(cls, name, None)
+    if cls is State and name in State.__dataclass_fields__:
+        called = State.__dataclass_fields__[name].default
+    if not inspect.isroutine(called):
+        return name
+    arguments = [argument for argument in inspect.signature(called).parameters if argument != "self"]
+    return f"{name}({', '.join(arguments)})"
+
+
+def test_the_hook_guide_has_all_of_the_state() -> None:
+    page = (ROOT / "docs" / "hooks.md").read_text()
+    assert sorted(code_in("The state", page)) == public(State)
+
+
+def test_the_hook_guide_has_all_of_a_hook() -> None:
+    page = (ROOT / "docs" / "hooks.md").read_text()
+    assert sorted(code_in("The rest of a hook", page)) == public(Hook, without=EVENTS)
+    events = page.split("\n## Events, in order\n")[1].split("```")[1]
+    told = re.findall(r"^ *(on_\w+\(.*?\))", events, re.MULTILINE)
+    assert sorted(told) == sorted(signature(Hook, event) for event in EVENTS)
+    defaults = re.findall(r"^\| `(\w+)` \| `?(\w+)`? \|", page.split("\n## The rest of a hook\n")[1], re.MULTILINE)
+    assert {name: told for name, told in defaults if told in ("True", "False")} == {
+        name: str(value) for name, value in vars(Hook).items() if isinstance(value, bool)
+    }
+
+
 def test_the_hook_guide_has_every_hook_once_and_names_the_defaults() -> None:
     page = (ROOT / "docs" / "hooks.md").read_text()
     groups = dict(re.findall(r"^\| (\w+) \| (`.+) \|$", page, re.MULTILINE))
@@ -308,30 +350,6 @@ def test_the_page_on_tasks_trains_what_it_shows(folder: Path) -> None:
     assert own.metrics["samples"].tolist() == [640, 1280, 1920]
     assert own.metrics["train/loss"].iloc[-1] < 0.01
     assert own.weights("best")["weight"].tolist()[0] == pytest.approx([1, 1, 1], abs=0.1)
-
-
-LOOPS = re.findall(r"^# study/(\w+)_before.py$", (ROOT / "docs" / "from-a-loop.md").read_text(), re.MULTILINE)
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_the_page_on_loops_trains_the_same_before_and_after(folder: Path, loop: str) -> None:
-    write_files(ROOT / "docs" / "from-a-loop.md", folder)
-    sys.path.append(str(folder))
-    before, after = (importlib.import_module(f"study.{loop}{part}") for part in ("_before", ""))
-    done = run(after.experiment, folder / "runs", local=True)
-    assert done.status == "finished"
-    expected, weights = before.model.state_dict(), done.weights("last")
-    assert weights.keys() == expected.keys()
-    assert all(torch.equal(weights[name], value) for name, value in expected.items())
-    training = done.stats[done.stats["phase"] == "train"]
-    if loop == "gan":
-        assert training["d_x"].tolist() == before.d_x
-    if loop == "classifier":
-        assert done.metrics["val/accuracy"].iloc[-1] == before.accuracy
-
-
-def test_the_page_on_loops_has_five() -> None:
-    assert len(LOOPS) == 5
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
