@@ -270,8 +270,16 @@ class Checkpoint(Hook):
         """Settles by which metric of val to judge; by none where nothing is said and of none it is known which way is
         better."""
         metric = _first_of_val(state.metrics) if self.best else first_to_judge_by(state.metrics, state.config)
-        if metric:
-            self._judge_by([metric], declared_modes(state.config))
+        if not metric:
+            return
+        declared = declared_modes(state.config)
+        self._judge_by([metric], declared)
+        mode = self._bests[metric].mode
+        if declared.get(metric, mode) != mode:
+            raise ValueError(
+                f"best: auto is {metric}, of which {mode} is better by this hook and {declared[metric]} by another part"
+                " of the experiment; say the same mode"
+            )
 
     def _judge_by(self, metrics: Sequence[str], declared: Mapping[str, str] | None = None) -> None:
         modes = directions(metrics, self.mode, self.rule, declared)

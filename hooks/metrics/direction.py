@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple
 Mode = Literal["max", "min"]
 Rule = Literal["greater", "less"]
 
+AUTO = "auto"
+"""What `best` says where the run chooses its metric."""
 HOW_TO_SAY = "write mode: max or mode: min"
 MODES: Mapping[str, Mode] = {"greater": "max", "less": "min", "max": "max", "min": "min"}
 """What each word for it means."""
@@ -86,9 +88,23 @@ def directions(
     return {metric: one or known_direction(metric, declared) for metric, one in zip(metrics, given, strict=True)}
 
 
-def declared_modes(config: Mapping[str, Any]) -> dict[str, Mode]:
-    """`max` or `min` of each metric of which an experiment, as plain data, says it: its sweep before its hooks."""
-    return dict(ChainMap(*(judge.modes for judge in judges(config))))
+def declared_modes(config: Mapping[str, Any], auto: str = AUTO) -> dict[str, Mode]:
+    """`max` or `min` of each metric of which an experiment, as plain data, says it: its sweep before its hooks. `auto`
+    is the metric that `best: auto` has become."""
+    return dict(ChainMap(*(judge.modes for judge in judges(config, auto))))
+
+
+def best_by(reported: Collection[str], config: Mapping[str, Any], kept_by: str = "") -> tuple[str, Mode] | None:
+    """Return the metric by which a run's best is told and which way it is better; None where that is not known.
+
+    `kept_by` is the metric by which its best checkpoint is kept. Until there is one it is the first of `best` of the
+    checkpoint hook, or what that hook would choose.
+    """
+    named = next((judge.metrics[0] for judge in judges(config) if judge.key == "best"), "")
+    chosen = next(iter(of_val(reported)), "") if named == AUTO else named
+    metric = kept_by or chosen or first_to_judge_by(reported, config)
+    mode = direction(metric, declared_modes(config, metric if named == AUTO else AUTO)) if metric else None
+    return (metric, mode) if metric and mode else None
 
 
 def first_to_judge_by(reported: Collection[str], config: Mapping[str, Any]) -> str | None:
@@ -119,8 +135,9 @@ class Judge(NamedTuple):
     """What it says of its metrics, where it does."""
 
 
-def judges(config: Mapping[str, Any]) -> Iterator[Judge]:
-    """What of an experiment, as plain data that may still be wrong, judges by metrics: the sweep first."""
+def judges(config: Mapping[str, Any], auto: str = AUTO) -> Iterator[Judge]:
+    """What of an experiment, as plain data that may still be wrong, judges by metrics: the sweep first. `auto` is the
+    metric that `best: auto` has become."""
     hooks = config.get("hooks")
     entries = {f"hooks.{name}": entry for name, entry in hooks.items()} if isinstance(hooks, Mapping) else {}
     for path, entry in {"sweep": config.get("sweep"), **entries}.items():
@@ -128,7 +145,7 @@ def judges(config: Mapping[str, Any]) -> Iterator[Judge]:
             continue
         key = "metric" if path == "sweep" else "best" if entry.get("best") else "monitor"
         named = entry.get(key)
-        metrics: list[Any] = named if isinstance(named, list) else [named]
+        metrics: list[Any] = named if isinstance(named, list) else [auto if named == AUTO else named]
         if metrics and all(isinstance(metric, str) for metric in metrics):
             modes = zip(metrics, _modes(entry, len(metrics)), strict=False)
             yield Judge(path, key, entry, metrics, {metric: mode for metric, mode in modes if mode})

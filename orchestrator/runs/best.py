@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
-from hooks.metrics.direction import declared_modes, direction, first_to_judge_by
+from hooks.metrics.direction import best_by
 from orchestrator.checkpoint.index import read_index
 from orchestrator.checkpoint.manifest import position_in, read_manifest
 from orchestrator.errors import CheckpointError, DamagedFile, HookyardError
@@ -61,13 +61,12 @@ def best_of(folder: RunFolder) -> Best | None:
     reports = [one for one in counted_reports(folder.reports(), folder.attempts()) if {"epoch", "step"} <= one.keys()]
     storage = folder.kept_checkpoints()
     index = read_index(storage)
-    metric = index.get("metrics", {}).get("best") or first_to_judge_by(
-        dict.fromkeys(name for report in reports for name in report), config
-    )
-    mode = direction(metric, declared_modes(config)) if metric else None
-    report = best_report(reports, metric, mode) if metric and mode else None
-    if metric is None or mode is None or report is None:
+    reported = dict.fromkeys(name for report in reports for name in report)
+    told = best_by(reported, config, index.get("metrics", {}).get("best", ""))
+    report = best_report(reports, *told) if told else None
+    if told is None or report is None:
         return None
+    metric, mode = told
     best = Best(metric, mode, report[metric], report["epoch"], report["step"])
     name = index.get("labels", {}).get("best")
     if name is None:

@@ -83,8 +83,11 @@ class Run(Result):
 
     @property
     def modes(self) -> dict[str, str]:
-        """`max` or `min`, whichever is better, of each metric of which the experiment or the trial's sweep says it."""
-        return {**declared_modes(self.config), **self.folder.metadata().modes}
+        """`max` or `min`, whichever is better, of each metric of which the experiment or the trial's sweep says it, and
+        of that of `best`."""
+        best = self.best
+        of_best = {best.metric: best.mode} if best else {}
+        return {**declared_modes(self.config), **self.folder.metadata().modes, **of_best}
 
     @property
     def stats(self) -> pd.DataFrame:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from orchestrator import Run, run, sweep
+from orchestrator import ConfigError, Run, RunError, run, sweep
 from orchestrator.cli import app
 from orchestrator.report import report
 from tests.tasks import described
@@ -143,3 +145,62 @@ def test_a_wrong_reference_is_told_and_is_wrong_usage(done: Run, reference: str,
     path = str(Path(done.path).parent / "nowhere") if "nowhere" in told else done.path
     result = CliRunner().invoke(app, ["run", f"{path}{reference}"])
     assert (result.exit_code, told in result.output) == (2, True)
+
+
+NAMED: list[Any] = [None, "auto", "val/accuracy", "val/loss", ["val/loss", "val/accuracy"]]
+SAID: list[dict[str, Any]] = [{}, {"mode": "max"}, {"mode": "min"}, {"rule": "greater"}, {"rule": "less"}]
+OF_EACH: list[dict[str, Any]] = [{"mode": ["max", "min"]}, {"rule": ["less", "less"]}]
+ELSEWHERE: list[dict[str, Any]] = [
+    {},
+    *(
+        {"early_stopping": {"monitor": f"val/{name}", "mode": mode, "patience": 99}}
+        for name, mode in itertools.product(("accuracy", "loss"), ("max", "min"))
+    ),
+]
+NATURAL = {"val/accuracy": "max", "val/loss": "min"}
+
+
+def told_by(named: Any, said: dict[str, Any], elsewhere: dict[str, Any]) -> tuple[str, str] | None:
+    """By what metric the best is told and which way; None where parts of the experiment contradict each other."""
+    other = elsewhere.get("early_stopping", {})
+    first = {"auto": "val/accuracy", None: other.get("monitor", "val/accuracy")}
+    metric = named[0] if isinstance(named, list) else first.get(named, named)
+    judged, words = (named if isinstance(named, list) else [metric]), said.get("mode") or said.get("rule")
+    own = dict(zip(judged, words if isinstance(words, list) else [words] * len(judged), strict=True))
+    own = {name: {"greater": "max", "less": "min"}.get(word, word) for name, word in own.items() if word}
+    declared = {other["monitor"]: other["mode"]} if other else {}
+    if any(declared.get(name, mode) != mode for name, mode in own.items()):
+        return None
+    return metric, {**NATURAL, **declared, **own}[metric]
+
+
+@pytest.mark.parametrize("named", NAMED, ids=str)
+def test_the_hook_and_all_who_read_agree_on_what_is_best(named: Any, tmp_path: Path) -> None:
+    """Whatever `best`, `mode` and `rule` say, and other parts of the experiment of the same metrics."""
+    changes = [{"at": 1, "set": {"optimizer.lr": 3.0}}, {"at": 2, "set": {"optimizer.lr": 0.01}}]
+    tried, ways = 0, [{}, *SAID[1:] * bool(named), *OF_EACH * isinstance(named, list)]
+    for number, (said, elsewhere) in enumerate(itertools.product(ways, ELSEWHERE)):
+        hooks = {"checkpoint": {"keep": None, **({"best": named} if named else {}), **said}, **elsewhere}
+        expected = told_by(named, said, elsewhere)
+        if expected is None:
+            with pytest.raises((ConfigError, RunError), match=r"is better"):
+                run(described(epochs=3, changes=changes, hooks=hooks), tmp_path, f"run-{number}", local=True)
+            continue
+        done = run(described(epochs=3, changes=changes, hooks=hooks), tmp_path, f"run-{number}", local=True)
+        metric, mode = expected
+        values = {report["step"]: report[metric] for report in done.reports()}
+        value = (max if mode == "max" else min)(values.values())
+        best, case = done.best, (named, said, elsewhere)
+        assert best is not None, case
+        assert (best.metric, best.mode, best.value, best.checkpoint_value) == (metric, mode, value, value), case
+        assert done.checkpoint("best").name == best.checkpoint
+        assert done.folder.metadata().best == vars(best)
+        assert done.modes[metric] == mode
+        assert f"best: {best}" in done.folder.storage.read("log.txt").decode() + answer("show", done.path), case
+        shutil.rmtree(Path(done.path, "checkpoints"))
+        Path(done.path, "checkpoints").mkdir()
+        again = done.best
+        assert again is not None
+        assert (again.metric, again.mode, again.value, again.step) == (metric, mode, value, best.step), case
+        tried += 1
+    assert tried
