@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
@@ -86,6 +86,11 @@ def initializer(part: nn.Module) -> Callable[[], None] | None:
     another name."""
     reset: Any = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
     return reset if callable(reset) else None
+
+
+def count_writes(tensor: Tensor) -> int:
+    """Return how often a tensor was written in place, but through `.data`."""
+    return int(tensor._version)
 
 
 def compile_in_place(module: nn.Module, mode: str | None = None) -> None:

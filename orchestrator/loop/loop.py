@@ -72,9 +72,9 @@ class Loop(Rounds):
         }
         self.timeline = self._timeline()
         self.schedules = self._schedules()
-        module, skeleton = built(task, experiment, self.world)
+        module = built(task, experiment, self.world)
         module = as_computed(module, experiment, self.world)
-        model = shared(module, task, experiment, self.world, skeleton)
+        model = shared(module, task, experiment, self.world)
         told = [] if resumes else self._begin_with_weights(module, origin)
         told += needless_on_one_rank(experiment) if self.world.world_size == 1 else []
         self.state = state = self._make_state(module, model)

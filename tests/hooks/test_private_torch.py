@@ -34,6 +34,7 @@ NAMES = {
     "torch.nn:Module _compiled_call_impl": "compiling a module in place",
     "torch.nn.parallel:DistributedDataParallel _check_reducer_finalized": "layers that a batch does not use",
     "torch.nn:MultiheadAttention _reset_parameters": "attention in models that no rank builds whole",
+    "torch:Tensor._version": "parameters that are initialized otherwise than by reset_parameters",
     "torch._dynamo:": "what every optimizer imports as it is made",
     "torch.optim.lr_scheduler:SequentialLR _schedulers": "learning rates that change while a run goes on",
     "torch.optim.lr_scheduler:ChainedScheduler _schedulers": "learning rates that change while a run goes on",
@@ -87,7 +88,7 @@ def test_a_call_comes_at_the_end_of_a_backward_pass_in_the_order_asked_for() -> 
 
 def test_a_module_that_is_compiled_in_place_stays_the_same_object(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
-    monkeypatch.setattr(torch, "compile", lambda called: lambda *inputs: calls.append(called) or called(*inputs))
+    monkeypatch.setattr(torch, "compile", lambda called, mode: lambda *inputs: calls.append(called) or called(*inputs))
     module = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     expected = module(torch.ones(1, 2))
     compile_in_place(module)

@@ -20,7 +20,7 @@ from hooks.private_torch import gradients_never_exchanged
 from orchestrator.config.python.user_code import place_of
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem, RunError
-from orchestrator.loop.model.meta_device import Skeleton
+from orchestrator.loop.model.meta_device import initialized_shards, is_on_meta, parameters_on_meta
 from orchestrator.loop.model.torch_settings import compile_mode
 from orchestrator.loop.step.task_errors import of_kind
 from orchestrator.loop.world import World
@@ -35,17 +35,14 @@ _SYNC_BUFFERS = (
 )
 
 
-def built(task: Task, experiment: Experiment, world: World) -> tuple[nn.Module, Skeleton | None]:
-    """The task's model; without the values of its parameters, and with what is to be known of them, where no rank is to
-    build it whole."""
-    skeleton = Skeleton() if experiment.workers.meta_device and world.world_size > 1 else None
-    with skeleton.without_values() if skeleton else nullcontext():
-        return of_kind(task.model, task.model(), nn.Module, "the model, a torch.nn.Module"), skeleton
+def built(task: Task, experiment: Experiment, world: World) -> nn.Module:
+    """Return the task's model; its parameters are on the meta device where no rank is to build it whole."""
+    on_meta = experiment.workers.meta_device and world.world_size > 1
+    with parameters_on_meta() if on_meta else nullcontext():
+        return of_kind(task.model, task.model(), nn.Module, "the model, a torch.nn.Module")
 
 
-def shared(
-    module: nn.Module, task: Task, experiment: Experiment, world: World, skeleton: Skeleton | None = None
-) -> nn.Module:
+def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) -> nn.Module:
     """The model on this rank's device, as the training step calls it: shared with the other ranks."""
     if world.world_size == 1 or not any(p.requires_grad for p in module.parameters()):
         return module.to(world.device)
@@ -53,7 +50,7 @@ def shared(
         units = {*task.fsdp_units(module)}
         if experiment.compile:
             _compile_units(units, compile_mode(experiment))
-        return sharded(module, units, world, experiment.precision, skeleton)
+        return sharded(module, units, world, experiment.precision)
     if takes_turns(type(task)) or experiment.accumulate == "auto":
         # Each turn exchanges the gradients of what it trains, where DDP would ask for all of them. And DDP does so
         # within the backward pass, in the middle of which a rank may run out of memory.
@@ -131,9 +128,7 @@ def _calling_the_whole(task: Task, module: nn.Module) -> Callable[[nn.Module, An
     return forward
 
 
-def sharded(
-    module: nn.Module, units: Collection[nn.Module], world: World, precision: str, skeleton: Skeleton | None
-) -> nn.Module:
+def sharded(module: nn.Module, units: Collection[nn.Module], world: World, precision: str) -> nn.Module:
     """The module itself, its parameters replaced by DTensors of which each rank has a part along the first dimension.
 
     A unit's parameters are gathered together and let go after it, in the backward pass too; so is what is left over of
@@ -146,7 +141,7 @@ def sharded(
     mesh = init_device_mesh(world.device.type, (world.world_size,))
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     policy = half if precision == "bf16" else MixedPrecisionPolicy()
-    values = skeleton.shards(module, units, mesh) if skeleton else {}
+    values = initialized_shards(module, units, mesh) if is_on_meta(module) else {}
     # From the inside out, as what is sharded already is no part of what is around it.
     for part in reversed([*module.modules()]):
         if part is module or not any(True for _ in part.parameters()):

@@ -38,14 +38,19 @@ class Deep(Points):
 
 @dataclass
 class Otherwise(Points):
-    """What `reset_parameters` does not say: other values for a layer, a parameter of no layer, a weight of two."""
+    """Other values for a layer, values of no layer, or a weight of two layers."""
+
+    way: str = ""
 
     def model(self) -> nn.Module:
         model: Any = Blocks(Block)
-        model.last.weight.data.normal_(std=0.02)
-        model.scale = nn.Parameter(torch.ones(3))
-        model.twice = nn.Linear(5, 8)
-        model.twice.weight = model.first.weight
+        if self.way == "last.weight":
+            nn.init.normal_(model.last.weight, std=0.02)
+        elif self.way == "scale":
+            model.scale = nn.Parameter(torch.ones(3))
+        else:
+            model.twice = nn.Linear(5, 8)
+            model.twice.weight = model.first.weight
         return model
 
 
@@ -65,24 +70,25 @@ def _on_two(rank: int, world_size: int) -> dict[str, Any]:
     world, alive = World(rank, world_size, rank), []
     whole = lived(Deep(), world, False)
     with pytest.MonkeyPatch.context() as patch:
-        reset = meta_device._reset
+        sharded = meta_device._sharded
 
-        def look(group: list[nn.Module]) -> None:
-            alive.append(
-                sum(one.numel() for part in group for one in part.parameters(recurse=False) if not one.is_meta)
-            )
-            reset(group)
+        def look(values: dict[Any, Tensor], *others: Any) -> Any:
+            alive.append(sum(value.numel() for value in values.values()))
+            return sharded(values, *others)
 
-        patch.setattr(meta_device, "_reset", look)
+        patch.setattr(meta_device, "_sharded", look)
         in_parts = lived(Deep(), world, True)
-    with pytest.raises(RunError) as refused:
-        lived(Otherwise(), world, True)
-    return {"whole": whole, "in parts": in_parts, "alive": max(alive), "refused": str(refused.value)}
+    refused = {}
+    for way in ("last.weight", "scale", "first.weight"):
+        with pytest.raises(RunError) as raised:
+            lived(Otherwise(way=way), world, True)
+        refused[way] = str(raised.value)
+    return {"whole": whole, "in parts": in_parts, "alive": max(alive), "refused": refused}
 
 
 def test_a_model_that_no_rank_builds_whole_has_the_weights_of_one_that_each_does_bit_for_bit() -> None:
     for found in on_ranks(_on_two):
         assert found["in parts"] == found["whole"]
         assert found["alive"] == sum(one.numel() for one in Block().parameters())
-        assert "3 parameters (scale, first.weight, last.weight)" in found["refused"]
-        assert "(Blocks, Linear)" in found["refused"]
+        for name, message in found["refused"].items():
+            assert f"1 of the model's parameters ({name})" in message
