@@ -16,10 +16,7 @@ from orchestrator.storage.location import secrets_in
 
 Patterns = Annotated[list[str], Field(min_length=1)]
 
-_FROM = (
-    "A run, `RUN@best`, `RUN@last` or `RUN@CHECKPOINT`; a file of torch.save or safetensors; a folder of"
-    " torch.distributed.checkpoint."
-)
+_FROM = "A run, `RUN@best`, `RUN@last` or `RUN@CHECKPOINT`; a file of torch.save or safetensors."
 _EXCEPT = "Patterns of the model's names that stay as they are made, and are no part of what is looked at."
 _Named: Any = create_model(
     # `from` and `except` are words of Python's own, which no class body can name a field.

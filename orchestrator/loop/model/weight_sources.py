@@ -4,8 +4,6 @@ run is resumed."""
 from __future__ import annotations
 
 import hashlib
-import pickle
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -30,7 +28,6 @@ _STATE_DICTS = {
     "ema": ("ema", "model_ema", "ema_state_dict", "state_dict_ema"),
 }
 """What files call their state dicts, by what `init.weights` calls them."""
-_DCP = ".metadata"
 
 
 def find(init: Init, folders: Iterable[str | Path]) -> Origin:
@@ -64,8 +61,6 @@ def read(origin: Origin) -> dict[str, Any]:
     """The tensors by name, whole, on the CPU; a run's are verified by their hashes. Raises CheckpointError."""
     if origin.checkpoint:
         return _store(origin.path).weights(origin.checkpoint, origin.weights)
-    if _is_dcp(origin.path):
-        return _of_dcp(origin.path, origin.weights)
     return _of_file(origin.path, origin.weights)
 
 
@@ -84,7 +79,13 @@ def _found(init: Init, folders: Iterable[str | Path]) -> Origin:
                 return _of_run(init, lies, wanted)
             if wanted == label and at:
                 continue
-            if _is_dcp(lies) or there.parent.state(there.name):
+            if there.exists(".metadata"):
+                raise CheckpointError(
+                    f"{there} is a folder of torch.distributed.checkpoint, which is a pickle that may run code;"
+                    " if you trust it, make a file of it: python -m torch.distributed.checkpoint.format_utils"
+                    f" dcp_to_torch {there} FILE"
+                )
+            if there.parent.state(there.name):
                 return Origin(lies, None, init.weights, _sha256(lies))
             if there.exists(MANIFEST):
                 raise CheckpointError(
@@ -129,23 +130,13 @@ def _store(path: str) -> CheckpointStore:
 def _names(origin: Origin) -> list[str]:
     if origin.checkpoint:
         return _store(origin.path).names_of(origin.checkpoint, str(origin.weights))
-    if _is_dcp(origin.path):
-        return list(_dcp_tensors(origin.path, origin.weights))
     return list(_of_file(origin.path, origin.weights))
 
 
 def _sha256(path: str) -> str:
     there = Storage(path)
-    if not _is_dcp(path):
-        return _hash_of(there.parent, there.name)
-    return hashlib.sha256(
-        "".join(f"{name} {_hash_of(there, name)}\n" for name in sorted(there.files())).encode()
-    ).hexdigest()
-
-
-def _hash_of(folder: Storage, name: str) -> str:
     digest = hashlib.sha256()
-    for piece in folder.pieces(name):
+    for piece in there.parent.pieces(there.name):
         digest.update(piece)
     return digest.hexdigest()
 
@@ -201,98 +192,3 @@ def _chosen(content: Any, weights: str | None, path: str) -> dict[str, Any]:
     raise ConfigError(
         [Problem("init.weights", f"names no state dict in {path}, got {weights or 'nothing'}; it holds {held}")]
     )
-
-
-# Folders of torch.distributed.checkpoint
-
-
-class _DescriptionOnly(pickle.Unpickler):
-    """Reads what a folder says of its tensors, and makes nothing else than that."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module in ("torch", _TYPES) or (module, name) in _PLAIN:
-            found = super().find_class(module, name)
-            if (
-                (module, name) in _PLAIN
-                or isinstance(found, torch.dtype)
-                or getattr(found, "__module__", None) == _TYPES
-            ):
-                return found
-        raise CheckpointError(f"its {_DCP} names {module}.{name}, which has no place in one")
-
-
-_TYPES = "torch.distributed.checkpoint.metadata"
-_PLAIN = {
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-    ("collections", "OrderedDict"),
-    ("builtins", "set"),
-    ("pathlib", "PosixPath"),
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("torch.distributed.checkpoint.filesystem", "_StoragePrefix"),
-}
-"""What else stands in it. Of torch itself only its types of numbers are taken."""
-
-
-def _is_dcp(path: str) -> bool:
-    return Storage(path).exists(_DCP)
-
-
-def _description(path: str) -> Any:
-    try:
-        with Storage(path).fetched(_DCP) as file:
-            return _DescriptionOnly(file).load()
-    except Exception as error:  # of bytes that are none it may be any
-        raise CheckpointError(f"{path} is no whole folder of torch.distributed.checkpoint: {error}") from None
-
-
-def _dcp_tensors(path: str, weights: str | None) -> dict[str, tuple[str, Any]]:
-    """By its name in the state dict: what a tensor is called in the folder, and what that says of it."""
-    described = _description(path)
-    nested: dict[str, Any] = {}
-    for key, value in described.state_dict_metadata.items():
-        if not hasattr(value, "size"):
-            continue
-        place = (described.planner_data or {}).get(key, (key,))
-        inside = nested.setdefault(str(place[0]), {}) if len(place) > 1 else nested
-        inside[".".join(map(str, place[1:] or place))] = (key, value)
-    flat = {name: value for name, value in nested.items() if isinstance(value, tuple)}
-    if flat and weights in (None, "model"):
-        return flat
-    asked = weights or "model"
-    for name in (asked, *_STATE_DICTS.get(asked, ())):
-        if isinstance(nested.get(name), dict):
-            return dict(nested[name])
-    raise ConfigError(
-        [
-            Problem(
-                "init.weights",
-                f"names no state dict in {path}, got {weights or 'nothing'}; it holds {', '.join(nested)}",
-            )
-        ]
-    )
-
-
-def _of_dcp(path: str, weights: str | None) -> dict[str, Tensor]:
-    from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
-    from torch.distributed.checkpoint.state_dict_loader import load
-
-    class Reader(FileSystemReader):
-        def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
-            return _description(path)
-
-    if is_url(path):
-        raise CheckpointError(
-            f"{path}: a folder of torch.distributed.checkpoint is read from this machine's disks alone"
-        )
-    named = _dcp_tensors(path, weights)
-    tensors = {key: torch.empty(value.size, dtype=value.properties.dtype) for key, value in named.values()}
-    try:
-        with warnings.catch_warnings(
-            action="ignore", category=UserWarning
-        ):  # that it is read by this process alone, as it is meant
-            load(tensors, storage_reader=Reader(path), no_dist=True)
-    except (OSError, RuntimeError, ValueError, CheckpointException) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
-    return {name: tensors[key] for name, (key, _) in named.items()}

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
@@ -237,9 +238,6 @@ def test_a_file_of_anything_else_is_refused(content: bytes, tmp_path: Path) -> N
     (tmp_path / "weights.pt").write_bytes(content)
     with pytest.raises(ConfigError, match=r"init.from: .*weights.pt is no file of torch.save"):
         begins_with({"from": str(tmp_path / "weights.pt")})
-    (tmp_path / ".metadata").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"init.from: .* is no whole folder of torch.distributed.checkpoint"):
-        begins_with({"from": str(tmp_path)})
 
 
 def test_weights_that_fit_nothing_are_another_architecture_s(tmp_path: Path) -> None:
@@ -304,16 +302,14 @@ def test_a_sweep_may_vary_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_a_folder_of_torch_s_distributed_checkpoint(tmp_path: Path) -> None:
-    weights = torch.load(saved(tmp_path))
-    dcp.save({"model": weights, "optimizer": {"lr": torch.ones(1)}}, checkpoint_id=tmp_path / "nested", no_dist=True)
-    dcp.save(dict(weights), checkpoint_id=tmp_path / "flat", no_dist=True)
+def test_a_folder_of_torch_s_distributed_checkpoint_is_refused_with_how_to_convert_it(tmp_path: Path) -> None:
+    weights, folder = torch.load(saved(tmp_path)), tmp_path / "dcp"
+    dcp.save(dict(weights), checkpoint_id=folder, no_dist=True)
+    with pytest.raises(ConfigError, match=r"init.from: .*format_utils dcp_to_torch .*dcp FILE"):
+        begins_with({"from": str(folder)})
+    dcp_to_torch_save(folder, tmp_path / "converted.pt")
     expected = {name: value.tolist() for name, value in weights.items()}
-    assert begins_with({"from": str(tmp_path / "nested"), "strict": True})[0] == expected
-    assert begins_with({"from": str(tmp_path / "flat"), "strict": True})[0] == expected
-    (tmp_path / "flat/.metadata").write_bytes(pickle.dumps(print))
-    with pytest.raises(ConfigError, match=r"its .metadata names builtins.print"):
-        begins_with({"from": str(tmp_path / "flat")})
+    assert begins_with({"from": str(tmp_path / "converted.pt"), "strict": True})[0] == expected
 
 
 def test_safetensors(tmp_path: Path) -> None:
