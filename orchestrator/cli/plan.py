@@ -125,8 +125,6 @@ def _lines(plan: dict[str, Any]) -> list[str]:
         riders = plan["sweep"].get("riders", {"ride": [], "alone": {}})
         sharing = f" in {riders['trainings']} trainings" if riders["ride"] else ""
         lines.append(f"trials    {plan['sweep']['trials']}{sharing}{seeds}{rate}")
-        if plan["sweep"]["scheduler"] == "race":
-            lines.append("race      all begin with the first seed; with the others those alone that may still win")
         lines += [f"rides     {path}" for path in riders["ride"]]
         lines += [
             f"alone     {f'{path}: ' if path else 'each trial trains: '}{reason}"

@@ -170,11 +170,6 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
         return echo(f"no trial has reported {metric} yet")
     for line in summary["of_configurations"]:
         echo(line)
-    if summary["left"]:
-        echo(
-            f"left before all their seeds, as they will not win: {len(summary['left'])} configurations"
-            f" ({', '.join(map(str, summary['left']))})"
-        )
     echo(f"best: {summary['best']} with {metric} {cell(metric, summary['value'])}")
     if summary["use"]:
         echo(f"  its best:        {Best(**summary['reached'])}")
@@ -228,7 +223,6 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     """What the trials of a sweep, the best first, tell together; importance where there are enough of them, by the
     method that needs no other package, and the Pareto front where it has several metrics."""
     from orchestrator.runs.best import Use
-    from orchestrator.sweeps.race import RaceLog
     from orchestrator.sweeps.results.analysis import (
         ENOUGH,
         configurations_table,
@@ -259,7 +253,6 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "configurations": (
             configurations_table(trials, metric, mode, sweep.judge).reset_index().to_dict("records") if repeated else []
         ),
-        "left": [left.configuration for left in RaceLog(sweep.folder).read()],
         "of_configurations": _of_configurations(trials, metric, mode, sweep.judge) if repeated else [],
         "reached": asdict(reached) if reached else None,
         "use": asdict(Use.of(sweep.folder, "best")) if reached and reached.checkpoint else None,

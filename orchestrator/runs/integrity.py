@@ -103,7 +103,7 @@ def _looked_at(folder: RunFolder, path: str, there: list[str]) -> FileVerdict:
         return _judged(path, lambda: _json(storage, path), advice)
     if path == "experiment.yaml":
         return _judged(path, lambda: _reads(folder.experiment), advice)
-    if path in ("metrics.jsonl", "population.jsonl", "race.jsonl"):
+    if path in ("metrics.jsonl", "population.jsonl"):
         return _judged(path, lambda: _lines(folder, path), _LINES)
     if path in ("stats.parquet", "hooks.parquet") or (
         path.startswith("stats/") and name.endswith((".arrow", ".parquet"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from itertools import product
@@ -19,7 +19,6 @@ from orchestrator.config.python.objects import code_of_main
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment, chosen_name
 from orchestrator.config.sections.sweep import HyperBand, Population
-from orchestrator.config.sections.sweep import Race as RaceSettings
 from orchestrator.config.sections.sweep import Sweep as Settings
 from orchestrator.engines.lifecycle import failing
 from orchestrator.engines.main_classes import with_classes_of_main
@@ -43,7 +42,6 @@ from orchestrator.runs.driver import experiment_to_resume, resume_command
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.stats.write.compaction import compact
 from orchestrator.storage import Storage
-from orchestrator.sweeps.race import Left, Race, RaceLog
 from orchestrator.sweeps.results.analysis import configurations_of
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.population_replay import replay
@@ -148,15 +146,14 @@ def go_on(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool
         experiment = _as_it_stands(folder, accept_changes)
         settings = experiment.sweep
         assert settings is not None
-        previous = previous_trials(folder, settings, failed_again=failed, unbegun=_left_trials(folder, settings))
-    if not _is_left_to_do(folder, settings, previous):
-        begun = sum(trial.begun for trial in previous.values())
+        previous = previous_trials(folder, settings, failed_again=failed)
+    if not remaining_trials(settings, previous):
         if metadata.status in ("running", "interrupted"):
-            say(f"All {begun} trials of {folder} are over; nothing is left but to write that down.")
+            say(f"All {len(previous)} trials of {folder} are over; nothing is left but to write that down.")
             return _concluded(folder, experiment)
         raise UsageError(
-            f"all {begun} trials of {folder} are over; there is nothing to"
-            f" resume{_hint_of_failed(folder, settings, previous, failed)}"
+            f"all {len(previous)} trials of {folder} are over; there is nothing to"
+            f" resume{_hint_of_failed(previous, failed)}"
         )
     _refuse_what_is_missing(experiment, settings, metadata.local, address)
     again = {
@@ -245,8 +242,7 @@ def _carry_out(
 
         announcer, index = TrialAnnouncer(display, settings, previous), TrialIndex(folder, settings.objectives)
         ranks = 1 if metadata.local else experiment.workers.most
-        race = _race(folder, settings, previous, announcer, display, lambda: rules.sweep_is_over())
-        rules = StoppingRules(settings, ranks, asked=asked, fail_fast=metadata.fail_fast, race=race)
+        rules = StoppingRules(settings, ranks, asked=asked, fail_fast=metadata.fail_fast)
         hangs = HangReporter(
             lambda: [RunFolder(folder.storage / "trials", name) for name in announcer.under_way()],
             display,
@@ -284,51 +280,12 @@ def _on_ray(sweep: SweepContext, address: str | None, display: Display, hangs: H
             launch(sweep, at_once)
 
 
-def _race(
-    folder: RunFolder,
-    settings: Settings,
-    previous: Mapping[int, PreviousTrial],
-    announcer: TrialAnnouncer,
-    display: Display,
-    is_over: Callable[[], bool],
-) -> Race | None:
-    """The race of a sweep that has one; what it leaves is said and written down."""
-    if not isinstance(settings.scheduler, RaceSettings):
-        return None
-    log = RaceLog(folder)
-
-    def leaves(left: Left) -> None:
-        log.append(left)
-        display.line(str(left))
-
-    def expects(trials: int) -> None:
-        folder.update(sweep={**_described(settings), "trials": trials})
-        announcer.expect(trials)
-
-    return Race(settings, previous, log.read(), leaves=leaves, expects=expects, is_over=is_over)
-
-
-def _is_left_to_do(folder: RunFolder, settings: Settings, previous: Mapping[int, PreviousTrial]) -> bool:
-    """Whether a trial is yet to begin, or to go on. A race needs no more of configurations that it left or of which
-    more trials failed than of others."""
-    if isinstance(settings.scheduler, RaceSettings):
-        return Race(settings, previous, RaceLog(folder).read()).has_more
-    return bool(remaining_trials(settings, previous))
-
-
-def _hint_of_failed(folder: RunFolder, settings: Settings, previous: Mapping[int, PreviousTrial], asked: bool) -> str:
-    """What can be done about trials that failed, where there are some."""
-    failed = {number for number, trial in previous.items() if trial.failed}
-    needed = failed - {*_left_trials(folder, settings)}
-    if needed and not asked:
-        return f"; with --failed, the {len(needed)} that failed {'are' if len(needed) > 1 else 'is'} tried again"
-    return f"; the race has left the configurations of the {len(failed)} that failed" if failed else ""
-
-
-def _left_trials(folder: RunFolder, settings: Settings) -> Iterator[int]:
-    """The trials of configurations that a race has left."""
-    for left in RaceLog(folder).read():
-        yield from range(left.configuration * settings.repeats, (left.configuration + 1) * settings.repeats)
+def _hint_of_failed(previous: Mapping[int, PreviousTrial], asked: bool) -> str:
+    """Return what can be done about trials that failed; empty where none did."""
+    failed = sum(trial.failed for trial in previous.values())
+    if not failed or asked:
+        return ""
+    return f"; with --failed, the {failed} that failed {'are' if failed > 1 else 'is'} tried again"
 
 
 def _concluded(folder: RunFolder, experiment: Experiment, interrupted: bool = False) -> Sweep:

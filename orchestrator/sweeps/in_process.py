@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ray.tune.search import Searcher
 
 from orchestrator.config.checks.shared_training import riding
-from orchestrator.config.sections.sweep import Fifo, Race, Sweep
+from orchestrator.config.sections.sweep import Fifo, Sweep
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.lifecycle import failing
 from orchestrator.engines.rank_failures import lost_gpu
@@ -36,7 +36,7 @@ class TrialsInTurn:
         self._engine = InProcess(sweep.experiment.workers, stop_asked=sweep.rules.asked, end_hung=end_hung)
         self._scheduler = _scheduler(sweep.settings, sweep.folder, sweep.previous)
         rides = riding(sweep.experiment.source, sweep.settings)
-        self._search = make_search(sweep.settings, sweep.experiment.seed, sweep.previous, rides, sweep.rules.race)
+        self._search = make_search(sweep.settings, sweep.experiment.seed, sweep.previous, rides)
 
     def run(self) -> None:
         """Until all are over or the budget is used up; one that fails is written down and the others go on, unless the
@@ -126,7 +126,7 @@ class TrialsInTurn:
 
 def _scheduler(settings: Sweep, sweep: RunFolder, previous: Mapping[int, PreviousTrial]) -> SequentialScheduler | None:
     """The sweep's scheduler, where it has one: Ray Tune's own, which takes a second to import."""
-    if isinstance(settings.scheduler, Fifo | Race):
+    if isinstance(settings.scheduler, Fifo):
         return None
     set_environment(None)
     from orchestrator.sweeps.tune.schedulers import SequentialScheduler

@@ -9,8 +9,6 @@ from time import monotonic
 from typing import Any
 
 from orchestrator.config.sections.sweep import Budget, Stop, Sweep
-from orchestrator.records.sweep_folder import trial_number
-from orchestrator.sweeps.race import Race
 
 BY_SCHEDULER = "the scheduler ended the trial"
 
@@ -40,9 +38,7 @@ class StoppingRules:
         asked: Callable[[], bool] = lambda: False,
         fail_fast: bool = False,
         clock: Callable[[], float] = monotonic,
-        race: Race | None = None,
     ) -> None:
-        self.race = race
         self.asked, self._fail_fast = asked, fail_fast
         self._ended_by: str | None = None
         self.metric_missing: str | None = None
@@ -68,18 +64,10 @@ class StoppingRules:
         """Whether a trial ends with this report, `seconds` into its own training; the reason is kept."""
         progress = self._trials.setdefault(trial, _Progress())
         self._count_report(progress, metrics)
-        by_race = self._by_race(trial, metrics)  # which hears of a report that ends its trial too
-        reason = self._reason(progress, metrics[self._metric], seconds) or by_race
+        reason = self._reason(progress, metrics[self._metric], seconds)
         if reason:
             self.reasons[trial] = reason
         return reason is not None
-
-    def _by_race(self, trial: str, metrics: Mapping[str, Any]) -> str | None:
-        if self.race is None:
-            return None
-        number = trial_number(trial)
-        self.race.reported(number, metrics)
-        return self.race.reason_to_stop(number)
 
     def _count_report(self, progress: _Progress, metrics: Mapping[str, Any]) -> None:
         value, plateau = metrics[self._metric], self._stop.plateau

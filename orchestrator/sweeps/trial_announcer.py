@@ -16,7 +16,7 @@ class TrialAnnouncer:
     """Hears of each trial when it begins, reports, recovers and ends, and shows lines of that and how far all are."""
 
     def __init__(self, display: Display, settings: Sweep, previous: Mapping[int, PreviousTrial]) -> None:
-        self._ended = sum(trial.over and trial.begun for trial in previous.values())
+        self._ended = sum(trial.over for trial in previous.values())
         self._display, self._total = display, self._ended + len(remaining_trials(settings, previous))
         self._metric, mode = settings.objectives[0]
         self._whose = "best trial's" if settings.repeats > 1 else "best"
@@ -34,10 +34,6 @@ class TrialAnnouncer:
     def under_way(self) -> list[str]:
         """The trials that have begun and are not over."""
         return sorted(self._begun)
-
-    def expect(self, trials: int) -> None:
-        """How many trials there are to be, as far as is known by now."""
-        self._total = trials
 
     def begins(self, trial: str, values: Mapping[str, Any]) -> None:
         """A trial is about to train; one that was paused, or is started again, has begun before."""

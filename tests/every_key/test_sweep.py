@@ -13,7 +13,7 @@ import pytest
 from orchestrator import sweep
 from orchestrator.config.load import experiment_from_dict
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.sections.sweep import Asha, Budget, Median, Plateau, Race, Stop, Sweep
+from orchestrator.config.sections.sweep import Asha, Budget, Median, Plateau, Stop, Sweep
 from orchestrator.config.text.source import with_value
 from orchestrator.errors import UsageError
 from orchestrator.loop.report import Report
@@ -100,7 +100,6 @@ SWEEP: dict[str, Key] = {
 }
 SWEEP_NOT_SHOWN = {
     "judge": "needs trials with noise: tests/orchestrator/sweeps/results/test_result.py",
-    "race.level": "needs trials with noise: tests/orchestrator/sweeps/test_race.py",
     "max_concurrent": "is asked of Ray: tests/orchestrator/config/checks/test_space.py",
     "engine": "needs Ray: tests/ray/test_engines.py",
 }
@@ -117,12 +116,7 @@ def test_every_key_of_a_sweep_is_walked() -> None:
     known |= {f"stop.plateau.{name}" for name in keys_of(Plateau)} | {
         f"scheduler.{name}" for name in keys_of(Asha) if name != "type"
     }
-    known |= {
-        f"{kind}.{name}"
-        for kind, keys in (("median", Median), ("race", Race))
-        for name in keys_of(keys)
-        if name != "type"
-    }
+    known |= {f"median.{name}" for name in keys_of(Median) if name != "type"}
     assert known == SWEEP.keys() - {"grid.seed"} | SWEEP_NOT_SHOWN.keys()
 
 

@@ -141,25 +141,6 @@ def test_the_median_rule_stops_what_is_below_it(ray_cluster: Any, outside: Path)
     assert done.trials["reports"].tolist() == [5, 5, 2, 5]
 
 
-def test_a_race_leaves_who_will_not_win_and_runs_the_best_with_all_seeds(ray_cluster: Any, outside: Path) -> None:
-    space = {"optimizer.lr": {"grid": [1e-6, 0.5, 2e-6]}}
-    done = swept(
-        outside,
-        1,
-        scheduler={"type": "race", "level": 0.45},
-        repeats=2,
-        metric="val/loss",
-        mode="min",
-        search="grid",
-        max_concurrent=2,
-        space=space,
-    )
-    assert done.status == "finished"
-    assert (done.configurations.index[0], done.configurations["n"].tolist()) == (1, [2, 1, 1])
-    assert done.folder.metadata().sweep.trials == len(done.trials) == 4
-    assert done.folder.storage.exists("race.jsonl")
-
-
 def test_optuna_suggests_trial_by_trial_and_rules_and_budget_end_them(ray_cluster: Any, outside: Path) -> None:
     pytest.importorskip("optuna")
     done = swept(

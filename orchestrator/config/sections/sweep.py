@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from hooks.metrics.direction import Mode, directions
@@ -86,15 +86,6 @@ class Median(Model):
     """Other trials there must be to take a median of."""
 
 
-class Race(Model):
-    """Configurations race over seeds: all are run with the first, and one is left when differences between seeds say
-    that it will not win."""
-
-    type: Literal["race"] = "race"
-    level: Annotated[float, Gt(0), Lt(0.5)] = 0.05
-    """How likely it may be that the configuration which would win with all seeds is left."""
-
-
 class Population(Model):
     """What PBT and PB2 have in common: the worst trials go on from the weights of the best, with other values."""
 
@@ -127,8 +118,8 @@ class PB2(Population):
     type: Literal["pb2"] = "pb2"
 
 
-Scheduler = Annotated[Fifo | Asha | HyperBand | Median | Race | PBT | PB2, Field(discriminator="type")]
-SchedulerName = Literal["fifo", "asha", "hyperband", "median", "race", "pbt", "pb2"]
+Scheduler = Annotated[Fifo | Asha | HyperBand | Median | PBT | PB2, Field(discriminator="type")]
+SchedulerName = Literal["fifo", "asha", "hyperband", "median", "pbt", "pb2"]
 
 
 def _typed(value: Any) -> Any:
@@ -277,36 +268,10 @@ def contradictions(sweep: Sweep) -> Iterator[tuple[tuple[str, ...], str]]:
                 " for a larger population"
             ),
         )
-    if kind == "race" and sweep.repeats == 1:
-        yield (
-            ("repeats", "scheduler"),
-            "race compares configurations over seeds, and repeats: 1 has one of each; write repeats: 5, say",
-        )
     if sweep.judge == "bound" and sweep.repeats == 1:
         yield (
             ("judge", "repeats"),
             "judge: bound is of the trials of a configuration, and repeats: 1 has one of each; write repeats: 5, say",
-        )
-    if sweep.judge == "bound" and kind == "race":
-        yield (
-            ("judge", "scheduler"),
-            "judge: bound does not go with race, whose winner has the best mean; leave out one of them",
-        )
-    if kind == "race" and sweep.search == "optuna":
-        yield (
-            ("scheduler", "search"),
-            (
-                "race begins with all configurations, and search: optuna chooses each by those before; write search:"
-                " random or grid"
-            ),
-        )
-    if kind == "race" and sweep.budget and sweep.budget.trials:
-        yield (
-            ("budget", "scheduler"),
-            (
-                "budget.trials does not go with race, which begins the trials of all configurations seed by seed; write"
-                " fewer trials"
-            ),
         )
     if sweep.max_concurrent is not None and synchronous:
         yield (
@@ -318,8 +283,7 @@ def contradictions(sweep: Sweep) -> Iterator[tuple[tuple[str, ...], str]]:
             ("engine", "scheduler"),
             (
                 f"engine: train does not go with {kind}, whose trials wait for each other: each time one goes on, a Ray"
-                " Train job would be started anew. Use engine: gang, or one of the schedulers fifo, asha, median and"
-                " race"
+                " Train job would be started anew. Use engine: gang, or one of the schedulers fifo, asha and median"
             ),
         )
     if sweep.points and sweep.search == "grid":

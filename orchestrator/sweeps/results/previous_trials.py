@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,6 @@ class PreviousTrial:
     """What it has chosen; in a population, what it had last."""
     over: bool
     """Whether it is not run again."""
-    begun: bool = True
-    """Whether it was; a race leaves some."""
     failed: bool = False
     reports: tuple[Mapping[str, Any], ...] = ()
     """Of its reports that count and hold the sweep's metrics these, and the samples by then."""
@@ -33,11 +31,11 @@ class PreviousTrial:
     """When each of its attempts made its last report."""
 
 
-def previous_trials(
-    sweep: RunFolder, settings: Sweep, *, failed_again: bool = False, unbegun: Iterable[int] = ()
-) -> dict[int, PreviousTrial]:
-    """Every trial begun so far, by number; those that failed are over, unless they are to be tried again, and so are
-    those `unbegun` that never will be. Raises DamagedFile."""
+def previous_trials(sweep: RunFolder, settings: Sweep, *, failed_again: bool = False) -> dict[int, PreviousTrial]:
+    """Return every trial begun so far, by number; raises DamagedFile.
+
+    Those that failed are over, unless they are to be tried again.
+    """
     previous = {}
     for name, record in TrialIndex(sweep, settings.objectives).records().items():
         if isinstance(record, DamagedFile):
@@ -47,8 +45,6 @@ def previous_trials(
         previous[trial_number(name)] = PreviousTrial(
             dict(record.values), over, failed=failed, reports=record.judged_reports, reported=tuple(record.reported)
         )
-    for number in unbegun:
-        previous.setdefault(number, PreviousTrial({}, over=True, begun=False))
     return previous
 
 

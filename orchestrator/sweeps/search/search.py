@@ -14,7 +14,6 @@ from orchestrator.config.checks.shared_training import Riding
 from orchestrator.config.checks.space import count_trainings, count_trials, ride_points
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.stats.aggregate.configurations import group_merit
-from orchestrator.sweeps.race import Race
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
 from orchestrator.sweeps.search.sampling import as_optuna, drawn_trials, repeated, suggested
 
@@ -32,13 +31,9 @@ def trial_config(number: int, values: Mapping[str, Any], riders: Sequence[Mappin
     return {TRIAL: {"number": number, "values": dict(values), "riders": [*riders]}}
 
 
-def make_search(
-    settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding = NOBODY, race: Race | None = None
-) -> Search:
+def make_search(settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding = NOBODY) -> Search:
     """The search that the settings name, which knows what an earlier life of the sweep has left; `seed` is that of
-    first repeats. A `race` says in which order."""
-    if race is not None:
-        return RacedTrials(settings, seed, previous, race)
+    first repeats."""
     if settings.search == "optuna":
         return OptunaTrials(settings, seed, previous, riding)
     return DrawnTrials(settings, seed, previous, riding)
@@ -95,28 +90,6 @@ class DrawnTrials(Search):
             }
         )
         self.count = len(self._waiting)
-
-
-class RacedTrials(Search):
-    """The trials of a grid or random search, in the order of a race, which leaves some of them."""
-
-    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], race: Race) -> None:
-        super().__init__(settings, NOBODY)
-        self._values = drawn_trials(settings, seed)
-        self._begun = {number: trial.values for number, trial in previous.items()}
-        self._race = race
-        self.count = len(remaining_trials(settings, previous))
-
-    def suggest(self, trial_id: str) -> Any:
-        """As of any search."""
-        number = self._race.next_trial()
-        if number is None:
-            return Searcher.FINISHED if self._race.is_through else None
-        return trial_config(number, self._begun[number] if number in self._begun else self._values[number])
-
-    def ended(self, number: int, last: Mapping[str, Any] | None) -> None:
-        """A trial is over."""
-        self._race.ended(number, failed=last is None)
 
 
 class OptunaTrials(Search):

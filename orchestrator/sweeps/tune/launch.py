@@ -34,7 +34,7 @@ from orchestrator.sweeps.tune.trainable import FAILED, Trial
 def launch(context: SweepContext, at_once: int) -> None:
     """Runs all trials, `at_once` side by side, on the engine that the settings name; returns when they are over."""
     experiment, settings, sweep, rules = context.experiment, context.settings, context.folder, context.rules
-    search = make_search(settings, experiment.seed, context.previous, riding(experiment.source, settings), rules.race)
+    search = make_search(settings, experiment.seed, context.previous, riding(experiment.source, settings))
     given = {
         "source": with_classes_of_main(experiment.source),
         "settings": settings,

@@ -40,7 +40,7 @@ def test_a_scheduler_is_a_name_or_a_type_with_its_parameters() -> None:
     [
         (
             "ashaa",
-            "sweep.scheduler: must have one of the types 'fifo', 'asha', 'hyperband', 'median', 'race', 'pbt', 'pb2'",
+            "sweep.scheduler: must have one of the types 'fifo', 'asha', 'hyperband', 'median', 'pbt', 'pb2'",
         ),
         ({"type": "asha", "grace_perod": 2}, "sweep.scheduler.grace_perod: unknown key (did you mean 'grace_period'?)"),
         ({"type": "hyperband", "grace_period": 2}, "sweep.scheduler.grace_period: unknown key"),
@@ -105,7 +105,6 @@ def test_times_are_seconds_or_say_their_unit(written: Any, seconds: float) -> No
         ({"repeats": 2, "scheduler": "pbt"}, "repeats does not go with pbt"),
         ({"judge": "median", "repeats": 2}, "sweep.judge: must be 'mean' or 'bound', got 'median'"),
         ({"judge": "bound"}, "judge: bound is of the trials of a configuration, and repeats: 1 has one of each"),
-        ({"judge": "bound", "repeats": 2, "scheduler": "race", "search": "grid"}, "judge: bound does not go with race"),
         ({"points": [{}], "search": "grid"}, "points do not go with search: grid"),
     ],
 )
