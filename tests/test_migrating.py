@@ -17,17 +17,16 @@ import yaml
 from hooks import EVENTS, HOOKS, Hook, Rhythm, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
-from orchestrator import Experiment, Task, load_experiment
+from orchestrator import Experiment, Task, load_experiment, run
 from orchestrator.config.checks.other_systems import EXPERIMENT, options_elsewhere, other_systems
 from orchestrator.config.components import IMIX_LEVELS, make_hook
-from orchestrator.config.optim.schedule import Course, Schedule
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Scaler
 from orchestrator.errors import ConfigError
 from orchestrator.loop.step.precision import Precision
 from tests.hooks.checkpointing.lives import Life, lived
 from tests.hooks.training.steps import batches, new_state, small_model, train
-from tests.tasks import Points, described
+from tests.tasks import described
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "migrating.md").read_text()
@@ -519,22 +518,22 @@ class BufferTrail(Hook):
                 self.values.setdefault(name, []).append(value.detach().double())
 
 
-def test_mmengine_s_linear_schedule_is_said_with_one_step_less() -> None:
-    """There the factor at step n is start + (1 - start) * n / (end - begin - 1), then 1; MultiStepLR multiplies it."""
+def test_mmengine_s_linear_schedule_is_said_with_one_step_less(tmp_path: Path) -> None:
+    """There the factor at step n is start + (1 - start) * n / (end - begin - 1), then 1; MultiStepLR multiplies it.
+
+    The line's 500 steps are 40 here, and an epoch has 26 of them.
+    """
     (line,) = [line for line in section("Spellings").splitlines() if "type='LinearLR'" in line]
     theirs, ours = line.strip("|").split(" | ")
-    (end,) = map(int, re.findall(r"end=(\d+)", theirs))
-    written = yaml.safe_load(re.findall(r"`scheduler: (.*?)`", ours)[0])
-    course = Course(Rhythm(1, "steps"), Rhythm(12), steps_per_epoch=100)
-    schedule = Schedule.of(described(scheduler=written).scheduler, Points, course)
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler = schedule.build(Points(), optimizer)
-    for step in range(1200):
-        factor = min(1.0, 1 / 3 + 2 / 3 * step / (end - 1))
-        falls = sum(step >= 100 * milestone for milestone in (8, 11))
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(factor * 0.1**falls)
-        optimizer.step()
-        scheduler.step()
+    assert re.findall(r"end=(\d+)", theirs) == ["500"]
+    text = re.findall(r"`scheduler: (.*?)`", ours)[0].replace("500", "40").replace("499", "39")
+    settings = described(epochs=12, batch_size=2, optimizer={"type": "SGD", "lr": 1.0}, scheduler=yaml.safe_load(text))
+    rows = run(settings, tmp_path, local=True).stats
+    rates = rows[rows["phase"] == "train"]["lr"].tolist()
+    assert len(rates) == 12 * 26
+    for step, rate in enumerate(rates):
+        falls = sum(step >= 26 * milestone for milestone in (8, 11))
+        assert rate == pytest.approx(min(1.0, 1 / 3 + 2 / 3 * step / 39) * 0.1**falls)
 
 
 def table(heading: str, text: str) -> list[list[str]]:

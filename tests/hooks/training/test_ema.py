@@ -85,14 +85,18 @@ def test_annealing_reads_nothing_from_the_device(monkeypatch: pytest.MonkeyPatch
     assert not same(averages(hook, state), before)
 
 
+class Rising(EMA):
+    """An average in which each value counts as many times as its place."""
+
+    def weight(self, updates: int) -> float:
+        return 2 / (updates + 2)
+
+
 def test_an_average_of_one_s_own_overrides_the_weight_of_an_update() -> None:
-    """As a class of `ema_type` does in MMEngine: here each value counts as many times as its place."""
-
-    class Rising(EMA):
-        def weight(self, updates: int) -> float:
-            return 2 / (updates + 2)
-
-    state, hook, trail = new_state(small_model()), Rising(), Trail()
+    """As a class of `ema_type` does in MMEngine."""
+    hook = make_hooks({"ema": {"type": f"{__name__}:Rising", "buffers": "ema"}}, {})["ema"]
+    assert isinstance(hook, Rising)
+    state, trail = new_state(small_model()), Trail()
     train(state, {"ema": hook, "trail": trail}, batches(9))
     shares = torch.arange(1, 10, dtype=torch.float64) / sum(range(1, 10))
     for ours, values in zip(averages(hook, state), zip(*trail.values, strict=True), strict=True):
