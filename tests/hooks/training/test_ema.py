@@ -94,7 +94,7 @@ class Rising(EMA):
 
 def test_an_average_of_one_s_own_overrides_the_weight_of_an_update() -> None:
     """As a class of `ema_type` does in MMEngine."""
-    hook = make_hooks({"ema": {"type": f"{__name__}:Rising", "buffers": "ema"}}, {})["ema"]
+    hook = make_hooks({"ema": {"type": f"{__name__}:Rising", "buffers": "ema"}}, {})["ema"].hook
     assert isinstance(hook, Rising)
     state, trail = new_state(small_model()), Trail()
     train(state, {"ema": hook, "trail": trail}, batches(9))
