@@ -12,7 +12,6 @@ from orchestrator.config.checks.misspelled import misspelled_names
 from orchestrator.config.python.imports import find_class
 from orchestrator.config.python.objects import as_written
 from orchestrator.config.python.parameters import construct, parameters
-from orchestrator.config.text.bounds import MOST_HOOKS
 from orchestrator.config.text.reader import join
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
 from orchestrator.task import Task
@@ -84,8 +83,6 @@ def make_hooks(
     of every hook.
     """
     required = as_written(required, "hooks")
-    if len(entries) > MOST_HOOKS:
-        raise ConfigError([Problem("hooks", f"are {len(entries):,}, and may be {MOST_HOOKS}")])
     problems = [Problem(f"hooks.{name}", WRONG_NAME) for name in entries if not NAME.fullmatch(name)]
     names = dict.fromkeys([*(DEFAULT_HOOKS if defaults is None else defaults), *required, *entries])
     made = {name: collect_problems(problems, _made, name, entries, required) for name in names}

@@ -10,8 +10,7 @@ from typing import Any
 from orchestrator.config.checks.sweep_check import sweep_problems
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.text.bases import SWEPT, Layers, read_layers
-from orchestrator.config.text.bounds import FILLED_IN
+from orchestrator.config.text.bases import Layers, read_layers
 from orchestrator.config.text.overrides import read_overrides
 from orchestrator.config.text.reader import Document, dump_yaml, join, parse_yaml
 from orchestrator.config.text.source import ExperimentSource, plain_copy
@@ -47,9 +46,7 @@ def _written(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Do
         values = read_overrides(layers.document, overrides)
     document = layers.document
     folders = [*layers.folders, Path.cwd()]
-    source = ExperimentSource.from_data(
-        document.data, folders, values=values, file=str(path.absolute()), over=plain_copy(layers.alternatives)
-    )
+    source = ExperimentSource.from_data(document.data, folders, values=values, file=str(path.absolute()))
     return source, document
 
 
@@ -63,7 +60,7 @@ def _over_chosen(path: Path, chosen: Sequence[Any], overridden: Document) -> Lay
         return read_layers(path, chosen)
     except ConfigError as error:
         raise ConfigError(
-            [overridden.locate(Problem("base", one.message)) if one.path == SWEPT else one for one in error.problems]
+            [overridden.locate(Problem("base", one.message)) if one.path == "base" else one for one in error.problems]
         ) from None
 
 
@@ -71,8 +68,7 @@ def read_again(source: ExperimentSource) -> Experiment:
     """What the file of a source says now, under the same values; raises ConfigError."""
     assert source.file is not None
     layers = read_layers(Path(source.file), _chosen_bases(source.values))
-    written, over = plain_copy(layers.document.data), plain_copy(layers.alternatives)
-    return _checked(replace(source, written=written, over=over), layers.document)
+    return _checked(replace(source, written=plain_copy(layers.document.data)), layers.document)
 
 
 def experiment_from_dict(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:
@@ -89,6 +85,8 @@ def with_overrides(source: ExperimentSource, overrides: Iterable[str]) -> Experi
     """The experiment of a source with `key=value` overrides over it; raises ConfigError."""
     document = Document({})
     values = read_overrides(document, overrides)
+    if _chosen_bases(values):
+        raise ConfigError([document.locate(Problem("base", "is named relative to a file, and there is none here"))])
     return _checked(replace(source, values=(*source.values, *values)), document)
 
 
@@ -107,11 +105,11 @@ def checked_experiment(experiment: object) -> Experiment:
 def resumed_experiment(source: ExperimentSource, filled_in: str) -> Experiment:
     """The experiment of a run that goes on: what was written, and over it what somebody has mended since in
     `filled_in`, the text of the run's experiment.yaml. Raises ConfigError."""
-    data = parse_yaml(filled_in, "experiment.yaml", FILLED_IN).data
+    data = parse_yaml(filled_in, "experiment.yaml").data
     try:
         before = to_dict(resolve(source).experiment)
     except ConfigError:  # it is right no more: the code has changed
-        return experiment_of(replace(source, written=data, values=(), over={}))
+        return experiment_of(replace(source, written=data, values=()))
     return experiment_of(source.with_values(dict(_differences(before, data))))
 
 

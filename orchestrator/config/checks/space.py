@@ -203,8 +203,6 @@ def surroundings(name: str, space: Mapping[str, Domain]) -> Iterator[dict[str, A
 
 def _decides(other: str, name: str) -> bool:
     """Whether the value of one path decides what another one means."""
-    if other == "base":
-        return True
     group, names_a_class = (
         name.partition(".")[0],
         other.endswith(".type") or other.count(".") == (other[:6] == "hooks."),

@@ -128,7 +128,7 @@ def _typed(value: Any) -> Any:
 
 def _own_of_a_trial(path: str) -> str:
     group = path.partition(".")[0]
-    if group in ("name", "tags", "notes", "sweep", "workers"):
+    if group in ("name", "tags", "notes", "base", "sweep", "workers"):
         raise ValueError(f"cannot be swept: the trials of a sweep share their {group}")
     return path
 

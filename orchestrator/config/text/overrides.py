@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.config.text.bounds import MOST_OVERRIDES
 from orchestrator.config.text.reader import Document, Origin, parse_value, with_parents
 from orchestrator.config.text.source import check_path
 from orchestrator.errors import ConfigError, Problem, shortened
@@ -19,16 +18,7 @@ def read_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[
     """Path and value of each `dotted.path=value`, the value being YAML; what is none becomes a problem of the document.
     From then on their paths are the overrides' in the document's origins."""
     values = []
-    given = list(overrides)
-    if len(given) > MOST_OVERRIDES:
-        raise ConfigError(
-            [
-                Problem(
-                    "", f"there are {len(given):,} overrides, and may be {MOST_OVERRIDES:,}; write a file with a base"
-                )
-            ]
-        )
-    for override in given:
+    for override in overrides:
         where = f"override '{shortened(override)}'"
         try:
             values.append(_read(document, override, where))

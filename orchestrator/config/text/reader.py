@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import yaml
 from yaml.reader import ReaderError
 
-from orchestrator.config.text.bounds import DEEPEST, LONGEST_PATH, WHOLE_NUMBERS, WRITTEN, Bounds
+from orchestrator.config.text.bounds import DEEPEST, LARGEST, WHOLE_NUMBERS
 from orchestrator.errors import ConfigError, Problem, shortened
 
 
@@ -74,13 +74,12 @@ def read_text(path: Path) -> str:
         if not S_ISREG(found.st_mode):
             raise _unreadable(path, "is no file, but a folder, a device or a pipe")
         with path.open("rb") as file:
-            content = file.read(WRITTEN.characters + 1)
-        if len(content) > WRITTEN.characters:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
             size = max(found.st_size, len(content))
             raise _unreadable(
                 path,
-                f"has {size:,} bytes, and may have {WRITTEN.characters:,}; give large data to the task as a file of"
-                " its own",
+                f"has {size:,} bytes, and may have {LARGEST:,}; give large data to the task as a file of its own",
             )
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -95,9 +94,9 @@ def _unreadable(path: Path, reason: str) -> ConfigError:
     return ConfigError([Problem("", reason, str(path))])
 
 
-def parse_yaml(text: str, file: str, bounds: Bounds = WRITTEN) -> Document:
+def parse_yaml(text: str, file: str) -> Document:
     """As `read_yaml`, for text that came from `file`."""
-    value, document = parse_value(text, file, bounds)
+    value, document = parse_value(text, file)
     if not isinstance(value, dict):
         found = "nothing" if value is None else shortened(repr(value))
         raise ConfigError([Problem("", f"must hold keys and values, got {found}", file, 1)])
@@ -105,17 +104,17 @@ def parse_yaml(text: str, file: str, bounds: Bounds = WRITTEN) -> Document:
     return document
 
 
-def parse_value(text: str, file: str, bounds: Bounds = WRITTEN) -> tuple[Any, Document]:
-    """Any YAML value, and a document with its origins and problems; raises ConfigError for a syntax error and for text
-    beyond the bounds."""
-    if len(text) > bounds.characters:
-        raise ConfigError([Problem("", f"has {len(text):,} characters, and may have {bounds.characters:,}", file)])
+def parse_value(text: str, file: str) -> tuple[Any, Document]:
+    """Return any YAML value, and a document with its origins and problems.
+
+    Raises ConfigError for a syntax error, and where aliases make the value large.
+    """
     document = Document({}, {"": Origin(file, 1)})
     try:
-        node = _Loader(text, bounds).get_single_node()
-        return _Plain(document, file, bounds).value(node, "", ()) if node else None, document
-    except _TooMuch as error:
-        raise ConfigError([Problem("", str(error), file, error.line)]) from None
+        node = _Loader(text).get_single_node()
+        return _Plain(document, file, max(LARGEST, len(text))).value(node, "", ()) if node else None, document
+    except RecursionError:
+        raise ConfigError([Problem("", _TOO_DEEP, file, 1)]) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         what = " ".join(part for part in (error.context, error.problem) if part)
@@ -151,35 +150,10 @@ _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-class _TooMuch(Exception):
-    """A text is beyond its bounds; with the line where it is."""
-
-    def __init__(self, message: str, mark: Any) -> None:
-        super().__init__(message)
-        self.line: int = mark.line + 1
-
-
 class _Loader(yaml.SafeLoader):
-    """Composes nodes, as far as the bounds allow."""
+    """PyYAML's safe loader with other rules for scalars."""
 
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012
-
-    def __init__(self, text: str, bounds: Bounds) -> None:
-        super().__init__(text)
-        self.bounds = bounds
-        self.composed = self.depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """As PyYAML's, which goes down by recursion."""
-        self.composed += 1
-        self.depth += 1
-        if self.composed > self.bounds.values:
-            raise _TooMuch(_too_many(self.bounds), self)
-        if self.depth > DEEPEST:
-            raise _TooMuch(_TOO_DEEP, self)
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # in C where PyYAML has it, four times as fast
@@ -197,10 +171,6 @@ for _name, _pattern in _SCALARS.items():
 _TOO_DEEP = f"is nested too deeply: {DEEPEST} levels are allowed"
 
 
-def _too_many(bounds: Bounds) -> str:
-    return f"holds more than {bounds.values:,} keys and values; give large data to the task as a file of its own"
-
-
 def _number(text: str) -> int | float:
     text = text.replace("_", "").lower()
     if text[:2] in ("0o", "0x"):
@@ -211,26 +181,19 @@ def _number(text: str) -> int | float:
 class _Plain:
     """Turns a node graph into plain data, and notes origins and problems in the document."""
 
-    def __init__(self, document: Document, file: str, bounds: Bounds) -> None:
+    def __init__(self, document: Document, file: str, largest: int) -> None:
         self.document = document
         self.file = file
-        self.bounds = bounds
-        self.visited = self.characters = 0
+        self.left = self.largest = largest
 
     def value(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> Any:
-        self.visited += 1
-        if self.visited > self.bounds.values:
-            raise _TooMuch(f"{_too_many(self.bounds)} (aliases written out)", node.start_mark)
-        if len(path) > LONGEST_PATH:
-            raise _TooMuch(
-                f"has a key whose dotted path has {len(path):,} characters, and may have {LONGEST_PATH:,}:"
-                f" {path[:60]}...",
-                node.start_mark,
-            )
+        self.left -= max(1, len(node.value)) if isinstance(node, yaml.ScalarNode) else 1
+        if self.left < 0:
+            raise self.refusal(node, f"holds more than {self.largest:,} characters with its aliases written out")
         if any(parent is node for parent in parents):
             return self.problem(node, path, "contains itself; an alias must not point at what it stands in")
         if len(parents) >= DEEPEST:
-            raise _TooMuch(f"{_TOO_DEEP} (aliases written out)", node.start_mark)
+            raise self.refusal(node, _TOO_DEEP)
         parents = (*parents, node)
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             return self.mapping(node, path, parents)
@@ -278,11 +241,6 @@ class _Plain:
         return found
 
     def scalar(self, node: yaml.ScalarNode, path: str) -> Any:
-        self.characters += len(node.value)
-        if self.characters > self.bounds.characters:
-            raise _TooMuch(
-                f"holds more than {self.bounds.characters:,} characters, aliases written out", node.start_mark
-            )
         kind = node.tag.removeprefix(_TAG)
         if kind in ("str", "merge"):
             return self.text(node, path)
@@ -318,6 +276,9 @@ class _Plain:
 
     def problem(self, node: yaml.Node, path: str, message: str) -> None:
         self.document.problems.append(Problem(path, message, *self.origin(node)))
+
+    def refusal(self, node: yaml.Node, message: str) -> ConfigError:
+        return ConfigError([Problem("", message, *self.origin(node))])
 
     def origin(self, node: yaml.Node) -> Origin:
         return Origin(self.file, node.start_mark.line + 1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path, PurePath
 from typing import Any, Self
 
-from orchestrator.config.text.bounds import DEEPEST, LONGEST_PATH
+from orchestrator.config.text.bounds import DEEPEST
 from orchestrator.errors import ConfigError, Problem, collect_problems, shortened
 from orchestrator.storage.stored_data import checked, mapping
 
@@ -64,8 +64,6 @@ class ExperimentSource:
     """Where training begins; None where it begins anew."""
     of_main: bytes | None = None
     """The classes of a script or a notebook, pickled: they travel with it, and are written into no file."""
-    over: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The file laid over each of the bases that its sweep chooses among, by `key_of`."""
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any], import_paths: Iterable[str | Path] = (), **more: Any) -> Self:
@@ -76,7 +74,7 @@ class ExperimentSource:
     @classmethod
     def from_record(cls, record: Any) -> Self:
         """A source as it comes back from JSON; raises ValueError where it is not whole."""
-        later = ("goes_on_from", "over", "of_main")
+        later = ("goes_on_from", "of_main")
         missing = [one.name for one in fields(cls) if one.name not in (*later, *mapping(record))]
         if missing:
             raise ValueError(f"it has no `{missing[0]}`")
@@ -93,44 +91,19 @@ class ExperimentSource:
 
     def without_sweep(self) -> Self:
         """The source without its sweep."""
-        written, *over = (
-            {key: value for key, value in data.items() if key != "sweep"}
-            for data in (self.written, *self.over.values())
-        )
+        written = {key: value for key, value in self.written.items() if key != "sweep"}
         values = tuple((path, value) for path, value in self.values if path.partition(".")[0] != "sweep")
-        return replace(self, written=written, values=values, over=dict(zip(self.over, over, strict=True)))
-
-    def _below(self) -> Mapping[str, Any]:
-        """What the values go over: the file laid over its own bases, or over those that were chosen."""
-        chosen = [value for path, value in self.values if path == "base"]
-        if not chosen:
-            return self.written
-        if key_of(chosen[-1]) not in self.over:
-            raise ConfigError(
-                [
-                    Problem(
-                        "base",
-                        f"is named relative to a file, and there is none here, got {shortened(repr(chosen[-1]))}; sweep"
-                        " over it in a file",
-                    )
-                ]
-            )
-        return self.over[key_of(chosen[-1])]
+        return replace(self, written=written, values=values)
 
     def merged(self) -> tuple[dict[str, Any], list[Problem]]:
         """The file with all values over it, and a problem for each value whose path leads through another value."""
         problems: list[Problem] = []
-        data: dict[str, Any] = dict(collect_problems(problems, self._below) or self.written)
+        data: dict[str, Any] = dict(self.written)
         for path, value in self.values:
-            if path == "base":
+            if path == "base":  # the file was read over it
                 continue
             data = collect_problems(problems, with_value, data, path, value) or data
         return data, problems
-
-
-def key_of(base: Any) -> str:
-    """What a choice of `base`, a file or a list of files, is known by."""
-    return json.dumps(base)
 
 
 def with_value(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -146,10 +119,6 @@ def with_value(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]
 
 def check_path(path: str) -> None:
     """Raises ConfigError for a dotted path that leads deeper than any config."""
-    if len(path) > LONGEST_PATH:
-        raise ConfigError(
-            [Problem(shortened(path), f"is a path of {len(path):,} characters; {LONGEST_PATH:,} are allowed")]
-        )
     if path.count(".") >= DEEPEST:
         raise ConfigError(
             [Problem(shortened(path), f"is a path of {path.count('.') + 1} parts; {DEEPEST} are allowed")]
