@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor import empty as empty_shards
 
-from orchestrator.checkpoint.shard_placeholders import INDEX, shard_file
+from orchestrator.checkpoint.placeholders import INDEX, shard_file
 
 
 class Files(Protocol):

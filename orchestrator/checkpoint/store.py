@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from hooks.state import evaluation_of
-from orchestrator.checkpoint import shard_placeholders as placeholders
+from orchestrator.checkpoint import placeholders
 from orchestrator.checkpoint.file_writing import SummingWriter, write_file, write_object
 from orchestrator.checkpoint.index import INDEX, Index
 from orchestrator.checkpoint.manifest import FORMAT, MANIFEST, LaterFormat, position_in, read_manifest
@@ -63,7 +63,8 @@ class CheckpointStore:
         """Writes objects into the unfinished checkpoint `name`, and verifies them; returns the manifest's entries for
         them."""
         write = partial(write_object, self.storage, self.staging(name))
-        if self.storage.local and _tensor_bytes(files) < _WORTH_THREADS_BYTES:
+        size = sum(tensor.numel() * tensor.element_size() for tensor in placeholders.tensors_in(files))
+        if self.storage.local and size < _WORTH_THREADS_BYTES:
             return {file: write(file, content) for file, content in files.items()}
         with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
             return dict(zip(files, threads.map(write, files, files.values()), strict=True))
@@ -353,11 +354,11 @@ class CheckpointStore:
         return position_in(self.manifest(name))
 
     def load(self, name: str, file: str) -> Any:
-        """One file of a checkpoint, on the CPU. Loads tensors and plain data only; raises CheckpointError for all
-        else."""
+        """Return the content of one file of a checkpoint, on the CPU. Loads tensors and plain data only; raises
+        CheckpointError for all else."""
         try:
             with self.storage.fetched(f"{name}/{file}") as content:
-                return torch.load(content, map_location="cpu", weights_only=True)
+                return placeholders.decode(torch.load(content, map_location="cpu", weights_only=True))
         except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
             raise CheckpointError(f"{self.path(name)}/{file} cannot be loaded: {error}") from error
 
@@ -407,20 +408,13 @@ class CheckpointStore:
     def with_shards(self, name: str, content: dict[str, Any], mesh: Any = None) -> dict[str, Any]:
         """What files of a checkpoint hold, with its sharded tensors: this rank's shards of them on a mesh, or else the
         whole."""
-        keys = placeholders.keys_in(content)
+        keys = [*placeholders.keys_in(content)]
         if not keys:
             return content
         from orchestrator.checkpoint import sharded_tensors as shards
 
         filled: dict[str, Any] = placeholders.filled(content, shards.read(self, name, keys, mesh))
         return filled
-
-
-def _tensor_bytes(tree: Any) -> int:
-    """About how much memory the tensors in nested dicts take."""
-    if isinstance(tree, torch.Tensor):
-        return tree.numel() * tree.element_size()
-    return sum(map(_tensor_bytes, tree.values())) if isinstance(tree, Mapping) else 0
 
 
 def shared_files(files: Iterable[str]) -> list[str]:

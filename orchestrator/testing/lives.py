@@ -15,6 +15,7 @@ import torch
 from hooks.error_text import named_text
 from hooks.hook import Hook, Ranks
 from hooks.plan import HookError
+from orchestrator.checkpoint import placeholders
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.optim.optimizer import brings_its_own
 from orchestrator.loop.loop import Loop
@@ -138,8 +139,8 @@ class Lives:
         with self._failures_told():
             while (report := next(reports, None)) is not None:
                 life.random.append(storable_random_state())
-                path = loop.save() if saved else None
                 life.moments.append(self._moment(hook, report.metrics, loop))
+                path = loop.save() if saved else None
                 number = len(life.moments)
                 between(number, loop)
                 next_hook = None if report.final else follower(number)
@@ -229,7 +230,7 @@ def _written_for(task: Task) -> dict[str, Any]:
 
 
 def read_back(method: str, state: Any) -> Any:
-    """What a checkpoint gives back of a hook's state; raises CheckStopped where it gives something else."""
+    """Return what a checkpoint gives back of a hook's state; raise CheckStopped where it gives something else."""
     tree = copied(state)
     file = BytesIO()
     to_do = (
@@ -237,8 +238,8 @@ def read_back(method: str, state: Any) -> Any:
         " weights_only=True"
     )
     try:
-        torch.save(tree, file)
-        again = torch.load(BytesIO(file.getvalue()), weights_only=True)
+        torch.save(placeholders.encode(tree, place=method), file)
+        again = placeholders.decode(torch.load(BytesIO(file.getvalue()), weights_only=True))
     except Exception as error:  # whatever the pickler says of the user's own types
         said = str(error).strip().partition("\n")[0]
         raise CheckStopped(

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection
+from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hooks.parts import sharded_tensors as shards
+from orchestrator.checkpoint import placeholders
 from orchestrator.stats.aggregate.quantities import unit
 
 
 def copied(tree: Any) -> Any:
-    """Plain containers with copies of their tensors; of a sharded one, of this rank's shard."""
-    if isinstance(tree, Tensor):
-        return shards.local(tree).detach().clone()
-    if isinstance(tree, dict):
-        return {key: copied(value) for key, value in tree.items()}
-    return [copied(value) for value in tree] if isinstance(tree, (list, tuple)) else tree
+    """Return a copy of nested containers; of a sharded tensor, of this rank's shard."""
+    tensors = {id(tensor): shards.local(tensor).detach().clone() for tensor in placeholders.tensors_in(tree)}
+    return deepcopy(tree, tensors)
 
 
 def difference(found: Any, expected: Any, place: str = "", varies: Collection[str] = ()) -> str:
     """The first place where two trees differ by a bit, with both values; empty where none does. What is measured in
     seconds, bytes and the like, by its name, may differ, and so may what `varies`."""
-    if isinstance(expected, dict) and isinstance(found, dict):
+    if type(found) is not type(expected):
+        return f"{place} is a {type(found).__name__}, not a {type(expected).__name__}"
+    if isinstance(expected, dict):
         for key in (key for key in {**expected, **found} if key not in varies and not _is_measured(str(key))):
             if key not in found or key not in expected:
                 return f"{place}[{key!r}] is {'missing' if key not in found else 'there, and should not be'}"
             if told := difference(found[key], expected[key], f"{place}[{key!r}]", varies):
                 return told
         return ""
-    if isinstance(expected, (list, tuple)) and isinstance(found, (list, tuple)):
+    if isinstance(expected, (list, tuple, deque)):
         if len(found) != len(expected):
             return f"{place} has {len(found)} entries, not {len(expected)}"
         told_all = (
@@ -39,16 +41,14 @@ def difference(found: Any, expected: Any, place: str = "", varies: Collection[st
             for index, (one, other) in enumerate(zip(found, expected, strict=True))
         )
         return next(filter(None, told_all), "")
-    if isinstance(expected, Tensor) and isinstance(found, Tensor):
+    if isinstance(expected, Tensor):
         alike = found.dtype == expected.dtype and found.shape == expected.shape
         return (
             ""
             if alike and torch.equal(found.nan_to_num(), expected.nan_to_num())
             else f"{place} is {_shown(found)}, not {_shown(expected)}"
         )
-    same = found is expected or (
-        type(found) is type(expected) and (found == expected or (found != found and expected != expected))
-    )
+    same = found is expected or found == expected or (found != found and expected != expected)
     return "" if same else f"{place} is {found!r}, not {expected!r}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from copy import deepcopy
 from functools import partial
 from threading import Event
 from time import perf_counter
@@ -12,7 +13,9 @@ from typing import Any, Protocol
 from weakref import finalize
 
 import torch
+from torch import Tensor, nn
 
+from orchestrator.checkpoint import placeholders
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.world import World
@@ -49,10 +52,13 @@ class Background:
         store.index.defer = lambda call: self._deletions.append(self.thread.submit(call))
 
     def copied(self, tree: Any) -> Any:
-        """A copy, which is whole when this returns; tensors that share memory do so in it. Raises CheckpointError for
-        what cannot be copied."""
+        """Return a copy on the CPU, which is whole when this returns; tensors that share memory do so in it. Raises
+        CheckpointError for what cannot be copied."""
+        tensors: dict[Any, Tensor] = {id(tensor): tensor for tensor in placeholders.tensors_in(tree)}
         try:
-            copy = self._stager.stage(tree)
+            copies: Any = self._stager.stage(
+                {key: tensor.detach().resolve_conj().resolve_neg() for key, tensor in tensors.items()}
+            )
         except torch.AcceleratorError:
             raise
         except (RuntimeError, AssertionError) as error:
@@ -64,13 +70,21 @@ class Background:
             self._stager = self._new_stager()  # which closes itself as it has copied
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # the stager waits for the current device, which may be another
-        return copy
+        # The stager takes tensors only: of a parameter and of other containers than dicts it makes something else.
+        return deepcopy(tree, {key: _like(copies[key], tensor) for key, tensor in tensors.items()})
 
     def finish_deletions(self) -> None:
         """Waits for the last deletion; raises what kept one from being done."""
         deletions, self._deletions = self._deletions, []
         for deletion in deletions:
             deletion.result()
+
+
+def _like(copy: Tensor, tensor: Tensor) -> Tensor:
+    """Return a copy of a tensor with what else the tensor is."""
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(copy, tensor.requires_grad)
+    return copy.requires_grad_(tensor.requires_grad)
 
 
 class Write(Protocol):

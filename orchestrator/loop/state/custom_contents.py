@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch.optim import Optimizer
 
-from hooks.parts import sharded_tensors as shards
 from orchestrator.errors import CheckpointError, RunError
+from orchestrator.loop.state.optimizer_state import load_state
 from orchestrator.loop.world import World
 from orchestrator.training_session import Part
-
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
 
 
 class KeptParts:
@@ -89,31 +85,7 @@ class KeptParts:
 
 
 def _states(parts: Mapping[str, Part]) -> dict[str, Any]:
-    states = {
-        name: dict(part) if isinstance(part, MutableMapping) else part.state_dict() for name, part in parts.items()
-    }
-    for place, value in _unkept(states):
-        kind = (
-            "a tensor that ranks share out"
-            if isinstance(value, Tensor)
-            else f"a {type(value).__module__}.{type(value).__qualname__}"
-        )
-        raise RunError(
-            f"{place} is {kind}; a checkpoint holds tensors (numpy: torch.from_numpy), numbers, text, lists and dicts"
-        )
-    return states
-
-
-def _unkept(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """What could not be read again, with where it stands."""
-    if type(value) in (dict, OrderedDict):
-        for key, one in value.items():
-            yield from _unkept(one, f"{place}[{key!r}]" if place else f"the state of the part '{key}'")
-    elif type(value) in (list, tuple, set):
-        for index, one in enumerate(value):
-            yield from _unkept(one, f"{place}[{index}]")
-    elif shards.is_sharded(value) if isinstance(value, Tensor) else type(value) not in _PLAIN:
-        yield place, value
+    return {name: dict(part) if isinstance(part, MutableMapping) else part.state_dict() for name, part in parts.items()}
 
 
 def _refuse_other(name: str, part: Any) -> None:
@@ -140,6 +112,9 @@ def _put_back(name: str, parts: Mapping[str, Part], saved: Mapping[str, Any], gr
             part.update(saved[key])
             continue
         try:
-            part.load_state_dict(saved[key])
+            if isinstance(part, Optimizer):
+                load_state(part, saved[key])
+            else:
+                part.load_state_dict(saved[key])
         except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(f"checkpoint '{name}' does not fit the part '{key}': {error}") from error

@@ -15,6 +15,7 @@ from orchestrator.config.optim.schedule import Schedule
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.strategy import mesh_of, sharded_model, sharded_optimizer
+from orchestrator.loop.state.optimizer_state import load_state
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.iterations import Iterations
 
@@ -164,7 +165,7 @@ class HookedContents:
         if rescheduled is not None:
             self._changes.replay(name, rescheduled, default=scheduled.get("last_epoch", 0) if scheduled else 0)
             saved = _with_settings_of(optimizer, saved)
-        optimizer.load_state_dict(sharded_optimizer(saved, optimizer))
+        load_state(optimizer, sharded_optimizer(saved, optimizer))
         if scheduler is not None and scheduled is not None and rescheduled is None:
             scheduler.load_state_dict(scheduled)
         if scaler is not None and kept["scaler"] is not None:

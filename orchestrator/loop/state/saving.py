@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from hooks.plan import Plan
 from hooks.state import State
-from orchestrator.checkpoint import shard_placeholders as placeholders
+from orchestrator.checkpoint import placeholders
 from orchestrator.checkpoint.manifest import position_in
 from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.store import CheckpointStore, shared_files
@@ -104,8 +104,9 @@ class Saving:
             "hooks": {hook: one.state_dict() for hook, one in self._plan.hooks.items()},
         }
         self._plan.fire("on_save", state, checkpoint)
-        sharded: dict[str, Any] = {}
-        checkpoint = placeholders.without_shards(checkpoint, sharded)
+        shards = placeholders.Sharded() if self._contents.mesh is not None else None
+        checkpoint = placeholders.encode(checkpoint, shards)
+        sharded = shards.tensors() if shards else {}
         # What led to this checkpoint must be on disk before the checkpoint is: a resume counts on it.
         self._ledger.flush()
         self._send_artifacts()
@@ -205,7 +206,7 @@ class Saving:
         """What this rank writes, by file, and what the manifest says of it; copies where training goes on meanwhile.
         Collective."""
         world = self._world
-        files, described = {f"rank-{world.rank:04d}.pt": self._gather_rank()}, {}
+        files, described = {f"rank-{world.rank:04d}.pt": placeholders.encode(self._gather_rank())}, {}
         if world.is_master:
             files |= {f"{key}.pt": value for key, value in checkpoint.items()}
             described = self._described()

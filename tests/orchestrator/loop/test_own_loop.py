@@ -332,7 +332,7 @@ def reports_elsewhere(session: TrainingSession) -> Iterator[Any]:
         (yields({"val/loss": "low"}), "yields a str for 'val/loss'"),
         (restores(model=3), "given a int as 'model', and takes what has state_dict"),
         (restores(hooks={}), "a part 'hooks'"),
-        (restores(env={"grid": [object()]}), r"the state of the part 'env'\['grid'\]\[0\] is a builtins.object"),
+        (restores(env={"grid": [object()]}), r"cannot hold env\['grid'\]\[0\], a builtins.object"),
         (records(step=1), "given step, which every row has"),
         (records(batch_size=1.5), "batch_size=1.5"),
         (reports_elsewhere, "write `yield metrics`"),

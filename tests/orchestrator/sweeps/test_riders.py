@@ -17,7 +17,7 @@ from ray.tune.schedulers import ASHAScheduler
 
 from hooks import EVENTS, Hook, State
 from orchestrator import open_sweep, resume_sweep, sweep
-from orchestrator.checkpoint.shard_placeholders import has_shards
+from orchestrator.checkpoint.placeholders import has_shards
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.carriage import Carriage

@@ -300,19 +300,6 @@ def test_what_a_stream_raises_is_told_with_its_phase_and_rank() -> None:
         )
 
 
-def test_a_place_that_could_not_be_read_back_is_refused_as_it_is_first_written() -> None:
-    class Odd(DataLoader[Any]):
-        def state_dict(self) -> dict[str, Any]:
-            return {"place": Path("x")}
-
-        def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-    data = Data(Given(given=Odd(PointSet(9, False, 0))), experiment(steps=4, batch_size=32), World())
-    next(data.train.begin(0, 0))
-    with pytest.raises(RunError, match="holds what is no plain data"):
-        data.train.state_dict()
-
-
 LOADER: Any = StatefulDataLoader(PointSet(9, False, 0), 4)
 
 

@@ -1,0 +1,171 @@
+"""Placeholders in a checkpoint's files: for what `weights_only=True` does not read, and for tensors whose shards lie in
+files of their own."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, nn
+from torch.serialization import get_safe_globals
+
+from hooks.parts import sharded_tensors as shards
+from orchestrator.errors import RunError
+
+INDEX = "shards.pt"
+"""The file that says where the shards are."""
+_SHARDED = "hookyard.sharded"
+_ENCODED = "hookyard.encoded"
+_CONTAINERS = (dict, OrderedDict, Counter, list, tuple, set)
+_VALUES = (bool, int, float, complex, str, bytes, bytearray, type(None), torch.Size, torch.dtype, torch.device)
+"""Types that `weights_only=True` reads. A subclass is another type, which it does not read."""
+_FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set, tuple)}
+
+
+def shard_file(rank: int) -> str:
+    """Return the file of a rank's shards."""
+    return f"shards-{rank:04d}.pt"
+
+
+def has_shards(file: str) -> bool:
+    """Return whether a file of a checkpoint is the index or holds shards."""
+    return file == INDEX or file.startswith("shards-")
+
+
+class Sharded:
+    """The sharded tensors of a checkpoint by their keys. A tensor that has two names has one key."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, tuple[str, Any]] = {}
+
+    def key(self, tensor: Tensor, place: str) -> str:
+        """Return the key of a tensor, which is the place where it was first seen."""
+        return self._keys.setdefault(id(tensor), (place, tensor))[0]
+
+    def tensors(self) -> dict[str, Any]:
+        """Return the tensors in the order in which they were seen, the same on each rank."""
+        return dict(self._keys.values())
+
+
+def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
+    """Return what files hold of nested containers; note the sharded tensors, where there may be any, in `sharded`.
+
+    A container in which nothing is replaced is returned itself. Raises RunError with the place of a value that could
+    not be read again.
+    """
+    kind = type(tree)
+    if isinstance(tree, Tensor) and sharded and shards.is_sharded(tree):
+        return {_SHARDED: sharded.key(tree, place)}
+    if isinstance(tree, Tensor) and (kind in (Tensor, nn.Parameter) or kind in _registered()):
+        encode(vars(tree), None, f"{place}.__dict__")
+        return tree
+    if kind in _VALUES or isinstance(tree, torch.layout):
+        return tree
+    if kind in _CONTAINERS:
+        if isinstance(tree, dict):
+            _refuse_keys(tree, place)
+        return _replaced(tree, lambda key, value: encode(value, sharded, f"{place}[{key!r}]" if place else str(key)))
+    if (parts := _parts(tree)) is not None:
+        name, *values = parts
+        return {_ENCODED: name, "parts": encode(values, sharded, place)}
+    what = (
+        "a tensor of which each rank has a part" if shards.is_sharded(tree) else f"a {kind.__module__}.{kind.__name__}"
+    )
+    raise RunError(
+        f"a checkpoint cannot hold {place}, {what}. Use tensors (numpy: torch.from_numpy), numbers, text, and lists,"
+        " tuples, sets and dicts of them"
+    )
+
+
+def _refuse_keys(tree: Mapping[Any, Any], place: str) -> None:
+    for key in tree:
+        if encode(key, None, f"the key {key!r} of {place}") is not key:
+            raise RunError(
+                f"a checkpoint cannot hold the key {key!r} of {place}. Use numbers, text, and tuples of them"
+            )
+
+
+def decode(tree: Any) -> Any:
+    """Return what was encoded, with placeholders for the sharded tensors alone."""
+    if isinstance(tree, dict) and _ENCODED in tree:
+        return _whole(tree[_ENCODED], *decode(tree["parts"]))
+    return _replaced(tree, lambda _, value: decode(value))
+
+
+def keys_in(tree: Any) -> Iterator[str]:
+    """Yield the keys of the sharded tensors, in order."""
+    if isinstance(tree, dict) and _SHARDED in tree:
+        yield tree[_SHARDED]
+        return
+    for value in _values(tree):
+        yield from keys_in(value)
+
+
+def filled(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Return a copy with the sharded tensors in place of their placeholders."""
+    if isinstance(tree, dict) and _SHARDED in tree:
+        return tensors[tree[_SHARDED]]
+    return _replaced(tree, lambda _, value: filled(value, tensors))
+
+
+def tensors_in(tree: Any) -> Iterator[Tensor]:
+    """Yield the tensors of nested containers, in order."""
+    if isinstance(tree, Tensor):
+        yield tree
+    for value in _values(tree):
+        yield from tensors_in(value)
+
+
+def _registered() -> list[Any]:
+    return [entry[0] if isinstance(entry, tuple) else entry for entry in get_safe_globals()]
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """Return the name of a type that `weights_only=True` does not read, and of what to make it again."""
+    if type(value) is deque:
+        return ["deque", [*value], value.maxlen]
+    if type(value) is frozenset:
+        return ["frozenset", [*value]]
+    if type(value) is defaultdict:
+        factory = value.default_factory
+        name = None if factory is None else factory.__name__ if factory in _FACTORIES.values() else factory
+        return ["defaultdict", name, {**value}]
+    if isinstance(value, numpy.generic) and value.dtype.kind in "biufc" and type(value.item()) in _VALUES:
+        return ["numpy", value.dtype.str, value.item()]
+    return None
+
+
+def _whole(name: str, *parts: Any) -> Any:
+    if name == "defaultdict":
+        return defaultdict(_FACTORIES[parts[0]] if parts[0] else None, parts[1])
+    if name == "numpy":
+        return numpy.dtype(parts[0]).type(parts[1])
+    return deque(*parts) if name == "deque" else frozenset(*parts)
+
+
+def _values(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return tree.values()
+    return tree if isinstance(tree, list | tuple | set | frozenset | deque) else ()
+
+
+def _replaced(tree: Any, of: Callable[[Any, Any], Any]) -> Any:
+    """Return a copy of a container with other values, or what it is where none of them is another."""
+    if isinstance(tree, dict):
+        changed = {key: new for key, value in tree.items() if (new := of(key, value)) is not value}
+        if not changed:
+            return tree
+        again = copy(tree)  # a module's state dict has more to it than its items
+        for key, value in changed.items():
+            again[key] = value  # a Counter's update() would add
+        return again
+    if type(tree) in (list, tuple, set, frozenset, deque):
+        values = [of(index, value) for index, value in enumerate(tree)]
+        if all(new is value for new, value in zip(values, tree, strict=True)):
+            return tree
+        return deque(values, tree.maxlen) if type(tree) is deque else type(tree)(values)
+    return tree
