@@ -22,6 +22,7 @@ from orchestrator.config.python.user_code import asked, given
 from orchestrator.config.sections.experiment import Experiment, Scaler, without_nulls, wrong_length
 from orchestrator.config.text.source import ExperimentSource, with_value
 from orchestrator.errors import ConfigError, Problem, collect_problems
+from orchestrator.randomness import seeded
 from orchestrator.task import Task, takes_turns, trains_itself
 
 
@@ -67,7 +68,9 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
         problems.extend([Problem("", message)] if message else [])
     if experiment and not trains_by_itself:
         problems.extend([*_unread_scaler(experiment), *_exchange_problems(experiment, task_class)])
-    task, task_args, hooks = _components(data, task_class, problems)
+    # A task may draw numbers as it is made, for a model in `__post_init__` say.
+    with seeded(experiment.seed if experiment else 0):
+        task, task_args, hooks = _components(data, task_class, problems)
     if problems or experiment is None or task is None:
         raise ConfigError(problems)
     entries = {name: one.entry if one else None for name, one in hooks.items()}

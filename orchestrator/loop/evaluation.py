@@ -15,10 +15,10 @@ from orchestrator.errors import RunError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.strategy import is_sharded
 from orchestrator.loop.state.cursor import TrainingCursor
-from orchestrator.loop.state.randomness import drawn_alike
 from orchestrator.loop.step.iterations import Iterations
 from orchestrator.loop.step.task_errors import described, of_kind
 from orchestrator.loop.world import World
+from orchestrator.randomness import drawn_alike
 from orchestrator.task import Task
 
 

@@ -28,12 +28,12 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.hooked_contents import HookedContents
-from orchestrator.loop.state.randomness import seed_all, storable_random_state
 from orchestrator.loop.step.auto_microbatching import MicrobatchedIterations
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.iterations import Iterations
 from orchestrator.loop.step.precision import Precision
 from orchestrator.loop.step.turns import TurnIterations
+from orchestrator.randomness import seed_all, storable_random_state
 from orchestrator.task import Task, hide_progress, show_progress, takes_turns, without_loss
 
 logger = logging.getLogger("hookyard")

@@ -22,9 +22,9 @@ from orchestrator.loop.clock.span_clock import Clock
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.custom_contents import KeptParts
-from orchestrator.loop.state.randomness import seed_all
 from orchestrator.loop.step.iterations import iteration_columns
 from orchestrator.loop.step.task_errors import TAKEN, described, of_kind
+from orchestrator.randomness import seed_all
 from orchestrator.task import Task, hide_progress, show_progress
 from orchestrator.training_session import Part, TrainingSession
 

@@ -11,7 +11,7 @@ from hooks.import_path import extend_import_path
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.components import make_task
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
-from orchestrator.loop.state.randomness import random_state, restore_random_state, seed_all
+from orchestrator.randomness import seeded
 
 if TYPE_CHECKING:
     from orchestrator.records.run_folder import RunFolder
@@ -29,15 +29,13 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
     store = CheckpointStore(folder.kept_checkpoints(), folder.name)
     weights = store.weights(label)
     config = folder.experiment()
-    task = _task(folder, config["task"], config["task_args"])
-    before = random_state()
+    with seeded(config["seed"]):
+        task = _task(folder, config["task"], config["task_args"])
     try:
-        seed_all(config["seed"])
-        model = task.model().cpu()
+        with seeded(config["seed"]):
+            model = task.model().cpu()
     except NotImplementedError as error:
         raise UsageError(f"{error}. The weights alone: open_run({str(folder)!r}).weights({label!r})") from None
-    finally:
-        restore_random_state(before)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

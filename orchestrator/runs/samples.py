@@ -23,8 +23,8 @@ from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.phases import given_by
 from orchestrator.loop.data.seeded_batches import SeededBatches
 from orchestrator.loop.state.cursor import TrainingCursor
-from orchestrator.loop.state.randomness import random_state, restore_random_state, seed_all
 from orchestrator.loop.world import World
+from orchestrator.randomness import random_state, restore_random_state, seed_all
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.task import trains_itself

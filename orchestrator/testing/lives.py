@@ -19,8 +19,8 @@ from orchestrator.checkpoint import placeholders
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.optim.optimizer import brings_its_own
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.state.randomness import storable_random_state
 from orchestrator.loop.world import World
+from orchestrator.randomness import storable_random_state
 from orchestrator.storage import Storage
 from orchestrator.task import Task, takes_turns
 from orchestrator.testing.failure import CheckStopped, Failure

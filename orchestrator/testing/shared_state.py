@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hooks.state import State
-from orchestrator.loop.state.randomness import storable_random_state
+from orchestrator.randomness import storable_random_state
 from orchestrator.testing.trees import copied, difference
 
 

@@ -14,9 +14,9 @@ from orchestrator.loop.data.batches import batches_of
 from orchestrator.loop.data.sampling import sampled
 from orchestrator.loop.data.seeded_batches import SeededBatches
 from orchestrator.loop.data.sharding import ShardedSampler, in_order, shuffled
-from orchestrator.loop.state.randomness import with_own_generators
 from orchestrator.loop.step.task_errors import of_kind
 from orchestrator.loop.world import World
+from orchestrator.randomness import with_own_generators
 from orchestrator.task import Task
 
 

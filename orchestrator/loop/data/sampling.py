@@ -12,8 +12,8 @@ from torch.utils.data import Sampler
 
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.data.sharding import Order
-from orchestrator.loop.state.randomness import random_state, restore_random_state, seed_all
 from orchestrator.loop.world import World
+from orchestrator.randomness import random_state, restore_random_state, seed_all
 from orchestrator.task import Task
 
 MOST_WEIGHTS = 2**24

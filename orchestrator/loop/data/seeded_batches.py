@@ -10,7 +10,7 @@ import numpy as np
 from torch.utils.data import BatchSampler
 
 from orchestrator.loop.data.sharding import ShardedSampler
-from orchestrator.loop.state.randomness import seed_host
+from orchestrator.randomness import seed_host
 
 
 class SeededBatches(BatchSampler):

@@ -13,8 +13,8 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from orchestrator.errors import ConfigError, Problem
-from orchestrator.loop.state.randomness import random_state, restore_random_state, seed_all
 from orchestrator.private_api.hf_datasets import has_shuffle_buffer, is_split_by_node
+from orchestrator.randomness import random_state, restore_random_state, seed_all
 
 HUGGING_FACE = "datasets.iterable_dataset.IterableDataset"
 SHARE_THEMSELVES = {

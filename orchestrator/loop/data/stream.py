@@ -13,13 +13,13 @@ from orchestrator.config.checks.data import length_of
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError
 from orchestrator.loop.data.share import Share, refuse_unclear
-from orchestrator.loop.state.randomness import (
+from orchestrator.loop.world import World
+from orchestrator.randomness import (
     random_state,
     restore_random_state,
     storable_random_state,
     with_own_generators,
 )
-from orchestrator.loop.world import World
 from orchestrator.task import Task
 
 _END: Any = object()

@@ -18,8 +18,8 @@ from orchestrator.errors import CheckpointError
 from orchestrator.loop.clock.hook_costs import Ledger
 from orchestrator.loop.state.checkpoint_writes import Background, BackgroundWrite, ForegroundWrite, Write
 from orchestrator.loop.state.cursor import TrainingCursor
-from orchestrator.loop.state.randomness import restore_random_state, storable_random_state
 from orchestrator.loop.world import World
+from orchestrator.randomness import restore_random_state, storable_random_state
 
 
 class Contents(Protocol):

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from orchestrator.config.load import to_yaml
+from orchestrator.config.resolve import resolve
 from orchestrator.config.text.reader import parse_yaml
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import HERE, TEXT, places, problems
-from tests.tasks import described
+from tests.tasks import Points, described
 
 
 def test_every_problem_at_once_with_its_line(file: Path) -> None:
@@ -197,3 +203,36 @@ def test_what_cannot_be_begun_again_when_memory_runs_out_is_refused() -> None:
             described(accumulate="auto", **fields)
     with pytest.raises(ConfigError, match="accumulate: must be a whole number or 'auto', got 'atuo'"):
         described(accumulate="atuo")
+
+
+@dataclass
+class Early(Points):
+    """Draws as it is made, from every generator."""
+
+    def __post_init__(self) -> None:
+        self.built = nn.Linear(5, 3)
+        self.drawn = [random.random(), float(np.random.rand())]
+
+    def model(self) -> nn.Module:
+        return self.built
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_what_a_task_draws_as_it_is_made_begins_at_the_seed(seed: int) -> None:
+    source = described(task=f"{__name__}:Early", seed=seed).source
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+    weights, drawn = nn.Linear(5, 3).weight, [random.random(), float(np.random.rand())]
+    for before in (1, 2):
+        torch.manual_seed(before)
+        np.random.seed(before)
+        random.seed(before)
+        states = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
+        task = resolve(source).task
+        assert isinstance(task, Early)
+        assert torch.equal(task.built.weight, weights)
+        assert task.drawn == drawn
+        after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
+        assert torch.equal(states[0], after[0])
+        assert states[1:] == after[1:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy
@@ -23,6 +24,17 @@ def seed_host(seed: int) -> None:
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Run a block with all generators seeded; afterwards the caller's generators are as before."""
+    before = random_state()
+    seed_all(seed)
+    try:
+        yield
+    finally:
+        restore_random_state(before)
 
 
 def random_state() -> dict[str, Any]:

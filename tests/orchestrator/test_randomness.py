@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator.loop.state.randomness import (
+from orchestrator.randomness import (
     random_state,
     restore_random_state,
     seed_all,
