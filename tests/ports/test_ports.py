@@ -88,6 +88,16 @@ def train(rank: int, count: int, assignment: Assignment, name: str = "", folder:
         torch.save(PORTS[name].raw(Ranks(rank, count)), f"{folder}/raw-{rank}.pt")
 
 
+@pytest.mark.parametrize("name", ["vae", "dcgan", "siamese_network"])
+def test_evaluating_the_last_checkpoint_draws_what_the_run_drew(tmp_path: Path, name: str) -> None:
+    done = run(PORTS[name].experiment_with(), tmp_path, local=True)
+    last, (again,) = done.reports()[-1], done.evaluate("last").reports()
+    expected = PORTS[name].raw(Ranks()).reports[-1]
+    drawn = [metric for metric in expected if metric in again and not metric.startswith("train/")]
+    assert "val/loss" in drawn
+    assert {metric: again[metric] for metric in drawn} == {metric: last[metric] for metric in drawn}
+
+
 def until_finished(experiment: Experiment, storage: Path) -> tuple[int, Run]:
     """Run an experiment and resume it after each failure; return how often it failed."""
     failures = 0
