@@ -56,7 +56,11 @@ def ls(
     if not rows:
         return echo(f"no such runs in {storage}" if listed else f"no runs in {storage}", err=True)
     shown = [{**row, "best": _best(row["best"]), "tags": " ".join(row["tags"])} for row in rows]
-    columns = [name for name in rows[0] if name not in ("driver", "tags", "notes") or any(row[name] for row in rows)]
+    columns = [
+        name
+        for name in rows[0]
+        if name not in ("driver", "diverged", "tags", "notes") or any(row[name] for row in rows)
+    ]
     return print_table(columns, [[row[name] for name in columns] for row in shown])
 
 
@@ -75,6 +79,7 @@ def _told(folder: RunFolder, run: RunMetadata | DamagedFile) -> dict[str, Any]:
             "status": "damaged",
             "driver": "",
             "best": None,
+            "diverged": "",
             "tags": [],
             "notes": "",
             "started": "",
@@ -86,6 +91,7 @@ def _told(folder: RunFolder, run: RunMetadata | DamagedFile) -> dict[str, Any]:
         "status": status,
         "driver": run.driver_in_words(status) or "",
         "best": run.best,
+        "diverged": run.diverged or (run.best or {}).get("diverged", ""),
         "tags": list(run.tags),
         "notes": run.notes,
         "started": run.started,

@@ -52,11 +52,12 @@ def brief(folder: RunFolder) -> dict[str, Any]:
     from orchestrator.records.reports import counted_reports
     from orchestrator.records.run_driver import status_of
     from orchestrator.records.run_folder import EVALUATIONS
-    from orchestrator.runs.best import Use, best_of
+    from orchestrator.runs.best import Use, best_and_divergence
 
     run = folder.metadata()
     reports = counted_reports(folder.reports(), folder.attempts())
-    best, checkpoints = best_of(folder), folder.checkpoint_names()
+    (best, diverged), checkpoints = best_and_divergence(folder), folder.checkpoint_names()
+    is_of_use = diverged is None or (best is not None and best.step < diverged.step)
     label = "best" if best and best.checkpoint else "last"
     return {
         "name": folder.name,
@@ -72,11 +73,12 @@ def brief(folder: RunFolder) -> dict[str, Any]:
         "evaluations": folder.storage.names(EVALUATIONS),
         "stopped": list(run.stopped),
         "error": run.error,
+        "diverged": str(diverged or ""),
         "reports": len(reports),
         "metrics": dict(reports[-1]) if reports else {},
         "checkpoints": checkpoints,
         "best": asdict(best) if best else None,
-        "use": asdict(Use.of(folder, label)) if checkpoints else None,
+        "use": asdict(Use.of(folder, label)) if checkpoints and is_of_use else None,
     }
 
 
@@ -96,7 +98,7 @@ def show_brief(folder: RunFolder) -> None:
         echo(f"began with {Origin(**known['init'])}")
     if known["evaluates"]:
         echo(f"measures {Evaluated(**known['evaluates'])}")
-    for label in ("driver", "error", "stopped"):
+    for label in ("driver", "error", "diverged", "stopped"):
         if known[label]:
             echo(f"{label}: {', '.join(known[label]) if label == 'stopped' else known[label]}")
     if known["checkpoints"]:
@@ -138,6 +140,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
         CONFIG,
         *dict(sweep.objectives),
         "status",
+        "diverged",
         "carrier",
         "reports",
         "step_s",

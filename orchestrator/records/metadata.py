@@ -118,6 +118,8 @@ class RunMetadata:
     """What hooks know of it."""
     best: Mapping[str, Any] | None = None
     """What it reached when it was last left, as `Best` in `runs/best.py`; of a sweep with the `trial`."""
+    diverged: str = ""
+    """How its training had diverged by then; empty where it had not."""
 
     # Provenance
     argv: Sequence[str] = ()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from hooks.metrics.direction import best_by
 from orchestrator.checkpoint.index import read_index
@@ -17,7 +17,8 @@ from orchestrator.errors import CheckpointError, DamagedFile, HookyardError
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.best_report import best_report
+from orchestrator.stats.aggregate.best_report import Divergence, best_report, divergence
+from orchestrator.storage import Storage
 
 _LENGTHS = ("T_max", "total_iters", "total_steps")
 """How schedulers call their length; where that is the run's, it grows with it."""
@@ -38,9 +39,12 @@ class Best:
     """None where none is stored."""
     checkpoint_value: float | None = None
     """What the checkpoint reached: not the best where none was made of that step."""
+    diverged: str = ""
+    """How the run's training diverged; empty where it did not."""
 
     def __str__(self) -> str:
-        reached = f"{self.metric} {quantities.text(self.metric, self.value)} (epoch {self.epoch}, step {self.step})"
+        place = f"epoch {self.epoch}, step {self.step}{f'; diverged: {self.diverged}' if self.diverged else ''}"
+        reached = f"{self.metric} {quantities.text(self.metric, self.value)} ({place})"
         if self.checkpoint is None:
             return f"{reached}, of which no checkpoint is kept"
         if self.checkpoint_value == self.value:
@@ -52,9 +56,14 @@ class Best:
 def best_of(folder: RunFolder) -> Best | None:
     """The best of a run, under way or over; None of an evaluation, and where it is known of no reported metric which
     way is better."""
+    return best_and_divergence(folder)[0]
+
+
+def best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence | None]:
+    """Return what `best_of` does, and how training diverged, also where no value is left to be the best."""
     metadata = folder.metadata()
     if metadata.evaluates:
-        return None
+        return None, None
     config = folder.experiment()
     if metadata.modes:  # a trial is judged as its sweep says
         config["sweep"] = {"metric": [*metadata.modes], "mode": [*metadata.modes.values()]}
@@ -63,12 +72,17 @@ def best_of(folder: RunFolder) -> Best | None:
     index = read_index(storage)
     reported = dict.fromkeys(name for report in reports for name in report)
     told = best_by(reported, config, index.get("metrics", {}).get("best", ""))
+    diverged = divergence(reports, told[0] if told else None)
     report = best_report(reports, *told) if told else None
     if told is None or report is None:
-        return None
+        return None, diverged
     metric, mode = told
-    best = Best(metric, mode, report[metric], report["epoch"], report["step"])
-    name = index.get("labels", {}).get("best")
+    best = Best(metric, mode, report[metric], report["epoch"], report["step"], diverged=str(diverged or ""))
+    return _with_checkpoint(best, storage, index.get("labels", {}).get("best"), reports), diverged
+
+
+def _with_checkpoint(best: Best, storage: Storage, name: str | None, reports: Sequence[Mapping[str, Any]]) -> Best:
+    """Return the best with the checkpoint that is called so, and what that reached."""
     if name is None:
         return best
     try:
@@ -78,7 +92,7 @@ def best_of(folder: RunFolder) -> Best | None:
     except (DamagedFile, CheckpointError) as error:
         _log.warning("%s", error)
         return best
-    value = next((one[metric] for one in reports if one["step"] == step and metric in one), None)
+    value = next((one[best.metric] for one in reports if one["step"] == step and best.metric in one), None)
     return replace(best, checkpoint=name, checkpoint_value=value)
 
 
@@ -96,8 +110,8 @@ def recording_best(folder: RunFolder) -> Iterator[None]:
 
 
 def _record(folder: RunFolder) -> None:
-    best = best_of(folder)
-    folder.update(best=asdict(best) if best else None)
+    best, diverged = best_and_divergence(folder)
+    folder.update(best=asdict(best) if best else None, diverged=str(diverged or ""))
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,8 @@ class TrialAnnouncer:
         self._display.progress("trials", self._ended, self._total, best)
 
     def _count_report(self, trial: str, value: float) -> None:
-        self._reached[trial] = self._best_of(self._reached.get(trial, value), value)
         if math.isfinite(value):
+            self._reached[trial] = self._best_of(self._reached.get(trial, value), value)
             self._best = value if math.isnan(self._best) else self._best_of(self._best, value)
 
 

@@ -104,7 +104,8 @@ def _metrics(
             for reports in runs
         ]
         if mode is not None:
-            found[f"{name} best"] = comparison(curves, np.max if mode == "max" else np.min, curves, metrics_verdict)
+            finite = [curve[np.isfinite(curve)] for curve in curves]
+            found[f"{name} best"] = comparison(finite, np.max if mode == "max" else np.min, finite, metrics_verdict)
         found[f"{name} last"] = comparison(curves, lambda curve: curve[-1], curves, metrics_verdict)
     return found
 

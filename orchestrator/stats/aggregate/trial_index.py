@@ -25,7 +25,7 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import INDEX, REOPENED, RunFolder
-from orchestrator.stats.aggregate.best_report import best_report
+from orchestrator.stats.aggregate.best_report import best_report, divergence
 from orchestrator.stats.aggregate.usage import kept_usage, usage, usage_of_many
 from orchestrator.stats.read.reading import described
 from orchestrator.stats.read.recorded_files import COMPACTED, recorded_files
@@ -63,6 +63,8 @@ class TrialRecord:
     mistake: bool
     best: Mapping[str, Any]
     """The metrics and the epoch of its best report, by the sweep's first metric; nothing where none has that."""
+    diverged: str
+    """How its training diverged; empty where it did not."""
     last: Mapping[str, Any]
     """Each metric as last reported."""
     reports: int
@@ -107,6 +109,7 @@ class TrialRecord:
             error=metadata.error,
             mistake=metadata.mistake,
             best={name: value for name, value in best.items() if "/" in name or name in (metrics[0], "epoch")},
+            diverged=str(divergence(reports, metrics[0]) or ""),
             last={
                 name: value for report in reports for name, value in report.items() if "/" in name or name in metrics
             },

@@ -183,6 +183,7 @@ class Sweep(Result):
             **_metrics(record.best),
             **{f"last/{metric}": value for metric, value in _metrics(record.last).items()},
             "epoch": record.best.get("epoch"),
+            "diverged": record.diverged or None,
             "reports": record.reports,
             **record.usage,
             "total_s": record.wall_s,

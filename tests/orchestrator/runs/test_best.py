@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import shlex
 import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from typer.testing import CliRunner
 
 from orchestrator import ConfigError, Run, RunError, run, sweep
 from orchestrator.cli import app
 from orchestrator.report import report
-from tests.tasks import described
+from tests.tasks import Points, described
 
 
 def answer(*words: str) -> str:
@@ -204,3 +207,73 @@ def test_the_hook_and_all_who_read_agree_on_what_is_best(named: Any, tmp_path: P
         assert (again.metric, again.mode, again.value, again.step) == (metric, mode, value, best.step), case
         tried += 1
     assert tried
+
+
+@dataclass
+class Scored(Points):
+    """Reaches a score in the validation after each epoch."""
+
+    scores: list[float] = field(default_factory=list)
+
+    def metrics(self, output: Tensor, batch: Any) -> dict[str, Tensor]:
+        validates = self.progress.phase == "val"
+        return {"score": torch.full((len(output),), self.scores[self.progress.step // 7 - 1] if validates else 0.0)}
+
+
+def test_no_reader_takes_a_value_that_is_not_finite_for_the_best(tmp_path: Path) -> None:
+    """Neither the hook, which marks the checkpoint, nor who reads the reports."""
+    cases = itertools.permutations([math.nan, math.inf, 0.5, 0.75], 3)
+    for number, (scores, mode) in enumerate(zip(cases, itertools.cycle(["max", "min"]), strict=False)):
+        experiment = described(
+            task=f"{__name__}:Scored",
+            task_args={"scores": [*scores]},
+            epochs=3,
+            hooks={"checkpoint": {"best": "val/score", "mode": mode, "keep": None}},
+        )
+        done = run(experiment, tmp_path, f"run-{number}", local=True)
+        expected = (max if mode == "max" else min)(score for score in scores if math.isfinite(score))
+        assert done.best is not None
+        assert (done.best.value, done.best.checkpoint_value) == (expected, expected)
+        assert done.checkpoint("best").name == f"epoch-000{scores.index(expected) + 1}"
+        assert bool(done.best.diverged) == (not math.isfinite(scores[-1]))
+
+
+def test_a_run_that_diverged_says_so_wherever_it_is_shown(tmp_path: Path) -> None:
+    """Its best is marked; weights of after that are not handed over."""
+    sgd = {"optimizer": {"type": "SGD", "lr": 0.1}}
+    late = [{"at": "1 epochs", "set": {"optimizer.lr": 1e30}}]
+    fine, after, at_once = (
+        run(described(**{"epochs": 2, **sgd, **fields}), tmp_path, name, local=True)
+        for name, fields in {
+            "fine": {},
+            "after": {"changes": late, "hooks": {"checkpoint": {"best": "val/loss"}}},
+            "at_once": {"optimizer": {"type": "SGD", "lr": 1e30}, "hooks": {"checkpoint": {"best": "val/loss"}}},
+        }.items()
+    )
+    steps = {"after": 14, "at_once": 7}
+    for done in (after, at_once):
+        words = f"train/loss is nan since step {steps[done.name]}"
+        assert f"diverged: {words}\n" in answer("show", done.path)
+        known = json.loads(answer("show", done.path, "--json"))
+        assert known["diverged"] == words
+        assert (known["use"] is None) == (done is at_once)
+        assert words in answer("ls", "--storage", str(tmp_path))
+    assert after.best is not None
+    assert after.best.step == 7
+    assert "(epoch 0, step 7; diverged: train/loss is nan since step 14)" in str(after.best)
+    assert str(after.best) in report(after.folder)
+    assert at_once.best is None
+    assert fine.best is not None
+    assert not fine.best.diverged
+    assert "diverged:" not in answer("show", fine.path)
+    listed = {row["name"]: row["diverged"] for row in json.loads(answer("ls", "--storage", str(tmp_path), "--json"))}
+    assert listed == {"fine": "", **{name: f"train/loss is nan since step {step}" for name, step in steps.items()}}
+
+
+def test_so_does_a_trial_in_the_table_of_its_sweep(tmp_path: Path) -> None:
+    settings = {"metric": "val/loss", "search": "grid", "space": {"optimizer.lr": {"grid": [1e30, 0.1]}}}
+    done = sweep(described(optimizer={"type": "SGD", "lr": 0.1}, sweep=settings), tmp_path, local=True)
+    words = "train/loss is nan since step 7"
+    assert done.trials["diverged"].fillna("").tolist() == [words, ""]
+    assert done.best.name == "trial-0001"
+    assert words in answer("show", done.path)

@@ -1,0 +1,38 @@
+"""The best of several reports, and whether training diverged in them."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import pytest
+
+from orchestrator.stats.aggregate.best_report import best_report, divergence
+
+VALUES = (math.nan, math.inf, -math.inf, 0.5, 0.7)
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_no_value_that_is_not_finite_is_the_best(mode: str) -> None:
+    for values in product(VALUES, repeat=3):
+        best = best_report([{"val/score": value} for value in values], "val/score", mode)
+        finite = [value for value in values if math.isfinite(value)]
+        assert (best and best["val/score"]) == ((max if mode == "max" else min)(finite) if finite else None)
+
+
+@pytest.mark.parametrize("name", ["train/loss", "train/loss_d", "val/score"])
+def test_training_diverged_where_the_last_value_is_not_finite(name: str) -> None:
+    """Since the first of the last values that are not; what was before and came back does not count."""
+    for values in product(VALUES, repeat=3):
+        reports = [{name: value, "val/loss": 0.1, "step": step} for step, value in enumerate(values)]
+        diverged = divergence([*reports, {"test/accuracy": math.nan, "step": 9}], "val/score")
+        if math.isfinite(values[-1]):
+            assert diverged is None
+            continue
+        first = max([step for step, value in enumerate(values) if math.isfinite(value)], default=-1) + 1
+        assert str(diverged) == f"{name} is {values[-1]} since step {first}"
+
+
+def test_other_metrics_do_not_count() -> None:
+    assert divergence([{"val/other": math.nan, "train/accuracy": math.nan, "step": 1}], "val/score") is None
+    assert divergence([], None) is None
