@@ -220,7 +220,8 @@ class Rider(Loop):
             self, carrier.task, experiment, own, context, carrier.clock
         )  # all else of a loop is the carrier's
         self.carrier, self.is_over, self._ridden, self.number = carrier, False, 0, 0
-        self.data, self.precisions, self.schedules = carrier.data, carrier.precisions, carrier.schedules
+        self.data, self.precisions = carrier.data, carrier.precisions
+        self.timeline, self.schedules = carrier.timeline, carrier.schedules
         self.state = replace(
             carrier.state,
             model=carrier.state.module,
