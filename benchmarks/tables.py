@@ -29,7 +29,8 @@ import re, sys
 from time import perf_counter, process_time
 from orchestrator.runs.result import open_run
 run = open_run(sys.argv[1])
-from orchestrator.stats import summaries, tables
+from orchestrator.stats.aggregate import summaries
+from orchestrator.stats.read import tables
 started, worked = perf_counter(), process_time()
 table = CALL
 seconds, work = perf_counter() - started, process_time() - worked

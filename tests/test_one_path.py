@@ -254,11 +254,6 @@ REFUSED: Sequence[tuple[dict[str, list[Any]], str, str]] = [
         "changes",
         "0.set.hooks.shadow.mode: cannot change in flight; of 'shadow' nothing can",
     ),
-    (
-        {"base": ["line.yaml"]},
-        "base",
-        "is named relative to a file, and there is none here, got 'line.yaml'; sweep over it in a file",
-    ),
 ]
 
 

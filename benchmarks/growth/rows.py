@@ -39,7 +39,9 @@ from orchestrator.runs.result import open_run
 from orchestrator.stats.write.compaction import compact
 run = open_run(sys.argv[1])
 storage, attempts = run.folder.storage, run.folder.attempts()
-from orchestrator.stats import reading, tables, query, segments, summaries
+from orchestrator.stats.aggregate import summaries
+from orchestrator.stats.read import query, reading, tables
+from orchestrator.stats.write import segments
 started = process_time()
 CALL
 seconds = process_time() - started

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-_WITHOUT_HOOKS = ("parts", "testing")
+_WITHOUT_HOOKS = ("metrics", "parts")
 """Folders of the package `hooks` in which no hook lies."""
 
 

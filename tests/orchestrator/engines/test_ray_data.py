@@ -131,7 +131,7 @@ def test_a_run_goes_on_with_the_epoch_whose_rows_begin_anew() -> None:
         (6, 42, True),
     ]
     data = Data(OfRay(), experiment(epochs=2), World(), data_of)
-    data.train.restore({"epoch": 1, "pass": 1, "processes": 0, "loader": {}}, 1)
+    data.train.restore({"epoch": 1, "pass": 1, "processes": 0, "loader": {}, "is_over": False}, 1)
     assert places([next(data.train.begin(1, 0))]) == list(range(8))
     assert places(data.fresh_batches("train")) == list(range(21))
 

@@ -112,7 +112,7 @@ def test_a_query_reads_no_file_and_writes_nothing(sql: str, tmp_path: Path) -> N
 SPILL = """
 import os, sys
 import pandas as pd
-from orchestrator.stats import query
+from orchestrator.stats.read import query
 query.MEMORY = "40MiB"
 rows = query.Rows.of(pd.DataFrame({"iteration": range(10)}))
 found = rows.ask("select count(*) as c from (select a.range, hash(a.range) as h from range(3000000) a order by h)")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -327,8 +328,8 @@ def test_of_equal_trials_the_first_is_the_best_everywhere(tmp_path: Path, mode: 
 def test_the_times_of_reports_are_times(outcome: Sweep) -> None:
     times = outcome.best.metrics["time"]
     assert (times.dtype.kind, str(times.dt.tz)) == ("M", "UTC")
-    assert [time.strftime("%Y-%m-%dT%H:%M:%SZ") for time in times] == [
-        report["time"] for report in outcome.best.reports()
+    assert [time.to_pydatetime() for time in times] == [
+        datetime.fromisoformat(report["time"]) for report in outcome.best.reports()
     ]
 
 
