@@ -30,7 +30,8 @@ class TrainingSession(ABC):
 
     A report is yielded: a mapping of metrics, whose names begin with `train/`, `val/` or `test/`, on every rank at the
     same places; the run's are the means over ranks. It ends a round, which is called an epoch. torch's process group is
-    there where there are several ranks, and all generators are seeded with the experiment's `seed`, alike on each.
+    there where there are several ranks. All generators are seeded with the experiment's `seed`, alike on each rank, so
+    that models are built alike. `restore` gives each rank its own: `seed` plus its number.
     """
 
     def __init__(
@@ -63,8 +64,8 @@ class TrainingSession(ABC):
     @abstractmethod
     def stop_asked(self) -> bool:
         """Whether training is to end: Ctrl-C, a hook, the sweep, or all `steps` are made. All ranks hear it at the same
-        place, so that all ask alike. Who returns then without another `yield` goes on from the last checkpoint, which
-        `save` may have made right before."""
+        place, so that all ask alike. Steps after the last `yield` get a report and a checkpoint, but after an
+        interruption: there a resume goes on from the last checkpoint, which `save` may have made right before."""
 
     @abstractmethod
     def restore(self, *, of_rank: Mapping[str, Part] | None = None, **parts: Part) -> bool:

@@ -341,7 +341,7 @@ def _value(best: _Best, state: State) -> float:
     validated = (phases_of("val", state.loaders) or ["val"])[-1]
     if not (state.gives(best.metric) if phase_of(best.metric) else state.phase == validated):
         return math.nan
-    if best.metric not in state.metrics and best.score is None:
+    if best.metric not in state.metrics and best.score is None and state.metrics:
         raise ValueError(
             f"best: there is no metric '{best.metric}' after the {state.phase} phase;"
             f" {there_are(state.metrics, best.metric)}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from hooks import Hook, ParamScheduler
 from hooks.import_path import extend_import_path
-from orchestrator.config.checks.custom_training import fitting_defaults, hook_problems, own_training_in_full
+from orchestrator.config.checks.custom_training import custom_training_with_defaults, fitting_defaults, hook_problems
 from orchestrator.config.checks.metric_modes import contradicting_modes, inferred_modes
 from orchestrator.config.checks.metrics import metric_problems
 from orchestrator.config.checks.other_systems import EXPERIMENT
@@ -59,7 +59,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     task_class = find_task(data)
     trains_by_itself = task_class is not None and trains_itself(task_class)
     if task_class and trains_by_itself:
-        data = own_training_in_full(data, task_class, problems)
+        data = custom_training_with_defaults(data, task_class, problems)
     else:
         data = optimization_in_full(data, task_class, problems)
     experiment = collect_problems(problems, check, Experiment, data, "", EXPERIMENT)

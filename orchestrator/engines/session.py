@@ -19,10 +19,10 @@ from orchestrator.config.text.source import ExperimentSource, Origin
 from orchestrator.engines.hang_watch import HangWatch, end_process
 from orchestrator.engines.ray_data import data_of
 from orchestrator.errors import HookyardError, UsageError
+from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import DataOf
 from orchestrator.loop.evaluation_loop import EvaluationLoop
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.own_loop import OwnLoop
 from orchestrator.loop.report import Report
 from orchestrator.loop.riders import Carrier, Rider
 from orchestrator.loop.rounds import Rounds
@@ -197,7 +197,7 @@ class Session:
                 origin=self._origin(experiment),
             )
         elif trains_itself(type(resolved.task)):
-            kind = OwnLoop
+            kind = CustomLoop
         else:
             loop_class = Carrier if self._riders else Loop
             kind = partial(

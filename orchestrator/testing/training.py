@@ -24,8 +24,8 @@ from orchestrator.config.optim.schedule import scheduler_in_full
 from orchestrator.config.python.objects import as_written
 from orchestrator.config.python.parameters import check
 from orchestrator.config.sections.experiment import Experiment
+from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.own_loop import OwnLoop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.task import Task, trains_itself
@@ -153,7 +153,7 @@ def make_loop(
     kinds = {type(hook) for hook in hooks.values()}
     required = {name: hook for name, hook in required.items() if name not in hooks and type(hook) not in kinds}
     recorder = recorder or KeepingRecorder()
-    loop_class: Any = OwnLoop if trains_itself(type(task)) else Loop
+    loop_class: Any = CustomLoop if trains_itself(type(task)) else Loop
     return loop_class(task, experiment, {**required, **hooks}, RunContext(recorder=recorder, **more)), recorder
 
 

@@ -9,7 +9,7 @@ import torch
 from experiments.cart_pole import CartPole, pushed, stand
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.loop.own_loop import OwnLoop
+from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import experiment
@@ -30,7 +30,7 @@ def test_a_push_is_that_of_the_equations() -> None:
 def test_it_learns_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
     def reports(epochs: int, restored: str | None = None) -> list[float]:
         store = CheckpointStore(Storage(tmp_path))
-        loop = OwnLoop(
+        loop = CustomLoop(
             CartPole(updates=5),
             experiment(epochs=epochs),
             {"checkpoint": Checkpoint(keep=None)},

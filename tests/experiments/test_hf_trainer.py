@@ -11,7 +11,7 @@ from torch import Tensor
 from experiments.hf_trainer import TrainedByTrainer
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.loop.own_loop import OwnLoop
+from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Rows, experiment
@@ -33,7 +33,7 @@ def test_what_the_trainer_tells_is_rows_and_reports_which_go_on_bit_for_bit(tmp_
     def trained(restored: str | None = None) -> tuple[list[Any], list[Any], Any]:
         store, rows = CheckpointStore(Storage(tmp_path)), Rows()
         task = Small(width=8, depth=1, heads=1, context=8)
-        loop = OwnLoop(
+        loop = CustomLoop(
             task,
             experiment(epochs=3, batch_size=4),
             {"checkpoint": Checkpoint(keep=None)},

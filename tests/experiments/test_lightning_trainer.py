@@ -9,7 +9,7 @@ import torch
 from experiments.lightning_trainer import TrainedByLightning
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.loop.own_loop import OwnLoop
+from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Rows, experiment
@@ -20,7 +20,7 @@ def test_what_lightning_tells_is_rows_and_reports_which_go_on_bit_for_bit(tmp_pa
 
     def trained(restored: str | None = None) -> tuple[list[Any], list[Any], Any]:
         store, rows = CheckpointStore(Storage(tmp_path)), Rows()
-        loop = OwnLoop(
+        loop = CustomLoop(
             TrainedByLightning(width=4),
             experiment(epochs=3, batch_size=200),
             {"checkpoint": Checkpoint(keep=None)},

@@ -44,7 +44,7 @@ def declared(task: type[Task]) -> dict[str, inspect.Parameter]:
     return {one.name: one for one in parameters}
 
 
-def own_training_in_full(data: Mapping[str, Any], task: type[Task], problems: list[Problem]) -> dict[str, Any]:
+def custom_training_with_defaults(data: Mapping[str, Any], task: type[Task], problems: list[Problem]) -> dict[str, Any]:
     """The data with what `train` declares, and without what nothing reads; with its default value such may stand
     there."""
     usual, arguments = _usual(), declared(task)

@@ -27,6 +27,9 @@ class KeptParts:
         self._stored: tuple[str, Mapping[str, Any], Mapping[str, Any]] | None = None
         """What is still to be put back: the checkpoint's name, what all ranks have alike, and this rank's own."""
 
+        self.is_over = False
+        """Whether the task has returned, and made steps after its last report."""
+
     @property
     def are_named(self) -> bool:
         """Whether the task has said what a checkpoint holds."""
@@ -65,10 +68,11 @@ class KeptParts:
         return {"parts": _states(self._of_rank)}
 
     def described(self) -> dict[str, Any]:
-        return {"of_rank": [*self._of_rank]} if self._of_rank else {}
+        return {"is_over": self.is_over, **({"of_rank": [*self._of_rank]} if self._of_rank else {})}
 
     def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
         self._stored = name, {part: state for part, state in checkpoint.items() if part != "hooks"}, {}
+        self.is_over = manifest["is_over"]
 
     def restore_rank(
         self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]

@@ -32,7 +32,7 @@ _OF_THE_ROW = TAKEN - {"loss", "lr", "split"}
 """Columns that a row has by itself."""
 
 
-class OwnLoop(Rounds):
+class CustomLoop(Rounds):
     """Takes a task through the rounds of its own `train`, and fires what events there are: those of the run, of a phase
     and of a checkpoint, and `on_step` with each row. A round is an epoch, and ends with a report. Worker process."""
 
@@ -73,29 +73,47 @@ class OwnLoop(Rounds):
         state, cursor = self.state, self.cursor
         cursor.stage, self._is_begun = Stage.TRAIN, False
         if self._training is None:
-            training: Any = self.task.train(_OwnSession(self), **self._arguments)
+            training: Any = self.task.train(_CustomSession(self), **self._arguments)
             self._training = of_kind(self.task.train, training, Generator, "a generator of reports")
         else:
             self._begin_round()
-        given = next(self._training, None)
+        report = next(self._training, None)
         self._begin_round()
-        metrics = self._agreed(given)
-        if metrics is None:
-            if self.stopping.asked():
-                self.stopping.agree()
-            if not self.stopping.reasons and not self.world.maximum([float(state.step)])[0]:
-                raise RunError(
-                    "train() has ended without a report or a row, so that nothing was"
-                    f" trained{place_of(self.task.train)}"
-                )
+        metrics = self._agreed(report)
+        if metrics is None and not self._ends_with_steps():
             return
         if state.phase_iteration == 0:
             self.record({}, 1)
-        state.metrics = metrics
+        state.metrics = metrics or {}
         cursor.complete_epoch()
         self.plan.fire("on_phase_end", state)
         cursor.stage = Stage.TRAINED
         self._save_if_asked()
+
+    def _ends_with_steps(self) -> bool:
+        """Return whether the generator, which has returned, made steps after its last `yield`: they are a last round.
+        Collective. Raises RunError where it has trained nothing."""
+        state = self.state
+        if self.stopping.asked():
+            self.stopping.agree()
+        steps, unreported = self.world.maximum([float(state.step), float(state.phase_iteration)])
+        if not steps and not self.stopping.reasons:
+            raise RunError(
+                f"train() has ended without a report or a row, so that nothing was trained{place_of(self.task.train)}"
+            )
+        if not unreported or self.stopping.interrupted:
+            return False
+        if self.stopping.reasons:
+            state.request_checkpoint("stop")
+        elif not state.finished:
+            self.parts.is_over = True
+            state.max_steps = state.step
+        return True
+
+    def restore(self, name: str) -> None:
+        super().restore(name)
+        if self.parts.is_over:
+            self.state.max_steps = self.state.step
 
     def _begin_round(self) -> None:
         """Begins a round, once. What the task builds before is no part of it."""
@@ -183,6 +201,9 @@ class OwnLoop(Rounds):
         """Takes what checkpoints hold, and puts back what the restored one does."""
         are_restored = self.parts.name(parts, of_rank)
         self._begin_round()
+        if self.world.rank:
+            # What was built is alike on all ranks; from here on each draws its own numbers.
+            seed_all(self.experiment.seed + self.world.rank)
         self.saving.restore_randomness()
         return are_restored
 
@@ -251,10 +272,10 @@ class _Unmeasured:
         return 0
 
 
-class _OwnSession(TrainingSession):
+class _CustomSession(TrainingSession):
     """The session of a loop."""
 
-    def __init__(self, loop: OwnLoop) -> None:
+    def __init__(self, loop: CustomLoop) -> None:
         state = loop.state
         super().__init__(state.rank, state.world_size, state.local_rank, state.device, state.config, state.artifacts)
         self._loop = loop

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+import sys
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,18 +16,20 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from hooks import Hook, State
+from hooks import Hook, Rhythm, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.hook import EVENTS
+from hooks.training.early_stopping import EarlyStopping
 from orchestrator import Task, TrainingSession, testing
 from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import experiment_from_dict, to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import CheckpointError, RunError, WorkersDisagree
-from orchestrator.loop.own_loop import OwnLoop
+from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.records.run_folder import RunFolder
@@ -35,7 +39,7 @@ from orchestrator.storage.stored_data import sealed
 from tests.ranks import on_ranks, until_killed
 from tests.tasks import Rows, experiment
 
-HERE = "tests.orchestrator.loop.test_own_loop"
+HERE = "tests.orchestrator.loop.test_custom_loop"
 ROUNDS, STEPS = 3, 5
 
 
@@ -83,6 +87,8 @@ def raw(rank: int) -> tuple[list[float], list[Any]]:
     """The same in plain torch: every loss of a rank, and the weights at the end."""
     torch.manual_seed(0)
     model, optimizer, points = built(rank)
+    if rank:
+        torch.manual_seed(rank)
     trained = DistributedDataParallel(model)
     losses = [fitted(trained, optimizer, points, 4) for _ in range(ROUNDS * STEPS)]
     return losses, [parameter.tolist() for parameter in model.parameters()]
@@ -164,10 +170,12 @@ def loop_of(
     root: Path | None = None,
     hooks: Mapping[str, Hook] | None = None,
     **given: Any,
-) -> OwnLoop:
+) -> CustomLoop:
     store = CheckpointStore(Storage(root)) if root else None
     length = {name: given.pop(name) for name in ("epochs", "steps") if name in given} or {"epochs": 2}
-    return OwnLoop(Yields(train), experiment(**length), hooks or {}, RunContext(store=store, recorder=Rows(), **given))
+    return CustomLoop(
+        Yields(train), experiment(**length), hooks or {}, RunContext(store=store, recorder=Rows(), **given)
+    )
 
 
 def test_hooks_hear_what_such_a_loop_can_fire_in_the_order_of_any_loop(tmp_path: Path) -> None:
@@ -243,6 +251,87 @@ def test_it_stops_where_it_is_asked_to_and_goes_on_from_what_it_saved_there(tmp_
     assert [row["iteration"] for row in [*first.recorder.rows, *second.recorder.rows]] == [*range(1, 11)]  # type: ignore[attr-defined]  # Rows
     # Who has made all steps is not asked for more: the generator is closed where it stands.
     assert left == ["at 3", "at 10"]
+
+
+def solves(yields_at: Collection[int], total: int) -> Callable[[TrainingSession], Iterator[Mapping[str, float]]]:
+    """Yields after some of the steps, and returns after the last: there, or as it is asked to stop."""
+
+    def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
+        place = {"sum": 0}
+        session.restore(place=place)
+        while session.step < total:
+            place["sum"] += session.step
+            session.record()
+            if session.step in yields_at:
+                yield {"train/sum": place["sum"], "train/loss": 1.0 / session.step}
+            if session.stop_asked:
+                return
+
+    return train
+
+
+@dataclass
+class Stops(Hook):
+    """Asks for the end at a step."""
+
+    at: int = 4
+
+    def on_step(self, state: State) -> None:
+        if state.step == self.at:
+            state.request_stop("enough")
+
+
+@pytest.mark.parametrize("every", ["1 epochs", "3 steps", "0 epochs"])
+@pytest.mark.parametrize(("yields_at", "total"), [((), 4), ((2,), 4), ((2, 3), 4), ((2, 4), 4)])
+@pytest.mark.parametrize("end", ["returns", "steps", "hook"])
+def test_steps_after_the_last_yield_are_in_a_report_and_a_checkpoint(
+    tmp_path: Path, end: str, yields_at: tuple[int, ...], total: int, every: str
+) -> None:
+    length = {"steps": total} if end == "steps" else {"epochs": 9}
+    train = solves(yields_at, 99 if end == "hook" else total)
+
+    def hooks() -> dict[str, Hook]:
+        checkpoint = Checkpoint(every=Rhythm.parse(every), best="train/loss")
+        stopping = EarlyStopping(monitor="train/loss", patience=9)
+        return {"checkpoint": checkpoint, "stopping": stopping, **({"stops": Stops(total)} if end == "hook" else {})}
+
+    loop = loop_of(train, tmp_path, hooks(), **length)
+    reports = list(loop.run())
+    assert [report.metrics["step"] for report in reports] == sorted({*yields_at, total})
+    assert [row["iteration"] for row in loop.recorder.rows] == [*range(1, total + 1)]  # type: ignore[attr-defined]  # Rows
+    if total not in yields_at:
+        assert reports[-1].final or reports[-1].stopped == ("enough",)
+        assert not reports[-1].cut_short
+    assert loop.saving.store
+    name = loop.saving.store.resolve("last")
+    assert loop.saving.store.load(name, "place.pt") == {"sum": sum(range(total))}
+
+    if end == "hook":
+        return
+    again = loop_of(train, tmp_path, hooks(), **length)
+    again.restore(name)
+    list(again.run())
+    assert again.recorder.rows == []  # type: ignore[attr-defined]  # Rows
+    longer = loop_of(solves((), 99), tmp_path, hooks(), steps=6)
+    longer.restore(name)
+    list(longer.run())
+    expected = [5, 6] if end == "steps" or total in yields_at else []
+    assert [row["iteration"] for row in longer.recorder.rows] == expected  # type: ignore[attr-defined]  # Rows
+
+
+def solved_on_rank_1_first(rank: int, world_size: int) -> list[tuple[int, bool]]:
+    def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
+        session.record()
+        yield {"train/loss": 1.0}
+        for _ in range(2 * session.rank):
+            session.record()
+
+    loop = loop_of(train, world=World(rank, world_size), epochs=9)
+    return [(report.metrics["step"], report.final) for report in loop.run()]
+
+
+def test_a_rank_without_steps_after_the_last_yield_reports_with_the_others() -> None:
+    assert on_ranks(solved_on_rank_1_first) == [[(1, False), (2, True)], [(1, False), (3, True)]]
 
 
 def test_a_checkpoint_right_after_a_report_does_not_ask_for_that_report_again(tmp_path: Path) -> None:
@@ -392,3 +481,53 @@ def disagrees(rank: int, world_size: int) -> str:
 def test_ranks_that_report_otherwise_are_an_error_and_no_hang() -> None:
     for said in on_ranks(disagrees):
         assert said.startswith("rank 0 yields train/loss, rank 1 has ended")
+
+
+EXAMPLE = Path(__file__).parents[3] / "docs" / "tasks.md"
+
+
+def example(name: str) -> str:
+    """Returns the code of a file that the page shows."""
+    text = EXAMPLE.read_text()
+    begin = text.index(f"# study/{name}")
+    return text[begin : text.index("\n```", begin)]
+
+
+def runs_the_example(rank: int, world_size: int, code: str) -> tuple[list[Any], list[Any]]:
+    """The points that a rank trains on, and the weights before each step and at the end."""
+    module = types.ModuleType("lines")
+    sys.modules["lines"] = module
+    exec(code, vars(module))
+    points, weights = [], []
+
+    def seen(model: nn.Module, arguments: tuple[Any, ...]) -> None:
+        if isinstance(model, nn.Linear):
+            points.append(arguments[0].tolist())
+            weights.append([parameter.tolist() for parameter in model.parameters()])
+
+    handle = register_module_forward_pre_hook(seen)
+    context = RunContext(world=World(rank, world_size), recorder=Rows(), config={"batch_size": 8})
+    for _ in CustomLoop(module.Lines(), experiment(epochs=2, batch_size=8), {}, context).run():
+        pass
+    handle.remove()
+    return points, weights
+
+
+def test_the_example_of_the_page_trains_ranks_on_points_of_their_own_as_one_batch() -> None:
+    ranks = on_ranks(runs_the_example, 2, example("lines.py"))
+    (points, weights), (others, same) = ranks
+    assert len(points) == len(others) == 40
+    seen = [tuple(point) for batch in (*points, *others) for point in batch]
+    assert len({*seen}) == len(seen) == 40 * 2 * 8
+    assert weights == same
+
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for first, second, before in zip(points, others, weights, strict=True):
+        for parameter, value in zip(model.parameters(), before, strict=True):
+            torch.testing.assert_close(parameter.detach(), torch.tensor(value))
+        batch = torch.tensor(first + second)
+        optimizer.zero_grad()
+        (model(batch) - batch.sum(1, keepdim=True)).square().mean().backward()
+        optimizer.step()
