@@ -123,7 +123,7 @@ def test_so_it_does_on_two_ranks(weights: str, tmp_path: Path) -> None:
 
 def all_on_two_ranks(rank: int, world_size: int, assignments: Sequence[Assignment]) -> None:
     for assignment in assignments:
-        list(Session(assignment, World(rank=rank, world_size=world_size), end_standing=None).reports())
+        list(Session(assignment, World(rank=rank, world_size=world_size), end_hung=None).reports())
 
 
 OBSERVING = {
