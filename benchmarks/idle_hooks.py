@@ -18,18 +18,18 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.timing import Pause, print_table, take_turns
-from hooks import HOOKS, Hook, Plan, Rhythm, State, paced_by
+from hooks import HOOKS, Hook, Interval, Plan, State, paced_by
 from hooks.hook import WITHIN_ITERATION
 
 ITERATIONS = 900
 SELDOM = 1000
 """A pace that no iteration of a turn reaches."""
-SELDOM_STEPS = Rhythm(SELDOM, "steps")
+SELDOM_STEPS = Interval(SELDOM, "steps")
 
 
 @dataclass
 class Paced(Hook):
-    every: int | Rhythm = SELDOM
+    every: int | Interval = SELDOM
 
     @paced_by("every")
     def on_step(self, state: State) -> None: ...
@@ -55,8 +55,8 @@ PLANS: Mapping[str, Mapping[str, Hook]] = {
     "layer_memory": {"": HOOKS["layer_memory"](every=SELDOM_STEPS)},
     "memory_stats": {"": HOOKS["memory_stats"](every=SELDOM)},
     "perf_stats": {"": HOOKS["perf_stats"]()},
-    "tensorboard": {"": HOOKS["tensorboard"](interval=SELDOM)},
-    "tensorboard with histograms": {"": HOOKS["tensorboard"](interval=SELDOM, histograms=SELDOM_STEPS)},
+    "tensorboard": {"": HOOKS["tensorboard"](every=SELDOM)},
+    "tensorboard with histograms": {"": HOOKS["tensorboard"](every=SELDOM, histograms=SELDOM_STEPS)},
     "profiler, before its window": {"": HOOKS["profiler"](skip_first=SELDOM)},
     "memory_snapshot": {"": HOOKS["memory_snapshot"]()},
 }

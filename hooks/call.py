@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hooks.hook import Priority
-from hooks.rhythm import Rhythm
+from hooks.interval import Interval
 
 DEAR_S = 5e-6
 """A call that gives a device work, or waits for it, takes the host longer: giving it one operation does."""
@@ -21,7 +21,7 @@ class Call:
     event: str
     run: Callable[..., None]
     best_effort: bool = False
-    pace: Rhythm | int | None = None
+    pace: Interval | int | None = None
     """How often it is called; None is always."""
     priority: int = Priority.NORMAL
     calls: int = 0

@@ -8,7 +8,7 @@ from inspect import get_annotations, isroutine
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from hooks.rhythm import Rhythm
+    from hooks.interval import Interval
     from hooks.state import State
 
 WITHIN_ITERATION = (
@@ -208,8 +208,8 @@ class Hook:
         """Whether this hook overrides an event."""
         return getattr(type(self), event) is not getattr(Hook, event)
 
-    def pace(self, event: str) -> Rhythm | int | None:
-        """How often the hook asked for an event with `paced_by`: a rhythm, or a number of iterations; None is
+    def pace(self, event: str) -> Interval | int | None:
+        """How often the hook asked for an event with `paced_by`: an interval, or a number of iterations; None is
         always."""
         field = getattr(getattr(type(self), event), "paced_by", None)
         return None if field is None else getattr(self, field)

@@ -11,7 +11,7 @@ from typing import Any
 from hooks.call import DEAR_S, Call
 from hooks.error_text import named_text
 from hooks.hook import EVENTS, Hook, Priority, Ranks
-from hooks.rhythm import Rhythm, under_way
+from hooks.interval import Interval, under_way
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -78,7 +78,7 @@ class Plan:
         self._unpaced = {
             event: tuple(call for call in calls if call.pace is None) for event, calls in self.calls.items()
         }
-        self._due: dict[tuple[str, tuple[Rhythm | int, ...]], tuple[Call, ...]] = {}
+        self._due: dict[tuple[str, tuple[Interval | int, ...]], tuple[Call, ...]] = {}
 
     def with_calls(self, calls: Mapping[str, Iterable[Call]]) -> Plan:
         """The same hooks with other calls of some events, in the order of their hooks' priorities."""
@@ -141,7 +141,7 @@ class Plan:
     def _calls_due(self, event: str, state: State) -> tuple[Call, ...]:
         """Asks once for each pace, not for each hook, so that many idle hooks cost what one does."""
         counted = event == "on_step"
-        due: tuple[Rhythm | int, ...] = ()
+        due: tuple[Interval | int, ...] = ()
         for pace in self._paces[event]:
             if under_way(pace, state, counted=counted):
                 due += (pace,)

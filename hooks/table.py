@@ -6,6 +6,8 @@ from hooks.hook import EVENTS as EVENTS
 from hooks.hook import Hook as Hook
 from hooks.hook import Priority as Priority
 from hooks.hook import Ranks as Ranks
+from hooks.interval import Interval as Interval
+from hooks.interval import paced_by as paced_by
 from hooks.logs.console import Console as Console
 from hooks.logs.json_lines import JsonLines as JsonLines
 from hooks.logs.mlflow import MLflow as MLflow
@@ -15,8 +17,6 @@ from hooks.logs.tensorboard import TensorBoard as TensorBoard
 from hooks.logs.wandb import WandB as WandB
 from hooks.plan import HookError as HookError
 from hooks.plan import Plan as Plan
-from hooks.rhythm import Rhythm as Rhythm
-from hooks.rhythm import paced_by as paced_by
 from hooks.self_supervised.byol import BYOL as BYOL
 from hooks.self_supervised.deepcluster import DeepCluster as DeepCluster
 from hooks.self_supervised.dino import DINO as DINO

@@ -15,8 +15,8 @@ HOOKS = (
     "activation_stats.every=5 steps",
     "optimizer_stats.every=5 steps",
     "model_complexity={}",
-    "throughput={interval: 5, peak_flops: 1.0e+9}",
-    "device_stats.interval=5",
+    "throughput={every: 5, peak_flops: 1.0e+9}",
+    "device_stats.every=5",
     "param_scheduler={record_momentum: true, record_weight_decay: true}",
     "progress_bar=false",
 )

@@ -17,7 +17,7 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from hooks import EVENTS, HOOKS, Hook, Rhythm, State
+from hooks import EVENTS, HOOKS, Hook, Interval, State
 from orchestrator import Task, load_experiment, open_run, run
 from orchestrator.cli import app
 from orchestrator.config.components import DEFAULT_HOOKS
@@ -248,7 +248,7 @@ def test_the_guide_to_sweeps_has_every_parameter_of_the_schedulers_with_its_defa
 def test_the_page_on_experiments_has_every_key_with_its_default() -> None:
     section = (ROOT / "docs" / "experiment.md").read_text().split("\n## Every key\n")[1].split("\n## ")[0]
     told = {name: yaml.safe_load(default.strip("`")) for name, _, default, _ in table_rows(section) if name != "base"}
-    told["validate_every"] = str(Rhythm.parse(told["validate_every"]))
+    told["validate_every"] = str(Interval.parse(told["validate_every"]))
     # Without what must be said, and unchecked: nothing but the defaults.
     defaults = Experiment.model_construct().model_dump(mode="json")
     inner = {

@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-from hooks import EVENTS, HOOKS, Hook, Rhythm, State
+from hooks import EVENTS, HOOKS, Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from orchestrator import Experiment, Task, load_experiment, run
@@ -170,20 +170,20 @@ THEIR_OPTIONS = {
 """Every option of a hook, by what its constructor or its part of the configuration calls it."""
 THEIR_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
     "MMEngine": {
-        "LoggerHook": {"console.interval": 10, "json_lines.interval": 10},
+        "LoggerHook": {"console.every": Interval(10, "iterations"), "json_lines.every": Interval(10, "iterations")},
         "LogProcessor": {"console.window": 10},
         "CheckpointHook": {
-            "checkpoint.every": Rhythm(1),
+            "checkpoint.every": Interval(1),
             "checkpoint.keep": None,
             "checkpoint.save_last": True,
             "checkpoint.best": None,
             "checkpoint.publish": None,
             "checkpoint.begin": 0,
         },
-        "EMAHook": {"ema.begin": Rhythm(0)},
+        "EMAHook": {"ema.begin": Interval(0)},
         "ExponentialMovingAverage": {
             "ema.decay": 1 - 0.0002,
-            "ema.interval": 1,
+            "ema.every": Interval(1, "steps"),
             "ema.device": None,
             "ema.buffers": "copy",
             "ema.evaluate": "ema",
@@ -212,17 +212,17 @@ THEIR_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "ClassyVision": {
-        "CheckpointHook": {"checkpoint.every": Rhythm(1), "checkpoint.keep": None},
+        "CheckpointHook": {"checkpoint.every": Interval(1), "checkpoint.keep": None},
         "ExponentialMovingAverageModelHook": {"ema.buffers": "ema", "ema.device": None, "ema.evaluate": "ema"},
         "OutputCSVHook": {"output_csv.id_key": "id", "output_csv.target_key": "target"},
         "PreciseBatchNormHook": {"precise_batch_norm.cache_samples": False},
-        "TensorboardPlotHook": {"tensorboard.interval": 10},
+        "TensorboardPlotHook": {"tensorboard.every": Interval(10, "iterations")},
         "TorchscriptHook": {"export.format": "trace"},
     },
     "VISSL": {
         "SSLTensorboardHook": {
-            "tensorboard.interval": 10,
-            "tensorboard.histograms": Rhythm(310, "steps"),
+            "tensorboard.every": Interval(10, "iterations"),
+            "tensorboard.histograms": Interval(310, "steps"),
             "tensorboard.flush_s": 300,
         },
         "ActivationStatisticsMonitor": {
@@ -237,17 +237,25 @@ THEIR_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
             "profiler.stop_after": False,
         },
         "CheckNanLossHook": {"nan_guard.action": "raise"},
-        "LogLossLrEtaHook": {"console.interval": 10, "json_lines.interval": 10},
-        "LogLossMetricsCheckpointHook": {"checkpoint.every": Rhythm(1), "checkpoint.keep": None},
+        "LogLossLrEtaHook": {
+            "console.every": Interval(10, "iterations"),
+            "json_lines.every": Interval(10, "iterations"),
+        },
+        "LogLossMetricsCheckpointHook": {"checkpoint.every": Interval(1), "checkpoint.keep": None},
         "GradClipHook": {"gradient_clip.norm_type": 2, "gradient_clip.max_norm": 1},
-        "EmaHook": {"ema.decay": 0.9999, "ema.interval": 1, "ema.buffers": "ema", "ema.evaluate": "raw"},
+        "EmaHook": {
+            "ema.decay": 0.9999,
+            "ema.every": Interval(1, "steps"),
+            "ema.buffers": "ema",
+            "ema.evaluate": "raw",
+        },
         "MoCoHook": {"moco.momentum": 0.999, "moco.queue_length": 65536},
         "SwAVUpdateQueueScoresHook": {
             "swav.epsilon": 0.05,
             "swav.iterations": 3,
             "swav.assigned_views": [0, 1],
             "swav.queue_length": 0,
-            "swav.queue_begin": Rhythm(0),
+            "swav.queue_begin": Interval(0),
         },
         "SwAVMomentumHook": {"swav_momentum.momentum": 0.99, "swav_momentum.assigned_views": [0, 1]},
         "DINOHook": {
@@ -265,8 +273,8 @@ THEIR_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
     "iMIX": {
         "JSONLoggerHook": {"json_lines.window": 20},
         "TensorboardLoggerHook": {"tensorboard.window": 20},
-        "CheckPointHook": {"checkpoint.every": Rhythm(1), "checkpoint.keep": None},
-        "LRSchedulerHook": {"param_scheduler.every": Rhythm(1, "steps")},
+        "CheckPointHook": {"checkpoint.every": Interval(1), "checkpoint.keep": None},
+        "LRSchedulerHook": {"param_scheduler.every": Interval(1, "steps")},
     },
 }
 """What each hook does where nothing is said, in the words of ours: read from their constructors and default files
@@ -385,7 +393,7 @@ def default_of(name: str) -> Any:
 
 def spelled(option: str, value: Any) -> str:
     """Write an option as a file does: `keep: null`."""
-    plain = str(value.count if value.unit == "epochs" else value) if isinstance(value, Rhythm) else value
+    plain = str(value.count if value.unit == "epochs" else value) if isinstance(value, Interval) else value
     plain = list(value) if isinstance(value, tuple) else plain
     text = yaml.safe_dump({option: plain}, default_flow_style=True, width=1000).strip()
     return text.strip("{}").replace("'", "")
@@ -459,7 +467,7 @@ def test_each_file_is_valid_and_its_hooks_can_be_built(system: str, tmp_path: Pa
 def test_mmengine_s_begin_epoch_is_one_more_than_the_epochs_that_are_over(tmp_path: Path) -> None:
     """`if epoch + 1 >= begin_epoch`, where epoch is 0 in the first."""
     begin = int(re.findall(r"EMAHook[\"'].*begin_epoch=(\d+)", blocks("MMEngine")[0])[0])
-    assert hooks_of(migrated("MMEngine", tmp_path))["ema"].begin == Rhythm(begin - 1)
+    assert hooks_of(migrated("MMEngine", tmp_path))["ema"].begin == Interval(begin - 1)
 
 
 def test_mmengine_s_momentum_became_its_decay(tmp_path: Path) -> None:
@@ -473,7 +481,7 @@ def test_no_file_deletes_checkpoints_that_the_original_keeps(system: str, tmp_pa
     hook = hooks_of(migrated(system, tmp_path))["checkpoint"]
     assert isinstance(hook, Checkpoint)
     assert hook.keep == (int("".join(limits[0])) if limits else None)
-    kept = lived(replace(hook, every=Rhythm(1), begin=0), *[0.5] * 6).store.did("delete")
+    kept = lived(replace(hook, every=Interval(1), begin=0), *[0.5] * 6).store.did("delete")
     assert len(kept) == (6 - hook.keep - 1 if hook.keep else 0)
 
 
@@ -483,7 +491,7 @@ def test_vissl_s_checkpoint_frequency_is_said_with_begin(frequency: int, epochs:
     """A phase is a multiple of the frequency by its number from 0; the last one counts in any case."""
     assert "`{every: 2 epochs, begin: 1}`" in section("Spellings")
     phases = [phase for phase in range(epochs) if phase % frequency == 0 or phase == epochs - 1]
-    hook = Checkpoint(every=Rhythm(frequency), begin=1, keep=None)
+    hook = Checkpoint(every=Interval(frequency), begin=1, keep=None)
     life = Life(hook, max_epochs=epochs)
     for _ in range(epochs):
         life.epoch()
@@ -496,7 +504,7 @@ def test_averages_are_of_buffers_too_where_the_originals_are(system: str, tmp_pa
     ema = hooks_of(migrated(system, tmp_path))["ema"]
     assert isinstance(ema, EMA)
     module = small_model()
-    state, hook, trail = new_state(module), replace(ema, begin=Rhythm(0), decay=0.7), BufferTrail()
+    state, hook, trail = new_state(module), replace(ema, begin=Interval(0), decay=0.7), BufferTrail()
     train(state, {"ema": hook, "trail": trail}, batches(6))
     with hook.applied(state):
         averaged = {name: value.clone() for name, value in module.state_dict().items()}

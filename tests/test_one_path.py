@@ -59,7 +59,7 @@ OF_ANY: Sequence[dict[str, list[Any]]] = [
     {"hooks.shadow": [{"type": f"{HERE}:Shadow"}, {"type": f"{HERE}:Shadow", "keep": 4}]},
     {"hooks.other.type": [f"{HERE}:Shadow", "console"]},
     {"hooks.other.type": ["ema", f"{HERE}:Shadow"], "hooks.other.decay": [0.125]},
-    {"hooks.console": [None, {"interval": 7}]},
+    {"hooks.console": [None, {"every": 7}]},
     {"hooks.checkpoint.keep": [4], "hooks.perf_stats": [True, None]},
     {"hooks.checkpoint.priority": ["low", 3]},
     {"optimizer": [{"type": "Adam"}, {"lr": 0.5}, None]},

@@ -15,12 +15,12 @@ from annotated_types import Ge, MinLen
 from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.interval import Interval
 from hooks.metrics.direction import MODES, Mode, Rule, declared_modes, directions, first_to_judge_by, of_val
 from hooks.metrics.names import kind_of, phase_of, phases_of, there_are
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.unread_fields import refuse_unread
 from hooks.private_torch import tree_map
-from hooks.rhythm import Rhythm
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -55,7 +55,7 @@ class _Taken:
 
 @dataclass
 class Checkpoint(Hook):
-    """Asks for checkpoints at a rhythm, at the end and where a metric is best, and says which are kept.
+    """Asks for checkpoints at an interval, at the end and where a metric is best, and says which are kept.
 
     Runs on every rank, and all decide alike, from counters and reduced metrics; only the master's word to the store
     has an effect. A checkpoint after training is made before validation; the one that validates best is marked, or
@@ -64,7 +64,7 @@ class Checkpoint(Hook):
     CheckPointHook.
     """
 
-    every: Rhythm = Rhythm(1)
+    every: Interval = Interval(1)
     """How often a checkpoint is made."""
     keep: Annotated[int, Ge(1)] | None = 3
     """How many of the newest are kept, besides the best; null keeps all."""
@@ -106,7 +106,7 @@ class Checkpoint(Hook):
         if not self.best:
             refuse_unread(self, "best", "mode", "rule")
         if self.every.count == 0:
-            refuse_unread(self, "checkpoints at a rhythm, and every is 0", "keep", "begin")
+            refuse_unread(self, "checkpoints at an interval, and every is 0", "keep", "begin")
         if self.every.count == 0 and not (self.save_last or self.best):
             refuse_unread(self, "every, save_last or best", "publish", "background", "out_dir")
         metrics = [self.best] if isinstance(self.best, str) else list(self.best or [])
@@ -142,7 +142,7 @@ class Checkpoint(Hook):
 
     def on_step(self, state: State) -> None:
         if self.every.due(state, self.begin):
-            self._request(state, "rhythm")
+            self._request(state, "interval")
 
     def handles(self, event: str) -> bool:
         """A step only where it counts steps."""
@@ -242,7 +242,7 @@ class Checkpoint(Hook):
 
     def _after_training(self, state: State) -> None:
         if self.every.unit == "epochs" and self.every.due(state, self.begin):
-            self._request(state, "rhythm")
+            self._request(state, "interval")
         elif self.save_last and state.finished and not (self._taken_at(state) or self._saved_at(state)):
             self._request(state, "last")
 

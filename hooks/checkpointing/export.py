@@ -19,12 +19,12 @@ from annotated_types import Gt
 from torch import Tensor, nn
 
 from hooks.hook import WORKS_ON_MODEL, Hook, Priority, Ranks
+from hooks.interval import Interval, paced_by
 from hooks.parts.activation_checkpointing import keep_activations
 from hooks.parts.eval_mode import evaluating, one_batch
 from hooks.parts.leaf_modules import tensors
 from hooks.parts.unread_fields import refuse_unread
 from hooks.private_torch import tree_map
-from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -47,7 +47,7 @@ class Export(Hook):
 
     format: Format = "pt2"
     """pt2 is torch.export; onnx needs the extra `onnx`; trace and script are TorchScript, which torch has given up."""
-    every: Rhythm = Rhythm(0)
+    every: Interval = Interval(0)
     """How often; at the end in any case."""
     weights: Literal["judged", "raw", "ema"] = "judged"
     """`judged` are those that validation runs with, the averages of `ema` where it lends them; `raw` are the weights in

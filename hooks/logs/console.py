@@ -7,16 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import perf_counter
-from typing import Annotated, Any, ClassVar
-
-from annotated_types import Ge, Le
+from typing import Any, ClassVar
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.interval import Interval, paced_by
 from hooks.parts.logs.eta import Remaining
 from hooks.parts.logs.readings import learning_rates, phase_metrics, under_way
-from hooks.parts.logs.window_statistics import Size, Statistic, Windows
-from hooks.recent_rows import RECENT
-from hooks.rhythm import paced_by
+from hooks.parts.logs.window_statistics import LookBack, Size, Statistic, Windows
 from hooks.state import State
 
 _RATE = re.compile(r"lr(_\d+)?")
@@ -38,7 +35,7 @@ class Console(Hook):
     ClassyVision LossLrMeterLoggingHook.
     """
 
-    interval: Annotated[int, Ge(1), Le(RECENT)] = 50
+    every: LookBack = Interval(50, "iterations")
     """Iterations between two lines; a phase longer than this also has one at its end."""
     window: Size = 10
     """Iterations over which loss, times and the gradient norm are averaged: a number, `line` (since the last line),
@@ -65,13 +62,13 @@ class Console(Hook):
         self._remaining.phase_began(state)
         self._phase_began = perf_counter()
 
-    @paced_by("interval")
+    @paced_by("every")
     def on_step(self, state: State) -> None:
         self._show(state, state.phase_iteration, under_way(state))
 
     def on_phase_end(self, state: State) -> None:
         self._remaining.phase_ended(state)
-        if state.phase_length > self.interval and self._windows.unwritten():
+        if state.phase_length > self.every.count and self._windows.unwritten():
             # The counter of training begins again where the phase completed the epoch.
             whole = state.phase == "train" and state.epoch_completed
             self._show(state, state.phase_length if whole else state.phase_iteration, {})

@@ -8,16 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Annotated, Any, ClassVar
-
-from annotated_types import Ge, Le
+from typing import IO, Any, ClassVar
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.interval import Interval, paced_by
 from hooks.parts.cleanup import Cleanup
 from hooks.parts.logs.readings import learning_rates, phase_metrics, under_way
-from hooks.parts.logs.window_statistics import Size, Statistic, Windows
-from hooks.recent_rows import RECENT
-from hooks.rhythm import paced_by
+from hooks.parts.logs.window_statistics import LookBack, Size, Statistic, Windows
 from hooks.state import State
 
 FILE = "scalars.jsonl"
@@ -29,13 +26,13 @@ class JsonLines(Cleanup, Hook):
 
     Runs on the master. A line of training has `phase`, `time` (UTC), `epoch`, `iteration`, `step`, `samples` (of all
     ranks), `lr`, the means of `loss`, times and gradient norms since the line before, and the newest of every other
-    numeric column. There is one every `interval` iterations and one for what is left at the end of training's phase, so
+    numeric column. There is one `every` so many iterations and one for what is left at the end of training's phase, so
     that each iteration is in a line. A line at the end of a phase has the phase's `metrics` instead. What is not finite
     is null, so each line is valid JSON, and each is flushed.
     A resumed run goes on behind the last line its checkpoint knew. Source: MMEngine LocalVisBackend, iMIX JSONLogger.
     """
 
-    interval: Annotated[int, Ge(1), Le(RECENT)] = 10
+    every: LookBack = Interval(10, "iterations")
     """Training iterations between two lines."""
     window: Size = "line"
     """What loss, times and gradient norms are averaged over: `line` (since the line before), a number of iterations,
@@ -59,7 +56,7 @@ class JsonLines(Cleanup, Hook):
     def on_phase_start(self, state: State) -> None:
         self._windows.start_phase(state)
 
-    @paced_by("interval")
+    @paced_by("every")
     def on_step(self, state: State) -> None:
         if state.phase == "train":
             self._write_line(state, under_way(state))

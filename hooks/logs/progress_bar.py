@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
-
-from annotated_types import Ge
+from typing import ClassVar
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.rhythm import paced_by
+from hooks.interval import Interval, Iterations, paced_by
 from hooks.state import State
 
 
@@ -20,7 +18,7 @@ class ProgressBar(Hook):
     no tensors, so the device is never waited for. Source: ClassyVision ProgressBarHook (which shows train only).
     """
 
-    interval: Annotated[int, Ge(1)] = 10
+    every: Iterations = Interval(10, "iterations")
     """Iterations between two moves of the bar."""
 
     observes: ClassVar[bool] = True
@@ -36,7 +34,7 @@ class ProgressBar(Hook):
     def on_phase_start(self, state: State) -> None:
         self._move(state, state.phase_iteration)
 
-    @paced_by("interval")
+    @paced_by("every")
     def on_step(self, state: State) -> None:
         self._move(state, state.phase_iteration)
 

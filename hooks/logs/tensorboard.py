@@ -7,20 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Gt
 from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.interval import STEPS_OR_NEVER, Interval, StepsOrNever, paced_by
 from hooks.metrics.names import PHASES
 from hooks.parts.cleanup import Cleanup
 from hooks.parts.logs.curve_names import Curves
 from hooks.parts.logs.hyperparameters import flatten, swept
 from hooks.parts.logs.model_graph import add_graph
 from hooks.parts.logs.readings import under_way
-from hooks.parts.logs.window_statistics import Size, Statistic
+from hooks.parts.logs.window_statistics import LookBack, Size, Statistic
 from hooks.parts.unread_fields import refuse_unread
-from hooks.recent_rows import RECENT
-from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class TensorBoard(Cleanup, Hook):
 
     Runs on the master. Each point of training holds the mean of `train/loss`, of gradient norms and of times (under
     `perf/`) since the point before, and the newest of every other numeric column: `train/lr`, sizes under `memory/`.
-    There is one every `interval` iterations, and one for what is left as training's phase ends. Metrics keep
+    There is one `every` so many iterations, and one for what is left as training's phase ends. Metrics keep
     their names, except that a phase's own mean `train/loss` is `train/phase_loss`. Losses are drawn a second time as
     `Loss/train` and `Loss/val`, the group that TensorBoard opens first; each metric is also written as `hp/<metric>`
     for the hyperparameter table, which in a sweep begins with what trials differ in and what they are judged by. What a
@@ -57,7 +56,7 @@ class TensorBoard(Cleanup, Hook):
     Source: MMEngine TensorboardVisBackend, VISSL SSLTensorboardHook.
     """
 
-    interval: Annotated[int, Ge(1), Le(RECENT)] = 50
+    every: LookBack = Interval(50, "iterations")
     """Training iterations between two points; on the axis `epoch` there is one an epoch."""
     window: Size = "line"
     """What loss, times and gradient norms are averaged over: `line` (since the point before), a number of iterations,
@@ -67,7 +66,7 @@ class TensorBoard(Cleanup, Hook):
     One with a column's name stands in for it."""
     axis: Literal["step", "iteration", "epoch", "samples"] = "step"
     """What the curves are drawn over: optimizer steps, iterations, completed epochs, or the samples of all ranks."""
-    histograms: Rhythm = Rhythm(0, "steps")
+    histograms: StepsOrNever = Interval(0, "steps")
     """How often to draw the distributions of parameters and gradients, such as `500 steps`; 0 is never. Gradients are
     those the optimizer gets, parameters are those after its step."""
     graph: bool = False
@@ -82,8 +81,8 @@ class TensorBoard(Cleanup, Hook):
 
     def __post_init__(self) -> None:
         if self.axis == "epoch":
-            refuse_unread(self, "another axis, as this one has a point an epoch", "interval")
-        self.histograms.require_steps("histograms")
+            refuse_unread(self, "another axis, as this one has a point an epoch", "every")
+        STEPS_OR_NEVER.parse(self.histograms)
         self._curves = Curves(self.window, self.statistics)
         self._writer: SummaryWriter | None = None
         self._x = 0
@@ -120,7 +119,7 @@ class TensorBoard(Cleanup, Hook):
     def on_phase_start(self, state: State) -> None:
         self._curves.start_phase(state)
 
-    @paced_by("interval")
+    @paced_by("every")
     def on_step(self, state: State) -> None:
         if state.phase != "train":
             return

@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hooks.rhythm import Rhythm
+from hooks.interval import Interval
 from hooks.state import State
 
 
 class Snapshots:
-    """Asks for checkpoints at a rhythm, and keeps at most so many of them: where there would be more, every second is
-    given up, and from then on only every second is made. All ranks decide alike, from counters alone; what is kept is
+    """Asks for checkpoints at an interval, and keeps at most so many of them. Where there would be more, it gives up
+    every second, and from then on makes only every second. All ranks decide alike, from counters alone; what is kept is
     the master's word."""
 
-    def __init__(self, rhythm: Rhythm, most: int) -> None:
-        self.rhythm, self.most = rhythm, most
+    def __init__(self, interval: Interval, most: int) -> None:
+        self.interval, self.most = interval, most
         self._numbers: dict[str, int] = {}
-        """Checkpoint to its number in the rhythm."""
+        """Checkpoint to its number in the interval."""
         self._asked: int | None = None
         """The number of the checkpoint that is asked for."""
 
     def ask(self, state: State, owner: str) -> None:
         """Asks for a checkpoint where a snapshot is due."""
-        done = state.epoch if self.rhythm.unit == "epochs" else state.step
-        if self.rhythm.due(state) and done // self.rhythm.count % self._apart(done) == 0:
-            self._asked = done // self.rhythm.count
+        done = state.epoch if self.interval.unit == "epochs" else state.step
+        if self.interval.due(state) and done // self.interval.count % self._apart(done) == 0:
+            self._asked = done // self.interval.count
             state.request_checkpoint(f"snapshot of {owner}")
 
     def keep(self, state: State, owner: str, name: str) -> None:
         """Keeps the checkpoint that was asked for, now that it is stored, and gives up what are too many with it."""
         if self._asked is None:
             return
-        apart = self._apart(self._asked * self.rhythm.count)
+        apart = self._apart(self._asked * self.interval.count)
         self._numbers = {
             one: number for one, number in {**self._numbers, name: self._asked}.items() if number % apart == 0
         }
@@ -55,8 +55,8 @@ class Snapshots:
             state.checkpoints.retain(owner, [*self._numbers])
 
     def _apart(self, done: int) -> int:
-        """How many of the rhythm's places lie between two snapshots after so many epochs or steps."""
+        """How many of the interval's places lie between two snapshots after so many epochs or steps."""
         apart = 1
-        while done // self.rhythm.count // apart > self.most:
+        while done // self.interval.count // apart > self.most:
             apart *= 2
         return apart

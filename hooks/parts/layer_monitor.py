@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from hooks.hook import Priority
+from hooks.interval import Interval, StepsOrNever, paced_by
 from hooks.parts.layer_table import LayerMeasurement
 from hooks.parts.leaf_modules import leaf_modules, uncompiled
-from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State
 
 
@@ -26,7 +26,7 @@ class LayerMonitor(LayerMeasurement):
     uncompiled.
     """
 
-    every: Rhythm = Rhythm(100, "steps")
+    every: StepsOrNever = Interval(100, "steps")
     """Optimizer steps between two measurements; of such a step each micro-batch is measured."""
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH

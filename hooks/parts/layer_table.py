@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from hooks.interval import STEPS_OR_NEVER, Interval, StepsOrNever
 from hooks.parts.cleanup import Cleanup
-from hooks.rhythm import Rhythm
 from hooks.state import State
 
 if TYPE_CHECKING:
@@ -89,13 +89,13 @@ class LayerMeasurement(Cleanup):
     """The part of a hook that keeps its measurements in Parquet files under `folder`, which are on disk before a
     checkpoint is."""
 
-    every: Rhythm = Rhythm(100, "steps")
+    every: StepsOrNever = Interval(100, "steps")
     """Optimizer steps between two measurements."""
 
     folder: ClassVar[str]
 
     def __post_init__(self) -> None:
-        self.every.require_steps("every")
+        STEPS_OR_NEVER.parse(self.every)
         self._table: LayerTable | None = None
 
     def on_start(self, state: State) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import psutil
 import torch
-from annotated_types import Ge
 
 from hooks.hook import Hook
+from hooks.interval import Interval, Iterations, paced_by
 from hooks.parts.cleanup import Cleanup
-from hooks.rhythm import paced_by
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -32,7 +31,7 @@ class DeviceStats(Cleanup, Hook):
     Source: Lightning DeviceStatsMonitor, composer SystemMetricsMonitor, VISSL LogGpuStatsHook.
     """
 
-    interval: Annotated[int, Ge(1)] = 50
+    every: Iterations = Interval(50, "iterations")
     """Iterations between two readings."""
 
     def __post_init__(self) -> None:
@@ -46,7 +45,7 @@ class DeviceStats(Cleanup, Hook):
         if state.device.type == "cuda":
             self._gpu = _open(state.device)
 
-    @paced_by("interval")
+    @paced_by("every")
     def on_step(self, state: State) -> None:
         with self._process.oneshot():
             state.record(cpu_percent=self._process.cpu_percent(), rss_bytes=self._process.memory_info().rss)

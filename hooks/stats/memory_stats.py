@@ -6,14 +6,13 @@ import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from annotated_types import Ge
 
 from hooks.hook import Hook
+from hooks.interval import Interval, Iterations, paced_by
 from hooks.parts.cleanup import Cleanup
-from hooks.rhythm import paced_by
 from hooks.state import State
 
 _PEAKS = {
@@ -38,7 +37,7 @@ class MemoryStats(Cleanup, Hook):
     Source: MMEngine LogProcessor, VISSL SSLTensorboardHook, ClassyVision TensorboardPlotHook.
     """
 
-    every: Annotated[int, Ge(1)] = 10
+    every: Iterations = Interval(10, "iterations")
     """Iterations between two readings; each phase begins with one, which stands in its first row."""
 
     def __post_init__(self) -> None:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.interval import paced_by
 from hooks.parts.layer_table import LayerMeasurement
 from hooks.private_torch import foreach_norm, foreach_sub_
-from hooks.rhythm import paced_by
 from hooks.state import State
 
 

@@ -7,8 +7,8 @@ from time import perf_counter
 from typing import Any, ClassVar
 
 from hooks.hook import Hook, Priority
+from hooks.interval import paced_by
 from hooks.recent_rows import RECENT
-from hooks.rhythm import paced_by
 from hooks.state import State
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch.distributed as dist
 
 from hooks.hook import Hook, Priority
+from hooks.interval import paced_by
 from hooks.recent_rows import RECENT
-from hooks.rhythm import paced_by
 from hooks.state import State
 
 PREFIX = "stats/"

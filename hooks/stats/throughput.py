@@ -10,10 +10,10 @@ from annotated_types import Ge, Gt, Le
 from torch import nn
 
 from hooks.hook import Hook
+from hooks.interval import Interval, Iterations, paced_by
 from hooks.parts.gpu_peaks import peak_flops
 from hooks.parts.logs.readings import read
 from hooks.recent_rows import RECENT
-from hooks.rhythm import paced_by
 from hooks.state import State
 
 BACKWARD_AND_FORWARD = 3
@@ -34,7 +34,7 @@ class Throughput(Hook):
     et al., 2022), appendix B.
     """
 
-    interval: Annotated[int, Ge(1)] = 50
+    every: Iterations = Interval(50, "iterations")
     """Training iterations between two measurements."""
     window: Annotated[int, Ge(1), Le(RECENT)] = 100
     """Training iterations that a measurement looks back on."""
@@ -50,7 +50,7 @@ class Throughput(Hook):
         if self.peak_flops is None and state.device.type == "cuda":
             self._peak = peak_flops(torch.cuda.get_device_name(state.device), _kind(state))
 
-    @paced_by("interval")
+    @paced_by("every")
     def on_step(self, state: State) -> None:
         if state.phase == "train":
             state.record(**self._measure(state))

@@ -12,6 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor, nn
 
 from hooks.hook import Hook
+from hooks.interval import Interval, Steps, paced_by
 from hooks.parts import batch_norm_statistics as batch_statistics
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import power_average
@@ -19,7 +20,6 @@ from hooks.parts import sharded_tensors as shards
 from hooks.parts.average_snapshots import Snapshots
 from hooks.parts.averaged_parameters import AveragedParameters, brought, restore_average, wide_copy
 from hooks.parts.unread_fields import refuse_unread
-from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State, Weights
 
 Std = Annotated[float, Gt(0), Le(power_average.LARGEST_STD)]
@@ -51,16 +51,16 @@ class EMA(Hook):
     std: Std | Annotated[list[Std], MinLen(1)] | None = None
     """Of `average: power`, how wide averages are, as the standard deviation of a weight's age in parts of the training
     so far. Two, such as [0.05, 0.10], are what any other is made of well."""
-    snapshots: Rhythm = Rhythm(1)
+    snapshots: Interval = Interval(1)
     """Of `average: power`, how often a checkpoint is kept as a snapshot; 0 keeps none."""
     keep_snapshots: Annotated[int, Ge(2)] = 32
     """How many snapshots there are at most; where there would be more, every second is given up, and they come half as
     often."""
     gamma: Annotated[float, Gt(0)] = 100
     """How slowly annealing raises the decay: n steps after the copy it is min(decay, n / (gamma + n))."""
-    interval: Annotated[int, Ge(1)] = 1
+    every: Steps = Interval(1, "steps")
     """Optimizer steps between updates."""
-    begin: Rhythm = Rhythm(0)
+    begin: Interval = Interval(0)
     """Epochs or optimizer steps to complete before the first update; until then validation sees the raw weights."""
     buffers: Literal["copy", "ema", "recompute"] = "copy"
     """What the averages are validated with: the model's own buffers, their averages (floating-point ones), or BatchNorm
@@ -76,7 +76,7 @@ class EMA(Hook):
     observes: ClassVar[bool] = True
     collective: ClassVar[bool] = True
     keeps_record: ClassVar[bool] = True
-    mutable: ClassVar[frozenset[str]] = frozenset({"decay", "gamma", "interval"})
+    mutable: ClassVar[frozenset[str]] = frozenset({"decay", "gamma", "every"})
 
     def __post_init__(self) -> None:
         if self.momentum is not None:
@@ -112,7 +112,7 @@ class EMA(Hook):
         refuse_unread(self, "another average, as std says how wide these are", "decay")
         refuse_unread(self, "another average, as these are of parameters alone", "buffers")
         if not self.snapshots.count:
-            refuse_unread(self, "snapshots at a rhythm, and snapshots is 0", "keep_snapshots")
+            refuse_unread(self, "snapshots at an interval, and snapshots is 0", "keep_snapshots")
         stds = self.std if isinstance(self.std, list) else [self.std]
         if len({*stds}) < len(stds):
             raise ValueError(f"std names an average twice, got {stds}")
@@ -143,7 +143,7 @@ class EMA(Hook):
 
     def on_update(self, state: State) -> None:
         step = state.step + 1
-        if step % self.interval:
+        if step % self.every.count:
             return
         # Where optimizers take turns, each turn averages what it has trained: a step is one update, whatever their
         # number.
@@ -244,7 +244,7 @@ class EMA(Hook):
         if self.average == "stochastic":
             return 1 / (updates + 1)
         if self.average == "annealing":
-            return max(1 - self.decay, self.gamma / (self.gamma + updates * self.interval))
+            return max(1 - self.decay, self.gamma / (self.gamma + updates * self.every.count))
         return 1 - self.decay
 
     def _average(self, state: State, is_first: bool) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
-from annotated_types import Ge
 
 from hooks.hook import Hook, Priority
+from hooks.interval import Interval, Iterations, paced_by
 from hooks.parts.unread_fields import refuse_unread
-from hooks.rhythm import paced_by
 from hooks.state import State
 
 
@@ -30,7 +29,7 @@ class EmptyCache(Hook):
     """Whether to do so when a phase ends."""
     after_iter: bool = False
     """Whether to do so after iterations."""
-    interval: Annotated[int, Ge(1)] = 1
+    every: Iterations = Interval(1, "iterations")
     """With `after_iter`: after every how many iterations."""
 
     priority: ClassVar[Priority] = Priority.LOWEST
@@ -38,7 +37,7 @@ class EmptyCache(Hook):
 
     def __post_init__(self) -> None:
         if not self.after_iter:
-            refuse_unread(self, "after_iter: true", "interval")
+            refuse_unread(self, "after_iter: true", "every")
 
     def handles(self, event: str) -> bool:
         """The events that were asked for, so that the others cost nothing."""
@@ -48,7 +47,7 @@ class EmptyCache(Hook):
     def on_phase_start(self, state: State) -> None:
         _empty(state)
 
-    @paced_by("interval")
+    @paced_by("every")
     def on_step(self, state: State) -> None:
         _empty(state)
 

@@ -9,8 +9,8 @@ from annotated_types import MinLen
 from torch import nn
 
 from hooks.hook import Hook, Priority
+from hooks.interval import Interval
 from hooks.parameter_names import Match, compiled, matched
-from hooks.rhythm import Rhythm
 from hooks.state import State
 
 
@@ -28,7 +28,7 @@ class FreezeParameters(Hook):
 
     patterns: Annotated[list[str], MinLen(1)]
     """Which names, as in `model.named_parameters()`; each must be matched as a whole, such as backbone.*"""
-    until: Rhythm | None = None
+    until: Interval | None = None
     """How many epochs or optimizer steps to complete before they are trained; null freezes them for the whole run."""
     match: Match = "glob"
     """Whether patterns are shell-like, with * and ?, or regular expressions."""

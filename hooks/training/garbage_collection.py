@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass
-from typing import Annotated
-
-from annotated_types import Ge
 
 from hooks.hook import Hook
+from hooks.interval import Interval, Iterations, paced_by
 from hooks.parts.cleanup import Cleanup
-from hooks.rhythm import paced_by
 from hooks.state import State
 
 
@@ -25,7 +22,7 @@ class GarbageCollection(Cleanup, Hook):
     fails. Source: torchtnt GarbageCollector.
     """
 
-    interval: Annotated[int, Ge(1)] = 1000
+    every: Iterations = Interval(1000, "iterations")
     """Iterations between two collections; there is one at the start, too."""
 
     def __post_init__(self) -> None:
@@ -38,7 +35,7 @@ class GarbageCollection(Cleanup, Hook):
         if self._frozen:  # what somebody else froze could not be told from ours afterwards
             gc.freeze()
 
-    @paced_by("interval")
+    @paced_by("every")
     def on_step(self, state: State) -> None:
         gc.collect()
 

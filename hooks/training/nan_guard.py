@@ -11,6 +11,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from hooks.hook import Hook, Priority
+from hooks.interval import Interval, Steps
 from hooks.parts.unread_fields import refuse_unread
 from hooks.state import State
 
@@ -31,21 +32,21 @@ class NanGuard(Hook):
     """Fails the run, leaves out the step, or asks for an orderly end; none of them updates the weights."""
     patience: Annotated[int, Ge(0)] = 10
     """With `skip`: how many hits in a row are skipped before the next one raises."""
-    interval: Annotated[int, Ge(1)] = 1
+    every: Steps = Interval(1, "steps")
     """Optimizer steps between checks; in between, values are summed on the device, and a hit is found late."""
     dumps: Annotated[int, Ge(0)] = 1
     """How many hits each rank writes out at most."""
 
     priority: ClassVar[Priority] = Priority.VERY_HIGH
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_gradients"})
-    mutable: ClassVar[frozenset[str]] = frozenset({"action", "patience", "interval", "dumps"})
+    mutable: ClassVar[frozenset[str]] = frozenset({"action", "patience", "every", "dumps"})
 
     def __post_init__(self) -> None:
         if self.action != "skip":
             refuse_unread(self, "action: skip", "patience")
-        if self.action == "skip" and self.interval > 1:
+        if self.action == "skip" and self.every.count > 1:
             raise ValueError(
-                f"action=skip must look at each step before it is made; interval={self.interval} has to be 1"
+                f"action=skip must look at each step before it is made; every={self.every} has to be 1 step"
             )
         self._sum: Tensor | float = 0.0  # not finite as soon as one of its terms is not
         self._hits_in_a_row = 0
@@ -58,7 +59,7 @@ class NanGuard(Hook):
     def on_gradients(self, state: State) -> None:
         if state.scaler is None:
             self._sum = self._sum + _number(state.gradient_norm())
-        if (state.step + 1) % self.interval:
+        if (state.step + 1) % self.every.count:
             return
         finite = math.isfinite(self._sum)
         self._sum = 0.0

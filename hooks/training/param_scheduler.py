@@ -9,10 +9,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hooks.hook import WORKS_ON_MODEL, Hook, Priority
+from hooks.interval import Interval
 from hooks.metrics.direction import declared_modes, direction
 from hooks.metrics.names import there_are
 from hooks.parts.unread_fields import refuse_unread
-from hooks.rhythm import Rhythm
 from hooks.state import State
 
 
@@ -27,7 +27,7 @@ class ParamScheduler(Hook):
     which steps at every micro-batch; here a step is an optimizer step; Lightning LearningRateMonitor.
     """
 
-    every: Rhythm = Rhythm(1)
+    every: Interval = Interval(1)
     """How often the scheduler steps: epochs or optimizer steps."""
     monitor: str | None = None
     """For ReduceLROnPlateau: a metric such as val/loss; the scheduler steps after each phase that gives it."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hooks.hook import EVENTS, WITHIN_ITERATION, Hook
-from hooks.rhythm import Rhythm
+from hooks.interval import Interval
 from orchestrator.config.python.parameters import construct, parameters
 from orchestrator.errors import ConfigError
 from orchestrator.loop.world import World
@@ -54,7 +54,7 @@ def check_hook(
     time, speed or memory in their name do anyway. Raises HookCheckFailed with the check, the fields, the event, what
     differed and what to do, and ImportError where hypothesis is not installed.
     """
-    given = {name: str(value) if isinstance(value, Rhythm) else value for name, value in (fields or {}).items()}
+    given = {name: str(value) if isinstance(value, Interval) else value for name, value in (fields or {}).items()}
     subject = Subject(cls, task or SmallTask(), frozenset(varies))
     if not issubclass(cls, Hook):
         raise TypeError(f"check_hook takes a hook's class, such as check_hook(MyHook), got {cls!r}")
@@ -434,8 +434,8 @@ def _off_pace(life: Life) -> Failure | None:
     late = ((name, at) for watch in life.watches for name, at in watch.off_pace.items() if watch.recorded[name] < rows)
     name, iteration = next(late, ("", 0))
     to_do = (
-        "put @paced_by('every') on the event, or ask self.every.due(state) in on_step: a rhythm counts optimizer steps,"
-        " not iterations"
+        "put @paced_by('every') on the event, or ask self.every.due(state) in on_step: an interval in steps counts"
+        " optimizer steps, not iterations"
     )
     return (
         Failure("pace", f"'{name}' is recorded in iteration {iteration}, which is none of the hook's pace", to_do)

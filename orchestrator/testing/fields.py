@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 from pydantic.fields import FieldInfo
 
 from hooks.hook import Hook
-from hooks.rhythm import Rhythm
+from hooks.interval import EPOCHS_OR_STEPS, Interval, Units
 from orchestrator.config.python.parameters import parameters
 
 if TYPE_CHECKING:
@@ -81,12 +81,10 @@ def _values(hint: Any, bounds: Sequence[Any] = ()) -> Any:
         return strategies.sampled_from(within)
     if hint is bool:
         return strategies.booleans()
-    if hint is Rhythm:
-        return strategies.builds(
-            lambda count, unit: f"{count} {unit}",
-            strategies.integers(0, 5),
-            strategies.sampled_from(["steps", "epochs"]),
-        )
+    if hint is Interval:
+        units = next((bound for bound in bounds if isinstance(bound, Units)), EPOCHS_OR_STEPS)
+        counts = strategies.integers(units.ge, units.ge + 5)
+        return strategies.builds(lambda count, unit: f"{count} {unit}", counts, strategies.sampled_from(units.names))
     if isinstance(hint, type) and issubclass(hint, Enum):
         return strategies.sampled_from([one.value for one in hint])
     if hint in (int, float):

@@ -12,9 +12,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from hooks.call import Call
 from hooks.hook import WITHIN_ITERATION, Hook
+from hooks.interval import Interval, under_way
 from hooks.plan import Plan
 from hooks.private_torch import TorchDispatchMode, tree_leaves
-from hooks.rhythm import Rhythm, under_way
 from hooks.state import State
 from orchestrator.loop.step.iterations import COUNTERS
 from orchestrator.stats.aggregate.spans import TIMES
@@ -221,5 +221,5 @@ def paces_of(hook: Hook) -> list[Any]:
     """The paces in steps or iterations that a hook has by its fields: those that events name, and `every`."""
     named = {field for event in WITHIN_ITERATION if (field := getattr(getattr(type(hook), event), "paced_by", None))}
     every = getattr(hook, "every", None)
-    paces = [getattr(hook, field) for field in named] + [every] * isinstance(every, Rhythm)
+    paces = [getattr(hook, field) for field in named] + [every] * isinstance(every, Interval)
     return [pace for pace in paces if isinstance(pace, int) or pace.unit == "steps"]

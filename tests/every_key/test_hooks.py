@@ -78,7 +78,7 @@ WALK: dict[str, dict[str, Key]] = {
         decay=0.5,
         average="stochastic",
         gamma=Key(1, {"average": "annealing"}),
-        interval=3,
+        every=3,
         begin=1,
         buffers="ema",
         evaluate="both",
@@ -88,7 +88,7 @@ WALK: dict[str, dict[str, Key]] = {
         keep_snapshots=Key(2, {**POWER, "snapshots": "1 step"}),
     ),
     "empty_cache": of(
-        None, None, before_epoch=True, after_epoch=False, after_iter=True, interval=Key(2, {"after_iter": True})
+        None, None, before_epoch=True, after_epoch=False, after_iter=True, every=Key(2, {"after_iter": True})
     ),
     "freeze_parameters": of(
         {"patterns": ["0.*"]},
@@ -97,7 +97,7 @@ WALK: dict[str, dict[str, Key]] = {
         until="5 steps",
         match=Key("regex", {"patterns": ["0.*"]}, {"task": f"{HERE}:Numbered"}),
     ),
-    "garbage_collection": of(None, None, interval=2),
+    "garbage_collection": of(None, None, every=2),
     "gradient_clip": of(None, None, max_norm=0.01, norm_type=1.0, max_value=0.01),
     "loss_spike": of(
         {"threshold": 4.0, "window": 12, "warmup": 4},
@@ -108,7 +108,7 @@ WALK: dict[str, dict[str, Key]] = {
         patience=0,
     ),
     "nan_guard": of(
-        None, breaking("nan", times=2), action="stop", patience=Key(0, {"action": "skip"}), interval=4, dumps=0
+        None, breaking("nan", times=2), action="stop", patience=Key(0, {"action": "skip"}), every=4, dumps=0
     ),
     "output_mask": of(None, {"task_args": {"val": 3}}, target=2),
     "param_scheduler": of(
@@ -131,7 +131,7 @@ WALK: dict[str, dict[str, Key]] = {
         ignored=["Linear"],
         sample_feature_map=True,
     ),
-    "device_stats": of(None, None, interval=3),
+    "device_stats": of(None, None, every=3),
     "layer_memory": of({"every": "2 steps"}, None, every="3 steps"),
     "memory_snapshot": of(None, breaking("nan"), steps=[3], failures=Key("none", {}, {"task_args": {"how": "memory"}})),
     "memory_stats": of(None, None, every=3),
@@ -155,20 +155,20 @@ WALK: dict[str, dict[str, Key]] = {
     ),
     "row_stats": of({"report": ["loss/mean"]}, None, report=["loss/max"]),
     "throughput": of(
-        {"interval": 3, "window": 4},
+        {"every": 3, "window": 4},
         {"hooks": {"perf_stats": True, "model_complexity": True}},
-        interval=4,
+        every=4,
         window=2,
         peak_flops=1e9,
     ),
-    "console": of({"interval": 3}, MEASURED, interval=2, window=2, columns=["data_wait_s"], statistics=SLOWEST),
-    "json_lines": of({"interval": 3}, LOGGED, interval=2, window=2, statistics=SLOWEST),
+    "console": of({"every": 3}, MEASURED, every=2, window=2, columns=["data_wait_s"], statistics=SLOWEST),
+    "json_lines": of({"every": 3}, LOGGED, every=2, window=2, statistics=SLOWEST),
     "output_csv": of(None, {"task_args": {"test": 9}}, id_key=1, target_key=None, scores=True, phases=["val"]),
-    "progress_bar": of(None, None, interval=3),
+    "progress_bar": of(None, None, every=3),
     "tensorboard": of(
-        {"interval": 3},
+        {"every": 3},
         LOGGED,
-        interval=2,
+        every=2,
         window=2,
         statistics=SLOWEST,
         axis="samples",

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hooks import HOOKS, State
+from hooks.interval import Interval
 from hooks.training.ema import EMA
 from hooks.training.nan_guard import NanGuard
 from orchestrator.config.python.parameters import construct
@@ -60,7 +61,9 @@ def test_averages_are_the_same_numbers_on_the_device_and_beside_it(device: torch
 
 
 def test_a_loss_that_is_no_number_stops_the_run(device: torch.device, tmp_path: Path) -> None:
-    loop = loop_on(device, hooks={"overflows": Overflows(4), "guard": NanGuard(interval=2)}, artifacts=tmp_path)
+    loop = loop_on(
+        device, hooks={"overflows": Overflows(4), "guard": NanGuard(every=Interval(2, "steps"))}, artifacts=tmp_path
+    )
     with pytest.raises(Exception, match="not finite at step 4"):
         list(loop.run())
     assert loop.state.step == 3

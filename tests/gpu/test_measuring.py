@@ -14,6 +14,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from hooks import Hook, Priority, State
+from hooks.interval import Interval
 from hooks.stats.device_stats import DeviceStats
 from hooks.stats.memory_snapshot import MemorySnapshot
 from hooks.stats.memory_stats import MemoryStats
@@ -112,7 +113,14 @@ def test_a_hook_that_waits_is_not_charged_the_work_given_before(cuda: torch.devi
 
 def test_memory_columns_are_torch_s_own_numbers(device: torch.device) -> None:
     ends, rows = Ends(), Rows()
-    list(loop_on(device, hooks={"memory": MemoryStats(every=1), "ends": ends}, recorder=rows, epochs=1).run())
+    list(
+        loop_on(
+            device,
+            hooks={"memory": MemoryStats(every=Interval(1, "iterations")), "ends": ends},
+            recorder=rows,
+            epochs=1,
+        ).run()
+    )
     measured = [row for row in rows.rows if row["phase"] == "train"]
     assert all(row["rss_bytes"] > 0 for row in measured)
     assert [row.get("cuda_allocated_bytes") for row in measured] == (ends.allocated or [None] * len(measured))
@@ -132,7 +140,11 @@ def test_a_snapshot_of_memory_opens(device: torch.device, tmp_path: Path) -> Non
 def test_what_device_stats_records_is_what_nvidia_smi_says(device: torch.device) -> None:
     pytest.importorskip("pynvml")
     rows = Rows()
-    list(loop_on(device, hooks={"device_stats": DeviceStats(interval=1)}, recorder=rows, epochs=1).run())
+    list(
+        loop_on(
+            device, hooks={"device_stats": DeviceStats(every=Interval(1, "iterations"))}, recorder=rows, epochs=1
+        ).run()
+    )
     row = rows.rows[-1]
     assert row["rss_bytes"] > 0
     if device.type == "cuda":

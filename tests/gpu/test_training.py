@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hooks import Rhythm
+from hooks import Interval
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from hooks.training.gradient_clip import GradientClip
@@ -56,7 +56,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(
     def trained(restore: str | None = None) -> Any:
         hooks = {
             "ema": EMA(decay=0.7),
-            "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None, background=precision == "bf16"),
+            "checkpoint": Checkpoint(every=Interval(3, "steps"), keep=None, background=precision == "bf16"),
         }
         loop = loop_on(device, task, hooks, store=CheckpointStore(Storage(tmp_path)), precision=precision)
         if restore:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from hooks import Hook, HookError, Plan, Priority, Ranks, Rhythm, State, paced_by
+from hooks import Hook, HookError, Interval, Plan, Priority, Ranks, State, paced_by
 from hooks.plan import priority_label
 
 
@@ -169,22 +169,22 @@ def test_priority_labels() -> None:
 class Paced(Hook):
     """Notes the iterations in which each event reached it."""
 
-    interval: int = 3
-    rhythm: Rhythm = Rhythm(2, "steps")
+    every: int | Interval = 3
+    interval: Interval = Interval(2, "steps")
     seen: dict[str, list[int]] = field(default_factory=dict)
 
     def _note(self, event: str, state: State, ahead: int = 1) -> None:
         self.seen.setdefault(event, []).append(state.phase_iteration + ahead)
 
-    @paced_by("interval")
+    @paced_by("every")
     def on_forward(self, state: State) -> None:
         self._note("on_forward", state)
 
-    @paced_by("rhythm")
+    @paced_by("interval")
     def on_gradients(self, state: State) -> None:
         self._note("on_gradients", state)
 
-    @paced_by("interval")
+    @paced_by("every")
     def on_step(self, state: State) -> None:
         self._note("on_step", state, ahead=0)
 
@@ -221,7 +221,7 @@ def test_a_pace_in_iterations_holds_in_validation_too_and_one_in_steps_does_not(
 
 
 def test_a_pace_in_epochs_is_never_due_within_an_iteration() -> None:
-    hook = Paced(rhythm=Rhythm(1))
+    hook = Paced(interval=Interval(1))
     _run(Plan({"paced": hook}), 6, "train")
     assert "on_gradients" not in hook.seen
 
@@ -236,7 +236,7 @@ def test_hooks_of_different_paces_keep_their_order() -> None:
         def _note(self, event: str, state: State, ahead: int = 1) -> None:
             notes.append(f"{self.name} {event} {state.phase_iteration}")
 
-    plan = Plan({"late": Late(interval=1), "always": Noting(notes), "every second": Late(interval=2)})
+    plan = Plan({"late": Late(every=1), "always": Noting(notes), "every second": Late(every=2)})
     _run(plan, 2, "val")
     assert notes == [
         "late on_forward 0",

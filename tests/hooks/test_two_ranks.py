@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from hooks import Hook, Rhythm
+from hooks import Hook, Interval
 from hooks.stats.device_stats import DeviceStats
 from hooks.stats.layer_memory import LayerMemory
 from hooks.stats.memory_snapshot import MemorySnapshot
@@ -31,7 +31,7 @@ from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, Seen, experiment, numbers
 
-EVERY_STEP = Rhythm(1, "steps")
+EVERY_STEP = Interval(1, "steps")
 SCHEDULER = Component.model_validate({"type": "CosineAnnealingLR", "T_max": 11})
 STEPS = 6
 """In an epoch of 48 samples in batches of 8."""
@@ -44,9 +44,9 @@ def hooks_of(rank: int) -> dict[str, Hook]:
         "param_scheduler": ParamScheduler(every=EVERY_STEP),
         "early_stopping": EarlyStopping("val/loss", "min", min_delta=100, patience=2),
         "perf_stats": PerfStats(),
-        "throughput": Throughput(interval=2),
-        "memory_stats": MemoryStats(every=2),
-        "device_stats": DeviceStats(interval=2),
+        "throughput": Throughput(every=Interval(2, "iterations")),
+        "memory_stats": MemoryStats(every=Interval(2, "iterations")),
+        "device_stats": DeviceStats(every=Interval(2, "iterations")),
         "layer_memory": LayerMemory(every=EVERY_STEP),
         "optimizer_stats": OptimizerStats(every=EVERY_STEP),
         "memory_snapshot": MemorySnapshot(steps=(2 + rank,)),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from orchestrator import Run, RunError, resume, run
+from orchestrator import Experiment, Run, RunError, resume, run
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
@@ -22,11 +21,10 @@ from tests.ports import (
     reinforcement_learning,
     siamese_network,
     super_resolution,
-    time_sequence_prediction,
     vae,
     word_language_model,
 )
-from tests.ports.harness import Fails, Port, Ranks, check
+from tests.ports.harness import Fails, Ranks, check
 from tests.ranks import on_ranks, until_killed
 
 PORTS = {
@@ -41,12 +39,7 @@ PORTS = {
     "reinforcement_learning": reinforcement_learning.PORT,
     "siamese_network": siamese_network.PORT,
     "super_resolution": super_resolution.PORT,
-    "time_sequence_prediction": time_sequence_prediction.PORT,
 }
-
-
-DRAWING = ("vae", "dcgan", "siamese_network")
-"""Those that draw random numbers in validation."""
 
 
 @pytest.mark.parametrize("name", PORTS)
@@ -55,32 +48,17 @@ def test_a_port_is_its_raw_loop_bit_for_bit(tmp_path: Path, name: str) -> None:
     check(run(port.experiment_with(), tmp_path, local=True), port.raw(Ranks()))
 
 
-@pytest.mark.parametrize("checkpoint", [{"every": "1 epochs"}, {"every": "3 steps"}])
+@pytest.mark.parametrize("every", ["1 epochs", "3 steps"])
 @pytest.mark.parametrize("name", PORTS)
 def test_so_is_one_that_fails_in_training_and_in_validation_and_is_resumed(
-    tmp_path: Path, name: str, checkpoint: dict[str, Any]
+    tmp_path: Path, name: str, every: str
 ) -> None:
     port = PORTS[name]
-    check(failing_and_resumed(port, port.places, checkpoint, tmp_path), port.raw(Ranks()))
-
-
-@pytest.mark.parametrize("name", DRAWING)
-def test_so_is_one_that_goes_on_from_after_a_validation_that_draws(tmp_path: Path, name: str) -> None:
-    port = PORTS[name]
-    checkpoint = {"every": "0 epochs", "best": "val/loss"}
-    check(failing_and_resumed(port, "train 1 2, train 2 1", checkpoint, tmp_path), port.raw(Ranks()))
-
-
-def failing_and_resumed(port: Port, places: str, checkpoint: dict[str, Any], root: Path) -> Run:
-    """Run a port that fails at each of the places, and resume it after each."""
-    experiment = port.experiment_with({"fails": port.fails(places, str(root)), "checkpoint": checkpoint})
-    with pytest.raises(RunError, match="failed on purpose"):
-        run(experiment, root, local=True)
-    folder = root / experiment.name
-    for _ in places.split(", ")[1:]:
-        with pytest.raises(RunError, match="failed on purpose"):
-            resume(folder)
-    return resume(folder)
+    fails = port.fails(port.places, str(tmp_path))
+    experiment = port.experiment_with({"fails": fails, "checkpoint": {"every": every}})
+    failures, done = until_finished(experiment, tmp_path / "runs")
+    assert failures == len(port.places.split(", "))
+    check(done, port.raw(Ranks()))
 
 
 def test_a_port_in_bfloat16_is_its_raw_loop_under_autocast(tmp_path: Path) -> None:
@@ -110,7 +88,7 @@ def train(rank: int, count: int, assignment: Assignment, name: str = "", folder:
         torch.save(PORTS[name].raw(Ranks(rank, count)), f"{folder}/raw-{rank}.pt")
 
 
-@pytest.mark.parametrize("name", DRAWING)
+@pytest.mark.parametrize("name", ["vae", "dcgan", "siamese_network"])
 def test_evaluating_the_last_checkpoint_draws_what_the_run_drew(tmp_path: Path, name: str) -> None:
     done = run(PORTS[name].experiment_with(), tmp_path, local=True)
     last, (again,) = done.reports()[-1], done.evaluate("last").reports()
@@ -118,3 +96,13 @@ def test_evaluating_the_last_checkpoint_draws_what_the_run_drew(tmp_path: Path, 
     drawn = [metric for metric in expected if metric in again and not metric.startswith("train/")]
     assert "val/loss" in drawn
     assert {metric: again[metric] for metric in drawn} == {metric: last[metric] for metric in drawn}
+
+
+def until_finished(experiment: Experiment, storage: Path) -> tuple[int, Run]:
+    """Run an experiment and resume it after each failure; return how often it failed."""
+    failures = 0
+    while True:
+        try:
+            return failures, resume(storage / experiment.name) if failures else run(experiment, storage, local=True)
+        except RunError:
+            failures += 1

@@ -115,7 +115,7 @@ def test_the_first_interrupt_saves_and_says_how_to_resume(
             engine,
             "points.yaml",
             "epochs=100000",
-            "hooks.console.interval=1",
+            "hooks.console.every=1",
         ],
         stderr=subprocess.PIPE,
         text=True,

@@ -9,14 +9,13 @@ from functools import partial
 from time import time
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge, Le
+from annotated_types import Ge
 
 from hooks.hook import Priority, Ranks
+from hooks.interval import Interval, paced_by
 from hooks.parts.logs.background_sender import BackgroundSender
 from hooks.parts.logs.curve_names import Curves
-from hooks.parts.logs.window_statistics import Size, Statistic
-from hooks.recent_rows import RECENT
-from hooks.rhythm import paced_by
+from hooks.parts.logs.window_statistics import LookBack, Size, Statistic
 from hooks.state import State
 
 
@@ -41,7 +40,7 @@ class Tracker(ABC):
     are called in a thread of their own and may fail. `run_id`, the service's name for the run, is kept in checkpoints.
     """
 
-    interval: Annotated[int, Ge(1), Le(RECENT)] = 50
+    every: LookBack = Interval(50, "iterations")
     """Training iterations between two points; there is one more for what is left as training's phase ends."""
     window: Size = "line"
     """What loss, times and gradient norms are averaged over: `line` (since the point before), a number of iterations,
@@ -82,7 +81,7 @@ class Tracker(ABC):
     def on_phase_start(self, state: State) -> None:
         self._curves.start_phase(state)
 
-    @paced_by("interval")
+    @paced_by("every")
     def on_step(self, state: State) -> None:
         if state.phase == "train":
             self._send(state, self._curves.point(state))

@@ -14,13 +14,17 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge
 
+from hooks.interval import Interval, Units
 from hooks.parts.logs.readings import read
-from hooks.recent_rows import KeptRows, Recent
+from hooks.recent_rows import RECENT, KeptRows, Recent
 from hooks.state import State
 
 Method = Literal["mean", "median", "min", "max", "current"]
 Size = Annotated[int, Ge(1)] | Literal["line", "epoch", "global"]
 """A number of iterations; `line` is since what was written last, `global` the whole run."""
+
+LookBack = Annotated[Interval, Units(("iterations",), ge=1, le=RECENT)]
+"""An interval after which a hook looks back on the rows since."""
 
 POSITION_COLUMNS = frozenset({"phase", "epoch", "iteration", "step", "samples", "batch_size"})
 """Columns that say where a row belongs, which are never averaged."""

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hooks.hook import WORKS_ON_OUTPUT, Priority
+from hooks.interval import Interval
 from hooks.parts.self_supervised import sinkhorn
 from hooks.parts.unread_fields import refuse_unread
-from hooks.rhythm import Rhythm
 from hooks.state import State
 
 
@@ -124,7 +124,7 @@ class SwappedPrediction:
     """Iterations of Sinkhorn-Knopp."""
     queue_length: Annotated[int, Ge(0)] = 0
     """Embeddings in the queues of all ranks together, for each assigned view; 0 is no queue."""
-    queue_begin: Rhythm = Rhythm(1)
+    queue_begin: Interval = Interval(1)
     """Epochs or optimizer steps to complete before the queue begins to fill."""
 
     no_turns: ClassVar[str] = WORKS_ON_OUTPUT

@@ -9,9 +9,9 @@ from inspect import get_annotations
 from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook
+from hooks.interval import Interval
 from hooks.metrics.direction import judges
 from hooks.metrics.names import PHASES, nearest, phase_of, phases_of
-from hooks.rhythm import Rhythm
 from orchestrator.config.python.user_code import users_code
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import Task, trains_itself
@@ -151,9 +151,9 @@ def _is_known(asked: _Asked, names: Collection[str]) -> bool:
     )
 
 
-def _count(rhythm: Any) -> int | None:
+def _count(interval: Any) -> int | None:
     """The count of `validate_every` as written; None where it is not written, or wrong."""
     try:
-        return Rhythm.parse(rhythm).count
+        return Interval.parse(interval).count
     except ValueError:
         return None

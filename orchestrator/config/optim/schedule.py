@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 from annotated_types import Gt, Lt
 from torch.optim import Optimizer
 
-from hooks import HOOKS, Hook, ParamScheduler, Rhythm
+from hooks import HOOKS, Hook, Interval, ParamScheduler
 from orchestrator.config.optim.optimizer import OWN, brings_its_own, in_full_of_own, model_of_own
 from orchestrator.config.optim.scheduler import (
     LENGTHS,
@@ -34,7 +34,7 @@ _FROM_THE_BEGINNING = {*LENGTHS, "milestones"}
 class WarmUp(Model):
     """The part of a run in which the rate rises to where the scheduler begins."""
 
-    warmup: Rhythm = Rhythm(0)
+    warmup: Interval = Interval(0)
     """Epochs or optimizer steps over which the rate rises linearly; 0 is none."""
     warmup_factor: Annotated[float, Gt(0), Lt(1)] = 0.001
     """Factor of the rate that the warm-up begins with."""
@@ -43,25 +43,25 @@ class WarmUp(Model):
 class PhaseBounds(Model):
     """The part of a run in which a scheduler of a list acts, and its pace."""
 
-    begin: Rhythm | None = None
+    begin: Interval | None = None
     """Completed epochs or optimizer steps after which it begins; by default where the one before it ends."""
-    end: Rhythm | None = None
+    end: Interval | None = None
     """Completed epochs or optimizer steps after which it ends; by default where the next begins, or with the run."""
-    every: Rhythm | None = None
+    every: Interval | None = None
     """Interval of its steps; by default one optimizer step where begin or end is in steps, else one epoch."""
 
-    def interval(self) -> Rhythm:
+    def interval(self) -> Interval:
         """Return how often it steps."""
         in_steps = any(bound is not None and bound.unit == "steps" for bound in (self.begin, self.end))
-        return self.every or Rhythm(1, "steps" if in_steps else "epochs")
+        return self.every or Interval(1, "steps" if in_steps else "epochs")
 
 
 @dataclass(frozen=True)
 class Timeline:
     """The length of a run, and when its schedulers step."""
 
-    length: Rhythm
-    every: Rhythm | None
+    length: Interval
+    every: Interval | None
     """Interval of the schedulers' steps; None where a hook of the user's own steps them."""
     monitor: str | None = None
     """Metric that steps them instead."""
@@ -74,22 +74,22 @@ class Timeline:
         hook, count = stepping_hook(hooks), epochs if steps is None else steps
         # Another check reports a wrong length; the rest is checked with any.
         count = count if type(count) is int and count > 0 else sys.maxsize
-        length = Rhythm(count, "epochs" if steps is None else "steps")
+        length = Interval(count, "epochs" if steps is None else "steps")
         if hook is None:
             return cls(length, None, steps_per_epoch=steps_per_epoch)
-        return cls(length, hook.every if hook.every.count else Rhythm(1), hook.monitor, steps_per_epoch)
+        return cls(length, hook.every if hook.every.count else Interval(1), hook.monitor, steps_per_epoch)
 
-    def count(self, duration: Rhythm) -> int | None:
+    def count(self, duration: Interval) -> int | None:
         """Return how often schedulers step in a duration, of which the last part may be cut short; None before that is
         known."""
-        count, every = duration.count, self.every or Rhythm(1)
+        count, every = duration.count, self.every or Interval(1)
         if duration.unit != every.unit:
             if self.steps_per_epoch is None:
                 return None
             count = count * self.steps_per_epoch if every.unit == "steps" else -(-count // self.steps_per_epoch)
         return -(-count // every.count)
 
-    def steps(self, at: Rhythm) -> int:
+    def steps(self, at: Interval) -> int:
         """Return the number of optimizer steps before a place, once there is data."""
         return at.count * (self.steps_per_epoch or 1) if at.unit == "epochs" else at.count
 
@@ -165,7 +165,7 @@ def _several(schedulers: Sequence[Component], task: type[Task], timeline: Timeli
     for index, (scheduler, bounds) in enumerate(zip(schedulers, _all_bounds(schedulers, task, path), strict=True)):
         place, kind = f"{path}.{index}", scheduler.type
         arguments, _ = _split(scheduler, task, PhaseBounds, place)
-        begin, end = timeline.count(bounds.begin or Rhythm(0)), timeline.count(bounds.end or timeline.length)
+        begin, end = timeline.count(bounds.begin or Interval(0)), timeline.count(bounds.end or timeline.length)
         every = timeline.count(bounds.interval())
         if begin is None or end is None or every is None:  # before there is data any length will do to check the rest
             yield LRPhase(place, kind, with_length(kind, arguments, task, 1, place))
@@ -198,7 +198,7 @@ def _all_bounds(schedulers: Sequence[Component], task: type[Task], path: str) ->
             message = f"cannot be one of a list: {scheduler.type} steps where a metric is there"
             raise ConfigError([Problem(place, message)])
         if bounds.begin is None:
-            begin = every_bounds[-1].end if every_bounds else Rhythm(0)
+            begin = every_bounds[-1].end if every_bounds else Interval(0)
             if begin is None:
                 hint = f"write {path}.{index - 1}.end, or begin: 0 to have both at once"
                 message = "begins where the one before it ends, which is not said"
@@ -213,7 +213,7 @@ def _all_bounds(schedulers: Sequence[Component], task: type[Task], path: str) ->
     return every_bounds
 
 
-def interval_of(optimizations: Sequence[Optimization], task: type[Task]) -> Rhythm | None:
+def interval_of(optimizations: Sequence[Optimization], task: type[Task]) -> Interval | None:
     """Return how often the hook steps schedulers of a list, so that each has its own pace; None where there is none.
     Raises ConfigError."""
     every_bounds = [
@@ -224,7 +224,7 @@ def interval_of(optimizations: Sequence[Optimization], task: type[Task]) -> Rhyt
     ]
     intervals = [at for bounds in every_bounds for at in (bounds.begin, bounds.end, bounds.interval()) if at]
     in_steps = any(at.unit == "steps" for at in intervals)
-    return Rhythm(1, "steps" if in_steps else "epochs") if every_bounds else None
+    return Interval(1, "steps" if in_steps else "epochs") if every_bounds else None
 
 
 def _split(

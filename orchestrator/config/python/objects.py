@@ -16,7 +16,7 @@ import torch.optim.swa_utils
 from pydantic import BaseModel
 from torch.optim import Optimizer
 
-from hooks import HOOKS, Hook, Rhythm
+from hooks import HOOKS, Hook, Interval
 from orchestrator.config.python.imports import MAIN
 from orchestrator.config.python.parameters import model_of, parameters
 from orchestrator.config.text.reader import join
@@ -187,7 +187,7 @@ def _each(items: Iterable[tuple[Any, Any]], path: str) -> list[tuple[Any, Any]]:
 def _scalar(value: Any, path: str) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
-    if isinstance(value, Rhythm):
+    if isinstance(value, Interval):
         return str(value)
     try:
         return plain(value)

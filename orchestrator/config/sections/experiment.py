@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from hooks.rhythm import Rhythm
+from hooks.interval import Interval
 from orchestrator.config.checks.metric_modes import inferred_modes
 from orchestrator.config.checks.other_systems import EXPERIMENT
 from orchestrator.config.optim.parameter_groups import Patterns
@@ -159,7 +159,7 @@ class Hang(Model):
 class Change(Model):
     """A change while the run goes on."""
 
-    at: Rhythm
+    at: Interval
     """When: after this many epochs or optimizer steps are completed, before the next iteration."""
     set: Annotated[dict[str, Any], Field(min_length=1)]
     """Dotted path to the new value: a field that its hook calls mutable, such as `hooks.ema.decay`, or a number of the
@@ -289,7 +289,7 @@ class Experiment(Model):
     accumulate: Annotated[int, Ge(1)] | Literal["auto"] = 1
     """Micro-batches in one optimizer step; `auto` is one, which is gone through in pieces where memory runs out, to the
     same gradients."""
-    validate_every: Rhythm = Rhythm(1)
+    validate_every: Interval = Interval(1)
     """How often the val phase runs: `1` or `2 epochs`, `100 steps`, 0 for never."""
     seed: Seed = 0
     """Seeds weights, data order and everything random."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hooks import Rhythm
+from hooks import Interval
 from hooks.metrics.names import PHASES, phases_of
 from orchestrator.config.checks.data import PHASES_OF_DATA, check_phases, is_indexed
 from orchestrator.config.sections.experiment import Experiment
@@ -119,7 +119,7 @@ def _refuse_unread(task: Task, experiment: Experiment, datasets: dict[str, Any])
     _refuse(without_ours, f"is read by nothing: {type(task).__name__}.data() gives loaders of its own; say it there")
     default = Experiment.model_fields["validate_every"].default
     unread = {
-        "validate_every": not phases_of("val", datasets) and experiment.validate_every not in (default, Rhythm(0)),
+        "validate_every": not phases_of("val", datasets) and experiment.validate_every not in (default, Interval(0)),
         "loader.eval_batch_size": len(datasets) == 1 and experiment.loader.eval_batch_size is not None,
     }
     message = f"is read by nothing: {type(task).__name__}.data() gives {' and '.join(datasets)} alone"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from hooks import HookError, Rhythm
+from hooks import HookError, Interval
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from orchestrator.checkpoint.store import CheckpointStore
@@ -20,7 +20,7 @@ from orchestrator.storage import Storage
 from tests.hooks.checkpointing.lives import Life, Store, lived, names, val
 from tests.tasks import Points, described, experiment
 
-TWO = Rhythm(2)
+TWO = Interval(2)
 LABELS = {
     "accuracy": "best-val-accuracy",
     "loss": "best-val-loss",
@@ -54,7 +54,7 @@ LABELS = {
             id="the best besides the newest",
         ),
         pytest.param(
-            {"every": Rhythm(3), "best": "val/accuracy"},
+            {"every": Interval(3), "best": "val/accuracy"},
             [0.5, 0.4, 0.6, 0.7],
             [1, 3, 4],
             [1, 3, 4],
@@ -139,7 +139,7 @@ def test_what_is_saved_kept_and_called_best(
 
 def test_it_saves_at_steps_and_only_there() -> None:
     """Validation inside an epoch leaves the step count due, and must not save again."""
-    life = Life(Checkpoint(every=Rhythm(3, "steps"), save_last=False), accumulate=2)
+    life = Life(Checkpoint(every=Interval(3, "steps"), save_last=False), accumulate=2)
     life.phase("train", 6, length=20)
     life.phase("val", 5)
     life.phase("train", 7, length=20)
@@ -148,26 +148,26 @@ def test_it_saves_at_steps_and_only_there() -> None:
 
 @pytest.mark.parametrize(("save_last", "saved"), [(True, ["epoch-0002", "epoch-0003"]), (False, ["epoch-0002"])])
 def test_the_end_of_training_is_saved_though_it_is_not_due(save_last: bool, saved: list[str]) -> None:
-    life = Life(Checkpoint(every=Rhythm(2), save_last=save_last), max_epochs=3)
+    life = Life(Checkpoint(every=Interval(2), save_last=save_last), max_epochs=3)
     for _ in range(3):
         life.epoch(0.5)
     assert life.store.did("save") == saved
 
 
 def test_the_last_step_is_saved_where_steps_end_the_run() -> None:
-    life = Life(Checkpoint(every=Rhythm(1)), max_steps=3)
+    life = Life(Checkpoint(every=Interval(1)), max_steps=3)
     life.phase("train", 3, length=10)
     assert life.store.did("save") == ["step-00000003"]
 
 
 def test_the_last_is_not_saved_twice() -> None:
-    life = Life(Checkpoint(every=Rhythm(2, "steps")), max_steps=4)
+    life = Life(Checkpoint(every=Interval(2, "steps")), max_steps=4)
     life.phase("train", 4, length=10)
     assert life.store.did("save") == ["step-00000002", "step-00000004"]
 
 
-def test_a_rhythm_of_zero_never_saves() -> None:
-    life = Life(Checkpoint(every=Rhythm(0), save_last=False), max_epochs=1)
+def test_a_interval_of_zero_never_saves() -> None:
+    life = Life(Checkpoint(every=Interval(0), save_last=False), max_epochs=1)
     life.epoch(0.5)
     assert life.store.log == []
 
@@ -204,7 +204,7 @@ def test_checkpoints_of_others_are_left_to_them() -> None:
 
 def test_two_hooks_keep_their_own() -> None:
     """Lightning's and MMEngine's hooks of one class overwrote each other's state."""
-    life = Life(Checkpoint(every=Rhythm(1), keep=1), Checkpoint(every=Rhythm(2), keep=None))
+    life = Life(Checkpoint(every=Interval(1), keep=1), Checkpoint(every=Interval(2), keep=None))
     for _ in range(5):
         state = life.state
         state.phase, state.epoch, state.step, state.epoch_completed = "train", state.epoch + 1, state.step + 2, True
@@ -237,7 +237,7 @@ def test_a_best_in_the_middle_of_an_epoch_is_saved() -> None:
 def test_the_best_has_its_optimizer(tmp_path: Path) -> None:
     """MMEngine's best checkpoint has none, so that nobody can go on from it."""
     store = CheckpointStore(Storage(tmp_path))
-    hook = Checkpoint(every=Rhythm(100), save_last=False, best="val/loss")
+    hook = Checkpoint(every=Interval(100), save_last=False, best="val/loss")
     loop = Loop(Points(), experiment(epochs=1), {"checkpoint": hook}, RunContext(store=store))
     list(loop.run())
     assert loop.state.optimizer is not None
@@ -362,7 +362,7 @@ def test_yaml_becomes_a_hook() -> None:
     hook = TypeAdapter(Checkpoint).validate_python(
         {"every": "100 steps", "keep": None, "best": "val/loss", "publish": ["model"]}
     )
-    assert (hook.every, hook.keep, hook.publish) == (Rhythm(100, "steps"), None, ["model"])
+    assert (hook.every, hook.keep, hook.publish) == (Interval(100, "steps"), None, ["model"])
 
 
 # Publishing

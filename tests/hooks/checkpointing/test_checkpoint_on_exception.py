@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hooks import Hook, HookError, Rhythm, State
+from hooks import Hook, HookError, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
@@ -57,7 +57,9 @@ def test_it_holds_the_last_whole_step(tmp_path: Path) -> None:
 
 
 def test_a_resume_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
-    train(tmp_path, {"checkpoint": Checkpoint(every=Rhythm(1), save_on_exception=True), "breaks": Breaks(iteration=10)})
+    train(
+        tmp_path, {"checkpoint": Checkpoint(every=Interval(1), save_on_exception=True), "breaks": Breaks(iteration=10)}
+    )
     store = CheckpointStore(Storage(tmp_path) / "checkpoints")
     assert (store.names(), store.latest()) == (["epoch-0001"], "epoch-0001")
     assert [path.name for path in (tmp_path / "failed").rglob("*.pt")] == ["rank=0.pt"]

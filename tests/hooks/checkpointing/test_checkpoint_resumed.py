@@ -1,4 +1,4 @@
-"""What the checkpoint hook goes on with after a resume: its rhythm, its best and what it keeps, alike on all ranks."""
+"""What the checkpoint hook goes on with after a resume: its interval, its best and what it keeps, alike on ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from hooks import Rhythm, State
+from hooks import Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from tests.hooks.checkpointing.lives import Life, lived, names
 from tests.hooks.phases import run_phase
@@ -33,9 +33,9 @@ def test_a_resumed_run_remembers_the_best() -> None:
     assert later.store.stored == ["epoch-0002", "epoch-0004"]
 
 
-def test_the_rhythm_goes_on_after_a_resume() -> None:
+def test_the_interval_goes_on_after_a_resume() -> None:
     """ClassyVision counts phases from where it resumes."""
-    life = lived(Checkpoint(every=Rhythm(2), best="val/accuracy", save_last=False), 0.1, 0.2, 0.9)
+    life = lived(Checkpoint(every=Interval(2), best="val/accuracy", save_last=False), 0.1, 0.2, 0.9)
     later = _resume(life, 3)
     for _ in range(3):
         later.epoch(0.5)
@@ -44,7 +44,7 @@ def test_the_rhythm_goes_on_after_a_resume() -> None:
 
 def test_a_checkpoint_made_for_its_score_knows_that_it_is_the_best() -> None:
     """Its own name was not known when its state was written."""
-    life = lived(Checkpoint(every=Rhythm(100), keep=1, best="val/accuracy"), 0.5, 0.9)
+    life = lived(Checkpoint(every=Interval(100), keep=1, best="val/accuracy"), 0.5, 0.9)
     life.store.labels.clear()
     later = _resume(life, 2)
     assert later.store.labels == {"best": "epoch-0002", "best-val-accuracy": "epoch-0002"}
@@ -144,12 +144,12 @@ class _NoStore:
 
 def test_all_ranks_decide_alike_after_a_resume() -> None:
     """What a rank sees of the disk must not change what it asks for."""
-    life = lived(Checkpoint(every=Rhythm(100), best="val/accuracy", save_last=False), 0.9, 0.5)
+    life = lived(Checkpoint(every=Interval(100), best="val/accuracy", save_last=False), 0.9, 0.5)
     saved = life.store.states["epoch-0001"]["checkpoint"]
     asked = []
     for store in (life.store, _NoStore(), None):
         hook, state = (
-            Checkpoint(every=Rhythm(100), best="val/accuracy", save_last=False),
+            Checkpoint(every=Interval(100), best="val/accuracy", save_last=False),
             State(checkpoints=store, epoch=1, step=2),
         )
         hook.load_state_dict(copy.deepcopy(saved))

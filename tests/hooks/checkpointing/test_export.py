@@ -12,7 +12,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from hooks import Hook, Rhythm, State
+from hooks import Hook, Interval, State
 from hooks.checkpointing.export import Export
 from hooks.training.ema import EMA
 from orchestrator.loop.loop import Loop
@@ -182,7 +182,7 @@ def names(folder: Path) -> list[str]:
         ("10 steps", ["epoch-0003", "step-00000010", "step-00000020"]),
     ],
 )
-def test_it_exports_at_its_rhythm_and_at_the_end(
+def test_it_exports_at_its_interval_and_at_the_end(
     every: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(hook: Export, state: State) -> None:
@@ -190,13 +190,13 @@ def test_it_exports_at_its_rhythm_and_at_the_end(
 
     written: list[str] = []
     monkeypatch.setattr(Export, "_write", write)
-    train(tmp_path, {"export": Export(every=Rhythm.parse(every))}, epochs=3)
+    train(tmp_path, {"export": Export(every=Interval.parse(every))}, epochs=3)
     assert sorted(written) == expected
 
 
 def test_a_run_trains_as_without_it_and_leaves_its_model(tmp_path: Path) -> None:
     plain, plain_reports = train(tmp_path, {}, epochs=2, precision="bf16")
-    loop, reports = train(tmp_path, {"final": Export(every=Rhythm(5, "steps"))}, epochs=2, precision="bf16")
+    loop, reports = train(tmp_path, {"final": Export(every=Interval(5, "steps"))}, epochs=2, precision="bf16")
     assert numbers(loop.state.module) == numbers(plain.state.module)
     assert reports == plain_reports
     assert names(tmp_path) == [f"final/{name}/model.pt2" for name in ("epoch-0002", "step-00000005", "step-00000010")]

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from hooks import Plan, State
+from hooks.interval import Interval
 from hooks.logs import console
 from hooks.logs.console import Console
 from hooks.parts.logs import eta as remaining
@@ -49,10 +50,10 @@ def _clock(ticks: Ticks) -> Callable[[], dict[str, float]]:
 
 def test_a_line_every_interval_and_at_the_end_of_a_long_phase() -> None:
     screen = Screen()
-    run_phase(Console(interval=4), State(display=screen), "train", loss_rows(*[1.0] * 10))
+    run_phase(Console(every=Interval(4, "iterations")), State(display=screen), "train", loss_rows(*[1.0] * 10))
     assert [line.split("  ")[2] for line in screen.lines[:-1]] == ["4/10", "8/10", "10/10"]
     screen = Screen()
-    run_phase(Console(interval=4), State(display=screen), "train", loss_rows(1, 1, 1))
+    run_phase(Console(every=Interval(4, "iterations")), State(display=screen), "train", loss_rows(1, 1, 1))
     assert len(screen.lines) == 1, "a short phase has the line of its end only"
 
 
@@ -60,7 +61,7 @@ def test_a_line_every_interval_and_at_the_end_of_a_long_phase() -> None:
 def test_short_phases_have_a_line_every_interval_too_and_it_leaves_nothing_out(window: Size, mean: float) -> None:
     """Epochs of three iterations and a line every fifth: the losses since the last line, the last four, those of the
     epoch."""
-    screen, hook = Screen(), Console(interval=5, window=window)
+    screen, hook = Screen(), Console(every=Interval(5, "iterations"), window=window)
     state = State(display=screen)
     for losses in ((1, 1, 4), (4, 5, 7), (7, 7, 7)):
         run_phase(hook, state, "train", loss_rows(*losses))
@@ -74,7 +75,12 @@ def test_what_a_line_says(ticks: Ticks) -> None:
     rows = [{"loss": loss, "lr": 1e-6, "grad_norm": 2.5, "rss_bytes": 3 * 2**20} for loss in (1.0, 2.0, 6.0)]
     times = {"step_s": 0.03, "data_wait_s": 0.01}
     run_phase(
-        Console(interval=3, window=2), State(display=screen, epoch=4), "train", rows, length=5, close=lambda: times
+        Console(every=Interval(3, "iterations"), window=2),
+        State(display=screen, epoch=4),
+        "train",
+        rows,
+        length=5,
+        close=lambda: times,
     )
     assert (
         screen.lines[0] == "train  epoch 4  3/5  lr 1e-06  loss 4  grad_norm 2.5  30.0 ms (data 10.0 ms)  memory 3 MiB"
@@ -82,7 +88,7 @@ def test_what_a_line_says(ticks: Ticks) -> None:
 
 
 def test_the_end_of_a_phase_has_its_metrics(ticks: Ticks) -> None:
-    screen, hook = Screen(), Console(interval=10)
+    screen, hook = Screen(), Console(every=Interval(10, "iterations"))
     state = State(display=screen)
     run_phase(hook, state, "train", loss_rows(1.0), metrics={"train/loss": 1.0}, work=_passes(ticks, 2.0))
     run_phase(
@@ -109,14 +115,21 @@ def test_remaining_time_is_the_median_iteration_without_the_first_ones(ticks: Ti
     screen = Screen()
     seconds = _passes(ticks, 60, 60, 60, 1, 1, 500, 1)
     state = State(display=screen, max_epochs=2)
-    run_phase(Console(interval=5), state, "train", loss_rows(*[1.0] * 10), work=seconds, close=_clock(ticks))
+    run_phase(
+        Console(every=Interval(5, "iterations")),
+        state,
+        "train",
+        loss_rows(*[1.0] * 10),
+        work=seconds,
+        close=_clock(ticks),
+    )
     assert [_eta(line) for line in screen.lines[:2]] == ["0:00:15", "0:00:10"]
 
 
 def test_the_start_of_a_phase_is_no_iterations_time(ticks: Ticks) -> None:
     """Phases of two iterations with a validation between, the first of which waits 100 s for the loader to start; 20 -
     9 iterations and 3 or 4 validations remain, of no time each."""
-    screen, hook = Screen(), Console(interval=9)
+    screen, hook = Screen(), Console(every=Interval(9, "iterations"))
     state, clock = State(display=screen, max_epochs=1), _clock(ticks)
     run_phase(hook, state, "train", loss_rows(1, 1, 1), length=20, work=_passes(ticks, 1), close=clock)
     for _ in range(3):
@@ -135,7 +148,7 @@ def _two_epochs(hook: Console, state: State, ticks: Ticks, clock: Callable[[], d
 def test_remaining_time_has_the_validations_to_come(ticks: Ticks) -> None:
     """Epochs of 10 x 1 s and a validation of 20 s; in the middle of the second of three: 15 x 1 s and 2 x 20 s
     remain."""
-    screen, hook = Screen(), Console(interval=5)
+    screen, hook = Screen(), Console(every=Interval(5, "iterations"))
     _two_epochs(hook, State(display=screen, max_epochs=3), ticks, _clock(ticks))
     line = next(line for line in screen.lines if line.startswith("train  epoch 1  5/10"))
     assert _eta(line) == "0:00:55"
@@ -143,7 +156,7 @@ def test_remaining_time_has_the_validations_to_come(ticks: Ticks) -> None:
 
 def test_remaining_time_has_the_checkpoints_to_come(ticks: Ticks) -> None:
     """Steps of 1 s and a checkpoint of 7 s after the tenth; at the 15th of 40, 25 x 1 s and 3 x 7 s remain."""
-    screen, hook = Screen(), Console(interval=5)
+    screen, hook = Screen(), Console(every=Interval(5, "iterations"))
     state, clock = State(display=screen, max_steps=40), _clock(ticks)
     run_phase(hook, state, "train", loss_rows(*[1.0] * 10), length=40, work=_passes(ticks, 1), close=clock)
     hook.on_save(state, {})
@@ -156,7 +169,7 @@ def test_remaining_time_has_the_checkpoints_to_come(ticks: Ticks) -> None:
 
 def test_a_checkpoint_that_is_written_beside_the_training_holds_nothing_up(ticks: Ticks) -> None:
     """As above, but stored after five steps more: 25 x 1 s remain."""
-    screen, hook = Screen(), Console(interval=5)
+    screen, hook = Screen(), Console(every=Interval(5, "iterations"))
     state, clock = State(display=screen, max_steps=40), _clock(ticks)
     run_phase(hook, state, "train", loss_rows(*[1.0] * 10), length=40, work=_passes(ticks, 1), close=clock)
     hook.on_save(state, {})
@@ -169,7 +182,7 @@ def test_a_checkpoint_that_is_written_beside_the_training_holds_nothing_up(ticks
 
 def test_what_pauses_cost_is_known_after_a_resume(ticks: Ticks) -> None:
     """As above, but the second epoch is a process of its own, whose first three iterations say nothing yet."""
-    first, second = Console(interval=5), Console(interval=5)
+    first, second = Console(every=Interval(5, "iterations")), Console(every=Interval(5, "iterations"))
     state = State(display=Screen(), max_epochs=3)
     run_phase(first, state, "train", loss_rows(*[1.0] * 10), work=_passes(ticks, 1), close=_clock(ticks))
     run_phase(first, state, "val", loss_rows(*[1.0] * 2), work=_passes(ticks, 10), close=_clock(ticks))
@@ -185,7 +198,7 @@ def test_remaining_time_counts_the_micro_batches_of_a_step(ticks: Ticks) -> None
     screen = Screen()
     state = State(display=screen, max_steps=50, accumulate=2)
     run_phase(
-        Console(interval=10),
+        Console(every=Interval(10, "iterations")),
         state,
         "train",
         loss_rows(*[1.0] * 10),
@@ -199,7 +212,7 @@ def test_remaining_time_counts_the_micro_batches_of_a_step(ticks: Ticks) -> None
 def test_a_run_without_end_has_no_remaining_time(ticks: Ticks) -> None:
     screen = Screen()
     run_phase(
-        Console(interval=10),
+        Console(every=Interval(10, "iterations")),
         State(display=screen),
         "train",
         loss_rows(*[1.0] * 10),
@@ -212,7 +225,9 @@ def test_a_run_without_end_has_no_remaining_time(ticks: Ticks) -> None:
 def test_val_lines_have_no_learning_rate() -> None:
     screen = Screen()
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
-    run_phase(Console(interval=2), State(display=screen, optimizer=optimizer), "val", loss_rows(1.0, 3.0))
+    run_phase(
+        Console(every=Interval(2, "iterations")), State(display=screen, optimizer=optimizer), "val", loss_rows(1.0, 3.0)
+    )
     assert screen.lines[0] == "val  epoch 0  2/2  loss 2"
 
 
@@ -225,17 +240,22 @@ def test_learning_rates_that_differ_are_shown_and_never_as_zero(rates: tuple[flo
     only."""
     screen = Screen()
     groups = [{"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in rates]
-    run_phase(Console(interval=1), State(display=screen, optimizer=torch.optim.SGD(groups)), "train", loss_rows(1.0))
+    run_phase(
+        Console(every=Interval(1, "iterations")),
+        State(display=screen, optimizer=torch.optim.SGD(groups)),
+        "train",
+        loss_rows(1.0),
+    )
     assert screen.lines[0] == f"train  epoch 0  1/1  {shown}  loss 1"
 
 
 def test_tensors_are_read_only_where_a_line_is_printed() -> None:
-    check_tensors_are_read_every_third_time(Console(interval=3), State(display=Screen()))
+    check_tensors_are_read_every_third_time(Console(every=Interval(3, "iterations")), State(display=Screen()))
 
 
 def test_nothing_is_called_between_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
-    hook = Console(interval=4)
+    hook = Console(every=Interval(4, "iterations"))
     monkeypatch.setattr(Windows, "look", lambda windows, row: called.append(state.phase_iteration) or {})
     state = State(phase="train", phase_length=9, display=Screen())
     plan = Plan({"console": hook})
@@ -247,5 +267,7 @@ def test_nothing_is_called_between_two_lines(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_without_a_display_it_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "hookyard"):
-        run_phase(Console(interval=10), State(), "train", loss_rows(1.0), metrics={"train/loss": 1.0})
+        run_phase(
+            Console(every=Interval(10, "iterations")), State(), "train", loss_rows(1.0), metrics={"train/loss": 1.0}
+        )
     assert caplog.messages[0].startswith("train done  epoch 0  loss 1  ")

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from hooks import State
+from hooks.interval import Interval
 from hooks.logs.json_lines import FILE, JsonLines
 from tests.hooks.phases import check_tensors_are_read_every_third_time, loss_rows, run_phase
 
@@ -48,7 +49,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_a_line_every_interval_has_counters_and_the_mean_loss_since_the_last(start: Start, tmp_path: Path) -> None:
-    hook = JsonLines(interval=2)
+    hook = JsonLines(every=Interval(2, "iterations"))
     state = start(hook, accumulate=2, optimizer=torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1e-6))
     run_phase(hook, state, "train", loss_rows(1, 2, 3, 5, 9), batch_sizes=[4] * 5, length=6)
     found = _lines(tmp_path)[:-1]
@@ -62,7 +63,7 @@ def test_a_line_every_interval_has_counters_and_the_mean_loss_since_the_last(sta
 
 
 def test_every_numeric_column_is_there(start: Start, tmp_path: Path) -> None:
-    hook = JsonLines(interval=1)
+    hook = JsonLines(every=Interval(1, "iterations"))
     row = {
         "loss": torch.tensor(0.5),
         "grad_norm": torch.tensor([2.0]),
@@ -91,7 +92,7 @@ def test_each_phase_ends_with_its_metrics(start: Start, tmp_path: Path) -> None:
 
 
 def test_validation_does_not_count_as_training(start: Start, tmp_path: Path) -> None:
-    hook = JsonLines(interval=2)
+    hook = JsonLines(every=Interval(2, "iterations"))
     state = start(hook)
     run_phase(hook, state, "val", loss_rows(100, 100, 100))
     run_phase(hook, state, "train", loss_rows(1, 3))
@@ -100,7 +101,7 @@ def test_validation_does_not_count_as_training(start: Start, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_is_null(start: Start, tmp_path: Path, value: float) -> None:
-    hook = JsonLines(interval=1)
+    hook = JsonLines(every=Interval(1, "iterations"))
     run_phase(hook, start(hook), "train", loss_rows(value), metrics={"train/loss": value})
     row, end = _lines(tmp_path)
     assert row["loss"] is None
@@ -108,7 +109,7 @@ def test_what_is_not_finite_is_null(start: Start, tmp_path: Path, value: float) 
 
 
 def test_a_line_is_on_disk_at_once(start: Start, tmp_path: Path) -> None:
-    hook = JsonLines(interval=1)
+    hook = JsonLines(every=Interval(1, "iterations"))
     state = start(hook, phase="train", iteration=1, row={"loss": 1.0})
     hook.on_step(state)
     assert len(_lines(tmp_path)) == 1
@@ -116,7 +117,7 @@ def test_a_line_is_on_disk_at_once(start: Start, tmp_path: Path) -> None:
 
 def test_a_resumed_run_drops_what_its_checkpoint_did_not_know(start: Start, tmp_path: Path) -> None:
     """iMIX would empty the file, MMEngine repeat the lines of iterations 3 and 4."""
-    first = JsonLines(interval=1)
+    first = JsonLines(every=Interval(1, "iterations"))
     state = start(first)
     run_phase(first, state, "train", loss_rows(1, 2), length=4)
     saved = first.state_dict()
@@ -124,7 +125,7 @@ def test_a_resumed_run_drops_what_its_checkpoint_did_not_know(start: Start, tmp_
     run_phase(first, state, "train", loss_rows(30, 40), length=4)
     with (tmp_path / FILE).open("a") as file:
         file.write('{"cut short by the ki')
-    second = JsonLines(interval=1)
+    second = JsonLines(every=Interval(1, "iterations"))
     second.load_state_dict(saved)
     state = start(second, iteration=2, step=2, phase_iteration=2)
     run_phase(second, state, "train", loss_rows(3, 4), length=4)
@@ -135,7 +136,7 @@ def test_a_resumed_run_drops_what_its_checkpoint_did_not_know(start: Start, tmp_
 
 
 def test_a_resumed_run_on_a_new_disk_begins_a_file(start: Start, tmp_path: Path) -> None:
-    hook = JsonLines(interval=1)
+    hook = JsonLines(every=Interval(1, "iterations"))
     hook.load_state_dict({**hook.state_dict(), "lines": 100})
     run_phase(hook, start(hook), "train", loss_rows(1))
     assert len(_lines(tmp_path)) == hook.state_dict()["lines"] == 2
@@ -143,12 +144,12 @@ def test_a_resumed_run_on_a_new_disk_begins_a_file(start: Start, tmp_path: Path)
 
 def test_a_run_that_begins_again_without_a_checkpoint_begins_its_file_again(start: Start, tmp_path: Path) -> None:
     for _ in range(2):
-        hook = JsonLines(interval=1)
+        hook = JsonLines(every=Interval(1, "iterations"))
         run_phase(hook, start(hook), "train", loss_rows(1, 2))
         hook.on_exception(State(), RuntimeError("killed"))
     assert [line["iteration"] for line in _lines(tmp_path)] == [1, 2, 2]
 
 
 def test_tensors_are_read_only_where_a_line_is_written(start: Start) -> None:
-    hook = JsonLines(interval=3)
+    hook = JsonLines(every=Interval(3, "iterations"))
     check_tensors_are_read_every_third_time(hook, start(hook))

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from hooks import Plan, State
+from hooks.interval import Interval
 from hooks.logs.mlflow import MLflow
 from tests.hooks.phases import loss_rows, run_phase
 
@@ -111,7 +112,7 @@ def _begin(hook: MLflow, folder: Path, **fields: Any) -> State:
 
 
 def test_a_run_is_told_as_it_was(server: Server, tmp_path: Path) -> None:
-    hook = MLflow(interval=2, tags={"team": "vision"})
+    hook = MLflow(every=Interval(2, "iterations"), tags={"team": "vision"})
     state = _begin(hook, tmp_path, accumulate=2)
     run_phase(hook, state, "train", loss_rows(1, 3, 5, 9, 4), batch_sizes=[4] * 5, metrics={"train/loss": 4.4})
     run_phase(hook, state, "val", loss_rows(1), metrics={"val/accuracy": 0.5})
@@ -133,12 +134,12 @@ def test_a_run_is_told_as_it_was(server: Server, tmp_path: Path) -> None:
 
 def test_a_resumed_run_goes_on_in_its_run_at_its_steps(server: Server, tmp_path: Path) -> None:
     """MMEngine's WandB backend counts messages, which breaks the curves of resumed runs."""
-    first = MLflow(interval=1)
+    first = MLflow(every=Interval(1, "iterations"))
     state = _begin(first, tmp_path)
     run_phase(first, state, "train", loss_rows(1, 2), length=5)
     first.on_exception(state, RuntimeError("killed"))
     assert server.runs["run0"]["status"] == "FAILED"
-    second = MLflow(interval=1)
+    second = MLflow(every=Interval(1, "iterations"))
     second.load_state_dict(first.state_dict())
     state = _begin(second, tmp_path, iteration=2, step=2, phase_iteration=2, config={**CONFIG, "epochs": 99})
     run_phase(second, state, "train", loss_rows(3, 4), length=5)
@@ -158,7 +159,7 @@ def test_a_run_that_its_database_does_not_know_is_a_new_one(server: Server, tmp_
 
 def test_no_step_waits_for_the_server(server: Server, tmp_path: Path) -> None:
     server.gate = threading.Event()
-    hook = MLflow(interval=1)
+    hook = MLflow(every=Interval(1, "iterations"))
     state = _begin(hook, tmp_path)
     run_phase(hook, state, "train", loss_rows(1, 2, 3))
     assert server.runs == {}
@@ -171,7 +172,7 @@ def test_a_server_that_is_down_does_not_end_the_run_and_is_tried_again(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.down = True
-    hook = MLflow(interval=1)
+    hook = MLflow(every=Interval(1, "iterations"))
     with caplog.at_level(logging.WARNING, "hookyard"):
         state = _begin(hook, tmp_path)
         run_phase(hook, state, "train", loss_rows(1), length=3)
@@ -191,7 +192,7 @@ def test_without_the_package_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("hooks.logs.mlflow.find_spec", lambda name: None)
-    hook = MLflow(interval=1)
+    hook = MLflow(every=Interval(1, "iterations"))
     with caplog.at_level(logging.WARNING, "hookyard"):
         state = _begin(hook, tmp_path)
     run_phase(hook, state, "train", loss_rows(1), metrics={"train/loss": 1.0})
@@ -200,7 +201,7 @@ def test_without_the_package_the_extra_is_named(
 
 
 def test_names_are_such_as_mlflow_allows(server: Server, tmp_path: Path) -> None:
-    hook = MLflow(interval=1)
+    hook = MLflow(every=Interval(1, "iterations"))
     state = _begin(hook, tmp_path)
     state.info["activations"] = {"block#1/mean": torch.tensor(0.5)}
     run_phase(hook, state, "train", loss_rows(1))
@@ -215,12 +216,12 @@ def test_the_real_client_keeps_it_in_a_file(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    first = MLflow(interval=1, wait_s=120)
+    first = MLflow(every=Interval(1, "iterations"), wait_s=120)
     state = _begin(first, tmp_path)
     run_phase(first, state, "train", loss_rows(1, math.nan), length=3)
     first.on_saved(state, "somewhere")
     first.on_exception(state, RuntimeError("killed"))
-    second = MLflow(interval=1, wait_s=120)
+    second = MLflow(every=Interval(1, "iterations"), wait_s=120)
     second.load_state_dict(first.state_dict())
     state = _begin(second, tmp_path, step=2, iteration=2, phase_iteration=2)
     run_phase(second, state, "train", loss_rows(3), length=3)

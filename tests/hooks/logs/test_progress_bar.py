@@ -5,18 +5,19 @@ from __future__ import annotations
 import torch
 
 from hooks import State
+from hooks.interval import Interval
 from hooks.logs.progress_bar import ProgressBar
 from tests.hooks.phases import Screen, run_phase
 
 
-def test_it_moves_at_its_rhythm_and_ends_full() -> None:
+def test_it_moves_at_its_interval_and_ends_full() -> None:
     screen = Screen()
-    run_phase(ProgressBar(interval=4), State(display=screen), "train", [{}] * 10)
+    run_phase(ProgressBar(every=Interval(4, "iterations")), State(display=screen), "train", [{}] * 10)
     assert screen.bars == [("train", done, 10, "epoch 0") for done in (0, 4, 8, 10)]
 
 
 def test_val_and_test_have_bars_too() -> None:
-    screen, hook = Screen(), ProgressBar(interval=5)
+    screen, hook = Screen(), ProgressBar(every=Interval(5, "iterations"))
     state = State(display=screen)
     for phase in ("train", "val", "test"):
         run_phase(hook, state, phase, [{}] * 5)
@@ -24,7 +25,7 @@ def test_val_and_test_have_bars_too() -> None:
 
 
 def test_a_phase_cut_short_by_validation_goes_on_where_it_was() -> None:
-    screen, hook = Screen(), ProgressBar(interval=2)
+    screen, hook = Screen(), ProgressBar(every=Interval(2, "iterations"))
     state = State(display=screen)
     run_phase(hook, state, "train", [{}] * 3, length=6)
     assert [done for _, done, _, _ in screen.bars] == [0, 2, 6]
@@ -33,7 +34,7 @@ def test_a_phase_cut_short_by_validation_goes_on_where_it_was() -> None:
 
 
 def test_a_failure_ends_the_bar() -> None:
-    screen, hook = Screen(), ProgressBar(interval=1)
+    screen, hook = Screen(), ProgressBar(every=Interval(1, "iterations"))
     state = State(display=screen, phase="val", phase_length=9)
     hook.on_phase_start(state)
     hook.on_exception(state, RuntimeError())
@@ -49,4 +50,4 @@ def test_it_does_nothing_without_a_display_or_a_length() -> None:
 
 def test_it_reads_no_tensor() -> None:
     unreadable = {"loss": torch.zeros((), device="meta")}
-    run_phase(ProgressBar(interval=1), State(display=Screen()), "train", [unreadable] * 3)
+    run_phase(ProgressBar(every=Interval(1, "iterations")), State(display=Screen()), "train", [unreadable] * 3)

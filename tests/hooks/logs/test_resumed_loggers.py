@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hooks import Hook, Rhythm
+from hooks import Hook, Interval
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.logs.json_lines import FILE, JsonLines
 from hooks.logs.tensorboard import FOLDER, TensorBoard
@@ -35,9 +35,9 @@ STATISTICS = {
 def _hooks() -> dict[str, Hook]:
     return {
         "sampler_seed": DistSamplerSeed(),
-        "checkpoint": Checkpoint(every=Rhythm(5, "steps"), keep=None),
-        "json_lines": JsonLines(interval=4, statistics=dict(STATISTICS)),
-        "tensorboard": TensorBoard(interval=4, statistics=dict(STATISTICS)),
+        "checkpoint": Checkpoint(every=Interval(5, "steps"), keep=None),
+        "json_lines": JsonLines(every=Interval(4, "iterations"), statistics=dict(STATISTICS)),
+        "tensorboard": TensorBoard(every=Interval(4, "iterations"), statistics=dict(STATISTICS)),
     }
 
 
@@ -85,8 +85,8 @@ def test_lines_and_curves_go_on_as_if_nothing_had_happened(tmp_path: Path) -> No
 def _two_epochs(rank: int, world_size: int, root: str, epochs: int, restore: str | None = None) -> None:
     hooks: dict[str, Hook] = {
         "checkpoint": Checkpoint(),
-        "json_lines": JsonLines(interval=2),
-        "tensorboard": TensorBoard(interval=2, axis="samples", histograms=Rhythm(3, "steps")),
+        "json_lines": JsonLines(every=Interval(2, "iterations")),
+        "tensorboard": TensorBoard(every=Interval(2, "iterations"), axis="samples", histograms=Interval(3, "steps")),
     }
     store = CheckpointStore(Storage(root), master=rank == 0)
     fields = {"epochs": epochs, "batch_size": 8 if world_size == 2 else 13}

@@ -18,7 +18,7 @@ from tensorboard.summary.writer import event_file_writer
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
-from hooks import Hook, Plan, Priority, Rhythm, State
+from hooks import Hook, Interval, Plan, Priority, State
 from hooks.logs.tensorboard import FOLDER, TensorBoard
 from hooks.parts.logs.hyperparameters import flatten
 from hooks.parts.logs.window_statistics import Statistic
@@ -74,7 +74,7 @@ def _session(folder: Path, tag: str) -> Any:
 
 
 def test_curves_have_the_mean_loss_since_the_last_point_and_every_column(start: Start, tmp_path: Path) -> None:
-    hook = TensorBoard(interval=2)
+    hook = TensorBoard(every=Interval(2, "iterations"))
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1e-6)
     extra = {"grad_norm": torch.tensor(2.0), "data_wait_s": 0.5, "rss_bytes": 4096, "activation/mean": 3.0, "epoch": 0}
     rows = [{**row, **extra} for row in loss_rows(1, 2, 3, 5)]
@@ -94,7 +94,7 @@ def test_curves_have_the_mean_loss_since_the_last_point_and_every_column(start: 
 
 def test_metrics_keep_their_names_on_the_axis_of_the_curves(start: Start, tmp_path: Path) -> None:
     """MMEngine puts every val point of a step-based run at 0, and counts epochs in others."""
-    hook = TensorBoard(interval=1)
+    hook = TensorBoard(every=Interval(1, "iterations"))
     state = start(hook, accumulate=2)
     for accuracy in (0.5, 0.75):
         run_phase(hook, state, "train", loss_rows(1, 1, 1, 1), metrics={"train/loss": 9.0, "train/accuracy": 0.1})
@@ -115,7 +115,7 @@ def test_metrics_keep_their_names_on_the_axis_of_the_curves(start: Start, tmp_pa
     ],
 )
 def test_the_axis_can_be_chosen(start: Start, tmp_path: Path, axis: Any, rows: list[int], ends: list[int]) -> None:
-    hook = TensorBoard(axis=axis) if axis == "epoch" else TensorBoard(interval=2, axis=axis)
+    hook = TensorBoard(axis=axis) if axis == "epoch" else TensorBoard(every=Interval(2, "iterations"), axis=axis)
     state = start(hook, accumulate=2)
     for _ in range(2):
         run_phase(hook, state, "train", loss_rows(1, 1, 1, 1), batch_sizes=[5] * 4, metrics={"train/accuracy": 1.0})
@@ -174,7 +174,7 @@ def test_the_table_begins_with_what_trials_differ_in_and_what_they_are_judged_by
 
 def test_a_resumed_run_repeats_no_point(start: Start, tmp_path: Path) -> None:
     """The checkpoint is made after training and before validation, at step 2; the first life goes on to step 4."""
-    first = TensorBoard(interval=1)
+    first = TensorBoard(every=Interval(1, "iterations"))
     state = start(first)
     run_phase(first, state, "train", loss_rows(1, 2), metrics={"train/accuracy": 0.2})
     saved = first.state_dict()
@@ -182,7 +182,7 @@ def test_a_resumed_run_repeats_no_point(start: Start, tmp_path: Path) -> None:
     run_phase(first, state, "train", loss_rows(30, 40), metrics={"train/accuracy": 0.4})
     first.on_exception(state, RuntimeError("killed"))
 
-    second = TensorBoard(interval=1)
+    second = TensorBoard(every=Interval(1, "iterations"))
     second.load_state_dict(saved)
     state = start(second, step=2, iteration=2, epoch=1)
     run_phase(second, state, "val", loss_rows(1), metrics={"val/accuracy": 0.6})
@@ -195,27 +195,27 @@ def test_a_resumed_run_repeats_no_point(start: Start, tmp_path: Path) -> None:
 
 def test_a_run_that_begins_again_repeats_no_point(start: Start, tmp_path: Path) -> None:
     for losses in ([10, 20, 30], [1, 2]):
-        hook = TensorBoard(interval=1)
+        hook = TensorBoard(every=Interval(1, "iterations"))
         run_phase(hook, start(hook), "train", loss_rows(*losses))
         hook.on_exception(State(), RuntimeError("killed"))
     assert _points(tmp_path, "train/loss") == [(1, 1), (2, 2)]
 
 
 def test_what_is_not_finite_can_be_drawn(start: Start, tmp_path: Path) -> None:
-    hook = TensorBoard(interval=1)
+    hook = TensorBoard(every=Interval(1, "iterations"))
     run_phase(hook, start(hook), "train", loss_rows(math.nan))
     hook.on_end(State())
     assert math.isnan(_events(tmp_path).Scalars("train/loss")[0].value)
 
 
 def test_tensors_are_read_only_where_a_point_is_written(start: Start) -> None:
-    hook = TensorBoard(interval=3)
+    hook = TensorBoard(every=Interval(3, "iterations"))
     check_tensors_are_read_every_third_time(hook, start(hook))
 
 
 def test_what_is_left_at_the_end_of_training_has_a_point(start: Start, tmp_path: Path) -> None:
     """Epochs of three iterations with a point every other: MMEngine's ignore_last would lose every third."""
-    hook = TensorBoard(interval=2)
+    hook = TensorBoard(every=Interval(2, "iterations"))
     state = start(hook)
     for losses in ((1, 3, 9), (2, 2, 8)):
         run_phase(hook, state, "train", loss_rows(*losses))
@@ -224,7 +224,7 @@ def test_what_is_left_at_the_end_of_training_has_a_point(start: Start, tmp_path:
 
 
 def test_nothing_is_called_between_two_points(start: Start) -> None:
-    hook = TensorBoard(interval=5, histograms=Rhythm(4, "steps"))
+    hook = TensorBoard(every=Interval(5, "iterations"), histograms=Interval(4, "steps"))
     state = start(hook, phase="train")
     plan = Plan({"tensorboard": hook})
     for _ in range(3):
@@ -238,7 +238,7 @@ def test_nothing_is_called_between_two_points(start: Start) -> None:
 def test_several_learning_rates_are_curves_of_their_own(start: Start, tmp_path: Path) -> None:
     """A list of rates crashed VISSL's TensorBoard hook."""
     groups = [{"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in (0.5, 0.25)]
-    hook = TensorBoard(interval=1)
+    hook = TensorBoard(every=Interval(1, "iterations"))
     run_phase(hook, start(hook, optimizer=torch.optim.SGD(groups)), "train", loss_rows(1))
     hook.on_end(State())
     assert _points(tmp_path, "train/lr") == [(1, 0.5)]
@@ -247,7 +247,8 @@ def test_several_learning_rates_are_curves_of_their_own(start: Start, tmp_path: 
 
 def test_statistics_have_curves_by_their_names(start: Start, tmp_path: Path) -> None:
     hook = TensorBoard(
-        interval=2, statistics={"lowest": Statistic("loss", "min", "epoch"), "slowest_s": Statistic("step_s", "max", 2)}
+        every=Interval(2, "iterations"),
+        statistics={"lowest": Statistic("loss", "min", "epoch"), "slowest_s": Statistic("step_s", "max", 2)},
     )
     seconds = iter([1.0, 5.0, 2.0, 3.0])
     run_phase(hook, start(hook), "train", loss_rows(4, 6, 1, 5), close=lambda: {"step_s": next(seconds)})
@@ -257,7 +258,7 @@ def test_statistics_have_curves_by_their_names(start: Start, tmp_path: Path) -> 
 
 
 def test_what_another_hook_left_is_drawn_once(start: Start, tmp_path: Path) -> None:
-    hook = TensorBoard(interval=1)
+    hook = TensorBoard(every=Interval(1, "iterations"))
     state = start(hook)
     state.info.update(parameters=7, metrics={"val/loss": 1.0}, activations={"0/mean": torch.tensor(0.5)})
     run_phase(hook, state, "train", loss_rows(1, 1), length=3)
@@ -276,7 +277,10 @@ def _train(folder: Path, hooks: dict[str, Hook], **fields: Any) -> Loop:
 
 
 def test_activation_statistics_of_a_run_are_drawn(tmp_path: Path) -> None:
-    hooks = {"activation_stats": ActivationStats(every=Rhythm(4, "steps")), "tensorboard": TensorBoard(interval=4)}
+    hooks = {
+        "activation_stats": ActivationStats(every=Interval(4, "steps")),
+        "tensorboard": TensorBoard(every=Interval(4, "iterations")),
+    }
     _train(tmp_path, hooks, steps=8)
     for tag in ("activations/0/mean", "activations/0/spread", "activations/4/mean"):
         # an epoch has seven iterations, whose last is a point, too
@@ -304,7 +308,7 @@ def test_histograms_hold_gradients_and_parameters_of_the_step(tmp_path: Path) ->
     keeps = Keeps()
     hooks = {
         "gradient_clip": GradientClip(max_norm=0.01),
-        "tensorboard": TensorBoard(histograms=Rhythm(3, "steps")),
+        "tensorboard": TensorBoard(histograms=Interval(3, "steps")),
         "keeps": keeps,
     }
     _train(tmp_path, hooks, steps=7)
@@ -325,7 +329,7 @@ def test_histograms_leave_out_what_is_not_finite_or_not_there(start: Start, tmp_
     module = nn.Linear(2, 1)
     module.weight.grad = torch.tensor([[math.inf, 2.0]], dtype=torch.float32)
     module.bias.grad = torch.tensor([math.nan])
-    hook = TensorBoard(histograms=Rhythm(1, "steps"))
+    hook = TensorBoard(histograms=Interval(1, "steps"))
     hook.on_gradients(start(hook, phase="train", module=module))
     hook.on_end(State())
     events = _events(tmp_path)
@@ -334,8 +338,8 @@ def test_histograms_leave_out_what_is_not_finite_or_not_there(start: Start, tmp_
 
 
 def test_histograms_of_epochs_are_refused() -> None:
-    with pytest.raises(ValueError, match="histograms is '2 epochs'; write steps"):
-        TensorBoard(histograms=Rhythm(2))
+    with pytest.raises(ValueError, match="'2 epochs' is no interval; write a number of steps"):
+        TensorBoard(histograms=Interval(2))
 
 
 def test_the_pace_of_flushing_is_the_writer_s(monkeypatch: pytest.MonkeyPatch, start: Start) -> None:
@@ -352,7 +356,7 @@ def test_the_pace_of_flushing_is_the_writer_s(monkeypatch: pytest.MonkeyPatch, s
 
 
 def test_losses_stand_in_the_group_that_tensorboard_opens_first(start: Start, tmp_path: Path) -> None:
-    hook = TensorBoard(interval=2)
+    hook = TensorBoard(every=Interval(2, "iterations"))
     state = start(hook)
     run_phase(hook, state, "train", loss_rows(1, 2, 3, 5), metrics={"train/loss": 2.75})
     run_phase(hook, state, "val", loss_rows(1), metrics={"val/loss": 0.5, "val/accuracy": 0.25})

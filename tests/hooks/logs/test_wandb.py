@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from hooks import Plan, State
+from hooks.interval import Interval
 from hooks.logs.wandb import WandB
 from tests.hooks.phases import loss_rows, run_phase
 
@@ -85,7 +86,7 @@ def _begin(hook: WandB, folder: Path, **fields: Any) -> State:
 
 
 def test_a_run_is_told_as_it_was(service: Service, tmp_path: Path) -> None:
-    hook = WandB(interval=2, group="sweep", tags=("a", "b"), mode="offline")
+    hook = WandB(every=Interval(2, "iterations"), group="sweep", tags=("a", "b"), mode="offline")
     state = _begin(hook, tmp_path, accumulate=2)
     run_phase(hook, state, "train", loss_rows(1, 3, 5, 9, 4), batch_sizes=[4] * 5, metrics={"train/loss": 4.4})
     run_phase(hook, state, "val", loss_rows(1), metrics={"val/accuracy": 0.5})
@@ -115,11 +116,11 @@ def test_a_run_is_told_as_it_was(service: Service, tmp_path: Path) -> None:
 
 def test_the_axis_is_the_step_also_after_a_resume(service: Service, tmp_path: Path) -> None:
     """MMEngine's WandbVisBackend leaves the axis to W&B, which counts messages; resumed runs have broken curves."""
-    first = WandB(interval=1)
+    first = WandB(every=Interval(1, "iterations"))
     state = _begin(first, tmp_path)
     run_phase(first, state, "train", loss_rows(1, 2), length=5)
     first.on_exception(state, RuntimeError("killed"))
-    second = WandB(interval=1)
+    second = WandB(every=Interval(1, "iterations"))
     second.load_state_dict(first.state_dict())
     state = _begin(second, tmp_path, iteration=2, step=2, phase_iteration=2)
     run_phase(second, state, "train", loss_rows(3), length=5)
@@ -137,7 +138,7 @@ def test_other_runs_have_other_ids() -> None:
 
 def test_no_step_waits_for_the_service(service: Service, tmp_path: Path) -> None:
     service.gate = threading.Event()
-    hook = WandB(interval=1)
+    hook = WandB(every=Interval(1, "iterations"))
     state = _begin(hook, tmp_path)
     run_phase(hook, state, "train", loss_rows(1, 2, 3))
     assert service.runs == []
@@ -150,7 +151,7 @@ def test_a_service_that_is_down_does_not_end_the_run(
     service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     service.down = True
-    hook = WandB(interval=1)
+    hook = WandB(every=Interval(1, "iterations"))
     with caplog.at_level(logging.WARNING, "hookyard"):
         state = _begin(hook, tmp_path)
         run_phase(hook, state, "train", loss_rows(1))
@@ -166,7 +167,7 @@ def test_without_the_package_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("hooks.logs.wandb.find_spec", lambda name: None)
-    hook = WandB(interval=1)
+    hook = WandB(every=Interval(1, "iterations"))
     with caplog.at_level(logging.WARNING, "hookyard"):
         state = _begin(hook, tmp_path)
     run_phase(hook, state, "train", loss_rows(1), metrics={"train/loss": 1.0})
@@ -195,7 +196,7 @@ def test_the_real_client_writes_it_offline(tmp_path: Path, monkeypatch: pytest.M
     from wandb.proto import wandb_internal_pb2
 
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
-    hook = WandB(interval=1, mode="offline", wait_s=120)
+    hook = WandB(every=Interval(1, "iterations"), mode="offline", wait_s=120)
     state = _begin(hook, tmp_path, step=100, iteration=100)
     run_phase(hook, state, "train", loss_rows(0.5, 0.25), metrics={"train/loss": 0.375})
     hook.on_end(state)

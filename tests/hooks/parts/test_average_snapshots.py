@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hooks import Rhythm, State
+from hooks import Interval, State
 from hooks.parts.average_snapshots import Snapshots
 
 
@@ -34,7 +34,7 @@ def lived(snapshots: Snapshots, state: State, steps: range) -> dict[int, list[st
 
 def test_they_stay_evenly_apart_however_long_the_run() -> None:
     state = State(phase="train", stepped=True, checkpoints=Kept())  # type: ignore[arg-type]
-    kept = lived(Snapshots(Rhythm(10, "steps"), 4), state, range(1, 401))
+    kept = lived(Snapshots(Interval(10, "steps"), 4), state, range(1, 401))
     assert kept[40] == ["10", "20", "30", "40"]
     assert kept[50] == kept[40]
     assert kept[60] == ["20", "40", "60"]  # one too many: every second goes, and is not made any more
@@ -47,9 +47,9 @@ def test_they_stay_evenly_apart_however_long_the_run() -> None:
 def test_gone_on_with_they_are_as_without_a_break(cut: int) -> None:
     """From an earlier checkpoint: what came after it is given up."""
     whole = State(phase="train", stepped=True, checkpoints=Kept())  # type: ignore[arg-type]
-    expected = lived(Snapshots(Rhythm(10, "steps"), 4), whole, range(1, 201))
+    expected = lived(Snapshots(Interval(10, "steps"), 4), whole, range(1, 201))
     state = State(phase="train", stepped=True, checkpoints=Kept())  # type: ignore[arg-type]
-    first = Snapshots(Rhythm(10, "steps"), 4)
+    first = Snapshots(Interval(10, "steps"), 4)
     lived(first, state, range(1, cut))
     state.step = cut
     first.ask(state, "ema")
@@ -57,7 +57,7 @@ def test_gone_on_with_they_are_as_without_a_break(cut: int) -> None:
     state.checkpoint_reasons.clear()
     lived(first, state, range(cut + 1, 100))
     state.checkpoints.retain("ema", [*expected[cut], "90", "100"])  # type: ignore[union-attr]
-    again = Snapshots(Rhythm(10, "steps"), 4)
+    again = Snapshots(Interval(10, "steps"), 4)
     again.restore(state, "ema", record, str(cut))
     assert state.checkpoints.names() == expected[cut]  # type: ignore[union-attr]
     assert lived(again, state, range(cut + 1, 201)) == {step: names for step, names in expected.items() if step > cut}

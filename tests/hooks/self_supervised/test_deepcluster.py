@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hooks import Hook, HookError, Rhythm, State
+from hooks import Hook, HookError, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.parts.self_supervised.spherical_kmeans import cluster
 from hooks.self_supervised.deepcluster import UNASSIGNED, DeepCluster
@@ -22,8 +22,8 @@ SLOW = Component(type="SGD", lr=0.03, momentum=0.9)
 CLOUDS = Clouds(prototypes=0)
 
 
-def steps(count: int) -> Rhythm:
-    return Rhythm(count, "steps")
+def steps(count: int) -> Interval:
+    return Interval(count, "steps")
 
 
 def everything(size: int = 48) -> list[Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.losses.distillation import DistillationLoss
-from hooks import Hook, Rhythm, State
+from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.plan import HookError, Plan
 from hooks.self_supervised.distillation import Distillation, DistillationOutput
@@ -62,7 +62,7 @@ def lived(root: Path, hook: Distillation, restore: str | None = None) -> tuple[d
     hooks: dict[str, Hook] = {
         "distillation": hook,
         "seen": Seen(),
-        "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None),
+        "checkpoint": Checkpoint(every=Interval(3, "steps"), keep=None),
     }
     loop = Loop(
         Distilled(dropout=0.4, batch_norm=True),

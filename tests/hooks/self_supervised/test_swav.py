@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hooks import Hook, Rhythm, State
+from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.parts.self_supervised.sinkhorn import codes
 from hooks.self_supervised.swav import SwAV
@@ -23,11 +23,11 @@ STEPS = 6
 """Steps in an epoch of 48 samples in batches of 8."""
 
 
-def steps(count: int) -> Rhythm:
-    return Rhythm(count, "steps")
+def steps(count: int) -> Interval:
+    return Interval(count, "steps")
 
 
-def freeze_until(until: Rhythm) -> FreezeParameters:
+def freeze_until(until: Interval) -> FreezeParameters:
     return FreezeParameters(patterns=["prototypes.weight"], until=until)
 
 
@@ -108,8 +108,8 @@ class Weights(Hook):
         self.values.append(state.module.prototypes.weight.detach().clone())
 
 
-@pytest.mark.parametrize(("freeze", "frozen"), [(steps(4), 4), (Rhythm(1), STEPS), (steps(0), 0)])
-def test_prototypes_are_unit_vectors_that_first_stand_still(freeze: Rhythm, frozen: int) -> None:
+@pytest.mark.parametrize(("freeze", "frozen"), [(steps(4), 4), (Interval(1), STEPS), (steps(0), 0)])
+def test_prototypes_are_unit_vectors_that_first_stand_still(freeze: Interval, frozen: int) -> None:
     weights = Weights()
     train(Clouds(), {"freeze": freeze_until(freeze), "swav": SwAV(), "weights": weights}, optimizer=DECAYED)
     for value in weights.values:

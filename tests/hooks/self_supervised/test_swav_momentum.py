@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hooks import Hook, Rhythm, State
+from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.parts.self_supervised.sinkhorn import codes
 from hooks.self_supervised.swav_momentum import SwAVMomentum
@@ -18,8 +18,8 @@ from tests.hooks.self_supervised.clouds import Clouds, train
 from tests.ranks import on_ranks
 
 
-def steps(count: int) -> Rhythm:
-    return Rhythm(count, "steps")
+def steps(count: int) -> Interval:
+    return Interval(count, "steps")
 
 
 class Original(Hook):

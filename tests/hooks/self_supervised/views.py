@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from experiments.losses.byol import BYOLLoss
 from experiments.losses.dino import DINOLoss
 from experiments.losses.moco import MoCoLoss
-from hooks import Hook, Plan, Rhythm, State
+from hooks import Hook, Interval, Plan, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator import Task
 from orchestrator.checkpoint.store import CheckpointStore
@@ -168,7 +168,7 @@ def lived(root: Path, method: str, hook: Hook, restore: str | None = None, **fie
     """What a run by the real loop has come to: weights, the hook's state, and the rows since it began."""
     torch.manual_seed(99)
     rows = Rows()
-    hooks: dict[str, Hook] = {method: hook, "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)}
+    hooks: dict[str, Hook] = {method: hook, "checkpoint": Checkpoint(every=Interval(3, "steps"), keep=None)}
     fields = {"epochs": 2, "batch_size": 8, **fields}
     loop = Loop(
         TwoViews(method), experiment(**fields), hooks, RunContext(store=CheckpointStore(Storage(root)), recorder=rows)

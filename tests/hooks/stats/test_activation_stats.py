@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hooks import Plan, State
 from hooks.checkpointing.checkpoint import Checkpoint
-from hooks.rhythm import Rhythm
+from hooks.interval import Interval
 from hooks.stats.activation_stats import ActivationStats
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
@@ -23,7 +23,7 @@ from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment
 
-EVERY_STEP = Rhythm(1, "steps")
+EVERY_STEP = Interval(1, "steps")
 
 
 def _pass(hook: ActivationStats, model: nn.Module, batch: Any, folder: Path, called: Any = None) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def test_module_hooks_are_there_only_while_a_measured_pass_runs(tmp_path: Path) 
     model = nn.Sequential(nn.Linear(2, 2))
     state, plan = (
         State(module=model, artifacts=tmp_path, phase="train"),
-        Plan({"activations": ActivationStats(every=Rhythm(3, "steps"))}),
+        Plan({"activations": ActivationStats(every=Interval(3, "steps"))}),
     )
     plan.fire("on_start", state)
     plan.drain_costs()
@@ -208,8 +208,8 @@ def test_evaluation_is_not_measured(tmp_path: Path) -> None:
 
 
 def test_epochs_are_refused() -> None:
-    with pytest.raises(ValueError, match="'2 epochs'; write steps"):
-        ActivationStats(every=Rhythm(2))
+    with pytest.raises(ValueError, match="'2 epochs' is no interval; write a number of steps"):
+        ActivationStats(every=Interval(2))
 
 
 @pytest.mark.parametrize("finish", ["on_end", "on_exception"])
@@ -258,8 +258,8 @@ def _train(
     task = _Watched(train=44, val=11)
     store = CheckpointStore(Storage(folder / "checkpoints"), "points", world is None or world.rank == 0)
     hooks = {
-        "activations": ActivationStats(every=Rhythm(2, "steps")),
-        "checkpoint": Checkpoint(every=Rhythm.parse(every), keep=None),
+        "activations": ActivationStats(every=Interval(2, "steps")),
+        "checkpoint": Checkpoint(every=Interval.parse(every), keep=None),
     }
     loop = Loop(task, experiment(**fields), hooks, RunContext(world=world or World(), store=store, artifacts=folder))
     if restore:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from hooks import Hook, State
+from hooks.interval import Interval
 from hooks.stats.device_stats import DeviceStats
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -127,7 +128,7 @@ def test_nothing_waits_for_a_measurement(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_it_reads_every_so_many_iterations_of_each_phase() -> None:
-    hooks: dict[str, Hook] = {"device": DeviceStats(interval=3)}
+    hooks: dict[str, Hook] = {"device": DeviceStats(every=Interval(3, "iterations"))}
     rows = Rows()
     list(Loop(Points(train=52, val=32), experiment(epochs=1), hooks, RunContext(recorder=rows)).run())
     assert [one["phase"] for one in rows.rows if "cpu_percent" in one] == ["train", "train", "val"]

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from hooks import Plan, State
-from hooks.rhythm import Rhythm
+from hooks.interval import Interval
 from hooks.stats.layer_memory import LayerMemory
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, experiment
 
-EVERY_STEP = Rhythm(1, "steps")
+EVERY_STEP = Interval(1, "steps")
 
 
 def _pass(folder: Path, model: nn.Module, batch: Any, device: str = "cpu") -> pd.DataFrame:
@@ -64,7 +64,7 @@ def test_it_measures_training_at_its_steps_and_leaves_no_hooks(tmp_path: Path) -
     loop = Loop(
         Points(train=44, val=11),
         experiment(),
-        {"memory": LayerMemory(every=Rhythm(4, "steps"))},
+        {"memory": LayerMemory(every=Interval(4, "steps"))},
         RunContext(artifacts=tmp_path),
     )
     list(loop.run())
@@ -84,5 +84,5 @@ def test_a_pass_that_fails_leaves_no_hooks(tmp_path: Path) -> None:
 
 
 def test_epochs_are_refused() -> None:
-    with pytest.raises(ValueError, match="'2 epochs'; write steps"):
-        LayerMemory(every=Rhythm(2))
+    with pytest.raises(ValueError, match="'2 epochs' is no interval; write a number of steps"):
+        LayerMemory(every=Interval(2))

@@ -12,6 +12,7 @@ import torch
 
 import hooks
 from hooks import State
+from hooks.interval import Interval
 from hooks.stats import memory_stats
 from hooks.stats.memory_stats import MemoryStats
 from tests.hooks.phases import run_phase
@@ -54,7 +55,7 @@ def _row(hook: MemoryStats, state: State) -> dict[str, Any]:
 
 
 def test_rss_is_what_psutil_says() -> None:
-    hook, state = MemoryStats(every=1), State()
+    hook, state = MemoryStats(every=Interval(1, "iterations")), State()
     hook.on_start(state)
     assert _row(hook, state)["rss_bytes"] == pytest.approx(psutil.Process().memory_info().rss, abs=16 * 2**20)
     hook.on_end(state)
@@ -65,7 +66,7 @@ def test_without_proc_it_asks_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
         raise FileNotFoundError
 
     monkeypatch.setattr(os, "open", refuse)
-    hook, state = MemoryStats(every=1), State()
+    hook, state = MemoryStats(every=Interval(1, "iterations")), State()
     hook.on_start(state)
     assert _row(hook, state)["rss_bytes"] == pytest.approx(psutil.Process().memory_info().rss, abs=16 * 2**20)
 
@@ -76,29 +77,29 @@ def _open_statms() -> int:
 
 def test_the_descriptor_is_closed_at_the_end_and_on_failure() -> None:
     for finish in (lambda hook: hook.on_end(State()), lambda hook: hook.on_exception(State(), ValueError())):
-        hook = MemoryStats(every=1)
+        hook = MemoryStats(every=Interval(1, "iterations"))
         hook.on_start(State())
         assert _open_statms() == 1
         finish(hook)
         assert _open_statms() == 0
 
 
-def test_it_reads_at_its_rhythm() -> None:
-    hook, state = MemoryStats(every=3), State()
+def test_it_reads_at_its_interval() -> None:
+    hook, state = MemoryStats(every=Interval(3, "iterations")), State()
     for _ in range(2):
         run_phase(hook, state, "val", [{}] * 7)
     assert ["rss_bytes" in row for row in state.recent] == [True, False, True, False, False, True, False] * 2
 
 
 def test_without_cuda_there_are_no_cuda_columns() -> None:
-    hook, state = MemoryStats(every=1), State()
+    hook, state = MemoryStats(every=Interval(1, "iterations")), State()
     hook.on_start(state)
     assert set(_row(hook, state)) == {"rss_bytes"}
 
 
 def test_the_peaks_of_iteration_phase_and_run_do_not_destroy_each_other(allocator: _Allocator) -> None:
     """Readings by hand: MMEngine, ClassyVision and VISSL reset each other's peaks."""
-    hook, state = MemoryStats(every=1), State(device=torch.device("cuda"))
+    hook, state = MemoryStats(every=Interval(1, "iterations")), State(device=torch.device("cuda"))
     allocator.hold(999)
     allocator.hold(10)
     hook.on_start(state)  # 999 was before this run
@@ -126,7 +127,7 @@ def test_the_peaks_of_iteration_phase_and_run_do_not_destroy_each_other(allocato
 
 
 def test_a_peak_between_two_readings_is_kept(allocator: _Allocator) -> None:
-    hook, state = MemoryStats(every=2), State(device=torch.device("cuda"))
+    hook, state = MemoryStats(every=Interval(2, "iterations")), State(device=torch.device("cuda"))
     hook.on_start(state)
     allocator.hold(10)
     sizes = iter((800, 50, 60, 40))
@@ -150,7 +151,7 @@ def test_what_was_held_before_a_phase_is_no_peak_of_it(allocator: _Allocator) ->
 
 def test_the_peaks_of_run_and_phase_are_known_after_a_resume_in_mid_phase(allocator: _Allocator) -> None:
     """Phase and run go on; what the new process held before it began counts for neither."""
-    first, state = MemoryStats(every=1), State(device=torch.device("cuda"))
+    first, state = MemoryStats(every=Interval(1, "iterations")), State(device=torch.device("cuda"))
     first.on_start(state)
     allocator.hold(800)
     allocator.hold(10)
@@ -161,7 +162,7 @@ def test_the_peaks_of_run_and_phase_are_known_after_a_resume_in_mid_phase(alloca
         _row(first, state)
     saved = first.rank_state_dict()
     allocator.retries, allocator.peak = 70, 5000  # another process
-    second, metrics = MemoryStats(every=1), {}
+    second, metrics = MemoryStats(every=Interval(1, "iterations")), {}
     second.load_rank_state_dict(saved)
     second.on_start(state)
     second.on_phase_start(state)
@@ -176,7 +177,7 @@ def test_the_peaks_of_run_and_phase_are_known_after_a_resume_in_mid_phase(alloca
 
 def test_retries_count_from_the_start_of_the_run(allocator: _Allocator) -> None:
     allocator.retries = 5
-    hook, state = MemoryStats(every=1), State(device=torch.device("cuda"))
+    hook, state = MemoryStats(every=Interval(1, "iterations")), State(device=torch.device("cuda"))
     hook.on_start(state)
     allocator.retries = 7
     assert _row(hook, state)["cuda_alloc_retries"] == 2
@@ -185,7 +186,7 @@ def test_retries_count_from_the_start_of_the_run(allocator: _Allocator) -> None:
 def test_a_report_has_the_largest_rss_of_run_and_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([100, 300, 200, 150, 120])  # phase start, two iterations, phase end, report
     monkeypatch.setattr(memory_stats, "resident_bytes", lambda statm: next(readings))
-    hook, state, metrics = MemoryStats(every=1), State(), {}
+    hook, state, metrics = MemoryStats(every=Interval(1, "iterations")), State(), {}
     run_phase(hook, state, "train", [{}] * 2)
     hook.on_report(state, metrics)
     assert metrics == {"memory/rss_bytes": 120, "memory/peak_rss_bytes": 300, "train/peak_rss_bytes": 300}

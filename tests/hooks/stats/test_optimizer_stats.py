@@ -14,7 +14,7 @@ from torch import nn
 
 from hooks import Hook, Plan, State
 from hooks.checkpointing.checkpoint import Checkpoint
-from hooks.rhythm import Rhythm
+from hooks.interval import Interval
 from hooks.stats.optimizer_stats import OptimizerStats
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.checkpoint.store import CheckpointStore
@@ -24,7 +24,7 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Points, Rows, experiment
 
-EVERY_STEP = Rhythm(1, "steps")
+EVERY_STEP = Interval(1, "steps")
 
 
 def _step(
@@ -140,9 +140,9 @@ def test_a_step_that_is_left_out_measures_nothing_and_gives_the_copy_back(tmp_pa
 
 
 def test_epochs_are_refused() -> None:
-    with pytest.raises(ValueError, match="'2 epochs'; write steps"):
-        OptimizerStats(every=Rhythm(2))
-    OptimizerStats(every=Rhythm(0))
+    with pytest.raises(ValueError, match="'2 epochs' is no interval; write a number of steps"):
+        OptimizerStats(every=Interval(2))
+    OptimizerStats(every=Interval(0))
 
 
 # In the loop
@@ -151,8 +151,8 @@ def test_epochs_are_refused() -> None:
 def _train(folder: Path, hooks: dict[str, Hook] | None = None, restore: bool = False, **fields: Any) -> Rows:
     store, rows = CheckpointStore(Storage(folder / "checkpoints"), "points", True), Rows()
     ours = {
-        "optimizer": OptimizerStats(every=Rhythm(2, "steps")),
-        "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None),
+        "optimizer": OptimizerStats(every=Interval(2, "steps")),
+        "checkpoint": Checkpoint(every=Interval(3, "steps"), keep=None),
     }
     adam = Component(type="Adam", lr=0.01)
     task = Points(train=44, val=11)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from hooks import Hook, Plan, Rhythm, State
+from hooks import Hook, Interval, Plan, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.stats.row_stats import STATISTICS, RowStats
 from orchestrator.checkpoint.store import CheckpointStore
@@ -50,7 +50,7 @@ def trained(
     store = CheckpointStore(Storage(root), master=world.is_master) if root else None
     hooks: dict[str, Hook] = {"row_stats": RowStats(report), "sparse": Sparse()}
     if root:
-        hooks["checkpoint"] = Checkpoint(every=Rhythm(5, "steps"), keep=None)
+        hooks["checkpoint"] = Checkpoint(every=Interval(5, "steps"), keep=None)
     loop = Loop(
         Points(),
         experiment(**{"epochs": 2, "batch_size": 4, **fields}),

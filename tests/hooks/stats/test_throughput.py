@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from hooks import Hook, State
+from hooks.interval import Interval
 from hooks.parts.gpu_peaks import PEAKS, peak_flops
 from hooks.stats.throughput import Throughput
 from orchestrator.loop.loop import Loop
@@ -88,7 +89,7 @@ def test_a_report_has_what_training_ended_with() -> None:
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_in_a_run_it_is_what_the_rows_say(accumulate: int) -> None:
     """With accumulation a row is a micro-batch, and an epoch ends in a short one."""
-    hooks: dict[str, Hook] = {"throughput": Throughput(interval=4, window=3)}
+    hooks: dict[str, Hook] = {"throughput": Throughput(every=Interval(4, "iterations"), window=3)}
     rows = Rows()
     loop = Loop(Points(train=52), experiment(epochs=2, accumulate=accumulate), hooks, RunContext(recorder=rows))
     reports = [report.metrics for report in loop.run()]
@@ -185,7 +186,7 @@ def test_what_is_said_of_the_peak_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     assert measured(state, hook)["mfu"] == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("wrong", [{"interval": 0}, {"window": 0}, {"window": 1001}, {"peak_flops": 0}])
+@pytest.mark.parametrize("wrong", [{"every": 0}, {"window": 0}, {"window": 1001}, {"peak_flops": 0}])
 def test_yaml_with_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(Throughput).validate_python(wrong)

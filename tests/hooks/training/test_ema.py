@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
-from hooks import Hook, Rhythm, State
+from hooks import Hook, Interval, State
 from hooks.state import Weights
 from hooks.training.ema import EMA
 from orchestrator.config.components import make_hooks
@@ -57,7 +57,7 @@ def test_annealing_is_mmengines_formula(interval: int) -> None:
     updates."""
     state, hook, trail = (
         new_state(small_model()),
-        EMA(decay=0.7, average="annealing", gamma=2, interval=interval),
+        EMA(decay=0.7, average="annealing", gamma=2, every=Interval(interval, "steps")),
         Trail(),
     )
     train(state, {"ema": hook, "trail": trail}, batches(10))
@@ -133,15 +133,15 @@ def test_a_step_left_out_is_no_update() -> None:
 
 
 def test_interval_counts_optimizer_steps() -> None:
-    state, hook, trail = new_state(small_model()), EMA(decay=0.5, interval=3), Trail()
+    state, hook, trail = new_state(small_model()), EMA(decay=0.5, every=Interval(3, "steps")), Trail()
     train(state, {"ema": hook, "trail": trail}, batches(8))
     third, sixth = trail.values[2], trail.values[5]
     for ours, a, b in zip(averages(hook, state), third, sixth, strict=True):
         torch.testing.assert_close(ours.double(), 0.5 * a + 0.5 * b)
 
 
-@pytest.mark.parametrize(("begin", "first"), [(Rhythm(0), 0), (Rhythm(1, "steps"), 0), (Rhythm(4, "steps"), 3)])
-def test_begins_with_a_copy_after_so_many_steps(begin: Rhythm, first: int) -> None:
+@pytest.mark.parametrize(("begin", "first"), [(Interval(0), 0), (Interval(1, "steps"), 0), (Interval(4, "steps"), 3)])
+def test_begins_with_a_copy_after_so_many_steps(begin: Interval, first: int) -> None:
     state, hook, trail = new_state(small_model()), EMA(decay=0.5, begin=begin), Trail()
     train(state, {"ema": hook, "trail": trail}, batches(6))
     expected = trail.values[first]
@@ -152,7 +152,7 @@ def test_begins_with_a_copy_after_so_many_steps(begin: Rhythm, first: int) -> No
 
 
 def test_begins_after_so_many_epochs() -> None:
-    state, hook = new_state(small_model()), EMA(decay=0.99, begin=Rhythm(2))
+    state, hook = new_state(small_model()), EMA(decay=0.99, begin=Interval(2))
     for state.epoch in (0, 1):
         train(state, {"ema": hook}, batches(2))
         assert same(averages(hook, state), weights(state.module))
@@ -166,7 +166,7 @@ def test_begins_after_so_many_epochs() -> None:
 
 def test_before_begin_nothing_is_averaged_and_validation_is_raw() -> None:
     """MMEngine copies the whole state dict at each iteration until then."""
-    state, hook = new_state(small_model()), EMA(begin=Rhythm(100, "steps"))
+    state, hook = new_state(small_model()), EMA(begin=Interval(100, "steps"))
     train(state, {"ema": hook}, batches(4))
     assert same(averages(hook, state), weights(state.module))
 

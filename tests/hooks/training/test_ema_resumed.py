@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from hooks import Rhythm
+from hooks import Interval
 from hooks.training.ema import EMA
 from tests.hooks.training.averages import Trail, averages, checkpoint_of, resume, same, through_a_file, weights
 from tests.hooks.training.steps import batches, new_state, small_model, train
@@ -28,7 +28,7 @@ def test_the_checkpoint_has_a_record_to_load_and_its_model_is_raw() -> None:
 
 
 def test_before_begin_the_record_is_the_raw_weights() -> None:
-    state, hook = new_state(small_model()), EMA(begin=Rhythm(9))
+    state, hook = new_state(small_model()), EMA(begin=Interval(9))
     train(state, {"ema": hook}, batches(2))
     record = checkpoint_of(hook, state)["ema"]
     assert record["updates"] == 0
@@ -50,8 +50,8 @@ def test_two_averages_have_two_records() -> None:
         {},
         {"average": "stochastic", "decay": 0},
         {"average": "annealing", "gamma": 3},
-        {"begin": Rhythm(4, "steps")},
-        {"interval": 3},
+        {"begin": Interval(4, "steps")},
+        {"every": Interval(3, "steps")},
         {"buffers": "ema"},
     ],
     ids=str,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hooks import HookError, Plan, Rhythm, State
+from hooks import HookError, Interval, Plan, State
 from hooks.training.freeze_parameters import FreezeParameters
 from hooks.training.gradient_clip import GradientClip
 from hooks.training.nan_guard import NanGuard
@@ -105,7 +105,7 @@ def test_a_norm_that_was_asked_for_before_is_forgotten() -> None:
 @pytest.mark.parametrize(("until", "frozen_steps"), [("3 steps", 3), ("2 epochs", 4), (0, 0), (None, 6)])
 def test_they_are_frozen_until(until: Any, frozen_steps: int) -> None:
     module = small_model()
-    hook = FreezeParameters(["3.weight"], until=None if until is None else Rhythm.parse(until))
+    hook = FreezeParameters(["3.weight"], until=None if until is None else Interval.parse(until))
     state = a_state(module)
     hook.on_start(state)
     begin, still = values(module)["3.weight"], []
@@ -118,7 +118,7 @@ def test_they_are_frozen_until(until: Any, frozen_steps: int) -> None:
 
 def test_the_gradients_of_all_micro_batches_are_taken_away() -> None:
     module = small_model()
-    state, hook = a_state(module, accumulate=3), FreezeParameters(["0.*"], until=Rhythm(1, "steps"))
+    state, hook = a_state(module, accumulate=3), FreezeParameters(["0.*"], until=Interval(1, "steps"))
     hook.on_start(state)
     before = values(module)
     train(state, {"freeze": hook}, batches(3))
@@ -161,7 +161,7 @@ def test_a_pattern_that_is_no_regular_expression_is_refused() -> None:
 
 def run(root: Path, restore: str | None = None, epochs: int = 2) -> Loop:
     """Two epochs of seven steps; the first layer is frozen for nine of them."""
-    hooks = {"freeze": FreezeParameters(["0.*"], until=Rhythm(9, "steps"))}
+    hooks = {"freeze": FreezeParameters(["0.*"], until=Interval(9, "steps"))}
     loop = Loop(Points(), experiment(epochs=epochs), hooks, RunContext(store=CheckpointStore(Storage(root))))
     if restore:
         loop.restore(restore)
@@ -190,7 +190,10 @@ def test_a_mistake_in_a_pattern_ends_the_run_at_its_start() -> None:
 def _on_a_rank(rank: int, world_size: int) -> Any:
     module = small_model()
     model = DistributedDataParallel(module, broadcast_buffers=False)
-    state, hook = a_state(module, rank=rank, world_size=world_size), FreezeParameters(["0.*"], until=Rhythm(3, "steps"))
+    state, hook = (
+        a_state(module, rank=rank, world_size=world_size),
+        FreezeParameters(["0.*"], until=Interval(3, "steps")),
+    )
     state.model = model
     hook.on_start(state)
     before = values(module)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hooks import Hook, HookError, State
+from hooks.interval import Interval
 from hooks.training.garbage_collection import GarbageCollection
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -47,7 +48,11 @@ class Litter(Hook):
 
 def test_cycles_go_every_so_many_iterations_of_a_phase_and_not_before() -> None:
     litter = Litter()
-    list(Loop(Points(), experiment(epochs=1), {"gc": GarbageCollection(interval=3), "litter": litter}).run())
+    list(
+        Loop(
+            Points(), experiment(epochs=1), {"gc": GarbageCollection(every=Interval(3, "iterations")), "litter": litter}
+        ).run()
+    )
     # 52 and 23 samples in batches of 8: 7 and 3 iterations
     train = [("train", left) for left in (0, 1, 2, 0, 1, 2, 0)]
     assert litter.left == [*train, ("val", 1), ("val", 2), ("val", 3)]
@@ -93,7 +98,7 @@ class Makes(Hook):
 def _collections(rank: int, world_size: int) -> Any:
     """The iterations in which this rank collected."""
     seen: list[tuple[str, int]] = []
-    hooks = {"gc": GarbageCollection(interval=4), **({"makes": Makes()} if rank == 1 else {})}
+    hooks = {"gc": GarbageCollection(every=Interval(4, "iterations")), **({"makes": Makes()} if rank == 1 else {})}
     world = World(rank, world_size, rank)
     loop = Loop(Points(train=70, val=0), experiment(batch_size=4, epochs=1), hooks, RunContext(world=world))
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks import HookError, State
+from hooks.interval import Interval
 from hooks.training.nan_guard import NanGuard
 from tests.hooks.training.steps import batches, new_state, small_model, train
 from tests.ranks import on_ranks
@@ -130,7 +131,7 @@ def test_between_checks_a_hit_is_remembered(tmp_path: Path) -> None:
     optimizer.param_groups[0]["lr"] = 0.0  # so that the weights stay finite, and the hit must be remembered
     optimizer.param_groups[0]["momentum"] = 0.0
     data = batches(7)
-    guard = NanGuard(action="stop", interval=3)
+    guard = NanGuard(action="stop", every=Interval(3, "steps"))
 
     class SpoilsOneLoss(NanGuard):
         def on_loss(self, state: State) -> None:
@@ -165,21 +166,21 @@ def test_hits_in_a_row_and_dumps_are_counted_over_a_resume(tmp_path: Path) -> No
 
 
 def test_a_hit_between_checks_is_remembered_over_a_resume(tmp_path: Path) -> None:
-    guard, state = NanGuard(action="stop", interval=3), gradients_only(1.0)
+    guard, state = NanGuard(action="stop", every=Interval(3, "steps")), gradients_only(1.0)
     state.artifacts = tmp_path
     for state.step, loss in enumerate((math.nan, 1.0, 1.0)):
         state.loss = torch.tensor(loss)
         guard.on_loss(state)
         guard.on_gradients(state)
         assert bool(state.stop_reasons) is (state.step == 2)
-        guard = _again(guard, NanGuard(action="stop", interval=3))
+        guard = _again(guard, NanGuard(action="stop", every=Interval(3, "steps")))
 
 
 def test_skip_cannot_look_later_than_each_step() -> None:
     with pytest.raises(
-        ValueError, match="action=skip must look at each step before it is made; interval=4 has to be 1"
+        ValueError, match="action=skip must look at each step before it is made; every=4 steps has to be 1 step"
     ):
-        NanGuard(action="skip", interval=4)
+        NanGuard(action="skip", every=Interval(4, "steps"))
 
 
 def test_evaluation_is_not_its_business() -> None:

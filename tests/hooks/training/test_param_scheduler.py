@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
-from hooks import Hook, Plan, Rhythm, State
+from hooks import Hook, Interval, Plan, State
 from hooks.logs.json_lines import JsonLines
 from hooks.training.param_scheduler import ParamScheduler
 from orchestrator.config.sections.experiment import Component
@@ -67,7 +67,7 @@ def test_steps_at_each_epochs_end() -> None:
 def test_every_second_epoch() -> None:
     optimizer = an_optimizer()
     state = State(optimizer=optimizer, scheduler=StepLR(optimizer, 1, gamma=0.5))
-    assert epochs(state, ParamScheduler(every=Rhythm(2)), 5, iterations=1) == [0.1, 0.1, 0.05, 0.05, 0.025]
+    assert epochs(state, ParamScheduler(every=Interval(2)), 5, iterations=1) == [0.1, 0.1, 0.05, 0.05, 0.025]
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -76,7 +76,7 @@ def test_steps_at_optimizer_steps_and_never_at_micro_batches(accumulate: int) ->
     optimizer = an_optimizer()
     state = State(optimizer=optimizer, scheduler=OneCycleLR(optimizer, max_lr=1.0, total_steps=20))
     expected = stepped_by_hand(OneCycleLR(an_optimizer(), max_lr=1.0, total_steps=20), 12, repeat=accumulate)
-    assert epochs(state, ParamScheduler(every=Rhythm(1, "steps")), 2, 6, accumulate) == expected
+    assert epochs(state, ParamScheduler(every=Interval(1, "steps")), 2, 6, accumulate) == expected
 
 
 def test_a_step_the_optimizer_left_out_does_not_count() -> None:
@@ -91,7 +91,7 @@ def test_a_step_the_optimizer_left_out_does_not_count() -> None:
             if state.iteration == 1:
                 state.skip_update("test")
 
-    train(state, {"schedule": SkipSecond(every=Rhythm(1, "steps"))}, batches(4))
+    train(state, {"schedule": SkipSecond(every=Interval(1, "steps"))}, batches(4))
     assert rates == [0.1, 0.05, 0.05, 0.025]
 
 
@@ -102,12 +102,12 @@ def test_the_phase_end_of_a_step_based_validation_is_no_epoch() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.1
 
 
-def test_a_step_rhythm_steps_once_for_the_last_step_of_a_phase() -> None:
+def test_a_step_interval_steps_once_for_the_last_step_of_a_phase() -> None:
     optimizer = an_optimizer()
     state = State(optimizer=optimizer, scheduler=StepLR(optimizer, 1, gamma=0.5), phase="train")
     state.step, state.stepped, state.epoch, state.epoch_completed = 7, True, 1, True
     optimizer.step()
-    hook = ParamScheduler(every=Rhythm(1, "steps"))
+    hook = ParamScheduler(every=Interval(1, "steps"))
     hook.on_step(state)
     hook.on_phase_end(state)
     assert optimizer.param_groups[0]["lr"] == 0.05
@@ -183,8 +183,8 @@ def test_hooks_and_loggers_read_the_rate_that_the_step_used(tmp_path: Path, inte
     left."""
     reads, rows = Reads(), Rows()
     hooks = {
-        "schedule": ParamScheduler(every=Rhythm(1, "steps"), record_momentum=True),
-        "json_lines": JsonLines(interval=interval),
+        "schedule": ParamScheduler(every=Interval(1, "steps"), record_momentum=True),
+        "json_lines": JsonLines(every=Interval(interval, "iterations")),
         "reads": reads,
     }
     schedule = Component(type="OneCycleLR", max_lr=1.0, total_steps=20)
@@ -217,7 +217,7 @@ def test_a_hook_reads_the_epochs_own_rate_as_its_phase_ends() -> None:
     ("hook", "called"),
     [
         (ParamScheduler(), False),
-        (ParamScheduler(every=Rhythm(10, "steps")), True),
+        (ParamScheduler(every=Interval(10, "steps")), True),
         (ParamScheduler(monitor="val/loss"), False),
         (ParamScheduler(record_weight_decay=True), False),
     ],
@@ -252,7 +252,7 @@ def test_the_momentum_that_a_cycle_moves_is_recorded_as_it_was_used() -> None:
     optimizer, by_hand = an_optimizer(), SGD(nn.Linear(2, 2).parameters(), lr=0.1, momentum=0.9)
     optimizer.param_groups[0]["momentum"] = 0.9
     state, reference = State(optimizer=optimizer, scheduler=cycle(optimizer), phase="train"), cycle(by_hand)
-    hook = ParamScheduler(every=Rhythm(1, "steps"), record_momentum=True)
+    hook = ParamScheduler(every=Interval(1, "steps"), record_momentum=True)
     found, expected = [], []
     for step in range(1, 8):
         optimizer.step()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hooks import Rhythm, State
+from hooks import Interval, State
 from hooks.parts.power_average import exponent
 from hooks.training.ema import EMA
 from orchestrator.config.components import make_hooks
@@ -34,8 +34,8 @@ def direct(values: list[list[Tensor]], steps: list[int], std: float) -> list[Ten
     ("fields", "steps"),
     [
         ({}, range(1, 15)),
-        ({"interval": 3}, [3, 6, 9, 12]),
-        ({"begin": Rhythm(5, "steps")}, range(5, 15)),
+        ({"every": Interval(3, "steps")}, [3, 6, 9, 12]),
+        ({"begin": Interval(5, "steps")}, range(5, 15)),
         ({"std": 0.1}, range(1, 15)),
     ],
 )
@@ -59,12 +59,12 @@ def test_each_is_the_sum_of_all_weights_by_its_profile(fields: dict[str, Any], s
 @pytest.mark.parametrize("cut", [1, 7])
 def test_resumed_it_gives_the_same_as_without_a_break(cut: int, dtype: torch.dtype) -> None:
     data = [(batch.to(dtype),) for (batch,) in batches(9)]
-    straight, whole = EMA(average="power", std=STDS, interval=2), new_state(small_model().to(dtype))
+    straight, whole = EMA(average="power", std=STDS, every=Interval(2, "steps")), new_state(small_model().to(dtype))
     train(whole, {"ema": straight}, data[:cut])
     checkpoint = checkpoint_of(straight, whole)
     assert whole.optimizer is not None
     optimizer = through_a_file(whole.optimizer.state_dict())
-    hook = EMA(average="power", std=STDS, interval=2)
+    hook = EMA(average="power", std=STDS, every=Interval(2, "steps"))
     state = resume(hook, small_model(seed=5).to(dtype), checkpoint, step=cut, iteration=cut)
     assert state.optimizer is not None
     state.optimizer.load_state_dict(optimizer)
@@ -149,5 +149,5 @@ def test_what_cannot_be_is_refused_in_the_file(fields: dict[str, Any], words: st
 
 def test_it_keeps_what_hooks_promise_and_observes() -> None:
     check_hook(
-        EMA, fields={"average": "power", "std": STDS, "decay": 0.999, "snapshots": Rhythm(2, "steps")}, examples=0
+        EMA, fields={"average": "power", "std": STDS, "decay": 0.999, "snapshots": Interval(2, "steps")}, examples=0
     )

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
 from torch.utils.data import DataLoader, DistributedSampler
 
-from hooks import Hook, Rhythm
+from hooks import Hook, Interval
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from hooks.training.param_scheduler import ParamScheduler
@@ -56,7 +56,7 @@ def life(root: Path, restore: str | None = None) -> tuple[Loop, Rows, dict[str, 
     hooks: dict[str, Hook] = {
         "sampler_seed": DistSamplerSeed(),
         "scheduler": ParamScheduler(),
-        "ema": EMA(average="stochastic", buffers="recompute", begin=Rhythm(BEGIN), interval=2),
+        "ema": EMA(average="stochastic", buffers="recompute", begin=Interval(BEGIN), every=Interval(2, "steps")),
         "checkpoint": Checkpoint(keep=None),
     }
     experiment = described(epochs=EPOCHS, batch_size=26, scheduler={"type": "SWALR", **SCHEDULE})

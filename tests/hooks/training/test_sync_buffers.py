@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hooks import Hook, Rhythm, State
+from hooks import Hook, Interval, State
 from hooks.training.sync_buffers import SyncBuffers
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -93,7 +93,7 @@ class Means(Hook):
 def _validated_with(rank: int, world_size: int) -> list[list[float]]:
     """26 of 52 samples on each rank, in batches of 4: 7 steps, and validations after 3, 6 and 7."""
     means = Means()
-    given = experiment(steps=7, batch_size=4, validate_every=Rhythm(3, "steps"))
+    given = experiment(steps=7, batch_size=4, validate_every=Interval(3, "steps"))
     hooks: dict[str, Hook] = {"sync": SyncBuffers(), "means": means}
     list(Loop(Points(batch_norm=True), given, hooks, RunContext(world=World(rank, world_size, rank))).run())
     return means.found

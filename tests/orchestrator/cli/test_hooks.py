@@ -24,7 +24,7 @@ def test_a_hook_as_plain_data() -> None:
     }
     assert described["parameters"][1] == {
         "name": "every",
-        "type": "Rhythm",
+        "type": "Interval",
         "required": False,
         "default": "1 epoch",
         "doc": "How often, in words.",

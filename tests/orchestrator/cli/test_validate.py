@@ -27,6 +27,14 @@ def test_a_right_one(file: str) -> None:
     assert "line.yaml is ok" in result.stderr
 
 
+def test_every_interval_is_shown_with_its_unit(file: str) -> None:
+    given = ["hooks.ema.every=3", "hooks.console.every=7", "hooks.checkpoint.every=2", "validate_every=4 steps"]
+    result = CliRunner().invoke(app, ["validate", file, *given])
+    shown = [line.strip() for line in result.stderr.splitlines()]
+    assert {"validate_every: 4 steps", "hooks.ema.every: 3 steps", "hooks.ema.begin: 0 epochs"} < set(shown)
+    assert {"hooks.console.every: 7 iterations", "hooks.checkpoint.every: 2 epochs"} < set(shown)
+
+
 def test_a_wrong_one(file: str) -> None:
     result = CliRunner().invoke(app, ["validate", file, "seed=x", "epoch=1"])
     assert (result.exit_code, result.stdout) == (2, "")

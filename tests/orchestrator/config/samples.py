@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from hooks import Hook, Priority, Ranks, Rhythm, State
+from hooks import Hook, Interval, Priority, Ranks, State
 from orchestrator.config.load import load_experiment
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import Task
@@ -110,7 +110,7 @@ class Shadow(Hook):
 
     decay: Annotated[float, Ge(0), Le(1)] = 0.5
     """How much stays."""
-    every: Rhythm = Rhythm(1)
+    every: Interval = Interval(1)
     """How often,
     in words."""
     keep: int = 3

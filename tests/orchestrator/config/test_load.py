@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from hooks.rhythm import Rhythm
+from hooks.interval import Interval
 from orchestrator.config.components import DEFAULT_HOOKS
 from orchestrator.config.load import experiment_from_dict, load_experiment, read_again, to_dict, to_yaml, with_overrides
 from orchestrator.config.resolve import ResolvedExperiment, resolve
@@ -33,7 +33,7 @@ def test_a_file_becomes_an_experiment(file: Path) -> None:
     experiment = load_experiment(file)
     assert (experiment.name, experiment.epochs, experiment.steps, experiment.sweep) == ("line", 3, None, None)
     assert experiment.optimizer.arguments == {"lr": 0.1, "momentum": 0.5}
-    assert experiment.validate_every == Rhythm(1)
+    assert experiment.validate_every == Interval(1)
     assert resolve(experiment.source).task == Line(width=2)
     assert list(experiment.hooks) == [*DEFAULT_HOOKS, "shadow"]
     assert experiment.hooks["console"] is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hooks import EVENTS, HOOKS, Hook, Rhythm, State
+from hooks import EVENTS, HOOKS, Hook, Interval, State
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import WorkersDisagree
@@ -299,12 +299,12 @@ TRAIN = ["train/accuracy", "train/loss"]
 
 
 def test_validation_every_two_epochs_and_at_the_end() -> None:
-    assert validations(epochs=3, validate_every=Rhythm(2)) == [(0, 7, TRAIN), (1, 14, BOTH), (2, 21, BOTH)]
+    assert validations(epochs=3, validate_every=Interval(2)) == [(0, 7, TRAIN), (1, 14, BOTH), (2, 21, BOTH)]
 
 
 def test_validation_in_steps_does_not_care_about_epochs_which_report_for_themselves() -> None:
     # 7 steps in an epoch: validation at 4, 8 and 12, reports at each epoch's end too; the last one always validates
-    assert validations(epochs=2, validate_every=Rhythm(4, "steps")) == [
+    assert validations(epochs=2, validate_every=Interval(4, "steps")) == [
         (0, 4, BOTH),
         (0, 7, TRAIN),
         (1, 8, BOTH),
@@ -314,12 +314,12 @@ def test_validation_in_steps_does_not_care_about_epochs_which_report_for_themsel
 
 
 def test_validation_never() -> None:
-    assert validations(validate_every=Rhythm(0)) == [(0, 7, TRAIN), (1, 14, TRAIN)]
+    assert validations(validate_every=Interval(0)) == [(0, 7, TRAIN), (1, 14, TRAIN)]
 
 
 def test_train_means_hold_one_round_and_every_sample_of_it() -> None:
     rows = Rows()
-    loop = Loop(Points(), experiment(validate_every=Rhythm(4, "steps")), {}, RunContext(recorder=rows))
+    loop = Loop(Points(), experiment(validate_every=Interval(4, "steps")), {}, RunContext(recorder=rows))
     reports = [report.metrics for report in loop.run()]
     train = rows.columns("loss", "batch_size", phase="train")
     for report, begin, end in zip(reports, [0, 4, 7, 8, 12], [4, 7, 8, 12, 14], strict=True):
@@ -330,7 +330,7 @@ def test_train_means_hold_one_round_and_every_sample_of_it() -> None:
 
 def test_rows_name_each_iteration_once() -> None:
     rows = Rows()
-    loop = Loop(Points(test=5), experiment(validate_every=Rhythm(4, "steps")), {}, RunContext(recorder=rows))
+    loop = Loop(Points(test=5), experiment(validate_every=Interval(4, "steps")), {}, RunContext(recorder=rows))
     list(loop.run())
     assert rows.columns("epoch", "iteration", "step", "samples", phase="train")[:8] == [
         *((0, n, n, 8 * n) for n in range(1, 7)),

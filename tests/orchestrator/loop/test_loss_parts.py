@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hooks import Rhythm
+from hooks import Interval
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import RunError
@@ -45,8 +45,8 @@ def live(
     store = CheckpointStore(Storage(folder), master=world.is_master)
     loop = Loop(
         Parts(**task),
-        experiment(batch_size=6, validate_every=Rhythm(4, "steps")),
-        {"checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)},
+        experiment(batch_size=6, validate_every=Interval(4, "steps")),
+        {"checkpoint": Checkpoint(every=Interval(3, "steps"), keep=None)},
         RunContext(store=store, recorder=rows, world=world),
     )
     if restore:

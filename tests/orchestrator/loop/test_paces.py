@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hooks import HOOKS, Hook, Rhythm, State, paced_by
+from hooks import HOOKS, Hook, Interval, State, paced_by
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.hook import WITHIN_ITERATION
 from orchestrator.checkpoint.store import CheckpointStore
@@ -26,15 +26,15 @@ TASK = Points(train=52, val=23, test=23)  # 7, 3 and 3 iterations of 8 samples
 class Paced(Hook):
     """Notes where it is called: the phase, the epochs that are over, the iteration in the phase."""
 
-    interval: int = 5
+    every: int | Interval = 5
     before: list[tuple[str, int, int]] = field(default_factory=list)
     after: list[tuple[str, int, int]] = field(default_factory=list)
 
-    @paced_by("interval")
+    @paced_by("every")
     def on_forward(self, state: State) -> None:
         self.before.append((state.phase, state.epoch, state.phase_iteration + 1))
 
-    @paced_by("interval")
+    @paced_by("every")
     def on_step(self, state: State) -> None:
         self.after.append((state.phase, state.epoch, state.phase_iteration))
 
@@ -51,11 +51,11 @@ def test_iterations_of_the_run_are_counted_each_phases_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"validate_every": Rhythm(4, "steps")}, {"accumulate": 2}], ids=["epochs", "steps", "accumulation"]
+    "fields", [{}, {"validate_every": Interval(4, "steps")}, {"accumulate": 2}], ids=["epochs", "steps", "accumulation"]
 )
-def test_a_resumed_run_keeps_the_pace(tmp_path: Path, fields: dict[str, Rhythm | int]) -> None:
+def test_a_resumed_run_keeps_the_pace(tmp_path: Path, fields: dict[str, Interval | int]) -> None:
     def live(restore: str = "") -> tuple[list[tuple[str, int, int]], Loop]:
-        hooks = {"paced": Paced(), "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)}
+        hooks = {"paced": Paced(), "checkpoint": Checkpoint(every=Interval(3, "steps"), keep=None)}
         loop = Loop(TASK, experiment(epochs=4, **fields), hooks, RunContext(store=CheckpointStore(Storage(tmp_path))))
         if restore:
             loop.restore(restore)
@@ -77,8 +77,7 @@ PACED = sorted(
         for name, hook in HOOKS.items()
         for event in WITHIN_ITERATION
         if (paced := getattr(getattr(hook, event), "paced_by", ""))
-        and isinstance(getattr(hook, paced, None), int)
-        and paced != "reach"
+        and getattr(getattr(hook, paced), "unit", "") == "iterations"
     }
 )
 
@@ -107,7 +106,7 @@ class Costs(Recorder):
 
 @pytest.mark.parametrize(("name", "paced"), PACED)
 def test_a_hook_that_ships_acts_in_epochs_shorter_than_its_pace(tmp_path: Path, name: str, paced: str) -> None:
-    hook = HOOKS[name](**{paced: 10}, **({"after_iter": True} if name == "empty_cache" else {}))
+    hook = HOOKS[name](**{paced: Interval(10, "iterations")}, **({"after_iter": True} if name == "empty_cache" else {}))
     costs = Costs()
     list(Loop(Points(val=0), experiment(epochs=6), {name: hook}, RunContext(artifacts=tmp_path, recorder=costs)).run())
     # 42 iterations, in epochs of 7

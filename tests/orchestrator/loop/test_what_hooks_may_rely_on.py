@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hooks import HOOKS, Hook, HookError, Rhythm, State
+from hooks import HOOKS, Hook, HookError, Interval, State
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -44,7 +44,7 @@ def test_a_phase_begins_with_each_epoch_also_where_training_is_measured_in_steps
 def test_a_phase_begins_again_after_a_validation_within_its_epoch() -> None:
     begins = Begins()
     # validations at 3, 6 and 7
-    list(Loop(Points(), experiment(epochs=1, validate_every=Rhythm(3, "steps")), {"begins": begins}).run())
+    list(Loop(Points(), experiment(epochs=1, validate_every=Interval(3, "steps")), {"begins": begins}).run())
     assert begins.epochs == [0, 0, 0]
 
 

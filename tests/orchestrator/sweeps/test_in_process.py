@@ -157,15 +157,15 @@ def test_no_trial_begins_where_the_gpu_is_lost(tmp_path: Path) -> None:
 
 def test_values_that_do_not_go_together_fail_their_trial_alone(tmp_path: Path) -> None:
     """Each value is right by itself, so it is found out when the trial begins."""
-    space = {"hooks.nan_guard.action": {"grid": ["raise", "skip"]}, "hooks.nan_guard.interval": {"grid": [1, 2]}}
+    space = {"hooks.nan_guard.action": {"grid": ["raise", "skip"]}, "hooks.nan_guard.every": {"grid": [1, 2]}}
     outcome = sweep(searching(space, hooks={"nan_guard": {}}), tmp_path, local=True)
     assert outcome.status == "finished"
     failed = outcome.trials[outcome.trials["status"] == "failed"]
     assert len(outcome.trials) == 4
-    assert failed[["config/hooks.nan_guard.action", "config/hooks.nan_guard.interval"]].to_numpy().tolist() == [
+    assert failed[["config/hooks.nan_guard.action", "config/hooks.nan_guard.every"]].to_numpy().tolist() == [
         ["skip", 2]
     ]
-    assert "interval=2 has to be 1" in failed["error"].item()
+    assert "every=2 steps has to be 1 step" in failed["error"].item()
 
 
 @pytest.mark.parametrize(("metric", "mode"), [("val/accuracy", "max"), ("val/loss", "min"), ("val/loss", "max")])

@@ -176,7 +176,7 @@ def test_riders_hooks_stand_and_see_what_they_would_alone(tmp_path: Path) -> Non
     hooks = {
         "before": shrinks,
         "ema": {"decay": 0.5},
-        "json_lines": {"interval": 2, "priority": "NORMAL", "window": "global"},
+        "json_lines": {"every": 2, "priority": "NORMAL", "window": "global"},
         "after": shrinks,
     }
     hooks |= {

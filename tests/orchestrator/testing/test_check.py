@@ -14,7 +14,7 @@ import torch.distributed as dist
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from hooks import Hook, Ranks, Rhythm, State, paced_by
+from hooks import Hook, Interval, Ranks, State, paced_by
 from orchestrator.testing import HookCheckFailed, check_hook
 from tests.orchestrator.testing.test_training import OwnOptimizer
 
@@ -24,7 +24,7 @@ class Smoothed(Hook):
     """Records a moving average of the loss now and then, and does all that a hook may do rightly."""
 
     decay: Annotated[float, Ge(0), Le(1)] = 0.9
-    every: Rhythm = Rhythm(2, "steps")
+    every: Interval = Interval(2, "steps")
 
     mutable: ClassVar[frozenset[str]] = frozenset({"decay", "every"})
 
@@ -181,9 +181,9 @@ class ClipsOnOne(Hook):
 
 @dataclass
 class Iterations(Hook):
-    """Counts iterations where its rhythm counts steps."""
+    """Counts iterations where its interval counts steps."""
 
-    every: Rhythm = Rhythm(3, "steps")
+    every: Interval = Interval(3, "steps")
 
     def on_step(self, state: State) -> None:
         if self.every.count and state.iteration % self.every.count == 0:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import Field
 
-from hooks import Hook, Rhythm
+from hooks import Hook, Interval
 from orchestrator.config.python.parameters import construct
 from orchestrator.testing.fields import for_each, values_of
 
@@ -30,7 +30,7 @@ class Everything(Hook):
     mode: Literal["min", "max"] = "min"
     side: Side = Side.LEFT
     on: bool = False
-    every: Rhythm = Rhythm(1)
+    every: Interval = Interval(1)
     places: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] = field(default_factory=lambda: [0])
     pair: tuple[int, float] = (0, 0.0)
     name: str = ""

@@ -109,7 +109,7 @@ def test_nothing_rides_where_training_may_depend_on_what_riders_change(fields: d
     ],
 )
 def test_where_trials_are_judged_one_by_one_what_is_said_to_ride_rides_alone(sweep: dict[str, Any], said: str) -> None:
-    space = {"hooks.ema.decay": {"ride": [0.5, 0.9]}, "hooks.ema.interval": {"choice": [1, 2]}}
+    space = {"hooks.ema.decay": {"ride": [0.5, 0.9]}, "hooks.ema.every": {"choice": [1, 2]}}
     paths, reason = found(space, {"search": "random", "trials": 4, **sweep}, hooks={"ema": {}})
     assert paths == ["hooks.ema.decay"]
     assert reason.startswith(said)

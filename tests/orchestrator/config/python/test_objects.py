@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from hooks import EMA, HOOKS, Checkpoint, Hook, Priority, Rhythm
+from hooks import EMA, HOOKS, Checkpoint, Hook, Interval, Priority
 from orchestrator import ConfigError, Experiment, UsageError, run, sweep
 from orchestrator.config.load import checked_experiment, experiment_from_dict, to_dict
 from orchestrator.config.python.objects import fields_of, folders_of
@@ -49,7 +49,7 @@ def test_what_is_written_in_python_is_what_a_file_says() -> None:
         epochs=3,
         optimizer={"type": torch.optim.AdamW, "lr": 0.5},
         scheduler={"type": torch.optim.lr_scheduler.StepLR, "step_size": 2},
-        validate_every=Rhythm(2),
+        validate_every=Interval(2),
         workers=Workers(count=2),
         hooks={"shadow": Shadow(decay=0.25), "slow": EMA(decay=0.5), "console": None},
     )
@@ -69,7 +69,7 @@ def test_what_is_written_in_python_is_what_a_file_says() -> None:
         ({"scheduler": torch.optim.swa_utils.SWALR}, {"scheduler": {"type": "SWALR"}}),
         ({"optimizer": {"lr": torch.tensor(0.5)}}, {"optimizer": {"lr": 0.5}}),
         (
-            {"changes": (Change(at=Rhythm(2), set={"optimizer.lr": 0.5}),)},
+            {"changes": (Change(at=Interval(2), set={"optimizer.lr": 0.5}),)},
             {"changes": [{"at": "2 epochs", "set": {"optimizer.lr": 0.5}}]},
         ),
         (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from hooks import Rhythm
+from hooks import Interval
 from orchestrator.config.python.parameters import check, construct, docs_of, model_of, model_of_signature, parameters
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import Band, Forgot, Line, Shadow, Wide
@@ -25,7 +25,7 @@ def problems_of(cls: type, values: dict[str, Any]) -> dict[str, str]:
 
 def test_values_arrive_with_the_field_s_type() -> None:
     hook, settings = construct(Shadow, {"decay": 1, "every": "100 steps", "tags": ["a"]}, "x")
-    assert (hook.decay, hook.every, hook.tags) == (1.0, Rhythm(100, "steps"), ["a"])
+    assert (hook.decay, hook.every, hook.tags) == (1.0, Interval(100, "steps"), ["a"])
     assert settings == {"decay": 1.0, "every": "100 steps", "keep": 3, "mode": "near", "tags": ["a"]}
 
 
@@ -39,7 +39,7 @@ def test_all_problems_at_once() -> None:
     values = {"decay": 1.2, "every": "often", "keep": "3", "mode": "fra", "tags": "a", "decoy": 1, "updates": 2}
     assert problems_of(Shadow, values) == {
         "x.decay": "must be at most 1, got 1.2",
-        "x.every": "'often' is no rhythm; write a number of epochs such as 1, or '2 epochs', or '100 steps'",
+        "x.every": "'often' is no interval; write a number of epochs such as 1, or '2 epochs', or '100 steps'",
         "x.keep": "must be a whole number, got '3'",
         "x.mode": "must be 'near' or 'far', got 'fra'",
         "x.tags": "must be a list, got 'a'",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from hooks import Hook, Priority, Rhythm, State
+from hooks import Hook, Interval, Priority, State
 from hooks.logs.console import Console
 from hooks.parts.logs import eta
 from hooks.stats.row_stats import RowStats
@@ -271,7 +271,7 @@ def test_hooks_saving_and_validation_are_no_wait_for_data(
     """MMEngine's timer charges them to the data of the next iteration."""
     monkeypatch.setattr(rounds, "perf_counter", time)
     rows, store = Rows(), CheckpointStore(Storage(tmp_path))
-    given = experiment(epochs=1, validate_every=Rhythm(4, "steps"))
+    given = experiment(epochs=1, validate_every=Interval(4, "steps"))
     loop = Loop(Points(), given, {"dawdles": Dawdles(time)}, RunContext(recorder=rows, store=store))
     loop.clock.recording = True
     list(loop.run())
@@ -304,8 +304,8 @@ def test_speed_and_remaining_time_are_the_devices(
     monkeypatch.setattr(eta, "perf_counter", lambda: 0.0)
     hooks = {
         "works": Works(device),
-        "throughput": Throughput(interval=6),
-        "console": Console(interval=6),
+        "throughput": Throughput(every=Interval(6, "iterations")),
+        "console": Console(every=Interval(6, "iterations")),
         "row_stats": RowStats(["step_s/max"]),
     }
     rows = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0})

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchmetrics.classification import MulticlassF1Score
 
-from hooks import Rhythm
+from hooks import Interval
 from hooks.logs.console import Console
 from hooks.logs.output_csv import OutputCSV
 from hooks.stats.runtime_info import RuntimeInfo
@@ -375,4 +375,4 @@ def test_a_loader_of_ones_own_is_gone_through_as_it_is() -> None:
 
 def test_validation_in_steps_goes_on_in_the_stream() -> None:
     whole = trained(Streams(), epochs=2, epoch_steps=5)[1]
-    assert trained(Streams(), epochs=2, epoch_steps=5, validate_every=Rhythm(3, "steps"))[1] == whole
+    assert trained(Streams(), epochs=2, epoch_steps=5, validate_every=Interval(3, "steps"))[1] == whole

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from hooks import Hook, Rhythm
+from hooks import Hook, Interval
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from orchestrator import run, sweep
@@ -109,7 +109,7 @@ def begun(rank: int, world_size: int, file: str, strategy: str) -> dict[str, Any
 def trained(rank: int, world_size: int, file: str, run: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
     """Weights, averages and losses of a run, or of its rest after its first checkpoint where it has some."""
     rows, ema, store = Rows(), EMA(decay=0.5), CheckpointStore(Storage(run), master=rank == 0)
-    hooks: dict[str, Hook] = {"ema": ema, "checkpoint": Checkpoint(every=Rhythm.parse("3 steps"), keep=None)}
+    hooks: dict[str, Hook] = {"ema": ema, "checkpoint": Checkpoint(every=Interval.parse("3 steps"), keep=None)}
     names = store.names()
     loop = loop_of(rank, world_size, file, hooks, recorder=rows, store=store, resumes=bool(names))
     dist.barrier()

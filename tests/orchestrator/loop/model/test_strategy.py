@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from hooks import Hook, Rhythm
+from hooks import Hook, Interval
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from hooks.training.gradient_clip import GradientClip
@@ -100,7 +100,7 @@ def keeping(every: str, background: bool) -> dict[str, Hook]:
         "sampler_seed": DistSamplerSeed(),
         "ema": EMA(decay=0.7),
         "checkpoint": Checkpoint(
-            every=Rhythm.parse(every), keep=None, publish=["model", "raw_model", "ema"], background=background
+            every=Interval.parse(every), keep=None, publish=["model", "raw_model", "ema"], background=background
         ),
         "seen": Seen(),
     }

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from hooks import Hook, Rhythm, State
+from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from orchestrator.checkpoint.index import read_index
@@ -77,7 +77,7 @@ def loop_in(
     gate = Gate()
     hooks: dict[str, Hook] = {
         "ema": EMA(decay=0.7),
-        "checkpoint": Checkpoint(every=Rhythm.parse(every), keep=2, best="val/accuracy", background=background),
+        "checkpoint": Checkpoint(every=Interval.parse(every), keep=2, best="val/accuracy", background=background),
         "gate": gate,
     }
     if store is None:
@@ -137,7 +137,7 @@ def test_tensors_that_share_memory_share_it_in_the_file(tmp_path: Path) -> None:
             tied.add_(1)
 
     store = CheckpointStore(Storage(tmp_path))
-    hooks = {"checkpoint": Checkpoint(every=Rhythm(2, "steps"), background=True, save_last=False), "tied": Tied()}
+    hooks = {"checkpoint": Checkpoint(every=Interval(2, "steps"), background=True, save_last=False), "tied": Tied()}
     list(Loop(TASK, experiment(steps=4), hooks, RunContext(store=store)).run())
     for name, added in (("step-00000002", 0), ("step-00000004", 1)):
         found = store.load(name, "tied.pt")
@@ -189,7 +189,7 @@ def test_what_could_not_be_written_is_told_at_the_next_checkpoint_at_the_latest_
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_is_being_written_as_a_run_ends_is_there(tmp_path: Path, fails: bool) -> None:
     """Where the run is ended at a report, and where validation fails right after the epoch was saved."""
-    loop = loop_in(tmp_path, True, every="1", validate_every=Rhythm(1) if fails else Rhythm(0))
+    loop = loop_in(tmp_path, True, every="1", validate_every=Interval(1) if fails else Interval(0))
     reports = loop.run()
     if fails:
         loop.evaluation.run = lambda phase: 1 / 0  # type: ignore[method-assign, assignment]
@@ -203,7 +203,7 @@ def test_what_is_being_written_as_a_run_ends_is_there(tmp_path: Path, fails: boo
 
 
 def test_a_report_of_the_end_and_a_checkpoint_that_is_asked_for_name_what_is_there(tmp_path: Path) -> None:
-    loop = loop_in(tmp_path, True, every="1", epochs=2, validate_every=Rhythm(0))
+    loop = loop_in(tmp_path, True, every="1", epochs=2, validate_every=Interval(0))
     reports = loop.run()
     next(reports)
     saved = loop.save()
@@ -219,7 +219,7 @@ def test_the_pause_and_the_time_beside_are_told_apart(tmp_path: Path) -> None:
     loop = Loop(
         TASK,
         experiment(steps=4),
-        {"checkpoint": Checkpoint(every=Rhythm(2, "steps"), background=True)},
+        {"checkpoint": Checkpoint(every=Interval(2, "steps"), background=True)},
         RunContext(store=CheckpointStore(storage), recorder=recorder),
     )
     list(loop.run())
@@ -248,7 +248,7 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
     failing = loop_in(Path(root, "full"), True, world, store=store)
     with pytest.raises((CheckpointError, StorageError)) as error:
         list(failing.run())
-    left = loop_in(Path(root, "left"), True, world, every="1", validate_every=Rhythm(0))
+    left = loop_in(Path(root, "left"), True, world, every="1", validate_every=Interval(0))
     reports = left.run()
     next(reports)
     reports.close()  # which asks no rank
@@ -318,7 +318,7 @@ def test_a_checkpoint_is_as_many_writes_as_it_has_files_and_one_of_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = ended_at(monkeypatch, -1)
-    list(loop_in(tmp_path, False, epochs=1, validate_every=Rhythm(0)).run())
+    list(loop_in(tmp_path, False, epochs=1, validate_every=Interval(0)).run())
     written = Counter(
         name.rpartition("/")[2] for operation, _, name in (one.partition(" ") for one in done) if operation == "create"
     )

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 from torch.utils.data import DistributedSampler
 
-from hooks import Hook, Rhythm, State
+from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from hooks.training.param_scheduler import ParamScheduler
@@ -41,8 +41,8 @@ def make_hooks(every: str, **ema: Any) -> dict[str, Hook]:
     return {
         "sampler_seed": DistSamplerSeed(),
         "ema": EMA(decay=0.7, **ema),
-        "scheduler": ParamScheduler(every=Rhythm(1, "steps")),
-        "checkpoint": Checkpoint(every=Rhythm.parse(every), keep=None),
+        "scheduler": ParamScheduler(every=Interval(1, "steps")),
+        "checkpoint": Checkpoint(every=Interval.parse(every), keep=None),
     }
 
 
@@ -122,7 +122,7 @@ CASES = [
     pytest.param("3 steps", {}, {}, id="mid-epoch"),
     pytest.param("1", {}, {}, id="epochs"),
     pytest.param("3 steps", {}, {"accumulate": 2}, id="accumulation"),
-    pytest.param("2 steps", {}, {"validate_every": Rhythm(4, "steps")}, id="validation in steps"),
+    pytest.param("2 steps", {}, {"validate_every": Interval(4, "steps")}, id="validation in steps"),
     pytest.param("5 steps", {}, {"epochs": None, "steps": 17}, id="length in steps"),
     pytest.param("3 steps", {}, {"precision": "bf16"}, id="bf16"),
     pytest.param("3 steps", {}, {"precision": "fp16"}, id="fp16"),
@@ -179,10 +179,10 @@ def test_worker_processes_bring_the_same_data_after_a_resume(tmp_path: Path) -> 
         list(loop.run())
         return seen.indices, numbers(loop.state.module)
 
-    hooks = {"sampler_seed": DistSamplerSeed(), "checkpoint": Checkpoint(every=Rhythm(5, "steps"), keep=None)}
+    hooks = {"sampler_seed": DistSamplerSeed(), "checkpoint": Checkpoint(every=Interval(5, "steps"), keep=None)}
     order, weights = seen_by(hooks)
     assert len(order) == 16
-    hooks = {"sampler_seed": DistSamplerSeed(), "checkpoint": Checkpoint(every=Rhythm(5, "steps"), keep=None)}
+    hooks = {"sampler_seed": DistSamplerSeed(), "checkpoint": Checkpoint(every=Interval(5, "steps"), keep=None)}
     assert seen_by(hooks, "step-00000005") == (order[5:], weights)
 
 
@@ -257,7 +257,7 @@ def test_an_epoch_begun_by_one_rank_is_gone_on_with_by_two(tmp_path: Path) -> No
     batches of 8 and one of 2."""
     fields = {"epochs": 1, "accumulate": 2, "batch_size": 8}
     store = CheckpointStore(Storage(tmp_path))
-    hooks: dict[str, Hook] = {"checkpoint": Checkpoint(every=Rhythm(1, "steps"), keep=None)}
+    hooks: dict[str, Hook] = {"checkpoint": Checkpoint(every=Interval(1, "steps"), keep=None)}
     list(Loop(Points(val=0), experiment(**fields), hooks, RunContext(store=store)).run())
     (weights, seen_0, rows), (_, seen_1, _) = on_ranks(_continue_with_others, 2, str(tmp_path))
 
@@ -288,7 +288,7 @@ def test_an_epoch_begun_with_larger_batches_is_gone_on_with_by_its_order(tmp_pat
 
     def life(batch_size: int, restored: str = "") -> list[int]:
         seen = Seen()
-        hooks: dict[str, Hook] = {"seen": seen, "checkpoint": Checkpoint(every=Rhythm(1, "steps"), keep=None)}
+        hooks: dict[str, Hook] = {"seen": seen, "checkpoint": Checkpoint(every=Interval(1, "steps"), keep=None)}
         loop = Loop(Points(val=0), experiment(batch_size=batch_size, **fields), hooks, RunContext(store=store))
         if restored:
             loop.restore(restored)
@@ -394,7 +394,7 @@ class Words:
 
 
 def begin(root: Path, every: str) -> None:
-    checkpoint = Checkpoint(every=Rhythm.parse(every), keep=9)
+    checkpoint = Checkpoint(every=Interval.parse(every), keep=9)
     list(
         Loop(Points(), experiment(), {"checkpoint": checkpoint}, RunContext(store=CheckpointStore(Storage(root)))).run()
     )

@@ -17,7 +17,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from hooks import Hook, Rhythm, State
+from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.param_scheduler import ParamScheduler
 from orchestrator.checkpoint.placeholders import Sharded, decode, encode, filled, tensors_in
@@ -99,12 +99,14 @@ def lived(root: Path, task: Trained, *, resumed: bool, background: bool = False)
         torch.manual_seed(7)
         by_metric = task.scheduler_class is ReduceLROnPlateau
         hooks = {
-            "scheduler": ParamScheduler(monitor="val/loss") if by_metric else ParamScheduler(every=Rhythm(1, "steps")),
+            "scheduler": ParamScheduler(monitor="val/loss")
+            if by_metric
+            else ParamScheduler(every=Interval(1, "steps")),
             "checkpoint": Checkpoint(background=background),
         }
         store = CheckpointStore(Storage(root))
         own = Component(type="task")
-        fields = {"steps": STEPS, "validate_every": Rhythm(1, "steps"), "batch_size": 4, "optimizer": own}
+        fields = {"steps": STEPS, "validate_every": Interval(1, "steps"), "batch_size": 4, "optimizer": own}
         fields |= {"scheduler": own} if task.scheduler_class else {}
         loop = Loop(task, experiment(**fields), hooks, RunContext(store=store))  # type: ignore[arg-type]
         if kept:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hooks import Rhythm
+from hooks import Interval
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.checkpoint.store import CheckpointStore
@@ -95,7 +95,7 @@ def lived(
     world, rows, told = world or World(), Rows(), Told()
     hooks = {
         "gradient_clip": GradientClip(max_norm=0.5),
-        **({"checkpoint": Checkpoint(every=Rhythm.parse("3 steps"), keep=None)} if root else {}),
+        **({"checkpoint": Checkpoint(every=Interval.parse("3 steps"), keep=None)} if root else {}),
     }
     store = CheckpointStore(Storage(root), "points", master=world.is_master) if root else None
     loop = Loop(task, experiment(**fields), hooks, RunContext(world=world, recorder=rows, store=store, display=told))

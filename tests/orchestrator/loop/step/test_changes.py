@@ -101,7 +101,7 @@ def test_other_numbers_of_the_optimizer_change_too() -> None:
 
 def test_a_pace_follows_its_field() -> None:
     """ema's interval is looked at anew: with 3, the average moves at steps 9, 12 ... instead of at each."""
-    loop, _ = made(changing([{"at": "7 steps", "set": {"hooks.ema.interval": 3}}]))
+    loop, _ = made(changing([{"at": "7 steps", "set": {"hooks.ema.every": 3}}]))
     list(loop.run())
     kept: dict[str, Any] = {}
     loop.plan.hooks["ema"].on_save(loop.state, kept)
@@ -265,7 +265,7 @@ def test_a_run_does_not_go_on_with_another_optimizer(tmp_path: Path) -> None:
         (
             "hooks.ema.buffers",
             "ema",
-            "changes.0.set.hooks.ema.buffers: cannot change in flight; of 'ema' decay, gamma, interval can",
+            "changes.0.set.hooks.ema.buffers: cannot change in flight; of 'ema' decay, every, gamma can",
         ),
         ("hooks.emma.decay", 0.5, "changes.0.set.hooks.emma.decay: there is no hook 'emma' that is on"),
         ("hooks.checkpoint.keep", 1, "there is no hook 'checkpoint' that is on"),

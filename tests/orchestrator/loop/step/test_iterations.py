@@ -12,7 +12,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, DistributedSampler
 
-from hooks import HOOKS, Hook, Rhythm, State
+from hooks import HOOKS, Hook, Interval, State
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
@@ -64,7 +64,7 @@ def rows_of(task: Points, hooks: dict[str, Hook] | None = None, **fields: Any) -
 def test_a_row_has_the_rate_that_its_iteration_used(accumulate: int) -> None:
     rows = rows_of(
         OneCycle(),
-        {"schedule": HOOKS["param_scheduler"](every=Rhythm(1, "steps"))},
+        {"schedule": HOOKS["param_scheduler"](every=Interval(1, "steps"))},
         accumulate=accumulate,
         scheduler=OWN,
     )

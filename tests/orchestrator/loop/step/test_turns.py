@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, DistributedSampler
 
-from hooks import Hook, Rhythm, State
+from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.stats.optimizer_stats import OptimizerStats
 from hooks.stats.perf_stats import PerfStats
@@ -34,7 +34,7 @@ from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.tasks import Points, PointSet, Rows, numbers
 
-STEP = Rhythm(1, "steps")
+STEP = Interval(1, "steps")
 SAMPLES, BATCH = 44, 6
 
 
@@ -227,7 +227,7 @@ def ranks_of_a_gan(rank: int, world_size: int, folder: Path) -> list[Any]:
     """By hand, undisturbed, and from a checkpoint in the middle of an epoch."""
     told: list[Any] = [by_hand(rank, world_size), by_hand(rank, world_size, accumulate=2)]
     for name, restore, more in (("one", None, {}), ("one", "step-00000005", {}), ("two", None, {"accumulate": 2})):
-        hooks: dict[str, Hook] = {"ema": EMA(decay=0.9), "save": Checkpoint(every=Rhythm(5, "steps"), keep=None)}
+        hooks: dict[str, Hook] = {"ema": EMA(decay=0.9), "save": Checkpoint(every=Interval(5, "steps"), keep=None)}
         loop, rows = loop_of(written(**more), hooks if name == "one" else {}, World(rank, world_size), folder / name)
         if restore:
             loop.restore(restore)

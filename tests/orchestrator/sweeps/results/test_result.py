@@ -246,11 +246,11 @@ def test_a_trial_taken_out_is_the_run_it_was(outcome: Sweep, tmp_path: Path) -> 
 
 
 def test_values_that_did_not_go_together_are_no_experiment(tmp_path: Path) -> None:
-    space = {"hooks.nan_guard.action": {"grid": ["raise", "skip"]}, "hooks.nan_guard.interval": {"grid": [1, 2]}}
+    space = {"hooks.nan_guard.action": {"grid": ["raise", "skip"]}, "hooks.nan_guard.every": {"grid": [1, 2]}}
     settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": space}
     made = sweep(described(epochs=1, hooks={"nan_guard": {}}, sweep=settings), tmp_path, local=True)
     (failed,) = made.trials.index[made.trials["status"] == "failed"]
-    with pytest.raises(UsageError, match=r"never was an experiment: .*interval=2 has to be 1"):
+    with pytest.raises(UsageError, match=r"never was an experiment: .*every=2 steps has to be 1 step"):
         made.experiment(failed)
 
 

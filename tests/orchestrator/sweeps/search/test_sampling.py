@@ -109,7 +109,7 @@ def test_the_budget_of_trials_cuts_them_short() -> None:
 
 POPULATION = {
     "hooks.ema.decay": {"uniform": [0.5, 0.9]},
-    "hooks.ema.interval": {"randint": [1, 5]},
+    "hooks.ema.every": {"randint": [1, 5]},
     "hooks.ema.average": {"choice": ["a", "b", "c"]},
     "optimizer.lr": {"qloguniform": [0.01, 1, 0.01]},
     "batch_size": {"choice": [8, 16]},
@@ -121,7 +121,7 @@ def test_mutations_stay_in_their_domains() -> None:
     random = np.random.RandomState(0)
     point = {
         "hooks.ema.decay": 0.7,
-        "hooks.ema.interval": 2,
+        "hooks.ema.every": 2,
         "hooks.ema.average": "b",
         "optimizer.lr": 0.1,
         "batch_size": 8,
@@ -144,14 +144,14 @@ def test_without_resampling_a_number_is_multiplied_and_a_choice_moves_to_a_neigh
     random = np.random.RandomState(0)
     point = {
         "hooks.ema.decay": 0.7,
-        "hooks.ema.interval": 4,
+        "hooks.ema.every": 4,
         "hooks.ema.average": "a",
         "optimizer.lr": 0.5,
         "batch_size": 8,
     }
     seen = [mutated(settings, point, random) for _ in range(50)]
     assert {round(one["hooks.ema.decay"], 9) for one in seen} == {0.56, 0.84}
-    assert {one["hooks.ema.interval"] for one in seen} == {3, 4}  # 4.8 is beyond the last, 4
+    assert {one["hooks.ema.every"] for one in seen} == {3, 4}  # 4.8 is beyond the last, 4
     assert {one["hooks.ema.average"] for one in seen} == {"a", "b"}
     assert {one["optimizer.lr"] for one in seen} == {0.4, 0.6}
 

@@ -62,12 +62,12 @@ def test_optuna_with_the_same_seed_suggests_the_same() -> None:
 
 def test_optuna_draws_what_lies_inside_a_choice_only_where_that_is_on() -> None:
     pytest.importorskip("optuna")
-    space = {**SPACE, "hooks.ema": {"choice": [None, {}, {"decay": 0}]}, "hooks.ema.interval": {"randint": [1, 5]}}
+    space = {**SPACE, "hooks.ema": {"choice": [None, {}, {"decay": 0}]}, "hooks.ema.every": {"randint": [1, 5]}}
     found = searched(
         sweep(search="optuna", space=space, trials=30), lambda values: {"val/score": values.get("hooks.ema.decay", 0.5)}
     )
     kinds = {
-        str(values["hooks.ema"]): ("hooks.ema.decay" in values, "hooks.ema.interval" in values) for values, _ in found
+        str(values["hooks.ema"]): ("hooks.ema.decay" in values, "hooks.ema.every" in values) for values, _ in found
     }
     assert kinds == {"None": (False, False), "{}": (True, True), "{'decay': 0}": (False, True)}
     # What is better with the hook on is searched with the hook on.

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from pydantic import TypeAdapter
+
+from hooks import HOOKS, Interval, State
+from hooks.interval import EPOCHS_OR_STEPS, Units
+from orchestrator.config.python.parameters import parameters
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (1, Interval(1, "epochs")),
+        (0, Interval(0, "epochs")),
+        ("3", Interval(3, "epochs")),
+        ("1 epoch", Interval(1, "epochs")),
+        (" 2 epochs ", Interval(2, "epochs")),
+        ("100 steps", Interval(100, "steps")),
+        ("1 step", Interval(1, "steps")),
+        (Interval(4, "steps"), Interval(4, "steps")),
+    ],
+)
+def test_reads(text: Any, expected: Interval) -> None:
+    assert Interval.parse(text) == expected
+    assert TypeAdapter(Interval).validate_python(text) == expected
+
+
+@pytest.mark.parametrize("text", [-1, 1.5, True, None, "often", "-2 epochs", "2 minutes", "", "5 iterations"])
+def test_refuses_what_is_no_interval(text: Any) -> None:
+    with pytest.raises(
+        ValueError, match="is no interval; write a number of epochs such as 1, or '2 epochs', or '100 steps'"
+    ):
+        Interval.parse(text)
+
+
+@pytest.mark.parametrize("interval", [Interval(1), Interval(2), Interval(1, "steps"), Interval(100, "steps")])
+def test_what_it_prints_it_reads_back(interval: Interval) -> None:
+    assert Interval.parse(str(interval)) == interval
+
+
+@pytest.mark.parametrize(
+    ("count", "begin", "expected"),
+    [(2, 5, [5, 7, 9]), (2, 0, [2, 4, 6, 8, 10]), (3, 1, [1, 4, 7, 10]), (1, 9, [9, 10]), (0, 0, []), (0, 3, [])],
+)
+@pytest.mark.parametrize("unit", ["epochs", "steps"])
+def test_due(count: int, begin: int, expected: list[int], unit: Any) -> None:
+    interval = Interval(count, unit)
+    hits = [n for n in range(11) if interval.due(State(epoch=n, step=n, stepped=True, epoch_completed=True), begin)]
+    assert hits == expected
+
+
+def test_a_step_is_due_only_in_the_iteration_that_made_it() -> None:
+    assert Interval(1, "steps").due(State(step=3, stepped=True))
+    assert not Interval(1, "steps").due(State(step=3, stepped=False, epoch_completed=True))
+
+
+def test_an_epoch_is_due_only_where_one_was_completed() -> None:
+    assert Interval(1).due(State(epoch=3, epoch_completed=True))
+    assert not Interval(1).due(State(epoch=3, epoch_completed=False, stepped=True))
+
+
+FIELDS = [
+    (name, field, units)
+    for name, cls in HOOKS.items()
+    for field, hint in get_type_hints(cls, include_extras=True).items()
+    if (hint is Interval or Interval in get_args(hint)) and field in parameters(cls)
+    for units in [next((part for part in get_args(hint) if isinstance(part, Units)), EPOCHS_OR_STEPS)]
+]
+
+
+def test_no_hook_counts_by_a_number_that_has_no_unit() -> None:
+    hints = [
+        (name, field) for name, cls in HOOKS.items() for field in parameters(cls) if field in ("every", "interval")
+    ]
+    assert set(hints) == {(name, field) for name, field, _ in FIELDS if field == "every"}
+
+
+@pytest.mark.parametrize(("name", "field", "units"), FIELDS)
+def test_every_hook_s_intervals_are_read_with_their_units(name: str, field: str, units: Units) -> None:
+    """A bare number has the first of a field's units; what it takes is printed with the unit; another is refused."""
+    adapter = TypeAdapter(get_type_hints(HOOKS[name], include_extras=True)[field])
+    assert adapter.validate_python(3) == adapter.validate_python("3") == Interval(3, units.names[0])
+    for unit in ("iterations", "steps", "epochs"):
+        if unit in units.names:
+            assert adapter.validate_python(f"3 {unit}") == Interval(3, unit)
+            assert adapter.dump_python(Interval(3, unit)) == f"3 {unit}"
+        else:
+            with pytest.raises(ValueError, match="is no interval; write a number of"):
+                adapter.validate_python(f"3 {unit}")
+    if units.ge:
+        with pytest.raises(ValueError, match="must be at least 1 "):
+            adapter.validate_python(0)
+    if units.le:
+        with pytest.raises(ValueError, match="must be at most"):
+            adapter.validate_python(units.le + 1)
