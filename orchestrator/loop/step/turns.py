@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +47,8 @@ class TurnIterations(MultiPassIterations):
 
     Worker process. A turn's backward pass reaches the parameters of its optimizer alone, so those of another keep what
     they have. Ranks exchange these gradients after the turn's last backward pass of a step, in one message for each
-    kind of tensor.
+    kind of tensor. An optimizer is stepped at its turns in a step's last micro-batch, or after them where it has none
+    there and had one before.
     """
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
@@ -55,7 +56,7 @@ class TurnIterations(MultiPassIterations):
         of its group."""
         state, task = self.state, self.task
         players = {name: Player(name, optimizer, self.precisions[name]) for name, optimizer in state.optimizers.items()}
-        first = next(iter(players))
+        first, waiting = next(iter(players)), dict[str, Tensor]()
         self._begin_rows(state.epoch)
         position, group, ended = 1, 1, self.clock.restart()
         while True:
@@ -74,9 +75,20 @@ class TurnIterations(MultiPassIterations):
                 state.take_turn(player.name, player.parameters)
                 marks.append((began, *self._take(player, turn[1], group, is_last=position == group)))
                 began, stepped = marks[-1][-1], stepped or state.stepped
+                if position < group:
+                    waiting[player.name] = cast(Tensor, state.loss).detach()
+                else:
+                    waiting.pop(player.name, None)
                 state.take_turn(first, None)
             if not marks:
                 raise RunError(f"turns() yields nothing for a batch, and must yield {WANTED}{place_of(task.turns)}")
+            while position == group and waiting:
+                player = players[next(iter(waiting))]
+                state.take_turn(player.name, player.parameters)
+                state.loss = waiting.pop(player.name)
+                marks.append(self._step_late(player, began))
+                began, stepped = marks[-1][-1], stepped or state.stepped
+                state.take_turn(first, None)
             state.stepped = stepped
             self.means.add("loss", state.row["loss"] * state.batch_size, state.batch_size)
             ended = self._end(ended, begun, marks)
@@ -114,6 +126,14 @@ class TurnIterations(MultiPassIterations):
         state.stepped = False
         updated = self._update(player.optimizer, player.precision, player.clear) if is_last else (t_gradients,) * 4
         return t_forward, t_output, t_loss, t_counted, t_own, t_backward, t_gradients, *updated, mark()
+
+    def _step_late(self, player: Player, began: Any) -> tuple[Any, ...]:
+        """Step an optimizer that had its turns in earlier micro-batches of the step. Return the clock's marks."""
+        if self.state.world_size > 1:
+            self._exchange(player)
+        t_backward = self.clock.mark()
+        updated = self._update(player.optimizer, player.precision, player.clear)
+        return *[began] * 6, t_backward, t_backward, *updated, self.clock.mark()
 
     def _player(self, turn: Any, players: dict[str, Player]) -> Player:
         """Whose turn it is; raises RunError where that is nobody."""

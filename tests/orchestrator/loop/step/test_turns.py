@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -62,12 +64,17 @@ class Gan(Points):
         return {"train": PointSet(self.train, False, 0)}
 
     def turns(self, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:
-        for turn in self.order:
+        for turn in self.order_now():
             fake = model.generator(torch.randn(len(batch[0]), 2))
             if turn == "d":
                 yield "d", of_critic(model.critic(batch[0]), model.critic(fake.detach()))
             else:
                 yield turn, functional.softplus(-model.critic(fake)).mean()
+
+    def order_now(self) -> str:
+        """Return the turns of the micro-batch under way: `order` has those of each, which come again and again."""
+        orders = self.order.split() or [""]
+        return orders[self.progress.iteration % len(orders)]
 
     def parameters(self, model: Any) -> Any:
         return {"d": model.critic.parameters(), "g": model.generator.parameters()} if self.by_method else {}
@@ -253,6 +260,92 @@ def test_two_ranks_are_a_gan_of_two_ddps_and_go_on_bit_for_bit(tmp_path: Path) -
         assert resumed[1] == whole[1][5:]
         assert resumed[2] == whole[2][-len(resumed[2]) :]
         assert resumed[3] == whole[3]
+
+
+# Turns that are not in each micro-batch
+
+ORDERS = ["dg d", "g d", "d dg", "ddg g", "d g d", "g d d dg", "dg d g", "g g d"]
+PLAIN = {name: {key: value for key, value in one.items() if key != "scheduler"} for name, one in OPTIMIZERS.items()}
+
+
+def orders_by_hand(rank: int, world_size: int, order: str, accumulate: int) -> dict[str, Any]:
+    """A GAN of which each network is stepped at its turns in a step's last micro-batch, or after these if it had none
+    there and had one before."""
+    torch.manual_seed(0)
+    pair = Pair()
+    networks = {"d": pair.critic, "g": pair.generator}
+    optimizers = {
+        "d": torch.optim.Adam(pair.critic.parameters(), lr=0.01, betas=(0.5, 0.9)),
+        "g": torch.optim.SGD(pair.generator.parameters(), lr=0.1, momentum=0.9),
+    }
+
+    def step(turn: str) -> None:
+        for parameter in networks[turn].parameters() if world_size > 1 else ():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world_size  # type: ignore[operator]
+        optimizers[turn].step()
+        optimizers[turn].zero_grad()
+
+    dataset = Gan().data()["train"]
+    sampler: Any = DistributedSampler(dataset, world_size, rank, seed=0)
+    loader = DataLoader(dataset, BATCH, sampler=sampler, generator=torch.Generator())
+    turns = cycle(order.split())
+    torch.manual_seed(rank)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        batches = list(loader)
+        for begin in range(0, len(batches), accumulate):
+            group, waiting = batches[begin : begin + accumulate], dict[str, None]()
+            for points, *_ in group:
+                for turn in next(turns):
+                    fake = pair.generator(torch.randn(len(points), 2))
+                    if turn == "d":
+                        loss = of_critic(pair.critic(points), pair.critic(fake.detach()))
+                    else:
+                        loss = functional.softplus(-pair.critic(fake)).mean()
+                    (loss / len(group)).backward(inputs=[*networks[turn].parameters()])
+                    waiting[turn] = None
+                    if points is group[-1][0]:
+                        step(turn)
+                        del waiting[turn]
+            for turn in waiting:
+                step(turn)
+    return numbers(pair)
+
+
+def patterned(rank: int, world_size: int, order: str, accumulate: int, folder: Path) -> None:
+    """As by hand, undisturbed and from each checkpoint, with what hooks are told of each step."""
+    world, notes, whole = World(rank, world_size), Notes(), None
+    more = {"task_args": {"order": order}, "accumulate": accumulate, "optimizers": PLAIN}
+    for restore in (None, "step-00000001", "epoch-0001", "epoch-0002"):
+        saves = Checkpoint(every=STEP, keep=None)
+        loop, rows = loop_of(written(**more), {"save": saves, "notes": notes}, world, folder / order)
+        if restore:
+            loop.restore(restore)
+        list(loop.run())
+        assert numbers(loop.state.module) == orders_by_hand(rank, world_size, order, accumulate)
+        assert all(parameter.grad is None for parameter in loop.state.module.parameters())
+        losses = rows.columns("iteration", "loss")
+        whole = whole or losses
+        assert losses == whole[-len(losses) :]
+    updates = [turn for event, turn, _ in notes.seen if event == "on_update"]
+    assert {*updates} == {"d", "g"}
+    assert all(loop.state.optimizers[name].state for name in "dg")
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+@pytest.mark.parametrize("order", ORDERS)
+def test_who_took_a_turn_in_any_micro_batch_is_stepped(order: str, accumulate: int, tmp_path: Path) -> None:
+    patterned(0, 1, order, accumulate, tmp_path)
+
+
+def orders_on_ranks(rank: int, world_size: int, folder: Path) -> None:
+    for order in ("dg d", "d g d"):
+        patterned(rank, world_size, order, 2, folder)
+
+
+def test_on_two_ranks_too(tmp_path: Path) -> None:
+    on_ranks(orders_on_ranks, 2, tmp_path)
 
 
 # What hooks see
