@@ -254,6 +254,11 @@ REFUSED: Sequence[tuple[dict[str, list[Any]], str, str]] = [
         "changes",
         "0.set.hooks.shadow.mode: cannot change in flight; of 'shadow' nothing can",
     ),
+    (
+        {"base": ["line.yaml"]},
+        "base",
+        "cannot be swept: the trials of a sweep share their base",
+    ),
 ]
 
 
@@ -300,13 +305,12 @@ def test_what_was_made_in_python_is_checked_before_anything_is_begun(tmp_path: P
 _DEFAULTS = {"batch_size": 32, "optimizer": {"type": "SGD", "lr": 0.1}}
 
 
-def test_a_run_of_before_goes_on_with_its_experiment_in_full(tmp_path: Path) -> None:
+def test_a_run_whose_source_is_gone_goes_on_with_its_experiment_in_full(tmp_path: Path) -> None:
     (tmp_path / "line.yaml").write_text(TEXT)
     experiment = load_experiment(tmp_path / "line.yaml")
-    before = RunFolder.create(tmp_path, "before", to_yaml(experiment), import_paths=list(experiment.import_paths))
+    before = RunFolder.create(tmp_path, "before", to_yaml(experiment))
     resumed = experiment_to_resume(before, workers=2)
     assert resumed == experiment.model_copy(update={"workers": experiment.workers.model_copy(update={"count": 2})})
-    assert resumed.import_paths == experiment.import_paths
 
 
 def test_what_somebody_mended_in_experiment_yaml_goes_over_what_was_written(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ class Checkpoint(Hook):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._names = list(state["names"])
         for metric, best in state["bests"].items():
-            mode = MODES[best.get("mode") or best["rule"]]  # as checkpoints of earlier versions call it
+            mode = MODES[best["mode"]]
             if self._told_later and not self._bests:
                 self._judge_by([metric], {metric: mode})
             # A score is of no use where the other way is better now.

@@ -9,16 +9,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from orchestrator.checkpoint.position import Position
-from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import checked, read_json
 
-FORMAT = 1
 MANIFEST = "manifest.json"
-
-
-class LaterFormat(CheckpointError):
-    """A checkpoint was written by a later version: it is not damaged, and not passed over."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +28,6 @@ class _Manifest:
     """What every manifest holds beside its position."""
 
     name: str
-    format: int
     position: Mapping[str, Any]
     files: Mapping[str, FileEntry]
     world_size: int
@@ -70,13 +63,8 @@ def damage(storage: Storage, name: str, file: str, entry: Mapping[str, Any]) -> 
 
 
 def checked_manifest(manifest: Any) -> dict[str, Any]:
-    """A manifest as it was read; raises ValueError for what is none, LaterFormat for one of a later version."""
+    """Return a manifest as it was read; raises ValueError for what is none."""
     checkpoint: _Manifest = checked(manifest, _Manifest)
-    if checkpoint.format > FORMAT:
-        raise LaterFormat(
-            f"checkpoint '{checkpoint.name}' has format {checkpoint.format}, of a later version of Hookyard; this one"
-            f" reads up to {FORMAT}. Install that version, or remove the checkpoint"
-        )
     if not checkpoint.files:
         raise ValueError("it names no files")
     if checkpoint.world_size < 1:
@@ -89,9 +77,7 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
 
 def position_in(manifest: Mapping[str, Any]) -> Position:
     """How far the run had come; raises ValueError where the manifest does not say so."""
-    position = Position.read(manifest["position"])
-    # What older versions wrote has no count of all ranks' samples.
-    return Position.read({"world_samples": position.samples * manifest["world_size"], **manifest["position"]})
+    return Position.read(manifest["position"])
 
 
 def refuse_outside(name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, Self
 
@@ -50,20 +50,14 @@ class Position:
         """From a manifest, which names the stage, or an `attempt.json`, which numbers it; raises ValueError for what is
         none."""
         given = checked(entries, Mapping[str, Any], "position")
-        missing = [name for name in _ALWAYS_WRITTEN if name not in given]
+        missing = [field.name for field in fields(cls) if field.name not in given]
         if missing:
             raise ValueError(f"its position has no `{missing[0]}`")
         stage = given["stage"]
         numbered = Stage.__members__.get(stage.upper(), stage) if isinstance(stage, str) else stage
-        validated = given.get("eval_iterations", {})
-        of_before = {"eval_iterations": {"val": validated}} if isinstance(validated, int) else {}
-        position: Self = checked({**given, **of_before, "stage": numbered}, cls, "position")
+        position: Self = checked({**given, "stage": numbered}, cls, "position")
         counts = {**vars(position), "eval_iterations": min(position.eval_iterations.values(), default=0)}
         negative = [name for name, value in counts.items() if value < 0]
         if negative:
             raise ValueError(f"`position.{negative[0]}` is less than 0")
         return position
-
-
-_ALWAYS_WRITTEN = ("epoch", "step", "iteration", "samples", "offset", "phase_iteration", "stage")
-"""Older versions left out the others, and counted the iterations of val alone."""

@@ -27,7 +27,7 @@ from hooks.state import evaluation_of
 from orchestrator.checkpoint import placeholders
 from orchestrator.checkpoint.file_writing import SummingWriter, write_file, write_object
 from orchestrator.checkpoint.index import INDEX, Index
-from orchestrator.checkpoint.manifest import FORMAT, MANIFEST, LaterFormat, position_in, read_manifest
+from orchestrator.checkpoint.manifest import MANIFEST, position_in, read_manifest
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.checkpoint.verification import Alone, Ranks, damage_among, damage_in
 from orchestrator.errors import CheckpointError, DamagedFile
@@ -93,7 +93,6 @@ class CheckpointStore:
         """Sees that the files of all ranks are there, each verified by its own, writes the manifest and puts the
         checkpoint in its place."""
         manifest = {
-            "format": FORMAT,
             "name": name,
             "position": {**asdict(position), "stage": position.stage.name.lower()},
             "files": dict(sorted(entries.items())),
@@ -224,13 +223,10 @@ class CheckpointStore:
         over.
 
         With `ranks` all of them call it, and each reads a part of the files; without `hashed` files are only seen to be
-        there in their sizes. Raises CheckpointError where there are some and none is whole, and for one of a later
-        version.
+        there in their sizes. Raises CheckpointError where there are some and none is whole.
         """
         ranks, reasons = ranks or Alone(), list[str]()
         for name, told in ranks.broadcast(self._candidates):
-            if isinstance(told, LaterFormat):
-                raise told
             reason = (
                 str(told)
                 if isinstance(told, CheckpointError)
@@ -294,25 +290,12 @@ class CheckpointStore:
         known."""
         name, index = self.resolve(label), self.index.read()
         manifest, metrics = self.manifest(name), index.get("metrics", {})
-        if "evaluations" not in manifest:
-            return self._judged_of_before(name)
         crowns = [label, *(one for one, crowned in index["labels"].items() if crowned == name)]
-        metric = next((metrics[one] for one in crowns if one in metrics), manifest["judged_by"])
-        evaluation = evaluation_of(metric, manifest["evaluations"])
-        lender = "" if evaluation is None else manifest["evaluations"][evaluation]
+        metric = next((metrics[one] for one in crowns if one in metrics), manifest.get("judged_by", ""))
+        evaluations = manifest.get("evaluations", {})
+        evaluation = evaluation_of(metric, evaluations)
+        lender = "" if evaluation is None else evaluations[evaluation]
         return f"{lender}/model" if lender else "model"
-
-    def _judged_of_before(self, name: str) -> str:
-        """As `judged`, of a checkpoint that earlier versions wrote: they kept no word of what validation ran with."""
-        others = [
-            file for file in shared_files(self.files(name)) if file not in ("model.pt", "optimizer.pt", "hooks.pt")
-        ]
-        if others:
-            raise CheckpointError(
-                f"{self.path(name)} was written by an earlier version, which did not keep whether validation ran with"
-                f" model.pt or {', '.join(others)}; choose one and read it with torch.load(..., weights_only=True)"
-            )
-        return "model"
 
     def weights(self, label: str, place: str | None = None) -> dict[str, Any]:
         """The state dict that was judged, or that at a place as `judged` gives it, whole, on the CPU, of a checkpoint

@@ -41,17 +41,17 @@ def _written(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Do
     overrides = list(overrides)
     layers = read_layers(path)
     values = read_overrides(layers.document, overrides)
-    if chosen := _chosen_bases(values):
+    chosen = [value for name, value in values if name == "base"]
+    if chosen:
         layers = _over_chosen(path, chosen, layers.document)
         values = read_overrides(layers.document, overrides)
     document = layers.document
     folders = [*layers.folders, Path.cwd()]
-    source = ExperimentSource.from_data(document.data, folders, values=values, file=str(path.absolute()))
+    values = tuple((name, value) for name, value in values if name != "base")
+    source = ExperimentSource.from_data(
+        document.data, folders, values=values, file=str(path.absolute()), base=tuple(chosen)
+    )
     return source, document
-
-
-def _chosen_bases(values: Iterable[tuple[str, Any]]) -> list[Any]:
-    return [value for path, value in values if path == "base"]
 
 
 def _over_chosen(path: Path, chosen: Sequence[Any], overridden: Document) -> Layers:
@@ -67,7 +67,7 @@ def _over_chosen(path: Path, chosen: Sequence[Any], overridden: Document) -> Lay
 def read_again(source: ExperimentSource) -> Experiment:
     """What the file of a source says now, under the same values; raises ConfigError."""
     assert source.file is not None
-    layers = read_layers(Path(source.file), _chosen_bases(source.values))
+    layers = read_layers(Path(source.file), source.base)
     return _checked(replace(source, written=plain_copy(layers.document.data)), layers.document)
 
 
@@ -85,8 +85,6 @@ def with_overrides(source: ExperimentSource, overrides: Iterable[str]) -> Experi
     """The experiment of a source with `key=value` overrides over it; raises ConfigError."""
     document = Document({})
     values = read_overrides(document, overrides)
-    if _chosen_bases(values):
-        raise ConfigError([document.locate(Problem("base", "is named relative to a file, and there is none here"))])
     return _checked(replace(source, values=(*source.values, *values)), document)
 
 

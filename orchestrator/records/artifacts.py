@@ -6,32 +6,18 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.errors import DamagedFile
-from orchestrator.storage import FileState, Storage
+from orchestrator.storage import Storage
 from orchestrator.storage.storage import telling_of
 from orchestrator.storage.stored_data import mapping, read_json, sealed
 
 _LISTS = ".artifacts"
 """Where each rank says which files it would take up again."""
 _SMALL_BYTES = 64 * 2**20
-_OWN = {
-    "experiment.yaml",
-    "source.json",
-    "run.json",
-    "info.json",
-    "log.txt",
-    "metrics.jsonl",
-    "report.html",
-    "stats",
-    "checkpoints",
-    "stats.parquet",
-    "hooks.parquet",
-}
-"""What in a run's folder no hook wrote."""
 
 
 class Artifacts:
@@ -57,8 +43,6 @@ class Artifacts:
             return
         lists = [name for name in self._run.names(_LISTS) if _rank_of(name) % self._world_size == self._rank]
         self._listed = {file for files in self._run.each(self._files_in, lists) for file in files}
-        if self._rank == 0 and not any(_rank_of(name) == 0 for name in lists):
-            self._listed |= set(self._unlisted())
         self._run.each(self._fetch, sorted(self._listed))
         self._sent = {name: state for name, state in self._present().items() if name in self._listed}
 
@@ -109,16 +93,6 @@ class Artifacts:
             for file in files
             if isinstance(file, str) and (self.folder / file).resolve().is_relative_to(self.folder.resolve())
         ]
-
-    def _unlisted(self) -> Iterable[str]:
-        """The files of hooks in a run that no rank has listed, as earlier versions left it."""
-        names = [name for name in self._run.names() if name not in _OWN and not name.startswith(".")]
-        trees: list[Mapping[str, FileState]] = self._run.each(self._run.tree, names)
-        inside = {
-            f"{name}/{file}": state for name, tree in zip(names, trees, strict=True) for file, state in tree.items()
-        }
-        found = {**inside, **{name: state for name, state in self._run.files().items() if name in names}}
-        return [name for name, state in found.items() if state.size_bytes <= _SMALL_BYTES]
 
     def _fetch(self, name: str) -> None:
         path = self.folder / name

@@ -84,10 +84,8 @@ class RunMetadata:
     boot: str | None = None
     process_started: str | None = None
     engine: EngineName | None = None
-    """What trains it; not known of runs before there were three."""
+    """What trains it."""
     local: bool = False
-    import_paths: Sequence[str] = ()
-    """Of a run of before."""
     seed: int | None = None
     ended: str | None = None
     taken_up_by: Mapping[str, Any] | None = None
@@ -184,7 +182,7 @@ class RunMetadata:
 
     @classmethod
     def read(cls, entries: Any) -> Self:
-        """From the entries of `run.json`; those of a later version are passed over. Raises ValueError."""
+        """Return the metadata in the entries of `run.json`; raises ValueError."""
         metadata: Self = checked(entries, cls)
         return metadata
 
@@ -232,7 +230,7 @@ class Attempt:
     epoch_iterations: int | None = None
     """Training iterations of a whole epoch on each rank."""
     order: DataOrder | None = None
-    """Not known of runs of before, and none of a task that trains by itself."""
+    """None of a task that trains by itself."""
     rides_on: SharedTraining | None = None
     """Of a rider."""
     until: int | None = None

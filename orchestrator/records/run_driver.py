@@ -30,8 +30,8 @@ def status_of(folder: RunFolder, run: RunMetadata | None = None) -> str:
 
 @nothing_started()
 def lease_of(folder: RunFolder, *, take_over: bool = False) -> Lease:
-    """The right to go on with a run, of a trial with its sweep's. Raises UsageError where a run of before there were
-    leases says that it is driven."""
+    """The right to go on with a run, of a trial with its sweep's. Raises UsageError where its claims are gone
+    and `run.json` says that it is driven."""
     around = folder.lease_place(folder.metadata())
     if is_driven(around) is None:
         _refuse_if_driven(folder, take_over)

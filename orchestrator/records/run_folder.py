@@ -215,11 +215,11 @@ class RunFolder:
             write_json(self.storage, "info.json", plain)
 
     def source(self) -> ExperimentSource:
-        """What was written of the run's experiment; of a run of before, the experiment in full."""
+        """Return what was written of the run's experiment; where `source.json` is gone, the experiment in full."""
         try:
             return read_json(self.storage, "source.json", ExperimentSource.from_record, ADVICE["source.json"])
         except FileNotFoundError:
-            return ExperimentSource.from_data(self.experiment(), self.metadata().import_paths)
+            return ExperimentSource.from_data(self.experiment())
 
     def experiment(self) -> dict[str, Any]:
         """What `experiment.yaml` says: the resolved experiment; raises DamagedFile."""
@@ -345,7 +345,7 @@ class RunFolder:
 
 
 def _entries(data: Any) -> dict[str, Any]:
-    """What `run.json` says as it stands there, those of a later version too; raises ValueError."""
+    """Return what `run.json` says as it stands there; raises ValueError."""
     RunMetadata.read(data)
     return dict(data)
 

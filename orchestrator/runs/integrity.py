@@ -14,7 +14,7 @@ from typing import Any, Literal
 from orchestrator.checkpoint.index import INDEX, checked_index
 from orchestrator.checkpoint.manifest import MANIFEST, checked_manifest, damage
 from orchestrator.config.text.source import ExperimentSource
-from orchestrator.errors import CheckpointError, HookyardError
+from orchestrator.errors import HookyardError
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.records.reports import checked_report
@@ -121,8 +121,6 @@ def _judged(path: str, check: Callable[[], bool], advice: str) -> FileVerdict:
             sealed = check()
     except FileNotFoundError:
         return FileVerdict(path, "missing", "it is gone, or a link that leads nowhere", advice)
-    except CheckpointError as error:  # of a later version
-        return FileVerdict(path, "unknown", str(error))
     except Exception as error:  # whatever a reader says of what it cannot read
         return FileVerdict(path, "damaged", getattr(error, "what", str(error)), getattr(error, "advice", advice))
     if heard:

@@ -39,7 +39,7 @@ def sealed(text: str) -> str:
 
 
 def is_whole(data: bytes) -> bool | None:
-    """Whether a sealed text is as it was written; None of what earlier versions wrote, which has no seal."""
+    """Whether a sealed text is as it was written; None where it has no seal."""
     seal = _SEAL.search(data, max(0, len(data) - _SEAL_BYTES))
     return None if seal is None else (seal[1], seal[2]) == (b"crc", b"%08x" % crc32(data[: seal.start()]))
 
@@ -186,7 +186,7 @@ def is_cut_short(line: bytes) -> bool:
 
 def checked(value: Any, kind: Any, path: str = "") -> Any:
     """A value of JSON as the type it was written as: a dataclass, a number from an enumeration, or as it is; raises
-    ValueError with its place. Entries that a dataclass does not know are of a later version, and are passed over."""
+    ValueError with its place. Entries that a dataclass does not know are passed over."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return value

@@ -57,7 +57,6 @@ def test_seeds_larger_than_numpys_are_taken() -> None:
 
 @pytest.mark.parametrize("state", [storable_random_state, random_state])
 def test_the_state_continues_exactly_also_through_a_file_without_code(state: Callable[[], dict[str, Any]]) -> None:
-    """Files of earlier versions hold what `random_state` gives."""
     seed_all(3)
     draw()  # leaves half a pair of Gaussian numbers in two generators
     file = io.BytesIO()

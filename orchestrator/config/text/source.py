@@ -60,6 +60,8 @@ class ExperimentSource:
     """Folders in which classes are looked for that are not installed."""
     file: str | None = None
     """Where it was read; None for plain data."""
+    base: tuple[Any, ...] = ()
+    """The bases that overrides name in place of the file's own; the file was read over the last."""
     goes_on_from: Predecessor | None = None
     """Where training begins; None where it begins anew."""
     of_main: bytes | None = None
@@ -74,7 +76,7 @@ class ExperimentSource:
     @classmethod
     def from_record(cls, record: Any) -> Self:
         """A source as it comes back from JSON; raises ValueError where it is not whole."""
-        later = ("goes_on_from", "of_main")
+        later = ("base", "goes_on_from", "of_main")
         missing = [one.name for one in fields(cls) if one.name not in (*later, *mapping(record))]
         if missing:
             raise ValueError(f"it has no `{missing[0]}`")
@@ -100,7 +102,8 @@ class ExperimentSource:
         problems: list[Problem] = []
         data: dict[str, Any] = dict(self.written)
         for path, value in self.values:
-            if path == "base":  # the file was read over it
+            if path == "base":
+                problems.append(Problem(path, "is named relative to a file, and there is none here"))
                 continue
             data = collect_problems(problems, with_value, data, path, value) or data
         return data, problems

@@ -279,17 +279,6 @@ def test_labels_point_at_checkpoints_until_these_are_gone(store: CheckpointStore
         store.resolve("best")
 
 
-def test_what_was_judged_is_not_guessed_of_a_checkpoint_that_does_not_say_it(store: CheckpointStore) -> None:
-    save(store, "epoch-0001", 1, 3.0)
-    assert torch.equal(store.weights("last")["weight"], weights(3.0)["weight"])
-    entries = store.write_files("epoch-0002", {"model.pt": weights(4.0), "ema.pt": {"model": weights(5.0)}})
-    store.commit("epoch-0002", entries, Position(step=2), {"world_size": 1, "metrics": {}})
-    with pytest.raises(
-        CheckpointError, match=r"earlier version, which did not keep whether validation ran with model.pt or ema.pt"
-    ):
-        store.weights("last")
-
-
 # Publishing
 
 

@@ -85,20 +85,6 @@ def test_what_is_large_and_was_left_alone_is_not_fetched(run: Storage, monkeypat
     assert run.read("export.pt") == b"x" * 20
 
 
-def test_a_run_of_an_earlier_version_is_taken_up_by_rank_0(run: Storage) -> None:
-    for name in ("run.json", "stats/attempt=0/attempt.json", "checkpoints/epoch-1/model.pt", ".driver/a.json"):
-        run.write(name, b"own")
-    run.write("scalars.jsonl", b"1\n")
-    run.write("tensorboard/events", b"e")
-    later = [Artifacts(run, rank, 2) for rank in range(2)]
-    for one in later:
-        one.fetch()
-    assert [sorted(path.name for path in one.folder.rglob("*") if path.is_file()) for one in later] == [
-        ["events", "scalars.jsonl"],
-        [],
-    ]
-
-
 def test_a_list_leads_nowhere_else(run: Storage, tmp_path: Path) -> None:
     run.write(".artifacts/rank-0000.json", b'{"files": ["../../outside", "/etc/passwd", 5, "none"]}')
     later = Artifacts(run)

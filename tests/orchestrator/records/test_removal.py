@@ -18,7 +18,6 @@ from orchestrator.storage import Storage
 
 MANIFEST = {
     "name": "epoch-0001",
-    "format": 1,
     "files": {"model.pt": {"sha256": "0", "bytes": 1}},
     "world_size": 1,
     "metrics": {},
