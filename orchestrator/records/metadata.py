@@ -167,6 +167,11 @@ class RunMetadata:
             else Process(self.pid, self.host, self.boot, self.process_started)
         )
 
+    @property
+    def is_driver_gone(self) -> bool:
+        """Whether the driver was on this machine and lives no more."""
+        return self.driver is not None and self.driver.is_visible() and not self.driver.lives()
+
     def driver_in_words(self, status: str) -> str | None:
         """Who drives it, and since when, while its status is that it runs."""
         return (

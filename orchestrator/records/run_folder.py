@@ -107,13 +107,18 @@ class RunFolder:
         folder = cls(storage, name)
         folder.refuse_if_taken()
         with nothing_started():
+            folder._clear_untrained()
             folder.begin(experiment, **metadata)
         return folder
 
     @nothing_started()
     def refuse_if_taken(self) -> None:
-        """Raises UsageError where a new run would be written over a run, or over what is none. What was killed as it
-        began is neither."""
+        """Raise UsageError where a new run would be written over a run, or over what is none.
+
+        What was killed as it began is neither, and a run that ended before it trained gives up its name.
+        """
+        if self.exists() and self.is_untrained():
+            return
         if self.exists():
             raise UsageError(
                 f"{self} exists already. To go on with it: hookyard resume {shlex.quote(str(self))}\nTo start another"
@@ -131,6 +136,38 @@ class RunFolder:
                 f"{self} exists already and is no run: it holds {there}, and no run.json. Give another name: --name, or"
                 " name= in Python."
             )
+
+    def is_untrained(self) -> bool:
+        """Return whether the run ended before its first step: with no row, report or checkpoint of its own."""
+        try:
+            metadata = self.metadata()
+            if metadata.status == "running" and not metadata.is_driver_gone:
+                return False
+            trials = run_folders(self.storage / "trials")
+            return not any(run.has_trained() for run in (trials if metadata.sweep and trials else [self]))
+        except DamagedFile:
+            return False
+
+    def has_trained(self) -> bool:
+        """Return whether the run came to its end, or has a row, report or checkpoint of its own; raise DamagedFile."""
+        metadata = self.metadata()
+        if metadata.status in ENDED:
+            return True
+        parts = ("metrics.jsonl", f"{PARTS}/metrics.jsonl", "stats.parquet", EVALUATIONS)
+        if any(map(self.storage.exists, parts)) or any("/rows-" in name for name in self.storage.tree("stats")):
+            return True
+        names = [name for name in self.kept_checkpoints().names() if name != "index.json"]
+        parent = metadata.goes_on_from
+        return bool({*names} - {parent["checkpoint"] if parent else None})
+
+    def _clear_untrained(self) -> None:
+        """Remove a run that was never trained, its `run.json` last."""
+        if not self.exists():
+            return
+        _log.warning("%s ended before it trained: a new run takes its name, and its files are removed", self)
+        for name in sorted(self.storage.names(), key="run.json".__eq__):
+            if name != DRIVERS:
+                self.storage.delete(name)
 
     def begin(self, experiment: str, source: ExperimentSource | None = None, code: str = "", **metadata: Any) -> None:
         """Writes the first files of a run, `metadata` as RunMetadata has it; `run.json` comes last, and without it
