@@ -21,6 +21,7 @@ from orchestrator.terminal.printable import printable_data, printable_line
 if TYPE_CHECKING:
     from orchestrator.cluster.preflight import Preflight
     from orchestrator.runs.integrity import FileVerdict
+    from orchestrator.runs.result import Run
     from orchestrator.stats.insight import Diagnosis
 
 _IN_WORDS = {
@@ -36,7 +37,8 @@ def doctor(
     run: Annotated[
         str | None,
         typer.Argument(
-            help="The folder of a run; without one, this machine or a cluster is looked at.", autocompletion=run_folders
+            help="The folder of a run or a sweep; without one, this machine or a cluster is looked at.",
+            autocompletion=run_folders,
         ),
     ] = None,
     against: Annotated[
@@ -96,14 +98,13 @@ def _print_files(path: str, verdicts: Sequence[FileVerdict], wrong: Sequence[Fil
 
 
 def _diagnose(run: str, against: str | None, as_json: bool) -> None:
+    from orchestrator.records.run_folder import RunFolder
     from orchestrator.runs.result import open_run
-    from orchestrator.stats.insight import diagnose, failure
 
+    if against is None and RunFolder.open(run).metadata().sweep:
+        return _diagnose_sweep(run, as_json)
     opened, other = open_run(run), open_run(against) if against else None
-    ending = failure(opened.status, opened.error)
-    diagnosis = diagnose(
-        opened.rows(), opened.hook_costs, None if other is None else other.rows(), against or "", ending
-    ).of_run(opened.path)
+    diagnosis = _diagnosis(opened, other, against or "")
     if not as_json:
         return _print(printable_line(opened.path), printable_data(diagnosis))
     return print_json(
@@ -114,6 +115,34 @@ def _diagnose(run: str, against: str | None, as_json: bool) -> None:
             "verdicts": [asdict(verdict) for verdict in diagnosis.verdicts],
         }
     )
+
+
+def _diagnosis(run: Run, other: Run | None = None, name: str = "") -> Diagnosis:
+    from orchestrator.stats.insight import diagnose, failure
+
+    ending = failure(run.status, run.error)
+    return diagnose(run.rows(), run.hook_costs, None if other is None else other.rows(), name, ending).of_run(run.path)
+
+
+def _diagnose_sweep(path: str, as_json: bool) -> None:
+    """Print the gravest finding of each trial."""
+    from orchestrator.errors import DamagedFile
+    from orchestrator.sweeps.results.result import open_sweep
+
+    trials = []
+    for run in open_sweep(path).runs:
+        try:
+            diagnosis = _diagnosis(run)
+            kinds = [verdict.kind for verdict in diagnosis.verdicts]
+            what = diagnosis.verdicts[0].sentence if kinds else str(diagnosis)
+            trials.append({"trial": run.name, "status": run.status, "verdicts": kinds, "gravest": what})
+        except DamagedFile as error:
+            trials.append({"trial": run.name, "status": "damaged", "verdicts": ["damage"], "gravest": str(error)})
+    if as_json:
+        return print_json({"path": path, "trials": trials})
+    rows = [(one["trial"], one["status"], ", ".join(one["verdicts"]) or "-", one["gravest"]) for one in trials]
+    print_table(("trial", "status", "found", "gravest"), rows)
+    return echo(f"All of a trial: hookyard doctor {path}/trials/{trials[0]['trial']}" if trials else "no trial yet")
 
 
 def _print(path: str, diagnosis: Diagnosis) -> None:

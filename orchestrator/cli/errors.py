@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -47,10 +48,53 @@ class Unbroken:
     def _closed(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EBADF):
+                raise
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
+        except ValueError:  # the stream itself was closed
+            if not self._stream.closed:
+                raise
+
+
+def open_standard_streams() -> None:
+    """Give a process that was started without stdin, stdout or stderr, as a daemon may be, one that leads nowhere.
+
+    Otherwise the next files it opens take their numbers, and what is meant for a terminal goes into them.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115  # until the end
+
+
+class _Once(logging.Filter):
+    """Lets each message through once in a command, as several readers meet the same damaged file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._messages: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        is_new = message not in self._messages
+        self._messages.add(message)
+        return is_new
+
+
+@contextmanager
+def _each_message_once() -> Iterator[None]:
+    log, once = logging.getLogger("hookyard"), _Once()
+    log.addFilter(once)
+    try:
+        yield
+    finally:
+        log.removeFilter(once)
 
 
 class Verbs(TyperGroup):
@@ -63,7 +107,8 @@ class Verbs(TyperGroup):
         if logging.lastResort is not None:
             logging.lastResort.setFormatter(PrintableFormatter())
         try:
-            return super().invoke(ctx)
+            with _each_message_once():
+                return super().invoke(ctx)
         except HookyardError as error:
             typer.echo(printable(str(error)), err=True)
             raise typer.Exit(WRONG_USAGE if isinstance(error, UsageError) else FAILED) from None

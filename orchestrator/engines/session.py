@@ -322,7 +322,9 @@ def _begin_attempt(
             display.line(_attempt_line(begun, [host.node for host in hosts]))
         return begun
 
-    hosts = world.gather(Host(world.rank, world.node, world.local_rank, str(world.device), torch.__version__))
+    hosts = world.gather(
+        Host(world.rank, world.node, world.local_rank, str(world.device), torch.__version__, torch.get_num_threads())
+    )
     checkpoint = None
     if assignment.subject is None:
         world.broadcast(recover)

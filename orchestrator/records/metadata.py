@@ -95,6 +95,8 @@ class RunMetadata:
     attempts: int | None = None
     ranks: int | None = None
     """Of the last attempt."""
+    reports: int | None = None
+    """Lines of metrics.jsonl when it ended."""
     hosts: Sequence[str] = ()
     """Of the last attempt."""
     stopped: Sequence[str] = ()
@@ -201,6 +203,8 @@ class Host:
     local_rank: int = 0
     device: str = "cpu"
     torch: str | None = None
+    threads: int | None = None
+    """Torch's threads, by which it splits and rounds sums."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +244,11 @@ class Attempt:
     """Of a rider."""
     until: int | None = None
     """The training iteration with which its run was over, where its training may go on for others."""
+
+    @property
+    def has_own_rows(self) -> bool:
+        """Whether its ranks record rows: one that trains by itself need not, nor one whose training is shared."""
+        return self.order is not None and self.rides_on is None
 
     @classmethod
     def read(cls, entries: Any) -> Self:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
-from orchestrator.errors import DamagedFile, UsageError
+from orchestrator.errors import DamagedFile, StorageError, UsageError
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.lease import Lease
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import EVALUATIONS, RunFolder, run_folders
 from orchestrator.storage import Storage
 
+_log = logging.getLogger("hookyard")
 _OUT_DIR = re.compile(r"out_dir\W*:\s*(?!null\b)\S")
 """What an experiment has to say for its checkpoints to lie elsewhere; looking for it is a thousand times quicker than
 reading YAML."""
@@ -72,20 +74,31 @@ class Removal:
         return "\n".join(lines)
 
     def carry_out(self) -> None:
-        """Removes it; `run.json` goes last, so that what is cut short can be taken up again."""
-        with Lease(self.folder.storage):
+        """Remove it, its `run.json` last, so that what is cut short can be taken up again.
+
+        A disk that takes no lease, as it is full, is no reason to keep it: `of` has seen that nobody drives it.
+        """
+        with ExitStack() as held:
+            try:
+                held.enter_context(Lease(self.folder.storage))
+            except UsageError as error:
+                if not isinstance(error.__cause__, StorageError):
+                    raise
             for kept in self.kept_elsewhere:
                 kept.parent.delete(kept.name)
             for name in self.folder.storage.names():
                 if name not in ("run.json", CLAIMS):
                     self.folder.storage.delete(name)
         self.folder.storage.parent.delete(self.folder.name)
+        if self.folder.storage.exists():
+            raise StorageError(f"{self.folder} could not be removed altogether: look at its permissions")
 
 
 def _status(folder: RunFolder) -> str:
     try:
         return status_of(folder)
-    except DamagedFile:
+    except DamagedFile as error:
+        _log.warning("%s", error)
         return "damaged"
 
 

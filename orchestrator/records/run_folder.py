@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from orchestrator.checkpoint.manifest import position_in, read_manifest
+from orchestrator.checkpoint.index import INDEX as INDEX_OF_CHECKPOINTS
+from orchestrator.checkpoint.manifest import MANIFEST, position_in, read_manifest
 from orchestrator.checkpoint.position import Position
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import CheckpointError, DamagedFile, StorageError, UsageError
@@ -185,6 +186,12 @@ class RunFolder:
         if source is not None:
             write_json(self.storage, "source.json", source.record())
 
+    def lacks_metadata(self) -> bool:
+        """Return whether a run lies here whose `run.json` is gone: there is more than a run's first files."""
+        if self.exists() or not self.storage.exists("experiment.yaml"):
+            return False
+        return not all(name.startswith((*_FIRST_FILES, ".")) for name in self.storage.names())
+
     def exists(self) -> bool:
         """Whether there is a run: `run.json` is the last of its first files."""
         return self.storage.exists("run.json")
@@ -204,6 +211,10 @@ class RunFolder:
         return folder
 
     # run.json
+
+    def lost_metadata(self) -> DamagedFile:
+        """Return the error that says that `run.json` is gone."""
+        return DamagedFile(str(self.storage / "run.json"), "it is gone", ADVICE["run.json"])
 
     def metadata(self) -> RunMetadata:
         """What `run.json` says."""
@@ -225,7 +236,8 @@ class RunFolder:
 
     def end(self, status: str, **metadata: Any) -> None:
         """Writes down how the run ended, with what its workers knew of it."""
-        self.update(status=status, ended=now(), **self._info(), **self._places(), **metadata)
+        reports = len(self.reports())
+        self.update(status=status, ended=now(), reports=reports, **self._info(), **self._places(), **metadata)
         for name in self.storage.names(PARTS):
             self.storage.join(name)
 
@@ -296,14 +308,29 @@ class RunFolder:
     # Attempts
 
     def attempts(self) -> list[Attempt]:
-        """Every attempt made, oldest first; one that was killed before it was written down is none."""
-        files = [f"stats/attempt={number}/attempt.json" for number in numbered(self.storage.names("stats"), "attempt=")]
-        return [attempt for attempt in self.storage.each(self._attempt, files) if attempt]
+        """Return every attempt, oldest first.
 
-    def _attempt(self, file: str) -> Attempt | None:
-        with suppress(FileNotFoundError):
+        One that was killed before it was written down is none; one that made rows, and whose file is gone, is left out
+        with a warning.
+        """
+        numbers = numbered(self.storage.names("stats"), "attempt=")
+        if not numbers and self.storage.exists("stats.parquet"):
+            numbers = [0]
+        return [attempt for attempt in self.storage.each(self._attempt, numbers) if attempt]
+
+    def _attempt(self, number: int) -> Attempt | None:
+        file = f"stats/attempt={number}/attempt.json"
+        try:
             return read_json(self.storage, file, Attempt.read, ADVICE["attempt.json"])
-        return None
+        except FileNotFoundError:
+            if self.storage.exists("stats.parquet") or self.storage.names(f"stats/attempt={number}"):
+                _log.warning("%s", self.lost_attempt(number))
+            return None
+
+    def lost_attempt(self, number: int) -> DamagedFile:
+        """Return the error that says that the `attempt.json` of an attempt is gone."""
+        file = self.storage / f"stats/attempt={number}/attempt.json"
+        return DamagedFile(str(file), "it is gone", ADVICE["attempt.json"])
 
     def begin_attempt(
         self,
@@ -346,6 +373,8 @@ class RunFolder:
         names = [name for name in storage.names() if not name.startswith(".")]
         positions = dict(zip(names, storage.each(partial(_position, storage), names), strict=True))
         kept = {name: position for name, position in positions.items() if position}
+        if kept:
+            tell_lost_index(storage)
         return sorted(kept, key=lambda name: (kept[name].step, kept[name].stage))
 
     def log(self, text: str) -> None:
@@ -374,10 +403,13 @@ class RunFolder:
         try:
             lines = self.storage.read_appended("metrics.jsonl")
         except FileNotFoundError:
-            return []
+            lines = b""
         place = str(self.storage / "metrics.jsonl")
-        if lines and not lines.endswith(b"\n") and self.metadata().status in ENDED:
-            left_out(place, "its last line was cut short")
+        if not lines.endswith(b"\n") and self.exists() and (run := self.metadata()).status in ENDED:
+            if lines:
+                left_out(place, "its last line was cut short")
+            elif run.reports:
+                left_out(place, f"its {run.reports} reports are gone")
         return whole_lines(lines, place, checked_report)
 
 
@@ -392,10 +424,25 @@ def _position(checkpoints: Storage, name: str) -> Position | None:
     try:
         return position_in(read_manifest(checkpoints, name))
     except FileNotFoundError:
+        tell_lost_manifest(checkpoints, name)
         return None
     except (DamagedFile, CheckpointError) as error:
         _log.warning("%s", error)
         return None
+
+
+def tell_lost_manifest(checkpoints: Storage, name: str) -> None:
+    """Warn where a checkpoint is there without its manifest; elsewhere than on a disk it may be on its way."""
+    if checkpoints.local and checkpoints.exists(f"{name}/model.pt"):
+        _log.warning("the checkpoint %s is damaged: its %s is gone", checkpoints / name, MANIFEST)
+
+
+def tell_lost_index(checkpoints: Storage) -> None:
+    """Warn where there are checkpoints without their index."""
+    if checkpoints.exists(INDEX_OF_CHECKPOINTS):
+        return
+    if any(checkpoints.exists(f"{name}/{MANIFEST}") for name in checkpoints.names()):
+        _log.warning("%s is gone: no checkpoint is known as the best", checkpoints / INDEX_OF_CHECKPOINTS)
 
 
 def _is_plain(value: Any) -> bool:
@@ -418,8 +465,11 @@ def numbered(names: Sequence[str], prefix: str) -> list[int]:
 def run_folders(around: Storage) -> list[RunFolder]:
     """The runs and sweeps in a storage, by name."""
     folders = [RunFolder(around, name) for name in around.names()]
-    there = around.each(RunFolder.exists, folders)
-    return [folder for folder, exists in zip(folders, there, strict=True) if exists]
+    there = dict(zip(folders, around.each(RunFolder.exists, folders), strict=True))
+    for folder in folders:
+        if not there[folder] and folder.lacks_metadata():
+            _log.warning("%s", folder.lost_metadata())
+    return [folder for folder in folders if there[folder]]
 
 
 def list_runs(storage: str | Path) -> list[tuple[RunFolder, RunMetadata | DamagedFile]]:
@@ -437,6 +487,6 @@ def _metadata_or_damage(folder: RunFolder) -> RunMetadata | DamagedFile | None:
     try:
         return folder.metadata()
     except FileNotFoundError:
-        return None
+        return folder.lost_metadata() if folder.lacks_metadata() else None
     except DamagedFile as error:
         return error

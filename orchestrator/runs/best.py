@@ -15,7 +15,7 @@ from orchestrator.checkpoint.index import read_index
 from orchestrator.checkpoint.manifest import position_in, read_manifest
 from orchestrator.errors import CheckpointError, DamagedFile, HookyardError
 from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, tell_lost_index, tell_lost_manifest
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.best_report import Divergence, best_report, divergence
 from orchestrator.storage import Storage
@@ -84,10 +84,12 @@ def best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence | No
 def _with_checkpoint(best: Best, storage: Storage, name: str | None, reports: Sequence[Mapping[str, Any]]) -> Best:
     """Return the best with the checkpoint that is called so, and what that reached."""
     if name is None:
+        tell_lost_index(storage)
         return best
     try:
         step = position_in(read_manifest(storage, name)).step
     except FileNotFoundError:
+        tell_lost_manifest(storage, name)
         return best
     except (DamagedFile, CheckpointError) as error:
         _log.warning("%s", error)
@@ -122,9 +124,16 @@ class Use:
     command: str
 
     @classmethod
-    def of(cls, folder: RunFolder, label: str) -> Self:
-        """The model in Python, and as many epochs or steps again on the command line."""
-        config = folder.experiment()
+    def of(cls, folder: RunFolder, label: str, trial: RunFolder | None = None) -> Self:
+        """Return what gives the model in Python, and as many epochs or steps again on the command line.
+
+        `trial` is a sweep's best. Of a task that trains by itself, which has no order of data, it is the checkpoint.
+        """
+        config, attempts = folder.experiment(), (trial or folder).attempts()
+        has_model = not attempts or attempts[-1].order is not None
+        what = f"model = {{}}.load({json.dumps(label)})"
+        if not has_model:
+            what = f"path = {{}}{'.best' if trial else ''}.checkpoint({json.dumps(label)})"
         opened = "open_sweep" if folder.metadata().sweep else "open_run"
         unit = "epochs" if config.get("epochs") else "steps"
         length, scheduler = config.get(unit) or 0, config.get("scheduler")
@@ -135,6 +144,6 @@ class Use:
         )
         longer = " ".join(f"{key}={2 * length}" for key in (unit, *(f"scheduler.{key}" for key in fitted)))
         return cls(
-            f"from orchestrator import {opened}; model = {opened}({json.dumps(str(folder))}).load({json.dumps(label)})",
+            f"from orchestrator import {opened}; {what.format(f'{opened}({json.dumps(str(folder))})')}",
             f"hookyard run {shlex.quote(f'{folder}@{label}')} {longer}",
         )

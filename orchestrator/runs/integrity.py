@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from orchestrator.checkpoint.index import INDEX, checked_index
 from orchestrator.checkpoint.manifest import MANIFEST, checked_manifest, damage
+from orchestrator.config.text.bounds import FILLED_IN
+from orchestrator.config.text.reader import parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import HookyardError
 from orchestrator.records.lease import FOLDER as CLAIMS
@@ -33,6 +35,8 @@ _CHECKPOINT = (
     "`resume` passes this checkpoint over and takes the newest that is whole; put back a copy, or remove its folder"
 )
 _COPY = "Put back a copy of it, or go on without: nothing depends on it"
+_SUFFIXES = (".json", ".jsonl", ".yaml", ".arrow", ".parquet", ".pt", ".txt")
+"""Of names that no folder has."""
 _JSON: dict[str, Callable[[Any], Any]] = {
     "run.json": RunMetadata.read,
     "source.json": ExperimentSource.from_record,
@@ -75,7 +79,10 @@ def file_verdicts(folder: RunFolder) -> Iterator[FileVerdict]:
     prefix = "checkpoints" if checkpoints.path == f"{storage.path}/checkpoints" else str(checkpoints)
     yield from (replace(one, file=f"{prefix}/{one.file}") for one in _checkpoint_verdicts(checkpoints))
     for around, name in sorted(inside):
-        inner = file_verdicts(RunFolder(storage / around, name))
+        inner_run = RunFolder(storage / around, name)
+        if not inner_run.exists() and not inner_run.lacks_metadata():
+            continue  # it was ended as it began
+        inner = file_verdicts(inner_run)
         yield from (
             replace(one, file=one.file if one.file.startswith(str(checkpoints)) else f"{around}/{name}/{one.file}")
             for one in inner
@@ -88,9 +95,7 @@ def _files(storage: Storage) -> list[str]:
         return sorted(storage.tree())
     found = []
     for folder, folders, files in os.walk(storage.local):
-        odd = [
-            name for name in folders if Path(name).suffix in (".json", ".jsonl", ".yaml", ".arrow", ".parquet", ".pt")
-        ]
+        odd = [name for name in folders if Path(name).suffix in _SUFFIXES]
         found += [os.path.relpath(os.path.join(folder, name), storage.local) for name in (*files, *odd)]
     return sorted(found)
 
@@ -102,7 +107,7 @@ def _looked_at(folder: RunFolder, path: str, there: list[str]) -> FileVerdict:
     if path in ("run.json", "source.json", "info.json") or (path.startswith("stats/") and name == "attempt.json"):
         return _judged(path, lambda: _json(storage, path), advice)
     if path == "experiment.yaml":
-        return _judged(path, lambda: _reads(folder.experiment), advice)
+        return _judged(path, lambda: _experiment(folder), advice)
     if path in ("metrics.jsonl", "population.jsonl"):
         return _judged(path, lambda: _lines(folder, path), _LINES)
     if path in ("stats.parquet", "hooks.parquet") or (
@@ -133,6 +138,16 @@ def _reads(read: Callable[[], object]) -> bool:
     return False
 
 
+def _experiment(folder: RunFolder) -> bool:
+    """Read the experiment as a run does; raise ValueError for one that cannot be a resolved one."""
+    document = parse_yaml(folder.experiment_text(), "experiment.yaml", FILLED_IN)
+    if document.problems:
+        raise ValueError(str(document.problems[0]))
+    if "task" not in folder.experiment():
+        raise ValueError("it has no `task`")
+    return False
+
+
 def _json(storage: Storage, path: str) -> bool:
     data = storage.read(path)
     _JSON[path.rpartition("/")[2]](parsed(data))
@@ -148,8 +163,8 @@ def _lines(folder: RunFolder, path: str) -> bool:
     if path == "metrics.jsonl" and run is not None and run.status in ENDED:
         if data and not data.endswith(b"\n"):
             left_out(path, "its last line was cut short")
-        if run.best is not None and run.best.get("step") not in [line.get("step") for line in found]:
-            left_out(path, f"the report of step {run.best.get('step')} is missing, the best one")
+        if len(found) < (run.reports or 0):
+            left_out(path, f"{(run.reports or 0) - len(found)} of its {run.reports} reports are missing")
     return bool(found) and all(is_whole(line) for line in data.splitlines() if line.strip())
 
 
@@ -180,7 +195,7 @@ def _lacking(folder: RunFolder, there: list[str]) -> Iterator[str]:
     yield from (f"stats/{one}/attempt.json" for one in attempts if f"stats/{one}/attempt.json" not in there)
     if run is None or run.sweep is not None or run.status not in ENDED or not known:
         return
-    if run.best is not None and not any(name.startswith(("metrics.jsonl", ".parts/metrics.jsonl/")) for name in there):
+    if run.reports and not any(name.startswith(("metrics.jsonl", ".parts/metrics.jsonl/")) for name in there):
         yield "metrics.jsonl"
     if not any(name.endswith((".parquet", ".arrow")) for name in there if name.startswith("stats")):
         yield "stats.parquet"
@@ -212,6 +227,8 @@ def _checkpoint_verdicts(storage: Storage) -> Iterator[FileVerdict]:
             FileVerdict(f"{name}/", "missing", f"{INDEX} names it", "Put back a copy of it")
             for name in sorted(wanted - {*names})
         )
+    elif any(f"{name}/{MANIFEST}" in there for name in names):
+        yield FileVerdict(INDEX, "missing", "it is gone: labels such as best are lost", _COPY)
     for name in names:
         path = f"{name}/{MANIFEST}"
         if path not in there:

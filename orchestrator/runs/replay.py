@@ -144,9 +144,10 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
     folder = run.folder
     rows = run.load_stats(where=f"phase == 'train' and iteration == {iteration} and rank == {rank}")
     attempts = {attempt.number: attempt for attempt in folder.attempts()}
-    attempt = attempts[
-        _last_attempt(run, attempts.values(), iteration, rank) if rows.empty else int(rows["attempt"].iloc[0])
-    ]
+    number = _last_attempt(run, attempts.values(), iteration, rank) if rows.empty else int(rows["attempt"].iloc[0])
+    if number not in attempts:
+        raise folder.lost_attempt(number)
+    attempt = attempts[number]
     resolved = resolved_as_in(folder, attempt)
     if trains_itself(type(resolved.task)):
         raise UsageError(f"the task of {folder} trains by itself, and is not replayed")
@@ -160,7 +161,7 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
     _refuse_others_between(folder, attempts.values(), attempt, begun)
     with tempfile.TemporaryDirectory(prefix="hookyard-replay-") as place:
         way = _Way(folder.location, attempt, checkpoint, iteration, place)
-        threads = None if _in_drivers_process(folder) else max(1, int(resolved.experiment.workers.cpus))
+        threads = next((host.threads for host in attempt.hosts if host.rank == rank), None)
         if attempt.world_size == 1:
             with _torch_threads(threads):
                 way.go(World(device=device_of(resolved.experiment.workers)), hooks or {})
@@ -193,15 +194,9 @@ def _is_left_out(hook: Hook) -> bool:
     return (hook.observes and type(hook).__module__.startswith(_WRITE_FOR_OTHERS)) or isinstance(hook, TimeLimit)
 
 
-def _in_drivers_process(folder: RunFolder) -> bool:
-    """Whether a run was trained in the process of its driver, with as many threads as torch takes there."""
-    launched = folder.launched()
-    return launched.local or launched.engine == "in-process"
-
-
 @contextmanager
 def _torch_threads(count: int | None) -> Iterator[None]:
-    """Within it torch has so many threads, by which sums are split and rounded; None is as many as it has."""
+    """Give torch the number of threads that a rank had, by which it splits and rounds sums; None is what it has."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

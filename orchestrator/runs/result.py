@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hooks.metrics.direction import declared_modes
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.run_driver import status_of
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.runs.best import Best, best_of
 
 if TYPE_CHECKING:
@@ -299,9 +299,13 @@ class Run(Result):
 
     def _compacted(self) -> Storage:
         """Where its rows lie; what compacting them has left undone is taken up."""
+        from orchestrator.stats.read.recorded_files import tell_lost_rows
         from orchestrator.stats.write.compaction import compact_ended
 
         compact_ended(self.folder)
+        storage, run = self.folder.storage, self.folder.metadata()
+        if run.status in ENDED and not storage.exists("stats.parquet"):
+            tell_lost_rows(storage, self.folder.attempts())
         return self.folder.storage
 
     def _store(self) -> CheckpointStore:

@@ -41,6 +41,8 @@ def samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) ->
     The caller's random numbers stay as they are. Raises UsageError where the task, or its data, is not what it was.
     """
     attempts, orders = {attempt.number: attempt for attempt in folder.attempts()}, dict[str, _Order]()
+    if lost := sorted({*rows["attempt"]} - attempts.keys()):
+        raise folder.lost_attempt(lost[0])
     rows, before = rows.astype({"phase": "str"}), random_state()
     places, of_stream = pd.Series(None, rows.index, dtype=object), pd.Series(False, rows.index)
     try:

@@ -97,8 +97,11 @@ class TerminalDisplay:
         return self._progress.get_renderable() if self._frame is None else self._frame(self._console.height)
 
     def line(self, text: str) -> None:
-        """One line on stderr and in the log."""
-        self._console.print(text, markup=False)
+        """Write one line to stderr, as long as there is one, and to the log."""
+        try:
+            self._console.print(text, markup=False)
+        except (OSError, ValueError):  # closed meanwhile
+            self._console.quiet = True
         self._log.add(text)
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
@@ -129,10 +132,12 @@ def _console() -> Console:
         def on_broken_pipe(self) -> None:
             self.quiet = True
 
-    return Unbroken(stderr=True, highlight=False, soft_wrap=True)
+    quiet = sys.stderr is None or sys.stderr.closed
+    return Unbroken(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
 
 
 def say(text: str) -> None:
-    """One line of talk on stderr."""
-    with suppress(BrokenPipeError):
-        print(text, file=sys.stderr, flush=True)
+    """Write one line to stderr, where there is one."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            print(text, file=sys.stderr, flush=True)

@@ -20,6 +20,7 @@ from orchestrator.stats.insight import Verdict, diagnose
 from orchestrator.stats.insight.rank_status import RankStatus, Speed, rank_statuses, speed
 from orchestrator.stats.read.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.storage import FileState, Storage
+from orchestrator.storage.stored_data import left_out
 from orchestrator.terminal.eta import RunProgress, estimated_progress
 
 QUIET_S, QUIET_ITERATIONS = 60.0, 20
@@ -96,6 +97,8 @@ class LiveRun:
         self._line_tail = LineTail(folder.storage, "metrics.jsonl")
         self._lines: list[dict[str, Any]] = []
         self._experiment: dict[str, Any] = {}
+        self._is_checked = False
+        """Whether it was said that reports of a run which is over are missing."""
         self._attempt: int | None = None
         self._rows: AttemptTail | None = None
         self._rank_statuses: dict[int, RankStatus] = {}
@@ -108,7 +111,12 @@ class LiveRun:
         if self._metadata is None or state != self.metadata_state:
             self._metadata, self.metadata_state = self.folder.metadata(), state
         self._lines += self._line_tail.look()
-        return self._metadata
+        run = self._metadata
+        if run.status in ENDED and not self._is_checked and len(self._lines) < (run.reports or 0):
+            lost = f"{(run.reports or 0) - len(self._lines)} of its {run.reports} reports are missing"
+            left_out(self.folder.storage / "metrics.jsonl", lost)
+            self._is_checked = True
+        return run
 
     def reports(self) -> list[Mapping[str, Any]]:
         """The reports that count, of those that `metadata` or `look` has taken."""

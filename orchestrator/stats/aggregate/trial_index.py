@@ -24,11 +24,11 @@ from orchestrator.errors import DamagedFile, StorageError
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_driver import status_of
-from orchestrator.records.run_folder import INDEX, REOPENED, RunFolder
+from orchestrator.records.run_folder import ENDED, INDEX, REOPENED, RunFolder
 from orchestrator.stats.aggregate.best_report import best_report, divergence
 from orchestrator.stats.aggregate.usage import kept_usage, usage, usage_of_many
 from orchestrator.stats.read.reading import described
-from orchestrator.stats.read.recorded_files import COMPACTED, recorded_files
+from orchestrator.stats.read.recorded_files import COMPACTED, recorded_files, tell_lost_rows
 from orchestrator.stats.read.tables import load
 from orchestrator.stats.write.compaction import JOINED_ROWS, is_compacted
 from orchestrator.storage import FileState, Storage
@@ -96,6 +96,8 @@ class TrialRecord:
         metrics = [metric for metric, _ in objectives]
         judged = [report for report in reports if all(metric in report for metric in metrics)]
         best = best_report(reports, *objectives[0]) or {}
+        if metadata.status in ENDED:
+            tell_lost_rows(folder.storage, attempts)
         return cls(
             name=folder.name,
             status=status_of(folder, metadata),
@@ -249,11 +251,9 @@ class TrialIndex:
         """A trial from its folder; None where there is none yet. How its files stand is asked first, so that what is
         written meanwhile shows."""
         folder = RunFolder(self._trials, name)
-        if self._trials.local and not folder.exists():
-            return None
-        files = _files_of(folder.storage)
+        files = _files_of(folder.storage) if self._trials.local is None or folder.exists() else {"run.json": None}
         if files["run.json"] is None:
-            return None
+            return folder.lost_metadata() if folder.lacks_metadata() else None
         try:
             return _Row(TrialRecord.read(folder, self._objectives, files), files)
         except DamagedFile as error:

@@ -17,7 +17,7 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import checked_report
 from orchestrator.records.run_folder import numbered
 from orchestrator.stats.read.reading import read_segment
-from orchestrator.stats.read.recorded_files import COMPACTED, opened_parquet, recorded_at
+from orchestrator.stats.read.recorded_files import COMPACTED, opened_parquet, recorded_at, tell_lost_rows
 from orchestrator.stats.read.tables import load
 from orchestrator.stats.write.checksums import schema_in, whole_batches
 from orchestrator.storage import FileState, Storage
@@ -194,6 +194,7 @@ class AttemptTail:
     def take_joined(self, attempts: Sequence[Attempt], iteration: int) -> None:
         """Takes the last training rows of a run whose ranks' files are joined; `iteration` is the one it ended with."""
         if not self._storage.exists(COMPACTED["rows"]):
+            tell_lost_rows(self._storage, attempts)
             return
         rows = load(self._storage, attempts, None, f"phase == 'train' and iteration > {iteration - WINDOW}")
         for rank, own in rows.astype({"phase": str, "node": str}).groupby("rank"):

@@ -13,9 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.errors import DamagedFile
+from orchestrator.records.metadata import Attempt
 from orchestrator.stats.read.row_filter import Condition, joint_condition
 from orchestrator.stats.write.checksums import CopiedFile, check_footer
 from orchestrator.storage import Storage
+from orchestrator.storage.stored_data import left_out
 
 COMPACTED = {"rows": "stats.parquet", "costs": "hooks.parquet"}
 """Where a finished run of few rows keeps each table."""
@@ -99,6 +101,13 @@ def recorded_files(storage: Storage, table: str, folder: str = "stats") -> Recor
     parts = [file for file in there if not file.is_segment and file.number > held.get(file.folder, -1)]
     counting = {*segments, *parts}
     return RecordedFiles(joined, segments, parts, [file.path for file in files if file not in counting])
+
+
+def tell_lost_rows(storage: Storage, attempts: Sequence[Attempt]) -> None:
+    """Warn where a run that is over has none of the rows that its attempts recorded."""
+    files = recorded_files(storage, "rows")
+    if any(attempt.has_own_rows for attempt in attempts) and not (files.joined or files.segments or files.parts):
+        left_out(storage / COMPACTED["rows"], "it is gone, and with it the rows")
 
 
 def _listed(storage: Storage, table: str, folder: str) -> Iterator[Recorded]:

@@ -10,6 +10,7 @@ are held against, by t tests.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from math import comb, isnan, sqrt
 from typing import Any
@@ -32,6 +33,8 @@ from orchestrator.stats.aggregate.student_t import tail
 from orchestrator.sweeps.results.analysis import CONFIG, SEED, best_first, configurations_of, judged
 from orchestrator.sweeps.results.result import Sweep
 
+_log = logging.getLogger("hookyard")
+
 
 def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     """What differs between sweeps, as plain data; every sweep is compared with the first.
@@ -44,6 +47,7 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     """
     objectives = dict(entry for sweep in reversed(sweeps) for entry in sweep.objectives)
     tables = [best_first(sweep.trials, dict(sweep.objectives), sweep.judge) for sweep in sweeps]
+    _tell_damaged(tables)
     return {
         "sweeps": [sweep.name for sweep in sweeps],
         "trials": [table["status"].value_counts().to_dict() if len(table) else {} for table in tables],
@@ -145,6 +149,13 @@ def _same_values(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str]) 
     return {metric: entry for metric, entry in found.items() if any(entry["trials"])}
 
 
+def _tell_damaged(tables: Sequence[pd.DataFrame]) -> None:
+    """Warn of each trial that is left out, as its files are damaged."""
+    for table in tables:
+        for error in table.loc[table["status"] == "damaged", "error"] if "status" in table else ():
+            _log.warning("%s", error)
+
+
 def _differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) -> pd.Series:
     """By how much the other sweep's trials differ from those of the first with the same values, which are the index;
     where both sweeps repeat their configurations seed by seed, else the mean of repeats."""
@@ -161,7 +172,7 @@ def _differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) -> pd.Se
 
 
 def _values(table: pd.DataFrame, paths: Sequence[str]) -> pd.Series:
-    return table[paths].astype(str).agg("\0".join, axis=1)
+    return table[paths].map(str).agg("\0".join, axis=1)
 
 
 def _verdict(differences: pd.Series) -> str:

@@ -12,10 +12,11 @@ import pandas as pd
 
 from hooks.metrics.direction import direction
 from orchestrator.errors import DamagedFile, UsageError, did_you_mean
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
 from orchestrator.runs.result import Result, Run, training_unless_said
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
+from orchestrator.stats.read.recorded_files import tell_lost_rows
 from orchestrator.stats.read.row_filter import check_columns
 from orchestrator.stats.read.shared_training import columns_of
 from orchestrator.sweeps.results.analysis import (
@@ -138,7 +139,7 @@ class Sweep(Result):
         trial has no such thing.
         """
         records = self.records()
-        table = pd.DataFrame([self._row(name, record) for name, record in records.items()])
+        table = pd.DataFrame([self._row(name, record, records) for name, record in records.items()])
         if any(isinstance(record, TrialRecord) and record.carrier for record in records.values()):
             table.insert(
                 2,
@@ -170,7 +171,9 @@ class Sweep(Result):
         """What the files of each trial say of it, by name, or how they are damaged."""
         return TrialIndex(self.folder, self.objectives).records()
 
-    def _row(self, name: str, record: TrialRecord | DamagedFile) -> dict[str, Any]:
+    def _row(
+        self, name: str, record: TrialRecord | DamagedFile, records: Mapping[str, TrialRecord | DamagedFile]
+    ) -> dict[str, Any]:
         metric, _ = self.objective
         if isinstance(record, DamagedFile):
             return {"trial": name, "status": "damaged", metric: None, "error": str(record)}
@@ -185,6 +188,7 @@ class Sweep(Result):
             "epoch": record.best.get("epoch"),
             "diverged": record.diverged or None,
             "reports": record.reports,
+            **_pace_of(records.get(record.carrier or "")),
             **record.usage,
             "total_s": record.wall_s,
             "stopped": "; ".join(record.stopped) or None,
@@ -325,7 +329,10 @@ def _each(
     Raises UsageError where no trial has recorded a column, or every one refuses.
     """
     columns = None if columns is None else [name for name in columns if name != "trial"]
-    recorded = [(run, names) for run in runs if (names := columns_of(run.folder.storage, run.folder.attempts()))]
+    there = [(run, columns_of(run.folder.storage, run.folder.attempts())) for run in runs]
+    recorded = [(run, names) for run, names in there if names]
+    for run in [run for run, names in there if not names and run.folder.metadata().status in ENDED]:
+        tell_lost_rows(run.folder.storage, run.folder.attempts())
     if columns is not None and recorded:
         check_columns(columns, [*dict.fromkeys(name for _, names in recorded for name in names)])
     refused: list[UsageError] = []
@@ -360,6 +367,12 @@ def _together(tables: Iterable[pd.DataFrame]) -> Iterator[list[pd.DataFrame]]:
 
 def _metrics(report: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in report.items() if "/" in name}
+
+
+def _pace_of(leader: TrialRecord | DamagedFile | None) -> dict[str, float]:
+    """Return how fast the training was that a trial shared; its time is told of the leader alone."""
+    usage = leader.usage if isinstance(leader, TrialRecord) else {}
+    return {name: usage[name] for name in ("step_s", "data_wait_share", "samples_per_s") if name in usage}
 
 
 def _cell(value: Any) -> Any:
