@@ -75,11 +75,20 @@ def brief(folder: RunFolder) -> dict[str, Any]:
         "error": run.error,
         "diverged": str(diverged or ""),
         "reports": len(reports),
-        "metrics": dict(reports[-1]) if reports else {},
+        "metrics": _last_of_each_phase(reports),
         "checkpoints": checkpoints,
         "best": asdict(best) if best else None,
         "use": asdict(Use.of(folder, label)) if checkpoints and is_of_use else None,
     }
+
+
+def _last_of_each_phase(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the last report, with the last metrics of each phase that it does not have."""
+    last = dict(reports[-1]) if reports else {}
+    for report in reversed(reports[:-1]):
+        phases = {name.rpartition("/")[0] for name in last}
+        last |= {name: value for name, value in report.items() if name.rpartition("/")[0] not in phases}
+    return last
 
 
 def show_brief(folder: RunFolder) -> None:
@@ -222,10 +231,15 @@ def _riders(trials: pd.DataFrame) -> dict[str, Any] | None:
     return {"trials": len(riders), "all": len(trials), "saved_s": float(saved)}
 
 
+def _use_of_best(sweep: Sweep, trial: str) -> dict[str, Any]:
+    from orchestrator.runs.best import Use
+
+    return asdict(Use.of(sweep.folder, "best", sweep.trial(trial).folder))
+
+
 def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     """What the trials of a sweep, the best first, tell together; importance where there are enough of them, by the
     method that needs no other package, and the Pareto front where it has several metrics."""
-    from orchestrator.runs.best import Use
     from orchestrator.sweeps.results.analysis import (
         ENOUGH,
         configurations_table,
@@ -258,7 +272,7 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         ),
         "of_configurations": _of_configurations(trials, metric, mode, sweep.judge) if repeated else [],
         "reached": asdict(reached) if reached else None,
-        "use": asdict(Use.of(sweep.folder, "best")) if reached and reached.checkpoint else None,
+        "use": _use_of_best(sweep, str(best)) if reached and reached.checkpoint else None,
         "importance": {} if mattered is None else mattered["importance"].to_dict(),
         "importance_spread": {} if mattered is None else mattered["spread"].to_dict(),
         "pareto": [*non_dominated(trials, dict(sweep.objectives)).index] if known else [],

@@ -10,6 +10,7 @@ from typing import Any
 from hooks import Hook, ParamScheduler
 from hooks.import_path import extend_import_path
 from orchestrator.config.checks.custom_training import custom_training_with_defaults, fitting_defaults, hook_problems
+from orchestrator.config.checks.key_placement import with_place
 from orchestrator.config.checks.metric_modes import contradicting_modes, inferred_modes
 from orchestrator.config.checks.metrics import metric_problems
 from orchestrator.config.checks.other_systems import EXPERIMENT
@@ -45,7 +46,8 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
     data, problems = source.merged()
     resolved = collect_problems(problems, build, data)
     if problems or resolved is None:
-        raise ConfigError(problems)
+        task = find_task(data)
+        raise ConfigError([with_place(problem, data, task) for problem in problems])
     resolved.experiment._source, resolved.experiment._is_resolved = source, True
     return resolved
 

@@ -59,8 +59,10 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
         in_full_of_own({"type": OWN, **optimizer.arguments}, task, "optimizer")
         return
     arguments, groups = _split(optimizer, path)
-    check_component(optimizer.type, arguments, Optimizer, OPTIMIZERS, _NoParameters(), path)
     problems: list[Problem] = []
+    collect_problems(problems, check_component, optimizer.type, arguments, Optimizer, OPTIMIZERS, _NoParameters(), path)
+    if problems:
+        raise ConfigError([_with_our_keys(problem, bool(optimization.name)) for problem in problems])
     cls: Any = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
     _refuse_closure(cls, f"{path}.type")
     for index, group in enumerate(groups):
@@ -79,6 +81,19 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
         )
     if problems:
         raise ConfigError([_meant_for_a_group(problem) for problem in problems])
+
+
+def _with_our_keys(problem: Problem, is_named: bool) -> Problem:
+    """Return the problem of an unknown key with the keys that stand beside an optimizer's arguments."""
+    ours = ["params", "scheduler", "groups"] if is_named else ["groups"]
+    if problem.message != "unknown key" or not problem.suggestion:
+        return problem
+    if problem.suggestion.startswith("known: "):
+        known = problem.suggestion.removeprefix("known: ")
+        near = did_you_mean(problem.path.rpartition(".")[2], ours)
+        return replace(problem, suggestion=near or f"known: {', '.join(ours)}, {known}")
+    near = did_you_mean(problem.path.rpartition(".")[2], [*ours, problem.suggestion.split("'")[1]])
+    return replace(problem, suggestion=near or problem.suggestion)
 
 
 def _refuse_closure(cls: type[Optimizer], path: str) -> None:

@@ -19,9 +19,10 @@ def handover(folder: RunFolder, best: Best | None, trial: str = "") -> page.Sect
         return page.Section(
             "best", "Using the best", f"No checkpoint is kept as the best{f': {best}' if best else ''}."
         )
+    best_trial = RunFolder(folder.storage / "trials", trial) if trial else None
     pieces = [
         element("p", f"{trial} {best}.".lstrip()),
-        element("pre", "\n".join(astuple(Use.of(folder, "best"))), tabindex=0),
+        element("pre", "\n".join(astuple(Use.of(folder, "best", best_trial))), tabindex=0),
     ]
     note = "The model in Python, with the weights that were judged; and a run that trains it longer."
     return page.Section("best", "Using the best", joined(pieces), note)

@@ -51,7 +51,7 @@ class Diagnosis:
             ("data_wait", "waiting for data"),
             ("all_reduce_wait", "for other ranks"),
             ("hooks", "in hooks"),
-            ("checkpoint", "saving"),
+            ("checkpoint", "saving within phases"),
         )
         for name, what in shares:
             if f"{name}_share" in signs:

@@ -21,6 +21,8 @@ DATA_SHARE, HOOK_SHARE, SAVING_SHARE, UNNAMED_SHARE = 0.1, 0.03, 0.05, 0.1
 """From which share of the time on there is a verdict."""
 SUM_ERROR = 0.05
 """By how much of the time the spans may miss their sum."""
+_ONCE = ("on_load", "on_start", "on_end", "on_exception")
+"""Events that fire once in an attempt."""
 
 
 def times(rows: Rows) -> pd.DataFrame:
@@ -108,14 +110,18 @@ def hook_costs(found: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Verdict]:
             (
                 "save less often, or to faster storage"
                 if saving
-                else _less_of(str(hook), cheaper_every(str(event), worst.get("every"), float(worst["share"])))
+                else _less_of(
+                    str(hook), str(event), cheaper_every(str(event), worst.get("every"), float(worst["share"]))
+                )
             ),
             float(worst["share"]),
         )
 
 
-def _less_of(hook: str, every: str | None) -> str:
+def _less_of(hook: str, event: str, every: str | None) -> str:
     """Return the advice for a hook that costs much; `every` is the one that would bring it to 1 % of the time."""
+    if event in _ONCE:
+        return "leave it out, or train for longer: it does this once"
     return (
         f"hooks.{hook}.every={every} takes 1 % of the time; or leave it out"
         if every

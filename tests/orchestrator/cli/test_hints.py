@@ -1,0 +1,104 @@
+"""What is said of a run beside its numbers: how to use it, what it reached in each phase, and what costs time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from orchestrator import open_run, run, sweep
+from orchestrator.cli import app
+from orchestrator.cli.show import brief
+from orchestrator.report.side_by_side import described as compared
+from orchestrator.runs.replay import replay
+from orchestrator.stats.insight import diagnose
+from orchestrator.task import Task
+from tests.tasks import described
+
+
+@dataclass
+class Counts(Task):
+    """Trains no model: counts."""
+
+    def train(self, session: Any) -> Any:  # type: ignore[override]  # a task's own loop
+        session.restore()
+        for count in range(2):
+            session.record(loss=1.0 / (count + 1))
+            yield {"val/loss": 1.0 / (count + 1)}
+
+
+def hint(folder: Path) -> str:
+    use = brief(open_run(folder).folder)["use"]
+    return str(use["python"]) if use else ""
+
+
+def test_the_hint_to_use_a_run_does_what_it_says(tmp_path: Path) -> None:
+    hooks = {"checkpoint": {"every": 1, "best": "val/loss"}}
+    run(described(epochs=1, hooks=hooks), tmp_path, "points", local=True)
+    names: dict[str, Any] = {}
+    exec(hint(tmp_path / "points"), names)
+    assert isinstance(names["model"], torch.nn.Module)
+    own = described(task=f"{__name__}:Counts", task_args={}, epochs=2, hooks=hooks, batch_size=None, optimizer=None)
+    run(own, tmp_path, "counts", local=True)
+    assert ".load(" not in hint(tmp_path / "counts")
+    exec(hint(tmp_path / "counts"), names)
+    assert (Path(names["path"]) / "manifest.json").is_file()
+
+
+def test_the_last_metrics_of_each_phase_are_shown_beside_those_of_test(tmp_path: Path) -> None:
+    done = run(described(epochs=2, task_args={"test": 12}), tmp_path, "points", local=True)
+    out = CliRunner().invoke(app, ["show", str(done.path)]).stdout
+    last = done.metrics.ffill().iloc[-1]
+    shown = brief(done.folder)["metrics"]
+    for name in ("train/loss", "val/loss", "val/accuracy", "test/loss"):
+        assert shown[name] == last[name]
+        assert name in out
+
+
+@pytest.mark.parametrize(("first", "other", "said"), [(0.5, 0.5, "0.5 (equal)"), (2.0, 1.0, "1 (-50.0%, unknown)")])
+def test_equal_numbers_are_called_equal(first: float, other: float, said: str) -> None:
+    entry = {"values": [first, other], "verdicts": [None, "unknown"]}
+    assert compared("val/loss", entry)[1] == said
+
+
+def test_a_replay_has_as_many_threads_as_the_run_had(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        done = run(described(epochs=1), tmp_path, "points", local=True)
+        torch.set_num_threads(1)
+        seen: list[int] = []
+        set_threads = torch.set_num_threads
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(torch, "set_num_threads", lambda count: (seen.append(count), set_threads(count)))
+            assert replay(done, 3, 0, {}).agrees
+    finally:
+        torch.set_num_threads(before)
+    assert [host.threads for host in done.folder.attempts()[-1].hosts] == [2]
+    assert seen == [2, 1]
+
+
+def test_a_cost_that_comes_once_is_not_to_come_less_often() -> None:
+    rows = pd.DataFrame(
+        {"rank": 0, "phase": "train", "epoch": 0, "iteration": range(1, 101), "step_s": 0.01, "forward_s": 0.01}
+    )
+    for event in ("on_start", "on_end", "on_step"):
+        costs = pd.DataFrame({"rank": [0], "hook": ["slow"], "event": [event], "calls": [1], "seconds": [0.5]})
+        (found,) = [verdict for verdict in diagnose(rows, costs).verdicts if verdict.kind == "hook"]
+        assert ("less often" in found.advice or "every" in found.advice) == (event == "on_step")
+
+
+def test_a_trial_that_shared_a_training_has_its_pace(tmp_path: Path) -> None:
+    space = {"hooks.ema.decay": {"ride": [0.5, 0.9]}}
+    asked = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space}
+    trials = sweep(described(epochs=1, hooks={"ema": {}}, sweep=asked), tmp_path, "swept", local=True).trials
+    leader, follower = trials.sort_values("train_s").index
+    assert trials["carrier"].tolist() == [leader] * 2
+    for name in ("step_s", "samples_per_s", "data_wait_share"):
+        assert trials.loc[follower, name] == trials.loc[leader, name]
+    assert pd.isna(trials.loc[follower, "train_s"])
