@@ -158,8 +158,7 @@ class Session:
         try:
             for report in training:
                 if self.world.is_master and not report.cut_short:
-                    made = {"attempt": attempt.number, "time": now("microseconds")}
-                    self.folder.append_metrics({**made, **report.metrics})
+                    self.folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
                 self._hand_over(loop)
                 with watch.paused():
                     yield report

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,9 @@ since."""
 _FIRST_FILES = ("experiment.yaml", "source.json", "main.py", "run.json")
 
 
-def now(precision: str = "seconds") -> str:
-    """Return the time in UTC, to the second unless `precision` says otherwise."""
-    return datetime.now(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+def now() -> str:
+    """Return the time in UTC, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 _log = logging.getLogger("hookyard")
@@ -383,7 +383,7 @@ class RunFolder:
             self.storage.append("log.txt", text if text.endswith("\n") else f"{text}\n")
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
-        """Add one report to `metrics.jsonl`; its time makes no two lines equal. Rank 0."""
+        """Add one report to `metrics.jsonl`; its place in the training makes no two lines equal. Rank 0."""
         append_line(self.storage, "metrics.jsonl", line)
 
     def _mend_metrics(self) -> None:

@@ -147,7 +147,7 @@ def _change(name: str, value: float | None, first: float | None, verdict: str | 
     shown = quantities.text(name, value) or "-"
     if verdict is None or value is None or not first:
         return shown
-    if value == first:
+    if value == first and verdict == "unknown":
         return f"{shown} (equal)"
     change = f"{value / first - 1:+.1%}"
     return f"{shown} ({change})" if verdict in ("less", "more") else f"{shown} ({change}, {verdict})"

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from orchestrator.checkpoint.index import INDEX, checked_index
 from orchestrator.checkpoint.manifest import MANIFEST, checked_manifest, damage
-from orchestrator.config.text.bounds import FILLED_IN
 from orchestrator.config.text.reader import parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import HookyardError
@@ -140,7 +139,7 @@ def _reads(read: Callable[[], object]) -> bool:
 
 def _experiment(folder: RunFolder) -> bool:
     """Read the experiment as a run does; raise ValueError for one that cannot be a resolved one."""
-    document = parse_yaml(folder.experiment_text(), "experiment.yaml", FILLED_IN)
+    document = parse_yaml(folder.experiment_text(), "experiment.yaml")
     if document.problems:
         raise ValueError(str(document.problems[0]))
     if "task" not in folder.experiment():

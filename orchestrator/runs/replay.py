@@ -161,7 +161,9 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
     _refuse_others_between(folder, attempts.values(), attempt, begun)
     with tempfile.TemporaryDirectory(prefix="hookyard-replay-") as place:
         way = _Way(folder.location, attempt, checkpoint, iteration, place)
-        threads = next((host.threads for host in attempt.hosts if host.rank == rank), None)
+        threads: int | None = max(1, int(resolved.experiment.workers.cpus))
+        if _in_drivers_process(folder):
+            threads = next((host.threads for host in attempt.hosts if host.rank == rank), None)
         if attempt.world_size == 1:
             with _torch_threads(threads):
                 way.go(World(device=device_of(resolved.experiment.workers)), hooks or {})
@@ -192,6 +194,12 @@ def _last_attempt(run: Run, attempts: Iterable[Attempt], iteration: int, rank: i
 def _is_left_out(hook: Hook) -> bool:
     """Whether a hook has no part in a replay: it writes for others, or ends the run by the clock."""
     return (hook.observes and type(hook).__module__.startswith(_WRITE_FOR_OTHERS)) or isinstance(hook, TimeLimit)
+
+
+def _in_drivers_process(folder: RunFolder) -> bool:
+    """Return whether a run was trained in the process of its driver, with as many threads as torch took there."""
+    launched = folder.launched()
+    return launched.local or launched.engine == "in-process"
 
 
 @contextmanager

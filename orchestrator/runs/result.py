@@ -122,9 +122,7 @@ class Run(Result):
         import pandas as pd
 
         table = pd.DataFrame(self.reports())
-        if "time" not in table:
-            return table
-        return table.assign(time=pd.to_datetime(table["time"], utc=True, format="ISO8601"))
+        return table.assign(time=pd.to_datetime(table["time"], utc=True)) if "time" in table else table
 
     def reports(self) -> list[dict[str, Any]]:
         """The reports that counted, as plain data."""
