@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from hooks import Hook, Rhythm, State
+from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.hook import EVENTS
 from hooks.training.early_stopping import EarlyStopping
@@ -291,7 +291,7 @@ def test_steps_after_the_last_yield_are_in_a_report_and_a_checkpoint(
     train = solves(yields_at, 99 if end == "hook" else total)
 
     def hooks() -> dict[str, Hook]:
-        checkpoint = Checkpoint(every=Rhythm.parse(every), best="train/loss")
+        checkpoint = Checkpoint(every=Interval.parse(every), best="train/loss")
         stopping = EarlyStopping(monitor="train/loss", patience=9)
         return {"checkpoint": checkpoint, "stopping": stopping, **({"stops": Stops(total)} if end == "hook" else {})}
 
