@@ -60,6 +60,16 @@ class Task(ABC):
         keeps its place (`state_dict` and `load_state_dict`). Asked again where a hook looks at a stream beside the
         training."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank's task carries from batch to batch, such as the hidden state of a recurrent model.
+        Each checkpoint holds it: tensors, numbers, text, and containers of these."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave when the checkpoint was made; called where it gave something. Tensors are on
+        the CPU."""
+        raise NotImplementedError(f"{type(self).__name__} has state_dict() and no load_state_dict()")
+
     @abstractmethod
     def loss(self, output: Any, batch: Any) -> Tensor | Mapping[str, Tensor]:
         """A scalar: the mean over the batch's samples; or a mapping of such, whose sum is trained, each a column and a

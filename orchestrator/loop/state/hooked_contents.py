@@ -63,6 +63,7 @@ class HookedContents:
             "means": self._iterations.means.state_dict(),
             "data": self._data.train.state_dict(),
             "samples": [self._state.samples, self._state.world_samples],
+            "task": self._iterations.task.state_dict(),
         }
 
     def described(self) -> dict[str, Any]:
@@ -93,6 +94,7 @@ class HookedContents:
             {one: {} if one in rescheduled else said["optimizer"] for one, said in self._saved.items()}
         )
         self._restore_buffers(rank_state.get("buffers", {}))
+        self._restore_task(rank_state if saved_world_size == state.world_size else other(0), saved_world_size)
         self._iterations.means.include(rank_state.get("means", {}))
         self._data.train.restore(rank_state.get("data"), saved_world_size)
         if self._data.train.is_over:
@@ -103,6 +105,17 @@ class HookedContents:
         for rank in range(state.rank + state.world_size, saved_world_size, state.world_size):
             # The sums of ranks that are no more: the means of the phase under way are of their samples too.
             self._iterations.means.include(other(rank)["means"])
+
+    def _restore_task(self, rank_state: Mapping[str, Any], saved_world_size: int) -> None:
+        saved = rank_state["task"]
+        if not saved:
+            return
+        if saved_world_size != self._state.world_size:
+            raise CheckpointError(
+                f"the checkpoint holds what the task kept on each of {saved_world_size} ranks ({', '.join(saved)}), and"
+                f" cannot go on with {self._state.world_size}; write workers.count: {saved_world_size}"
+            )
+        self._iterations.task.load_state_dict(saved)
 
     def _in_force(self) -> dict[str, Any]:
         """What the optimizers and their schedulers go by, for the manifest; of several by name."""
