@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hooks import Hook, State
 from hooks.checkpointing.checkpoint import Checkpoint
-from hooks.rhythm import Rhythm
+from hooks.interval import Interval
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.loop import Loop
@@ -83,7 +83,7 @@ def raw(rank: int, ranks: int, folder: Path) -> tuple[list[float], list[Any]]:
 def loop_of(rank: int, ranks: int, folder: Path, dies_at: int = 0) -> tuple[Loop, Rows]:
     world, rows = World(rank, ranks, rank), Rows()
     store = CheckpointStore(Storage(folder / "checkpoints"), master=world.is_master)
-    hooks: dict[str, Hook] = {"checkpoint": Checkpoint(every=Rhythm.parse("1 steps"), keep=None)}
+    hooks: dict[str, Hook] = {"checkpoint": Checkpoint(every=Interval.parse("1 steps"), keep=None)}
     hooks |= {"dies": Dies(dies_at)} if dies_at else {}
     settings = experiment(
         epochs=EPOCHS,
