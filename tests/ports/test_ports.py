@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from orchestrator import Experiment, Run, RunError, resume, run
+from orchestrator import Run, RunError, resume, run
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
 from orchestrator.records.run_folder import RunFolder
 from tests.ports import (
     dcgan,
+    fast_neural_style,
+    gcn,
+    imagenet,
     mnist,
     mnist_rnn,
     regression,
     reinforcement_learning,
     siamese_network,
     super_resolution,
+    time_sequence_prediction,
     vae,
     word_language_model,
 )
-from tests.ports.harness import Fails, Ranks, check
+from tests.ports.harness import Fails, Port, Ranks, check
 from tests.ranks import on_ranks, until_killed
 
 PORTS = {
@@ -39,7 +44,15 @@ PORTS = {
     "reinforcement_learning": reinforcement_learning.PORT,
     "siamese_network": siamese_network.PORT,
     "super_resolution": super_resolution.PORT,
+    "time_sequence_prediction": time_sequence_prediction.PORT,
+    "imagenet": imagenet.PORT,
+    "fast_neural_style": fast_neural_style.PORT,
+    "gcn": gcn.PORT,
 }
+
+
+DRAWING = ("vae", "dcgan", "siamese_network", "gcn")
+"""Those that draw random numbers in validation, or as the data is made."""
 
 
 @pytest.mark.parametrize("name", PORTS)
@@ -48,17 +61,32 @@ def test_a_port_is_its_raw_loop_bit_for_bit(tmp_path: Path, name: str) -> None:
     check(run(port.experiment_with(), tmp_path, local=True), port.raw(Ranks()))
 
 
-@pytest.mark.parametrize("every", ["1 epochs", "3 steps"])
+@pytest.mark.parametrize("checkpoint", [{"every": "1 epochs"}, {"every": "3 steps"}])
 @pytest.mark.parametrize("name", PORTS)
 def test_so_is_one_that_fails_in_training_and_in_validation_and_is_resumed(
-    tmp_path: Path, name: str, every: str
+    tmp_path: Path, name: str, checkpoint: dict[str, Any]
 ) -> None:
     port = PORTS[name]
-    fails = port.fails(port.places, str(tmp_path))
-    experiment = port.experiment_with({"fails": fails, "checkpoint": {"every": every}})
-    failures, done = until_finished(experiment, tmp_path / "runs")
-    assert failures == len(port.places.split(", "))
-    check(done, port.raw(Ranks()))
+    check(failing_and_resumed(port, port.places, checkpoint, tmp_path), port.raw(Ranks()))
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_so_is_one_that_goes_on_from_after_a_validation_that_draws(tmp_path: Path, name: str) -> None:
+    port = PORTS[name]
+    checkpoint = {"every": "0 epochs", "best": "val/loss"}
+    check(failing_and_resumed(port, "train 1 0, train 2 0", checkpoint, tmp_path), port.raw(Ranks()))
+
+
+def failing_and_resumed(port: Port, places: str, checkpoint: dict[str, Any], root: Path) -> Run:
+    """Run a port that fails at each of the places, and resume it after each."""
+    experiment = port.experiment_with({"fails": port.fails(places, str(root)), "checkpoint": checkpoint})
+    with pytest.raises(RunError, match="failed on purpose"):
+        run(experiment, root, local=True)
+    folder = root / experiment.name
+    for _ in places.split(", ")[1:]:
+        with pytest.raises(RunError, match="failed on purpose"):
+            resume(folder)
+    return resume(folder)
 
 
 def test_a_port_in_bfloat16_is_its_raw_loop_under_autocast(tmp_path: Path) -> None:
@@ -67,28 +95,36 @@ def test_a_port_in_bfloat16_is_its_raw_loop_under_autocast(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "place"), [("mnist", "train 1 2"), ("vae", "val 1 1"), ("siamese_network", "train 2 1")]
+    ("name", "place", "precision"),
+    [
+        ("mnist", "train 1 2", "fp32"),
+        ("vae", "val 1 1", "fp32"),
+        ("siamese_network", "train 2 1", "fp32"),
+        ("imagenet", "train 1 3", "bf16"),
+    ],
 )
-def test_a_port_on_two_ranks_that_is_killed_is_the_raw_loop_in_ddp(tmp_path: Path, name: str, place: str) -> None:
-    port = PORTS[name]
+def test_a_port_on_two_ranks_that_is_killed_is_the_raw_loop_in_ddp(
+    tmp_path: Path, name: str, place: str, precision: str
+) -> None:
     fails = Fails(place, str(tmp_path), is_killed=True)
-    experiment = port.experiment_with({"fails": fails}, name=name, workers={"count": 2})
+    experiment = PORTS[name].experiment_with({"fails": fails}, name=name, workers={"count": 2}, precision=precision)
     assignment = Assignment(experiment.source, str(RunFolder.create(tmp_path, name, to_yaml(experiment))))
     assert -signal.SIGKILL in until_killed(train, 2, assignment)
-    on_ranks(train, 2, assignment, name, str(tmp_path))
+    on_ranks(train, 2, assignment, name, precision, str(tmp_path))
     for rank in range(2):
         expected = torch.load(tmp_path / f"raw-{rank}.pt", weights_only=False)
         check(Run(RunFolder(assignment.location)), expected, rank)
 
 
-def train(rank: int, count: int, assignment: Assignment, name: str = "", folder: str = "") -> None:
+def train(rank: int, count: int, assignment: Assignment, name: str = "", precision: str = "", folder: str = "") -> None:
     for _ in Session(assignment, World(rank, count)).reports():
         pass
     if name:
-        torch.save(PORTS[name].raw(Ranks(rank, count)), f"{folder}/raw-{rank}.pt")
+        dtype = torch.bfloat16 if precision == "bf16" else None
+        torch.save(PORTS[name].raw(Ranks(rank, count, dtype)), f"{folder}/raw-{rank}.pt")
 
 
-@pytest.mark.parametrize("name", ["vae", "dcgan", "siamese_network"])
+@pytest.mark.parametrize("name", DRAWING)
 def test_evaluating_the_last_checkpoint_draws_what_the_run_drew(tmp_path: Path, name: str) -> None:
     done = run(PORTS[name].experiment_with(), tmp_path, local=True)
     last, (again,) = done.reports()[-1], done.evaluate("last").reports()
@@ -96,13 +132,3 @@ def test_evaluating_the_last_checkpoint_draws_what_the_run_drew(tmp_path: Path, 
     drawn = [metric for metric in expected if metric in again and not metric.startswith("train/")]
     assert "val/loss" in drawn
     assert {metric: again[metric] for metric in drawn} == {metric: last[metric] for metric in drawn}
-
-
-def until_finished(experiment: Experiment, storage: Path) -> tuple[int, Run]:
-    """Run an experiment and resume it after each failure; return how often it failed."""
-    failures = 0
-    while True:
-        try:
-            return failures, resume(storage / experiment.name) if failures else run(experiment, storage, local=True)
-        except RunError:
-            failures += 1
