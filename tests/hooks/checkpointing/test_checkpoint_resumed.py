@@ -92,14 +92,6 @@ def test_a_score_is_forgotten_when_the_other_way_is_better() -> None:
     assert later.store.labels["best"] == "epoch-0004"
 
 
-def test_the_best_of_an_earlier_versions_checkpoint_is_remembered() -> None:
-    hook = Checkpoint(best="val/score", mode="min")
-    hook.load_state_dict(
-        {"names": [], "bests": {"val/score": {"rule": "less", "score": 2.0, "name": "epoch-0001"}}, "pending": []}
-    )
-    assert hook.state_dict()["bests"] == {"val/score": {"mode": "min", "score": 2.0, "name": "epoch-0001"}}
-
-
 def test_auto_resumes_with_the_metric_it_chose() -> None:
     life = lived(Checkpoint(best="auto"), 0.9, 0.5)
     later = _resume(life, 2)
