@@ -70,7 +70,7 @@ def open_standard_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115  # until the end
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115  # stays open until the process ends
 
 
 class _Once(logging.Filter):

@@ -25,7 +25,7 @@ _Named: Any = create_model(
     **{
         "from": (Annotated[str, Field(min_length=1)], Field(description=_FROM)),
         "except": (Patterns | None, Field(None, description=_EXCEPT)),
-    },  # type: ignore[call-overload]
+    },  # type: ignore[call-overload]  # mypy matches no overload to unpacked fields
 )
 
 
