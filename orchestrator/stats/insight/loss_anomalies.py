@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.stats.aggregate.blocks import known
-from orchestrator.stats.insight.look import TRAINING
+from orchestrator.stats.insight.iteration_sample import TRAINING
 from orchestrator.stats.insight.robust_statistics import Floats
 from orchestrator.stats.insight.verdict import Verdict, rank_names
 from orchestrator.stats.read.query import Rows

@@ -13,7 +13,7 @@ from orchestrator.stats.aggregate.blocks import total
 from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.aggregate.summaries import cheaper_every
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
-from orchestrator.stats.insight.look import TRAINING
+from orchestrator.stats.insight.iteration_sample import TRAINING
 from orchestrator.stats.insight.verdict import Verdict
 from orchestrator.stats.read.query import Rows
 
