@@ -1,4 +1,4 @@
-"""Faults put into simulated runs of 2 to 64 ranks: which of them the tables' verdicts find, and what they call by
+"""Faults put into simulated runs of 2 to 64 ranks: which of them the tables' findings find, and what they call by
 mistake.
 
 A run is simulated as a synchronous step works: a rank computes by itself up to its gradients, all wait for the last of
@@ -8,7 +8,7 @@ stop at every epoch's start, one rank logs now and then; memory settles, is real
 each clean run differs in ranks, times, size, rank and moment, and is drawn from its own seed.
 
 The claim: the rank and the span are right in 99 % of the faults of more than 10 % of an iteration, and at most 1 % of
-the clean runs get a verdict on a rank or on memory.
+the clean runs get a finding on a rank or on memory.
 
     python -m benchmarks.injected_faults [seed] [cases of each fault and size] [numbers of ranks ...] [faults ...]
 
@@ -29,7 +29,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from benchmarks.timing import print_table
-from orchestrator.stats.insight import Verdict, diagnose
+from orchestrator.stats.insight import Finding, diagnose
 
 Floats = NDArray[np.float64]
 
@@ -199,11 +199,11 @@ class Case:
 
     ranks: int
     fault: Fault | None
-    blamed: tuple[Verdict, ...]
+    blamed: tuple[Finding, ...]
 
     @property
     def answer(self) -> str:
-        """What the weightiest verdict got right, and whether another rank is blamed beside the right one."""
+        """What the most serious finding got right, and whether another rank is blamed beside the right one."""
         fault = self.fault
         assert fault is not None
         if not self.blamed:
@@ -217,12 +217,12 @@ class Case:
             return "other span"
         if fault.kind not in MEMORY and self.said != PATTERN.get(fault.kind, "chronic"):
             return "other pattern"
-        ranks = {rank for verdict in self.blamed for rank in verdict.numbers.get("ranks", [verdict.numbers["rank"]])}
+        ranks = {rank for finding in self.blamed for rank in finding.numbers.get("ranks", [finding.numbers["rank"]])}
         return "right" if ranks == {fault.rank} else "another too"
 
     @property
     def said(self) -> str:
-        """The pattern or the problem of the weightiest verdict."""
+        """The pattern or the problem of the most serious finding."""
         if not self.blamed:
             return "nothing"
         numbers = self.blamed[0].numbers
@@ -236,8 +236,8 @@ def case(seed: tuple[int, ...], ranks: int, kind: str, size: float, long: float)
     longer = kind == "leak" or (kind == CLEAN and draw.random() < long)
     iterations = int(draw.integers(600, 1200) if longer else draw.integers(200, 800))
     fault = drawn(draw, kind, size, ranks, iterations) if kind != CLEAN else None
-    verdicts = diagnose(simulate(draw, ranks, iterations, fault)).verdicts
-    return Case(ranks, fault, tuple(verdict for verdict in verdicts if verdict.kind in ("straggler", "memory")))
+    findings = diagnose(simulate(draw, ranks, iterations, fault)).findings
+    return Case(ranks, fault, tuple(finding for finding in findings if finding.kind in ("straggler", "memory")))
 
 
 def cases(
@@ -296,7 +296,7 @@ def report(found: Sequence[tuple[str, float, Case]], how: str) -> None:
     )
     clean = [one for kind, _, one in found if kind == CLEAN]
     alarms = [one for one in clean if one.blamed]
-    print(f"Verdicts on {len(alarms)} of {len(clean)} clean runs ({len(alarms) / len(clean):.2%}).")
+    print(f"Findings on {len(alarms)} of {len(clean)} clean runs ({len(alarms) / len(clean):.2%}).")
 
 
 if __name__ == "__main__":

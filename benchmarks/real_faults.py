@@ -80,8 +80,8 @@ class Late(Hook):
             late()
 
 
-def verdicts(where: str, steps: int) -> tuple[Any, ...]:
-    """What is said of a run: the weightiest verdict on a rank, all ranks blamed, and whether that is right."""
+def findings(where: str, steps: int) -> tuple[Any, ...]:
+    """What is said of a run: the most serious finding on a rank, all ranks blamed, and whether that is right."""
     settings = {
         "name": where,
         "task": "benchmarks.real_faults:LateDigits",
@@ -96,9 +96,9 @@ def verdicts(where: str, steps: int) -> tuple[Any, ...]:
     with tempfile.TemporaryDirectory() as storage:
         found = run(experiment_from_dict(settings), storage=storage)
         stats, costs = found.stats, found.hook_costs
-    blamed = [verdict for verdict in diagnose(stats, costs).verdicts if verdict.kind in ("straggler", "memory")]
+    blamed = [finding for finding in diagnose(stats, costs).findings if finding.kind in ("straggler", "memory")]
     numbers = blamed[0].numbers if blamed else {}
-    ranks = sorted({int(verdict.numbers["rank"]) for verdict in blamed})
+    ranks = sorted({int(finding.numbers["rank"]) for finding in blamed})
     right = ranks == ([1] if SPANS[where] else []) and numbers.get("span", "") == SPANS[where]
     step, wait = (stats.groupby("rank")[name].median() * 1000 for name in ("step_s", "all_reduce_wait_s"))
     return (
@@ -124,7 +124,7 @@ def main(steps: int = 60) -> None:
             "ms lost",
             "right",
         ),
-        [verdicts(where, steps) for where in SPANS],
+        [findings(where, steps) for where in SPANS],
     )
 
 

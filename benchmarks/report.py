@@ -3,8 +3,8 @@ trials.
 
 The run is the one of `benchmarks.tables`. Each page is made by `hookyard report` in a process of its own, then opened
 in headless Chromium beside an empty page, in turns; opening ends with the second frame that is painted after loading. A
-run's verdicts, which are part of its page, are also made by themselves, from a table that is in memory. The claims: at
-most 5 MB, and open within 2 s; verdicts and page within 10 s.
+run's findings, which are part of its page, are also made by themselves, from a table that is in memory. The claims: at
+most 5 MB, and open within 2 s; findings and page within 10 s.
 
     python -m benchmarks.report [ranks [iterations [trials [rounds]]]]
 """
@@ -104,7 +104,7 @@ def made(folder: RunFolder, page: Path) -> tuple[float, float]:
 
 
 def diagnosed(folder: RunFolder) -> float:
-    """Seconds to make a run's verdicts."""
+    """Seconds to make a run's findings."""
     done = subprocess.run([sys.executable, "-c", DOCTOR, str(folder)], capture_output=True, text=True, check=True)
     return float(done.stdout)
 
@@ -142,7 +142,7 @@ def main(ranks: int = 1024, iterations: int = 1000, trials: int = 1000, rounds: 
         ["page", "s to make", "peak GiB of the process", "MB", "ms to open", "longest of the rounds"],
         rows,
     )
-    print(f"\nThe verdicts on that run by themselves: {doctor_s:.1f} s.")
+    print(f"\nThe findings on that run by themselves: {doctor_s:.1f} s.")
 
 
 def opening_ms(pages: dict[str, Path], rounds: int) -> dict[str, list[float]]:

@@ -39,8 +39,8 @@ def test_the_notebook_on_tables(drawn: list[Any], monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(ROOT)
     names = executed(ROOT / "docs" / "tables.ipynb")
     assert [bool(figure.axes) for figure in drawn] == [True] * 4
-    assert names["verdict"].numbers["rank"] == 5
-    assert names["verdict"].numbers["span"] == "data_wait_s"
+    assert names["finding"].numbers["rank"] == 5
+    assert names["finding"].numbers["span"] == "data_wait_s"
     assert names["own_s"].sub(names["own_s"].median()).loc[5].to_numpy() == pytest.approx(names["late_s"])
     assert sorted(names["trials"]["config/optimizer.lr"]) == [0.01, 0.1, 0.5]
     training = names["done"].stats.query("phase == 'train'").groupby("epoch")

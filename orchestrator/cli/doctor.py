@@ -20,7 +20,7 @@ from orchestrator.terminal.printable import printable_data, printable_line
 
 if TYPE_CHECKING:
     from orchestrator.cluster.preflight import Preflight
-    from orchestrator.runs.integrity import FileVerdict
+    from orchestrator.runs.integrity import CheckedFile
     from orchestrator.runs.result import Run
     from orchestrator.stats.insight import Diagnosis
 
@@ -65,36 +65,36 @@ def doctor(
 
 def _check_files(run: str, as_json: bool) -> None:
     from orchestrator.records.run_folder import RunFolder
-    from orchestrator.runs.integrity import file_verdicts
+    from orchestrator.runs.integrity import check_files
 
     folder = RunFolder(run)
     if not folder.storage.names():
         RunFolder.open(run)
-    verdicts = list(file_verdicts(folder))
-    wrong = [one for one in verdicts if one.is_wrong]
+    files = list(check_files(folder))
+    wrong = [one for one in files if one.is_wrong]
     if as_json:
-        print_json({"path": str(folder), "whole": not wrong, "files": [asdict(one) for one in verdicts]})
+        print_json({"path": str(folder), "whole": not wrong, "files": [asdict(one) for one in files]})
     else:
-        _print_files(printable_line(str(folder)), *printable_data((verdicts, wrong)))
+        _print_files(printable_line(str(folder)), *printable_data((files, wrong)))
     if wrong:
         raise typer.Exit(FAILED)
 
 
-def _print_files(path: str, verdicts: Sequence[FileVerdict], wrong: Sequence[FileVerdict]) -> None:
+def _print_files(path: str, files: Sequence[CheckedFile], wrong: Sequence[CheckedFile]) -> None:
     """A line for each file that is wrong, and one for the others of each kind of folder."""
     others = Counter(
-        (re.sub("[0-9]+", "*", one.file.rpartition("/")[0]), one.verdict) for one in verdicts if not one.is_wrong
+        (re.sub("[0-9]+", "*", one.file.rpartition("/")[0]), one.status) for one in files if not one.is_wrong
     )
     rows = [
-        (f"{place}/" if place else "./", verdict, f"{count} file{'s' if count > 1 else ''}")
-        for (place, verdict), count in others.items()
+        (f"{place}/" if place else "./", status, f"{count} file{'s' if count > 1 else ''}")
+        for (place, status), count in others.items()
     ]
-    print_table(("file", "verdict", "what"), [*rows, *((one.file, one.verdict, one.what) for one in wrong)])
+    print_table(("file", "status", "what"), [*rows, *((one.file, one.status, one.what) for one in wrong)])
     for advice in dict.fromkeys(one.advice for one in wrong):
         named = [one.file for one in wrong if one.advice == advice]
         echo(f"{', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}: {advice}")
-    counts = Counter(str(one.verdict) for one in verdicts)
-    echo(f"{path}: {', '.join(f'{counts[verdict]} {word}' for verdict, word in _IN_WORDS.items() if counts[verdict])}")
+    counts = Counter(str(one.status) for one in files)
+    echo(f"{path}: {', '.join(f'{counts[status]} {word}' for status, word in _IN_WORDS.items() if counts[status])}")
 
 
 def _diagnose(run: str, against: str | None, as_json: bool) -> None:
@@ -112,7 +112,7 @@ def _diagnose(run: str, against: str | None, as_json: bool) -> None:
             "path": opened.path,
             "healthy": diagnosis.healthy,
             "signs": diagnosis.signs,
-            "verdicts": [asdict(verdict) for verdict in diagnosis.verdicts],
+            "findings": [asdict(finding) for finding in diagnosis.findings],
         }
     )
 
@@ -133,27 +133,27 @@ def _diagnose_sweep(path: str, as_json: bool) -> None:
     for run in open_sweep(path).runs:
         try:
             diagnosis = _diagnosis(run)
-            kinds = [verdict.kind for verdict in diagnosis.verdicts]
-            what = diagnosis.verdicts[0].sentence if kinds else str(diagnosis)
-            trials.append({"trial": run.name, "status": run.status, "verdicts": kinds, "gravest": what})
+            kinds = [finding.kind for finding in diagnosis.findings]
+            what = diagnosis.findings[0].sentence if kinds else str(diagnosis)
+            trials.append({"trial": run.name, "status": run.status, "findings": kinds, "gravest": what})
         except DamagedFile as error:
-            trials.append({"trial": run.name, "status": "damaged", "verdicts": ["damage"], "gravest": str(error)})
+            trials.append({"trial": run.name, "status": "damaged", "findings": ["damage"], "gravest": str(error)})
     if as_json:
         return print_json({"path": path, "trials": trials})
-    rows = [(one["trial"], one["status"], ", ".join(one["verdicts"]) or "-", one["gravest"]) for one in trials]
+    rows = [(one["trial"], one["status"], ", ".join(one["findings"]) or "-", one["gravest"]) for one in trials]
     print_table(("trial", "status", "found", "gravest"), rows)
     return echo(f"All of a trial: hookyard doctor {path}/trials/{trials[0]['trial']}" if trials else "no trial yet")
 
 
 def _print(path: str, diagnosis: Diagnosis) -> None:
-    if not diagnosis.verdicts:
+    if not diagnosis.findings:
         echo(f"{path} {'looks healthy' if diagnosis.healthy else 'says too little'}: {diagnosis}")
         return
     echo(f"{path}: {diagnosis}")
-    for number, verdict in enumerate(diagnosis.verdicts, start=1):
-        echo(f"\n{number}. {verdict.kind}: {verdict.sentence}")
-        echo(f"   see: {verdict.query}")
-        echo(f"   try: {verdict.advice}")
+    for number, finding in enumerate(diagnosis.findings, start=1):
+        echo(f"\n{number}. {finding.kind}: {finding.sentence}")
+        echo(f"   see: {finding.query}")
+        echo(f"   try: {finding.advice}")
 
 
 def _look(address: str | None, storage: str, as_json: bool) -> None:

@@ -133,21 +133,21 @@ def described(name: str, entry: Any) -> list[str]:
             quantities.text("", value) if is_number(value) else "-" if value is None else str(value) for value in entry
         ]
     if "trials" in entry:
-        rows = zip(entry["values"], entry["trials"], entry["verdicts"], strict=True)
+        rows = zip(entry["values"], entry["trials"], entry["findings"], strict=True)
         return [
-            "-" if value is None else f"{value:+.4g} in {trials} trials, {verdict}" for value, trials, verdict in rows
+            "-" if value is None else f"{value:+.4g} in {trials} trials, {finding}" for value, trials, finding in rows
         ]
     first = entry["values"][0]
     return [
-        _change(name, value, first, verdict) for value, verdict in zip(entry["values"], entry["verdicts"], strict=True)
+        _change(name, value, first, finding) for value, finding in zip(entry["values"], entry["findings"], strict=True)
     ]
 
 
-def _change(name: str, value: float | None, first: float | None, verdict: str | None) -> str:
+def _change(name: str, value: float | None, first: float | None, finding: str | None) -> str:
     shown = quantities.text(name, value) or "-"
-    if verdict is None or value is None or not first:
+    if finding is None or value is None or not first:
         return shown
-    if value == first and verdict == "unknown":
+    if value == first and finding == "unknown":
         return f"{shown} (equal)"
     change = f"{value / first - 1:+.1%}"
-    return f"{shown} ({change})" if verdict in ("less", "more") else f"{shown} ({change}, {verdict})"
+    return f"{shown} ({change})" if finding in ("less", "more") else f"{shown} ({change}, {finding})"

@@ -136,7 +136,7 @@ def _population(history: Sequence[Exploit]) -> page.Section:
         if len(history) > MOST_EXPLOITS
         else ""
     )
-    return page.Section("population", "Who went on from whom", drawn, note)
+    return page.Section("population", "Trials that continued from another", drawn, note)
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from orchestrator.records.run_folder import ADVICE, ENDED, EVALUATIONS, RunFolde
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import hearing, is_whole, left_out, mapping, parsed, whole_lines
 
-Verdict = Literal["whole", "readable", "unknown", "damaged", "missing"]
+FileStatus = Literal["whole", "readable", "unknown", "damaged", "missing"]
 """`whole`: its checksum holds. `readable`: it carries none, and reads as what it should be. `unknown`: a hook's, or
 anybody's."""
 _RUNS = ("trials/", f"{EVALUATIONS}/")
@@ -47,12 +47,12 @@ _JSON: dict[str, Callable[[Any], Any]] = {
 
 
 @dataclass(frozen=True)
-class FileVerdict:
+class CheckedFile:
     """What is to be said of one file."""
 
     file: str
     """Its path in the run's folder; with all of it where it lies elsewhere."""
-    verdict: Verdict
+    status: FileStatus
     what: str = ""
     """What is wrong, and where in the file."""
     advice: str = ""
@@ -60,10 +60,10 @@ class FileVerdict:
     @property
     def is_wrong(self) -> bool:
         """Whether something of the run is lost."""
-        return self.verdict in ("damaged", "missing")
+        return self.status in ("damaged", "missing")
 
 
-def file_verdicts(folder: RunFolder) -> Iterator[FileVerdict]:
+def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
     """Every file of a run or a sweep, of its trials and evaluations, and those that should be there; raises
     StorageError where the storage itself stays away."""
     storage = folder.storage
@@ -76,12 +76,12 @@ def file_verdicts(folder: RunFolder) -> Iterator[FileVerdict]:
     with suppress(HookyardError, FileNotFoundError):  # which is said of experiment.yaml
         checkpoints = folder.kept_checkpoints()
     prefix = "checkpoints" if checkpoints.path == f"{storage.path}/checkpoints" else str(checkpoints)
-    yield from (replace(one, file=f"{prefix}/{one.file}") for one in _checkpoint_verdicts(checkpoints))
+    yield from (replace(one, file=f"{prefix}/{one.file}") for one in _checkpoint_files(checkpoints))
     for around, name in sorted(inside):
         inner_run = RunFolder(storage / around, name)
         if not inner_run.exists() and not inner_run.lacks_metadata():
             continue  # it was ended as it began
-        inner = file_verdicts(inner_run)
+        inner = check_files(inner_run)
         yield from (
             replace(one, file=one.file if one.file.startswith(str(checkpoints)) else f"{around}/{name}/{one.file}")
             for one in inner
@@ -99,8 +99,8 @@ def _files(storage: Storage) -> list[str]:
     return sorted(found)
 
 
-def _looked_at(folder: RunFolder, path: str, there: list[str]) -> FileVerdict:
-    """The verdict on one file that is there."""
+def _looked_at(folder: RunFolder, path: str, there: list[str]) -> CheckedFile:
+    """Check one file that exists."""
     storage, name = folder.storage, path.rpartition("/")[2]
     advice = ADVICE.get(name, _COPY)
     if path in ("run.json", "source.json", "info.json") or (path.startswith("stats/") and name == "attempt.json"):
@@ -115,21 +115,21 @@ def _looked_at(folder: RunFolder, path: str, there: list[str]) -> FileVerdict:
         return _judged(path, lambda: _rows(folder, path, there), _ROWS)
     if path == "log.txt":
         return _judged(path, lambda: _reads(lambda: storage.read(path)), advice)
-    return FileVerdict(path, "unknown")
+    return CheckedFile(path, "unknown")
 
 
-def _judged(path: str, check: Callable[[], bool], advice: str) -> FileVerdict:
+def _judged(path: str, check: Callable[[], bool], advice: str) -> CheckedFile:
     """What a check says of a file: whether it carries a checksum; that it is damaged is raised, or left out of it."""
     try:
         with hearing() as heard:
             sealed = check()
     except FileNotFoundError:
-        return FileVerdict(path, "missing", "it is gone, or a link that leads nowhere", advice)
+        return CheckedFile(path, "missing", "it is gone, or a link that leads nowhere", advice)
     except Exception as error:  # whatever a reader says of what it cannot read
-        return FileVerdict(path, "damaged", getattr(error, "what", str(error)), getattr(error, "advice", advice))
+        return CheckedFile(path, "damaged", getattr(error, "what", str(error)), getattr(error, "advice", advice))
     if heard:
-        return FileVerdict(path, "damaged", "; ".join(heard), advice)
-    return FileVerdict(path, "whole" if sealed else "readable")
+        return CheckedFile(path, "damaged", "; ".join(heard), advice)
+    return CheckedFile(path, "whole" if sealed else "readable")
 
 
 def _reads(read: Callable[[], object]) -> bool:
@@ -200,12 +200,12 @@ def _lacking(folder: RunFolder, there: list[str]) -> Iterator[str]:
         yield "stats.parquet"
 
 
-def _missing(path: str) -> FileVerdict:
+def _missing(path: str) -> CheckedFile:
     name = path.rpartition("/")[2]
-    return FileVerdict(path, "missing", "it is gone", ADVICE.get(name, _ROWS if name == "stats.parquet" else _LINES))
+    return CheckedFile(path, "missing", "it is gone", ADVICE.get(name, _ROWS if name == "stats.parquet" else _LINES))
 
 
-def _checkpoint_verdicts(storage: Storage) -> Iterator[FileVerdict]:
+def _checkpoint_files(storage: Storage) -> Iterator[CheckedFile]:
     """Every checkpoint's files, by their manifests, and what lies beside them."""
     there = _files(storage)
     names = sorted({name.split("/")[0] for name in there if "/" in name})
@@ -223,23 +223,23 @@ def _checkpoint_verdicts(storage: Storage) -> Iterator[FileVerdict]:
             *(name for owned in index.get("owners", {}).values() for name in owned),
         }
         yield from (
-            FileVerdict(f"{name}/", "missing", f"{INDEX} names it", "Put back a copy of it")
+            CheckedFile(f"{name}/", "missing", f"{INDEX} names it", "Put back a copy of it")
             for name in sorted(wanted - {*names})
         )
     elif any(f"{name}/{MANIFEST}" in there for name in names):
-        yield FileVerdict(INDEX, "missing", "it is gone: labels such as best are lost", _COPY)
+        yield CheckedFile(INDEX, "missing", "it is gone: labels such as best are lost", _COPY)
     for name in names:
         path = f"{name}/{MANIFEST}"
         if path not in there:
             if f"{name}/model.pt" in there and not name.startswith(".") and storage.local:
-                yield FileVerdict(path, "missing", "it is gone", _CHECKPOINT)
+                yield CheckedFile(path, "missing", "it is gone", _CHECKPOINT)
             continue
         covered.add(path)
         yield _judged(path, partial(_json, storage, path), _CHECKPOINT)
         for file, entry in _read(storage, path).get("files", {}).items():
             covered.add(f"{name}/{file}")
             yield _of_checkpoint(storage, name, file, entry)
-    yield from (FileVerdict(name, "unknown") for name in there if name not in covered)
+    yield from (CheckedFile(name, "unknown") for name in there if name not in covered)
 
 
 def _read(storage: Storage, path: str) -> dict[str, Any]:
@@ -250,12 +250,12 @@ def _read(storage: Storage, path: str) -> dict[str, Any]:
     return {}
 
 
-def _of_checkpoint(storage: Storage, name: str, file: str, entry: dict[str, Any]) -> FileVerdict:
+def _of_checkpoint(storage: Storage, name: str, file: str, entry: dict[str, Any]) -> CheckedFile:
     path = f"{name}/{file}"
     try:
         wrong = damage(storage, name, file, entry)
     except HookyardError as error:
         wrong = str(error)
     if wrong is None:
-        return FileVerdict(path, "whole")
-    return FileVerdict(path, "missing" if wrong.endswith("is missing") else "damaged", wrong, _CHECKPOINT)
+        return CheckedFile(path, "whole")
+    return CheckedFile(path, "missing" if wrong.endswith("is missing") else "damaged", wrong, _CHECKPOINT)

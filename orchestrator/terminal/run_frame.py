@@ -17,7 +17,7 @@ from orchestrator.terminal.run_status import RankView, RunView
 
 MOST_RANKS = 16
 """Ranks that have a row; of more, those with the most work of their own."""
-MOST_VERDICTS = 3
+MOST_FINDINGS = 3
 STYLES = {
     "running": "bold",
     "finished": "green",
@@ -49,10 +49,10 @@ def _parts(view: RunView) -> Iterator[RenderableType]:
         yield Text(f"attempt {view.attempts}, from {view.began_at or 'the beginning'}")
     if view.ranks:
         yield from _ranks(view.ranks)
-    for verdict in view.verdicts[:MOST_VERDICTS]:
-        yield Text.assemble((f"{verdict.kind}: ", "bold magenta"), verdict.sentence)
-    if len(view.verdicts) > MOST_VERDICTS:
-        yield Text(f"and {len(view.verdicts) - MOST_VERDICTS} more: hookyard doctor {view.path}", "dim")
+    for finding in view.findings[:MOST_FINDINGS]:
+        yield Text.assemble((f"{finding.kind}: ", "bold magenta"), finding.sentence)
+    if len(view.findings) > MOST_FINDINGS:
+        yield Text(f"and {len(view.findings) - MOST_FINDINGS} more: hookyard doctor {view.path}", "dim")
     for trouble in filter(None, (view.error, view.notice)):
         yield Text(trouble, "bold red")
 

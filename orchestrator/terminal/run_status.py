@@ -16,7 +16,7 @@ from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.aggregate.quantities import duration, seconds
-from orchestrator.stats.insight import Verdict, diagnose
+from orchestrator.stats.insight import Finding, diagnose
 from orchestrator.stats.insight.rank_status import RankStatus, Speed, rank_statuses, speed
 from orchestrator.stats.read.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.storage import FileState, Storage
@@ -75,7 +75,7 @@ class RunView:
     row_age_s: float | None
     """Since the newest row of any rank was written."""
     ranks: Sequence[RankView]
-    verdicts: Sequence[Verdict]
+    findings: Sequence[Finding]
     """What the doctor says of the last iterations."""
     notice: str | None = None
     """Said in plain words where nothing moves."""
@@ -102,7 +102,7 @@ class LiveRun:
         self._attempt: int | None = None
         self._rows: AttemptTail | None = None
         self._rank_statuses: dict[int, RankStatus] = {}
-        self._verdicts: tuple[Verdict, ...] = ()
+        self._findings: tuple[Finding, ...] = ()
         self._compare_at = float("-inf")
 
     def metadata(self) -> RunMetadata:
@@ -146,7 +146,7 @@ class LiveRun:
             began_at=present.checkpoint if present else None,
             row_age_s=min((rank.row_age_s for rank in ranks if rank.row_age_s is not None), default=None),
             ranks=ranks,
-            verdicts=self._verdicts,
+            findings=self._findings,
         )
         stands = find_hang(self.folder) if status == "running" else None
         quiet = _notice(view, metadata, present, self._clock(), self._upload_interval_s())
@@ -161,7 +161,7 @@ class LiveRun:
         number = attempts[-1].number
         if self._rows is None or number != self._attempt:
             self._attempt, self._rows = number, AttemptTail(self.folder.storage, f"stats/attempt={number}")
-            self._rank_statuses, self._verdicts, self._compare_at = {}, (), float("-inf")
+            self._rank_statuses, self._findings, self._compare_at = {}, (), float("-inf")
         self._rows.look()
         if over and reports and not self._rows.ranks:
             self._rows.take_joined(attempts, reports[-1]["iteration"])
@@ -213,7 +213,7 @@ class LiveRun:
             return
         began = perf_counter()
         self._rank_statuses = rank_statuses(rows)
-        self._verdicts = diagnose(rows).verdicts if self._diagnosed and rows["rank"].nunique() <= MOST_DIAGNOSED else ()
+        self._findings = diagnose(rows).findings if self._diagnosed and rows["rank"].nunique() <= MOST_DIAGNOSED else ()
         self._compare_at = self._clock() + max(_COMPARE_EVERY_S, (perf_counter() - began) / _COMPARING_SHARE)
 
 

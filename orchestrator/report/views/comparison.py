@@ -39,9 +39,7 @@ def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], logarithmic
     values = [str(name) for name in trials.columns if str(name).startswith(CONFIG)]
     shown = [*values, *(name for name in (*objectives, COST) if name in trials and trials[name].notna().any())]
     if not values or len(trials) < 2 or len(shown) == len(values):
-        return page.Section(
-            "coordinates", "Values and what they led to", "It takes two trials, and one that has reported."
-        )
+        return page.Section("coordinates", "Parallel coordinates", "It takes two trials, and one that has reported.")
     renamed = trials[list(dict.fromkeys(shown))].rename(columns=lambda name: name.removeprefix(CONFIG))
     metric, mode = next(iter(objectives.items()))
     merit = trials[metric].rank(pct=True, ascending=mode == "max") if metric in trials else pd.Series(0.0, trials.index)
@@ -49,7 +47,7 @@ def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], logarithmic
     chosen = best_and_others([*map(str, renamed.index)], fitting(len(shown), MOST_LINES, LINE_CELLS))
     note = f"The stronger a line, the better its {metric}. {told(len(chosen), len(trials))}".rstrip()
     drawn = parallel(title, renamed.loc[chosen], merit, logarithmic, note)
-    return page.Section("coordinates", "Values and what they led to", drawn)
+    return page.Section("coordinates", "Parallel coordinates", drawn)
 
 
 def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], judge: str = "mean") -> page.Section:
@@ -92,7 +90,7 @@ def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], judge: s
 def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], judge: str = "mean") -> page.Section:
     """Which parameters mattered for the sweep's first metric."""
     metric, mode = next(iter(objectives.items()))
-    title, units = "What mattered", judged(trials, metric, mode, judge)
+    title, units = "Parameter importance", judged(trials, metric, mode, judge)
     if len(units) < ENOUGH:
         what = "configurations" if "configuration" in trials else "trials"
         return page.Section(
@@ -111,7 +109,7 @@ def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], ju
 def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
     """The trials that no other one beats: in the sweep's metrics, or in its metric and the time of a step."""
     modes = dict(objectives) if len(objectives) > 1 else {COST: "min", **objectives}
-    title = "What no other trial beats"
+    title = "Pareto front"
     known = trials.dropna(subset=[*modes]) if len(trials) and {*modes} <= {*trials.columns} else trials.iloc[:0]
     if not len(known):
         return page.Section("front", title, f"No trial has {' and '.join(modes)} yet.")
@@ -134,7 +132,7 @@ def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
 def spending(spans: pd.DataFrame) -> page.Section:
     """Where the time of an iteration went in the best trials. `spans` has a row for each, the best first,
     and a column for each span: its mean over the training iterations."""
-    title = "Where the time went"
+    title = "Time per iteration"
     if not len(spans):
         return page.Section("spending", title, "No trial has recorded spans yet.")
     which = "the best" if len(spans) == 1 else f"the {len(spans)} best, the best first"

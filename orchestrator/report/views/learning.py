@@ -17,7 +17,7 @@ from orchestrator.report.tables import table
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.best_report import best_report
 from orchestrator.stats.aggregate.quantities import is_number
-from orchestrator.stats.insight.iteration_sample import TRAINING
+from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.read.query import Rows
 
 BINS = 240
@@ -35,9 +35,9 @@ def learning(rows: Rows, reports: Reports, modes: Mapping[str, str]) -> page.Sec
     ]
     drawn = [found for found in charts if found is not None]
     if not drawn:
-        return page.Section("learning", "Learning", "No iteration and no report was recorded yet.")
+        return page.Section("learning", "Learning curves", "No iteration and no report was recorded yet.")
     return page.Section(
-        "learning", "Learning", joined([element("div", *drawn, class_="charts"), _bests(reports, modes)])
+        "learning", "Learning curves", joined([element("div", *drawn, class_="charts"), _bests(reports, modes)])
     )
 
 

@@ -9,7 +9,7 @@ from orchestrator.report.markup import element, joined
 from orchestrator.report.views.learning import BINS
 from orchestrator.report.views.spans import ORDER
 from orchestrator.stats.aggregate.blocks import known
-from orchestrator.stats.insight.iteration_sample import TRAINING
+from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.read.query import Rows
 
 MOST = 30
@@ -23,11 +23,11 @@ def recorded(rows: Rows) -> page.Section:
     held = rows.aggregate({name: known(name) for name in others}, [], TRAINING, rows.blocks).iloc[0]
     names = [name for name in others if held[name] > 0]
     if not names:
-        return page.Section("recorded", "Also recorded", "No other column was recorded.")
+        return page.Section("recorded", "Other columns", "No other column was recorded.")
     charts = [
         lines(name, name, [line_of(name, envelope(rows, "iteration", name, BINS, TRAINING))], "iteration")
         for name in names[:MOST]
     ]
     more = page.nothing(f"Without a chart: {', '.join(names[MOST:])}.") if len(names) > MOST else None
     note = "The mean of all ranks, with a band from the smallest to the largest."
-    return page.Section("recorded", "Also recorded", joined([element("div", *charts, class_="charts"), more]), note)
+    return page.Section("recorded", "Other columns", joined([element("div", *charts, class_="charts"), more]), note)

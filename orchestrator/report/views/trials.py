@@ -80,7 +80,7 @@ def ordered(table: pd.DataFrame, objectives: Mapping[str, str]) -> list[str]:
 def details(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> page.Section:
     """Each trial folded below its name: its values, its metrics, its costs, its error, and how to look further."""
     if not len(table):
-        return page.Section("details", "Trial by trial", "No trial has begun yet.")
+        return page.Section("details", "Trial details", "No trial has begun yet.")
     columns = ordered(table, objectives)
     detailed = detailed_trials(table, len(columns))
     pieces = [
@@ -93,7 +93,7 @@ def details(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> pa
             f" {shlex.quote(path)} --trial NAME"
         )
         pieces.insert(0, page.nothing(words))
-    return page.Section("details", "Trial by trial", joined(pieces))
+    return page.Section("details", "Trial details", joined(pieces))
 
 
 def detailed_trials(table: pd.DataFrame, columns: int) -> list[str]:
@@ -107,7 +107,7 @@ def _trial(name: str, values: Mapping[str, Any], path: str) -> Markup:
     chosen = {key.removeprefix(CONFIG): value for key, value in values.items() if key.startswith(CONFIG)}
     taken = {key: value for key, value in values.items() if "/" not in key and key not in ("error", "status")}
     folder, error = shlex.quote(f"{path}/trials/{name}"), values.get("error")
-    facts = [tables.facts("Values", chosen), _reached(values), tables.facts("What it took", taken)]
+    facts = [tables.facts("Values", chosen), _reached(values), tables.facts("Costs", taken)]
     return element(
         "details",
         element(
@@ -129,7 +129,7 @@ def _reached(values: Mapping[str, Any]) -> Markup:
         (name, tables.Quantity(name, values.get(name)), tables.Quantity(name, values.get(f"last/{name}")))
         for name in metrics
     ]
-    return tables.table("What it reached", ("metric", "at its best report", "last"), rows)
+    return tables.table("Metrics", ("metric", "at its best report", "last"), rows)
 
 
 def _value(name: str, value: Any) -> Any:

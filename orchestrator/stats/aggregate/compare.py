@@ -53,7 +53,7 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
     """What differs between runs, as plain data; every run is compared with the first.
 
     `config`: dotted path -> one value per run. `metrics` and `costs`: name -> `values`, one per run, None where it was
-    not measured, and `verdicts`: None for the first, then `less`, `more`, `noise`, or `unknown` where a run is too
+    not measured, and `findings`: None for the first, then `less`, `more`, `noise`, or `unknown` where a run is too
     short to tell. Runs may have different numbers of ranks and lengths. `not_known`: the metrics that have no best, as
     it is not known which way they are better.
     """
@@ -105,8 +105,8 @@ def _metrics(
         ]
         if mode is not None:
             finite = [curve[np.isfinite(curve)] for curve in curves]
-            found[f"{name} best"] = comparison(finite, np.max if mode == "max" else np.min, finite, metrics_verdict)
-        found[f"{name} last"] = comparison(curves, lambda curve: curve[-1], curves, metrics_verdict)
+            found[f"{name} best"] = comparison(finite, np.max if mode == "max" else np.min, finite, compare_metrics)
+        found[f"{name} last"] = comparison(curves, lambda curve: curve[-1], curves, compare_metrics)
     return found
 
 
@@ -115,7 +115,7 @@ def _is_metric(name: str) -> bool:
     return phase in ("train", "val", "test") and not rest.endswith(("_s", "_bytes"))
 
 
-def metrics_verdict(difference: float, first: Series, other: Series) -> str:
+def compare_metrics(difference: float, first: Series, other: Series) -> str:
     """Whether a metric's difference is beyond what the curves' later halves jump by from report to report.
 
     Half the mean square of successive jumps is the variance of a report around its trend (von Neumann 1941). Three
@@ -133,13 +133,13 @@ def _costs(runs: Sequence[Rows], ranks: Sequence[int]) -> dict[str, dict[str, li
     found: dict[str, dict[str, list[Any]]] = {}
     for name in ("step_s", "data_wait_s", "samples_per_s"):
         series = [_column(one, name) for one in steps]
-        found[name] = comparison(series, np.median, [blocks(one) for one in series], cost_verdict)
+        found[name] = comparison(series, np.median, [blocks(one) for one in series], compare_costs)
     times = [_column(one, "step_s") * each for one, each in zip(steps, every, strict=True)]
     # Together the blocks of a total come to it.
-    found["train_s"] = comparison(times, np.sum, [blocks(one, np.mean) * len(one) for one in times], cost_verdict)
+    found["train_s"] = comparison(times, np.sum, [blocks(one, np.mean) * len(one) for one in times], compare_costs)
     for name in ("rss_bytes", "cuda_peak_allocated_bytes"):
         peaks = [_peaks(rows, name) for rows in runs]
-        found[f"peak_{name.removeprefix('cuda_peak_')}"] = comparison(peaks, np.max, peaks, memory_verdict)
+        found[f"peak_{name.removeprefix('cuda_peak_')}"] = comparison(peaks, np.max, peaks, compare_memory)
     return {name: entry for name, entry in found.items() if any(value is not None for value in entry["values"])}
 
 
@@ -165,7 +165,7 @@ def blocks(series: Series, summary: Callable[[Series], Any] = np.median) -> Seri
     return np.array([summary(block) for block in np.array_split(series, BLOCKS)])
 
 
-def cost_verdict(difference: float, first: Series, other: Series) -> str:
+def compare_costs(difference: float, first: Series, other: Series) -> str:
     """Whether the blocks of two runs differ by more than when they are dealt to the runs at random (a permutation
     test)."""
     if not len(first) or not len(other):
@@ -210,7 +210,7 @@ def _peaks(rows: Rows, name: str) -> Series:
     )
 
 
-def memory_verdict(difference: float, first: Series, other: Series) -> str:
+def compare_memory(difference: float, first: Series, other: Series) -> str:
     """Whether peaks differ by more than they do between the ranks and halves of either run."""
     if min(len(first), len(other)) < 2:
         return "unknown"
@@ -221,15 +221,15 @@ def comparison(
     series: Sequence[Series],
     summary: Callable[[Series], Any],
     spreads: Sequence[Series],
-    verdict: Callable[[float, Series, Series], str],
+    tell: Callable[[float, Series, Series], str],
 ) -> dict[str, list[Any]]:
     """What each run's series comes to, and what its difference from the first run's is worth by their spreads."""
     values = [float(summary(one)) if len(one) else None for one in series]
-    verdicts = [
-        "unknown" if value is None or values[0] is None else verdict(value - values[0], spreads[0], spread)
+    findings = [
+        "unknown" if value is None or values[0] is None else tell(value - values[0], spreads[0], spread)
         for value, spread in zip(values[1:], spreads[1:], strict=True)
     ]
-    return {"values": values, "verdicts": [None, *verdicts]}
+    return {"values": values, "findings": [None, *findings]}
 
 
 def direction_of(difference: float) -> str:

@@ -1,6 +1,6 @@
 """Insight: what the tables say of a run, in sentences with their numbers. Asks the rows, and knows pandas beside."""
 
 from orchestrator.stats.insight.diagnosis import Diagnosis, diagnose, failure
-from orchestrator.stats.insight.verdict import Verdict
+from orchestrator.stats.insight.finding import Finding
 
-__all__ = ["Diagnosis", "Verdict", "diagnose", "failure"]
+__all__ = ["Diagnosis", "Finding", "diagnose", "failure"]

@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.stats.aggregate import quantities
+from orchestrator.stats.insight.finding import Finding
 from orchestrator.stats.insight.gradient_syncs import WAIT, GradientSyncs, gradient_syncs
-from orchestrator.stats.insight.iteration_sample import TRAINING, IterationSample, sample_iterations
+from orchestrator.stats.insight.look import TRAINING, Look, look
 from orchestrator.stats.insight.loss_anomalies import losses
 from orchestrator.stats.insight.memory import memory
 from orchestrator.stats.insight.regression import regression, throughput
 from orchestrator.stats.insight.stragglers import LEAST_SYNCS, stragglers
 from orchestrator.stats.insight.time_breakdown import data_bound, hook_costs, saving_stalls, times, unnamed
-from orchestrator.stats.insight.verdict import Verdict
 from orchestrator.stats.read.query import Rows
 
 
@@ -24,7 +24,7 @@ from orchestrator.stats.read.query import Rows
 class Diagnosis:
     """What was found, and the numbers that say how the run did."""
 
-    verdicts: tuple[Verdict, ...]
+    findings: tuple[Finding, ...]
     """The weightiest first."""
     signs: dict[str, Any] = field(default_factory=dict)
     """The run in a few numbers: how much was looked at, how fast it was, and how far apart its ranks are."""
@@ -32,11 +32,11 @@ class Diagnosis:
     @property
     def healthy(self) -> bool:
         """Whether there is nothing to say, of a run that the tables say enough of."""
-        return not self.verdicts and "step_s" in self.signs
+        return not self.findings and "step_s" in self.signs
 
     def of_run(self, path: str) -> Self:
-        """The same with the run's path in the commands of the verdicts."""
-        return replace(self, verdicts=tuple(verdict.of_run(path) for verdict in self.verdicts))
+        """The same with the run's path in the commands of the findings."""
+        return replace(self, findings=tuple(finding.of_run(path) for finding in self.findings))
 
     def __str__(self) -> str:
         """The numbers as a line."""
@@ -57,8 +57,8 @@ class Diagnosis:
             if f"{name}_share" in signs:
                 parts.append(f"{signs[f'{name}_share']:.1%} {what}")
         if "ranks_apart_share" in signs:
-            seen = f" (seen in {signs['compared_share']:.1%} of the iterations)" if "compared_share" in signs else ""
-            parts.append(f"ranks {signs['ranks_apart_share']:.1%} apart in their own work{seen}")
+            looked = f" (seen in {signs['compared_share']:.1%} of the iterations)" if "compared_share" in signs else ""
+            parts.append(f"ranks {signs['ranks_apart_share']:.1%} apart in their own work{looked}")
         elif signs["ranks"] > 1:
             parts.append("too few iterations to compare the ranks")
         if "throughput_ratio" in signs:
@@ -71,28 +71,26 @@ def diagnose(
     hooks: pd.DataFrame | None = None,
     against: Rows | pd.DataFrame | None = None,
     against_name: str = "the other run",
-    ending: Verdict | None = None,
-    sample: IterationSample | None = None,
+    ending: Finding | None = None,
+    looked: Look | None = None,
 ) -> Diagnosis:
     """Looks the rows of a run through, or any table with the columns of docs/tables.md.
 
     `hooks` is the hooks' ledger, `against` the rows of a run to compare with, `ending` what is to be said of how it
-    ended, `sample` holds the iterations to compare, if known. What a table lacks is not looked for; `signs` says
+    ended, `looked` what `look` gives of the rows, where it is there. What a table lacks is not looked for; `signs` says
     how much there was.
     """
     rows = stats if isinstance(stats, Rows) else Rows.of(stats)
     if not rows.total:
         return Diagnosis((ending,) if ending else (), {"iterations": 0, "ranks": 0})
-    sample, found_s = sample or sample_iterations(rows), times(rows)
-    exchanges = gradient_syncs(sample.rows, sample.share)
-    other = (
-        None if against is None else sample_iterations(against if isinstance(against, Rows) else Rows.of(against)).rows
-    )
+    looked, found_s = looked or look(rows), times(rows)
+    exchanges = gradient_syncs(looked.rows, looked.share)
+    other = None if against is None else look(against if isinstance(against, Rows) else Rows.of(against)).rows
     found = [
-        *data_bound(sample.typical, found_s),
+        *data_bound(looked.typical, found_s),
         *saving_stalls(rows, found_s),
         *unnamed(found_s),
-        *memory(rows, sample.typical),
+        *memory(rows, looked.typical),
         *losses(rows),
     ]
     if exchanges is not None:
@@ -100,19 +98,19 @@ def diagnose(
     if hooks is not None:
         found += hook_costs(found_s, hooks)
     if other is not None:
-        found += regression(sample.rows, other, against_name)
+        found += regression(looked.rows, other, against_name)
     if ending is not None:
         found.append(_with_its_moment(ending, rows))
-    found.sort(key=lambda verdict: verdict.weight, reverse=True)
-    signs = vital_signs(sample, found_s, exchanges)
-    compared = throughput(sample.rows, other) if other is not None else None
+    found.sort(key=lambda finding: finding.weight, reverse=True)
+    signs = vital_signs(looked, found_s, exchanges)
+    compared = throughput(looked.rows, other) if other is not None else None
     if compared is not None:
         signs["throughput_ratio"] = compared.ratio
     return Diagnosis(tuple(found), signs)
 
 
-def failure(status: str, error: str | None) -> Verdict | None:
-    """The verdict on a run that failed or lost its driver, which comes before all others; None of one that did not."""
+def failure(status: str, error: str | None) -> Finding | None:
+    """The finding on a run that failed or lost its driver, which comes before all others; None of one that did not."""
     if status == "failed":
         words = (error or "it does not say why").strip().splitlines()[0]
         sentence, advice = (
@@ -127,28 +125,28 @@ def failure(status: str, error: str | None) -> Verdict | None:
     else:
         return None
     # More than any share of time.
-    return Verdict("failure", sentence, {"status": status}, "hookyard show RUN", advice, weight=2.0)
+    return Finding("failure", sentence, {"status": status}, "hookyard show RUN", advice, weight=2.0)
 
 
-def _with_its_moment(ending: Verdict, rows: Rows) -> Verdict:
-    """The verdict on how a run ended, with the command that comes to where it failed again: rows end before it."""
+def _with_its_moment(ending: Finding, rows: Rows) -> Finding:
+    """The finding on how a run ended, with the command that comes to where it failed again: rows end before it."""
     last = rows.aggregate({"last": "max(iteration)"}, where=f"{TRAINING} and rank = 0")["last"].iloc[0]
     if ending.numbers["status"] != "failed" or pd.isna(last):
         return ending
     return replace(ending, advice=f"{ending.advice}; hookyard replay RUN --iteration {int(last) + 1} comes to it again")
 
 
-def vital_signs(sample: IterationSample, found: pd.DataFrame, exchanges: GradientSyncs | None) -> dict[str, Any]:
+def vital_signs(looked: Look, found: pd.DataFrame, exchanges: GradientSyncs | None) -> dict[str, Any]:
     """The run in a few numbers; shares are of the time of all training iterations."""
-    signs: dict[str, Any] = {"iterations": sample.iterations, "ranks": sample.ranks}
-    if sample.step_s is None or not found["step_s"].sum() > 0:
+    signs: dict[str, Any] = {"iterations": looked.iterations, "ranks": looked.ranks}
+    if looked.step_s is None or not found["step_s"].sum() > 0:
         return signs
-    signs["step_s"] = sample.step_s
+    signs["step_s"] = looked.step_s
     for name in ("data_wait_s", "hooks_s", "checkpoint_s", *([WAIT] if signs["ranks"] > 1 else [])):
         if name in found:
             signs[f"{name.removesuffix('_s')}_share"] = float(found[name].sum() / found["step_s"].sum())
-    if sample.share < 1:
-        signs["compared_share"] = sample.share
+    if looked.share < 1:
+        signs["compared_share"] = looked.share
     if exchanges is not None and len(exchanges.ranks) > 1 and len(exchanges.iterations) >= LEAST_SYNCS:
         work = np.median(exchanges.work, axis=0)
         signs["ranks_apart_share"] = float((work.max() - work.min()) / exchanges.step_s)

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.stats.aggregate.blocks import known
-from orchestrator.stats.insight.iteration_sample import TRAINING
+from orchestrator.stats.insight.finding import Finding, rank_names
+from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.insight.robust_statistics import Floats
-from orchestrator.stats.insight.verdict import Verdict, rank_names
 from orchestrator.stats.read.query import Rows
 
 WINDOW = 51
@@ -31,7 +31,7 @@ DIVERGED = 2.0
 """So many times what it began with, over the last iterations: a loss that should fall."""
 
 
-def losses(rows: Rows) -> Iterator[Verdict]:
+def losses(rows: Rows) -> Iterator[Finding]:
     """Losses that are not finite, spikes of the loss over all ranks, each with the ranks that had them, and a loss that
     diverged or stood still."""
     if "loss" not in rows.columns:
@@ -55,13 +55,13 @@ def losses(rows: Rows) -> Iterator[Verdict]:
         yield from _course(finite.to_numpy(dtype=float))
 
 
-def _not_finite(rows: Rows, ranks: int) -> Iterator[Verdict]:
+def _not_finite(rows: Rows, ranks: int) -> Iterator[Finding]:
     found = rows.aggregate({"ranks": "list(rank order by rank)"}, ["iteration"], f"{TRAINING} and {NOT_FINITE}")[
         "ranks"
     ]
     iterations = int(rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)["all"].iloc[0])
     first, count, bad = int(found.index[0]), len(found), [int(rank) for rank in found.iloc[0]]
-    yield Verdict(
+    yield Finding(
         "loss",
         f"the loss was not finite in {count} of {iterations} iterations, first at iteration {first} on"
         f" {rank_names(bad, ranks)}",
@@ -73,14 +73,14 @@ def _not_finite(rows: Rows, ranks: int) -> Iterator[Verdict]:
     )
 
 
-def _course(means: Floats) -> Iterator[Verdict]:
+def _course(means: Floats) -> Iterator[Finding]:
     """Whether the loss over all ranks never moved, or ended far above where it began."""
     part = min(WINDOW, len(means) // 4)
     began, ended = float(np.median(means[:part])), float(np.median(means[-part:]))
     numbers = {"began": began, "ended": ended, "iterations": len(means)}
     query = "stats.query(\"phase == 'train'\").groupby('iteration')['loss'].mean()"
     if means.max() - means.min() <= STILL * max(abs(began), STILL):
-        yield Verdict(
+        yield Finding(
             "loss",
             f"the loss never moved: it was {began:.4g} in all of {len(means)} iterations",
             {"problem": "stood still", **numbers},
@@ -90,7 +90,7 @@ def _course(means: Floats) -> Iterator[Verdict]:
             1.0,
         )
     elif ended - began > (DIVERGED - 1) * abs(began) and ended >= np.quantile(means, 0.75):
-        yield Verdict(
+        yield Finding(
             "loss",
             f"the loss diverged: from {began:.4g} in the first {part} iterations to {ended:.4g} in the last",
             {"problem": "diverged", **numbers},
@@ -100,7 +100,7 @@ def _course(means: Floats) -> Iterator[Verdict]:
         )
 
 
-def _spikes(rows: Rows, means: pd.Series, together: int) -> Iterator[Verdict]:
+def _spikes(rows: Rows, means: pd.Series, together: int) -> Iterator[Finding]:
     usual = means.rolling(WINDOW, center=True, min_periods=WINDOW // 2).median()
     usual_mean, mean_over = usual.to_numpy(dtype=float), (means - usual).to_numpy(dtype=float)
     spread = 1.48 * pd.Series(np.abs(mean_over)).rolling(
@@ -118,7 +118,7 @@ def _spikes(rows: Rows, means: pd.Series, together: int) -> Iterator[Verdict]:
     ranks, of = _ranks_above(rows, means, worst, together)
     iterations = [int(means.index[place]) for place in places.tolist()]
     height = float(mean_over[worst] + usual_mean[worst])
-    yield Verdict(
+    yield Finding(
         "loss",
         f"the loss spiked {'once' if episodes == 1 else f'{episodes} times'}: to {height:.4g} at iteration"
         f" {means.index[worst]}, where {usual_mean[worst]:.4g} was usual; it came from {rank_names(ranks, of)}",

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.blocks import high, known
+from orchestrator.stats.insight.finding import Finding, rank_names
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
-from orchestrator.stats.insight.iteration_sample import TRAINING
+from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.insight.robust_statistics import Floats, block_medians, lower_spread, theil_sen, without_spikes
 from orchestrator.stats.insight.staircase import autocorrelation, rises
-from orchestrator.stats.insight.verdict import Verdict, rank_names
 from orchestrator.stats.read.query import AT_ONCE, Rows
 
 GROWING = ("rss_bytes", "cuda_allocated_bytes")
@@ -42,7 +42,7 @@ WARMING_UP = 0.25
 """The first part of a run, in which buffers and caches find their size."""
 
 
-def memory(rows: Rows, typical: pd.DataFrame) -> Iterator[Verdict]:
+def memory(rows: Rows, typical: pd.DataFrame) -> Iterator[Finding]:
     """Leaks, imbalance over ranks, and memory that is nearly full. `typical` are rows that stand for the run's."""
     where = TRAINING if "phase" in rows.columns else "true"
     for column in GROWING:
@@ -68,7 +68,7 @@ class _Series:
     """All readings; where they are many the means of so many neighbours."""
 
 
-def _leaks(rows: Rows, column: str, where: str) -> Iterator[Verdict]:
+def _leaks(rows: Rows, column: str, where: str) -> Iterator[Finding]:
     readings = rows.aggregate({"readings": known(column)}, ["rank"], TRAINING, rows.blocks)["readings"]
     ranks = len(readings)
     least_evidence = VERY_STRONG + FOR_CHANCE * math.log(max(1, ranks))
@@ -82,7 +82,7 @@ def _leaks(rows: Rows, column: str, where: str) -> Iterator[Verdict]:
         return
     rank, growing = rank_of_most(growths["per_1000"]), growths.index.tolist()
     per_1000, low, high, share = growths.T[rank].tolist()
-    yield Verdict(
+    yield Finding(
         "memory",
         f"{column} grows and does not stop: {quantities.size(per_1000)} per 1000 iterations on rank {rank}"
         f" ({quantities.size(low)} to {quantities.size(high)} with 95 % confidence), {share:.0%} since the first"
@@ -153,7 +153,7 @@ def _moments(held: Floats) -> Floats:
     return np.asarray(whole.reshape(len(held), -1, together).mean(axis=2))
 
 
-def _imbalance(rows: Rows, typical: pd.DataFrame, column: str) -> Iterator[Verdict]:
+def _imbalance(rows: Rows, typical: pd.DataFrame, column: str) -> Iterator[Finding]:
     held = (
         typical.groupby("rank")[column].median()
         if column == "rss_bytes"
@@ -172,7 +172,7 @@ def _imbalance(rows: Rows, typical: pd.DataFrame, column: str) -> Iterator[Verdi
         or (len(held) > 3 and more < 4 * lower_spread(held.to_numpy(dtype=float)))
     ):
         return
-    yield Verdict(
+    yield Finding(
         "memory",
         f"rank {rank} holds {quantities.size(more)} more than the others ({column}"
         f" {quantities.size(float(held[rank]))}, median of the others {quantities.size(usual)})",
@@ -190,7 +190,7 @@ def _imbalance(rows: Rows, typical: pd.DataFrame, column: str) -> Iterator[Verdi
     )
 
 
-def _room(rows: Rows) -> Iterator[Verdict]:
+def _room(rows: Rows) -> Iterator[Finding]:
     asked = {
         f"{used} left": f'min(1 - "{used} high" / "{there_is} low")'
         for used, there_is in CAPACITY.items()
@@ -215,7 +215,7 @@ def _room(rows: Rows) -> Iterator[Verdict]:
     if "cuda_alloc_retries" in found and found["cuda_alloc_retries"].max() > 0:
         retries = found["cuda_alloc_retries"]
         rank = rank_of_most(retries)
-        yield Verdict(
+        yield Finding(
             "memory",
             f"the GPU of rank {rank} was full: its allocator emptied its cache {int(retries.max())} times to find room,"
             " waiting for the GPU each time",
@@ -227,11 +227,11 @@ def _room(rows: Rows) -> Iterator[Verdict]:
         )
 
 
-def _little_room(left: pd.Series, column: str, query: str) -> Iterator[Verdict]:
+def _little_room(left: pd.Series, column: str, query: str) -> Iterator[Finding]:
     if not len(left) or left.min() >= LEAST_ROOM:
         return
     rank = rank_of_most(-left)
-    yield Verdict(
+    yield Finding(
         "memory",
         f"memory was nearly full on rank {rank}: {max(0.0, float(left.min())):.1%} was left at the least ({column})",
         {"problem": "room", "column": column, "rank": rank, "left_share": float(left.min())},

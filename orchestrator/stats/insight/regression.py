@@ -11,11 +11,11 @@ import pandas as pd
 
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.insight.finding import Finding
 from orchestrator.stats.insight.robust_statistics import Floats, block_medians, median_error
-from orchestrator.stats.insight.verdict import Verdict
 
 LEAST_CHANGE = 0.03
-"""A smaller loss of throughput is not worth a verdict."""
+"""A smaller loss of throughput is not worth a finding."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def throughput(stats: pd.DataFrame, other: pd.DataFrame) -> Throughput | None:
     )
 
 
-def regression(stats: pd.DataFrame, other: pd.DataFrame, name: str = "the other run") -> Iterator[Verdict]:
+def regression(stats: pd.DataFrame, other: pd.DataFrame, name: str = "the other run") -> Iterator[Finding]:
     """A throughput below another run's, with the span that takes longer."""
     compared = throughput(stats, other)
     if compared is None or compared.high >= 1 or compared.ratio > 1 - LEAST_CHANGE:
@@ -61,7 +61,7 @@ def regression(stats: pd.DataFrame, other: pd.DataFrame, name: str = "the other 
     because = (
         f"; {span} takes {quantities.seconds(longer[span])} longer per iteration" if span and longer[span] > 0 else ""
     )
-    yield Verdict(
+    yield Finding(
         "regression",
         f"{1 - compared.ratio:.1%} less throughput than {name}: {compared.samples_per_s:.4g} samples/s for"
         f" {compared.other_samples_per_s:.4g} ({1 - compared.high:.1%} to {1 - compared.low:.1%} less with 95 %"

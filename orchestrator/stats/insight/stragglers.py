@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hooks.hook import WITHIN_ITERATION
 from orchestrator.stats.aggregate import quantities
+from orchestrator.stats.insight.finding import Finding
 from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, GradientSyncs
 from orchestrator.stats.insight.robust_statistics import (
     Floats,
@@ -23,10 +24,9 @@ from orchestrator.stats.insight.robust_statistics import (
     step_error,
     sure,
 )
-from orchestrator.stats.insight.verdict import Verdict
 
 LEAST_SHARE = 0.02
-"""A rank that is slower by less of an iteration is not worth a verdict, nor one that costs less than half of it over
+"""A rank that is slower by less of an iteration is not worth a finding, nor one that costs less than half of it over
 the run."""
 LEAST_STALL, LEAST_STALLED_SHARE = 3.0, 0.005
 """A stall that is not regular takes as long as so many iterations, and such stalls cost this share of the run's
@@ -68,7 +68,7 @@ class _Slow:
     """What belongs to the pattern."""
 
 
-def stragglers(exchanges: GradientSyncs, costs: pd.DataFrame | None = None) -> list[Verdict]:
+def stragglers(exchanges: GradientSyncs, costs: pd.DataFrame | None = None) -> list[Finding]:
     """Ranks that hold the others up: always, more and more, at regular intervals, or once.
 
     A rank is measured by its own work, beside the other ranks in the same iteration, so that what slows all down is no
@@ -84,7 +84,7 @@ def stragglers(exchanges: GradientSyncs, costs: pd.DataFrame | None = None) -> l
     scores = _scores(exchanges)
     more = _more_than_others(costs) if costs is not None and any(slow.span == "hooks_s" for slow in found) else None
     return [
-        _verdict(exchanges, slow, {name: float(values[slow.column]) for name, values in scores.items()}, more)
+        _finding(exchanges, slow, {name: float(values[slow.column]) for name, values in scores.items()}, more)
         for slow in found
     ]
 
@@ -217,7 +217,7 @@ def _single_stalls(exchanges: GradientSyncs, over: dict[str, Floats]) -> Iterato
     yield _Slow("one-off", column, span, lost_s, numbers)
 
 
-def _verdict(exchanges: GradientSyncs, slow: _Slow, scores: dict[str, float], more: pd.DataFrame | None) -> Verdict:
+def _finding(exchanges: GradientSyncs, slow: _Slow, scores: dict[str, float], more: pd.DataFrame | None) -> Finding:
     rank, node = exchanges.ranks[slow.column], exchanges.nodes[slow.column]
     share = slow.lost_s / exchanges.step_s
     hook: Any = (
@@ -238,7 +238,7 @@ def _verdict(exchanges: GradientSyncs, slow: _Slow, scores: dict[str, float], mo
     }
     where = f"rank {rank} ({node})" if node else f"rank {rank}"
     what = f"{slow.span} (hook {hook[0]} at {hook[1]})" if hook else slow.span
-    return Verdict(
+    return Finding(
         "straggler",
         _sentence(exchanges, slow, f"{where} {{}} in {what}", share, scores),
         numbers,

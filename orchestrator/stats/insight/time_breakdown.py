@@ -12,13 +12,13 @@ from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.blocks import total
 from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.aggregate.summaries import cheaper_every
+from orchestrator.stats.insight.finding import Finding
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
-from orchestrator.stats.insight.iteration_sample import TRAINING
-from orchestrator.stats.insight.verdict import Verdict
+from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.read.query import Rows
 
 DATA_SHARE, HOOK_SHARE, SAVING_SHARE, UNNAMED_SHARE = 0.1, 0.03, 0.05, 0.1
-"""From which share of the time on there is a verdict."""
+"""From which share of the time on there is a finding."""
 SUM_ERROR = 0.05
 """By how much of the time the spans may miss their sum."""
 _ONCE = ("on_load", "on_start", "on_end", "on_exception")
@@ -54,7 +54,7 @@ def _shares(found: pd.DataFrame, span: str) -> pd.Series[Any]:
     return trained[span].fillna(0.0) / trained["step_s"]
 
 
-def data_bound(typical: pd.DataFrame, found: pd.DataFrame) -> Iterator[Verdict]:
+def data_bound(typical: pd.DataFrame, found: pd.DataFrame) -> Iterator[Finding]:
     """Training in which every rank waits for its loader. `typical` are rows that stand for the run's; `found`, here and
     below, is what `times` gives."""
     shares = _shares(found, "data_wait_s")
@@ -66,7 +66,7 @@ def data_bound(typical: pd.DataFrame, found: pd.DataFrame) -> Iterator[Verdict]:
     if share < DATA_SHARE:
         return
     usual = float(typical["data_wait_s"].median())
-    yield Verdict(
+    yield Finding(
         "data",
         f"training waits for data {share:.0%} of the time on every rank ({shares.min():.0%} to {shares.max():.0%};"
         f" median {quantities.seconds(usual)} per iteration)",
@@ -77,7 +77,7 @@ def data_bound(typical: pd.DataFrame, found: pd.DataFrame) -> Iterator[Verdict]:
     )
 
 
-def hook_costs(found: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Verdict]:
+def hook_costs(found: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Finding]:
     """Hooks that take much of a rank's time, by hook and event, and what saving takes at the end of phases."""
     if "step_s" not in found or not len(costs):
         return
@@ -93,7 +93,7 @@ def hook_costs(found: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Verdict]:
             continue
         each = float(worst["seconds"] / max(worst["calls"], 1))
         name = "saving checkpoints between phases" if event == "save" else f"hook {hook} at {event}"
-        yield Verdict(
+        yield Finding(
             "checkpoint" if saving else "hook",
             f"{name} took {worst['seconds']:.3g} s on rank {worst['rank']}, {worst['share']:.1%} of its iterations'"
             f" time ({quantities.seconds(each)} each of {worst['calls']} times)",
@@ -129,7 +129,7 @@ def _less_of(hook: str, event: str, every: str | None) -> str:
     )
 
 
-def saving_stalls(rows: Rows, found: pd.DataFrame) -> Iterator[Verdict]:
+def saving_stalls(rows: Rows, found: pd.DataFrame) -> Iterator[Finding]:
     """Training that stands still while checkpoints are written in the middle of a phase."""
     shares = _shares(found, "checkpoint_s")
     if not len(shares) or shares.max() < SAVING_SHARE:
@@ -138,7 +138,7 @@ def saving_stalls(rows: Rows, found: pd.DataFrame) -> Iterator[Verdict]:
     own = rows.ask(f"select checkpoint_s from rows where {TRAINING} and rank = {rank} and checkpoint_s > 0")[
         "checkpoint_s"
     ]
-    yield Verdict(
+    yield Finding(
         "checkpoint",
         f"training stood still for {share:.1%} of rank {rank}'s time while checkpoints were written: {len(own)} times, "
         f"{quantities.seconds(float(own.median()))} typically and {quantities.seconds(float(own.max()))} at most",
@@ -149,7 +149,7 @@ def saving_stalls(rows: Rows, found: pd.DataFrame) -> Iterator[Verdict]:
     )
 
 
-def unnamed(found: pd.DataFrame) -> Iterator[Verdict]:
+def unnamed(found: pd.DataFrame) -> Iterator[Finding]:
     """Time in no span: spans that miss their sum, and much in `other_s`."""
     if "step_s" not in found or not found["named_s"].sum() > 0:
         return
@@ -158,7 +158,7 @@ def unnamed(found: pd.DataFrame) -> Iterator[Verdict]:
     rank = rank_of_most(gap.abs())
     missing = float(gap[rank])
     if abs(missing) > SUM_ERROR:
-        yield Verdict(
+        yield Finding(
             "spans",
             f"the spans of rank {rank} add up to {1 - missing:.0%} of its step_s",
             {"rank": rank, "missing_share": missing, "spans": spans},
@@ -169,7 +169,7 @@ def unnamed(found: pd.DataFrame) -> Iterator[Verdict]:
     shares = _shares(found, "other_s")
     share = float(shares.median())
     if share > UNNAMED_SHARE:
-        yield Verdict(
+        yield Finding(
             "spans",
             f"{share:.0%} of the time is between the spans (other_s): counting, recording, and whatever the machine did"
             " meanwhile",

@@ -40,7 +40,7 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     """What differs between sweeps, as plain data; every sweep is compared with the first.
 
     `config`: dotted path -> one value per sweep. `chosen`: dotted path -> the value of each sweep's best trial.
-    `metrics`, `same_values` and `costs`: name -> `values`, one per sweep, and `verdicts`: None for the first, then
+    `metrics`, `same_values` and `costs`: name -> `values`, one per sweep, and `findings`: None for the first, then
     `less`, `more`, `noise`, or `unknown` where there are too few trials to tell. `same_values` has, for each metric,
     the mean difference from the first sweep over the trials that tried the same values, and how many these are; with
     repeats everywhere, those that had the same seed too.
@@ -93,7 +93,7 @@ def _of_leaders(leaders: Sequence[Configuration | None]) -> dict[str, list[Any]]
     """The mean of the best configuration of each sweep, and whether it differs from the first one's by more than seeds
     do."""
     means = [None if one is None or isnan(one.mean) else one.mean for one in leaders]
-    return {"values": means, "verdicts": [None, *(_welch(leaders[0], other) for other in leaders[1:])]}
+    return {"values": means, "findings": [None, *(_welch(leaders[0], other) for other in leaders[1:])]}
 
 
 def _welch(first: Configuration | None, other: Configuration | None) -> str:
@@ -124,13 +124,13 @@ def _costs(tables: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
 
 
 def _dealt_over_trials(summary: Any) -> Any:
-    def verdict(difference: float, first: Series, other: Series) -> str:
+    def compare(difference: float, first: Series, other: Series) -> str:
         # Of two, for a difference may be the other way round as well.
         if 2 / comb(len(first) + len(other), len(first)) >= LEVEL:
             return "unknown"
         return direction_of(difference) if beyond_chance(first, other, summary) else "noise"
 
-    return verdict
+    return compare
 
 
 def _numbers(table: pd.DataFrame, name: str) -> Series:
@@ -144,7 +144,7 @@ def _same_values(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str]) 
         found[metric] = {
             "values": [None, *(float(one.groupby(level=0).mean().mean()) if len(one) else None for one in differences)],
             "trials": [None, *map(len, differences)],
-            "verdicts": [None, *map(_verdict, differences)],
+            "findings": [None, *map(_compare_pairs, differences)],
         }
     return {metric: entry for metric, entry in found.items() if any(entry["trials"])}
 
@@ -175,16 +175,16 @@ def _values(table: pd.DataFrame, paths: Sequence[str]) -> pd.Series:
     return table[paths].map(str).agg("\0".join, axis=1)
 
 
-def _verdict(differences: pd.Series) -> str:
+def _compare_pairs(differences: pd.Series) -> str:
     """Whether the mean of paired differences is beyond what seeds make of it; without repeats, beyond signs given at
     random."""
     groups = [group.to_numpy(dtype=float) for _, group in differences.groupby(level=0)]
     if not any(len(group) > 1 for group in groups):
-        return sign_verdict(differences.to_numpy(dtype=float))
-    return seed_verdict(groups)
+        return compare_signs(differences.to_numpy(dtype=float))
+    return compare_seeds(groups)
 
 
-def seed_verdict(groups: Sequence[Series]) -> str:
+def compare_seeds(groups: Sequence[Series]) -> str:
     """Whether the mean of configurations' mean differences is other than 0: a t test with the variance within them,
     between seeds."""
     freedom = sum(len(group) - 1 for group in groups)
@@ -193,7 +193,7 @@ def seed_verdict(groups: Sequence[Series]) -> str:
     return _by_t(float(np.mean([group.mean() for group in groups])), error, freedom)
 
 
-def sign_verdict(differences: Series) -> str:
+def compare_signs(differences: Series) -> str:
     """Whether the mean of paired differences is larger than with signs given at random (Fisher's permutation test)."""
     if 2.0 ** (1 - len(differences)) >= LEVEL:
         return "unknown"

@@ -47,9 +47,9 @@ def test_what_differs_as_json(runs: list[str]) -> None:
     found = json.loads(call(*runs, "--json").stdout)
     assert (found["runs"], found["ranks"]) == (["one", "two", "same"], [1, 2, 1])
     assert found["config"] == {"optimizer.lr": [0.1, 0.2, 0.1]}
-    assert found["costs"]["step_s"]["verdicts"] == [None, "less", "noise"]
-    assert found["costs"]["samples_per_s"]["verdicts"] == [None, "more", "noise"]
-    assert found["metrics"]["val/loss last"] == {"values": [0.5, 0.25, 0.5], "verdicts": [None, "unknown", "unknown"]}
+    assert found["costs"]["step_s"]["findings"] == [None, "less", "noise"]
+    assert found["costs"]["samples_per_s"]["findings"] == [None, "more", "noise"]
+    assert found["metrics"]["val/loss last"] == {"values": [0.5, 0.25, 0.5], "findings": [None, "unknown", "unknown"]}
 
 
 def test_what_differs_as_a_table(runs: list[str]) -> None:

@@ -41,7 +41,7 @@ def test_a_healthy_run_looks_healthy(healthy: str) -> None:
     assert result.stdout.startswith(f"{healthy} looks healthy: 200 training iterations of 2 ranks")
 
 
-def test_a_verdict_has_its_sentence_its_query_and_what_to_try(slow: str) -> None:
+def test_a_finding_has_its_sentence_its_query_and_what_to_try(slow: str) -> None:
     result = CliRunner().invoke(app, ["doctor", slow])
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
@@ -70,7 +70,7 @@ def test_its_commands_are_there_to_be_copied(tmp_path: Path, flags: list[str]) -
 def test_json_has_the_same(slow: str) -> None:
     told = json.loads(CliRunner().invoke(app, ["doctor", slow, "--json"]).stdout)
     assert told["healthy"] is False
-    assert told["verdicts"][0]["numbers"]["rank"] == 1
+    assert told["findings"][0]["numbers"]["rank"] == 1
     assert told["signs"]["ranks"] == 2
 
 

@@ -62,7 +62,7 @@ def test_the_last_metrics_of_each_phase_are_shown_beside_those_of_test(tmp_path:
 
 @pytest.mark.parametrize(("first", "other", "said"), [(0.5, 0.5, "0.5 (equal)"), (2.0, 1.0, "1 (-50.0%, unknown)")])
 def test_equal_numbers_are_called_equal(first: float, other: float, said: str) -> None:
-    entry = {"values": [first, other], "verdicts": [None, "unknown"]}
+    entry = {"values": [first, other], "findings": [None, "unknown"]}
     assert compared("val/loss", entry)[1] == said
 
 
@@ -89,7 +89,7 @@ def test_a_cost_that_comes_once_is_not_to_come_less_often() -> None:
     )
     for event in ("on_start", "on_end", "on_step"):
         costs = pd.DataFrame({"rank": [0], "hook": ["slow"], "event": [event], "calls": [1], "seconds": [0.5]})
-        (found,) = [verdict for verdict in diagnose(rows, costs).verdicts if verdict.kind == "hook"]
+        (found,) = [finding for finding in diagnose(rows, costs).findings if finding.kind == "hook"]
         assert ("less often" in found.advice or "every" in found.advice) == (event == "on_step")
 
 

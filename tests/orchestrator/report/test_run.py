@@ -14,7 +14,7 @@ from tests.orchestrator.report.reading import parsed, text_of
 from tests.orchestrator.stats.insight.runs import costs, slower, training
 
 HOSTILE = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)> \" ' &lt;"
-SECTIONS = ("verdicts", "best", "learning", "time", "memory", "hooks", "recorded", "experiment")
+SECTIONS = ("findings", "best", "learning", "time", "memory", "hooks", "recorded", "experiment")
 
 
 REPORTS = [{"epoch": 1, "step": 100, "val/accuracy": 0.5}, {"epoch": 2, "step": 200, "val/accuracy": 0.75}]

@@ -88,7 +88,9 @@ def test_a_page_of_very_many_trials_is_small_and_says_so(
     )
     monkeypatch.setattr(sweeps, "mean_spans", lambda sweep, names: pd.DataFrame())
     monkeypatch.setattr(
-        sweeps, "parameter_importance", lambda trials, objectives, judge: Section("mattered", "What mattered", "")
+        sweeps,
+        "parameter_importance",
+        lambda trials, objectives, judge: Section("mattered", "Parameter importance", ""),
     )
     html = sweeps.sweep_page(told, "now")
     assert len(html) < 4e6

@@ -319,7 +319,7 @@ def test_every_verb_knows_it(done: Run, tmp_path: Path) -> None:
         "evaluation"
     ] * 2
     files = json.loads(told("doctor", copy.path, "--files", "--json"))["files"]
-    assert {one["file"]: one["verdict"] for one in files}["evaluations/epoch-0001-val/run.json"] == "whole"
+    assert {one["file"]: one["status"] for one in files}["evaluations/epoch-0001-val/run.json"] == "whole"
     assert (
         f"measures {copy.path}, checkpoint epoch-0001"
         in told("report", made["path"]) + (Path(made["path"]) / "report.html").read_text()

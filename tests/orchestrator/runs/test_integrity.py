@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from orchestrator import run, sweep
 from orchestrator.cli import app
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.runs.integrity import file_verdicts
+from orchestrator.runs.integrity import check_files
 from orchestrator.stats.write.rank_files import RankFiles
 from tests.orchestrator.runs.written import written_run
 from tests.tasks import described
@@ -39,7 +39,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def wrong(folder: Path) -> dict[str, str]:
     """The files that are damaged or missing, each with which."""
-    return {one.file: one.verdict for one in file_verdicts(RunFolder(folder)) if one.is_wrong}
+    return {one.file: one.status for one in check_files(RunFolder(folder)) if one.is_wrong}
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -49,12 +49,12 @@ def files_of(folder: Path) -> list[Path]:
 @pytest.mark.parametrize("name", ["alone", "swept"])
 def test_a_flipped_bit_in_any_file_is_found(runs: Path, tmp_path: Path, name: str) -> None:
     folder = shutil.copytree(runs / name, tmp_path / name)
-    verdicts = {one.file: one.verdict for one in file_verdicts(RunFolder(folder))}
+    statuses = {one.file: one.status for one in check_files(RunFolder(folder))}
     paths = {str(file.relative_to(folder)): file for file in files_of(folder)}
-    assert verdicts.keys() == paths.keys()
+    assert statuses.keys() == paths.keys()
     for path, file in paths.items():
-        if verdicts[path] != "whole":
-            assert file.name in CARRY_NONE or (verdicts[path] == "unknown" and file.suffix == ".jsonl"), path
+        if statuses[path] != "whole":
+            assert file.name in CARRY_NONE or (statuses[path] == "unknown" and file.suffix == ".jsonl"), path
             continue
         data = file.read_bytes()
         place = (
@@ -111,7 +111,7 @@ def test_the_command_says_what_is_wrong_where_and_what_can_be_done(runs: Path, t
     assert f"{folder}: 1 damaged, 1 missing, " in result.stdout
     told = json.loads(CliRunner().invoke(app, ["doctor", str(folder), "--files", "--json"]).stdout)
     assert told["whole"] is False
-    assert {one["file"]: one["verdict"] for one in told["files"] if one["verdict"] in ("damaged", "missing")} == wrong(
+    assert {one["file"]: one["status"] for one in told["files"] if one["status"] in ("damaged", "missing")} == wrong(
         folder
     )
 

@@ -8,10 +8,10 @@ from io import StringIO
 import pytest
 from rich.console import Console, RenderableType
 
-from orchestrator.stats.insight import Verdict
+from orchestrator.stats.insight import Finding
 from orchestrator.stats.insight.rank_status import RankStatus, Speed
 from orchestrator.terminal.eta import RunProgress
-from orchestrator.terminal.run_frame import MOST_RANKS, MOST_VERDICTS, percent, run_frame
+from orchestrator.terminal.run_frame import MOST_FINDINGS, MOST_RANKS, percent, run_frame
 from orchestrator.terminal.run_status import RankView, RunView
 
 MIB = 2**20
@@ -52,7 +52,7 @@ VIEW = RunView(
     began_at=None,
     row_age_s=1.0,
     ranks=(rank(0), rank(1, 0.06, 0.0, slowest=True)),
-    verdicts=(),
+    findings=(),
 )
 
 
@@ -103,15 +103,15 @@ def test_of_many_ranks_those_with_the_most_work_are_shown() -> None:
 
 
 def test_what_is_wrong_is_said() -> None:
-    verdicts = tuple(Verdict("memory", f"leak {number}") for number in range(MOST_VERDICTS + 2))
+    findings = tuple(Finding("memory", f"leak {number}") for number in range(MOST_FINDINGS + 2))
     lines = drawn(
         run_frame(
-            replace(VIEW, status="failed", error="rank 1: out of memory", verdicts=verdicts, notice="no row for 3 min")
+            replace(VIEW, status="failed", error="rank 1: out of memory", findings=findings, notice="no row for 3 min")
         )
     )
     assert lines[0] == "runs/digits  failed"
-    assert lines[-4 - MOST_VERDICTS + 1 :] == [
-        *(f"memory: leak {number}" for number in range(MOST_VERDICTS)),
+    assert lines[-4 - MOST_FINDINGS + 1 :] == [
+        *(f"memory: leak {number}" for number in range(MOST_FINDINGS)),
         "and 2 more: hookyard doctor runs/digits",
         "rank 1: out of memory",
         "no row for 3 min",
@@ -141,7 +141,7 @@ def test_all_is_done_only_when_it_is(share: float | None, text: str) -> None:
 def test_a_frame_fits_its_width(width: int) -> None:
     view = replace(
         VIEW,
-        verdicts=(Verdict("straggler", "rank 1 is slow " * 20),),
+        findings=(Finding("straggler", "rank 1 is slow " * 20),),
         ranks=(rank(0, node="a-node-with-a-long-name.cluster.local"), VIEW.ranks[1]),
     )
     assert max(map(len, drawn(run_frame(view), width))) <= width

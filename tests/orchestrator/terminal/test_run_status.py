@@ -44,8 +44,8 @@ def test_ranks_are_rows_and_the_slow_one_is_told_by_its_own_work(folder: RunFold
         (1, "node0", 200, 2**20),
     ]
     assert slow_ranks(view) == [1]
-    assert [verdict.kind for verdict in view.verdicts] == ["straggler"]
-    assert view.verdicts[0].numbers["rank"] == 1
+    assert [finding.kind for finding in view.findings] == ["straggler"]
+    assert view.findings[0].numbers["rank"] == 1
 
 
 def test_new_rows_and_reports_come_with_the_next_look(folder: RunFolder) -> None:
@@ -87,7 +87,7 @@ def test_ranks_are_compared_now_and_then(tmp_path: Path) -> None:
     assert slow_ranks(live.look()) == [0]
     now[0] += 60
     assert slow_ranks(live.look()) == [2]
-    assert live.look().verdicts == (), "the doctor was not asked"
+    assert live.look().findings == (), "the doctor was not asked"
 
 
 def slow_ranks(view: RunView) -> list[int]:

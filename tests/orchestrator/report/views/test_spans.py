@@ -7,7 +7,7 @@ import pytest
 from orchestrator.report.page import Section
 from orchestrator.report.views.spans import BARS, CELLS_ACROSS, CELLS_DOWN, spans
 from orchestrator.stats.aggregate.blocks import own_work
-from orchestrator.stats.insight.iteration_sample import sample_iterations
+from orchestrator.stats.insight.look import look
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 from tests.orchestrator.stats.insight.runs import slower, training
@@ -19,7 +19,7 @@ def worked(row: pd.DataFrame) -> list[float]:
 
 def drawn(table: pd.DataFrame) -> Section:
     rows = Rows.of(table)
-    return spans(rows, sample_iterations(rows), [])
+    return spans(rows, look(rows), [])
 
 
 def test_own_work_is_all_but_the_waiting() -> None:
@@ -31,7 +31,7 @@ def test_own_work_is_all_but_the_waiting() -> None:
 
 def test_bars_are_the_means_of_each_rank() -> None:
     rows = training(2, change=slower("forward_s", 1, 0.02))
-    table = tables_of(drawn(rows).content)["Where an iteration's time went"]
+    table = tables_of(drawn(rows).content)["Time per iteration"]
     means = rows.groupby("rank")[["forward_s", "step_s"]].mean()
     column = table[0].index("forward_s")
     assert [row[column] for row in table[1:]] == [f"{value * 1000:.3g} ms" for value in means["forward_s"]]
@@ -51,7 +51,7 @@ def test_of_many_ranks_the_one_with_most_work_stands_for_its_neighbours() -> Non
             "step_s": draw + 1,
         }
     )
-    shown = [int(row[0]) for row in tables_of(drawn(rows).content)["Where an iteration's time went"][1:]]
+    shown = [int(row[0]) for row in tables_of(drawn(rows).content)["Time per iteration"][1:]]
     assert shown == (draw.reshape(BARS, 3).argmax(axis=1) + 3 * np.arange(BARS)).tolist()
 
 

@@ -50,8 +50,8 @@ def test_a_trial_is_told_whole_with_its_error() -> None:
     assert (first.get("id"), text_of(first).startswith("trial-0000 finished lr 0.1")) == ("trial-0000", True)
     assert "hookyard report runs/s/trials/trial-0000" in text_of(first)
     told = tables_of(details(TABLE.iloc[:1], OBJECTIVES, "runs/s").content)
-    assert told["What it reached"] == [["metric", "at its best report", "last"], ["val/accuracy", "0.75", "0.5"]]
-    assert told["What it took"][1:] == [["step_s", "10 ms"], ["reports", "3"]]
+    assert told["Metrics"] == [["metric", "at its best report", "last"], ["val/accuracy", "0.75", "0.5"]]
+    assert told["Costs"][1:] == [["step_s", "10 ms"], ["reports", "3"]]
     (error,) = second.iter("pre")
     assert error.text == TABLE["error"].iloc[1]
 

@@ -14,10 +14,10 @@ from orchestrator.stats.aggregate.compare import (
     beyond_chance,
     blocks,
     compare,
+    compare_costs,
+    compare_metrics,
     config_differences,
-    cost_verdict,
     deals_of,
-    metrics_verdict,
 )
 from orchestrator.stats.read.query import Rows
 
@@ -75,13 +75,13 @@ def side(
 def test_differences_that_are_there_are_found_and_have_a_direction() -> None:
     found = compare([side("a", 1), side("b", 2, 0.12, rss=150 * MIB, accuracy=0.9)])
     costs, metrics = found["costs"], found["metrics"]
-    assert costs["step_s"]["verdicts"] == [None, "more"]
-    assert costs["train_s"]["verdicts"] == [None, "more"]
-    assert costs["samples_per_s"]["verdicts"] == [None, "less"]
-    assert costs["data_wait_s"]["verdicts"] == [None, "noise"]
-    assert costs["peak_rss_bytes"] == {"values": [101 * MIB, 151 * MIB], "verdicts": [None, "more"]}
-    assert metrics["val/accuracy last"]["verdicts"] == metrics["val/accuracy best"]["verdicts"] == [None, "more"]
-    assert metrics["val/loss last"]["verdicts"] == [None, "less"]
+    assert costs["step_s"]["findings"] == [None, "more"]
+    assert costs["train_s"]["findings"] == [None, "more"]
+    assert costs["samples_per_s"]["findings"] == [None, "less"]
+    assert costs["data_wait_s"]["findings"] == [None, "noise"]
+    assert costs["peak_rss_bytes"] == {"values": [101 * MIB, 151 * MIB], "findings": [None, "more"]}
+    assert metrics["val/accuracy last"]["findings"] == metrics["val/accuracy best"]["findings"] == [None, "more"]
+    assert metrics["val/loss last"]["findings"] == [None, "less"]
     assert "val/iteration_s best" not in metrics
 
 
@@ -108,7 +108,7 @@ def test_the_numbers_are_those_of_the_runs() -> None:
         "val/loss best": [0.25, None],
         "val/loss last": [0.75, None],
     }
-    assert found["metrics"]["val/loss last"]["verdicts"] == [None, "unknown"]
+    assert found["metrics"]["val/loss last"]["findings"] == [None, "unknown"]
 
 
 def test_the_best_is_what_runs_say_or_a_metric_s_words_tell() -> None:
@@ -136,19 +136,19 @@ def test_the_best_is_what_runs_say_or_a_metric_s_words_tell() -> None:
 
 def test_more_than_two_runs_each_against_the_first() -> None:
     found = compare([side("a", 1), side("b", 2), side("c", 3, 0.05)])
-    assert found["costs"]["step_s"]["verdicts"] == [None, "noise", "less"]
+    assert found["costs"]["step_s"]["findings"] == [None, "noise", "less"]
 
 
 def test_runs_with_other_numbers_of_ranks_and_of_iterations() -> None:
     found = compare([side("a", 1, ranks=1), side("b", 2, ranks=4, length=250)])
     assert found["ranks"] == [1, 4]
-    assert found["costs"]["samples_per_s"]["verdicts"] == [None, "more"]
-    assert found["costs"]["train_s"]["verdicts"] == [None, "less"]
+    assert found["costs"]["samples_per_s"]["findings"] == [None, "more"]
+    assert found["costs"]["train_s"]["findings"] == [None, "less"]
 
 
 def test_short_runs_are_not_judged() -> None:
     found = compare([side("a", 1), side("b", 2, 0.2, length=39)])
-    assert found["costs"]["step_s"]["verdicts"] == [None, "unknown"]
+    assert found["costs"]["step_s"]["findings"] == [None, "unknown"]
     assert found["costs"]["step_s"]["values"][1] == pytest.approx(0.2, rel=0.1)
 
 
@@ -157,22 +157,22 @@ def test_pure_noise_is_seldom_called_a_difference(kept: float) -> None:
     """200 pairs of runs of 1,000 iterations that are alike, whose noise remembers 1, 9 or 19 iterations: one alarm in a
     hundred is allowed, and more than six in 200 would come about less than once in a hundred times."""
     pairs = [(blocks(noise(2 * n, 1000, kept)), blocks(noise(2 * n + 1, 1000, kept))) for n in range(200)]
-    alarms = sum(cost_verdict(1.0, first, other) != "noise" for first, other in pairs)
+    alarms = sum(compare_costs(1.0, first, other) != "noise" for first, other in pairs)
     assert alarms <= 6
 
 
 def test_a_difference_of_half_the_noise_is_found() -> None:
     """Of 100 pairs, at least nine in ten."""
     pairs = [(blocks(noise(2 * n, 1000, 0.0)), blocks(noise(2 * n + 1, 1000, 0.0) + 0.5)) for n in range(100)]
-    assert sum(cost_verdict(0.5, first, other) == "more" for first, other in pairs) >= 90
+    assert sum(compare_costs(0.5, first, other) == "more" for first, other in pairs) >= 90
 
 
 def test_metrics_that_only_fluctuate_are_seldom_called_different() -> None:
     """400 pairs of ten reports around one value: the last reports are told apart in at most two of a hundred."""
     curves = np.random.default_rng(0).normal(size=(400, 2, 10))
-    alarms = sum(metrics_verdict(other[-1] - first[-1], first, other) != "noise" for first, other in curves)
+    alarms = sum(compare_metrics(other[-1] - first[-1], first, other) != "noise" for first, other in curves)
     assert alarms <= 8
-    assert metrics_verdict(20.0, *curves[0]) == "more"
+    assert compare_metrics(20.0, *curves[0]) == "more"
 
 
 def test_configs_differ_by_dotted_path() -> None:

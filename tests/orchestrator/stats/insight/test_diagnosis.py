@@ -34,19 +34,19 @@ def test_the_wait_for_other_ranks_is_a_share_of_all_ranks_time() -> None:
 def test_the_weightiest_comes_first() -> None:
     stats = training(2, change=slower("forward_s", 1, 0.02), loss=FALLING)
     diagnosis = diagnose(stats, costs((0, "plots", "on_step", 200, 1.0)))
-    assert [verdict.kind for verdict in diagnosis.verdicts] == ["straggler", "hook"]
-    weights = [verdict.weight for verdict in diagnosis.verdicts]
+    assert [finding.kind for finding in diagnosis.findings] == ["straggler", "hook"]
+    weights = [finding.weight for finding in diagnosis.findings]
     assert weights == sorted(weights, reverse=True)
 
 
-def test_every_verdict_has_its_query_and_advice_and_is_plain_data() -> None:
+def test_every_finding_has_its_query_and_advice_and_is_plain_data() -> None:
     stats = training(2, change=slower("forward_s", 1, 0.02), loss=FALLING, system_memory_percent=99.0)
     diagnosis = diagnose(stats, costs((0, "plots", "on_step", 200, 9.0)), training(2, loss=FALLING))
-    assert {verdict.kind for verdict in diagnosis.verdicts} == {"straggler", "hook", "memory", "regression"}
-    for verdict in diagnosis.verdicts:
-        assert verdict.query
-        assert verdict.advice
-        json.dumps(asdict(verdict))
+    assert {finding.kind for finding in diagnosis.findings} == {"straggler", "hook", "memory", "regression"}
+    for finding in diagnosis.findings:
+        assert finding.query
+        assert finding.advice
+        json.dumps(asdict(finding))
 
 
 def test_the_queries_can_be_asked() -> None:
@@ -59,8 +59,8 @@ def test_the_queries_can_be_asked() -> None:
     )
     stats["data_wait_s"] += 0.1
     stats["checkpoint_s"] = 0.02
-    verdicts = diagnose(stats, None, training(2)).verdicts
-    assert {verdict.kind for verdict in verdicts} == {
+    findings = diagnose(stats, None, training(2)).findings
+    assert {finding.kind for finding in findings} == {
         "straggler",
         "memory",
         "regression",
@@ -69,8 +69,8 @@ def test_the_queries_can_be_asked() -> None:
         "checkpoint",
         "spans",
     }
-    for verdict in verdicts:
-        shown = eval(verdict.query, {"stats": stats, "other": training(2), "numpy": np})
+    for finding in findings:
+        shown = eval(finding.query, {"stats": stats, "other": training(2), "numpy": np})
         assert len(shown)
 
 
@@ -78,7 +78,7 @@ def test_a_table_from_elsewhere_needs_few_columns() -> None:
     stats = training(2, change=slower("forward_s", 1, 0.02))[
         ["rank", "phase", "iteration", "step_s", "forward_s", "backward_s"]
     ]
-    assert sorted(verdict.kind for verdict in diagnose(stats).verdicts) == ["spans", "straggler"]
+    assert sorted(finding.kind for finding in diagnose(stats).findings) == ["spans", "straggler"]
 
 
 def test_a_table_without_times_or_rows_says_too_little() -> None:
@@ -99,7 +99,7 @@ def test_a_table_without_times_or_rows_says_too_little() -> None:
 def test_a_run_that_does_not_learn_is_not_healthy(loss: Any, problem: str) -> None:
     diagnosis = diagnose(training(2, loss=loss))
     assert not diagnosis.healthy
-    assert (diagnosis.verdicts[0].kind, diagnosis.verdicts[0].numbers["problem"]) == ("loss", problem)
+    assert (diagnosis.findings[0].kind, diagnosis.findings[0].numbers["problem"]) == ("loss", problem)
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_a_loss_that_falls_or_is_noisy_is_none_of_these(loss: Any) -> None:
 
 @pytest.mark.parametrize("stats", [training(2, loss=FALLING), training(2, loss=FALLING).iloc[:0]])
 @pytest.mark.parametrize("status", ["failed", "lost"])
-def test_a_failure_is_the_first_verdict(stats: pd.DataFrame, status: str) -> None:
+def test_a_failure_is_the_first_finding(stats: pd.DataFrame, status: str) -> None:
     ending = failure(status, "rank 1: ValueError: broken\nand more")
     diagnosis = diagnose(stats, against=training(2, change=slower("forward_s", 0, -0.01)), ending=ending)
-    first = diagnosis.verdicts[0]
+    first = diagnosis.findings[0]
     assert (first.kind, first.sentence) == ("failure", ending.sentence if ending else "")
     assert ("hookyard replay RUN --iteration 201 comes to it again" in first.advice) == (
         status == "failed" and len(stats) > 0
@@ -129,7 +129,7 @@ def test_a_run_without_rows_is_not_called_healthy() -> None:
 
 def test_categories_are_taken_as_the_tables_have_them() -> None:
     stats = training(2, change=slower("forward_s", 1, 0.02)).astype({"phase": "category", "node": "category"})
-    assert [verdict.numbers["rank"] for verdict in diagnose(stats).verdicts] == [1]
+    assert [finding.numbers["rank"] for finding in diagnose(stats).findings] == [1]
 
 
 def test_it_needs_neither_ray_nor_torch() -> None:

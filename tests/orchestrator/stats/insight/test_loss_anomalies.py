@@ -26,22 +26,22 @@ def test_a_noisy_loss_has_no_spike(seed: int) -> None:
 def test_a_spike_has_its_iteration_and_the_rank_it_came_from() -> None:
     values = loss()
     values[99, 2] += 9
-    (verdict,) = losses(Rows.of(training(3, loss=values)))
-    numbers = verdict.numbers
+    (finding,) = losses(Rows.of(training(3, loss=values)))
+    numbers = finding.numbers
     assert (numbers["iteration"], numbers["ranks"], numbers["episodes"]) == (100, [2], 1)
     assert numbers["loss"] == pytest.approx(1.5 + 9 / 3, rel=0.02)
     assert numbers["usual"] == pytest.approx(1.5, rel=0.02)
-    assert "it came from rank 2" in verdict.sentence
-    assert "hookyard samples RUN --where 'iteration == 100' --rank 2" in verdict.advice
-    assert "hookyard replay RUN --iteration 100 --rank 2" in verdict.advice
+    assert "it came from rank 2" in finding.sentence
+    assert "hookyard samples RUN --where 'iteration == 100' --rank 2" in finding.advice
+    assert "hookyard replay RUN --iteration 100 --rank 2" in finding.advice
 
 
 def test_spikes_on_all_ranks_are_counted_by_episode() -> None:
     values = loss()
     values[[60, 61, 62, 150]] += 5
-    (verdict,) = losses(Rows.of(training(3, loss=values)))
-    assert (verdict.numbers["ranks"], verdict.numbers["episodes"]) == ([0, 1, 2], 2)
-    assert verdict.numbers["iterations"] == [61, 62, 63, 151]
+    (finding,) = losses(Rows.of(training(3, loss=values)))
+    assert (finding.numbers["ranks"], finding.numbers["episodes"]) == ([0, 1, 2], 2)
+    assert finding.numbers["iterations"] == [61, 62, 63, 151]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -49,10 +49,10 @@ def test_a_loss_that_is_not_finite_has_its_first_iteration_and_ranks(value: floa
     values = loss()
     values[120:, 1] = value
     values[121:] = value
-    (verdict,) = losses(Rows.of(training(3, loss=values)))
-    assert (verdict.numbers["iteration"], verdict.numbers["ranks"], verdict.numbers["iterations"]) == (121, [1], 80)
-    assert verdict.weight == 1
-    assert "hookyard samples RUN --where 'iteration == 121' --rank 1" in verdict.advice
+    (finding,) = losses(Rows.of(training(3, loss=values)))
+    assert (finding.numbers["iteration"], finding.numbers["ranks"], finding.numbers["iterations"]) == (121, [1], 80)
+    assert finding.weight == 1
+    assert "hookyard samples RUN --where 'iteration == 121' --rank 1" in finding.advice
 
 
 def test_without_a_loss_nothing_is_said() -> None:

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from orchestrator.stats.insight.finding import Finding
 from orchestrator.stats.insight.memory import memory
-from orchestrator.stats.insight.verdict import Verdict
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import training
 
@@ -23,7 +23,7 @@ def held(ranks: int) -> np.ndarray:
     return np.where(X % 10 == 0, GIB * (1 + 0.001 * draw.standard_normal((ITERATIONS, ranks))), np.nan)
 
 
-def seen(stats: pd.DataFrame) -> Iterator[Verdict]:
+def seen(stats: pd.DataFrame) -> Iterator[Finding]:
     return memory(Rows.of(stats), stats)
 
 
@@ -31,20 +31,20 @@ def test_a_leak_has_its_slope_between_bounds_and_its_rank() -> None:
     """250 MiB in 800 iterations are 312.5 MiB in 1000."""
     rss = held(3)
     rss[:, 1] += 250 * 2**20 * X[:, 0] / ITERATIONS
-    (verdict,) = seen(training(3, ITERATIONS, rss_bytes=rss))
-    numbers = verdict.numbers
+    (finding,) = seen(training(3, ITERATIONS, rss_bytes=rss))
+    numbers = finding.numbers
     assert (numbers["problem"], numbers["rank"], numbers["ranks"]) == ("leak", 1, [1])
     assert numbers["bytes_per_1000_iterations"] == pytest.approx(312.5 * 2**20, rel=0.02)
     assert numbers["low"] < 312.5 * 2**20 < numbers["high"]
     assert numbers["high"] - numbers["low"] < 0.1 * 312.5 * 2**20
-    assert "rank 1 alone" in verdict.sentence
+    assert "rank 1 alone" in finding.sentence
 
 
 def test_a_small_leak_shows_beside_a_buffer_that_is_made_larger() -> None:
     """8 % over the run, and 2 % at once."""
     rss = held(1) + GIB * (0.08 * X / ITERATIONS + 0.02 * (X > 500))
-    (verdict,) = seen(training(1, ITERATIONS, rss_bytes=rss))
-    assert verdict.numbers["problem"] == "leak"
+    (finding,) = seen(training(1, ITERATIONS, rss_bytes=rss))
+    assert finding.numbers["problem"] == "leak"
 
 
 def test_a_leak_shows_in_memory_that_wanders() -> None:
@@ -56,16 +56,16 @@ def test_a_leak_shows_in_memory_that_wanders() -> None:
     rss = np.where(X % 10 == 0, GIB * (1 + wandering), np.nan)
     assert list(seen(training(16, ITERATIONS, rss_bytes=rss))) == []
     rss[:, 5] += 0.12 * GIB * X[:, 0] / ITERATIONS
-    (verdict,) = seen(training(16, ITERATIONS, rss_bytes=rss))
-    assert (verdict.numbers["problem"], verdict.numbers["ranks"]) == ("leak", [5])
+    (finding,) = seen(training(16, ITERATIONS, rss_bytes=rss))
+    assert (finding.numbers["problem"], finding.numbers["ranks"]) == ("leak", [5])
 
 
 def test_a_leak_shows_beside_peaks_that_come_and_go() -> None:
     """As where validation needs a GiB more now and then, and a rank that was replaced has fewer readings."""
     rss = held(2) + GIB * (0.2 * X / ITERATIONS + (X % 120 == 60))
     rss[:150, 1] = np.nan
-    (verdict,) = seen(training(2, ITERATIONS, rss_bytes=rss))
-    assert verdict.numbers["ranks"] == [0, 1]
+    (finding,) = seen(training(2, ITERATIONS, rss_bytes=rss))
+    assert finding.numbers["ranks"] == [0, 1]
 
 
 def test_peaks_that_come_and_go_are_no_leak() -> None:
@@ -74,9 +74,9 @@ def test_peaks_that_come_and_go_are_no_leak() -> None:
 
 def test_a_leak_on_every_rank() -> None:
     rss = held(2) + 250 * 2**20 * X / ITERATIONS
-    (verdict,) = seen(training(2, ITERATIONS, rss_bytes=rss))
-    assert verdict.numbers["ranks"] == [0, 1]
-    assert "every rank" in verdict.sentence
+    (finding,) = seen(training(2, ITERATIONS, rss_bytes=rss))
+    assert finding.numbers["ranks"] == [0, 1]
+    assert "every rank" in finding.sentence
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def test_a_short_run_shows_no_leak() -> None:
 def test_a_rank_that_holds_more() -> None:
     rss = held(4)
     rss[:, 2] *= 1.5
-    (verdict,) = seen(training(4, ITERATIONS, rss_bytes=rss))
-    assert (verdict.numbers["problem"], verdict.numbers["rank"]) == ("imbalance", 2)
-    assert verdict.numbers["more_bytes"] == pytest.approx(GIB / 2, rel=0.01)
-    assert "holds 512 MiB more" in verdict.sentence
+    (finding,) = seen(training(4, ITERATIONS, rss_bytes=rss))
+    assert (finding.numbers["problem"], finding.numbers["rank"]) == ("imbalance", 2)
+    assert finding.numbers["more_bytes"] == pytest.approx(GIB / 2, rel=0.01)
+    assert "holds 512 MiB more" in finding.sentence
 
 
 def test_ranks_that_all_differ_are_not_out_of_balance() -> None:
@@ -136,9 +136,9 @@ def test_ranks_that_all_differ_are_not_out_of_balance() -> None:
     ],
 )
 def test_memory_that_is_nearly_full(columns: dict[str, Any], left: float) -> None:
-    (verdict,) = seen(training(2, 20, **columns))
-    assert (verdict.numbers["problem"], verdict.numbers["rank"]) == ("room", 1)
-    assert verdict.numbers["left_share"] == pytest.approx(left)
+    (finding,) = seen(training(2, 20, **columns))
+    assert (finding.numbers["problem"], finding.numbers["rank"]) == ("room", 1)
+    assert finding.numbers["left_share"] == pytest.approx(left)
 
 
 def test_memory_with_room_and_without_columns_says_nothing() -> None:
@@ -147,5 +147,5 @@ def test_memory_with_room_and_without_columns_says_nothing() -> None:
 
 
 def test_an_allocator_that_had_to_empty_its_cache() -> None:
-    (verdict,) = seen(training(2, 20, cuda_alloc_retries=[[0, 7]]))
-    assert (verdict.numbers["rank"], verdict.numbers["retries"]) == (1, 7)
+    (finding,) = seen(training(2, 20, cuda_alloc_retries=[[0, 7]]))
+    assert (finding.numbers["rank"], finding.numbers["retries"]) == (1, 7)

@@ -17,14 +17,14 @@ def longer(seconds: float) -> Any:
 
 def test_a_slower_run_says_by_how_much_and_which_span() -> None:
     """0.12 s for 0.1 s an iteration are five sixths of the throughput; two ranks of 32 make 640 samples in 1 s."""
-    (verdict,) = regression(training(change=longer(0.02), batch_size=32), training(batch_size=32), "runs/other")
-    numbers = verdict.numbers
+    (finding,) = regression(training(change=longer(0.02), batch_size=32), training(batch_size=32), "runs/other")
+    numbers = finding.numbers
     assert numbers["ratio"] == pytest.approx(5 / 6, rel=0.01)
     assert numbers["low"] < numbers["ratio"] < numbers["high"] < numbers["low"] + 0.01
     assert numbers["other_samples_per_s"] == pytest.approx(640, rel=0.02)
     assert numbers["span"] == "loss_s"
     assert numbers["longer_s"]["loss_s"] == pytest.approx(0.02, rel=0.02)
-    assert "less throughput than runs/other" in verdict.sentence
+    assert "less throughput than runs/other" in finding.sentence
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.002, -0.001])

@@ -21,22 +21,22 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.step import iterations
 from orchestrator.loop.world import World
 from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.insight.finding import Finding
 from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, OWN_WORK, WAIT, gradient_syncs
 from orchestrator.stats.insight.stragglers import stragglers
-from orchestrator.stats.insight.verdict import Verdict
 from tests.orchestrator.stats.insight.runs import costs, slower, training, unmeasured
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, experiment
 
 
-def found(stats: pd.DataFrame, ledger: pd.DataFrame | None = None) -> list[Verdict]:
+def found(stats: pd.DataFrame, ledger: pd.DataFrame | None = None) -> list[Finding]:
     exchanges = gradient_syncs(stats)
     assert exchanges is not None
     return stragglers(exchanges, ledger)
 
 
-def named(verdicts: list[Verdict]) -> list[tuple[Any, ...]]:
-    return [(verdict.numbers["rank"], verdict.numbers["span"], verdict.numbers["pattern"]) for verdict in verdicts]
+def named(findings: list[Finding]) -> list[tuple[Any, ...]]:
+    return [(finding.numbers["rank"], finding.numbers["span"], finding.numbers["pattern"]) for finding in findings]
 
 
 def test_every_span_is_own_work_or_waiting() -> None:
@@ -44,7 +44,7 @@ def test_every_span_is_own_work_or_waiting() -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 9])
-def test_ranks_that_are_alike_get_no_verdict(ranks: int) -> None:
+def test_ranks_that_are_alike_get_no_finding(ranks: int) -> None:
     assert found(training(ranks)) == []
     assert found(unmeasured(training(ranks))) == []
 
@@ -55,32 +55,32 @@ def test_ranks_that_are_alike_get_no_verdict(ranks: int) -> None:
 )
 def test_the_slow_rank_is_named_and_those_that_wait_for_it_are_not(ranks: int, span: str) -> None:
     stats = training(ranks, change=slower(span, ranks - 1, 0.01))
-    (verdict,) = found(stats)
-    assert named([verdict]) == named(found(unmeasured(stats))) == [(ranks - 1, span, "chronic")]
-    assert verdict.numbers["node"] == f"node{(ranks - 1) // 2}"
-    assert verdict.numbers["lost_s"] == pytest.approx(0.01, rel=0.05)
-    assert verdict.weight == pytest.approx(0.01 / 0.11, rel=0.05)
-    assert verdict.numbers["others_wait_s"] == pytest.approx(0.01, rel=0.1)
-    assert f"rank {ranks - 1} (node{(ranks - 1) // 2}) is slow in {span}: " in verdict.sentence
+    (finding,) = found(stats)
+    assert named([finding]) == named(found(unmeasured(stats))) == [(ranks - 1, span, "chronic")]
+    assert finding.numbers["node"] == f"node{(ranks - 1) // 2}"
+    assert finding.numbers["lost_s"] == pytest.approx(0.01, rel=0.05)
+    assert finding.weight == pytest.approx(0.01 / 0.11, rel=0.05)
+    assert finding.numbers["others_wait_s"] == pytest.approx(0.01, rel=0.1)
+    assert f"rank {ranks - 1} (node{(ranks - 1) // 2}) is slow in {span}: " in finding.sentence
 
 
 def test_the_scores_are_shares_of_the_best_rank_and_of_its_own_best() -> None:
     """Own work is 100 ms, and 123 ms on rank 1 from the first iteration to the last; 46 and 69 ms without the backward
     pass."""
     stats = training(change=slower("forward_s", 1, 0.023))
-    (verdict,), (without,) = found(stats), found(unmeasured(stats))
-    assert verdict.numbers["relative_score"] == pytest.approx(100 / 123, rel=0.01)
+    (finding,), (without,) = found(stats), found(unmeasured(stats))
+    assert finding.numbers["relative_score"] == pytest.approx(100 / 123, rel=0.01)
     assert without.numbers["relative_score"] == pytest.approx(46 / 69, rel=0.01)
-    assert verdict.numbers["individual_score"] == pytest.approx(1, rel=0.01)
-    assert verdict.numbers["slowest_share"] == 1
+    assert finding.numbers["individual_score"] == pytest.approx(1, rel=0.01)
+    assert finding.numbers["slowest_share"] == 1
 
 
 def test_a_rank_that_becomes_slower_drifts() -> None:
-    (verdict,) = found(training(4, change=slower("forward_s", 2, np.linspace(0, 0.02, 200))))
-    assert named([verdict]) == [(2, "forward_s", "drifting")]
-    assert verdict.numbers["lost_s"] == pytest.approx(0.01, rel=0.1)
+    (finding,) = found(training(4, change=slower("forward_s", 2, np.linspace(0, 0.02, 200))))
+    assert named([finding]) == [(2, "forward_s", "drifting")]
+    assert finding.numbers["lost_s"] == pytest.approx(0.01, rel=0.1)
     # the last of 20 stretches is 19.5 to 0.5 twentieths of 20 ms further than the first
-    assert verdict.numbers["individual_score"] == pytest.approx((100 + 0.5) / (100 + 19.5), rel=0.02)
+    assert finding.numbers["individual_score"] == pytest.approx((100 + 0.5) / (100 + 19.5), rel=0.02)
 
 
 def test_a_rank_that_becomes_slower_at_once_drifts_too() -> None:
@@ -91,19 +91,19 @@ def test_a_rank_that_becomes_slower_at_once_drifts_too() -> None:
 @pytest.mark.parametrize("ranks", [2, 5])
 def test_a_stall_at_intervals_has_its_period(ranks: int) -> None:
     stalls = dict.fromkeys(range(3, 200, 20), 0.2)
-    (verdict,) = found(training(ranks, change=slower("hooks_s", 1, stalls)))
-    assert named([verdict]) == [(1, "hooks_s", "periodic")]
-    assert verdict.numbers["period"] == 20
-    assert verdict.numbers["stall_s"] == pytest.approx(0.2, rel=0.01)
-    assert verdict.numbers["lost_s"] == pytest.approx(0.01, rel=0.01)
+    (finding,) = found(training(ranks, change=slower("hooks_s", 1, stalls)))
+    assert named([finding]) == [(1, "hooks_s", "periodic")]
+    assert finding.numbers["period"] == 20
+    assert finding.numbers["stall_s"] == pytest.approx(0.2, rel=0.01)
+    assert finding.numbers["lost_s"] == pytest.approx(0.01, rel=0.01)
 
 
 @pytest.mark.parametrize("ranks", [2, 5])
 def test_a_stall_that_comes_once_has_its_iteration(ranks: int) -> None:
-    (verdict,) = found(training(ranks, change=slower("data_wait_s", 1, {120: 3.0})))
-    assert named([verdict]) == [(1, "data_wait_s", "one-off")]
-    assert verdict.numbers["iterations"] == [121]
-    assert verdict.numbers["stall_s"] == pytest.approx(3, rel=0.01)
+    (finding,) = found(training(ranks, change=slower("data_wait_s", 1, {120: 3.0})))
+    assert named([finding]) == [(1, "data_wait_s", "one-off")]
+    assert finding.numbers["iterations"] == [121]
+    assert finding.numbers["stall_s"] == pytest.approx(3, rel=0.01)
 
 
 def test_what_comes_so_late_that_it_costs_little_is_not_told() -> None:
@@ -198,9 +198,9 @@ def test_the_hook_is_named_from_the_ledger() -> None:
         (1, "plots", "on_step", 200, 2.1),
         (1, "(loop)", "save", 3, 50.0),
     )
-    (verdict,) = found(training(2, change=slower("hooks_s", 1, 0.01)), ledger)
-    assert (verdict.numbers["hook"], verdict.numbers["event"]) == ("plots", "on_step")
-    assert "hooks_s (hook plots at on_step)" in verdict.sentence
+    (finding,) = found(training(2, change=slower("hooks_s", 1, 0.01)), ledger)
+    assert (finding.numbers["hook"], finding.numbers["event"]) == ("plots", "on_step")
+    assert "hooks_s (hook plots at on_step)" in finding.sentence
 
 
 def test_several_slow_ranks_have_each_their_own_numbers() -> None:
@@ -212,8 +212,8 @@ def test_several_slow_ranks_have_each_their_own_numbers() -> None:
         own["hooks_s"][:, 12] += np.linspace(0, 0.06, 200)
 
     stats = training(24, change=change)
-    verdicts = found(stats, costs(*((rank, "plots", "on_step", 200, 6.0 * (rank == 12)) for rank in range(24))))
-    assert sorted(named(verdicts)) == [
+    findings = found(stats, costs(*((rank, "plots", "on_step", 200, 6.0 * (rank == 12)) for rank in range(24))))
+    assert sorted(named(findings)) == [
         (3, "forward_s", "chronic"),
         (7, "data_wait_s", "chronic"),
         (12, "hooks_s", "drifting"),
@@ -221,8 +221,8 @@ def test_several_slow_ranks_have_each_their_own_numbers() -> None:
     spans = [span for span in SPANS if span in stats and span != WAIT]
     by_rank = {name: stats.pivot(index="iteration", columns="rank", values=name).iloc[1:] for name in (*spans, WAIT)}
     work = pd.concat([by_rank[span] for span in spans]).groupby("iteration").sum()
-    for verdict in verdicts:
-        rank, numbers = verdict.numbers["rank"], verdict.numbers
+    for finding in findings:
+        rank, numbers = finding.numbers["rank"], finding.numbers
         stretches = [np.median(part) for part in np.array_split(work[rank].to_numpy(), 20)]
         more = by_rank[numbers["span"]][rank] - by_rank[numbers["span"]].drop(columns=rank).median(axis=1)
         waited = by_rank[WAIT].drop(columns=rank).median(axis=1) - by_rank[WAIT][rank]
@@ -256,9 +256,9 @@ def test_micro_batches_of_a_step_count_together() -> None:
     assert exchanges is not None
     assert exchanges.iterations[:3].tolist() == [8, 12, 16]
     assert exchanges.local["forward_s"][0] == pytest.approx([0.12, 0.12], rel=0.01)
-    (verdict,) = stragglers(exchanges)
-    assert (verdict.numbers["pattern"], verdict.numbers["period"]) == ("periodic", 3)
-    assert "every 3 steps" in verdict.sentence
+    (finding,) = stragglers(exchanges)
+    assert (finding.numbers["pattern"], finding.numbers["period"]) == ("periodic", 3)
+    assert "every 3 steps" in finding.sentence
 
 
 def test_one_rank_and_short_runs_say_nothing() -> None:
@@ -349,8 +349,8 @@ def test_real_ranks_the_slow_one_is_named_with_its_span() -> None:
         assert stats[list(SPANS)].sum(axis=1).to_numpy() == pytest.approx(stats["step_s"], abs=1e-9)
         waits = stats.groupby("rank")["all_reduce_wait_s"].median()
         assert waits[0] - waits[1] > 0.015
-        lasting = [verdict for verdict in found(stats) if verdict.numbers["pattern"] in ("chronic", "drifting")]
-        assert [(verdict.numbers["rank"], verdict.numbers["span"]) for verdict in lasting] == [(1, span)]
+        lasting = [finding for finding in found(stats) if finding.numbers["pattern"] in ("chronic", "drifting")]
+        assert [(finding.numbers["rank"], finding.numbers["span"]) for finding in lasting] == [(1, span)]
         assert lasting[0].numbers["lost_s"] > 0.02
         assert lasting[0].numbers["others_wait_s"] > 0.02
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.stats.insight.iteration_sample import sample_iterations
+from orchestrator.stats.insight.look import look
 from orchestrator.stats.insight.time_breakdown import data_bound, hook_costs, saving_stalls, times, unnamed
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import costs, slower, training
@@ -20,7 +20,7 @@ def asked(stats: pd.DataFrame) -> tuple[Rows, pd.DataFrame]:
 
 def seen(stats: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows, found = asked(stats)
-    return sample_iterations(rows).typical, found
+    return look(rows).typical, found
 
 
 def test_a_run_short_of_data_says_how_much_of_the_time_it_waits() -> None:
@@ -29,9 +29,9 @@ def test_a_run_short_of_data_says_how_much_of_the_time_it_waits() -> None:
     def change(own: dict[str, Any]) -> None:
         own["data_wait_s"] += 0.02
 
-    (verdict,) = data_bound(*seen(training(4, change=change)))
-    assert verdict.weight == pytest.approx(0.022 / 0.12, rel=0.02)
-    assert "18% of the time on every rank" in verdict.sentence
+    (finding,) = data_bound(*seen(training(4, change=change)))
+    assert finding.weight == pytest.approx(0.022 / 0.12, rel=0.02)
+    assert "18% of the time on every rank" in finding.sentence
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -44,16 +44,16 @@ def test_a_hook_that_costs_is_named_with_its_event_and_costliest_rank() -> None:
     ledger = costs(
         (0, "plots", "on_step", 200, 1.0), (1, "plots", "on_step", 200, 2.0), (1, "ema", "on_update", 200, 0.1)
     )
-    (verdict,) = hook_costs(asked(training(2))[1], ledger)
-    assert (verdict.kind, verdict.numbers["hook"], verdict.numbers["event"], verdict.numbers["rank"]) == (
+    (finding,) = hook_costs(asked(training(2))[1], ledger)
+    assert (finding.kind, finding.numbers["hook"], finding.numbers["event"], finding.numbers["rank"]) == (
         "hook",
         "plots",
         "on_step",
         1,
     )
-    assert verdict.weight == pytest.approx(2 / 20, rel=0.02)
-    assert verdict.numbers["seconds_by_rank"] == {0: 1.0, 1: 2.0}
-    assert "(10 ms each of 200 times)" in verdict.sentence
+    assert finding.weight == pytest.approx(2 / 20, rel=0.02)
+    assert finding.numbers["seconds_by_rank"] == {0: 1.0, 1: 2.0}
+    assert "(10 ms each of 200 times)" in finding.sentence
 
 
 def test_the_every_that_takes_one_percent_is_proposed() -> None:
@@ -61,16 +61,16 @@ def test_the_every_that_takes_one_percent_is_proposed() -> None:
     ledger = costs(
         (0, "layers", "on_forward", 20, 2.0), (0, "ends", "on_phase_end", 2, 2.0), (0, "bare", "on_step", 9, 2.0)
     ).assign(every=["100 steps", "1 epochs", None])
-    advice = {verdict.numbers["hook"]: verdict.advice for verdict in hook_costs(asked(training(1))[1], ledger)}
+    advice = {finding.numbers["hook"]: finding.advice for finding in hook_costs(asked(training(1))[1], ledger)}
     number = int(re.search(r"hooks.layers.every=(\d+) steps", advice["layers"])[1])  # type: ignore[index]  # the test
     assert number == pytest.approx(1000, rel=0.02)
     assert all("every" not in advice[hook] for hook in ("ends", "bare"))
 
 
 def test_saving_between_phases_is_told_as_a_checkpoint() -> None:
-    (verdict,) = hook_costs(asked(training(1))[1], costs((0, "(loop)", "save", 4, 6.0)))
-    assert verdict.kind == "checkpoint"
-    assert verdict.sentence.startswith("saving checkpoints between phases took 6 s on rank 0")
+    (finding,) = hook_costs(asked(training(1))[1], costs((0, "(loop)", "save", 4, 6.0)))
+    assert finding.kind == "checkpoint"
+    assert finding.sentence.startswith("saving checkpoints between phases took 6 s on rank 0")
 
 
 def test_a_ledger_of_a_table_without_times_says_nothing() -> None:
@@ -86,9 +86,9 @@ def test_checkpoints_for_which_training_stands_still() -> None:
     stats = training(2)
     stats["checkpoint_s"] = np.where(stats["iteration"].isin([50, 100, 150, 200]), 1.0, 0.0)
     stats["step_s"] += stats["checkpoint_s"]
-    (verdict,) = saving_stalls(*asked(stats))
-    assert (verdict.numbers["times"], verdict.numbers["median_s"], verdict.numbers["max_s"]) == (4, 1.0, 1.0)
-    assert verdict.weight == pytest.approx(4 / 24, rel=0.02)
+    (finding,) = saving_stalls(*asked(stats))
+    assert (finding.numbers["times"], finding.numbers["median_s"], finding.numbers["max_s"]) == (4, 1.0, 1.0)
+    assert finding.weight == pytest.approx(4 / 24, rel=0.02)
 
 
 def test_a_healthy_run_spends_nothing_unusual() -> None:
@@ -105,15 +105,15 @@ def test_spans_that_miss_their_sum() -> None:
     """The forward pass is 30 of 100 ms; without it the others make 70 %."""
     stats = training(2)
     stats.loc[stats["rank"] == 1, "forward_s"] = 0.0
-    (verdict,) = unnamed(asked(stats)[1])
-    assert verdict.numbers["rank"] == 1
-    assert verdict.numbers["missing_share"] == pytest.approx(0.3, rel=0.02)
-    assert "add up to 70% of its step_s" in verdict.sentence
+    (finding,) = unnamed(asked(stats)[1])
+    assert finding.numbers["rank"] == 1
+    assert finding.numbers["missing_share"] == pytest.approx(0.3, rel=0.02)
+    assert "add up to 70% of its step_s" in finding.sentence
 
 
 def test_much_time_between_the_spans() -> None:
     def change(own: dict[str, Any]) -> None:
         own["other_s"] += 0.05
 
-    (verdict,) = unnamed(asked(training(2, change=change))[1])
-    assert verdict.weight == pytest.approx(0.051 / 0.15, rel=0.02)
+    (finding,) = unnamed(asked(training(2, change=change))[1])
+    assert finding.weight == pytest.approx(0.051 / 0.15, rel=0.02)

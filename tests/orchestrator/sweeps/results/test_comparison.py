@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from orchestrator.cli import app
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.sweeps.results.comparison import compare_sweeps, sign_verdict
+from orchestrator.sweeps.results.comparison import compare_signs, compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
 
 DECAYS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
@@ -62,13 +62,13 @@ def test_what_was_chosen_and_reached(sweeps: list[Sweep]) -> None:
     }
     assert found["metrics"]["val/accuracy best"]["values"] == pytest.approx([0.8, 0.81, 1.7])
     assert found["metrics"]["val/accuracy median"]["values"] == pytest.approx([0.45, 0.46, 1.35])
-    assert found["metrics"]["val/accuracy median"]["verdicts"] == [None, "noise", "more"]
+    assert found["metrics"]["val/accuracy median"]["findings"] == [None, "noise", "more"]
 
 
 def test_trials_that_tried_the_same_are_paired(sweeps: list[Sweep]) -> None:
     paired = compare_sweeps(sweeps)["same_values"]["val/accuracy"]
     assert paired["values"] == [None, pytest.approx(0.01), pytest.approx(0.9)]
-    assert (paired["trials"], paired["verdicts"]) == ([None, 8, 8], [None, "more", "more"])
+    assert (paired["trials"], paired["findings"]) == ([None, 8, 8], [None, "more", "more"])
 
 
 def test_with_repeats_the_spread_between_seeds_is_the_noise(tmp_path: Path) -> None:
@@ -84,23 +84,23 @@ def test_with_repeats_the_spread_between_seeds_is_the_noise(tmp_path: Path) -> N
     found = compare_sweeps([first, close, far])
     paired = found["same_values"]["val/accuracy"]
     assert paired["values"] == [None, pytest.approx(0.1), pytest.approx(0.1)]
-    assert (paired["trials"], paired["verdicts"]) == ([None, 6, 6], [None, "more", "noise"])
+    assert (paired["trials"], paired["findings"]) == ([None, 6, 6], [None, "more", "noise"])
     best = found["metrics"]["val/accuracy best configuration"]
-    assert (best["values"], best["verdicts"]) == (
+    assert (best["values"], best["findings"]) == (
         [pytest.approx(0.4), pytest.approx(0.5), pytest.approx(0.5)],
         [None, "noise", "noise"],
     )
     # Welch's t of two means that lie 0.9 apart with a standard error of 0.082: 11, with 4 degrees of freedom.
     beyond = made(tmp_path, "beyond", [*(reached[:3] + 0.9), 0.0, 0.0, 0.0], decays, repeats=3)
-    assert compare_sweeps([first, beyond])["metrics"]["val/accuracy best configuration"]["verdicts"] == [None, "more"]
+    assert compare_sweeps([first, beyond])["metrics"]["val/accuracy best configuration"]["findings"] == [None, "more"]
 
 
 def test_few_trials_tell_nothing(tmp_path: Path) -> None:
     found = compare_sweeps(
         [made(tmp_path, name, values, DECAYS[:4]) for name, values in (("a", [0.1] * 4), ("b", [0.9] * 4))]
     )
-    assert found["metrics"]["val/accuracy best"]["verdicts"] == [None, "unknown"]
-    assert found["same_values"]["val/accuracy"]["verdicts"] == [None, "unknown"]
+    assert found["metrics"]["val/accuracy best"]["findings"] == [None, "unknown"]
+    assert found["same_values"]["val/accuracy"]["findings"] == [None, "unknown"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_signs_are_judged_as_all_of_them_would(differences: list[float]) -> None
     sizes = np.abs(differences)
     means = [abs(float(np.dot(signs, sizes))) for signs in product([-1, 1], repeat=len(sizes))]
     rare = np.mean(np.array(means) >= abs(sum(differences)) - 1e-9) < 0.01
-    assert sign_verdict(np.array(differences, dtype=float)) == (
+    assert compare_signs(np.array(differences, dtype=float)) == (
         ("more" if sum(differences) > 0 else "less") if rare else "noise"
     )
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from orchestrator.report.views.verdicts import MOST, evidence, verdicts
-from orchestrator.stats.insight import Diagnosis, Verdict
+from orchestrator.report.views.findings import MOST, evidence, findings
+from orchestrator.stats.insight import Diagnosis, Finding
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 
 SIGNS = {"iterations": 200, "ranks": 2, "step_s": 0.1}
@@ -10,15 +10,15 @@ SIGNS = {"iterations": 200, "ranks": 2, "step_s": 0.1}
 def made(count: int) -> Diagnosis:
     return Diagnosis(
         tuple(
-            Verdict("data", f"sentence {place}", {"share": 0.5}, "hookyard stats RUN", "advice")
+            Finding("data", f"sentence {place}", {"share": 0.5}, "hookyard stats RUN", "advice")
             for place in range(count)
         ),
         SIGNS,
     )
 
 
-def test_a_verdict_has_its_sentence_its_evidence_and_what_to_try() -> None:
-    section = verdicts(made(1), "runs/x")
+def test_a_finding_has_its_sentence_its_evidence_and_what_to_try() -> None:
+    section = findings(made(1), "runs/x")
     (card,) = parsed(section.content).iter("article")
     assert [text_of(part) for part in card][:4] == [
         "1. data",
@@ -26,29 +26,29 @@ def test_a_verdict_has_its_sentence_its_evidence_and_what_to_try() -> None:
         "Try: advice",
         "See: hookyard stats runs/x",
     ]
-    assert tables_of(section.content) == {"What it rests on": [["", "value"], ["share", "50.0%"]]}
+    assert tables_of(section.content) == {"Numbers": [["", "value"], ["share", "50.0%"]]}
     assert section.note.startswith("200 training iterations of 2 ranks, 100 ms each")
 
 
 def test_of_many_the_weightiest_are_shown_and_the_others_counted() -> None:
-    content = parsed(verdicts(made(MOST + 3), "runs/x").content)
+    content = parsed(findings(made(MOST + 3), "runs/x").content)
     assert len(list(content.iter("article"))) == MOST
     assert "And 3 that weigh less: hookyard doctor runs/x" in text_of(content)
 
 
 def test_a_healthy_run_and_one_that_says_too_little() -> None:
-    assert "Nothing to say against" in str(verdicts(made(0), "x").content)
-    assert "too little" in str(verdicts(Diagnosis((), {"iterations": 0, "ranks": 0}), "x").content)
+    assert "Nothing to say against" in str(findings(made(0), "x").content)
+    assert "too little" in str(findings(Diagnosis((), {"iterations": 0, "ranks": 0}), "x").content)
 
 
 def test_numbers_by_rank_have_a_line_each_with_their_unit() -> None:
-    section = verdicts(
+    section = findings(
         Diagnosis(
-            (Verdict("hook", "s", {"seconds_by_rank": {0: 1.5}, "low_s_by_rank": {1: 0.5}, "ranks": [0, 2]}),), SIGNS
+            (Finding("hook", "s", {"seconds_by_rank": {0: 1.5}, "low_s_by_rank": {1: 0.5}, "ranks": [0, 2]}),), SIGNS
         ),
         "x",
     )
-    assert tables_of(section.content)["What it rests on"][1:] == [
+    assert tables_of(section.content)["Numbers"][1:] == [
         ["seconds_by_rank: 0", "1.5"],
         ["low_s_by_rank: 1", "500 ms"],
         ["ranks", "0, 2"],

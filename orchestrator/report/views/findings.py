@@ -1,4 +1,4 @@
-"""The verdicts of the doctor, with what they rest on."""
+"""The findings of the doctor, with what they rest on."""
 
 from __future__ import annotations
 
@@ -8,40 +8,38 @@ from typing import Any
 
 from orchestrator.report import page, tables
 from orchestrator.report.markup import Markup, element
-from orchestrator.stats.insight import Diagnosis, Verdict
+from orchestrator.stats.insight import Diagnosis, Finding
 
 MOST = 8
-"""The most verdicts on the page."""
+"""The most findings on the page."""
 
 
-def verdicts(diagnosis: Diagnosis, path: str) -> page.Section:
-    """What the tables say of the run, the weightiest first; `path` is where the run lies."""
+def findings(diagnosis: Diagnosis, path: str) -> page.Section:
+    """Findings of the run, the weightiest first; `path` is where the run lies."""
     diagnosis = diagnosis.of_run(path)
     content = (
         "Nothing to say against this run." if diagnosis.healthy else "The tables say too little to judge this run."
     )
-    if diagnosis.verdicts:
-        cards = [_card(number, verdict) for number, verdict in enumerate(diagnosis.verdicts[:MOST], start=1)]
-        left_out = len(diagnosis.verdicts) - len(cards)
+    if diagnosis.findings:
+        cards = [_card(number, finding) for number, finding in enumerate(diagnosis.findings[:MOST], start=1)]
+        left_out = len(diagnosis.findings) - len(cards)
         more = (
             page.nothing(f"And {left_out:,} that weigh less: hookyard doctor {shlex.quote(path)}") if left_out else None
         )
         content = element("div", *cards, more, class_="cards")
-    return page.Section("verdicts", "What the tables say", content, f"{diagnosis}. By hookyard doctor.")
+    return page.Section("findings", "Findings", content, f"{diagnosis}. By hookyard doctor.")
 
 
-def _card(number: int, verdict: Verdict) -> Markup:
+def _card(number: int, finding: Finding) -> Markup:
     return element(
         "article",
-        element("h3", f"{number}. {verdict.kind}"),
-        element("p", verdict.sentence),
-        element("p", "Try: ", verdict.advice),
-        element("p", "See: ", element("code", verdict.query)) if verdict.query else None,
+        element("h3", f"{number}. {finding.kind}"),
+        element("p", finding.sentence),
+        element("p", "Try: ", finding.advice),
+        element("p", "See: ", element("code", finding.query)) if finding.query else None,
         (
-            element(
-                "details", element("summary", "Evidence"), tables.facts("What it rests on", evidence(verdict.numbers))
-            )
-            if verdict.numbers
+            element("details", element("summary", "Evidence"), tables.facts("Numbers", evidence(finding.numbers)))
+            if finding.numbers
             else None
         ),
         class_="card",
@@ -49,7 +47,7 @@ def _card(number: int, verdict: Verdict) -> Markup:
 
 
 def evidence(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a verdict, with those by rank or by span each on a line of its own."""
+    """The numbers of a finding, with those by rank or by span each on a line of its own."""
     found: dict[str, Any] = {}
     for name, value in numbers.items():
         if isinstance(value, Mapping):

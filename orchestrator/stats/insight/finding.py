@@ -1,4 +1,4 @@
-"""A verdict: one thing that the tables say of a run."""
+"""A finding: one thing that the tables say of a run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 _OF_A_RUN = re.compile(r"(hookyard \w+ )RUN\b")
-"""A command as verdicts have it, which know no run's place."""
+"""A command as findings have it, which know no run's place."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Finding:
     """One thing found: what it is, how large, how to see it oneself, and what to try."""
 
     kind: str
