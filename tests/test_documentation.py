@@ -26,7 +26,7 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.sweep import PB2, PBT, Asha, Fifo, HyperBand, Median, SchedulerName
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMED = re.compile(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 """A block whose first line is a comment with nothing but a file name."""
 
@@ -352,7 +352,7 @@ def test_the_page_on_tasks_trains_what_it_shows(folder: Path) -> None:
     assert own.weights("best")["weight"].tolist()[0] == pytest.approx([1, 1, 1], abs=0.1)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     targets = [target for target in re.findall(r"\]\(([^)#]+)", page.read_text()) if "://" not in target]
     missing = [target for target in targets if not (page.parent / target).exists()]

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: extra for name, extra in PROJECT["optional-dependencies"].items() if name != "dev"}
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs").glob("*.ipynb"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "docs").glob("*.ipynb"))]
 OURS = {"hooks", "orchestrator", "experiments", "study", *sys.stdlib_module_names}
 SETTINGS = {
     "mlflow": r"^\s*(hooks: \{)?mlflow:",
@@ -92,13 +92,13 @@ def not_brought(needed: set[str], extras: set[str]) -> set[str]:
     return {name for name in needed if not {canonicalize_name(one) for one in by_module.get(name, ())} & there}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_imports_is_there(page: Path) -> None:
     needed = set().union(*map(modules, blocks(page, "python")))
     assert not_brought(needed, extras_named(page)) == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_s_files_and_commands_ask_for_is_there(page: Path) -> None:
     written = "\n".join(blocks(page, r"\w*"))
     asked = {extra for extra, setting in SETTINGS.items() if re.search(setting, written, re.MULTILINE)}

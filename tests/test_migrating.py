@@ -1,4 +1,4 @@
-"""The page for those who come from other systems: its tables are whole, what they name exists, its files are valid."""
+"""Check the pages on migrating: their tables are whole, what they name exists, their files are valid."""
 
 from __future__ import annotations
 
@@ -29,23 +29,29 @@ from tests.hooks.training.steps import batches, new_state, small_model, train
 from tests.tasks import described
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "migrating.md").read_text()
+PAGES = {
+    system: (ROOT / "docs" / "migrating" / f"{system.lower()}.md").read_text()
+    for system in ("MMEngine", "ClassyVision", "VISSL", "iMIX")
+}
+INDEX, OPTIONS = (ROOT / "docs" / "migrating" / f"{page}.md" for page in ("README", "options"))
+GUARDS = yaml.safe_load((ROOT / "tests" / "migrating.yaml").read_text())
+"""The tests that guard each row, by table and by the first of their names."""
 
 MOUNT_POINTS = {
-    "MMEngine's 22": (
+    "MMEngine": (
         """
         before_run after_load_checkpoint before_train before_train_epoch before_train_iter after_train_iter
         after_train_epoch before_val before_val_epoch before_val_iter after_val_iter after_val_epoch after_val
         before_save_checkpoint after_train before_test before_test_epoch before_test_iter after_test_iter
         after_test_epoch after_test after_run"""
     ),
-    "ClassyVision's 5": "on_start on_phase_start on_step on_phase_end on_end",
-    "VISSL's 10": (
+    "ClassyVision": "on_start on_phase_start on_step on_phase_end on_end",
+    "VISSL": (
         """
         on_start on_phase_start on_forward on_loss_and_meter on_backward on_update on_step on_phase_end on_end
         on_exception"""
     ),
-    "iMIX's 6": "before_train after_train before_train_epoch after_train_epoch before_train_iter after_train_iter",
+    "iMIX": "before_train after_train before_train_epoch after_train_epoch before_train_iter after_train_iter",
 }
 THEIR_HOOKS = {
     "MMEngine": (
@@ -288,7 +294,7 @@ EXPERIMENT_OPTIONS = """
 
 @dataclass(frozen=True)
 class Row:
-    """A line of one of the tables."""
+    """A row of one of the tables, and the tests that guard it."""
 
     theirs: list[str]
     ours: list[str]
@@ -296,28 +302,27 @@ class Row:
     tests: list[str]
 
 
-def section(title: str, level: int = 2, text: str = PAGE) -> str:
-    """What stands under a heading, up to the next of its level or above."""
-    (found,) = re.findall(
-        rf"^#{{{level}}} {re.escape(title)}\n(.*?)(?=^#{{1,{level}}} |\Z)", text, re.DOTALL | re.MULTILINE
-    )
-    return str(found)
+def section(system: str, title: str) -> str:
+    """Return the text of a section of a system's page."""
+    (text,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGES[system], re.DOTALL | re.MULTILINE)
+    return str(text)
 
 
-def rows(text: str) -> list[Row]:
-    """The lines of the one table in a text."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert lines[:2] == ["| theirs | ours | what differs | test |", "| --- | --- | --- | --- |"]
-    return [row(line) for line in lines[2:]]
+def rows(system: str, title: str) -> list[Row]:
+    """Return the rows of the table in a section."""
+    lines = [line for line in section(system, title).splitlines() if line.startswith("|")]
+    assert lines[:2] == [f"| {system} | here | what differs |", "| --- | --- | --- |"]
+    guards = GUARDS[f"{system} {title.lower()}"]
+    parsed = [parse_row(line, guards) for line in lines[2:]]
+    assert set(guards) <= {row.theirs[0] for row in parsed}
+    return parsed
 
 
-def row(line: str) -> Row:
+def parse_row(line: str, guards: dict[str, list[str]]) -> Row:
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert len(cells) == 4, line
-    theirs, ours, differs, tests = cells
-    return Row(
-        names(theirs), [] if ours == "none" else names(ours), differs, [test for test in tests.split(", ") if test]
-    )
+    assert len(cells) == 3, line
+    theirs, ours, differs = cells
+    return Row(names(theirs), [] if ours == "none" else names(ours), differs, guards.get(names(theirs)[0], []))
 
 
 def names(cell: str) -> list[str]:
@@ -330,13 +335,9 @@ ALL = [
     *(
         pytest.param(row, id=f"{system}-{row.theirs[0]}")
         for system in MOUNT_POINTS
-        for row in rows(section(system, 3, section("Mount points")))
+        for row in rows(system, "Mount points")
     ),
-    *(
-        pytest.param(row, id=f"{system}-{row.theirs[0]}")
-        for system in THEIR_HOOKS
-        for row in rows(section(system, 3, section("Hooks")))
-    ),
+    *(pytest.param(row, id=f"{system}-{row.theirs[0]}") for system in THEIR_HOOKS for row in rows(system, "Hooks")),
 ]
 
 
@@ -364,14 +365,13 @@ def defined_in(file: str) -> set[str]:
 
 @pytest.mark.parametrize("system", MOUNT_POINTS)
 def test_every_mount_point_has_its_row(system: str) -> None:
-    found = [name for row in rows(section(system, 3, section("Mount points"))) for name in row.theirs]
+    found = [name for row in rows(system, "Mount points") for name in row.theirs]
     assert found == MOUNT_POINTS[system].split()
-    assert len(found) == int(system.split()[1])
 
 
 @pytest.mark.parametrize("system", THEIR_HOOKS)
 def test_every_hook_has_its_row(system: str) -> None:
-    found = [name for row in rows(section(system, 3, section("Hooks"))) for name in row.theirs]
+    found = [name for row in rows(system, "Hooks") for name in row.theirs]
     assert sorted(found) == sorted(THEIR_HOOKS[system].split())
 
 
@@ -381,8 +381,11 @@ def test_what_a_row_names_exists_and_what_has_no_counterpart_says_why(row: Row) 
     assert row.differs
     if row.ours:
         assert row.tests
-    missing = [test for test in row.tests if test.partition("::")[2] not in defined_in(test.partition("::")[0])]
-    assert missing == []
+
+
+def test_the_tests_that_guard_the_pages_exist() -> None:
+    tests = {test for table in GUARDS.values() for guards in table.values() for test in guards}
+    assert [test for test in sorted(tests) if test.partition("::")[2] not in defined_in(test.partition("::")[0])] == []
 
 
 def default_of(name: str) -> Any:
@@ -410,21 +413,22 @@ def spelled(option: str, value: Any) -> str:
 )
 def test_a_default_that_differs_stands_in_its_row(system: str, hook: str, option: str) -> None:
     theirs = THEIR_DEFAULTS[system][hook][option]
-    (row,) = [row for row in rows(section(system, 3, section("Hooks"))) if hook in row.theirs]
+    (row,) = [row for row in rows(system, "Hooks") if hook in row.theirs]
     assert option.partition(".")[0] in {name.partition(".")[0] for name in row.ours}
     if default_of(option) != theirs:
         assert f"`{spelled(option.partition('.')[2], theirs)}`" in row.differs
 
 
-def test_tests_named_in_the_text_exist() -> None:
-    named = re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)
-    assert named
-    assert [(file, name) for file, name in named if name not in defined_in(file)] == []
+def test_the_index_counts_the_hooks_and_the_mount_points() -> None:
+    counts = re.findall(r"^\| \[(\w+)\]\(\w+\.md\) \| (\d+) \| (\d+) \|", INDEX.read_text(), re.MULTILINE)
+    assert {system: (int(hooks), int(points)) for system, hooks, points in counts} == {
+        system: (len(THEIR_HOOKS[system].split()), len(MOUNT_POINTS[system].split())) for system in PAGES
+    }
 
 
 def test_a_mount_point_leads_to_events_alone() -> None:
     for system in MOUNT_POINTS:
-        for row in rows(section(system, 3, section("Mount points"))):
+        for row in rows(system, "Mount points"):
             assert row.ours
             assert set(row.ours) <= set(EVENTS)
 
@@ -434,7 +438,7 @@ def test_a_mount_point_leads_to_events_alone() -> None:
 
 def blocks(system: str) -> tuple[str, str]:
     """Their configuration and ours."""
-    text = section(system, 3, section("Configurations"))
+    text = section(system, "A configuration")
     (theirs,) = re.findall(r"^```(?:python|yaml|json)\n(.*?)^```", text.split("becomes")[0], re.DOTALL | re.MULTILINE)
     (ours,) = re.findall(r"^```yaml\n(.*?)^```", text.split("becomes")[1], re.DOTALL | re.MULTILINE)
     return theirs, ours
@@ -489,7 +493,7 @@ def test_no_file_deletes_checkpoints_that_the_original_keeps(system: str, tmp_pa
 @pytest.mark.parametrize("epochs", [1, 2, 5, 6])
 def test_vissl_s_checkpoint_frequency_is_said_with_begin(frequency: int, epochs: int) -> None:
     """A phase is a multiple of the frequency by its number from 0; the last one counts in any case."""
-    assert "`{every: 2 epochs, begin: 1}`" in section("Spellings")
+    assert "`{every: 2 epochs, begin: 1}`" in section("VISSL", "Settings")
     phases = [phase for phase in range(epochs) if phase % frequency == 0 or phase == epochs - 1]
     hook = Checkpoint(every=Interval(frequency), begin=1, keep=None)
     life = Life(hook, max_epochs=epochs)
@@ -531,7 +535,7 @@ def test_mmengine_s_linear_schedule_is_said_with_one_step_less(tmp_path: Path) -
 
     The line's 500 steps are 40 here, and an epoch has 26 of them.
     """
-    (line,) = [line for line in section("Spellings").splitlines() if "type='LinearLR'" in line]
+    (line,) = [line for line in section("MMEngine", "Settings").splitlines() if "type='LinearLR'" in line]
     theirs, ours = line.strip("|").split(" | ")
     assert re.findall(r"end=(\d+)", theirs) == ["500"]
     text = re.findall(r"`scheduler: (.*?)`", ours)[0].replace("500", "40").replace("499", "39")
@@ -552,7 +556,7 @@ def table(heading: str, text: str) -> list[list[str]]:
 
 
 def test_imix_s_levels_are_those_that_are_accepted() -> None:
-    levels = table("| iMIX `level:` | there | here |", section("Spellings"))
+    levels = table("| iMIX `level:` | there | here |", section("iMIX", "Settings"))
     assert {name: (int(there), int(here)) for name, there, here in levels} == IMIX_LEVELS
 
 
@@ -580,7 +584,7 @@ def refusals(hook: str, option: str) -> list[str]:
     ],
 )
 def test_every_option_is_read_or_refused_with_what_to_write(system: str, hook: str, option: str) -> None:
-    (row,) = [row for row in rows(section(system, 3, section("Hooks"))) if hook in row.theirs]
+    (row,) = [row for row in rows(system, "Hooks") if hook in row.theirs]
     ours = dict.fromkeys(name.partition(".")[0] for name in row.ours if name.partition(".")[0] in HOOKS)
     told = [refusals(name, option) for name in ours]
     assert told
@@ -620,7 +624,7 @@ def test_what_is_to_be_written_can_be(kind: str) -> None:
 def test_the_page_has_every_option_that_is_refused() -> None:
     said = {
         (hook.strip("`"), names, advice)
-        for hooks, names, advice in table("| hook | theirs | here |", section("Options"))
+        for hooks, names, advice in table("| hook | theirs | here |", OPTIONS.read_text())
         for hook in hooks.split(", ")
     }
     groups = {

@@ -1,4 +1,4 @@
-"""What a hook may rely on wherever it came from, as docs/migrating.md says: where phases begin, when there is a batch,
+"""What a hook may rely on wherever it came from, as docs/migrating/ says: where phases begin, when there is a batch,
 a gradient, an end."""
 
 from __future__ import annotations
