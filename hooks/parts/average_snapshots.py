@@ -19,7 +19,9 @@ class Snapshots:
         self._numbers: dict[str, int] = {}
         """Checkpoint to its number in the interval."""
         self._asked: int | None = None
-        """The number of the checkpoint that is asked for."""
+        """Number of the checkpoint that is asked for and not yet begun."""
+        self._saving: int | None = None
+        """Number of the checkpoint being written; None where nobody asked for it as a snapshot."""
 
     def ask(self, state: State, owner: str) -> None:
         """Asks for a checkpoint where a snapshot is due."""
@@ -28,15 +30,18 @@ class Snapshots:
             self._asked = done // self.interval.count
             state.request_checkpoint(f"snapshot of {owner}")
 
+    def take(self) -> None:
+        """Bind the request to the checkpoint that is saved now. A background write may end after the next request."""
+        self._saving, self._asked = self._asked, None
+
     def keep(self, state: State, owner: str, name: str) -> None:
-        """Keeps the checkpoint that was asked for, now that it is stored, and gives up what are too many with it."""
-        if self._asked is None:
+        """Keep the stored checkpoint if it was asked for, and give up the snapshots that are too many with it."""
+        if self._saving is None:
             return
-        apart = self._apart(self._asked * self.interval.count)
-        self._numbers = {
-            one: number for one, number in {**self._numbers, name: self._asked}.items() if number % apart == 0
-        }
-        self._asked = None
+        apart = self._apart(self._saving * self.interval.count)
+        numbers = {**self._numbers, name: self._saving}
+        self._numbers = {snapshot: number for snapshot, number in numbers.items() if number % apart == 0}
+        self._saving = None
         self._retain(state, owner)
 
     def record(self) -> dict[str, Any]:

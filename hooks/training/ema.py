@@ -177,6 +177,7 @@ class EMA(Hook):
         return "buffers: recompute runs the model over each rank's own batches" if self.buffers == "recompute" else ""
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
+        self._snapshots.take()
         with self.applied(state):
             # What is in the memory of a shard now is gone when the raw weights come back.
             model = {n: t.clone() if shards.is_sharded(t) else t for n, t in state.module.state_dict().items()}

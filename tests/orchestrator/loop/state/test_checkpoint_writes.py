@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -109,6 +110,64 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
     return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+class Slow(CheckpointStore):
+    """Ends each write only once training has made some more steps, or needs it."""
+
+    released = threading.Event()
+
+    def write_files(self, name: str, files: Any) -> Any:
+        self.released.wait(timeout=0.1)
+        return super().write_files(name, files)
+
+
+class Requests(Hook):
+    """Asks for checkpoints at some steps, and says after how many steps each write may end."""
+
+    def __init__(self, steps: set[int], delays: list[int], store: Slow) -> None:
+        self.steps, self.delays, self.store, self.due = steps, iter(delays), store, 0
+
+    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
+        self.store.released.clear()
+        self.due = state.step + next(self.delays)
+
+    def on_step(self, state: State) -> None:
+        if state.step in self.steps:
+            state.request_checkpoint("test")
+        if state.step >= self.due or state.checkpoint_reasons or state.finished:
+            self.store.released.set()
+
+    def on_phase_end(self, state: State) -> None:
+        self.store.released.set()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_each_checkpoint_is_kept_as_its_own_snapshot_however_slow_the_writes(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    count, most = draw.randint(1, 4), draw.choice([2, 4])
+    requested = {step for step in range(1, 25) if draw.random() < draw.choice([0.1, 0.5])}
+    delays = [draw.randint(0, 5) for _ in range(40)]
+    store = Slow(Storage(tmp_path))
+    ema = EMA(average="power", std=0.1, snapshots=Interval(count, "steps"), keep_snapshots=most)
+    hooks: dict[str, Hook] = {
+        "ema": ema,
+        "checkpoint": Checkpoint(every=Interval(100), keep=100, background=True),
+        "requests": Requests(requested, delays, store),
+    }
+    list(Loop(Points(train=20, val=4), experiment(steps=24, batch_size=5), hooks, RunContext(store=store)).run())
+    steps = {name: store.position(name).step for name in store.names()}
+    due = list[int]()
+    for number in range(1, 24 // count + 1):
+        apart = next(2**power for power in range(10) if number // 2**power <= most)
+        if number % apart == 0:
+            due = [other for other in [*due, number] if other % apart == 0]
+    snapshots = ema.state_dict()["snapshots"]["numbers"]
+    assert sorted(snapshots.values()) == due
+    assert {name: steps[name] for name in snapshots} == {name: number * count for name, number in snapshots.items()}
+    for name, step in steps.items():
+        asked = store.load(name, "hooks.pt")["ema"]["snapshots"]["asked"]
+        assert asked is None or asked * count == step
 
 
 @pytest.mark.parametrize("every", ["3 steps", "1"])
