@@ -62,10 +62,12 @@ def describe(name: str, cls: type[Hook]) -> dict[str, Any]:
 
 
 def _parameters(cls: type[Hook]) -> list[dict[str, Any]]:
-    from orchestrator.config.python.parameters import docs_of, model_of, parameters
+    from orchestrator.config.python.parameters import field_docs, fields_model, parameters
 
-    defaults = {key: field.get_default(call_default_factory=True) for key, field in model_of(cls).model_fields.items()}
-    hints, docs = get_type_hints(cls, include_extras=True), docs_of(cls)
+    defaults = {
+        key: field.get_default(call_default_factory=True) for key, field in fields_model(cls).model_fields.items()
+    }
+    hints, docs = get_type_hints(cls, include_extras=True), field_docs(cls)
     return [
         {
             "name": field.name,

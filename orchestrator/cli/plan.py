@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import echo, print_json, print_table
-from orchestrator.config.text.source import Predecessor
+from orchestrator.config.text.source import ParentCheckpoint
 from orchestrator.engines.ray_environment import Resources, amount_in_words, local_resources
 
 if TYPE_CHECKING:
@@ -35,16 +35,16 @@ def show_plan(
 def plan_of(experiment: Experiment, storage: str, name: str | None, address: str | None = None) -> dict[str, Any]:
     """The plan as plain data."""
     from orchestrator.config.load import to_dict
-    from orchestrator.config.sections.experiment import chosen_name
+    from orchestrator.config.sections.experiment import check_run_name
 
     workers = experiment.workers
     asked = Resources.asked_by(workers)
     present = None if address else local_resources()
-    before = experiment.source.goes_on_from
+    before = experiment.source.continued_from
     plan: dict[str, Any] = {
-        "path": f"{storage.rstrip('/')}/{chosen_name(experiment, name)}",
+        "path": f"{storage.rstrip('/')}/{check_run_name(experiment, name)}",
         "resources": {"asked": _by_kind(asked), "present": present and _by_kind(present), "address": address},
-        "goes_on_from": before and asdict(before),
+        "continued_from": before and asdict(before),
         "hooks": _hook_order(experiment),
         "config": to_dict(experiment),
     }
@@ -59,7 +59,7 @@ def _hook_order(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
 
     hooks = resolve(experiment.source).hooks
     order = {"rank 0": Plan(hooks).table()}
-    if experiment.workers.most > 1:
+    if experiment.workers.max_count > 1:
         order["other ranks"] = Plan(hooks, rank=1, local_rank=1).table()
     return order
 
@@ -108,8 +108,8 @@ def _lines(plan: dict[str, Any]) -> list[str]:
     asked, present = _resources(resources["asked"]), resources["present"] and _resources(resources["present"])
     where = f"at {resources['address']}: not asked" if present is None else f"on this machine: {present}"
     lines = [f"asks for  {asked}; {where}", f"writes to {plan['path']}"]
-    if plan["goes_on_from"]:
-        before = Predecessor(**plan["goes_on_from"])
+    if plan["continued_from"]:
+        before = ParentCheckpoint(**plan["continued_from"])
         lines.insert(0, f"goes on from {before}, sha256 {before.sha256[:12]}")
     beyond = present and asked.beyond(present)
     if beyond:

@@ -67,7 +67,7 @@ def brief(folder: RunFolder) -> dict[str, Any]:
         "started": run.started,
         "ended": run.ended,
         "attempts": len(folder.attempts()),
-        "goes_on_from": run.goes_on_from,
+        "continued_from": run.continued_from,
         "init": run.init,
         "evaluates": run.evaluates,
         "evaluations": folder.storage.names(EVALUATIONS),
@@ -94,17 +94,17 @@ def _last_of_each_phase(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def show_brief(folder: RunFolder) -> None:
     """Prints a run in a few words, and how to use what it made."""
     from hooks.metrics.direction import not_known
-    from orchestrator.config.text.source import Origin, Predecessor
+    from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
     from orchestrator.records.metadata import Evaluated
     from orchestrator.runs.best import Best
 
     told = brief(folder)
     known = printable_data(told) | {"error": told["error"] and told["error"].replace("\n", "\n  ")}
     echo(f"{known['path']}: {known['status']}, {known['reports']} reports, {known['attempts']} attempt(s)")
-    if known["goes_on_from"]:
-        echo(f"went on from {Predecessor(**known['goes_on_from'])}")
+    if known["continued_from"]:
+        echo(f"went on from {ParentCheckpoint(**known['continued_from'])}")
     if known["init"]:
-        echo(f"began with {Origin(**known['init'])}")
+        echo(f"began with {InitialWeights(**known['init'])}")
     if known["evaluates"]:
         echo(f"measures {Evaluated(**known['evaluates'])}")
     for label in ("driver", "error", "diverged", "stopped"):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.config.sections.experiment import Experiment, chosen_name
+from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.errors import UsageError
 from orchestrator.storage import without_credentials
 
@@ -78,5 +78,5 @@ def described(
         config.resolve().relative_to(folder).as_posix(),
         tuple(overrides),
         storage,
-        chosen_name(experiment, name),
+        check_run_name(experiment, name),
     )

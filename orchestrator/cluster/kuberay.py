@@ -49,9 +49,9 @@ def manifest(job: Job, image: str, ray_version: str) -> dict[str, Any]:
                 "workerGroupSpecs": [
                     {
                         "groupName": "ranks",
-                        "replicas": workers.most,
-                        "minReplicas": workers.least,
-                        "maxReplicas": workers.most,
+                        "replicas": workers.max_count,
+                        "minReplicas": workers.min_count,
+                        "maxReplicas": workers.max_count,
                         "rayStartParams": {},
                         "template": _pod(
                             "ray-worker",

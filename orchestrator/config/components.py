@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hooks import HOOKS, Hook, Priority
 from orchestrator.config.checks.misspelled import misspelled_names
 from orchestrator.config.python.imports import find_class
-from orchestrator.config.python.objects import as_written
+from orchestrator.config.python.objects import to_config
 from orchestrator.config.python.parameters import construct, parameters
 from orchestrator.config.text.reader import join
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
@@ -33,7 +33,7 @@ DEFAULT_HOOKS = (
 )
 """The hooks of an experiment that does not say otherwise, in this order."""
 
-OF_THE_PLAN = ("type", "priority", "level")
+PLAN_KEYS = ("type", "priority", "level")
 """Entries of a hook that say what it is, and when it is called among others, where it has no parameters of these
 names."""
 
@@ -82,7 +82,7 @@ def make_hooks(
     classes and objects too; `defaults` are others than those of every experiment. Raises ConfigError with every problem
     of every hook.
     """
-    required = as_written(required, "hooks")
+    required = to_config(required, "hooks")
     problems = [Problem(f"hooks.{name}", WRONG_NAME) for name in entries if not NAME.fullmatch(name)]
     names = dict.fromkeys([*(DEFAULT_HOOKS if defaults is None else defaults), *required, *entries])
     made = {name: collect_problems(problems, _made, name, entries, required) for name in names}

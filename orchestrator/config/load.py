@@ -64,7 +64,7 @@ def _over_chosen(path: Path, chosen: Sequence[Any], overridden: Document) -> Lay
         ) from None
 
 
-def read_again(source: ExperimentSource) -> Experiment:
+def reload_experiment(source: ExperimentSource) -> Experiment:
     """What the file of a source says now, under the same values; raises ConfigError."""
     assert source.file is not None
     layers = read_layers(Path(source.file), source.base)
@@ -73,10 +73,10 @@ def read_again(source: ExperimentSource) -> Experiment:
 
 def experiment_from_dict(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:
     """An experiment from plain data; raises ConfigError."""
-    return experiment_of(ExperimentSource.from_data(data, import_paths))
+    return experiment_from_source(ExperimentSource.from_data(data, import_paths))
 
 
-def experiment_of(source: ExperimentSource) -> Experiment:
+def experiment_from_source(source: ExperimentSource) -> Experiment:
     """The experiment of a source, its sweep checked too where it has one; raises ConfigError."""
     return _checked(source, Document({}))
 
@@ -88,7 +88,7 @@ def with_overrides(source: ExperimentSource, overrides: Iterable[str]) -> Experi
     return _checked(replace(source, values=(*source.values, *values)), document)
 
 
-def checked_experiment(experiment: object) -> Experiment:
+def check_experiment(experiment: object) -> Experiment:
     """An experiment that was made or copied in Python, checked and filled in; one that was read is so already. Raises
     ConfigError, and UsageError for what is no experiment."""
     if not isinstance(experiment, Experiment):
@@ -97,18 +97,18 @@ def checked_experiment(experiment: object) -> Experiment:
             f"must be an Experiment, got {given}; load_experiment(FILE) reads one, Experiment(task=..., epochs=...)"
             " makes one"
         )
-    return experiment if experiment._is_resolved else experiment_of(experiment.source)
+    return experiment if experiment._is_resolved else experiment_from_source(experiment.source)
 
 
-def resumed_experiment(source: ExperimentSource, filled_in: str) -> Experiment:
+def experiment_with_edits(source: ExperimentSource, filled_in: str) -> Experiment:
     """The experiment of a run that goes on: what was written, and over it what somebody has mended since in
     `filled_in`, the text of the run's experiment.yaml. Raises ConfigError."""
     data = parse_yaml(filled_in, "experiment.yaml").data
     try:
         before = to_dict(resolve(source).experiment)
     except ConfigError:  # it is right no more: the code has changed
-        return experiment_of(replace(source, written=data, values=()))
-    return experiment_of(source.with_values(dict(_differences(before, data))))
+        return experiment_from_source(replace(source, written=data, values=()))
+    return experiment_from_source(source.with_values(dict(_differences(before, data))))
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,7 @@ from orchestrator.config.checks.metrics import metric_problems
 from orchestrator.config.checks.other_systems import EXPERIMENT
 from orchestrator.config.components import MadeHook, make_hooks, make_task
 from orchestrator.config.optim.changes import change_problems
-from orchestrator.config.optim.optimization import check_optimization, optimization_in_full
+from orchestrator.config.optim.optimization import check_optimization, optimization_with_defaults
 from orchestrator.config.python.imports import define_in_main, find_class
 from orchestrator.config.python.parameters import check
 from orchestrator.config.python.user_code import asked, given
@@ -42,7 +42,7 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
     """What a source says in full, its task and hooks built; raises ConfigError with every problem. Of a sweep that is
     the experiment below it; whether its space fits is for `load`."""
     extend_import_path(source.import_paths)
-    define_in_main(source.of_main)
+    define_in_main(source.main_classes)
     data, problems = source.merged()
     resolved = collect_problems(problems, build, data)
     if problems or resolved is None:
@@ -63,7 +63,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     if task_class and trains_by_itself:
         data = custom_training_with_defaults(data, task_class, problems)
     else:
-        data = optimization_in_full(data, task_class, problems)
+        data = optimization_with_defaults(data, task_class, problems)
     experiment = collect_problems(problems, check, Experiment, data, "", EXPERIMENT)
     if experiment is None and all(problem.path for problem in problems):
         message = wrong_length(data.get("epochs"), data.get("steps"))
@@ -200,7 +200,7 @@ def _exchange_problems(experiment: Experiment, task: type[Task] | None) -> list[
                 " nothing",
             )
         )
-    if experiment.sync_batchnorm and workers.most > 1 and not workers.gpu:
+    if experiment.sync_batchnorm and workers.max_count > 1 and not workers.gpu:
         problems.append(
             Problem(
                 "sync_batchnorm",

@@ -14,7 +14,7 @@ from hooks import HOOKS, Hook, Priority
 from orchestrator.config.components import IMIX_LEVELS
 from orchestrator.config.optim.parameter_groups import Groups
 from orchestrator.config.optim.schedule import PhaseBounds, WarmUp
-from orchestrator.config.python.parameters import docs_of, model_of
+from orchestrator.config.python.parameters import field_docs, fields_model
 from orchestrator.config.sections.experiment import Experiment
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -33,7 +33,7 @@ class _Lenient(GenerateJsonSchema):
 
 def experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]:
     """The schema of experiment and sweep files (JSON Schema 2020-12), with an entry for each of `hooks`."""
-    models: dict[str, type[BaseModel]] = {name: model_of(cls) for name, cls in hooks.items()}
+    models: dict[str, type[BaseModel]] = {name: fields_model(cls) for name, cls in hooks.items()}
     beside: list[type[BaseModel]] = [Groups, PhaseBounds, WarmUp]
     every: list[type[BaseModel]] = [Experiment, *dict.fromkeys(models.values()), *beside]
     references, shared = models_json_schema([(model, "validation") for model in every], schema_generator=_Lenient)
@@ -84,7 +84,7 @@ def _hook(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, Any]:
             "description": "iMIX's name for the priority.",
         },
     }
-    docs = docs_of(cls)
+    docs = field_docs(cls)
     described = {
         name: {**one, "description": docs[name]} if name in docs else one
         for name, one in model.get("properties", {}).items()

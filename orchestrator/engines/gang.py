@@ -71,12 +71,12 @@ class Member(Rank):
     def begin(self, assignment: Assignment, meeting: str, resolved: ResolvedExperiment | None = None) -> None:
         """Joins a new process group and takes up a run; nothing is trained yet."""
         self.end()
-        if self.workers.most > 1:
+        if self.workers.max_count > 1:
             backend = "nccl" if self.device.type == "cuda" else "gloo"
             dist.init_process_group(
-                backend, init_method=meeting, rank=self.rank, world_size=self.workers.most, timeout=TIMEOUT
+                backend, init_method=meeting, rank=self.rank, world_size=self.workers.max_count, timeout=TIMEOUT
             )
-        self._world = world = World(rank=self.rank, world_size=self.workers.most, device=self.device)
+        self._world = world = World(rank=self.rank, world_size=self.workers.max_count, device=self.device)
         self.lost_peer = False
         world.number_on_nodes()
         self.take_up(session_of(assignment, world, resolved))
@@ -135,13 +135,13 @@ class Gang:
     @staticmethod
     def bundles(workers: Workers) -> list[dict[str, float]]:
         """A place for each rank."""
-        return [workers.bundle()] * workers.most
+        return [workers.bundle()] * workers.max_count
 
     def _start(self) -> None:
         self._group = get_current_placement_group() if self._in_trial else placement_group(self.bundles(self._workers))
         if not self._in_trial and not self._group.wait(_ROOM_S):
             self._give_back()
-            raise RunError(f"there was no room for {self._workers.in_words('rank')} within {_ROOM_S} s")
+            raise RunError(f"there was no room for {self._workers.describe('rank')} within {_ROOM_S} s")
         self._others = {
             rank: (
                 ray.remote(RemoteMember)
@@ -153,7 +153,7 @@ class Gang:
                 )
                 .remote(rank, self._workers)
             )
-            for rank in range(1 if self._in_trial else 0, self._workers.most)
+            for rank in range(1 if self._in_trial else 0, self._workers.max_count)
         }
 
     def _give_back(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import MISSING, replace
 from typing import Any, ClassVar
 
 from orchestrator.config.python.imports import MAIN
-from orchestrator.config.python.objects import classes_of_main
+from orchestrator.config.python.objects import find_main_classes
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import UsageError
@@ -24,7 +24,7 @@ def with_classes_of_main(source: ExperimentSource, address: str | None = None) -
     """The source with the classes that it names of this script or notebook, and with what of it these use; itself where
     it names none. Raises UsageError for what cannot be sent. `address` is the cluster that is joined then."""
     written, _ = source.merged()
-    classes = classes_of_main(written)
+    classes = find_main_classes(written)
     if not classes:
         return source
     set_environment(address)  # Ray reads it as it is imported
@@ -45,7 +45,7 @@ def with_classes_of_main(source: ExperimentSource, address: str | None = None) -
             f"{names} of the script or notebook use {size} of its variables, which would go to every process;"
             f" {LARGEST_BYTES // 2**20} MiB may. Load or make them within data()"
         )
-    return replace(source, of_main=pickled)
+    return replace(source, main_classes=pickled)
 
 
 def _pickled(classes: Mapping[str, Any]) -> bytes:

@@ -43,7 +43,7 @@ class Resources:
     @classmethod
     def asked_by(cls, workers: Workers) -> Resources:
         """What a run needs at the least."""
-        return cls.of({name: amount * workers.least for name, amount in workers.bundle().items()})
+        return cls.of({name: amount * workers.min_count for name, amount in workers.bundle().items()})
 
     def amounts(self) -> dict[str, float]:
         """All of them, by Ray's names."""

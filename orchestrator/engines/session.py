@@ -15,7 +15,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_dict
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.text.source import ExperimentSource, Origin
+from orchestrator.config.text.source import ExperimentSource, InitialWeights
 from orchestrator.engines.hang_watch import HangWatch, end_process
 from orchestrator.engines.ray_data import data_of
 from orchestrator.errors import HookyardError, UsageError
@@ -260,10 +260,10 @@ class Session:
         if self.world.is_master:
             self.folder.write_attempt(replace(self._attempt, until=self._loop.state.iteration))
 
-    def _origin(self, experiment: Experiment) -> Origin | None:
+    def _origin(self, experiment: Experiment) -> InitialWeights | None:
         """The weights that the run begins with, as they were found when it was made. Rank 0 knows them."""
         found = self.folder.metadata().init if experiment.init and self.world.is_master else None
-        return Origin(**found) if found else None
+        return InitialWeights(**found) if found else None
 
     def _hand_over(self, loop: Rounds) -> None:
         """Keeps what is known of the run, and takes what hooks wrote to its storage."""
@@ -294,7 +294,7 @@ def _begin_attempt(
     folder: RunFolder, store: CheckpointStore, world: World, assignment: Assignment, display: Display | None
 ) -> Attempt:
     given = assignment.checkpoint
-    was_given = given or assignment.source.goes_on_from
+    was_given = given or assignment.source.continued_from
 
     def leave_out(reason: str) -> None:
         text = f"left out: {reason}"

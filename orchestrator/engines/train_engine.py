@@ -156,7 +156,9 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment:
         train,
         train_loop_config=assignment,
         scaling_config=ScalingConfig(
-            num_workers=(workers.least, workers.most) if workers.least < workers.most else workers.most,
+            num_workers=(workers.min_count, workers.max_count)
+            if workers.min_count < workers.max_count
+            else workers.max_count,
             use_gpu=bool(workers.gpu),
             resources_per_worker=workers.bundle(),
         ),

@@ -15,7 +15,7 @@ from hooks.metrics.names import PHASES, phase_of
 from hooks.state import State
 from orchestrator.checkpoint.position import Stage
 from orchestrator.config.checks.custom_training import declared
-from orchestrator.config.python.user_code import place_of
+from orchestrator.config.python.user_code import source_location
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import RunError, WorkersDisagree
 from orchestrator.loop.clock.span_clock import Clock
@@ -64,7 +64,7 @@ class CustomLoop(Rounds):
             return None
         raise RunError(
             "a checkpoint is asked for, and train() has not said what it holds: call"
-            f" session.restore(){place_of(self.task.train)}"
+            f" session.restore(){source_location(self.task.train)}"
         )
 
     # Rounds
@@ -99,7 +99,7 @@ class CustomLoop(Rounds):
         steps, unreported = self.world.maximum([float(state.step), float(state.phase_iteration)])
         if not steps and not self.stopping.reasons:
             raise RunError(
-                f"train() has ended without a report or a row, so that nothing was trained{place_of(self.task.train)}"
+                f"train() ended without a report or a row, so nothing was trained{source_location(self.task.train)}"
             )
         if not unreported or self.stopping.interrupted:
             return False
@@ -123,7 +123,7 @@ class CustomLoop(Rounds):
         if self.parts.waiting is not None:
             raise RunError(
                 f"this run goes on from checkpoint '{self.parts.waiting}', and train() has not put it back; call"
-                f" session.restore() with what it keeps before it trains{place_of(self.task.train)}"
+                f" session.restore() with what it keeps before it trains{source_location(self.task.train)}"
             )
         self._is_begun = True
         state.phase, state.epoch_completed, state.stepped = "train", False, False
@@ -144,7 +144,7 @@ class CustomLoop(Rounds):
             )
             raise WorkersDisagree(
                 f"rank 0 {first}, rank {odd} {other}: train() yields the same metrics on all ranks, as"
-                f" often{place_of(self.task.train)}"
+                f" often{source_location(self.task.train)}"
             )
         if names[0] is None:
             return None
@@ -152,7 +152,7 @@ class CustomLoop(Rounds):
 
     def _checked(self, given: Any) -> dict[str, float]:
         """A report as plain numbers; raises RunError for what is none."""
-        where = place_of(self.task.train)
+        where = source_location(self.task.train)
         if not isinstance(given, Mapping) or not given:
             raise RunError(f"train() yields {described(given)}, and must yield a mapping of metrics to numbers{where}")
         for name, value in given.items():

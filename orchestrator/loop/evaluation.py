@@ -10,7 +10,7 @@ import torch
 from hooks.metrics.names import kind_of
 from hooks.plan import Plan
 from hooks.state import State
-from orchestrator.config.python.user_code import place_of
+from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import RunError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.strategy import is_sharded
@@ -117,7 +117,7 @@ class Evaluation:
             if isinstance(meter, type) or not all(hasattr(meter, part) for part in ("to", "update", "compute")):
                 raise RunError(
                     f"meters() gives {described(meter)} for '{name}', and must give torchmetrics"
-                    f" objects{place_of(method)}"
+                    f" objects{source_location(method)}"
                 )
         return meters
 

@@ -9,7 +9,7 @@ from typing import Any
 from hooks.metrics.names import phase_of
 from hooks.state import Weights
 from orchestrator.checkpoint.position import Stage
-from orchestrator.config.text.source import Origin
+from orchestrator.config.text.source import InitialWeights
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.report import Report
@@ -27,7 +27,7 @@ class EvaluationLoop(Loop):
     contents = WeightsAlone
 
     def __init__(
-        self, *arguments: Any, kind: str, rewinds: bool = True, origin: Origin | None = None, **more: Any
+        self, *arguments: Any, kind: str, rewinds: bool = True, origin: InitialWeights | None = None, **more: Any
     ) -> None:
         super().__init__(*arguments, **more, resumes=True)
         self._kind, self._rewinds, self._origin = kind, rewinds, origin

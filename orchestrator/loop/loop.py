@@ -16,7 +16,7 @@ from orchestrator.config.checks.metrics import phase_problems
 from orchestrator.config.optim.optimizer import build_optimizers
 from orchestrator.config.optim.schedule import Schedule, Timeline
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.text.source import Origin
+from orchestrator.config.text.source import InitialWeights
 from orchestrator.errors import ConfigError, Problem, RunError
 from orchestrator.loop.clock.span_clock import clock_for
 from orchestrator.loop.data.phases import Data, DataOf, given_by
@@ -59,7 +59,7 @@ class Loop(Rounds):
         context: RunContext | None = None,
         *,
         data_of: DataOf = given_by,
-        origin: Origin | None = None,
+        origin: InitialWeights | None = None,
         resumes: bool = False,
     ) -> None:
         context = context or RunContext()
@@ -113,7 +113,7 @@ class Loop(Rounds):
             for name, optimization in self.experiment.optimizations.items()
         }
 
-    def _begin_with_weights(self, module: nn.Module, origin: Origin | None) -> list[str]:
+    def _begin_with_weights(self, module: nn.Module, origin: InitialWeights | None) -> list[str]:
         """Puts the weights that the experiment names into the model, before optimizer and hooks see it; each rank reads
         them itself. Returns lines of what was done."""
         init, folders = self.experiment.init, self.experiment.import_paths

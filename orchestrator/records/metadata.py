@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal, Self
 
 from orchestrator.checkpoint.position import Position
-from orchestrator.config.text.source import Origin, Predecessor
+from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
 from orchestrator.records.process import Process
 from orchestrator.storage.stored_data import checked
 
@@ -51,7 +51,7 @@ class TakeOver:
 
 
 @dataclass(frozen=True)
-class Evaluated(Predecessor):
+class Evaluated(ParentCheckpoint):
     """The checkpoint that an evaluation measures, and on which phases."""
 
     phase: Literal["val", "test"]
@@ -106,10 +106,10 @@ class RunMetadata:
     """Whether it failed in a way that would come again."""
     metric_missing: bool = False
     """Whether it failed as its reports lack the sweep's metric."""
-    goes_on_from: Mapping[str, Any] | None = None
-    """The checkpoint of another run that it began with, as `Predecessor` has it."""
+    continued_from: Mapping[str, Any] | None = None
+    """The checkpoint of another run that it began with, as `ParentCheckpoint` has it."""
     init: Mapping[str, Any] | None = None
-    """The weights that it began with, as `Origin` has them."""
+    """The weights that it began with, as `InitialWeights` has them."""
     evaluates: Mapping[str, Any] | None = None
     """What it measures where it trains nothing, as `Evaluated` has it."""
     tags: Sequence[str] = ()
@@ -149,10 +149,10 @@ class RunMetadata:
                 seconds_at(moment)
         if self.taken_up_by is not None:
             checked(self.taken_up_by, Process, "taken_up_by")
-        if self.goes_on_from is not None:
-            checked(self.goes_on_from, Predecessor, "goes_on_from")
+        if self.continued_from is not None:
+            checked(self.continued_from, ParentCheckpoint, "continued_from")
         if self.init is not None:
-            checked(self.init, Origin, "init")
+            checked(self.init, InitialWeights, "init")
         if self.evaluates is not None:
             checked(self.evaluates, Evaluated, "evaluates")
         if self.best is not None:

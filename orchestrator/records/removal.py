@@ -52,7 +52,7 @@ class Removal:
                 f"{folder} is a trial, and its sweep's tables are made of all trials: remove the sweep, hookyard rm"
                 f" {around.parent}"
             )
-        successors = [other for other in run_folders(around) if _goes_on_from(other, folder)]
+        successors = [other for other in run_folders(around) if _continues(other, folder)]
         if lacking := [other for other in successors if not other.checkpoint_names()]:
             raise UsageError(
                 f"{lacking[0]} goes on from {folder}, and has no checkpoint of its own yet: end or remove that first"
@@ -102,9 +102,9 @@ def _status(folder: RunFolder) -> str:
         return "damaged"
 
 
-def _goes_on_from(other: RunFolder, folder: RunFolder) -> bool:
+def _continues(other: RunFolder, folder: RunFolder) -> bool:
     with suppress(DamagedFile):
-        before = other.metadata().goes_on_from
+        before = other.metadata().continued_from
         return before is not None and _within(before["run"], folder)
     return False
 

@@ -158,7 +158,7 @@ class RunFolder:
         if any(map(self.storage.exists, parts)) or any("/rows-" in name for name in self.storage.tree("stats")):
             return True
         names = [name for name in self.kept_checkpoints().names() if name != "index.json"]
-        parent = metadata.goes_on_from
+        parent = metadata.continued_from
         return bool({*names} - {parent["checkpoint"] if parent else None})
 
     def _clear_untrained(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import with_overrides
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.text.source import Predecessor
+from orchestrator.config.text.source import ParentCheckpoint
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
@@ -36,7 +36,7 @@ def continued(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> E
     source = replace(
         source,
         import_paths=tuple(dict.fromkeys([*source.import_paths, str(Path.cwd())])),
-        goes_on_from=Predecessor(str(folder), name, sha256, position.epoch, position.step),
+        continued_from=ParentCheckpoint(str(folder), name, sha256, position.epoch, position.step),
     )
     experiment = with_overrides(source, overrides)
     if experiment.init is not None:
@@ -107,7 +107,7 @@ def refuse_other_ranks(
 def take_up_predecessor(folder: RunFolder, experiment: Experiment) -> None:
     """Copies the checkpoint that a run goes on from into it, where that has not been done. Raises CheckpointError where
     it has changed meanwhile, or is damaged."""
-    before = experiment.source.goes_on_from
+    before = experiment.source.continued_from
     store = CheckpointStore(folder.kept_checkpoints(), folder.name)
     if before is None or folder.attempts() or before.checkpoint in store.names():
         return
@@ -119,7 +119,7 @@ def take_up_predecessor(folder: RunFolder, experiment: Experiment) -> None:
     store.copy_from(there, before.checkpoint)
 
 
-def predecessor(here: Storage, before: Predecessor) -> RunFolder:
+def predecessor(here: Storage, before: ParentCheckpoint) -> RunFolder:
     """The run that another goes on from, with the keys of this storage where both are on such."""
     return RunFolder(
         here.at(split_options(before.run)[0]) if is_url(before.run) and here.local is None else Storage(before.run)

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import checked_experiment, experiment_of, resumed_experiment, to_dict, to_yaml
-from orchestrator.config.python.objects import code_of_main
-from orchestrator.config.sections.experiment import Experiment, chosen_name
-from orchestrator.config.sections.workers import another_number_of_ranks
+from orchestrator.config.load import check_experiment, experiment_from_source, experiment_with_edits, to_dict, to_yaml
+from orchestrator.config.python.objects import main_source_code
+from orchestrator.config.sections.experiment import Experiment, check_run_name
+from orchestrator.config.sections.workers import rank_count_overrides
 from orchestrator.engines.ray_environment import chosen_address
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.loop.model.weight_sources import find_for
@@ -44,14 +44,14 @@ def run(
     Raises UsageError where the name is taken or the machine is too small, before anything is started; RunError where
     the run failed. A run that was interrupted is returned with the status `interrupted`.
     """
-    experiment = checked_experiment(experiment)
+    experiment = check_experiment(experiment)
     if experiment.sweep is not None:
         raise UsageError("this experiment has a sweep section; use sweep (hookyard sweep)")
     engine = chosen_engine(engine, local)
     address = chosen_address(address, local=engine == "in-process")
     Storage(storage).reach()
     refuse_what_cannot_be(experiment, engine, address)
-    if before := experiment.source.goes_on_from:
+    if before := experiment.source.continued_from:
         _refuse_other_ranks(predecessor(Storage(storage), before), before.checkpoint, experiment, engine)
     metadata = {
         **provenance(experiment.import_paths),
@@ -61,14 +61,14 @@ def run(
         "engine": engine,
         "local": engine == "in-process",
         "seed": experiment.seed,
-        "goes_on_from": experiment.source.goes_on_from and asdict(experiment.source.goes_on_from),
+        "continued_from": experiment.source.continued_from and asdict(experiment.source.continued_from),
         "init": find_for(experiment),
     }
-    folder = RunFolder(storage, chosen_name(experiment, name))
+    folder = RunFolder(storage, check_run_name(experiment, name))
     folder.refuse_if_taken()
     with Lease(folder.storage) as lease:
         folder = RunFolder.create(
-            storage, folder.name, to_yaml(experiment), code=code_of_main(to_dict(experiment)), **metadata
+            storage, folder.name, to_yaml(experiment), code=main_source_code(to_dict(experiment)), **metadata
         )
         drive(folder, experiment, engine, address, lease, how_to_go_on=resume_command(folder))
     return Run(folder)
@@ -123,7 +123,7 @@ def _made_ready(
     engine = metadata.engine or chosen_engine(None, metadata.local)
     address = chosen_address(address, local=engine == "in-process")
     refuse_what_cannot_be(experiment, engine, address)
-    if from_start and (before := experiment.source.goes_on_from):
+    if from_start and (before := experiment.source.continued_from):
         raise UsageError(
             f"{folder} went on from {before}; to begin from there again: hookyard run {before.run}@{before.checkpoint}"
         )
@@ -148,9 +148,9 @@ def _store(folder: RunFolder) -> CheckpointStore:
 
 def _refuse_other_ranks(folder: RunFolder, checkpoint: str, experiment: Experiment, engine: EngineName) -> None:
     workers = experiment.workers
-    if engine == "in-process" or workers.least == workers.most:
+    if engine == "in-process" or workers.min_count == workers.max_count:
         refuse_other_ranks(
-            folder, _store(folder), checkpoint, experiment, 1 if engine == "in-process" else workers.most
+            folder, _store(folder), checkpoint, experiment, 1 if engine == "in-process" else workers.max_count
         )
 
 
@@ -178,10 +178,10 @@ def _checkpoint_to_go_on_from(folder: RunFolder, from_start: bool) -> str | None
 def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
     """What a run or a sweep goes on with: what it was begun with, mended in its experiment.yaml or not, and another
     number of workers where that is given; raises ConfigError."""
-    experiment = resumed_experiment(folder.source(), folder.experiment_text())
+    experiment = experiment_with_edits(folder.source(), folder.experiment_text())
     if workers is None:
         return experiment
-    return experiment_of(experiment.source.with_values(another_number_of_ranks(workers)))
+    return experiment_from_source(experiment.source.with_values(rank_count_overrides(workers)))
 
 
 def resume_command(folder: RunFolder) -> str:

@@ -13,10 +13,10 @@ from typing import Any, Literal, cast
 
 from hooks.hook import EVENTS, Hook
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import experiment_of, to_dict, to_yaml, with_overrides
+from orchestrator.config.load import experiment_from_source, to_dict, to_yaml, with_overrides
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.sections.workers import another_number_of_ranks
+from orchestrator.config.sections.workers import rank_count_overrides
 from orchestrator.config.text.overrides import read_overrides
 from orchestrator.config.text.reader import Document, join
 from orchestrator.engines.ray_environment import chosen_address
@@ -94,7 +94,7 @@ class Evaluation:
         if run.metadata().evaluates:
             raise UsageError(f"{run} is an evaluation, and has no checkpoints; evaluate the run, {run.evaluated_run()}")
         subject = _subject(run, label, phase, any(one.startswith("task_args") for one in overrides))
-        source = replace(run.source(), goes_on_from=None)
+        source = replace(run.source(), continued_from=None)
         source = replace(source, import_paths=tuple(dict.fromkeys([*source.import_paths, str(Path.cwd())])))
         try:
             trained = resolve(source)
@@ -107,8 +107,8 @@ class Evaluation:
         _refuse_unread(trained, overrides)
         source = source.with_values({**_OF_TRAINING, **_without_training(trained)})
         if workers is not None:
-            source = source.with_values(another_number_of_ranks(workers))
-        experiment = with_overrides(source, overrides) if overrides else experiment_of(source)
+            source = source.with_values(rank_count_overrides(workers))
+        experiment = with_overrides(source, overrides) if overrides else experiment_from_source(source)
         _refuse_hooks_of_training(trained, experiment)
         return cls(run, subject, experiment, asks_ranks or workers is not None)
 
@@ -119,7 +119,7 @@ class Evaluation:
         engine = (
             chosen_engine(engine, local) if engine or local else made_by.engine or chosen_engine(None, made_by.local)
         )
-        ranks = self.experiment.workers.most
+        ranks = self.experiment.workers.max_count
         if engine == "in-process" and self.asks_ranks and ranks > 1:
             raise UsageError(
                 f"{ranks} workers are asked for, and the engine in-process is a single one; say another engine, gang or"

@@ -43,17 +43,17 @@ def chosen_engine(engine: EngineName | None, local: bool) -> EngineName:
 def refuse_what_cannot_be(experiment: Experiment, engine: EngineName, address: str | None) -> None:
     """Raises UsageError where the engine or this machine cannot do what an experiment asks of it."""
     workers = experiment.workers
-    if engine == "gang" and workers.least < workers.most:
+    if engine == "gang" and workers.min_count < workers.max_count:
         raise UsageError(
             f"a gang is a fixed number of ranks, and workers.count is {workers.count}: say"
-            f" workers.count={workers.most}, or use the engine train, which makes do with fewer"
+            f" workers.count={workers.max_count}, or use the engine train, which makes do with fewer"
         )
     if engine != "in-process":
         with_classes_of_main(experiment.source, address)
     from orchestrator.engines.in_process import refuse_what_is_not_here
 
     refuse_what_is_not_here(
-        workers, f"{experiment.name} with {workers.in_words('worker')}", address, local=engine == "in-process"
+        workers, f"{experiment.name} with {workers.describe('worker')}", address, local=engine == "in-process"
     )
 
 
@@ -85,15 +85,15 @@ def drive(
             return interrupts.asked
 
         take_up_predecessor(folder, experiment)
-        if before := experiment.source.goes_on_from:
+        if before := experiment.source.continued_from:
             display.line(f"goes on from {before}")
         resolved = resolve(experiment.source)
         if engine == "in-process":
             from orchestrator.engines.in_process import InProcess
 
             workers = resolved.experiment.workers
-            if workers.most > 1:
-                display.line(f"local: one process instead of {workers.in_words('worker')}")
+            if workers.max_count > 1:
+                display.line(f"local: one process instead of {workers.describe('worker')}")
             Lifecycle(
                 InProcess(workers, display=display, stop_asked=asked, end_hung=interrupts.fail),
                 assignment,
@@ -133,14 +133,14 @@ def _on_ray(
 
             name, mailbox = start_mailbox(Mailbox)
             trained_by, restarts = Gang(workers, in_trial=False), experiment.max_failures
-            display.line(f"training with a gang of {workers.in_words('rank')}")
+            display.line(f"training with a gang of {workers.describe('rank')}")
         else:
             from orchestrator.engines.relay import Relay
             from orchestrator.engines.train_engine import TrainJobs
 
             name, mailbox = start_mailbox(Relay)
             trained_by, restarts = TrainJobs(workers, lean=address is None), 0  # Ray Train sees to them
-            display.line(f"training with Ray Train on {workers.in_words('worker')}")
+            display.line(f"training with Ray Train on {workers.describe('worker')}")
 
         def tell(line: str) -> None:
             mailbox.post.remote(("line", line))

@@ -22,7 +22,7 @@ from hooks import Hook
 from hooks.training.time_limit import TimeLimit
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_dict
-from orchestrator.config.text.source import Origin
+from orchestrator.config.text.source import InitialWeights
 from orchestrator.engines.in_process import device_of
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import CheckpointError, HookyardError, RunError, UsageError
@@ -116,7 +116,7 @@ class _Way:
                 config={**to_dict(resolved.experiment), "sweep": None},
                 name=folder.name,
             ),
-            origin=Origin(**found) if found else None,
+            origin=InitialWeights(**found) if found else None,
             resumes=self.checkpoint is not None,
         )
         if self.checkpoint:

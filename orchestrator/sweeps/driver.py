@@ -14,10 +14,10 @@ from typing import Any
 
 from hooks.state import Display
 from orchestrator.config.checks.space import count_trials, trials_at_once
-from orchestrator.config.load import checked_experiment, read_again, to_dict, to_yaml
-from orchestrator.config.python.objects import code_of_main
+from orchestrator.config.load import check_experiment, reload_experiment, to_dict, to_yaml
+from orchestrator.config.python.objects import main_source_code
 from orchestrator.config.resolve import resolve
-from orchestrator.config.sections.experiment import Experiment, chosen_name
+from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.sweep import HyperBand, Population
 from orchestrator.config.sections.sweep import Sweep as Settings
 from orchestrator.engines.lifecycle import failing
@@ -81,13 +81,13 @@ def sweep(
     Raises UsageError where the name is taken, an extra is missing or not even one trial fits, before anything is
     started; RunError where the sweep itself failed.
     """
-    experiment = checked_experiment(experiment)
+    experiment = check_experiment(experiment)
     settings = experiment.sweep
     if settings is None:
         raise UsageError("this experiment has no sweep section; use run (hookyard run)")
-    if experiment.source.goes_on_from:
+    if experiment.source.continued_from:
         raise UsageError(
-            f"this experiment goes on from {experiment.source.goes_on_from}, and the trials of a sweep begin anew"
+            f"this experiment goes on from {experiment.source.continued_from}, and the trials of a sweep begin anew"
         )
     address = chosen_address(address, local=local)
     Storage(storage).reach()
@@ -102,11 +102,11 @@ def sweep(
         "fail_fast": fail_fast,
         "sweep": _described(settings),
     }
-    folder = RunFolder(storage, chosen_name(experiment, name))
+    folder = RunFolder(storage, check_run_name(experiment, name))
     folder.refuse_if_taken()
     with Lease(folder.storage) as lease:
         folder = RunFolder.create(
-            storage, folder.name, to_yaml(experiment), code=code_of_main(to_dict(experiment)), **metadata
+            storage, folder.name, to_yaml(experiment), code=main_source_code(to_dict(experiment)), **metadata
         )
         return _carry_out(folder, experiment, {}, address, lease)
 
@@ -178,7 +178,7 @@ def _as_it_stands(folder: RunFolder, accept_changes: bool) -> Experiment:
     file = begun.source.file
     if file is None or not Path(file).exists():
         return begun
-    present = read_again(begun.source)
+    present = reload_experiment(begun.source)
     if present == begun:
         return begun
     if present.sweep is None:
@@ -241,7 +241,7 @@ def _carry_out(
             return interrupts.asked
 
         announcer, index = TrialAnnouncer(display, settings, previous), TrialIndex(folder, settings.objectives)
-        ranks = 1 if metadata.local else experiment.workers.most
+        ranks = 1 if metadata.local else experiment.workers.max_count
         rules = StoppingRules(settings, ranks, asked=asked, fail_fast=metadata.fail_fast)
         hangs = HangReporter(
             lambda: [RunFolder(folder.storage / "trials", name) for name in announcer.under_way()],
@@ -275,7 +275,7 @@ def _on_ray(sweep: SweepContext, address: str | None, display: Display, hangs: H
 
         at_once, arithmetic = _concurrency(ray, experiment, settings)
         left = f"{len(remaining_trials(settings, previous))} trials{' left,' if previous else ''}"
-        display.line(f"{left} of {experiment.workers.in_words('rank')}, {at_once} at a time: {arithmetic}")
+        display.line(f"{left} of {experiment.workers.describe('rank')}, {at_once} at a time: {arithmetic}")
         with hangs:
             launch(sweep, at_once)
 
@@ -368,12 +368,12 @@ def _concurrency(ray: Any, experiment: Experiment, settings: Settings) -> tuple[
         {resource: sum(node.get(resource, 0) for node in nodes) for resource in {"CPU", "GPU", *workers.bundle()}}
     )
     where = f"{has}" if len(nodes) == 1 else f"{has} on {len(nodes)} nodes"
-    more = " at least" if workers.least < workers.most else ""
+    more = " at least" if workers.min_count < workers.max_count else ""
     arithmetic = f"each asks for {asked}{more}, the cluster has {where}"
     at_once = trials_at_once(settings, count_trials(settings), workers, nodes)
     if at_once < 1:
         raise UsageError(
-            f"no trial fits: {arithmetic}, and each of its {workers.least} ranks needs a place on one node"
+            f"no trial fits: {arithmetic}, and each of its {workers.min_count} ranks needs a place on one node"
         )
     return at_once, arithmetic
 

@@ -17,7 +17,7 @@ from hooks.hook import Hook, Ranks
 from hooks.plan import HookError
 from orchestrator.checkpoint import placeholders
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.optim.optimizer import brings_its_own
+from orchestrator.config.optim.optimizer import has_own_method
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.randomness import storable_random_state
@@ -226,7 +226,7 @@ def _written_for(task: Task) -> dict[str, Any]:
     if takes_turns(type(task)):
         each = {**written["optimizer"], "scheduler": written["scheduler"]}
         return {"optimizers": dict.fromkeys(task.parameters(task.model()), each)}
-    return {part: entry for part, entry in written.items() if not brings_its_own(type(task), part)}
+    return {part: entry for part, entry in written.items() if not has_own_method(type(task), part)}
 
 
 def read_back(method: str, state: Any) -> Any:

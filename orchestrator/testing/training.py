@@ -19,9 +19,9 @@ from torch.utils.data import Dataset, TensorDataset
 from hooks.hook import Hook
 from hooks.state import State
 from orchestrator.config.components import make_hook
-from orchestrator.config.optim.optimizer import brings_its_own, optimizer_in_full
-from orchestrator.config.optim.schedule import scheduler_in_full
-from orchestrator.config.python.objects import as_written
+from orchestrator.config.optim.optimizer import has_own_method, optimizer_with_defaults
+from orchestrator.config.optim.schedule import scheduler_with_defaults
+from orchestrator.config.python.objects import to_config
 from orchestrator.config.python.parameters import check
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.loop.custom_loop import CustomLoop
@@ -140,13 +140,13 @@ def make_loop(
     """A loop that is ready to run, and its recorder; `more` is the rest of its context."""
     length = {} if "steps" in settings else {"epochs": 1}
     kind = f"{type(task).__module__}:{type(task).__qualname__}"
-    own_scheduler: dict[str, Any] | None = {} if brings_its_own(type(task), "scheduler") else None
+    own_scheduler: dict[str, Any] | None = {} if has_own_method(type(task), "scheduler") else None
     in_full = {
-        "optimizer": optimizer_in_full(settings.get("optimizer", {}), type(task)),
-        "scheduler": scheduler_in_full(settings.get("scheduler", own_scheduler), type(task)),
+        "optimizer": optimizer_with_defaults(settings.get("optimizer", {}), type(task)),
+        "scheduler": scheduler_with_defaults(settings.get("scheduler", own_scheduler), type(task)),
     }
     experiment = check(Experiment, {"name": "test", "task": kind, "batch_size": 4, **length, **settings, **in_full}, "")
-    written = as_written(task.required_hooks(), "hooks")
+    written = to_config(task.required_hooks(), "hooks")
     required = {
         name: make_hook(name, entry if isinstance(entry, Mapping) else {}).hook for name, entry in written.items()
     }

@@ -10,7 +10,7 @@ from typing import Any
 from hooks import HOOKS
 from orchestrator.config.components import DEFAULT_HOOKS, MadeHook
 from orchestrator.config.python.parameters import check
-from orchestrator.config.python.user_code import asked, place_of
+from orchestrator.config.python.user_code import asked, source_location
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import Problem, did_you_mean
 from orchestrator.task import Task
@@ -52,14 +52,14 @@ def custom_training_with_defaults(data: Mapping[str, Any], task: type[Task], pro
         problems.append(
             Problem(
                 "task",
-                f"{task.__name__}.train() is no generator: without a `yield` nothing is reported{place_of(task.train)}",
+                f"{task.__name__}.train() has no `yield`, so it reports nothing{source_location(task.train)}",
             )
         )
     if len(inspect.signature(task.train).parameters) < 2:
         problems.append(
             Problem(
                 "task",
-                f"{task.__name__}.train() takes no session{place_of(task.train)}",
+                f"{task.__name__}.train() takes no session{source_location(task.train)}",
                 suggestion="write def train(self, session)",
             )
         )
@@ -68,7 +68,7 @@ def custom_training_with_defaults(data: Mapping[str, Any], task: type[Task], pro
         hint = did_you_mean(name, offered) or "make it a field of the task, which is written in task_args"
         message = (
             f"{task.__name__}.train() declares {name}, and what it declares after session are keys of the experiment"
-            f" that it reads{place_of(task.train)}"
+            f" that it reads{source_location(task.train)}"
         )
         problems.append(Problem("task", message, suggestion=hint))
     unread = [key for key in data if key in offered - arguments.keys()]

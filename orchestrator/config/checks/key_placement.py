@@ -11,7 +11,7 @@ from orchestrator.config.checks.key_tree import key_paths
 from orchestrator.config.components import DEFAULT_HOOKS
 from orchestrator.config.optim.optimizer import OPTIMIZERS
 from orchestrator.config.optim.scheduler import SCHEDULERS
-from orchestrator.config.python.parameters import model_of_signature, parameters
+from orchestrator.config.python.parameters import parameters, signature_model
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import Problem
 from orchestrator.task import Task
@@ -60,4 +60,4 @@ def _arguments(key: str, data: Mapping[str, Any], table: Mapping[str, Any], defa
     entry = data.get(key)
     kind = entry.get("type", default) if isinstance(entry, dict) else default
     if isinstance(kind, str) and kind in table:
-        yield from (f"{key}.{name}" for name in model_of_signature(table[kind]).model_fields)
+        yield from (f"{key}.{name}" for name in signature_model(table[kind]).model_fields)

@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any
 
 from orchestrator.config.checks.key_tree import key_paths
-from orchestrator.config.python.user_code import place_of
+from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import Problem
 from orchestrator.task import Task
 
@@ -38,7 +38,7 @@ def _problem(task: type[Task], name: str, value: Any, meant: str) -> Problem:
         advice = f"did you mean '{meant}'? A helper's name may begin with _"
     else:
         advice = f"did you mean '{meant}', a key of the experiment?"
-    return Problem("task", f"{what}{place_of(value) if callable(value) else ''}", suggestion=advice)
+    return Problem("task", f"{what}{source_location(value) if callable(value) else ''}", suggestion=advice)
 
 
 def _own_names(task: type[Task]) -> Iterator[tuple[str, Any]]:

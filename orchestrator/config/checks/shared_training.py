@@ -11,7 +11,7 @@ from typing import Any
 from hooks import HOOKS, Hook, ParamScheduler
 from hooks.metrics.names import phase_of
 from orchestrator.config.checks.space import surroundings
-from orchestrator.config.components import OF_THE_PLAN
+from orchestrator.config.components import PLAN_KEYS
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.sweep import Fifo, HyperBand, Population, Sweep
 from orchestrator.config.text.reader import join
@@ -128,7 +128,7 @@ def _tried(source: ExperimentSource, sweep: Sweep, path: str) -> list[ResolvedEx
 
 def _why_not(path: str, sweep: Sweep, resolved: ResolvedExperiment) -> str:
     _, name, *rest = path.split(".")
-    if rest and rest[0] in OF_THE_PLAN:
+    if rest and rest[0] in PLAN_KEYS:
         return f"it says what hooks.{name} is, or when it is called"
     if any(path != other and other.startswith(f"hooks.{name}.type") for other in sweep.space):
         return f"hooks.{name}.type is swept too"

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from orchestrator.config.components import OF_THE_PLAN
+from orchestrator.config.components import PLAN_KEYS
 from orchestrator.config.sections.domain import Domain
-from orchestrator.config.sections.experiment import number_of_optimizer
+from orchestrator.config.sections.experiment import parse_optimizer_path
 from orchestrator.config.sections.sweep import PB2, Asha, Population, Sweep
 from orchestrator.config.sections.workers import Workers
 from orchestrator.config.text.bounds import MOST_TRIALS
@@ -160,7 +160,7 @@ def _not_for_pb2(sweep: Sweep) -> Iterator[Problem]:
 
 def _may_mutate(name: str) -> bool:
     keys = name.split(".")
-    return (keys[0] == "hooks" and len(keys) >= 3 and keys[2] not in OF_THE_PLAN) or number_of_optimizer(
+    return (keys[0] == "hooks" and len(keys) >= 3 and keys[2] not in PLAN_KEYS) or parse_optimizer_path(
         name
     ) is not None
 
@@ -308,7 +308,7 @@ def trials_at_once(sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[
     places; a single trial makes do with fewer.
     """
     places = sum(_places(workers.bundle(), node) for node in nodes)
-    rooms = max(places // workers.most, min(1, places // workers.least))
+    rooms = max(places // workers.max_count, min(1, places // workers.min_count))
     return min([trials, rooms, *([sweep.max_concurrent] if sweep.max_concurrent else [])])
 
 

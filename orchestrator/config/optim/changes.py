@@ -7,17 +7,17 @@ from typing import Any
 
 from orchestrator.config.components import hook_class, make_hook
 from orchestrator.config.optim.optimizer import check_optimizer
-from orchestrator.config.sections.experiment import Component, Experiment, Optimization, number_of_optimizer
+from orchestrator.config.sections.experiment import Component, Experiment, Optimization, parse_optimizer_path
 from orchestrator.config.text.source import with_value
 from orchestrator.errors import Problem, collect_problems
 from orchestrator.task import Task
 
 
-def unchangeable(path: str, experiment: Experiment) -> str | None:
+def explain_unchangeable(path: str, experiment: Experiment) -> str | None:
     """Why a setting cannot change while the run goes on; None where it can: fields that a hook calls mutable, and
     numbers of the optimizer."""
     group, _, rest = path.partition(".")
-    number = number_of_optimizer(path)
+    number = parse_optimizer_path(path)
     if number:
         there = experiment.optimizations
         return (
@@ -50,7 +50,7 @@ def change_problems(experiment: Experiment, task: type[Task]) -> list[Problem]:
         if total is not None and change.at.count >= total:
             problems.append(Problem(f"changes.{index}.at", f"is {change.at}, and the run is over after {total}"))
         for name, value in change.set.items():
-            message = unchangeable(name, experiment)
+            message = explain_unchangeable(name, experiment)
             found = [Problem(name, message)] if message else _refused(name, value, experiment, task)
             path = f"changes.{index}.set.{name}"
             problems.extend(Problem(path, seen_from(name, one), suggestion=one.suggestion) for one in found)
@@ -60,7 +60,7 @@ def change_problems(experiment: Experiment, task: type[Task]) -> list[Problem]:
 def _refused(path: str, value: Any, experiment: Experiment, task: type[Task]) -> list[Problem]:
     """What the component says to a value that may change in flight."""
     problems: list[Problem] = []
-    number = number_of_optimizer(path)
+    number = parse_optimizer_path(path)
     if number and type(value) not in (int, float):
         return [Problem(path, f"must be a number to change in flight, got {value!r}")]
     if number:
@@ -69,7 +69,7 @@ def _refused(path: str, value: Any, experiment: Experiment, task: type[Task]) ->
         collect_problems(problems, check_optimizer, changed, task) if changed else None
     else:
         _, name, field = path.split(".", 2)
-        collect_problems(problems, make_hook, name, with_value(experiment.hooks[name], field, value))  # type: ignore[arg-type]  # it is on, as `unchangeable` found
+        collect_problems(problems, make_hook, name, with_value(experiment.hooks[name], field, value))  # type: ignore[arg-type]  # it is on, as `explain_unchangeable` found
     return problems
 
 

@@ -7,9 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hooks import Hook
-from orchestrator.config.optim.optimizer import OWN, brings_its_own, check_optimizer, optimizer_in_full
+from orchestrator.config.optim.optimizer import OWN, check_optimizer, has_own_method, optimizer_with_defaults
 from orchestrator.config.optim.parameter_groups import scaled_rates
-from orchestrator.config.optim.schedule import Schedule, Timeline, interval_of, scheduler_in_full, stepping_problems
+from orchestrator.config.optim.schedule import (
+    Schedule,
+    Timeline,
+    interval_of,
+    scheduler_with_defaults,
+    stepping_problems,
+)
 from orchestrator.config.optim.scheduler import unread_rate
 from orchestrator.config.python.parameters import check
 from orchestrator.config.sections.experiment import Component, Experiment, NamedOptimizer, Optimization, Scheduler
@@ -18,7 +24,9 @@ from orchestrator.errors import Problem, collect_problems
 from orchestrator.task import Task, takes_turns
 
 
-def optimization_in_full(data: dict[str, Any], task: type[Task] | None, problems: list[Problem]) -> dict[str, Any]:
+def optimization_with_defaults(
+    data: dict[str, Any], task: type[Task] | None, problems: list[Problem]
+) -> dict[str, Any]:
     """The data with optimizers and schedulers in full: the task's own where the file leaves them to it. What is wrong
     is left out, and so is what an unknown task would have to say."""
     full = _beside_several(data, problems) if data.get("optimizers") else _one_in_full(data, task, problems)
@@ -27,10 +35,10 @@ def optimization_in_full(data: dict[str, Any], task: type[Task] | None, problems
 
 def _one_in_full(data: dict[str, Any], task: type[Task] | None, problems: list[Problem]) -> dict[str, Any]:
     written: dict[str, Any] = {"optimizer": data.get("optimizer", {}), "scheduler": data.get("scheduler")}
-    if "scheduler" not in data and task and brings_its_own(task, "scheduler"):
+    if "scheduler" not in data and task and has_own_method(task, "scheduler"):
         written["scheduler"] = {}
     full = dict(data)
-    for key, in_full in (("optimizer", optimizer_in_full), ("scheduler", scheduler_in_full)):
+    for key, in_full in (("optimizer", optimizer_with_defaults), ("scheduler", scheduler_with_defaults)):
         if not isinstance(written[key], dict) and not (key == "scheduler" and isinstance(written[key], list)):
             continue
         full.pop(key, None)

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from hooks.parameter_names import listed, matched
 from orchestrator.config.optim.parameter_groups import Group, parameter_groups, read_groups, settings_of
 from orchestrator.config.python.imports import find_class
-from orchestrator.config.python.parameters import check, model_of_signature, parameters
+from orchestrator.config.python.parameters import check, parameters, signature_model
 from orchestrator.config.sections.experiment import Component, Optimization, with_default_optimizer
 from orchestrator.config.text.reader import join
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
@@ -39,11 +39,11 @@ def subclasses_in(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
 OPTIMIZERS = subclasses_in(torch.optim, Optimizer)
 
 
-def optimizer_in_full(written: Mapping[str, Any], task: type[Task]) -> dict[str, Any]:
+def optimizer_with_defaults(written: Mapping[str, Any], task: type[Task]) -> dict[str, Any]:
     """What is written of the optimizer, with its `type`: without one, the arguments of the task's own `optimizer`, or
     else of the default. Raises ConfigError."""
-    if written.get("type", OWN) == OWN and brings_its_own(task, "optimizer"):
-        return in_full_of_own(written, task, "optimizer")
+    if written.get("type", OWN) == OWN and has_own_method(task, "optimizer"):
+        return own_method_with_defaults(written, task, "optimizer")
     if written.get("type") == OWN:
         raise ConfigError(
             [Problem("optimizer.type", f"is '{OWN}', and {task.__name__} has no method optimizer() of its own")]
@@ -56,7 +56,7 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
     """Refuses an optimizer that could not be built, before there is a model; raises ConfigError."""
     optimizer, path = optimization.optimizer, optimization.path
     if optimizer.type == OWN and not optimization.name:
-        in_full_of_own({"type": OWN, **optimizer.arguments}, task, "optimizer")
+        own_method_with_defaults({"type": OWN, **optimizer.arguments}, task, "optimizer")
         return
     arguments, groups = _split(optimizer, path)
     problems: list[Problem] = []
@@ -67,11 +67,11 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
     _refuse_closure(cls, f"{path}.type")
     for index, group in enumerate(groups):
         place, said = f"{path}.groups.{index}", arguments | settings_of(group)
-        if group is None and "weight_decay" not in model_of_signature(cls).model_fields:
+        if group is None and "weight_decay" not in signature_model(cls).model_fields:
             problems.append(Problem(place, f"is no_decay, and {optimizer.type} takes no weight_decay"))
             continue
         collect_problems(problems, check_component, optimizer.type, said, Optimizer, OPTIMIZERS, _NoParameters(), place)
-    if optimization.name and not optimization.patterns and not brings_its_own(task, "parameters"):
+    if optimization.name and not optimization.patterns and not has_own_method(task, "parameters"):
         problems.append(
             Problem(
                 f"{path}.params",
@@ -119,7 +119,7 @@ def build_optimizers(optimizations: Mapping[str, Optimization], task: Task, mode
     made = {name: build_optimizer(one, task, model) for name, one in optimizations.items()}
     if "" in made:
         return made
-    own = _parameters_by_name(task, model) if brings_its_own(type(task), "parameters") else {}
+    own = _parameters_by_name(task, model) if has_own_method(type(task), "parameters") else {}
     if other := [name for name in own if name not in made]:
         message = f"{type(task).__name__}.parameters() gives {listed(other)}, and optimizers has {listed(list(made))}"
         raise ConfigError([Problem("task", message)])
@@ -222,12 +222,12 @@ def _split(optimizer: Component, path: str) -> tuple[dict[str, Any], list[Group 
 # What optimizers and schedulers have in common
 
 
-def brings_its_own(task: type[Task], method: str) -> bool:
+def has_own_method(task: type[Task], method: str) -> bool:
     """Whether a task makes its `optimizer` or `scheduler` itself."""
     return getattr(task, method) is not getattr(Task, method)
 
 
-def in_full_of_own(written: Mapping[str, Any], task: type[Task], method: str) -> dict[str, Any]:
+def own_method_with_defaults(written: Mapping[str, Any], task: type[Task], method: str) -> dict[str, Any]:
     """What is written for a method of the task's, with the defaults of all that it declares; raises ConfigError."""
     given = {key: value for key, value in written.items() if key != "type"}
     try:
@@ -242,7 +242,7 @@ def in_full_of_own(written: Mapping[str, Any], task: type[Task], method: str) ->
 
 def model_of_own(task: type[Task], method: str) -> Any:
     """A pydantic model with what a method of the task's declares beside the model or optimizer that it is given."""
-    return model_of_signature(getattr(task, method), skip=2)
+    return signature_model(getattr(task, method), skip=2)
 
 
 def _explained(problem: Problem, task: type[Task], method: str) -> Problem:
@@ -288,7 +288,7 @@ def check_component(
     """Names and types of the arguments are checked against the signature; with torch's own classes, so are the values,
     as far as the class checks them before it looks at parameters. Raises ConfigError."""
     cls: Any = find_class(kind, base, table, join(path, "type"))
-    check(model_of_signature(cls), arguments, path)
+    check(signature_model(cls), arguments, path)
     if cls in table.values():
         with suppress(_Enough):
             made_of(cls, first, kind, arguments, path)

@@ -11,7 +11,7 @@ from annotated_types import Gt, Lt
 from torch.optim import Optimizer
 
 from hooks import HOOKS, Hook, Interval, ParamScheduler
-from orchestrator.config.optim.optimizer import OWN, brings_its_own, in_full_of_own, model_of_own
+from orchestrator.config.optim.optimizer import OWN, has_own_method, model_of_own, own_method_with_defaults
 from orchestrator.config.optim.scheduler import (
     LENGTHS,
     SCHEDULERS,
@@ -250,7 +250,7 @@ def _counted_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str,
     return arguments
 
 
-def scheduler_in_full(written: Any, task: type[Task]) -> Any:
+def scheduler_with_defaults(written: Any, task: type[Task]) -> Any:
     """What is written of the scheduler or schedulers, with their `type`: without one, the arguments of the task's own
     `scheduler`. Raises ConfigError."""
     if isinstance(written, list):
@@ -262,7 +262,7 @@ def scheduler_in_full(written: Any, task: type[Task]) -> Any:
 
 
 def _in_full(written: Mapping[str, Any], task: type[Task], keys: type[Model], path: str) -> dict[str, Any]:
-    own = brings_its_own(task, "scheduler")
+    own = has_own_method(task, "scheduler")
     if written.get("type", OWN) != OWN or not own:
         if written.get("type") == OWN:
             raise ConfigError(
@@ -273,7 +273,7 @@ def _in_full(written: Mapping[str, Any], task: type[Task], keys: type[Model], pa
     ours = {key: value for key, value in written.items() if key in keys.model_fields and key not in declared}
     lengths = [name for name in LENGTHS if name in declared and written.get(name) is None]
     theirs = {key: value for key, value in written.items() if key not in ours} | dict.fromkeys(lengths, 1)
-    full = in_full_of_own(theirs, task, "scheduler")
+    full = own_method_with_defaults(theirs, task, "scheduler")
     return {key: value for key, value in full.items() if key not in lengths} | ours
 
 

@@ -15,14 +15,14 @@ from orchestrator.config.optim.optimizer import (
     OWN,
     NoOptimizer,
     check_component,
-    in_full_of_own,
     made_of,
     model_of_own,
+    own_method_with_defaults,
     subclasses_in,
 )
 from orchestrator.config.python.imports import find_class
-from orchestrator.config.python.parameters import model_of_signature
-from orchestrator.config.python.user_code import place_of
+from orchestrator.config.python.parameters import signature_model
+from orchestrator.config.python.user_code import source_location
 from orchestrator.config.sections.experiment import Component
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import Task
@@ -62,7 +62,7 @@ class LRPhase:
     def check(self, task: type[Task]) -> None:
         """Refuses what could not be built, before there is an optimizer; raises ConfigError."""
         if self.kind == OWN:
-            in_full_of_own(self.arguments, task, "scheduler")
+            own_method_with_defaults(self.arguments, task, "scheduler")
             return
         problems = [
             Problem(f"{self.path}.{key}", message)
@@ -100,7 +100,7 @@ class LRPhase:
             if made is None or (callable(getattr(made, "step", None)) and not isinstance(made, type)):
                 return made
             message = f"{type(task).__name__}.scheduler() gives {made!r}, and must give a scheduler, or None"
-            raise ConfigError([Problem(self.path, f"{message}{place_of(task.scheduler)}")])
+            raise ConfigError([Problem(self.path, f"{message}{source_location(task.scheduler)}")])
         cls: Callable[..., Any] = find_class(self.kind, LRScheduler, SCHEDULERS, f"{self.path}.type")
         arguments = self._with_rate([group["lr"] for group in optimizer.param_groups])
         return made_of(cls, optimizer, self.kind, arguments, self.path)
@@ -111,7 +111,7 @@ def argument_names(kind: str, task: type[Task], path: str) -> set[str]:
     if kind == OWN:
         return set(model_of_own(task, "scheduler").model_fields)
     cls: Any = find_class(kind, LRScheduler, SCHEDULERS, f"{path}.type")
-    return set(model_of_signature(cls).model_fields)
+    return set(signature_model(cls).model_fields)
 
 
 def with_length(kind: str, arguments: dict[str, Any], task: type[Task], length: int, path: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from hooks import HOOKS, Hook, Interval
 from orchestrator.config.python.imports import MAIN
-from orchestrator.config.python.parameters import model_of, parameters
+from orchestrator.config.python.parameters import fields_model, parameters
 from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import plain
 from orchestrator.errors import ConfigError, Problem, collect_problems
@@ -31,7 +31,7 @@ _SHOWN = 80
 """Characters of a value that an error shows."""
 
 
-def as_written(value: Any, path: str = "") -> Any:
+def to_config(value: Any, path: str = "") -> Any:
     """What a file would say: a class by its name, a hook or a part of an experiment by its fields, mappings and lists
     of these.
 
@@ -58,7 +58,7 @@ def as_written(value: Any, path: str = "") -> Any:
             return _scalar(value, path)
 
 
-def task_as_written(task: Any) -> dict[str, Any]:
+def task_to_config(task: Any) -> dict[str, Any]:
     """What a file would say of a task, of its class or of its class's path. Raises ConfigError."""
     match task:
         case str():
@@ -81,7 +81,7 @@ def fields_of(made: Any, path: str, *, defaults: bool = True) -> dict[str, Any]:
             f"is an object of {cls.__qualname__}, which is no dataclass, so that what it was made with is not known"
         )
         raise _wrong(path, message, "put @dataclass above the class")
-    model = model_of(cls, path)
+    model = fields_model(cls, path)
     problems: list[Problem] = []
     written = {}
     for name, field in parameters(cls).items():
@@ -131,17 +131,17 @@ def folders_of(written: Any) -> list[Path]:
     return [folder for folder in folders if folder]
 
 
-def classes_of_main(written: Any) -> dict[str, type]:
+def find_main_classes(written: Any) -> dict[str, type]:
     """The classes that are named of the script or notebook itself, which no other process can import."""
     known = vars(sys.modules[MAIN])
     return {name: known[name] for _, module, name in _classes_named(written) if module == MAIN and name in known}
 
 
-def code_of_main(written: Any) -> str:
+def main_source_code(written: Any) -> str:
     """The source of these classes, and of those of the script or notebook that they are made from; empty where there
     are none, or it is not known."""
     lineage = [
-        base for cls in classes_of_main(written).values() for base in reversed(cls.__mro__) if base.__module__ == MAIN
+        base for cls in find_main_classes(written).values() for base in reversed(cls.__mro__) if base.__module__ == MAIN
     ]
     return "\n\n".join(filter(None, map(_code, dict.fromkeys(lineage))))
 
@@ -178,7 +178,7 @@ def _folder(module: ModuleType) -> Path | None:
 
 def _each(items: Iterable[tuple[Any, Any]], path: str) -> list[tuple[Any, Any]]:
     problems: list[Problem] = []
-    made = [(key, collect_problems(problems, as_written, value, join(path, key))) for key, value in items]
+    made = [(key, collect_problems(problems, to_config, value, join(path, key))) for key, value in items]
     if problems:
         raise ConfigError(problems)
     return made

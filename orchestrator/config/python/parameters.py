@@ -37,7 +37,7 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str, kind: str | No
     Raises ConfigError with every problem: unknown, missing and wrong values below `path`, and at `path` what the
     class itself says when it is made.
     """
-    model = model_of(cls, path)
+    model = fields_model(cls, path)
     checked = check(model, values, path, kind)
     given = {name: getattr(checked, name) for name in checked.model_fields_set}
     with users_code(path):
@@ -69,7 +69,7 @@ def parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:
     return {field.name: field for field in fields if field.init and not field.name.startswith("_")}
 
 
-def docs_of(cls: type) -> dict[str, str]:
+def field_docs(cls: type) -> dict[str, str]:
     """The docstring below each field, parents included."""
     docs: dict[str, str] = {}
     for parent in reversed(cls.__mro__):
@@ -91,9 +91,11 @@ def _own_docs(cls: type) -> dict[str, str]:
     return docs
 
 
-def model_of(cls: type, path: str = "") -> type[BaseModel]:
-    """A pydantic model with the fields of a dataclass: types, constraints and defaults. Their docs are in `docs_of`, as
-    reading a class's source takes longer than all the rest."""
+def fields_model(cls: type, path: str = "") -> type[BaseModel]:
+    """Return a pydantic model with a dataclass's fields: types, constraints and defaults.
+
+    `field_docs` gives their docs, as reading a class's source takes longer than all the rest.
+    """
     try:
         with users_code("", f"the fields of {cls.__module__}.{cls.__qualname__} cannot be read"):
             return _model_of(cls)
@@ -123,7 +125,7 @@ def _model(
 
 
 @cache
-def model_of_signature(cls: Callable[..., Any], skip: int = 1) -> type[BaseModel]:
+def signature_model(cls: Callable[..., Any], skip: int = 1) -> type[BaseModel]:
     """A pydantic model with the arguments of a class that is no dataclass, or of a function, without the first `skip`
     of them.
 

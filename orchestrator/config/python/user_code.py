@@ -51,11 +51,11 @@ def given(method: Callable[[], Any], path: str, kind: type[R], wanted: str) -> R
     value = asked(method, path)
     if isinstance(value, kind):
         return value
-    message = f"{method.__qualname__}() gives a {type(value).__name__}, and must give {wanted}{place_of(method)}"
+    message = f"{method.__qualname__}() gives a {type(value).__name__}, and must give {wanted}{source_location(method)}"
     raise ConfigError([Problem(path, message)])
 
 
-def place_of(method: Callable[..., Any]) -> str:
+def source_location(method: Callable[..., Any]) -> str:
     """Where a method is written, as ` (file:line)`; empty where that cannot be told."""
     try:
         return f" ({inspect.getsourcefile(method)}:{inspect.getsourcelines(method)[1]})"

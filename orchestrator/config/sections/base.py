@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from orchestrator.config.python.objects import as_written
+from orchestrator.config.python.objects import to_config
 from orchestrator.config.python.parameters import check
 from orchestrator.errors import UsageError
 
@@ -39,7 +39,7 @@ class Model(BaseModel, metaclass=_FromPython):
     @classmethod
     def from_python(cls, given: Mapping[str, Any]) -> Self:
         """The part that has these values, checked; raises ConfigError."""
-        return check(cls, as_written(given), "")
+        return check(cls, to_config(given), "")
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises UsageError for a field: `model_copy` makes another."""

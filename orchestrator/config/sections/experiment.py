@@ -25,7 +25,7 @@ from hooks.interval import Interval
 from orchestrator.config.checks.metric_modes import inferred_modes
 from orchestrator.config.checks.other_systems import EXPERIMENT
 from orchestrator.config.optim.parameter_groups import Patterns
-from orchestrator.config.python.objects import as_written, folders_of, task_as_written
+from orchestrator.config.python.objects import folders_of, task_to_config, to_config
 from orchestrator.config.python.parameters import check
 from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.initial_weights import Init
@@ -166,7 +166,7 @@ class Change(Model):
     optimizer, such as `optimizer.lr`, whose schedule is scaled with it."""
 
 
-def number_of_optimizer(path: str) -> tuple[str, str] | None:
+def parse_optimizer_path(path: str) -> tuple[str, str] | None:
     """The name of an optimizer, and the path below it of what may be one of its numbers, its groups' too; None of any
     other path."""
     first, *keys = path.split(".")
@@ -202,8 +202,8 @@ def _as_written(given: Mapping[str, Any]) -> dict[str, Any]:
     """What a file would say of values given in Python; of a task that is an object, its fields are the arguments."""
     problems: list[Problem] = []
     rest = {name: value for name, value in given.items() if name != "task"}
-    written: dict[str, Any] = collect_problems(problems, as_written, rest) or {}
-    task = collect_problems(problems, task_as_written, given["task"]) if given.get("task") is not None else {}
+    written: dict[str, Any] = collect_problems(problems, to_config, rest) or {}
+    task = collect_problems(problems, task_to_config, given["task"]) if given.get("task") is not None else {}
     if task and "task_args" in task and "task_args" in given:
         problems.append(
             Problem("task_args", "are the fields of the task that is given, and said beside it too; say them once")
@@ -385,7 +385,7 @@ class Experiment(Model):
         return self.source.import_paths
 
 
-def chosen_name(experiment: Experiment, given: str | None) -> str:
+def check_run_name(experiment: Experiment, given: str | None) -> str:
     """What a run is called: as its file says, or as was given beside it, by the same rule; raises UsageError."""
     if given is None:
         return experiment.name

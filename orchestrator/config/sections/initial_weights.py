@@ -50,7 +50,7 @@ class Init(_Named):  # type: ignore[misc]  # made by a call
         return str(getattr(self, "from"))
 
     @property
-    def left_out(self) -> list[str]:
+    def excluded(self) -> list[str]:
         """What `except` says."""
         return getattr(self, "except") or []
 
@@ -98,16 +98,16 @@ class Init(_Named):  # type: ignore[misc]  # made by a call
             problems.extend(_unmatched("init.only", self.only, here))
         if problems:
             raise ConfigError(problems)
-        return {new: here[new] for new in self.looked_at(here)}
+        return {new: here[new] for new in self.select(here)}
 
-    def looked_at(self, names: Collection[str]) -> list[str]:
+    def select(self, names: Collection[str]) -> list[str]:
         """Those of the model's names that `only` and `except` leave."""
         within = _matching(self.only, names) if self.only else set(names)
-        return [name for name in names if name in within - _matching(self.left_out, names)]
+        return [name for name in names if name in within - _matching(self.excluded, names)]
 
-    def check_left_out(self, names: Collection[str]) -> None:
+    def check_excluded(self, names: Collection[str]) -> None:
         """Raises ConfigError for a pattern of `except` that matches none of the names that come or are the model's."""
-        if problems := _unmatched("init.except", self.left_out, names):
+        if problems := _unmatched("init.except", self.excluded, names):
             raise ConfigError(problems)
 
 

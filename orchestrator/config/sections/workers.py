@@ -73,13 +73,13 @@ class Workers(Model):
 
     @model_validator(mode="after")
     def _counts_upwards(self) -> Self:
-        if isinstance(self.count, list) and self.least >= self.most:
+        if isinstance(self.count, list) and self.min_count >= self.max_count:
             raise ValueError(f"count is one number, or the fewest and the most of them, got {self.count}")
         return self
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
-        if isinstance(self.gpu, float) and self.most > 1:
+        if isinstance(self.gpu, float) and self.max_count > 1:
             raise ValueError(
                 f"a share of a GPU, {self.gpu:g}, is for a single rank, as NCCL takes one rank on each GPU; count is"
                 f" {self.count}"
@@ -96,19 +96,19 @@ class Workers(Model):
         return self
 
     @property
-    def least(self) -> int:
+    def min_count(self) -> int:
         """The fewest ranks it trains with."""
         return self.count if isinstance(self.count, int) else self.count[0]
 
     @property
-    def most(self) -> int:
+    def max_count(self) -> int:
         """The most ranks it trains with."""
         return self.count if isinstance(self.count, int) else self.count[1]
 
-    def in_words(self, noun: str) -> str:
+    def describe(self, noun: str) -> str:
         """How many there are to be: `1 rank`, `2 to 8 ranks`."""
-        number = str(self.most) if self.least == self.most else f"{self.least} to {self.most}"
-        return f"{number} {noun}{'s' if self.most > 1 else ''}"
+        number = str(self.max_count) if self.min_count == self.max_count else f"{self.min_count} to {self.max_count}"
+        return f"{number} {noun}{'s' if self.max_count > 1 else ''}"
 
     def bundle(self) -> dict[str, float]:
         """What each rank asks of Ray, as Ray names it."""
@@ -118,6 +118,6 @@ class Workers(Model):
         return {name: amount for name, amount in asked.items() if amount}
 
 
-def another_number_of_ranks(count: int) -> dict[str, Any]:
+def rank_count_overrides(count: int) -> dict[str, Any]:
     """What is laid over an experiment that goes on with another number of ranks: one alone shares nothing out."""
     return {"workers.count": count, **({"workers.strategy": "ddp", "workers.meta_device": False} if count == 1 else {})}

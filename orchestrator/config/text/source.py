@@ -14,7 +14,7 @@ from orchestrator.storage.stored_data import checked, mapping
 
 
 @dataclass(frozen=True)
-class Predecessor:
+class ParentCheckpoint:
     """A checkpoint of another run, which an experiment goes on from with all that is in it."""
 
     run: str
@@ -31,7 +31,7 @@ class Predecessor:
 
 
 @dataclass(frozen=True)
-class Origin:
+class InitialWeights:
     """The weights that a run begins with: where they lie, and the hash of what was read."""
 
     path: str
@@ -62,9 +62,9 @@ class ExperimentSource:
     """Where it was read; None for plain data."""
     base: tuple[Any, ...] = ()
     """The bases that overrides name in place of the file's own; the file was read over the last."""
-    goes_on_from: Predecessor | None = None
+    continued_from: ParentCheckpoint | None = None
     """Where training begins; None where it begins anew."""
-    of_main: bytes | None = None
+    main_classes: bytes | None = None
     """The classes of a script or a notebook, pickled: they travel with it, and are written into no file."""
 
     @classmethod
@@ -76,7 +76,7 @@ class ExperimentSource:
     @classmethod
     def from_record(cls, record: Any) -> Self:
         """A source as it comes back from JSON; raises ValueError where it is not whole."""
-        later = ("base", "goes_on_from", "of_main")
+        later = ("base", "continued_from", "main_classes")
         missing = [one.name for one in fields(cls) if one.name not in (*later, *mapping(record))]
         if missing:
             raise ValueError(f"it has no `{missing[0]}`")
@@ -85,7 +85,7 @@ class ExperimentSource:
 
     def record(self) -> dict[str, Any]:
         """What a run keeps of it."""
-        return {name: value for name, value in asdict(self).items() if name != "of_main"}
+        return {name: value for name, value in asdict(self).items() if name != "main_classes"}
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
         """The source with more values over it; raises ConfigError for those that YAML cannot say."""

@@ -89,7 +89,7 @@ def _refuse_unread(task: Task, experiment: Experiment, datasets: dict[str, Any])
     """Raises ConfigError for what is said of data that there is none of: evaluations, streams, or the loop's own
     loaders."""
     loader, train = experiment.loader, datasets["train"]
-    if not is_indexed(train) and experiment.workers.least < experiment.workers.most:
+    if not is_indexed(train) and experiment.workers.min_count < experiment.workers.max_count:
         message = (
             f"is {experiment.workers.count}, and the train data is a stream, of which each rank keeps its own place;"
             " write one number"

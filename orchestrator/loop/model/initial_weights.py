@@ -31,11 +31,11 @@ class Fit:
         """Raises ConfigError for patterns that match nothing."""
         called = init.renamed([name for name, value in come.items() if isinstance(value, Tensor)])
         own = {name: value for name, value in model.items() if isinstance(value, Tensor)}
-        init.check_left_out(dict.fromkeys([*own, *come, *called]))
-        wanted = init.looked_at(own)
+        init.check_excluded(dict.fromkeys([*own, *come, *called]))
+        wanted = init.select(own)
         if not wanted:
             raise ConfigError(
-                [Problem("init.except", f"leaves nothing of what is looked at, got {', '.join(init.left_out)}")]
+                [Problem("init.except", f"leaves nothing of what is looked at, got {', '.join(init.excluded)}")]
             )
         common = [name for name in wanted if name in called]
         fitting = [name for name in common if come[called[name]].shape == own[name].shape]

@@ -17,7 +17,7 @@ from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.batch_norm_statistics import RunningNorm
 from hooks.private_torch import gradients_never_exchanged
-from orchestrator.config.python.user_code import place_of
+from orchestrator.config.python.user_code import source_location
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem, RunError
 from orchestrator.loop.model.meta_device import initialized_shards, is_on_meta, parameters_on_meta
@@ -111,7 +111,7 @@ def _calling_the_whole(task: Task, module: nn.Module) -> Callable[[nn.Module, An
             raise RunError(
                 f"{type(task).__name__}.forward() calls a part of the model ({type(part).__name__}) and not the model,"
                 " and with strategy: fsdp a part alone has nothing gathered. Do it in the model's own forward() and"
-                f" call that, model(batch), or write strategy: ddp{place_of(task.forward)}"
+                f" call that, model(batch), or write strategy: ddp{source_location(task.forward)}"
             )
 
     def forward(called: nn.Module, batch: Any) -> Any:

@@ -16,7 +16,7 @@ from orchestrator.checkpoint.manifest import MANIFEST
 from orchestrator.checkpoint.store import CheckpointStore, shared_files
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.initial_weights import Init
-from orchestrator.config.text.source import Origin
+from orchestrator.config.text.source import InitialWeights
 from orchestrator.errors import CheckpointError, ConfigError, Problem
 from orchestrator.records.run_folder import RunFolder, nothing_started
 from orchestrator.records.sweep_folder import trial_folder
@@ -30,7 +30,7 @@ _STATE_DICTS = {
 """What files call their state dicts, by what `init.weights` calls them."""
 
 
-def find(init: Init, folders: Iterable[str | Path]) -> Origin:
+def find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
     """What `init` names, looked for in these folders and where it is called from; raises ConfigError where it is not
     there, holds no such weights, or its names are not those that `init` speaks of."""
     try:
@@ -47,7 +47,7 @@ def find_for(experiment: Experiment) -> dict[str, Any] | None:
     return asdict(find(experiment.init, experiment.import_paths)) if experiment.init else None
 
 
-def find_again(origin: Origin) -> Origin:
+def find_again(origin: InitialWeights) -> InitialWeights:
     """The same, unless it has changed since it was found; raises CheckpointError."""
     now = _store(origin.path).fingerprint(str(origin.checkpoint)) if origin.checkpoint else _sha256(origin.path)
     if now != origin.sha256:
@@ -57,7 +57,7 @@ def find_again(origin: Origin) -> Origin:
     return origin
 
 
-def read(origin: Origin) -> dict[str, Any]:
+def read(origin: InitialWeights) -> dict[str, Any]:
     """The tensors by name, whole, on the CPU; a run's are verified by their hashes. Raises CheckpointError."""
     if origin.checkpoint:
         return _store(origin.path).weights(origin.checkpoint, origin.weights)
@@ -67,7 +67,7 @@ def read(origin: Origin) -> dict[str, Any]:
 # Where it is
 
 
-def _found(init: Init, folders: Iterable[str | Path]) -> Origin:
+def _found(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
     path, at, label = init.source.rpartition("@")
     places = [(init.source, "best"), *([(path, label)] if at and "/" not in label else [])]
     roots = [None] if is_url(init.source) else [*folders, Path.cwd()]
@@ -86,7 +86,7 @@ def _found(init: Init, folders: Iterable[str | Path]) -> Origin:
                     f" dcp_to_torch {there} FILE"
                 )
             if there.parent.state(there.name):
-                return Origin(lies, None, init.weights, _sha256(lies))
+                return InitialWeights(lies, None, init.weights, _sha256(lies))
             if there.exists(MANIFEST):
                 raise CheckpointError(
                     f"{there} is a checkpoint; name its run and it: {there.parent.parent}@{there.name}"
@@ -96,7 +96,7 @@ def _found(init: Init, folders: Iterable[str | Path]) -> Origin:
     )
 
 
-def _of_run(init: Init, path: str, label: str) -> Origin:
+def _of_run(init: Init, path: str, label: str) -> InitialWeights:
     metadata = RunFolder(path).metadata()
     if metadata.sweep:
         trial = (metadata.best or {}).get("trial")
@@ -119,7 +119,7 @@ def _of_run(init: Init, path: str, label: str) -> Origin:
                 )
             ]
         )
-    return Origin(path, name, weights, store.verify(name))
+    return InitialWeights(path, name, weights, store.verify(name))
 
 
 def _store(path: str) -> CheckpointStore:
@@ -127,7 +127,7 @@ def _store(path: str) -> CheckpointStore:
     return CheckpointStore(folder.kept_checkpoints(), folder.name)
 
 
-def _names(origin: Origin) -> list[str]:
+def _names(origin: InitialWeights) -> list[str]:
     if origin.checkpoint:
         return _store(origin.path).names_of(origin.checkpoint, str(origin.weights))
     return list(_of_file(origin.path, origin.weights))

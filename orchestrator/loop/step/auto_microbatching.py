@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.batch_norm_statistics import BatchNorm
-from orchestrator.config.python.user_code import place_of
+from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import RunError
 from orchestrator.loop.step.iterations import clearing
 from orchestrator.loop.step.microbatches import is_out_of_memory, microbatches_of, rows_of
@@ -117,7 +117,7 @@ class MicrobatchedIterations(MultiPassIterations):
             raise RunError(
                 f"memory ran out, and the batch of {samples} samples is cut into pieces of"
                 f" {', '.join(str(size) for _, size in pieces)}: its samples do not lie along the first dimension of"
-                f" its tensors. Write a smaller batch_size, and accumulate as a number{place_of(size_of)}"
+                f" its tensors. Write a smaller batch_size, and accumulate as a number{source_location(size_of)}"
             )
         return pieces
 

@@ -13,12 +13,12 @@ from hooks.plan import Plan
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
 from orchestrator.checkpoint.position import Position
-from orchestrator.config.components import OF_THE_PLAN
-from orchestrator.config.optim.changes import unchangeable, with_number
+from orchestrator.config.components import PLAN_KEYS
+from orchestrator.config.optim.changes import explain_unchangeable, with_number
 from orchestrator.config.optim.optimizer import build_optimizer
 from orchestrator.config.optim.schedule import Timeline
 from orchestrator.config.python.parameters import construct, parameters
-from orchestrator.config.sections.experiment import Change, Component, Experiment, Optimization, number_of_optimizer
+from orchestrator.config.sections.experiment import Change, Component, Experiment, Optimization, parse_optimizer_path
 from orchestrator.errors import CheckpointError, ConfigError, Problem
 from orchestrator.task import Task
 
@@ -46,7 +46,7 @@ class Changes:
         self.coming: list[Change] = sorted(experiment.changes, key=lambda change: timeline.steps(change.at))
         """What is still to change, in the order in which it does."""
         for path, value in (one for change in self.coming for one in change.set.items()):
-            number = number_of_optimizer(path)
+            number = parse_optimizer_path(path)
             if number and (after := with_number(before := self._optimizers[number[0]], number[1], value)) != before:
                 self._differing_groups(before, after)
 
@@ -83,7 +83,7 @@ class Changes:
             due = timeline.ticks(place, place // (timeline.steps_per_epoch or 1), default)
             done = _step(scheduler, done, min(due, ticks))
             for path, value in change.set.items():
-                number = number_of_optimizer(path)
+                number = parse_optimizer_path(path)
                 if number and number[0] == name:
                     self._bring_optimizer_to(with_number(self._optimizers[name], number[1], value))
         _step(scheduler, done, ticks)
@@ -98,7 +98,7 @@ class Changes:
         for change in [change for change in self.coming if _is_past(change, self._state)]:
             self.coming.remove(change)
             for path, value in change.set.items():
-                number = number_of_optimizer(path)
+                number = parse_optimizer_path(path)
                 if number:
                     in_force[number[0]] = with_number(in_force[number[0]], number[1], value)
                 else:
@@ -107,10 +107,10 @@ class Changes:
             self._bring_optimizer_to(after)
 
     def _set(self, path: str, value: Any) -> None:
-        message = unchangeable(path, self._experiment)
+        message = explain_unchangeable(path, self._experiment)
         if message:
             raise ConfigError([Problem(path, message)])
-        number = number_of_optimizer(path)
+        number = parse_optimizer_path(path)
         if number:
             self._bring_optimizer_to(with_number(self._optimizers[number[0]], number[1], value))
         else:
@@ -125,7 +125,7 @@ class Changes:
         settings = {
             key: value
             for key, value in entry.items()
-            if key != "type" and (key not in OF_THE_PLAN or key in parameters(type(hook)))
+            if key != "type" and (key not in PLAN_KEYS or key in parameters(type(hook)))
         }
         made, _ = construct(type(hook), settings, f"hooks.{name}")
         self._plan.change(name, field, getattr(made, field))

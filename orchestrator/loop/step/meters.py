@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsFloat
 
-from orchestrator.config.python.user_code import place_of
+from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import RunError
 from orchestrator.task import Task
 
@@ -51,7 +51,7 @@ def refuse_different(task: Task, prefix: str, meter: str, of_ranks: Sequence[Map
             f"the meter '{meter}' differs between ranks: {prefix}/{name} is {listed}{more}. Each rank's meter sees"
             " its own samples, so compute() must first combine its state over all ranks (all_reduce or"
             " all_gather_object of torch.distributed; torchmetrics does so with sync_on_compute=True, for states of"
-            f" add_state with dist_reduce_fx); a mean over samples belongs in metrics(){place_of(task.meters)}"
+            f" add_state with dist_reduce_fx); a mean over samples belongs in metrics(){source_location(task.meters)}"
         )
 
 

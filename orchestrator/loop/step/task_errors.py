@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from hooks.private_torch import tree_leaves
-from orchestrator.config.python.user_code import place_of
+from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import RunError
 from orchestrator.stats.aggregate.spans import TIMES
 
@@ -40,20 +40,22 @@ def loss_parts(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
         raise RunError(
             f"{method.__name__}() gives {described(loss)}, and must give one number for a batch, the mean over its"
             " samples, as a tensor without dimensions (end it with .mean()), or a mapping of such numbers, whose sum"
-            f" is trained{place_of(method)}"
+            f" is trained{source_location(method)}"
         )
     for name, part in loss.items():
         if not isinstance(part, Tensor) or part.ndim:
             raise RunError(
                 f"{method.__name__}() gives {described(part)} for its part '{name}', and must give one number, the mean"
-                f" over the batch's samples, as a tensor without dimensions{place_of(method)}"
+                f" over the batch's samples, as a tensor without dimensions{source_location(method)}"
             )
         if not isinstance(name, str) or not name:
-            raise RunError(f"{method.__name__}() calls a part {name!r}, and must call each by a text{place_of(method)}")
+            raise RunError(
+                f"{method.__name__}() calls a part {name!r}, and must call each by a text{source_location(method)}"
+            )
         if name in TAKEN:
             raise RunError(
                 f"{method.__name__}() calls a part {name!r}, which is what every row has; call it"
-                f" otherwise{place_of(method)}"
+                f" otherwise{source_location(method)}"
             )
     return loss
 
@@ -64,7 +66,7 @@ def wrong_metric(method: Callable[..., Any], name: str, values: Any, samples: in
         f"metrics() gives {described(values)} for '{name}', and must give one value for each of the batch's {samples}"
         f" samples, shape ({samples},): a batch's mean would be averaged wrongly, as batches differ in size. Leave the"
         " mean to the loop; what is no mean over samples is a meter (meters()); samples that are not a batch's rows"
-        f" are counted by batch_size(){place_of(method)}"
+        f" are counted by batch_size(){source_location(method)}"
     )
 
 
@@ -72,7 +74,7 @@ def wrong_batch_size(method: Callable[..., Any], size: Any) -> RunError:
     """For a number of samples that is none."""
     given = repr(size) if isinstance(size, int | float) else described(size)
     return RunError(
-        f"batch_size() gives {given}, and must give how many samples the batch holds, as an int{place_of(method)}"
+        f"batch_size() gives {given}, and must give the number of samples in the batch, an int{source_location(method)}"
     )
 
 
@@ -80,7 +82,7 @@ def no_batch(collate: Callable[..., Any]) -> RunError:
     """For samples of which nothing is made."""
     return RunError(
         f"{getattr(collate, '__name__', 'collate')}() gives None, and must give the batch that it makes of the"
-        f" samples{place_of(collate)}"
+        f" samples{source_location(collate)}"
     )
 
 
@@ -107,7 +109,7 @@ def of_kind(method: Callable[..., Any], value: R, kind: type[Any], wanted: str) 
     """What a method of the task has given, which must be of a kind; raises RunError for anything else."""
     if isinstance(value, kind):
         return value
-    raise RunError(f"{method.__name__}() gives {described(value)}, and must give {wanted}{place_of(method)}")
+    raise RunError(f"{method.__name__}() gives {described(value)}, and must give {wanted}{source_location(method)}")
 
 
 def described(value: Any) -> str:

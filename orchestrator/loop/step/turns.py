@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hooks.parameter_names import listed
 from hooks.parts import coalesced_collectives as coalesced
-from orchestrator.config.python.user_code import place_of
+from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import RunError, did_you_mean
 from orchestrator.loop.step.iterations import clearing
 from orchestrator.loop.step.multi_pass import MultiPassIterations
@@ -81,7 +81,9 @@ class TurnIterations(MultiPassIterations):
                     waiting.pop(player.name, None)
                 state.take_turn(first, None)
             if not marks:
-                raise RunError(f"turns() yields nothing for a batch, and must yield {WANTED}{place_of(task.turns)}")
+                raise RunError(
+                    f"turns() yields nothing for a batch, and must yield {WANTED}{source_location(task.turns)}"
+                )
             while position == group and waiting:
                 player = players[next(iter(waiting))]
                 state.take_turn(player.name, player.parameters)
@@ -138,14 +140,16 @@ class TurnIterations(MultiPassIterations):
     def _player(self, turn: Any, players: dict[str, Player]) -> Player:
         """Whose turn it is; raises RunError where that is nobody."""
         if not isinstance(turn, tuple) or len(turn) != 2:
-            raise RunError(f"turns() yields {described(turn)}, and must yield {WANTED}{place_of(self.task.turns)}")
+            raise RunError(
+                f"turns() yields {described(turn)}, and must yield {WANTED}{source_location(self.task.turns)}"
+            )
         name = turn[0]
         if name in players:
             return players[name]
         hint = did_you_mean(str(name), players)
         there = f" ({hint})" if hint else ""
         raise RunError(
-            f"turns() yields {name!r}, and optimizers has {', '.join(players)}{there}{place_of(self.task.turns)}"
+            f"turns() yields {name!r}, and optimizers has {', '.join(players)}{there}{source_location(self.task.turns)}"
         )
 
     def _exchange(self, player: Player) -> None:
@@ -164,7 +168,7 @@ class TurnIterations(MultiPassIterations):
                 raise RunError(
                     f"the loss of the turn '{player.name}' depends on {listed(names)} in some iterations or on some"
                     " ranks alone, so that ranks cannot exchange its gradients; let it depend on the same parameters"
-                    f" each time{place_of(self.task.turns)}"
+                    f" each time{source_location(self.task.turns)}"
                 )
             player.exchanged = there
         coalesced.average(parameter.grad for parameter in player.parameters if parameter.grad is not None)

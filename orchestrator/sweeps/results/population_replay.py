@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.config.load import experiment_of
+from orchestrator.config.load import experiment_from_source
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import UsageError
 from orchestrator.records.run_folder import RunFolder
@@ -24,6 +24,6 @@ def replay(sweep: RunFolder, experiment: Experiment, trial: str) -> Experiment:
     source = trial_source(experiment.source, experiment.sweep, first)
     changes = [{"at": f"{exploit.step} steps", "set": exploit.changes} for exploit in exploits if exploit.changes]
     written, _ = source.merged()
-    return experiment_of(
+    return experiment_from_source(
         source.with_values({"name": f"{sweep.name}-{trial}", "changes": [*(written.get("changes") or []), *changes]})
     )

@@ -119,15 +119,15 @@ class Sweep(Result):
         Where the trial went on from another one's weights it is what those weights have seen, with the changes of
         values on the way. Raises UsageError where there is no such trial or its values did not go together.
         """
-        from orchestrator.config.load import experiment_of
+        from orchestrator.config.load import experiment_from_source
         from orchestrator.sweeps.results.population_replay import replay
 
         chosen = self.trial(trial)
         if lineage(History(self.folder).read(), chosen.name):
-            return replay(self.folder, experiment_of(self.folder.source()), chosen.name)
+            return replay(self.folder, experiment_from_source(self.folder.source()), chosen.name)
         if chosen.config["sweep"] is not None:
             raise UsageError(f"{chosen.path} never was an experiment: {chosen.error}")
-        return experiment_of(chosen.folder.source().with_values({"name": f"{self.name}-{chosen.name}"}))
+        return experiment_from_source(chosen.folder.source().with_values({"name": f"{self.name}-{chosen.name}"}))
 
     @property
     def trials(self) -> pd.DataFrame:

@@ -79,8 +79,8 @@ def test_whatever_a_file_holds_it_ends_in_no_traceback(cut: Path, name: str) -> 
         ("run.json", b'{"name": "cut", "status": "failed"}', "run.json is damaged: it has no `started`"),
         (
             "run.json",
-            b'{"name": "cut", "status": "failed", "started": "2026-01-01", "goes_on_from": {"run": 5}}',
-            "`goes_on_from.run` is 5, not text",
+            b'{"name": "cut", "status": "failed", "started": "2026-01-01", "continued_from": {"run": 5}}',
+            "`continued_from.run` is 5, not text",
         ),
         ("experiment.yaml", b"\xff\xfe", "experiment.yaml is damaged: 'utf-8' codec"),
         ("experiment.yaml", b"", "experiment.yaml is damaged: it is empty"),

@@ -15,7 +15,14 @@ import yaml
 
 from hooks.interval import Interval
 from orchestrator.config.components import DEFAULT_HOOKS
-from orchestrator.config.load import experiment_from_dict, load_experiment, read_again, to_dict, to_yaml, with_overrides
+from orchestrator.config.load import (
+    experiment_from_dict,
+    load_experiment,
+    reload_experiment,
+    to_dict,
+    to_yaml,
+    with_overrides,
+)
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.reader import parse_yaml
@@ -237,7 +244,7 @@ def test_a_base_is_chosen_on_the_command_line(file: Path) -> None:
     assert (chosen.name, chosen.epochs, chosen.optimizer.arguments) == ("slow", 9, {"lr": 0.5, "momentum": 0.25})
     again = ExperimentSource.from_record(json.loads(json.dumps(asdict(chosen.source))))
     assert resolve(again).experiment.optimizer.arguments["momentum"] == 0.25
-    assert read_again(chosen.source).name == "slow"
+    assert reload_experiment(chosen.source).name == "slow"
     assert load_experiment(folder / "line.yaml", ["base=null"]).name == "line"
     with pytest.raises(ConfigError, match=r"other\.yaml:1: task: is missing"):
         load_experiment(other, ["base=null"])

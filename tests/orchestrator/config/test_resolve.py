@@ -131,14 +131,14 @@ def test_workers_that_cannot_be_are_refused(workers: dict[str, Any], said: str) 
 
 def test_the_number_of_workers_may_be_a_range_but_not_of_a_gang() -> None:
     ranged = described(workers={"count": [2, 8]})
-    assert (ranged.workers.least, ranged.workers.most) == (2, 8)
+    assert (ranged.workers.min_count, ranged.workers.max_count) == (2, 8)
     assert parse_yaml(to_yaml(ranged), "x").data["workers"]["count"] == [2, 8]
     sweep = {"metric": "val/loss", "mode": "min", "space": {"seed": {"choice": [0, 1]}}}
     with pytest.raises(
         ConfigError, match=r"workers.count: a gang has one number of ranks, got \[1, 2\]; engine: train takes a range"
     ):
         described(workers={"count": [1, 2]}, sweep=sweep)
-    assert described(workers={"count": [1, 2]}, sweep={**sweep, "engine": "train"}).workers.most == 2
+    assert described(workers={"count": [1, 2]}, sweep={**sweep, "engine": "train"}).workers.max_count == 2
 
 
 def test_what_needs_the_whole_model_is_refused_where_ranks_share_it_out() -> None:

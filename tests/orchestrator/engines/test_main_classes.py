@@ -71,8 +71,8 @@ def test_another_process_resolves_what_this_one_defines(main: dict[str, Any]) ->
 def test_it_is_written_into_no_file_but_the_code_is_kept(
     main: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert with_classes_of_main(experiment(main).source).of_main
-    assert "of_main" not in with_classes_of_main(experiment(main).source).record()
+    assert with_classes_of_main(experiment(main).source).main_classes
+    assert "main_classes" not in with_classes_of_main(experiment(main).source).record()
     monkeypatch.setattr("inspect.getsource", lambda cls: f"class {cls.__name__}: ...")
     done = run(experiment(main), tmp_path, local=True)
     assert (Path(done.path) / "main.py").read_text() == "class Base: ...\n\nclass Cell: ...\n\nclass Marks: ..."

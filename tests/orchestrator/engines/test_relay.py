@@ -12,13 +12,13 @@ def report(number: int, final: bool = False) -> Report:
     return Report(metrics={"number": number}, final=final)
 
 
-def place_of(made: Report) -> tuple[int, bool]:
+def source_location(made: Report) -> tuple[int, bool]:
     return made.metrics["number"], made.final
 
 
 def bring(relay: Relay, made: Report) -> asyncio.Task[bool]:
     """Rank 0 has made a report."""
-    return asyncio.ensure_future(relay.put(place_of(made), made))
+    return asyncio.ensure_future(relay.put(source_location(made), made))
 
 
 async def settled(*tasks: asyncio.Task[bool]) -> list[bool]:

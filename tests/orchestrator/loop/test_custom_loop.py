@@ -412,7 +412,7 @@ def reports_elsewhere(session: TrainingSession) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("train", "said"),
     [
-        (yields(), r"train\(\) has ended without a report or a row, so that nothing was trained"),
+        (yields(), r"train\(\) ended without a report or a row, so nothing was trained"),
         (yields(3.0), "yields a float, and must yield a mapping"),
         (yields({}), "must yield a mapping of metrics to numbers"),
         (yields({"loss": 1.0}), "write 'train/loss'"),

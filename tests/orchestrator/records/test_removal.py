@@ -66,7 +66,7 @@ def test_checkpoints_outside_the_folder_go_with_the_run(tmp_path: Path) -> None:
 def test_what_went_on_from_it_is_told_and_stays(tmp_path: Path) -> None:
     folder = made(tmp_path, "first")
     before = {"run": str(folder), "checkpoint": "epoch-0001", "sha256": "", "epoch": 1, "step": 1}
-    longer = made(tmp_path, "longer", goes_on_from=before)
+    longer = made(tmp_path, "longer", continued_from=before)
     with pytest.raises(UsageError, match=r"longer goes on from .*first, and has no checkpoint of its own yet"):
         Removal.of(str(folder))
     checkpoint(longer)

@@ -74,7 +74,7 @@ def test_what_is_told_to_type_works_as_it_is(done: Run, tmp_path: Path) -> None:
     assert use["command"].endswith(" epochs=6")
     plan = json.loads(answer(*shlex.split(use["command"])[1:], "--storage", str(tmp_path), "--plan", "--json"))
     assert done.best is not None
-    assert plan["goes_on_from"]["checkpoint"] == done.best.checkpoint
+    assert plan["continued_from"]["checkpoint"] == done.best.checkpoint
     assert plan["config"]["epochs"] == 6
 
 
@@ -131,7 +131,7 @@ def test_a_sweep_hands_over_its_best_trial(tmp_path: Path) -> None:
     for name, weight in outcome.best.weights("best").items():
         assert torch.equal(typed["model"].state_dict()[name], weight)
     plan = json.loads(answer(*shlex.split(known["use"]["command"])[1:], "--plan", "--json"))
-    assert plan["goes_on_from"]["run"] == outcome.best.path
+    assert plan["continued_from"]["run"] == outcome.best.path
     assert all(words in answer("show", outcome.path) for words in known["use"].values())
 
 

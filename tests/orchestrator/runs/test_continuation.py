@@ -54,7 +54,7 @@ def test_it_is_a_run_of_its_own_that_says_where_it_came_from(first: Run, tmp_pat
     name = Path(str(first.checkpoint("best"))).name
     assert longer.name == f"first-from-{name}"
     manifest = (Path(first.path) / "checkpoints" / name / "manifest.json").read_bytes()
-    came_from = json.loads((Path(longer.path) / "run.json").read_text())["goes_on_from"]
+    came_from = json.loads((Path(longer.path) / "run.json").read_text())["continued_from"]
     assert (came_from["run"], came_from["checkpoint"]) == (first.path, name)
     assert came_from["sha256"] == hashlib.sha256(manifest).hexdigest()
     assert longer.config["optimizer"]["lr"] == 0.05
@@ -156,7 +156,7 @@ def test_what_it_cannot_go_on_from_is_told_before_there_is_a_run(first: Run, tmp
     (tmp_path / "damaged/checkpoints/epoch-0002/optimizer.pt").write_bytes(b"")
     with pytest.raises(UsageError, match=r"epoch-0002: optimizer.pt is damaged .*; there are also: epoch-0001"):
         open_run(tmp_path / "damaged").continued("epoch-0002", ["epochs=4"])
-    before = open_run(tmp_path / "damaged").continued("last", ["epochs=4"]).source.goes_on_from
+    before = open_run(tmp_path / "damaged").continued("last", ["epochs=4"]).source.continued_from
     assert before is not None
     assert before.checkpoint == "epoch-0001"
 

@@ -184,7 +184,7 @@ def test_a_run_is_resumed_by_a_url_with_keys_and_options_which_nobody_writes_dow
     assert (asked.exit_code, SECRET in asked.output) == (2, False)
     assert f"hookyard run '{done.path}@best'" in asked.output
     planned = CliRunner().invoke(app, ["run", f"{storage}/points{options}@best", "epochs=3", "--plan", "--json"])
-    assert (json.loads(planned.stdout)["goes_on_from"]["run"], SECRET in planned.output) == (done.path, False)
+    assert (json.loads(planned.stdout)["continued_from"]["run"], SECRET in planned.output) == (done.path, False)
 
 
 def test_a_bucket_that_is_not_there_is_refused_before_anything_is_begun(bucket: str) -> None:

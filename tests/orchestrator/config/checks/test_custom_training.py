@@ -90,7 +90,7 @@ hooks:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"task": f"{HERE}:Silent"}, "Silent.train() is no generator"),
+        ({"task": f"{HERE}:Silent"}, "Silent.train() has no `yield`"),
         ({"task": f"{HERE}:Alone"}, "Alone.train() takes no session"),
         ({"task": f"{HERE}:Asks"}, "Asks.train() declares lerning_rate"),
         ({"task": f"{HERE}:Asks"}, "did you mean 'accumulate'?"),

@@ -16,7 +16,7 @@ from torch import nn
 
 from hooks import EMA, HOOKS, Checkpoint, Hook, Interval, Priority
 from orchestrator import ConfigError, Experiment, UsageError, run, sweep
-from orchestrator.config.load import checked_experiment, experiment_from_dict, to_dict
+from orchestrator.config.load import check_experiment, experiment_from_dict, to_dict
 from orchestrator.config.python.objects import fields_of, folders_of
 from orchestrator.config.python.parameters import construct
 from orchestrator.config.sections.experiment import Change
@@ -54,7 +54,7 @@ def test_what_is_written_in_python_is_what_a_file_says() -> None:
         hooks={"shadow": Shadow(decay=0.25), "slow": EMA(decay=0.5), "console": None},
     )
     file = {name: value for name, value in FILE.items() if name != "changes"}
-    assert to_dict(checked_experiment(made)) == to_dict(experiment_from_dict(file))
+    assert to_dict(check_experiment(made)) == to_dict(experiment_from_dict(file))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_classes_are_written_by_name_and_objects_by_their_fields(given: dict[str
 
 
 def test_a_hook_s_fields_are_all_said_as_the_task_may_ask_for_others() -> None:
-    made = checked_experiment(Experiment(task=Choosy, epochs=1, hooks={"shadow": Shadow()}))
+    made = check_experiment(Experiment(task=Choosy, epochs=1, hooks={"shadow": Shadow()}))
     assert made.hooks["shadow"] == {
         "type": f"{HERE}:Shadow",
         "decay": 0.5,
@@ -122,7 +122,7 @@ class Picky(Line):
 
 
 def test_a_task_may_require_objects_and_classes() -> None:
-    hooks = checked_experiment(Experiment(task=Picky, epochs=1, hooks={"shadow": {"keep": 1}})).hooks
+    hooks = check_experiment(Experiment(task=Picky, epochs=1, hooks={"shadow": {"keep": 1}})).hooks
     assert hooks["shadow"] == {
         "type": f"{HERE}:Shadow",
         "decay": 0.25,
@@ -137,7 +137,7 @@ def test_a_task_may_require_objects_and_classes() -> None:
 def test_a_priority_of_an_object_counts() -> None:
     hook = EMA(decay=0.5)
     hook.priority = Priority.LOWEST  # type: ignore[misc]
-    entry = checked_experiment(Experiment(task=Line, epochs=1, hooks={"ema": hook})).hooks["ema"]
+    entry = check_experiment(Experiment(task=Line, epochs=1, hooks={"ema": hook})).hooks["ema"]
     assert isinstance(entry, dict)
     assert entry["priority"] == 100
 
@@ -198,7 +198,7 @@ def test_every_hook_that_ships_with_defaults_can_be_given_as_an_object() -> None
 )
 def test_what_is_wrong_is_told_as_of_a_file(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        checked_experiment(Experiment(**{"task": Line, "epochs": 1, **given}))
+        check_experiment(Experiment(**{"task": Line, "epochs": 1, **given}))
     assert problem in str(caught.value)
 
 
@@ -288,7 +288,7 @@ def test_what_is_copied_takes_classes_too() -> None:
     made = Experiment(task=Line, epochs=1).model_copy(
         update={"hooks": {"checkpoint": Checkpoint(keep=7)}, "epochs": None, "steps": 5}
     )
-    entry = checked_experiment(made).hooks["checkpoint"]
+    entry = check_experiment(made).hooks["checkpoint"]
     assert isinstance(entry, dict)
     assert (entry["keep"], made.steps) == (7, 5)
     with pytest.raises(ConfigError, match="both epochs and steps"):

@@ -12,7 +12,14 @@ import pytest
 import torch
 
 from hooks import Interval
-from orchestrator.config.python.parameters import check, construct, docs_of, model_of, model_of_signature, parameters
+from orchestrator.config.python.parameters import (
+    check,
+    construct,
+    field_docs,
+    fields_model,
+    parameters,
+    signature_model,
+)
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import Band, Forgot, Line, Shadow, Wide
 
@@ -86,9 +93,9 @@ def test_parameters_are_fields_one_may_set() -> None:
 
 
 def test_docs_stand_below_their_fields() -> None:
-    docs = docs_of(Shadow)
+    docs = field_docs(Shadow)
     assert (docs["decay"], docs["every"], docs.get("keep")) == ("How much stays.", "How often,\nin words.", None)
-    described = model_of(Line).model_json_schema()["properties"]
+    described = fields_model(Line).model_json_schema()["properties"]
     assert described["width"] == {"default": 1, "exclusiveMinimum": 0, "title": "Width", "type": "integer"}
 
 
@@ -96,14 +103,14 @@ def test_docs_are_inherited() -> None:
     class Child(Line):
         pass
 
-    assert docs_of(Child) == docs_of(Line)
+    assert field_docs(Child) == field_docs(Line)
 
 
 def test_a_forgotten_decorator_is_told() -> None:
     with pytest.raises(
         ConfigError, match=r"Forgot declares depth but is no dataclass \(put @dataclass above the class\)"
     ):
-        model_of(Forgot, "x")
+        fields_model(Forgot, "x")
 
 
 def test_types_that_cannot_be_read_are_told() -> None:
@@ -112,7 +119,7 @@ def test_types_that_cannot_be_read_are_told() -> None:
         thing: Nowhere = None  # noqa: F821
 
     with pytest.raises(ConfigError, match=r"fields of .*Odd cannot be read: NameError: name 'Nowhere' is not defined"):
-        model_of(Odd, "x")
+        fields_model(Odd, "x")
 
 
 def test_parameters_may_be_called_as_methods_of_pydantic_are() -> None:
@@ -144,12 +151,12 @@ def test_infinity_survives() -> None:
 )
 def test_signatures_are_checked(cls: type, values: dict[str, Any], path: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check(model_of_signature(cls), values, "o")
+        check(signature_model(cls), values, "o")
     assert {problem.path: problem.message for problem in caught.value.problems} == {path: said}
 
 
 def test_signatures_that_take_anything() -> None:
-    assert check(model_of_signature(Wide), {"lr": 1, "anything": "goes"}, "o").model_extra == {"anything": "goes"}
+    assert check(signature_model(Wide), {"lr": 1, "anything": "goes"}, "o").model_extra == {"anything": "goes"}
 
 
 def test_every_optimizer_and_scheduler_of_torch_can_be_read() -> None:
@@ -159,4 +166,4 @@ def test_every_optimizer_and_scheduler_of_torch_can_be_read() -> None:
     assert {"SGD", "AdamW", "Muon"} <= set(OPTIMIZERS)
     assert {"CosineAnnealingLR", "ReduceLROnPlateau", "OneCycleLR", "SWALR"} <= set(SCHEDULERS)
     for cls in (*OPTIMIZERS.values(), *SCHEDULERS.values()):
-        assert model_of_signature(cls).model_fields
+        assert signature_model(cls).model_fields

@@ -35,7 +35,7 @@ def test_values_cannot_be_changed() -> None:
     ("count", "told"), [(1, "1 rank"), (2, "2 ranks"), ([1, 2], "1 to 2 ranks"), ([2, 8], "2 to 8 ranks")]
 )
 def test_how_many_workers_there_are_in_words(count: int | list[int], told: str) -> None:
-    assert Workers(count=count).in_words("rank") == told
+    assert Workers(count=count).describe("rank") == told
 
 
 def test_a_component_keeps_its_arguments() -> None:
