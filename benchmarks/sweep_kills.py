@@ -36,8 +36,8 @@ TRIALS = 4
 EPOCHS = 3
 STEPS = {1: 22 * EPOCHS, 2: 11 * EPOCHS}
 """Optimizer steps of a whole trial, by its ranks: 1,400 samples in batches of 64 on each."""
-LIVES = 4
-"""After so many lives a sweep that is still not over is given up."""
+ATTEMPTS = 4
+"""Attempts after which a sweep that is not over is given up."""
 KEY = ["trial", "rank", "phase", "epoch", "iteration"]
 
 
@@ -118,7 +118,7 @@ class Moment:
     ranks: int = 1
     at_once: int = 1
     kills: tuple[dict[str, Any], ...] = ()
-    """What the hook is told, for each life of the sweep."""
+    """Arguments of the hook for each attempt of the sweep."""
     ended: int | None = None
     """Where no hook can be: the kill comes when this trial says that it has finished, or with -1 when the sweep has
     begun."""
@@ -161,7 +161,7 @@ class Outcome:
     """What a sweep came to, and what it took."""
 
     sweep: Sweep
-    lives: int
+    attempts: int
     seconds: float
     finished_then: dict[str, str] = field(default_factory=dict)
     """The trials that had finished when the driver was killed, with what their run.json said."""
@@ -173,8 +173,8 @@ class Outcome:
 
 def write_study(folder: Path, moment: Moment) -> Path:
     kills = {
-        f"kill_{life}": {"type": "benchmarks.sweep_kills:Kill", "mark": str(folder / f"killed-{life}"), **kill}
-        for life, kill in enumerate(moment.kills)
+        f"kill_{attempt}": {"type": "benchmarks.sweep_kills:Kill", "mark": str(folder / f"killed-{attempt}"), **kill}
+        for attempt, kill in enumerate(moment.kills)
     }
     study = {
         "base": str(Path("experiments/digits.yaml").absolute()),
@@ -204,15 +204,15 @@ def carried_out(folder: Path, moment: Moment) -> Outcome:
     """Runs a sweep until it is over, resuming it as often as its driver dies."""
     path, started = folder / "runs/study", perf_counter()
     command = ["sweep", str(write_study(folder, moment)), "--storage", str(path.parent)]
-    lives, finished_then = 0, dict[str, str]()
+    attempts, finished_then = 0, dict[str, str]()
     while True:
-        lives += 1
-        ended = hookyard(folder, command, path, moment if lives == 1 else None)
+        attempts += 1
+        ended = hookyard(folder, command, path, moment if attempts == 1 else None)
         if ended == 0:
-            return Outcome(open_sweep(path), lives, perf_counter() - started, finished_then)
-        if ended != -signal.SIGKILL or lives == LIVES:
+            return Outcome(open_sweep(path), attempts, perf_counter() - started, finished_then)
+        if ended != -signal.SIGKILL or attempts == ATTEMPTS:
             raise RuntimeError(
-                f"{moment.name}: life {lives} ended with {ended}:\n{(folder / 'log.txt').read_text()[-4000:]}"
+                f"{moment.name}: attempt {attempts} ended with {ended}:\n{(folder / 'log.txt').read_text()[-4000:]}"
             )
         finished_then |= finished(path)
         command = ["resume", str(path)]
@@ -276,7 +276,7 @@ def differences(found: Outcome, undisturbed: Outcome, ranks: int) -> list[str]:
     for run in mine.runs:
         once = run.name in found.finished_then or len(run.folder.attempts()) == 1
         if once and trained[run.name] != STEPS[ranks]:
-            wrong.append(f"{run.name} made {trained[run.name]} steps in one life instead of {STEPS[ranks]}")
+            wrong.append(f"{run.name} made {trained[run.name]} steps in one attempt instead of {STEPS[ranks]}")
     return wrong
 
 
@@ -322,7 +322,7 @@ def main(*numbers: int) -> int:
                 (
                     f"{number}. {moment.name}",
                     len(found.finished_then),
-                    found.lives,
+                    found.attempts,
                     again,
                     "; ".join(wrong) or "the same",
                 )
@@ -331,7 +331,7 @@ def main(*numbers: int) -> int:
     columns = [
         "killed",
         "finished by then",
-        "lives of the driver",
+        "attempts of the driver",
         f"steps made again, of {TRIALS * STEPS[1]} or {TRIALS * STEPS[2]}",
         "to undisturbed",
     ]

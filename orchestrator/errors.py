@@ -9,7 +9,7 @@ HookyardError
 └── RunError            a run failed (exit code 1)
     ├── MetricMissing   a trial's reports lack the sweep's metric
     ├── WorkersDisagree the ranks do not run the same plan
-    └── TakenOver       another driver has the run by now
+    └── LeaseLost       another driver has the run by now
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class WorkersDisagree(RunError):
     """The ranks do not run the same plan of collective hooks."""
 
 
-class TakenOver(RunError):
+class LeaseLost(RunError):
     """Another driver has the run by now; this one has ended."""
 
 

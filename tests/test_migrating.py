@@ -24,7 +24,7 @@ from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Scaler
 from orchestrator.errors import ConfigError
 from orchestrator.loop.step.precision import Precision
-from tests.hooks.checkpointing.lives import Life, lived
+from tests.hooks.checkpointing.simulated_run import SimulatedRun, simulate
 from tests.hooks.training.steps import batches, new_state, small_model, train
 from tests.tasks import described
 
@@ -485,7 +485,7 @@ def test_no_file_deletes_checkpoints_that_the_original_keeps(system: str, tmp_pa
     hook = hooks_of(migrated(system, tmp_path))["checkpoint"]
     assert isinstance(hook, Checkpoint)
     assert hook.keep == (int("".join(limits[0])) if limits else None)
-    kept = lived(replace(hook, every=Interval(1), begin=0), *[0.5] * 6).store.did("delete")
+    kept = simulate(replace(hook, every=Interval(1), begin=0), *[0.5] * 6).store.did("delete")
     assert len(kept) == (6 - hook.keep - 1 if hook.keep else 0)
 
 
@@ -496,10 +496,10 @@ def test_vissl_s_checkpoint_frequency_is_said_with_begin(frequency: int, epochs:
     assert "`{every: 2 epochs, begin: 1}`" in section("VISSL", "Settings")
     phases = [phase for phase in range(epochs) if phase % frequency == 0 or phase == epochs - 1]
     hook = Checkpoint(every=Interval(frequency), begin=1, keep=None)
-    life = Life(hook, max_epochs=epochs)
+    run = SimulatedRun(hook, max_epochs=epochs)
     for _ in range(epochs):
-        life.epoch()
-    assert life.store.did("save") == [f"epoch-{phase + 1:04d}" for phase in phases]
+        run.epoch()
+    assert run.store.did("save") == [f"epoch-{phase + 1:04d}" for phase in phases]
 
 
 @pytest.mark.parametrize("system", ["ClassyVision", "VISSL"])

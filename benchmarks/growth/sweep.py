@@ -145,7 +145,7 @@ def on_a_disk(root: Path, trials: int, seconds: Costs, sizes: Costs) -> None:
 
 
 def on_s3(root: Path, seconds: Costs, requests: Costs) -> None:
-    """The whole life of a sweep that is in the bucket as the folder has it."""
+    """The sweep of a folder, from its start to its end, in the bucket."""
     location = "s3://bucket/many"
     asks: dict[str, Callable[[], Any]] = {
         "resume, one trial, and end": lambda: resume_sweep(location),

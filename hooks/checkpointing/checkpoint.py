@@ -290,7 +290,7 @@ class Checkpoint(Hook):
         return self._taken if self._taken and self._taken.step == state.step else None
 
     def _saved_at(self, state: State) -> str | None:
-        """The checkpoint this life of the run made at the present step."""
+        """The checkpoint that this attempt made at the present step."""
         return self._saved[1] if self._saved and self._saved[0] == state.step else None
 
     def _crown(self, state: State, name: str, metrics: Iterable[str]) -> None:

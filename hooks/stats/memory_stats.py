@@ -31,7 +31,7 @@ class MemoryStats(Cleanup, Hook):
     `cuda_allocated_bytes`, `cuda_reserved_bytes`, `cuda_peak_allocated_bytes` and `cuda_peak_reserved_bytes` (since
     the reading before) and `cuda_alloc_retries` (since the run began). Adds to each report `memory/rss_bytes`, the
     run's peaks as `memory/...` and the phases' as `<phase>/...`. RSS peaks are the largest of the readings. The first
-    row of a phase holds what was read as the phase began. The run's peaks and retries are of all its lives.
+    row of a phase holds what was read as the phase began. The run's peaks and retries are of all its attempts.
 
     It alone resets CUDA's peak counters: any other reset would lose the peaks it keeps.
     Source: MMEngine LogProcessor, VISSL SSLTensorboardHook, ClassyVision TensorboardPlotHook.

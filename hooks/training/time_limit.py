@@ -20,7 +20,7 @@ _SECONDS = (86400, 3600, 60, 1)
 class TimeLimit(Hook):
     """Saves and pauses a run that has used up its wall time; it ends as interrupted and can be resumed.
 
-    Time counts from `on_start` on, over all lives of the run: what a checkpoint knows is used stays used, so a run
+    Time counts from `on_start` on, over all attempts of the run: what a checkpoint knows is used stays used, so a run
     that was paused needs a higher limit to go on. Looked at after each iteration; a rank whose time is up asks, and
     the loop agrees on it over ranks. Saving comes on top. Raises ValueError where the limit cannot be read.
     Source: Lightning Timer, torchtnt TimeLimitInterrupter.

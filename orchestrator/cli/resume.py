@@ -24,10 +24,10 @@ def resume(
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Of a run: go on with another number of ranks.")
     ] = None,
-    take_over: Annotated[
+    force_lease: Annotated[
         bool,
         typer.Option(
-            "--take-over", help="Its driver was on another machine, and is gone; from here that cannot be seen."
+            "--force-lease", help="Its driver was on another machine, and is gone; from here that cannot be seen."
         ),
     ] = False,
     from_start: Annotated[
@@ -52,7 +52,7 @@ def resume(
         raise UsageError(f"{run} is a sweep; --workers is for single runs")
     if metadata.sweep and from_start:
         raise UsageError(f"{run} is a sweep; --from-start is for single runs")
-    with lease_of(folder, take_over=take_over) as lease, being_taken_up(folder):
+    with lease_of(folder, force_lease=force_lease) as lease, being_taken_up(folder):
         from orchestrator.cluster.preflight import checked_cluster
         from orchestrator.runs import driver as runs
 

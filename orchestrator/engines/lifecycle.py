@@ -1,4 +1,4 @@
-"""The life of a run on an engine, a trial's too: from where it stands to its end, and what is written down of that."""
+"""The lifecycle of a run or a trial on an engine: from where it stands to its end, and what is recorded of it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Lifecycle:
         self.finish(last)
 
     def next(self) -> Report | None:
-        """Trains up to the next report, which may be of a life that began again; None when the run is over."""
+        """Trains up to the next report, which may be of a later attempt; None when the run is over."""
         while True:
             try:
                 if not self._begun:

@@ -32,7 +32,7 @@ from orchestrator.records.artifacts import Artifacts
 from orchestrator.records.hang import FOLDER as HANG_REPORTS
 from orchestrator.records.hang import HangReports
 from orchestrator.records.metadata import Attempt, DataOrder, Host, SharedTraining
-from orchestrator.records.process import pid_lives
+from orchestrator.records.process import is_pid_alive
 from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.task import trains_itself
@@ -306,7 +306,7 @@ def _begin_attempt(
     def recover() -> None:
         store.recover()
         store.storage.delete_leftovers(
-            pid_lives
+            is_pid_alive
         )  # an `out_dir` is not in the run's folder, in which its driver has done so
 
     def begin() -> Attempt:

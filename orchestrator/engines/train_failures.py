@@ -18,8 +18,8 @@ from orchestrator.records.run_folder import RunFolder
 
 _ORPHANED_S = 2.0
 """How long a controller waits before it replaces workers. Where they are gone as the trial is that it belongs to, Ray
-ends it meanwhile; what it took for new ones by then would be held by nobody, and the trial's next life would wait for
-it."""
+ends it meanwhile; what it took for new ones by then would be held by nobody, and the trial's next attempt would wait
+for it."""
 
 
 class OnFailure(UserCallback):

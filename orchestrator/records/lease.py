@@ -7,21 +7,21 @@ import secrets
 import shlex
 from collections.abc import Container, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from threading import Event, Lock, Thread
 from time import gmtime, sleep, strftime, time
 from typing import Literal, Self
 
-from orchestrator.errors import HookyardError, StorageError, TakenOver, UsageError
-from orchestrator.records.process import Process, pid_lives
+from orchestrator.errors import HookyardError, LeaseLost, StorageError, UsageError
+from orchestrator.records.process import Process, is_pid_alive
 from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import checked, parsed
 
 FOLDER = ".driver"
 """Where the claims of a run lie."""
-BEAT_S = 10.0
-"""How often a driver gives a sign of life."""
-LAPSE_S = 120.0
+HEARTBEAT_S = 10.0
+"""How often a driver gives a heartbeat."""
+LEASE_TTL_S = 120.0
 """A driver that cannot be seen and gave no sign for so long is gone: as long as a storage that is away is asked again,
 and twice what NFS may keep back."""
 _WAIT_S = 0.2
@@ -41,7 +41,7 @@ class _Claim:
 
     state: State
     since: str
-    term: int
+    fencing_token: int
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,15 @@ class Claim:
     state: State
     driver: Process
     since: str
-    term: int = 0
+    fencing_token: int = 0
     """The how-many-th driver of the run it is; 0 as long as it asks."""
 
     @property
     def rank(self) -> tuple[int, str]:
         """Of two drivers the one with the greater rank took the run over."""
-        return self.term, self.name
+        return self.fencing_token, self.name
 
-    def lives(self, files: Mapping[str, FileState], now: float | None) -> bool:
+    def is_alive(self, files: Mapping[str, FileState], now: float | None) -> bool:
         """Whether its driver is still there: seen from here, or by the age of its last sign at `now`, by the clock of
         whoever keeps the files."""
         if self.state == "over":
@@ -69,9 +69,9 @@ class Claim:
         if self.driver.is_this():
             return self.name in _own
         if self.driver.is_visible():
-            return self.driver.lives()
+            return self.driver.is_alive()
         sign = files[self.name].modified if self.name in files else None
-        return sign is None or now is None or now - sign < LAPSE_S
+        return sign is None or now is None or now - sign < LEASE_TTL_S
 
 
 def claims_in(run: Storage) -> list[Claim]:
@@ -87,7 +87,7 @@ def _read(there: Storage, name: str) -> Claim | None:
         try:
             entries = parsed(there.read(name))
             claim: _Claim = checked(entries, _Claim)
-            return Claim(name, claim.state, checked(entries, Process), claim.since, claim.term)
+            return Claim(name, claim.state, checked(entries, Process), claim.since, claim.fencing_token)
         except FileNotFoundError:
             return None
         except ValueError:
@@ -102,7 +102,7 @@ def is_driven(run: Storage) -> bool | None:
     if not claims:
         return None
     files = {} if all(claim.driver.is_visible() for claim in claims) else (run / FOLDER).files()
-    return any(claim.lives(files, time()) for claim in claims)
+    return any(claim.is_alive(files, time()) for claim in claims)
 
 
 class Lease:
@@ -113,14 +113,14 @@ class Lease:
     store needs nothing but listings that show what was written before. It gives way to one that drives, and to one that
     asks with a lesser name; of one with a greater name it waits for the same. What a dead driver has left hinders
     nobody, and who comes after it is found by asking too. A driver that was silent for so long that it was taken for
-    dead finds the claim of a later term, and raises TakenOver before it writes.
+    dead finds the claim of a later fencing_token, and raises LeaseLost before it writes.
 
-    Entering raises UsageError where somebody else drives, or the storage refuses; `take_over` says that drivers which
+    Entering raises UsageError where somebody else drives, or the storage refuses; `force_lease` says that drivers which
     cannot be seen from here are gone.
     """
 
-    def __init__(self, run: Storage, *, take_over: bool = False) -> None:
-        self._run, self._there, self._take_over = run, run / FOLDER, take_over
+    def __init__(self, run: Storage, *, force_lease: bool = False) -> None:
+        self._run, self._there, self._force_lease = run, run / FOLDER, force_lease
         self.name = f"{secrets.token_hex(8)}.json"
         self._claim = Claim(self.name, "asking", Process.this(), strftime("%Y-%m-%dT%H:%M:%SZ", gmtime()))
         self._lost: str | None = None
@@ -130,7 +130,7 @@ class Lease:
         _own[self.name] = self
         try:
             self._take()
-            self._run.delete_leftovers(pid_lives)
+            self._run.delete_leftovers(is_pid_alive)
         except BaseException as error:
             with suppress(HookyardError, OSError):
                 self._there.delete(self.name)
@@ -138,7 +138,7 @@ class Lease:
             if isinstance(error, StorageError):
                 raise UsageError(f"{error}. Nothing was started.") from error
             raise
-        Thread(target=self._beat, name="driver-beat", daemon=True).start()
+        Thread(target=self._send_heartbeats, name="lease-heartbeat", daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -153,12 +153,12 @@ class Lease:
         return self._claim.state == "driving" and f"{path}/".startswith(f"{self._run.path}/")
 
     def check(self) -> None:
-        """Raises TakenOver where it was found that another driver has the run. Asks nobody."""
+        """Raises LeaseLost where it was found that another driver has the run. Asks nobody."""
         if self._lost:
-            raise TakenOver(f"{self._lost}. This driver ends, and writes nothing more there")
+            raise LeaseLost(f"{self._lost}. This driver ends, and writes nothing more there")
 
     def renew(self) -> None:
-        """Gives a sign of life; raises TakenOver where another driver has the run by now."""
+        """Gives a heartbeat; raises LeaseLost where another driver has the run by now."""
         with self._lock:
             if not self._lost and not self._left.is_set():
                 self._lost = self._loss({claim.name: claim for claim in claims_in(self._run)})
@@ -173,8 +173,8 @@ class Lease:
         last = max(claims.values(), key=lambda claim: claim.rank, default=self._claim)
         if last.rank > self._claim.rank:
             return (
-                f"{self._run} was taken over by {last.driver} at {last.since}, as this driver had given no sign of life"
-                f" for {LAPSE_S:g} s or was said to be gone"
+                f"{self._run} was taken over by {last.driver} at {last.since}, as this driver had given no heartbeat"
+                f" for {LEASE_TTL_S:g} s or was said to be gone"
             )
         return (
             None
@@ -182,31 +182,37 @@ class Lease:
             else f"{self._run} was removed, or what says who drives it ({self._there}/{self.name})"
         )
 
-    def _beat(self) -> None:
-        while not self._left.wait(BEAT_S):
+    def _send_heartbeats(self) -> None:
+        while not self._left.wait(HEARTBEAT_S):
             try:
                 self.renew()
-            except TakenOver:
+            except LeaseLost:
                 return
             except (HookyardError, OSError):
                 continue  # whoever would take the run over does not reach the storage either
 
-    def _write(self, state: State, term: int | None = None) -> None:
-        claim = self._claim
-        self._claim = Claim(claim.name, state, claim.driver, claim.since, claim.term if term is None else term)
-        entries = {"state": state, "term": self._claim.term, "since": claim.since, **asdict(claim.driver)}
+    def _write(self, state: State, fencing_token: int | None = None) -> None:
+        claim = self._claim = replace(self._claim, state=state)
+        if fencing_token is not None:
+            claim = self._claim = replace(claim, fencing_token=fencing_token)
+        entries = {
+            "state": state,
+            "fencing_token": claim.fencing_token,
+            "since": claim.since,
+            **asdict(claim.driver),
+        }
         self._there.write(self.name, json.dumps(entries, indent=1))
 
     def _take(self) -> None:
         """Asks until nobody else is left."""
-        gone = {claim.name for claim in claims_in(self._run) if self._take_over and not claim.driver.is_visible()}
+        gone = {claim.name for claim in claims_in(self._run) if self._force_lease and not claim.driver.is_visible()}
         others, living = self._ask(gone)
         while living:
             if rival := next((claim for claim in living if claim.state == "driving" or claim.name < self.name), None):
                 raise UsageError(self._refusal(rival))
             sleep(_WAIT_S)
             others, living = self._ask(gone)
-        self._write("driving", max((claim.term for claim in others), default=0) + 1)
+        self._write("driving", max((claim.fencing_token for claim in others), default=0) + 1)
         for claim in others:
             self._there.delete(claim.name)
 
@@ -217,7 +223,7 @@ class Lease:
         # Read after they were opened, with which NFS looks again.
         files = {} if all(claim.driver.is_visible() for claim in others) else self._there.files()
         now = files[self.name].modified if self.name in files else None
-        return others, [claim for claim in others if claim.name not in gone and claim.lives(files, now)]
+        return others, [claim for claim in others if claim.name not in gone and claim.is_alive(files, now)]
 
     def _refusal(self, rival: Claim) -> str:
         if rival.state == "asking":
@@ -226,13 +232,13 @@ class Lease:
             return f"{self._run} is still running (process {rival.driver.pid}, since {rival.since}); end that first"
         return (
             f"{self._run} is run by {rival.driver} since {rival.since}, and whether that still lives cannot be seen"
-            f" from here: it counts as gone {LAPSE_S:g} s after its last sign of life. End it there, or wait; where it"
-            f" is gone for certain: hookyard resume {shlex.quote(str(self._run))} --take-over"
+            f" from here: it counts as gone {LEASE_TTL_S:g} s after its last heartbeat. End it there, or wait; where it"
+            f" is gone for certain: hookyard resume {shlex.quote(str(self._run))} --force-lease"
         )
 
 
 def renew_lease(path: str) -> None:
-    """Raises TakenOver where this process drove the run at a path, or the sweep around it, and another one does by
+    """Raises LeaseLost where this process drove the run at a path, or the sweep around it, and another one does by
     now."""
     for lease in [*_own.values()]:
         if lease.drives(path):

@@ -43,7 +43,7 @@ class SweepMetadata:
 
 
 @dataclass(frozen=True)
-class TakeOver:
+class ExploitedCheckpoint:
     """The checkpoint of another trial that a trial goes on from, and how many attempts it had made before."""
 
     checkpoint: str
@@ -141,7 +141,7 @@ class RunMetadata:
     """Which configuration it is a repeat of; None where nothing is repeated."""
     modes: Mapping[str, Mode] = field(default_factory=dict)
     """Each metric of its sweep with its mode."""
-    takes_over: TakeOver | None = None
+    exploits: ExploitedCheckpoint | None = None
 
     def __post_init__(self) -> None:
         for moment in (self.started, self.ended, *self.resumed):
@@ -172,7 +172,7 @@ class RunMetadata:
     @property
     def is_driver_gone(self) -> bool:
         """Whether the driver was on this machine and lives no more."""
-        return self.driver is not None and self.driver.is_visible() and not self.driver.lives()
+        return self.driver is not None and self.driver.is_visible() and not self.driver.is_alive()
 
     def driver_in_words(self, status: str) -> str | None:
         """Who drives it, and since when, while its status is that it runs."""
@@ -227,7 +227,7 @@ class DataOrder:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One life of a worker group: which number it has, and where it began."""
+    """One start of a worker group: its number, and where it began."""
 
     number: int
     checkpoint: str | None = None

@@ -38,13 +38,13 @@ class Process:
         """Whether it is the process that asks."""
         return self == Process.this()
 
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it is still there, and no other by its number; ask it of a visible one."""
         started = _started(self.pid)
         return started is not None and self.process_started in (None, started)
 
 
-def pid_lives(pid: int) -> bool:
+def is_pid_alive(pid: int) -> bool:
     """Whether a process of this machine has the number."""
     return _started(pid) is not None
 

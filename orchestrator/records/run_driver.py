@@ -20,35 +20,35 @@ def status_of(folder: RunFolder, run: RunMetadata | None = None) -> str:
     is gone."""
     run = run or folder.metadata()
     taker, driver = run.taken_up_by and checked(run.taken_up_by, Process), run.driver
-    if taker and taker.is_visible() and taker.lives():
+    if taker and taker.is_visible() and taker.is_alive():
         return "running"
     if run.status != "running" or driver is None:
         return run.status
-    lives = driver.lives() if driver.is_visible() else is_driven(folder.lease_place(run))
-    return "lost" if lives is False else "running"
+    is_alive = driver.is_alive() if driver.is_visible() else is_driven(folder.lease_place(run))
+    return "lost" if is_alive is False else "running"
 
 
 @nothing_started()
-def lease_of(folder: RunFolder, *, take_over: bool = False) -> Lease:
+def lease_of(folder: RunFolder, *, force_lease: bool = False) -> Lease:
     """The right to go on with a run, of a trial with its sweep's. Raises UsageError where its claims are gone
     and `run.json` says that it is driven."""
     around = folder.lease_place(folder.metadata())
     if is_driven(around) is None:
-        _refuse_if_driven(folder, take_over)
-    return Lease(around, take_over=take_over)
+        _refuse_if_driven(folder, force_lease)
+    return Lease(around, force_lease=force_lease)
 
 
-def _refuse_if_driven(folder: RunFolder, take_over: bool) -> None:
+def _refuse_if_driven(folder: RunFolder, force_lease: bool) -> None:
     metadata = folder.metadata()
     driver = metadata.driver
     if driver is None or metadata.status != "running":
         return
-    if driver.is_visible() and driver.lives():
+    if driver.is_visible() and driver.is_alive():
         raise UsageError(f"{folder} is still running (process {driver.pid}); end that first")
-    if not driver.is_visible() and not take_over:
+    if not driver.is_visible() and not force_lease:
         raise UsageError(
             f"{folder} is run by {driver}, and whether that still lives cannot be seen from here. End it there; where"
-            f" it is gone: hookyard resume {shlex.quote(str(folder))} --take-over"
+            f" it is gone: hookyard resume {shlex.quote(str(folder))} --force-lease"
         )
 
 

@@ -27,14 +27,14 @@ def trial_folder(location: str, number: int) -> RunFolder:
     return RunFolder(Storage(location) / "trials", trial_name(number))
 
 
-def checkpoint_to_take_over(folder: RunFolder, given: str | None) -> str | None:
+def checkpoint_to_exploit(folder: RunFolder, given: str | None) -> str | None:
     """The checkpoint of another trial that this one goes on from: what is given, or what it was given before it was
     interrupted, where it has not begun with that. None goes on from its own."""
     attempts = len(folder.attempts())
     if given is not None:
-        folder.update(takes_over={"checkpoint": given, "attempts": attempts})
+        folder.update(exploits={"checkpoint": given, "attempts": attempts})
         return given
-    before = folder.metadata().takes_over
+    before = folder.metadata().exploits
     return before.checkpoint if before and before.attempts == attempts else None
 
 

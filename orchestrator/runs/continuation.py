@@ -104,14 +104,14 @@ def refuse_other_ranks(
         )
 
 
-def take_up_predecessor(folder: RunFolder, experiment: Experiment) -> None:
+def copy_parent_checkpoint(folder: RunFolder, experiment: Experiment) -> None:
     """Copies the checkpoint that a run goes on from into it, where that has not been done. Raises CheckpointError where
     it has changed meanwhile, or is damaged."""
     before = experiment.source.continued_from
     store = CheckpointStore(folder.kept_checkpoints(), folder.name)
     if before is None or folder.attempts() or before.checkpoint in store.names():
         return
-    there = CheckpointStore(predecessor(folder.storage, before).kept_checkpoints())
+    there = CheckpointStore(parent_run(folder.storage, before).kept_checkpoints())
     if there.fingerprint(before.checkpoint) != before.sha256:
         raise CheckpointError(
             f"{there.path(before.checkpoint)} is another checkpoint by now than the one this run was to go on from"
@@ -119,7 +119,7 @@ def take_up_predecessor(folder: RunFolder, experiment: Experiment) -> None:
     store.copy_from(there, before.checkpoint)
 
 
-def predecessor(here: Storage, before: ParentCheckpoint) -> RunFolder:
+def parent_run(here: Storage, before: ParentCheckpoint) -> RunFolder:
     """The run that another goes on from, with the keys of this storage where both are on such."""
     return RunFolder(
         here.at(split_options(before.run)[0]) if is_url(before.run) and here.local is None else Storage(before.run)

@@ -21,7 +21,7 @@ from orchestrator.records.provenance import provenance
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_driver import lease_of
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, nothing_started, now
-from orchestrator.runs.continuation import predecessor, refuse_other_optimizers, refuse_other_ranks
+from orchestrator.runs.continuation import parent_run, refuse_other_optimizers, refuse_other_ranks
 from orchestrator.runs.launch import chosen_engine, drive, refuse_what_cannot_be
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
@@ -52,7 +52,7 @@ def run(
     Storage(storage).reach()
     refuse_what_cannot_be(experiment, engine, address)
     if before := experiment.source.continued_from:
-        _refuse_other_ranks(predecessor(Storage(storage), before), before.checkpoint, experiment, engine)
+        _refuse_other_ranks(parent_run(Storage(storage), before), before.checkpoint, experiment, engine)
     metadata = {
         **provenance(experiment.import_paths),
         "source": experiment.source,
@@ -79,14 +79,14 @@ def resume(
     *,
     workers: int | None = None,
     address: str | None = None,
-    take_over: bool = False,
+    force_lease: bool = False,
     from_start: bool = False,
 ) -> Run:
     """Goes on with a run that was interrupted, failed, or lost its driver, from its last whole checkpoint.
 
     With another number of `workers` where that is given; from then on it is the run's. With `from_start` its
     checkpoints are thrown away, and it begins anew. Raises UsageError where there is nothing to go on with, where it
-    has checkpoints and none is whole, or where the run is still under way, or may be on another machine; `take_over`
+    has checkpoints and none is whole, or where the run is still under way, or may be on another machine; `force_lease`
     says it is not.
     """
     with nothing_started():
@@ -94,7 +94,7 @@ def resume(
         metadata = folder.metadata()
     if metadata.sweep:
         raise UsageError(f"{folder} is a sweep; go on with it with resume_sweep (hookyard resume)")
-    with lease_of(folder, take_over=take_over) as lease:
+    with lease_of(folder, force_lease=force_lease) as lease:
         return go_on(folder, lease, workers=workers, address=address, from_start=from_start)
 
 

@@ -21,7 +21,7 @@ from orchestrator.records.metadata import EngineName
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.best import recording_best
-from orchestrator.runs.continuation import take_up_predecessor
+from orchestrator.runs.continuation import copy_parent_checkpoint
 from orchestrator.terminal.display import TerminalDisplay, say
 from orchestrator.terminal.hang_reporter import HangReporter
 from orchestrator.terminal.interrupts import Interrupts
@@ -84,7 +84,7 @@ def drive(
             lease.check()
             return interrupts.asked
 
-        take_up_predecessor(folder, experiment)
+        copy_parent_checkpoint(folder, experiment)
         if before := experiment.source.continued_from:
             display.line(f"goes on from {before}")
         resolved = resolve(experiment.source)
@@ -145,9 +145,9 @@ def _on_ray(
         def tell(line: str) -> None:
             mailbox.post.remote(("line", line))
 
-        life = Lifecycle(trained_by, replace(assignment, mailbox=name), resolved, restarts=restarts, tell=tell)
+        lifecycle = Lifecycle(trained_by, replace(assignment, mailbox=name), resolved, restarts=restarts, tell=tell)
         # In a thread of its own, so that this one hears signals.
-        work = ThreadPoolExecutor(max_workers=1).submit(life.train)
+        work = ThreadPoolExecutor(max_workers=1).submit(lifecycle.train)
         import orchestrator.stats.write.compaction  # noqa: F401  # which the end needs: the ranks take longer to start
 
         _watch(ray, mailbox, work, display, asked)

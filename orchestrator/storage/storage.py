@@ -373,12 +373,11 @@ class Storage:
         else:
             self._remote.delete(self._path(name))
 
-    def delete_leftovers(self, lives: Callable[[int], bool]) -> None:
-        """Removes what was being written when its process was killed, at any depth; what belongs to one that `lives`
-        stays. Elsewhere than in a folder nothing is left."""
+    def delete_leftovers(self, is_alive: Callable[[int], bool]) -> None:
+        """Remove the unfinished files of dead processes, at any depth; only local folders have some."""
         for folder, _, names in os.walk(self.local) if self.local else ():
             for name in names:
-                if (written := _BESIDE.fullmatch(name)) and not lives(int(written["pid"])):
+                if (written := _BESIDE.fullmatch(name)) and not is_alive(int(written["pid"])):
                     with telling_of(Path(folder, name)):
                         Path(folder, name).unlink(missing_ok=True)
 

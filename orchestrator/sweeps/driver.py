@@ -124,17 +124,17 @@ def resume_sweep(
     failed: bool = False,
     accept_changes: bool = False,
     address: str | None = None,
-    take_over: bool = False,
+    force_lease: bool = False,
 ) -> Sweep:
     """Goes on with a sweep that was interrupted or lost its driver: finished trials stay as they are, interrupted ones
     go on from their newest checkpoints, the others are begun; those that failed are tried again with `failed`.
 
     Raises UsageError where nothing is left to do; where it is still under way, or may be on another machine, unless
-    `take_over` says it is not; or where the file it came from says something else by now, unless `accept_changes` goes
-    on with that.
+    `force_lease` says it is not; or where the file it came from says something else by now, unless `accept_changes`
+    goes on with that.
     """
     folder = open_sweep_folder(path)
-    with lease_of(folder, take_over=take_over) as lease:
+    with lease_of(folder, force_lease=force_lease) as lease:
         return go_on(folder, lease, failed=failed, accept_changes=accept_changes, address=address)
 
 
@@ -213,7 +213,9 @@ def _wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> None:
 
 
 def _is_trained_here(trial: RunMetadata) -> bool:
-    return trial.status == "running" and trial.driver is not None and trial.driver.is_visible() and trial.driver.lives()
+    return (
+        trial.status == "running" and trial.driver is not None and trial.driver.is_visible() and trial.driver.is_alive()
+    )
 
 
 def _described(settings: Settings) -> dict[str, Any]:

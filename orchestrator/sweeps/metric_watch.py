@@ -25,7 +25,7 @@ class MetricWatch:
 
     What is said of a phase comes with each report of that phase, so the first such report without the metric tells. A
     hook of the user's own may give a metric now and then, and a column of the rows may be recorded later: of these only
-    what is clearly a misspelling is told before the trial's end. `judged` says whether an earlier life has had the
+    what is clearly a misspelling is told before the trial's end. `judged` says whether an earlier attempt has had the
     metrics; `leave` lets go of the trial.
     """
 

@@ -54,7 +54,7 @@ class StoppingRules:
         """Trial to why it was stopped."""
 
     def replay_reports(self, reports: Mapping[str, Iterable[Mapping[str, Any]]], seconds: float) -> None:
-        """What earlier lives of the sweep have used: their trials' reports, and their time."""
+        """What earlier attempts of the sweep have used: their trials' reports, and their time."""
         for trial, made in reports.items():
             for metrics in made:
                 self._count_report(self._trials.setdefault(trial, _Progress()), metrics)

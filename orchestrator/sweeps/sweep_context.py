@@ -22,7 +22,7 @@ class SweepContext:
     settings: Sweep
     folder: RunFolder
     previous: Mapping[int, PreviousTrial]
-    """What an earlier life of it has left, by number."""
+    """What an earlier attempt of it has left, by number."""
     rules: StoppingRules
     announcer: TrialAnnouncer
     index: TrialIndex

@@ -92,18 +92,18 @@ class LiveSweep:
         self._settled: dict[str, TrialView] = {}
         self._failed: dict[str, FileState | None] = {}
         """How `run.json` stands of those settled that Tune may start anew."""
-        self._lives = 0
+        self._attempts = 0
 
     def look(self) -> SweepView:
         """The sweep as it stands."""
         metadata = self._own.metadata()
-        lives = [metadata.started, *metadata.resumed]
+        starts = [metadata.started, *metadata.resumed]
         sweep = metadata.sweep
         assert sweep is not None
         metric, mode = sweep.metric, sweep.mode
-        if len(lives) != self._lives:
-            # Trials that were over may be tried again in another life.
-            self._lives, self._failed = len(lives), {}
+        if len(starts) != self._attempts:
+            # Trials that were over may be tried again in another attempt.
+            self._attempts, self._failed = len(starts), {}
             known = TrialIndex(self.folder, sweep.objectives or [(metric, mode)]).standing()
             self._settled = {
                 name: _of_record(record, metric) for name, record in known.items() if record.status in SETTLED
@@ -130,7 +130,7 @@ class LiveSweep:
             counts=dict(Counter(trial.status for trial in trials)),
             best=best.name if best else None,
             share=done / total,
-            eta_s=self._eta(trials, total - done, lives[-1]) if status == "running" else None,
+            eta_s=self._eta(trials, total - done, starts[-1]) if status == "running" else None,
             trials=tuple(trials),
             configuration=leader if best else None,
             notice=(
@@ -186,7 +186,7 @@ class LiveSweep:
         return view
 
     def _eta(self, trials: Sequence[TrialView], left: float, began: str) -> float | None:
-        """What is left at the pace of this life, in which a trial under way counts for the part of it that is done."""
+        """Return the seconds left at the pace of this attempt; a trial under way counts for its finished part."""
         done = sum(_share(trial) for trial in trials if trial.ended is None or trial.ended >= began)
         elapsed = self._clock() - seconds_at(began)
         return elapsed * left / done if done > 0 else None

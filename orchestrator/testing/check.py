@@ -19,9 +19,9 @@ from orchestrator.config.python.parameters import construct, parameters
 from orchestrator.errors import ConfigError
 from orchestrator.loop.world import World
 from orchestrator.task import Task
+from orchestrator.testing.checked_runs import NAME, CheckedRun, CheckedRuns, Moment, Refused, Situation
 from orchestrator.testing.failure import CheckStopped, Failure, HookCheckFailed
 from orchestrator.testing.fields import for_each, hypothesis, values_of
-from orchestrator.testing.lives import NAME, Life, Lives, Moment, Refused, Situation
 from orchestrator.testing.ranks import RanksFailed, on_two_ranks
 from orchestrator.testing.training import SmallTask, one_thread
 from orchestrator.testing.trees import difference
@@ -50,7 +50,7 @@ def check_hook(
     where it can be. Each loop is stopped and resumed at every report, and must come to the same bit by bit. `fields`
     are values as an experiment file would say them, for what cannot be drawn, such as names; `task` is for a hook that
     needs a certain one. Hook and task must be such that another process can import their classes. `varies` names
-    columns, metrics and entries of state dicts that differ from life to life by what they are; those with a unit of
+    columns, metrics and entries of state dicts that differ from run to run by what they are; those with a unit of
     time, speed or memory in their name do anyway. Raises HookCheckFailed with the check, the fields, the event, what
     differed and what to do, and ImportError where hypothesis is not installed.
     """
@@ -71,7 +71,7 @@ def check_hook(
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """The hook's class, the task it is checked with, and what may differ from life to life."""
+    """The hook's class, the task it is checked with, and what may differ from run to run."""
 
     cls: type[Hook]
     task: Task
@@ -228,9 +228,9 @@ def _attempted(subject: Subject, case: Case) -> Failure | str | None:
 
 def examined(world: World, subject: Subject, case: Case, folder: str) -> Failure | str | None:
     """What `_attempted` says, on one rank."""
-    lives = Lives(subject.task, case.situation, world, Path(folder))
+    runs = CheckedRuns(subject.task, case.situation, world, Path(folder))
     try:
-        return Examination(lives, subject, case, world).failure()
+        return Examination(runs, subject, case, world).failure()
     except CheckStopped as stopped:
         return stopped.failure
     except Refused as refused:
@@ -238,10 +238,10 @@ def examined(world: World, subject: Subject, case: Case, folder: str) -> Failure
 
 
 class Examination:
-    """Lives of one case on one rank, compared with each other."""
+    """Runs of one case on one rank, compared with each other."""
 
-    def __init__(self, lives: Lives, subject: Subject, case: Case, world: World) -> None:
-        self._lives, self._cls, self._case, self._world = lives, subject.cls, case, world
+    def __init__(self, runs: CheckedRuns, subject: Subject, case: Case, world: World) -> None:
+        self._runs, self._cls, self._case, self._world = runs, subject.cls, case, world
         self._make = partial(subject.make, case.fields)
         self._differ = partial(difference, varies=subject.varies)
 
@@ -249,7 +249,7 @@ class Examination:
         """The first check that fails."""
         shared = _class_containers(self._cls)
         before = {name: copy(value) for name, value in shared.items()}
-        whole = self._lives.undisturbed(self._make())
+        whole = self._runs.undisturbed(self._make())
         changed = next((name for name, value in shared.items() if value != before[name]), None)
         if changed:
             return Failure(
@@ -267,7 +267,7 @@ class Examination:
             or self._two_of_a_kind()
         )
 
-    def _resumed(self, whole: Life) -> Failure | None:
+    def _resumed(self, whole: CheckedRun) -> Failure | None:
         to_do = (
             "give what must survive in state_dict() (in rank_state_dict() where ranks differ), and take it back in"
             " load_state_dict()"
@@ -275,7 +275,7 @@ class Examination:
         if self._cls.observes:
             to_do += "; leave training alone in on_start and on_load"
         return self._unlike(
-            "resumed", self._lives.resumed(self._make), whole, "stopped and resumed at every report", to_do
+            "resumed", self._runs.resumed(self._make), whole, "stopped and resumed at every report", to_do
         )
 
     def _changed_in_flight(self) -> Failure | None:
@@ -286,8 +286,8 @@ class Examination:
             changed = construct(self._cls, {**self._case.fields, **changes}, self._cls.__qualname__)[0]
         except ConfigError:
             return None
-        found = self._lives.changed(self._make(), {name: getattr(changed, name) for name in changes})
-        expected = self._lives.resumed_once(self._make(), changed)
+        found = self._runs.changed(self._make(), {name: getattr(changed, name) for name in changes})
+        expected = self._runs.resumed_once(self._make(), changed)
         to_do = "read the field anew wherever it is used, or take it out of mutable"
         return self._unlike(
             "changed in flight",
@@ -298,10 +298,10 @@ class Examination:
             "as resumed there with these fields",
         )
 
-    def _repeated(self, whole: Life) -> Failure | None:
+    def _repeated(self, whole: CheckedRun) -> Failure | None:
         if self._case.situation != SITUATIONS[0]:
             return None
-        again = self._lives.undisturbed(self._make(), saved=False)
+        again = self._runs.undisturbed(self._make(), saved=False)
         to_do = (
             "keep nothing outside the instance, draw random numbers by torch, NumPy or random alone, and leave training"
             " alone in on_save"
@@ -317,11 +317,11 @@ class Examination:
             parts=("metrics", "parameters", "buffers", "optimizer"),
         )
 
-    def _observed(self, whole: Life) -> Failure | None:
+    def _observed(self, whole: CheckedRun) -> Failure | None:
         """Where a hook says that it observes, training is the same without it, as far as the hook lets it go on."""
         if not self._cls.observes or self._case.situation.ranks > 1:
             return None
-        without = self._lives.without()
+        without = self._runs.without()
         to_do = "leave weights, optimizer, random numbers and the rows of training alone, or take back that it observes"
         for number, (one, its) in enumerate(zip(whole.moments, without.moments, strict=False), 1):
             step, its_step = one.metrics.get("step"), its.metrics.get("step")
@@ -349,7 +349,7 @@ class Examination:
                     return Failure("observes", f"at report {number} {part}{told}, as without the hook", to_do)
         if len(whole.moments) == len(without.moments) and (told := self._differ(whole.end, without.end)):
             return Failure("observes", f"at the end {told}, as without the hook", to_do)
-        rows, its_rows = ([row for row in life.rows if row["phase"] == "train"] for life in (whole, without))
+        rows, its_rows = ([row for row in run.rows if row["phase"] == "train"] for run in (whole, without))
         for row, its_row in zip(rows, its_rows, strict=False):
             if told := self._differ(row, its_row):
                 return Failure(
@@ -364,7 +364,7 @@ class Examination:
         if first.misfit({NAME: first, "second": second}):
             return None
         try:
-            self._lives.undisturbed(first, {"second": second}, saved=False)
+            self._runs.undisturbed(first, {"second": second}, saved=False)
         except (
             Exception,
             CheckStopped,
@@ -379,12 +379,12 @@ class Examination:
                 )
         return None
 
-    def _ranks_apart(self, life: Life) -> Failure | None:
+    def _ranks_apart(self, run: CheckedRun) -> Failure | None:
         """What must be alike on all ranks: the parameters, where each has the whole of them, and the number of
         reports."""
         if self._case.situation.ranks == 1 or self._case.situation.strategy != "ddp":
             return None
-        (parameters, reports), *others = self._world.gather((life.moments[-1].parameters, len(life.moments)))
+        (parameters, reports), *others = self._world.gather((run.moments[-1].parameters, len(run.moments)))
         for rank, (other, its_reports) in enumerate(others, 1):
             if found := self._differ(other, parameters):
                 return Failure(
@@ -403,14 +403,14 @@ class Examination:
     def _unlike(
         self,
         check: str,
-        found: Life,
-        expected: Life,
+        found: CheckedRun,
+        expected: CheckedRun,
         how: str,
         to_do: str,
         other: str = "as undisturbed",
         parts: Sequence[str] = PARTS,
     ) -> Failure | None:
-        """What a life has come to that another has not: by its reports, then by its rows."""
+        """What a run has come to that another has not: by its reports, then by its rows."""
         if len(found.moments) != len(expected.moments):
             return Failure(
                 check, f"{how} it makes {len(found.moments)} reports, not {len(expected.moments)}, {other}", to_do
@@ -429,9 +429,9 @@ class Examination:
         return None
 
 
-def _off_pace(life: Life) -> Failure | None:
-    rows = sum(row["phase"] == "train" for row in life.rows)
-    late = ((name, at) for watch in life.watches for name, at in watch.off_pace.items() if watch.recorded[name] < rows)
+def _off_pace(run: CheckedRun) -> Failure | None:
+    rows = sum(row["phase"] == "train" for row in run.rows)
+    late = ((name, at) for watch in run.watches for name, at in watch.off_pace.items() if watch.recorded[name] < rows)
     name, iteration = next(late, ("", 0))
     to_do = (
         "put @paced_by('every') on the event, or ask self.every.due(state) in on_step: an interval in steps counts"

@@ -53,7 +53,7 @@ def hooks_of(rank: int) -> dict[str, Hook]:
     }
 
 
-def life(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+def run_loop(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     """A run that early stopping ends after three epochs; shares are interleaved, so the batches are those of one
     rank."""
     rows, seen = Rows(), Seen()
@@ -86,7 +86,7 @@ def life(rank: int, world_size: int, folder: str) -> dict[str, Any]:
 
 
 @dataclass
-class Lives:
+class Outcomes:
     """What a run on one rank and one on two have come to."""
 
     one: dict[str, Any]
@@ -95,42 +95,44 @@ class Lives:
 
 
 @pytest.fixture(scope="module")
-def lives(tmp_path_factory: pytest.TempPathFactory) -> Lives:
-    folder = tmp_path_factory.mktemp("lives")
-    return Lives(life(0, 1, str(folder / "one")), on_ranks(life, 2, str(folder / "two")), folder / "two")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    folder = tmp_path_factory.mktemp("outcomes")
+    return Outcomes(run_loop(0, 1, str(folder / "one")), on_ranks(run_loop, 2, str(folder / "two")), folder / "two")
 
 
 def near(values: list[float]) -> Any:
     return pytest.approx(values, rel=1e-4)
 
 
-def test_ranks_clip_schedule_and_stop_alike_and_as_one_rank_does(lives: Lives) -> None:
-    for found in lives.two:
-        assert len(found["reports"]) == len(lives.one["reports"]) == 3
-        assert found["columns"]["lr"] == lives.one["columns"]["lr"]
-        assert found["columns"]["grad_norm"] == near(lives.one["columns"]["grad_norm"])
+def test_ranks_clip_schedule_and_stop_alike_and_as_one_rank_does(outcomes: Outcomes) -> None:
+    for found in outcomes.two:
+        assert len(found["reports"]) == len(outcomes.one["reports"]) == 3
+        assert found["columns"]["lr"] == outcomes.one["columns"]["lr"]
+        assert found["columns"]["grad_norm"] == near(outcomes.one["columns"]["grad_norm"])
         assert len(found["columns"]["grad_norm"]) == 3 * STEPS
-        assert found["weights"] == lives.two[0]["weights"]
-    for name, values in lives.one["weights"].items():
+        assert found["weights"] == outcomes.two[0]["weights"]
+    for name, values in outcomes.one["weights"].items():
         torch.testing.assert_close(
-            torch.tensor(lives.two[0]["weights"][name]), torch.tensor(values), rtol=1e-4, atol=1e-6
+            torch.tensor(outcomes.two[0]["weights"][name]), torch.tensor(values), rtol=1e-4, atol=1e-6
         )
 
 
-def test_the_loss_is_each_ranks_own(lives: Lives) -> None:
-    first, second = (found["columns"]["loss"] for found in lives.two)
+def test_the_loss_is_each_ranks_own(outcomes: Outcomes) -> None:
+    first, second = (found["columns"]["loss"] for found in outcomes.two)
     assert all(own != other for own, other in zip(first, second, strict=True))
-    assert near(lives.one["columns"]["loss"]) == [(own + other) / 2 for own, other in zip(first, second, strict=True)]
+    assert near(outcomes.one["columns"]["loss"]) == [
+        (own + other) / 2 for own, other in zip(first, second, strict=True)
+    ]
 
 
-def test_what_is_alike_on_all_ranks_the_master_alone_measures(lives: Lives) -> None:
-    expected = lives.one["columns"]["update_norm"]
-    assert [found["columns"]["update_norm"] for found in lives.two] == [near(expected), []]
+def test_what_is_alike_on_all_ranks_the_master_alone_measures(outcomes: Outcomes) -> None:
+    expected = outcomes.one["columns"]["update_norm"]
+    assert [found["columns"]["update_norm"] for found in outcomes.two] == [near(expected), []]
     assert len(expected) == 3 * STEPS
 
 
-def test_each_rank_measures_its_own_time_and_memory(lives: Lives) -> None:
-    for found in lives.two:
+def test_each_rank_measures_its_own_time_and_memory(outcomes: Outcomes) -> None:
+    for found in outcomes.two:
         columns, reports = found["columns"], found["reports"]
         assert columns["world_samples_per_s"] == near([2 * value for value in columns["samples_per_s"]])
         assert len(columns["samples_per_s"]) == len(columns["cpu_percent"]) == 3 * STEPS // 2
@@ -139,17 +141,17 @@ def test_each_rank_measures_its_own_time_and_memory(lives: Lives) -> None:
         assert all(report["train/samples_per_s"] > 0 for report in reports)
 
 
-def test_the_shares_of_the_ranks_are_the_epochs_order_and_each_epoch_has_its_own(lives: Lives) -> None:
-    whole = list(chain(*lives.one["seen"]))
-    first, second = (list(chain(*found["seen"])) for found in lives.two)
+def test_the_shares_of_the_ranks_are_the_epochs_order_and_each_epoch_has_its_own(outcomes: Outcomes) -> None:
+    whole = list(chain(*outcomes.one["seen"]))
+    first, second = (list(chain(*found["seen"])) for found in outcomes.two)
     assert list(chain(*zip(first, second, strict=True))) == whole
     epochs = [whole[:48], whole[48:96], whole[96:]]
     assert all(sorted(epoch) == list(range(48)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-def test_each_rank_has_files_of_its_own(lives: Lives) -> None:
-    table = pd.read_parquet(lives.folder / "layer_memory")
+def test_each_rank_has_files_of_its_own(outcomes: Outcomes) -> None:
+    table = pd.read_parquet(outcomes.folder / "layer_memory")
     assert (
         table.groupby("rank", observed=True)["iteration"].agg(["min", "max"]).to_numpy().tolist()
         == [[1, 3 * STEPS]] * 2
@@ -157,7 +159,7 @@ def test_each_rank_has_files_of_its_own(lives: Lives) -> None:
     assert (
         table[table["layer"] == "0"]["output_bytes"].eq(4 * 8 * 4).all()
     )  # four samples of eight numbers on each rank
-    assert sorted(path.name for path in (lives.folder / "memory").iterdir()) == [
+    assert sorted(path.name for path in (outcomes.folder / "memory").iterdir()) == [
         "rank=0-step=2.txt",
         "rank=1-step=3.txt",
     ]

@@ -41,7 +41,7 @@ def is_alive(pid: float) -> bool:
 
 
 def test_trials_as_train_jobs_go_on_after_a_kill_and_end_where_asha_stops_them(ray_cluster: Any, outside: Path) -> None:
-    """Three of the four CPUs are taken, so that the second life of the first trial needs what its first life held."""
+    """Three of the four CPUs are taken, so that the first trial's second attempt needs what its first held."""
     (outside / "whoami.py").write_text(WHOAMI)
     (outside / "jobs.yaml").write_text(SWEEP.format(once=outside / "happened"))
     taken = ray_cluster.util.placement_group([{"CPU": 3}])

@@ -92,8 +92,8 @@ def test_killed_ranks_are_replaced_a_killed_driver_resumed_and_nothing_differs(
     assert status_of("runs/points") == "lost"
     resumed = resume("runs/points")
     assert resumed.status == "finished"
-    lives = [None, *(f"step-{step - 1:08}" for step in kills.values()), "step-00000012"]
-    assert [attempt.checkpoint for attempt in resumed.folder.attempts()] == lives
+    checkpoints = [None, *(f"step-{step - 1:08}" for step in kills.values()), "step-00000012"]
+    assert [attempt.checkpoint for attempt in resumed.folder.attempts()] == checkpoints
     assert resumed.folder.metadata().engine == engine
     assert_each_row_once(resumed)
     assert_same_weights(resumed, undisturbed)

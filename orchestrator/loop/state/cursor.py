@@ -87,7 +87,7 @@ class TrainingCursor:
         )
 
     def restore(self, position: Position) -> None:
-        """Puts the run where another life of it stood, of as many ranks or not, with batches as large or not."""
+        """Puts the run where another attempt stood, of as many ranks or not, with batches as large or not."""
         state = self._state
         for name in _COUNTERS:
             setattr(state, name, getattr(position, name))

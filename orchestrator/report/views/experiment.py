@@ -27,11 +27,11 @@ def experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()) 
         **run.environment,
         **{f"known of it: {name}": str(value) for name, value in run.info.items()},
     }
-    lives = [(str(one.number), one.started, one.checkpoint or "the beginning") for one in attempts]
+    rows = [(str(one.number), one.started, one.checkpoint or "the beginning") for one in attempts]
     content = [
         page.preformatted("experiment.yaml", config, opened=True),
         facts("Environment", entries),
-        table("Lives of the worker group", ("attempt", "started", "from"), lives) if len(lives) > 1 else None,
+        table("Attempts", ("attempt", "started", "from"), rows) if len(rows) > 1 else None,
         page.preformatted("Changes to the commit", git["diff"]) if git.get("diff") else None,
     ]
     return page.Section("experiment", "Experiment", joined(content))

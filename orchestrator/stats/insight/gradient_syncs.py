@@ -1,4 +1,4 @@
-"""GradientSyncs: training as the ranks lived it together, from one exchange of gradients to the next."""
+"""GradientSyncs: training as the ranks did it together, from one exchange of gradients to the next."""
 
 from __future__ import annotations
 

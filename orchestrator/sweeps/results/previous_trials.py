@@ -1,4 +1,4 @@
-"""What an earlier life of a sweep has left: which trials are over, which go on, and what all of them have reported."""
+"""What an earlier attempt of a sweep has left: which trials are over, which go on, and what all have reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.stats.aggregate.trial_index import TrialIndex
 
 @dataclass(frozen=True)
 class PreviousTrial:
-    """A trial that an earlier life of the sweep has begun."""
+    """A trial that an earlier attempt of the sweep has begun."""
 
     values: dict[str, Any]
     """What it has chosen; in a population, what it had last."""
@@ -67,10 +67,10 @@ def training_seconds(folder: RunFolder) -> float:
 
 
 def seconds_used(metadata: RunMetadata, previous: Mapping[int, PreviousTrial]) -> float:
-    """How long the earlier lives of a sweep took: from the start of each to the last report in it."""
+    """How long the earlier attempts of a sweep took: from the start of each to the last report in it."""
     starts = [seconds_at(metadata.started), *(seconds_at(moment) for moment in metadata.resumed)]
     reported = [seconds_at(moment) for trial in previous.values() for moment in trial.reported]
-    lives = zip(starts, [*starts[1:], float("inf")], strict=True)
+    attempts = zip(starts, [*starts[1:], float("inf")], strict=True)
     return sum(
-        max((moment for moment in reported if start <= moment < end), default=start) - start for start, end in lives
+        max((moment for moment in reported if start <= moment < end), default=start) - start for start, end in attempts
     )

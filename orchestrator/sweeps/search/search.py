@@ -32,7 +32,7 @@ def trial_config(number: int, values: Mapping[str, Any], riders: Sequence[Mappin
 
 
 def make_search(settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding = NOBODY) -> Search:
-    """The search that the settings name, which knows what an earlier life of the sweep has left; `seed` is that of
+    """The search that the settings name, which knows what an earlier attempt of the sweep has left; `seed` is that of
     first repeats."""
     if settings.search == "optuna":
         return OptunaTrials(settings, seed, previous, riding)
@@ -93,7 +93,7 @@ class DrawnTrials(Search):
 
 
 class OptunaTrials(Search):
-    """Optuna, which hears what an earlier life of the sweep has found. Trials that are not over are handed out again
+    """Optuna, which hears what an earlier attempt of the sweep has found. Trials that are not over are handed out again
     first.
 
     Optuna counts its suggestions, and a trial keeps its number: what was suggested but never begun is suggested anew.
@@ -114,7 +114,7 @@ class OptunaTrials(Search):
     def _optuna_search(self, previous: Mapping[int, PreviousTrial]) -> Any:
         """Ray Tune's OptunaSearch over the space, written as a function so that a path may depend on another.
 
-        TPE, seeded; anew for each life of the sweep, as it would repeat its first draws otherwise.
+        TPE, seeded; anew for each attempt of the sweep, as it would repeat its first draws otherwise.
         """
         import optuna
         from ray.tune.search.optuna import OptunaSearch
@@ -198,7 +198,7 @@ def _in_a_suggestion(settings: Sweep) -> int:
 
 
 def _begun(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> int:
-    """How many suggestions an earlier life of the sweep has made."""
+    """How many suggestions an earlier attempt of the sweep has made."""
     return max(previous, default=-1) // _in_a_suggestion(settings) + 1
 
 

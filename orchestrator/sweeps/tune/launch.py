@@ -86,7 +86,7 @@ def _tune_config(context: SweepContext, search: Search, at_once: int) -> tune.Tu
 
 def _run_config(sweep: RunFolder, stopper: _Stopper, events: _TrialEvents, max_failures: int) -> tune.RunConfig:
     return tune.RunConfig(
-        # A name of its own for each life: Tune would take up its own notes of an earlier one, and ours decide.
+        # A name of its own for each attempt: Tune would take up its own notes of an earlier one, and ours decide.
         name=f"tune-{uuid.uuid4().hex[:8]}",
         storage_path=f"{sweep.storage.root}/{SCRATCH}",
         storage_filesystem=sweep.storage.filesystem,

@@ -36,7 +36,7 @@ def make_scheduler(
 ) -> TrialScheduler:
     """Tune's scheduler for a sweep; its time is the number of reports.
 
-    `previous` is what an earlier life of the sweep has left; `is_mistake` says of a trial by its number whether it
+    `previous` is what an earlier attempt of the sweep has left; `is_mistake` says of a trial by its number whether it
     failed in a way that would come again, so that it is not started anew.
     """
     keeps = (settings, previous, is_mistake)
@@ -67,8 +67,8 @@ def make_scheduler(
 
 
 class _TrialStandIn:
-    """Stands for a trial of an earlier life that is over; or for one that runs by itself or shares a training, and for
-    Tune's loop around it, in which no other one waits."""
+    """Stands for a trial of an earlier attempt that is over; or for one that runs by itself or shares a training, and
+    for Tune's loop around it, in which no other one waits."""
 
     def __init__(self, number: int) -> None:
         self.trial_id, self.config = trial_name(number), trial_config(number, {})

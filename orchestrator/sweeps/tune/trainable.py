@@ -25,7 +25,7 @@ from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.loop.report import Report
 from orchestrator.private_api.ray_tune import count_from
 from orchestrator.records.run_folder import ENDED, RunFolder
-from orchestrator.records.sweep_folder import checkpoint_to_take_over, trial_folder
+from orchestrator.records.sweep_folder import checkpoint_to_exploit, trial_folder
 from orchestrator.sweeps.metric_watch import MetricWatch
 from orchestrator.sweeps.results.previous_trials import judged_reports, training_seconds
 from orchestrator.sweeps.search.search import REPORTED, TRIAL
@@ -50,7 +50,7 @@ class Trial(tune.Trainable):
     read their parts. Where Tune ends a trial, the driver writes that down: only it knows why.
 
     Where this process dies, or a rank that the engine does not replace, Tune starts the trial anew, on a fresh engine,
-    and it goes on from the newest whole checkpoint of its folder; so does one that an earlier life of the sweep has
+    and it goes on from the newest whole checkpoint of its folder; so does one that an earlier attempt of the sweep has
     left.
     """
 
@@ -77,7 +77,7 @@ class Trial(tune.Trainable):
         """Of those that share this one's training the ones that were begun, and have not failed."""
         self._failed: list[int] = []
         """Numbers of those that have, and of which Tune has not heard."""
-        self._life: Lifecycle | None = None
+        self._lifecycle: Lifecycle | None = None
         self._checkpoint: str | None = None
         self._judged: dict[str, Any] = {}
 
@@ -86,38 +86,41 @@ class Trial(tune.Trainable):
         checkpoint = (
             None if self._checkpoint and self._checkpoint.startswith(f"{folder.storage.path}/") else self._checkpoint
         )
-        checkpoint = checkpoint_to_take_over(folder, checkpoint)
+        checkpoint = checkpoint_to_exploit(folder, checkpoint)
         sweep = self._settings.model_dump(mode="json")
         assignment = Assignment(resolved.experiment.source, folder.location, checkpoint=checkpoint, sweep=sweep)
         # A loss is Tune's to see to: it may be of this very process.
-        life = Lifecycle(self._engine, assignment, resolved)
+        lifecycle = Lifecycle(self._engine, assignment, resolved)
         judged = bool(self._judged or judged_reports(folder, self._settings))
-        self._first, self._watch = True, MetricWatch(self._settings, resolved, folder, judged=judged, leave=life.leave)
-        return life
+        self._first, self._watch = (
+            True,
+            MetricWatch(self._settings, resolved, folder, judged=judged, leave=lifecycle.leave),
+        )
+        return lifecycle
 
     def step(self) -> dict[str, Any]:
         """Trains up to the next report with the sweep's metrics."""
         if self._riders:
             return self._step_together()
-        life = self._life = self._life or self._begin()
+        lifecycle = self._lifecycle = self._lifecycle or self._begin()
         try:
-            with failing(life.folder):
-                return self._next(life)
+            with failing(lifecycle.folder):
+                return self._next(lifecycle)
         except Exception:  # whatever user code raises: the next try begins anew
-            self._life = None
+            self._lifecycle = None
             raise
 
-    def _next(self, life: Lifecycle) -> dict[str, Any]:
+    def _next(self, lifecycle: Lifecycle) -> dict[str, Any]:
         while True:
-            report = life.next()
+            report = lifecycle.next()
             if self._first:
-                self._count_earlier_reports(life.folder, report)
-            report = report or self._last_report(life)
+                self._count_earlier_reports(lifecycle.folder, report)
+            report = report or self._last_report(lifecycle)
             judged = self._watch.holds(report)
             if judged:
                 self._judged = {metric: report.metrics[metric] for metric in self._settings.metrics}
             if report.final or judged:
-                return self._answer(life, report)
+                return self._answer(lifecycle, report)
 
     def _count_earlier_reports(self, folder: RunFolder, report: Report | None) -> None:
         """Counts the reports and the time of a trial that is taken up, as if it had not been interrupted."""
@@ -131,22 +134,22 @@ class Trial(tune.Trainable):
         # Tune counts this step when it is over.
         count_from(self, len(made) - new, training_seconds(folder))
 
-    def _last_report(self, life: Lifecycle) -> Report:
+    def _last_report(self, lifecycle: Lifecycle) -> Report:
         """The last report of a trial that was interrupted after it, with nothing left to train."""
-        made = judged_reports(life.folder, self._settings)
+        made = judged_reports(lifecycle.folder, self._settings)
         if not made:
             raise self._watch.unjudged(None)
         return Report(
             metrics={name: value for name, value in made[-1].items() if name not in ("attempt", "time")}, final=True
         )
 
-    def _answer(self, life: Lifecycle, report: Report) -> dict[str, Any]:
+    def _answer(self, lifecycle: Lifecycle, report: Report) -> dict[str, Any]:
         """What Tune gets; a last report without the metrics, such as one of a test phase, keeps those before."""
         if not self._judged:
             raise self._watch.unjudged(report)
         if report.final:
-            life.finish(report)
-            self._life = None
+            lifecycle.finish(report)
+            self._lifecycle = None
         counters = {name: report.metrics[name] for name in _COUNTERS}
         return {**counters, **self._judged, tune.result.DONE: report.final}
 
@@ -234,13 +237,13 @@ class Trial(tune.Trainable):
         if self._group is not None:
             self._group.leave()
         self._group = None
-        if self._life is not None:
-            self._life.leave()
-        self._life = None
+        if self._lifecycle is not None:
+            self._lifecycle.leave()
+        self._lifecycle = None
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Writes a checkpoint of all ranks into the trial's own folder, and where it is into Tune's."""
-        path = self._life.save() if self._life else self._checkpoint
+        path = self._lifecycle.save() if self._lifecycle else self._checkpoint
         Path(checkpoint_dir, _POINTER).write_text(json.dumps({"checkpoint": path, "judged": self._judged}))
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:

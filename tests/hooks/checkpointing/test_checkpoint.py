@@ -17,7 +17,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
-from tests.hooks.checkpointing.lives import Life, Store, lived, names, val
+from tests.hooks.checkpointing.simulated_run import SimulatedRun, Store, names, simulate, val
 from tests.tasks import Points, described, experiment
 
 TWO = Interval(2)
@@ -131,7 +131,7 @@ def test_what_is_saved_kept_and_called_best(
 ) -> None:
     """`best` names the epoch by metric, of which the first has the label `best` too. A best between two checkpoints
     makes one where it was asked for."""
-    store = lived(Checkpoint(**hook), *epochs).store
+    store = simulate(Checkpoint(**hook), *epochs).store
     assert (store.did("save"), store.stored) == (names(*saved), names(*kept))
     labels = {LABELS[metric]: names(epoch)[0] for metric, epoch in best.items()}
     assert store.labels == ({"best": next(iter(labels.values())), **labels} if labels else {})
@@ -139,37 +139,37 @@ def test_what_is_saved_kept_and_called_best(
 
 def test_it_saves_at_steps_and_only_there() -> None:
     """Validation inside an epoch leaves the step count due, and must not save again."""
-    life = Life(Checkpoint(every=Interval(3, "steps"), save_last=False), accumulate=2)
-    life.phase("train", 6, length=20)
-    life.phase("val", 5)
-    life.phase("train", 7, length=20)
-    assert life.store.did("save") == ["step-00000003", "step-00000006"]
+    run = SimulatedRun(Checkpoint(every=Interval(3, "steps"), save_last=False), accumulate=2)
+    run.phase("train", 6, length=20)
+    run.phase("val", 5)
+    run.phase("train", 7, length=20)
+    assert run.store.did("save") == ["step-00000003", "step-00000006"]
 
 
 @pytest.mark.parametrize(("save_last", "saved"), [(True, ["epoch-0002", "epoch-0003"]), (False, ["epoch-0002"])])
 def test_the_end_of_training_is_saved_though_it_is_not_due(save_last: bool, saved: list[str]) -> None:
-    life = Life(Checkpoint(every=Interval(2), save_last=save_last), max_epochs=3)
+    run = SimulatedRun(Checkpoint(every=Interval(2), save_last=save_last), max_epochs=3)
     for _ in range(3):
-        life.epoch(0.5)
-    assert life.store.did("save") == saved
+        run.epoch(0.5)
+    assert run.store.did("save") == saved
 
 
 def test_the_last_step_is_saved_where_steps_end_the_run() -> None:
-    life = Life(Checkpoint(every=Interval(1)), max_steps=3)
-    life.phase("train", 3, length=10)
-    assert life.store.did("save") == ["step-00000003"]
+    run = SimulatedRun(Checkpoint(every=Interval(1)), max_steps=3)
+    run.phase("train", 3, length=10)
+    assert run.store.did("save") == ["step-00000003"]
 
 
 def test_the_last_is_not_saved_twice() -> None:
-    life = Life(Checkpoint(every=Interval(2, "steps")), max_steps=4)
-    life.phase("train", 4, length=10)
-    assert life.store.did("save") == ["step-00000002", "step-00000004"]
+    run = SimulatedRun(Checkpoint(every=Interval(2, "steps")), max_steps=4)
+    run.phase("train", 4, length=10)
+    assert run.store.did("save") == ["step-00000002", "step-00000004"]
 
 
 def test_a_interval_of_zero_never_saves() -> None:
-    life = Life(Checkpoint(every=Interval(0), save_last=False), max_epochs=1)
-    life.epoch(0.5)
-    assert life.store.log == []
+    run = SimulatedRun(Checkpoint(every=Interval(0), save_last=False), max_epochs=1)
+    run.epoch(0.5)
+    assert run.store.log == []
 
 
 # Retention
@@ -177,8 +177,8 @@ def test_a_interval_of_zero_never_saves() -> None:
 
 def test_the_old_goes_only_after_the_new_is_stored() -> None:
     """MMEngine deletes the old checkpoint, and the old best, before it writes the new one."""
-    life = lived(Checkpoint(keep=1, best="val/accuracy"), 0.5, 0.9, 0.7, 0.95)
-    order = [call for call in life.store.log if call[0] in ("save", "delete")]
+    run = simulate(Checkpoint(keep=1, best="val/accuracy"), 0.5, 0.9, 0.7, 0.95)
+    order = [call for call in run.store.log if call[0] in ("save", "delete")]
     assert order == [
         ("save", "epoch-0001"),
         ("save", "epoch-0002"),
@@ -192,27 +192,27 @@ def test_the_old_goes_only_after_the_new_is_stored() -> None:
 
 def test_checkpoints_of_others_are_left_to_them() -> None:
     """A run's own save, and one of another hook, are not in this hook's count and not in its hands."""
-    life = lived(Checkpoint(keep=1), None)
-    life.state.request_checkpoint("nan")
-    life.state.step += 1
-    life.state.epoch_completed = False
-    life.save_if_asked()
-    life.epoch()
-    assert life.store.stored == ["step-00000003", "epoch-0002"]
-    assert life.store.owners == {"checkpoint": ["epoch-0002"]}
+    run = simulate(Checkpoint(keep=1), None)
+    run.state.request_checkpoint("nan")
+    run.state.step += 1
+    run.state.epoch_completed = False
+    run.save_if_asked()
+    run.epoch()
+    assert run.store.stored == ["step-00000003", "epoch-0002"]
+    assert run.store.owners == {"checkpoint": ["epoch-0002"]}
 
 
 def test_two_hooks_keep_their_own() -> None:
     """Lightning's and MMEngine's hooks of one class overwrote each other's state."""
-    life = Life(Checkpoint(every=Interval(1), keep=1), Checkpoint(every=Interval(2), keep=None))
+    run = SimulatedRun(Checkpoint(every=Interval(1), keep=1), Checkpoint(every=Interval(2), keep=None))
     for _ in range(5):
-        state = life.state
+        state = run.state
         state.phase, state.epoch, state.step, state.epoch_completed = "train", state.epoch + 1, state.step + 2, True
-        for hook in life.hooks:
+        for hook in run.hooks:
             hook.on_phase_end(state)
-        life.save_if_asked()
-    assert life.store.stored == ["epoch-0002", "epoch-0004", "epoch-0005"]
-    assert life.store.owners == {"checkpoint": ["epoch-0005"], "checkpoint1": ["epoch-0002", "epoch-0004"]}
+        run.save_if_asked()
+    assert run.store.stored == ["epoch-0002", "epoch-0004", "epoch-0005"]
+    assert run.store.owners == {"checkpoint": ["epoch-0005"], "checkpoint1": ["epoch-0002", "epoch-0004"]}
 
 
 # Best
@@ -220,18 +220,18 @@ def test_two_hooks_keep_their_own() -> None:
 
 def test_the_last_is_saved_before_validation_and_marked_after_it() -> None:
     """A validation that fails must not cost the epoch's checkpoint, and the best needs no second copy."""
-    life = Life(Checkpoint(best="val/accuracy"))
-    life.phase("train", 2)
-    assert life.store.log == [("save", "epoch-0001")]
-    life.phase("val", 1, **{"val/accuracy": 0.5})
-    assert life.store.log[1:] == [("mark", "best-val-accuracy", "epoch-0001"), ("mark", "best", "epoch-0001")]
+    run = SimulatedRun(Checkpoint(best="val/accuracy"))
+    run.phase("train", 2)
+    assert run.store.log == [("save", "epoch-0001")]
+    run.phase("val", 1, **{"val/accuracy": 0.5})
+    assert run.store.log[1:] == [("mark", "best-val-accuracy", "epoch-0001"), ("mark", "best", "epoch-0001")]
 
 
 def test_a_best_in_the_middle_of_an_epoch_is_saved() -> None:
-    life = Life(Checkpoint(best="val/accuracy"))
-    life.phase("train", 5, length=10)
-    life.phase("val", 1, **{"val/accuracy": 0.5})
-    assert life.store.labels["best"] == "step-00000005"
+    run = SimulatedRun(Checkpoint(best="val/accuracy"))
+    run.phase("train", 5, length=10)
+    run.phase("val", 1, **{"val/accuracy": 0.5})
+    assert run.store.labels["best"] == "step-00000005"
 
 
 def test_the_best_has_its_optimizer(tmp_path: Path) -> None:
@@ -251,44 +251,44 @@ def test_the_best_has_its_optimizer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("metric", ["val/accuracy", "val/loss"])
 def test_what_is_not_finite_is_never_best(metric: str, value: float) -> None:
-    life = Life(Checkpoint(best=metric))
+    run = SimulatedRun(Checkpoint(best=metric))
     for score in (value, 0.5, value):
-        life.epoch(**{metric: score})
-    assert life.store.labels["best"] == "epoch-0002"
+        run.epoch(**{metric: score})
+    assert run.store.labels["best"] == "epoch-0002"
 
 
 def test_validation_alone_works_with_several_metrics() -> None:
     """MMEngine raises KeyError: it makes its tables in before_train."""
-    life = Life(Checkpoint(best=["val/accuracy", "val/loss"]))
-    life.phase("val", 1, **{"val/accuracy": 0.5, "val/loss": 1.0})
-    assert life.store.did("mark") == ["step-00000000"] * 3
+    run = SimulatedRun(Checkpoint(best=["val/accuracy", "val/loss"]))
+    run.phase("val", 1, **{"val/accuracy": 0.5, "val/loss": 1.0})
+    assert run.store.did("mark") == ["step-00000000"] * 3
 
 
 def test_it_is_the_best_by_what_the_experiment_judges_by() -> None:
-    life = Life(Checkpoint(), config={"sweep": {"metric": "val/score", "mode": "min"}})
+    run = SimulatedRun(Checkpoint(), config={"sweep": {"metric": "val/score", "mode": "min"}})
     for score in (3.0, 1.0, 2.0):
-        life.epoch(score, **{"val/score": score})
-    assert life.store.labels == {"best": "epoch-0002", "best-val-score": "epoch-0002"}
+        run.epoch(score, **{"val/score": score})
+    assert run.store.labels == {"best": "epoch-0002", "best-val-score": "epoch-0002"}
 
 
 def test_nothing_is_called_the_best_where_nobody_said_which_way_is_better() -> None:
-    life = Life(Checkpoint())
-    life.epoch(**{"val/score": 1.0})
-    assert life.store.labels == {}
-    known = Life(Checkpoint())
+    run = SimulatedRun(Checkpoint())
+    run.epoch(**{"val/score": 1.0})
+    assert run.store.labels == {}
+    known = SimulatedRun(Checkpoint())
     known.epoch(**{"val/score": 1.0, "val/loss": 1.0})
     assert known.store.labels == {"best": "epoch-0001", "best-val-loss": "epoch-0001"}
 
 
 def test_what_another_run_reached_is_not_to_be_beaten() -> None:
     """A run that goes on from a checkpoint of another has none of its earlier ones: its best is the best of its own."""
-    life = Life(Checkpoint(best="val/accuracy"), name="first")
-    life.hooks[0].on_start(life.state)
+    run = SimulatedRun(Checkpoint(best="val/accuracy"), name="first")
+    run.hooks[0].on_start(run.state)
     for accuracy in (0.9, 0.5):
-        life.epoch(accuracy)
+        run.epoch(accuracy)
     store = Store()
-    store.save("epoch-0002", life.store.states["epoch-0002"])
-    other = Life(Checkpoint(best="val/accuracy"), store=store, name="second", epoch=2, step=4)
+    store.save("epoch-0002", run.store.states["epoch-0002"])
+    other = SimulatedRun(Checkpoint(best="val/accuracy"), store=store, name="second", epoch=2, step=4)
     other.restore("epoch-0002")
     other.phase("val", 1, **{"val/accuracy": 0.5})
     assert store.labels["best"] == "epoch-0002"
@@ -297,23 +297,23 @@ def test_what_another_run_reached_is_not_to_be_beaten() -> None:
 
 def test_a_missing_metric_is_said_after_the_first_validation() -> None:
     """MMEngine raises a bare KeyError, after hours."""
-    life = Life(Checkpoint(best="val/acuracy", mode="max"))
+    run = SimulatedRun(Checkpoint(best="val/acuracy", mode="max"))
     with pytest.raises(
         HookError, match="no metric 'val/acuracy' after the val phase; there are: train/loss, val/accuracy"
     ):
-        life.epoch(0.5)
+        run.epoch(0.5)
 
 
 def test_a_metric_without_a_phase_is_said_too() -> None:
     with pytest.raises(HookError, match="no metric 'accuracy'"):
-        Life(Checkpoint(best="accuracy")).epoch(0.5)
+        SimulatedRun(Checkpoint(best="accuracy")).epoch(0.5)
 
 
 def test_auto_needs_a_metric() -> None:
-    life = Life(Checkpoint(best="auto"))
-    life.phase("train", 2, **{"train/loss": 1.0})
+    run = SimulatedRun(Checkpoint(best="auto"))
+    run.phase("train", 2, **{"train/loss": 1.0})
     with pytest.raises(HookError, match="auto found no metric of val; there are: train/loss"):
-        life.phase("val", 1)
+        run.phase("val", 1)
 
 
 # Which way is better
@@ -328,16 +328,16 @@ def test_what_is_better_is_not_guessed(metric: str) -> None:
 
 def test_auto_refuses_a_name_it_cannot_judge() -> None:
     with pytest.raises(HookError, match="'val/score' is better; write mode: max or mode: min"):
-        Life(Checkpoint(best="auto")).epoch(**{"val/score": 1.0})
-    Life(Checkpoint(best="auto", mode="min")).epoch(**{"val/score": 1.0})
+        SimulatedRun(Checkpoint(best="auto")).epoch(**{"val/score": 1.0})
+    SimulatedRun(Checkpoint(best="auto", mode="min")).epoch(**{"val/score": 1.0})
 
 
 def test_auto_hears_what_the_sweep_says() -> None:
     sweep = {"metric": "val/score", "mode": "min"}
-    life = Life(Checkpoint(best="auto"), config={"sweep": sweep})
+    run = SimulatedRun(Checkpoint(best="auto"), config={"sweep": sweep})
     for score in (2.0, 1.0):
-        life.epoch(**{"val/loss": 1.0, "val/score": score})
-    assert life.store.labels["best-val-score"] == "epoch-0002"
+        run.epoch(**{"val/loss": 1.0, "val/score": score})
+    assert run.store.labels["best-val-score"] == "epoch-0002"
 
 
 def test_modes_must_fit_the_metrics() -> None:
@@ -369,9 +369,9 @@ def test_yaml_becomes_a_hook() -> None:
 
 
 def test_last_and_best_are_published_once_each() -> None:
-    life = lived(Checkpoint(best="val/accuracy", publish=["model", "ema"]), 0.5, 0.9, 0.7)
-    life.hooks[0].on_end(life.state)
-    published = [call for call in life.store.log if call[0] == "publish"]
+    run = simulate(Checkpoint(best="val/accuracy", publish=["model", "ema"]), 0.5, 0.9, 0.7)
+    run.hooks[0].on_end(run.state)
+    published = [call for call in run.store.log if call[0] == "publish"]
     places = {"model": "model", "ema": "ema"}
     assert published == [("publish", "epoch-0003", places), ("publish", "epoch-0002", places)]
 
@@ -449,15 +449,15 @@ def test_what_can_be_published_is_accepted_at_load() -> None:
 
 def test_a_metric_that_never_improved_is_not_published() -> None:
     """MMEngine publishes None."""
-    life = Life(Checkpoint(best=["val/accuracy", "val/loss"], publish=["model"]))
-    life.epoch(**{"val/accuracy": 0.5, "val/loss": float("nan")})
-    life.hooks[0].on_end(life.state)
-    assert life.store.did("publish") == ["epoch-0001"]
+    run = SimulatedRun(Checkpoint(best=["val/accuracy", "val/loss"], publish=["model"]))
+    run.epoch(**{"val/accuracy": 0.5, "val/loss": float("nan")})
+    run.hooks[0].on_end(run.state)
+    assert run.store.did("publish") == ["epoch-0001"]
 
 
 def test_nothing_is_published_unasked_or_where_nothing_was_saved() -> None:
-    life = lived(Checkpoint(), None)
-    life.hooks[0].on_end(life.state)
-    empty = Life(Checkpoint(publish=["model"], best="val/loss"))
+    run = simulate(Checkpoint(), None)
+    run.hooks[0].on_end(run.state)
+    empty = SimulatedRun(Checkpoint(publish=["model"], best="val/loss"))
     empty.hooks[0].on_end(empty.state)
-    assert life.store.did("publish") == empty.store.did("publish") == []
+    assert run.store.did("publish") == empty.store.did("publish") == []

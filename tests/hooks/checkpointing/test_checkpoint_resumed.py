@@ -10,24 +10,24 @@ import torch
 
 from hooks import Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
-from tests.hooks.checkpointing.lives import Life, lived, names
+from tests.hooks.checkpointing.simulated_run import SimulatedRun, names, simulate
 from tests.hooks.phases import run_phase
 
 
-def _resume(life: Life, epoch: int) -> Life:
-    """Another life, from the checkpoint after so many epochs."""
+def _resume(run: SimulatedRun, epoch: int) -> SimulatedRun:
+    """Another run, from the checkpoint after so many epochs."""
     hook = Checkpoint(
-        **{field: getattr(life.hooks[0], field) for field in ("every", "keep", "best", "mode", "save_last")}
+        **{field: getattr(run.hooks[0], field) for field in ("every", "keep", "best", "mode", "save_last")}
     )
-    later = Life(hook, store=life.store, epoch=epoch, step=2 * epoch)
+    later = SimulatedRun(hook, store=run.store, epoch=epoch, step=2 * epoch)
     later.restore(names(epoch)[0])
     return later
 
 
 def test_a_resumed_run_remembers_the_best() -> None:
     """Lightning forgot it, and marked the first epoch after a resume."""
-    life = lived(Checkpoint(keep=1, best="val/accuracy"), 0.5, 0.9, 0.7)
-    later = _resume(life, 3)
+    run = simulate(Checkpoint(keep=1, best="val/accuracy"), 0.5, 0.9, 0.7)
+    later = _resume(run, 3)
     later.epoch(0.8)
     assert later.store.labels["best"] == "epoch-0002"
     assert later.store.stored == ["epoch-0002", "epoch-0004"]
@@ -35,8 +35,8 @@ def test_a_resumed_run_remembers_the_best() -> None:
 
 def test_the_interval_goes_on_after_a_resume() -> None:
     """ClassyVision counts phases from where it resumes."""
-    life = lived(Checkpoint(every=Interval(2), best="val/accuracy", save_last=False), 0.1, 0.2, 0.9)
-    later = _resume(life, 3)
+    run = simulate(Checkpoint(every=Interval(2), best="val/accuracy", save_last=False), 0.1, 0.2, 0.9)
+    later = _resume(run, 3)
     for _ in range(3):
         later.epoch(0.5)
     assert later.store.did("save")[-2:] == ["epoch-0004", "epoch-0006"]
@@ -44,9 +44,9 @@ def test_the_interval_goes_on_after_a_resume() -> None:
 
 def test_a_checkpoint_made_for_its_score_knows_that_it_is_the_best() -> None:
     """Its own name was not known when its state was written."""
-    life = lived(Checkpoint(every=Interval(100), keep=1, best="val/accuracy"), 0.5, 0.9)
-    life.store.labels.clear()
-    later = _resume(life, 2)
+    run = simulate(Checkpoint(every=Interval(100), keep=1, best="val/accuracy"), 0.5, 0.9)
+    run.store.labels.clear()
+    later = _resume(run, 2)
     assert later.store.labels == {"best": "epoch-0002", "best-val-accuracy": "epoch-0002"}
     later.epoch(0.8)
     assert later.store.stored == ["epoch-0002"]
@@ -55,16 +55,16 @@ def test_a_checkpoint_made_for_its_score_knows_that_it_is_the_best() -> None:
 
 
 def test_the_restored_checkpoint_counts_among_the_newest() -> None:
-    life = lived(Checkpoint(keep=2), *[None] * 3)
-    later = _resume(life, 3)
+    run = simulate(Checkpoint(keep=2), *[None] * 3)
+    later = _resume(run, 3)
     later.epoch()
     assert later.store.stored == ["epoch-0003", "epoch-0004"]
 
 
 def test_what_was_made_after_the_restored_one_is_superseded() -> None:
     """Resuming at epoch 2 of 4: what came later goes with the next save, and its best is forgotten."""
-    life = lived(Checkpoint(keep=None, best="val/accuracy"), 0.5, 0.4, 0.9, 0.3)
-    later = _resume(life, 2)
+    run = simulate(Checkpoint(keep=None, best="val/accuracy"), 0.5, 0.4, 0.9, 0.3)
+    later = _resume(run, 2)
     assert later.store.labels["best"] == "epoch-0001"
     assert len(later.store.stored) == 4, "nothing goes before something new is stored"
     later.epoch(0.6)
@@ -73,19 +73,19 @@ def test_what_was_made_after_the_restored_one_is_superseded() -> None:
 
 
 def test_a_best_that_is_gone_is_not_asked_for() -> None:
-    life = lived(Checkpoint(keep=1, best="val/accuracy"), 0.9, 0.5)
-    life.store.stored.remove("epoch-0001")
-    later = _resume(life, 2)
+    run = simulate(Checkpoint(keep=1, best="val/accuracy"), 0.9, 0.5)
+    run.store.stored.remove("epoch-0001")
+    later = _resume(run, 2)
     later.epoch(0.8)
     assert later.store.stored == ["epoch-0003"]
 
 
 def test_a_score_is_forgotten_when_the_other_way_is_better() -> None:
-    life = Life(Checkpoint(best="val/score", mode="max"))
-    life.epoch(**{"val/score": 9.0})
-    life.epoch(**{"val/score": 8.0})
+    run = SimulatedRun(Checkpoint(best="val/score", mode="max"))
+    run.epoch(**{"val/score": 9.0})
+    run.epoch(**{"val/score": 8.0})
     hook = Checkpoint(best="val/score", mode="min")
-    later = Life(hook, store=life.store, epoch=2, step=4)
+    later = SimulatedRun(hook, store=run.store, epoch=2, step=4)
     later.restore("epoch-0002")
     later.epoch(**{"val/score": 20.0})
     later.epoch(**{"val/score": 10.0})
@@ -93,17 +93,17 @@ def test_a_score_is_forgotten_when_the_other_way_is_better() -> None:
 
 
 def test_auto_resumes_with_the_metric_it_chose() -> None:
-    life = lived(Checkpoint(best="auto"), 0.9, 0.5)
-    later = _resume(life, 2)
+    run = simulate(Checkpoint(best="auto"), 0.9, 0.5)
+    later = _resume(run, 2)
     later.epoch(**{"val/loss": 0.1, "val/accuracy": 0.6})
     assert later.store.labels["best"] == "epoch-0001"
 
 
 def test_a_run_begun_from_another_runs_checkpoint_owns_none_of_its_files() -> None:
-    life = lived(Checkpoint(best="val/accuracy"), 0.5, 0.6)
+    run = simulate(Checkpoint(best="val/accuracy"), 0.5, 0.6)
     hook = Checkpoint(best="val/accuracy")
-    other = Life(hook, epoch=2, step=4)
-    other.store.states = life.store.states
+    other = SimulatedRun(hook, epoch=2, step=4)
+    other.store.states = run.store.states
     other.restore("epoch-0002")
     other.epoch(0.7)
     assert other.store.stored == ["epoch-0003"]
@@ -111,8 +111,8 @@ def test_a_run_begun_from_another_runs_checkpoint_owns_none_of_its_files() -> No
 
 
 def test_the_state_loads_with_weights_only() -> None:
-    life = lived(Checkpoint(best="val/accuracy"), 0.5)
-    state = life.hooks[0].state_dict()
+    run = simulate(Checkpoint(best="val/accuracy"), 0.5)
+    state = run.hooks[0].state_dict()
     buffer = io.BytesIO()
     torch.save(state, buffer)
     buffer.seek(0)
@@ -136,10 +136,10 @@ class _NoStore:
 
 def test_all_ranks_decide_alike_after_a_resume() -> None:
     """What a rank sees of the disk must not change what it asks for."""
-    life = lived(Checkpoint(every=Interval(100), best="val/accuracy", save_last=False), 0.9, 0.5)
-    saved = life.store.states["epoch-0001"]["checkpoint"]
+    run = simulate(Checkpoint(every=Interval(100), best="val/accuracy", save_last=False), 0.9, 0.5)
+    saved = run.store.states["epoch-0001"]["checkpoint"]
     asked = []
-    for store in (life.store, _NoStore(), None):
+    for store in (run.store, _NoStore(), None):
         hook, state = (
             Checkpoint(every=Interval(100), best="val/accuracy", save_last=False),
             State(checkpoints=store, epoch=1, step=2),

@@ -39,7 +39,7 @@ class Start:
         self.hooks: list[TensorBoard] = []
 
     def now(self) -> float:
-        """Each life of a run begins in a second of its own: event files are read in the order of theirs."""
+        """Each attempt of a run begins in a second of its own: event files are read in the order of theirs."""
         return 1_700_000_000.0 + len(self.hooks)
 
     def __call__(self, hook: TensorBoard, **fields: Any) -> State:
@@ -173,7 +173,7 @@ def test_the_table_begins_with_what_trials_differ_in_and_what_they_are_judged_by
 
 
 def test_a_resumed_run_repeats_no_point(start: Start, tmp_path: Path) -> None:
-    """The checkpoint is made after training and before validation, at step 2; the first life goes on to step 4."""
+    """The checkpoint is made after training and before validation, at step 2; the first attempt goes on to step 4."""
     first = TensorBoard(every=Interval(1, "iterations"))
     state = start(first)
     run_phase(first, state, "train", loss_rows(1, 2), metrics={"train/accuracy": 0.2})

@@ -20,7 +20,7 @@ class Kept:
         return self.wanted
 
 
-def lived(snapshots: Snapshots, state: State, steps: range) -> dict[int, list[str]]:
+def run_loop(snapshots: Snapshots, state: State, steps: range) -> dict[int, list[str]]:
     """What is kept after each step."""
     kept = {}
     for state.step in steps:
@@ -35,7 +35,7 @@ def lived(snapshots: Snapshots, state: State, steps: range) -> dict[int, list[st
 
 def test_they_stay_evenly_apart_however_long_the_run() -> None:
     state = State(phase="train", stepped=True, checkpoints=Kept())  # type: ignore[arg-type]
-    kept = lived(Snapshots(Interval(10, "steps"), 4), state, range(1, 401))
+    kept = run_loop(Snapshots(Interval(10, "steps"), 4), state, range(1, 401))
     assert kept[40] == ["10", "20", "30", "40"]
     assert kept[50] == kept[40]
     assert kept[60] == ["20", "40", "60"]  # one too many: every second goes, and is not made any more
@@ -48,18 +48,20 @@ def test_they_stay_evenly_apart_however_long_the_run() -> None:
 def test_gone_on_with_they_are_as_without_a_break(cut: int) -> None:
     """From an earlier checkpoint: what came after it is given up."""
     whole = State(phase="train", stepped=True, checkpoints=Kept())  # type: ignore[arg-type]
-    expected = lived(Snapshots(Interval(10, "steps"), 4), whole, range(1, 201))
+    expected = run_loop(Snapshots(Interval(10, "steps"), 4), whole, range(1, 201))
     state = State(phase="train", stepped=True, checkpoints=Kept())  # type: ignore[arg-type]
     first = Snapshots(Interval(10, "steps"), 4)
-    lived(first, state, range(1, cut))
+    run_loop(first, state, range(1, cut))
     state.step = cut
     first.ask(state, "ema")
     record = first.record()  # as the checkpoint of this step has it
     first.take()
     state.checkpoint_reasons.clear()
-    lived(first, state, range(cut + 1, 100))
+    run_loop(first, state, range(cut + 1, 100))
     state.checkpoints.retain("ema", [*expected[cut], "90", "100"])  # type: ignore[union-attr]
     again = Snapshots(Interval(10, "steps"), 4)
     again.restore(state, "ema", record, str(cut))
     assert state.checkpoints.names() == expected[cut]  # type: ignore[union-attr]
-    assert lived(again, state, range(cut + 1, 201)) == {step: names for step, names in expected.items() if step > cut}
+    assert run_loop(again, state, range(cut + 1, 201)) == {
+        step: names for step, names in expected.items() if step > cut
+    }

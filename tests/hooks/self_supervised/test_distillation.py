@@ -56,7 +56,7 @@ class Seen(Hook):
         self.outputs.append(state.output.teacher)
 
 
-def lived(root: Path, hook: Distillation, restore: str | None = None) -> tuple[dict[str, Any], list[Any], Loop]:
+def run_loop(root: Path, hook: Distillation, restore: str | None = None) -> tuple[dict[str, Any], list[Any], Loop]:
     torch.manual_seed(99)
     rows = Rows()
     hooks: dict[str, Hook] = {
@@ -78,7 +78,7 @@ def lived(root: Path, hook: Distillation, restore: str | None = None) -> tuple[d
 
 def test_the_teacher_gives_its_evaluation_outputs_and_never_changes(tmp_path: Path) -> None:
     hook = Distillation(teacher=BIG)
-    _, _, loop = lived(tmp_path, hook)
+    _, _, loop = run_loop(tmp_path, hook)
     reference = big_teacher().eval()
     seen = loop.plan.hooks["seen"]
     assert isinstance(seen, Seen)
@@ -89,8 +89,8 @@ def test_the_teacher_gives_its_evaluation_outputs_and_never_changes(tmp_path: Pa
 
 
 def test_resumed_in_mid_phase_the_weights_are_bit_identical(tmp_path: Path) -> None:
-    whole, rows, _ = lived(tmp_path, Distillation(teacher=BIG))
-    resumed, rest, _ = lived(tmp_path, Distillation(teacher=BIG), restore="step-00000003")
+    whole, rows, _ = run_loop(tmp_path, Distillation(teacher=BIG))
+    resumed, rest, _ = run_loop(tmp_path, Distillation(teacher=BIG), restore="step-00000003")
     assert resumed == whole
     assert rest == rows[3:]
 

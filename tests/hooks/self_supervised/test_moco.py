@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hooks.self_supervised.moco import MoCo
-from tests.hooks.self_supervised.views import Miniature, Network, check_resume, lived, pairs, plain, share
+from tests.hooks.self_supervised.views import Miniature, Network, check_resume, pairs, plain, run_loop, share
 from tests.ranks import on_ranks
 
 
@@ -155,6 +155,6 @@ def test_resumed_in_mid_phase_everything_is_bit_identical(tmp_path: Path) -> Non
 
 
 def test_a_queue_of_another_length_is_refused(tmp_path: Path) -> None:
-    lived(tmp_path, "moco", MoCo(queue_length=20))
+    run_loop(tmp_path, "moco", MoCo(queue_length=20))
     with pytest.raises(ValueError, match="queue_length is 30, but the checkpoint's queue has 20 keys"):
-        lived(tmp_path, "moco", MoCo(queue_length=30), restore="step-00000003")
+        run_loop(tmp_path, "moco", MoCo(queue_length=30), restore="step-00000003")

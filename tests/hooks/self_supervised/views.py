@@ -164,7 +164,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def lived(root: Path, method: str, hook: Hook, restore: str | None = None, **fields: Any) -> dict[str, Any]:
+def run_loop(root: Path, method: str, hook: Hook, restore: str | None = None, **fields: Any) -> dict[str, Any]:
     """What a run by the real loop has come to: weights, the hook's state, and the rows since it began."""
     torch.manual_seed(99)
     rows = Rows()
@@ -189,8 +189,8 @@ def lived(root: Path, method: str, hook: Hook, restore: str | None = None, **fie
 
 def check_resume(root: Path, method: str, first: Hook, second: Hook, name: str, iteration: int) -> dict[str, Any]:
     """A run that went on from checkpoint `name`, after `iteration`, ends as the undisturbed one, bit for bit."""
-    whole = lived(root, method, first)
-    resumed = lived(root, method, second, restore=name)
+    whole = run_loop(root, method, first)
+    resumed = run_loop(root, method, second, restore=name)
     assert resumed["model"] == whole["model"]
     assert resumed["hook"] == whole["hook"]
     assert resumed["rank"] == whole["rank"]

@@ -170,7 +170,7 @@ def notes(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted((folder / "loss_spikes").iterdir())]
 
 
-def life(root: Path, restore: str | None = None, bad: tuple[int, ...] = BAD, **fields: Any) -> tuple[Loop, Seen]:
+def run_loop(root: Path, restore: str | None = None, bad: tuple[int, ...] = BAD, **fields: Any) -> tuple[Loop, Seen]:
     class SaveAt(Hook):
         def on_step(self, state: State) -> None:
             if state.phase == "train" and state.iteration == 8:
@@ -198,7 +198,7 @@ def life(root: Path, restore: str | None = None, bad: tuple[int, ...] = BAD, **f
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_notes_name_the_samples_of_each_batch(tmp_path: Path, accumulate: int) -> None:
-    loop, seen = life(tmp_path, accumulate=accumulate)
+    loop, seen = run_loop(tmp_path, accumulate=accumulate)
     found = notes(tmp_path)
     assert [note["batches"][-1]["iteration"] for note in found][:2] == ([7, 11] if accumulate == 1 else [8, 12])
     for note in found:
@@ -213,10 +213,10 @@ def test_the_notes_name_the_samples_of_each_batch(tmp_path: Path, accumulate: in
 
 
 def test_resumed_in_the_middle_of_an_epoch_it_finds_the_same_spikes_and_samples(tmp_path: Path) -> None:
-    whole, _ = life(tmp_path)
+    whole, _ = run_loop(tmp_path)
     expected = notes(tmp_path)
     shutil.rmtree(tmp_path / "loss_spikes")
-    resumed, _ = life(tmp_path, "step-00000007")  # of eight, one was left out
+    resumed, _ = run_loop(tmp_path, "step-00000007")  # of eight, one was left out
     assert notes(tmp_path) == expected[1:] != []
     assert numbers(resumed.state.module) == numbers(whole.state.module)
 
@@ -245,7 +245,7 @@ def test_what_is_not_finite_is_noted_as_text_in_valid_json(tmp_path: Path) -> No
 
 
 def test_evaluation_is_not_its_business(tmp_path: Path) -> None:
-    loop, _ = life(tmp_path, bad=())
+    loop, _ = run_loop(tmp_path, bad=())
     hook: Any = loop.plan.hooks["spike"]
     assert len(hook.state_dict()["losses"]) == 20
     assert not (tmp_path / "loss_spikes").exists()

@@ -51,7 +51,7 @@ def torchs_recipe() -> tuple[AveragedModel, list[float]]:
     return averaged, rates
 
 
-def life(root: Path, restore: str | None = None) -> tuple[Loop, Rows, dict[str, Any]]:
+def run_loop(root: Path, restore: str | None = None) -> tuple[Loop, Rows, dict[str, Any]]:
     """The same as a YAML file says it: two steps an epoch, and an update of the average at the end of each."""
     hooks: dict[str, Hook] = {
         "sampler_seed": DistSamplerSeed(),
@@ -77,7 +77,7 @@ def evaluated(model: nn.Module) -> float:
 
 def test_weights_statistics_rates_and_validation_are_those_of_torchs_recipe(tmp_path: Path) -> None:
     averaged, rates = torchs_recipe()
-    _, rows, report = life(tmp_path)
+    _, rows, report = run_loop(tmp_path)
     store = CheckpointStore(Storage(tmp_path))
     record = store.load(store.names()[-1], "ema.pt")
     assert record["updates"] == int(averaged.n_averaged) == EPOCHS - BEGIN
@@ -91,7 +91,7 @@ def test_weights_statistics_rates_and_validation_are_those_of_torchs_recipe(tmp_
 
 
 def test_the_statistics_are_those_of_the_averages_after_their_last_update(tmp_path: Path) -> None:
-    loop, _, _ = life(tmp_path)
+    loop, _, _ = run_loop(tmp_path)
     model: Any = loop.state.module
     raw = model[1].running_mean.clone()
     dataset: Any = TASK.data()["train"]
@@ -105,7 +105,7 @@ def test_the_statistics_are_those_of_the_averages_after_their_last_update(tmp_pa
 
 @pytest.mark.parametrize("epoch", [2, 5])
 def test_resumed_before_and_after_the_averaging_began_it_ends_alike(tmp_path: Path, epoch: int) -> None:
-    whole, _, report = life(tmp_path)
-    resumed, _, again = life(tmp_path, f"epoch-{epoch:04d}")
+    whole, _, report = run_loop(tmp_path)
+    resumed, _, again = run_loop(tmp_path, f"epoch-{epoch:04d}")
     assert again == report
     assert numbers(resumed.state.module) == numbers(whole.state.module)

@@ -70,8 +70,8 @@ def test_a_limit_of_nothing_is_refused(limit: int) -> None:
         construct(HOOKS["time_limit"], {"limit": limit}, "hooks.time_limit")
 
 
-def life(root: Path, clock: Ticks, limit: float, restore: str | None = None) -> tuple[Loop, list[Report]]:
-    """A life of a run of 14 iterations, each of ten seconds, and of validations that take a second a batch."""
+def run_loop(root: Path, clock: Ticks, limit: float, restore: str | None = None) -> tuple[Loop, list[Report]]:
+    """A run of 14 iterations, each of ten seconds, and of validations that take a second a batch."""
     hooks = {"takes": Takes(clock, lambda state: 10 if state.phase == "train" else 1), "time_limit": TimeLimit(limit)}
     loop = Loop(Points(), experiment(), hooks, RunContext(store=CheckpointStore(Storage(root))))
     if restore:
@@ -80,14 +80,14 @@ def life(root: Path, clock: Ticks, limit: float, restore: str | None = None) -> 
 
 
 def test_the_run_is_saved_and_interrupted_where_its_time_is_up(tmp_path: Path, clock: Ticks) -> None:
-    loop, reports = life(tmp_path, clock, 95)  # 7 iterations, 3 of validation, 2.2 iterations
+    loop, reports = run_loop(tmp_path, clock, 95)  # 7 iterations, 3 of validation, 2.2 iterations
     assert loop.state.iteration == 10
     assert (reports[-1].interrupted, reports[-1].final) == (True, True)
     assert CheckpointStore(Storage(tmp_path)).names() == ["step-00000010"]
 
 
 def test_time_that_is_used_up_in_validation_counts(tmp_path: Path, clock: Ticks) -> None:
-    loop, reports = life(tmp_path, clock, 72)
+    loop, reports = run_loop(tmp_path, clock, 72)
     assert (loop.state.iteration, len(reports), reports[-1].interrupted) == (7, 1, True)
     assert CheckpointStore(Storage(tmp_path)).names() == ["epoch-0001"]
 
@@ -95,15 +95,15 @@ def test_time_that_is_used_up_in_validation_counts(tmp_path: Path, clock: Ticks)
 def test_used_time_survives_a_resume_and_a_higher_limit_goes_on_as_if_there_had_been_no_pause(
     tmp_path: Path, clock: Ticks
 ) -> None:
-    whole, _ = life(tmp_path / "whole", clock, 1000)
-    first, _ = life(tmp_path / "run", clock, 95)
+    whole, _ = run_loop(tmp_path / "whole", clock, 1000)
+    first, _ = run_loop(tmp_path / "run", clock, 95)
     clock.now += 5000  # nobody works on it
-    again, reports = life(tmp_path / "run", clock, 95, "step-00000010")
+    again, reports = run_loop(tmp_path / "run", clock, 95, "step-00000010")
     assert (first.state.iteration, again.state.iteration, reports[-1].interrupted) == (10, 11, True)
     # 103 seconds are used at the first pause, 113 at the second
-    third, reports = life(tmp_path / "run", clock, 125, "step-00000011")
+    third, reports = run_loop(tmp_path / "run", clock, 125, "step-00000011")
     assert (third.state.iteration, reports[-1].interrupted) == (13, True)
-    last, reports = life(tmp_path / "run", clock, 1000, "step-00000013")
+    last, reports = run_loop(tmp_path / "run", clock, 1000, "step-00000013")
     assert (last.state.iteration, reports[-1].interrupted) == (14, False)
     assert numbers(last.state.module) == numbers(whole.state.module)
 

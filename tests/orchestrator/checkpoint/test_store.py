@@ -150,7 +150,7 @@ def test_a_kill_while_a_checkpoint_is_replaced_loses_none(
 
 
 def test_a_kill_at_any_operation_leaves_a_whole_checkpoint(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each save keeps itself alone, so that the one before goes; the next life goes on after each kill, at one
+    """Each save keeps itself alone, so that the one before goes; the next attempt continues after each kill, at one
     operation later."""
     store, last, newest, tried = CheckpointStore(storage), 0, 0.0, 0
     save(store, "step-0", 0, 0.0)

@@ -1,4 +1,4 @@
-"""The life of a run, on an engine that only says what it was asked: what it is told, and what is written down."""
+"""The lifecycle of a run, on an engine that only says what it was asked: what it is told, and what is written down."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ SCRIPT = (Report(metrics={"epoch": 0}), LAST)
 
 
 class Scripted:
-    """An engine whose lives each give reports, or fail."""
+    """An engine whose attempts each give reports, or fail."""
 
-    def __init__(self, *lives: tuple[Report | Exception, ...]) -> None:
-        self.lives, self.asked = list(lives), []
+    def __init__(self, *attempts: tuple[Report | Exception, ...]) -> None:
+        self.attempts, self.asked = list(attempts), []
         self._present: list[Report | Exception] = []
 
     def begin(self, assignment: Assignment, resolved: Any) -> None:
         self.asked.append("begin")
-        self._present = list(self.lives.pop(0))
+        self._present = list(self.attempts.pop(0))
 
     def next(self) -> Report | None:
         self.asked.append("next")
@@ -122,21 +122,21 @@ def test_a_run_has_ended_before_its_rows_are_compacted_and_whoever_reads_them_do
 
 def test_nothing_is_begun_before_a_report_is_asked_for_nor_ended_that_was_not(live: Callable[..., Lifecycle]) -> None:
     engine = Scripted(SCRIPT)
-    life = live(engine)
-    life.leave()
+    lifecycle = live(engine)
+    lifecycle.leave()
     assert engine.asked == []
-    life.next()
-    assert life.save() == "checkpoints/step-00000003"
-    life.leave()
-    life.leave()
+    lifecycle.next()
+    assert lifecycle.save() == "checkpoints/step-00000003"
+    lifecycle.leave()
+    lifecycle.leave()
     assert engine.asked == ["begin", "next", "save", "end"]
 
 
 def test_a_trial_that_is_stopped_ends_where_it_stands(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
     engine = Scripted(SCRIPT)
-    life = live(engine)
-    life.next()
-    life.end("stopped", ["as good as the target"])
+    lifecycle = live(engine)
+    lifecycle.next()
+    lifecycle.end("stopped", ["as good as the target"])
     assert engine.asked == ["begin", "next", "end"]
     assert (folder.metadata().status, folder.metadata().stopped) == ("stopped", ["as good as the target"])
 
@@ -149,12 +149,12 @@ def test_after_a_loss_it_begins_again_and_tells_so(folder: RunFolder, live: Call
     assert folder.metadata().status == "finished"
 
 
-@pytest.mark.parametrize(("restarts", "lives"), [(0, 1), (2, 3)])
-def test_it_begins_again_as_often_as_it_may(live: Callable[..., Lifecycle], restarts: int, lives: int) -> None:
+@pytest.mark.parametrize(("restarts", "attempts"), [(0, 1), (2, 3)])
+def test_it_begins_again_as_often_as_it_may(live: Callable[..., Lifecycle], restarts: int, attempts: int) -> None:
     engine = Scripted(*[(RankFailed.died(1),)] * 5)
     with pytest.raises(RankFailed, match="rank 1: died"):
         live(engine, restarts=restarts).train()
-    assert engine.asked.count("begin") == lives
+    assert engine.asked.count("begin") == attempts
 
 
 def test_without_a_limit_it_begins_again_every_time(live: Callable[..., Lifecycle]) -> None:

@@ -78,7 +78,7 @@ class WithoutHeadLater(OfTheBody):
         return (OfParts if self.forwards < 3 else OfTheBody).forward(self, model, batch)
 
 
-def lived(task: OfParts, world: World | None = None, **fields: Any) -> dict[str, Any]:
+def run_loop(task: OfParts, world: World | None = None, **fields: Any) -> dict[str, Any]:
     """A run, with averaged weights in validation."""
     world = world or World()
     rows = Rows()
@@ -98,23 +98,24 @@ FINDING = (
 
 def _on_two(rank: int, world_size: int) -> dict[str, Any]:
     world = World(rank, world_size, rank)
-    sharded = partial(lived, world=world, workers=Workers(count=2, strategy="fsdp"))
+    sharded = partial(run_loop, world=world, workers=Workers(count=2, strategy="fsdp"))
     with pytest.raises(RunError) as refused:
         sharded(OfParts(train=48))
     found = {}
     for task in (OfTheBody, WithoutHeadLater):
         with pytest.raises(RunError) as unused:
-            lived(task(train=48), world)
+            run_loop(task(train=48), world)
         found[task.__name__] = str(unused.value)
     return {
         "unused": found,
         "found": [
-            lived(OfTheBody(train=48), world, workers=Workers(count=2, ddp=options))["weights"] for options in FINDING
+            run_loop(OfTheBody(train=48), world, workers=Workers(count=2, ddp=options))["weights"]
+            for options in FINDING
         ],
-        "parts": lived(OfParts(train=48), world),
-        "whole": lived(OfParts(train=48, whole=True), world),
+        "parts": run_loop(OfParts(train=48), world),
+        "whole": run_loop(OfParts(train=48, whole=True), world),
         "accumulated": [
-            lived(OfParts(train=48, whole=whole), world, accumulate=2)["weights"] for whole in (False, True)
+            run_loop(OfParts(train=48, whole=whole), world, accumulate=2)["weights"] for whole in (False, True)
         ],
         "sharded": sharded(OfParts(train=48, whole=True))["reports"],
         "refused": str(refused.value),
@@ -127,7 +128,7 @@ def two() -> list[dict[str, Any]]:
 
 
 def test_ranks_that_call_parts_of_the_model_train_as_one_process_does(two: list[dict[str, Any]]) -> None:
-    alone = lived(OfParts(train=48))
+    alone = run_loop(OfParts(train=48))
     for found in two:
         assert found["parts"]["weights"] == two[0]["parts"]["weights"]
         for name, value in alone["weights"].items():
@@ -165,7 +166,7 @@ def test_where_ranks_have_parts_of_it_the_error_says_what_to_write(two: list[dic
 def test_what_the_loss_does_not_depend_on_is_named_in_the_first_iteration_in_which_it_does_not(
     two: list[dict[str, Any]],
 ) -> None:
-    assert len(lived(OfTheBody(train=48))["reports"]) == 2
+    assert len(run_loop(OfTheBody(train=48))["reports"]) == 2
     for found in two:
         for text in found["unused"].values():
             assert "does not depend on 2 of the model's 5 parameters (head.weight, head.bias)" in text
@@ -173,7 +174,7 @@ def test_what_the_loss_does_not_depend_on_is_named_in_the_first_iteration_in_whi
 
 
 def test_or_torch_looks_for_it_and_the_rest_is_trained_as_in_one_process(two: list[dict[str, Any]]) -> None:
-    alone = lived(OfTheBody(train=48))["weights"]
+    alone = run_loop(OfTheBody(train=48))["weights"]
     for found in two:
         for weights in found["found"]:
             assert weights == two[0]["found"][0]
@@ -186,7 +187,7 @@ def test_parts_of_a_compiled_model_are_compiled(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     counters.clear()
-    compiled = lived(OfParts(train=16, val=8), compile=True, epochs=1)
+    compiled = run_loop(OfParts(train=16, val=8), compile=True, epochs=1)
     assert counters["stats"]["unique_graphs"] == 4  # body and head, each for training and for evaluation
-    expected = lived(OfParts(train=16, val=8), epochs=1)
+    expected = run_loop(OfParts(train=16, val=8), epochs=1)
     assert [loss for _, loss in compiled["rows"]] == pytest.approx([loss for _, loss in expected["rows"]], rel=1e-5)

@@ -133,7 +133,7 @@ class Seen(NamedTuple):
     samples: tuple[int, ...]
 
 
-EVENTS_OF_LIFE: list[str] = []
+CALLS: list[str] = []
 SEEN: list[Seen] = []
 
 
@@ -148,7 +148,7 @@ class Dies(Hook):
     collective: ClassVar[bool] = True
 
     def heard(self, event: str, state: State) -> None:
-        EVENTS_OF_LIFE.append(f"{event} {state.phase}")
+        CALLS.append(f"{event} {state.phase}")
         if event == "on_step" and state.phase == "train" and state.step % self.every == 0:
             state.request_checkpoint("step")
         if event == "on_phase_end":
@@ -156,7 +156,7 @@ class Dies(Hook):
         if event == "on_batch" and state.phase == "train":
             SEEN.append(Seen(state.epoch, state.iteration + 1, tuple(state.batch[2].tolist())))
         is_saved = event == "on_saved" and state.iteration == self.dies_after
-        if len(EVENTS_OF_LIFE) == self.at or is_saved:
+        if len(CALLS) == self.at or is_saved:
             raise Killed
 
 
@@ -218,16 +218,16 @@ def written(root: Path, kind: str, **changes: Any) -> Assignment:
     return Assignment(experiment.source, str(RunFolder.create(root, "run", to_yaml(experiment))))
 
 
-def lived(assignment: Assignment, at: int = 0, world: World | None = None, **changes: Any) -> list[str]:
+def run_loop(assignment: Assignment, at: int = 0, world: World | None = None, **changes: Any) -> list[str]:
     """Trains until the event at which the run is to die; returns the events."""
-    EVENTS_OF_LIFE.clear()
+    CALLS.clear()
     source = assignment.source.with_values({"hooks.dies.at": at, **changes})
     try:
         for _ in Session(Assignment(source, assignment.location), world or World()).reports():
             pass
     except Killed:
         pass
-    return [*EVENTS_OF_LIFE]
+    return [*CALLS]
 
 
 def left(location: str) -> tuple[Any, Any, Any]:
@@ -258,7 +258,7 @@ def places(events: Sequence[str]) -> list[int]:
 
 def undisturbed(kind: str, root: Path) -> tuple[list[str], tuple[Any, Any, Any]]:
     calm = written(root, kind)
-    return lived(calm), left(calm.location)
+    return run_loop(calm), left(calm.location)
 
 
 @pytest.fixture
@@ -275,8 +275,8 @@ def test_a_run_killed_anywhere_and_resumed_is_the_undisturbed_run(kind: str, roo
     assert len(told) == len(set(told)) + 1, "one of val and one of test at the end"
     for at in places(events)[:: 4 if "processes" in kind else 1]:
         killed = written(root / str(at), kind)
-        assert len(lived(killed, at)) == at
-        lived(killed)
+        assert len(run_loop(killed, at)) == at
+        run_loop(killed)
         assert left(killed.location) == expected, f"killed at {at}, {events[at - 1]}"
 
 
@@ -324,7 +324,7 @@ def changed(root: Path, kind: str, iteration: int, change: dict[str, Any], *worl
     for world, values in zip(worlds, ({"hooks.dies.dies_after": iteration}, change), strict=True):
         SEEN.clear()
         if world:
-            lived(assignment, world=world, **values)
+            run_loop(assignment, world=world, **values)
         if worlds[0] != worlds[1]:
             dist.barrier()
         seen.append([*SEEN])

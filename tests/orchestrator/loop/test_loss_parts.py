@@ -77,14 +77,14 @@ def test_the_means_are_over_all_samples(tmp_path: Path) -> None:
 
 
 def on_two(rank: int, world_size: int, folder: Path) -> list[Any]:
-    """An undisturbed life, and one from its checkpoint in the middle of an epoch."""
-    world, lives = World(rank, world_size), []
+    """An undisturbed run, and one from its checkpoint in the middle of an epoch."""
+    world, outcomes = World(rank, world_size), []
     for restore in (None, "step-00000003"):
         loop, rows, reports = live(folder, world, restore)
-        lives.append(
+        outcomes.append(
             (numbers(loop.state.module), rows.columns("phase", "iteration", "loss", "entropy", "size"), reports)
         )
-    return lives
+    return outcomes
 
 
 def test_two_ranks_agree_on_the_means_and_go_on_bit_for_bit(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Sets(Points):
 
 @dataclass
 class FailsOnce(Hook):
-    """Ends the run at an iteration of a set of val, after so many steps, in its first life."""
+    """Ends the run at an iteration of a set of val, after so many steps, in its first attempt."""
 
     marker: str = ""
 
@@ -61,7 +61,7 @@ HOOKS = {
 
 
 def test_each_set_is_measured_reported_and_judged_by_its_name(tmp_path: Path) -> None:
-    """Several validations an epoch; the second life begins where the first was killed within one of them."""
+    """Several validations an epoch; the second attempt begins where the first was killed within one of them."""
     fails = {"fails": {"type": f"{__name__}:FailsOnce", "marker": str(tmp_path / "marker")}}
     one = described(task=TASK, validate_every="3 steps", hooks={**HOOKS, **fails})
     (tmp_path / "marker").touch()

@@ -16,9 +16,9 @@ from typing import Any
 import fsspec
 import pytest
 
-from orchestrator.errors import TakenOver, UsageError
+from orchestrator.errors import LeaseLost, UsageError
 from orchestrator.records import lease
-from orchestrator.records.lease import FOLDER, LAPSE_S, Lease, claims_in, is_driven
+from orchestrator.records.lease import FOLDER, LEASE_TTL_S, Lease, claims_in, is_driven
 from orchestrator.records.process import Process
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
@@ -41,10 +41,10 @@ def folder(tmp_path: Path) -> Storage:
 
 
 def put(
-    run: Storage, driver: Process, state: str = "driving", *, age_s: float = 0, name: str = "5", term: int = 1
+    run: Storage, driver: Process, state: str = "driving", *, age_s: float = 0, name: str = "5", fencing_token: int = 1
 ) -> Path:
     """A claim of another driver, which gave its last sign so long ago."""
-    entries = {"state": state, "term": term, "since": "2026-01-01T00:00:00Z", **asdict(driver)}
+    entries = {"state": state, "fencing_token": fencing_token, "since": "2026-01-01T00:00:00Z", **asdict(driver)}
     (run / FOLDER).write(f"{name}.json", json.dumps(entries))
     file = Path(str(run), FOLDER, f"{name}.json")
     if run.local:
@@ -78,7 +78,9 @@ def test_a_run_has_one_driver_until_that_leaves(storage: Storage) -> None:
         assert len(claims_in(storage)) == 1, "who was refused leaves nothing"
     assert is_driven(storage) is False
     with Lease(storage) as second:
-        assert [(claim.name, claim.state, claim.term) for claim in claims_in(storage)] == [(second.name, "driving", 2)]
+        assert [(claim.name, claim.state, claim.fencing_token) for claim in claims_in(storage)] == [
+            (second.name, "driving", 2)
+        ]
 
 
 def test_a_driver_that_was_killed_here_is_followed_at_once(storage: Storage) -> None:
@@ -89,15 +91,16 @@ def test_a_driver_that_was_killed_here_is_followed_at_once(storage: Storage) -> 
 
 
 def test_a_driver_elsewhere_is_gone_when_it_has_given_no_sign_for_long(folder: Storage) -> None:
-    put(folder, elsewhere(), age_s=LAPSE_S - 10)
+    put(folder, elsewhere(), age_s=LEASE_TTL_S - 10)
     with (
         pytest.raises(
-            UsageError, match=rf"is run by process \d+ on elsewhere since 2026.*gone {LAPSE_S:g} s after.*--take-over"
+            UsageError,
+            match=rf"is run by process \d+ on elsewhere since 2026.*gone {LEASE_TTL_S:g} s after.*--force-lease",
         ),
         Lease(folder),
     ):
         pass
-    put(folder, elsewhere(), age_s=LAPSE_S + 10)
+    put(folder, elsewhere(), age_s=LEASE_TTL_S + 10)
     with Lease(folder):
         assert len(claims_in(folder)) == 1
 
@@ -121,15 +124,15 @@ def test_signs_are_dated_by_the_clock_of_the_store(folder: Storage, monkeypatch:
 
 def test_a_store_that_dates_nothing_leaves_it_to_the_user(storage: Storage) -> None:
     put(storage, elsewhere())
-    with pytest.raises(UsageError, match="--take-over"), Lease(storage):
+    with pytest.raises(UsageError, match="--force-lease"), Lease(storage):
         pass
-    with Lease(storage, take_over=True):
+    with Lease(storage, force_lease=True):
         assert [claim.driver.host for claim in claims_in(storage)] == [Process.this().host]
 
 
 def test_what_can_be_seen_to_live_is_not_taken_over(folder: Storage) -> None:
     put(folder, replace(Process.this(), pid=os.getppid(), process_started=None))
-    with pytest.raises(UsageError, match=rf"\(process {os.getppid()}, since"), Lease(folder, take_over=True):
+    with pytest.raises(UsageError, match=rf"\(process {os.getppid()}, since"), Lease(folder, force_lease=True):
         pass
 
 
@@ -139,13 +142,15 @@ def test_what_this_process_left_undone_hinders_it_not(folder: Storage) -> None:
         pass
 
 
-@pytest.mark.parametrize("change", [{"state": "strange"}, {"state": ["over"]}, {"term": "1"}, {"pid": None}, None])
+@pytest.mark.parametrize(
+    "change", [{"state": "strange"}, {"state": ["over"]}, {"fencing_token": "1"}, {"pid": None}, None]
+)
 def test_a_claim_that_cannot_be_read_is_somebody_s_until_it_is_old(
     folder: Storage, change: dict[str, object] | None
 ) -> None:
     file = put(folder, elsewhere())
     file.write_text("{" if change is None else json.dumps({**json.loads(file.read_text()), **change}))
-    with pytest.raises(UsageError, match=r"is run by process 0 on an unknown host .* --take-over"), Lease(folder):
+    with pytest.raises(UsageError, match=r"is run by process 0 on an unknown host .* --force-lease"), Lease(folder):
         pass
     os.utime(file, (0, 0))
     with Lease(folder):
@@ -153,7 +158,7 @@ def test_a_claim_that_cannot_be_read_is_somebody_s_until_it_is_old(
 
 
 def test_of_two_that_ask_the_lesser_name_goes_on(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(folder, elsewhere(), "asking", name="0", term=0)
+    put(folder, elsewhere(), "asking", name="0", fencing_token=0)
     monkeypatch.setattr("secrets.token_hex", lambda size: "5" * 2 * size)
     with (
         pytest.raises(
@@ -163,14 +168,14 @@ def test_of_two_that_ask_the_lesser_name_goes_on(folder: Storage, monkeypatch: p
     ):
         pass
     (folder / FOLDER).delete("0.json")
-    put(folder, elsewhere(), "asking", name="9", term=0)
+    put(folder, elsewhere(), "asking", name="9", fencing_token=0)
     monkeypatch.setattr(lease, "sleep", lambda seconds: (folder / FOLDER).delete("9.json"))
     with Lease(folder):
         pass
 
 
 def test_one_that_becomes_the_driver_meanwhile_is_seen(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(folder, elsewhere(), "asking", name="x", term=0)
+    put(folder, elsewhere(), "asking", name="x", fencing_token=0)
     monkeypatch.setattr(lease, "sleep", lambda seconds: put(folder, elsewhere(), name="x"))
     with pytest.raises(UsageError, match="on elsewhere since"), Lease(folder):
         pass
@@ -227,11 +232,11 @@ def test_a_driver_that_was_silent_for_too_long_writes_nothing_more(tmp_path: Pat
     with Lease(run.storage) as first:
         run.begin("name: run\n")
         (claim,) = claims_in(run.storage)
-        put(run.storage, elsewhere(), name="other", term=2)
+        put(run.storage, elsewhere(), name="other", fencing_token=2)
         first.check()
-        with pytest.raises(TakenOver, match=r"was taken over by process \d+ on elsewhere .* writes nothing more there"):
+        with pytest.raises(LeaseLost, match=r"was taken over by process \d+ on elsewhere .* writes nothing more there"):
             run.update(status="failed")
-        with pytest.raises(TakenOver):
+        with pytest.raises(LeaseLost):
             first.check()
         assert run.metadata().status == "running"
     assert [claim.name for claim in claims_in(run.storage)] == ["other.json"], "nor its own claim"
@@ -240,22 +245,22 @@ def test_a_driver_that_was_silent_for_too_long_writes_nothing_more(tmp_path: Pat
 
 def test_the_driver_after_it_is_found_even_when_it_is_over(folder: Storage) -> None:
     with Lease(folder) as first:
-        put(folder, elsewhere(), "over", name="other", term=2)
-        with pytest.raises(TakenOver):
+        put(folder, elsewhere(), "over", name="other", fencing_token=2)
+        with pytest.raises(LeaseLost):
             first.renew()
 
 
 def test_a_run_whose_folder_was_removed_is_not_made_again(folder: Storage) -> None:
     with Lease(folder) as own:
         folder.delete("")
-        with pytest.raises(TakenOver, match="was removed"):
+        with pytest.raises(LeaseLost, match="was removed"):
             own.renew()
     assert not folder.exists()
 
 
 def test_who_asks_in_vain_takes_nothing_from_the_driver(folder: Storage) -> None:
     with Lease(folder) as own:
-        put(folder, elsewhere(), "asking", name="zzz", term=0)
+        put(folder, elsewhere(), "asking", name="zzz", fencing_token=0)
         own.renew()
 
 
@@ -266,18 +271,18 @@ def test_signs_are_given_in_time(folder: Storage, monkeypatch: pytest.MonkeyPatc
     with Lease(folder) as own:
         file = Path(str(folder), FOLDER, own.name)
         os.utime(file, (0, 0))
-        time.advance(lease.BEAT_S - 1)
+        time.advance(lease.HEARTBEAT_S - 1)
         assert file.stat().st_mtime == 0
         time.advance(1)
         assert file.stat().st_mtime > 0
-        put(folder, elsewhere(), name="other", term=2)
-        time.now += lease.BEAT_S
+        put(folder, elsewhere(), name="other", fencing_token=2)
+        time.now += lease.HEARTBEAT_S
         with time._changed:
             time._changed.notify_all()
         for thread in threading.enumerate():
-            if thread.name == "driver-beat":
+            if thread.name == "lease-heartbeat":
                 thread.join(10)
-        with pytest.raises(TakenOver):
+        with pytest.raises(LeaseLost):
             own.check()
 
 

@@ -8,29 +8,29 @@ import psutil
 import pytest
 
 from orchestrator.records import process
-from orchestrator.records.process import Process, pid_lives
+from orchestrator.records.process import Process, is_pid_alive
 
 
-def test_this_process_lives_and_is_this() -> None:
+def test_this_process_is_alive_and_is_this() -> None:
     this = Process.this()
     assert this.pid == os.getpid()
-    assert (this.is_visible(), this.lives(), this.is_this()) == (True, True, True)
+    assert (this.is_visible(), this.is_alive(), this.is_this()) == (True, True, True)
 
 
 def test_another_process_with_the_same_number_is_not_the_one_that_was() -> None:
     this = Process.this()
-    assert not replace(this, process_started="1").lives()
-    assert replace(this, process_started=None).lives(), "one of before, of which it is not known"
+    assert not replace(this, process_started="1").is_alive()
+    assert replace(this, process_started=None).is_alive(), "one of before, of which it is not known"
 
 
 def test_a_zombie_and_one_that_is_gone_do_not_live() -> None:
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     zombie = replace(Process.this(), pid=child.pid, process_started=None)
-    assert not zombie.lives()
-    assert not pid_lives(child.pid)
+    assert not zombie.is_alive()
+    assert not is_pid_alive(child.pid)
     child.wait()
-    assert not zombie.lives()
+    assert not zombie.is_alive()
 
 
 @pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"boot": "an earlier one"}, {"boot": None}])
@@ -54,6 +54,6 @@ def test_other_systems_are_asked_through_psutil(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sys.platform", "darwin")
     this = Process.this()
     assert this.process_started == str(psutil.Process().create_time())
-    assert this.lives()
-    assert not replace(this, process_started="1.5").lives()
-    assert not replace(this, pid=4194305).lives()
+    assert this.is_alive()
+    assert not replace(this, process_started="1.5").is_alive()
+    assert not replace(this, pid=4194305).is_alive()

@@ -221,7 +221,7 @@ def test_a_run_under_way_is_not_resumed(tmp_path: Path, interrupted: Callable[..
         lease_of(cut.folder),
         pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}, since .*Z\); end that first"),
     ):
-        resume(cut.path, take_over=True)
+        resume(cut.path, force_lease=True)
 
 
 def resumed_together(rank: int, world_size: int, path: str) -> str:
@@ -256,7 +256,7 @@ def test_a_run_of_before_there_were_leases_is_judged_by_its_metadata(
     cut.folder.storage.delete(".driver")
     cut.folder.update(status="running")
     with pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}\); end that first"):
-        resume(cut.path, take_over=True)
+        resume(cut.path, force_lease=True)
 
 
 def test_a_run_of_another_machine_is_taken_over_only_where_that_is_said(
@@ -266,10 +266,10 @@ def test_a_run_of_another_machine_is_taken_over_only_where_that_is_said(
     cut.folder.storage.delete(".driver")
     cut.folder.update(status="running", host="elsewhere")
     with pytest.raises(
-        UsageError, match=rf"process {os.getpid()} on elsewhere.*hookyard resume {cut.path} --take-over"
+        UsageError, match=rf"process {os.getpid()} on elsewhere.*hookyard resume {cut.path} --force-lease"
     ):
         resume(cut.path)
-    done = resume(cut.path, take_over=True)
+    done = resume(cut.path, force_lease=True)
     assert (done.status, len(done.folder.attempts())) == ("finished", 2)
 
 

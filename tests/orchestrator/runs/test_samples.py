@@ -84,9 +84,9 @@ def agreed(done: Run, where: str) -> int:
     return len(truth)
 
 
-def _live(rank: int, world_size: int, *lives: tuple[Assignment, int]) -> None:
-    """Lives of a run, each up to so many reports."""
-    for given, reports in lives:
+def _live(rank: int, world_size: int, *attempts: tuple[Assignment, int]) -> None:
+    """Run attempts of a run, each up to so many reports."""
+    for given, reports in attempts:
         session = Session(given, World(rank, world_size, rank)).reports()
         for _ in range(reports):
             next(session, None)

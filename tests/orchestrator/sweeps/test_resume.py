@@ -210,9 +210,9 @@ def test_a_sweep_of_another_machine_is_taken_over_only_where_that_is_said(outsid
     folder = interrupted_after_one(outside)
     RunFolder(folder).storage.delete(".driver")
     RunFolder(folder).update(status="running", host="elsewhere")
-    with pytest.raises(UsageError, match=r"on elsewhere.*--take-over"):
+    with pytest.raises(UsageError, match=r"on elsewhere.*--force-lease"):
         resume_sweep(folder)
-    assert resume_sweep(folder, take_over=True).status == "finished"
+    assert resume_sweep(folder, force_lease=True).status == "finished"
 
 
 def test_another_start_of_the_machine_makes_a_running_sweep_lost(outside: Path) -> None:

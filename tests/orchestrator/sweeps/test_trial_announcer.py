@@ -37,7 +37,7 @@ def test_each_event_of_a_trial_is_a_line(lines: Any) -> None:
     ]
 
 
-def test_what_an_earlier_life_reported_counts(lines: Any) -> None:
+def test_what_an_earlier_attempt_reported_counts(lines: Any) -> None:
     previous = {
         0: PreviousTrial({"optimizer.lr": 0.1}, over=True, reports=({"val/accuracy": 0.7},)),
         1: PreviousTrial({"optimizer.lr": 0.2}, over=False, reports=({"val/accuracy": 0.6},)),

@@ -82,7 +82,7 @@ def test_the_time_to_come_is_at_the_pace_so_far(tmp_path: Path) -> None:
     assert LiveSweep(sweep).look().eta_s is None
 
 
-def test_the_pace_is_that_of_the_present_life(tmp_path: Path) -> None:
+def test_the_pace_is_that_of_the_present_attempt(tmp_path: Path) -> None:
     """Two trials were over before; one of the four left took 50 seconds."""
     sweep = written_sweep(tmp_path, trials=5, started=ago(9000), resumed=[ago(50)])
     for number in range(2):

@@ -102,8 +102,8 @@ CASES: dict[str, dict[str, Any]] = {
 """What a hook needs that takes no defaults, or learns from no labels."""
 
 UNCHECKED = {
-    "mlflow": "each life begins with the migrations of a database: half a minute; with varies=['run_id'] it passes",
-    "wandb": "each life begins with a service of its own: a minute; with mode offline and varies=['run_id'] it passes",
+    "mlflow": "each attempt begins with the migrations of a database: half a minute; with varies=['run_id'] it passes",
+    "wandb": "each attempt starts its own service: a minute; with mode offline and varies=['run_id'] it passes",
 }
 
 

@@ -54,7 +54,7 @@ class Otherwise(Points):
         return model
 
 
-def lived(task: Points, world: World, meta: bool) -> tuple[Any, Any]:
+def run_loop(task: Points, world: World, meta: bool) -> tuple[Any, Any]:
     rows = Rows()
     workers = Workers(count=2, strategy="fsdp", meta_device=meta)
     loop = Loop(task, experiment(batch_size=4, steps=3, workers=workers), {}, RunContext(world=world, recorder=rows))
@@ -68,7 +68,7 @@ def lived(task: Points, world: World, meta: bool) -> tuple[Any, Any]:
 
 def _on_two(rank: int, world_size: int) -> dict[str, Any]:
     world, alive = World(rank, world_size, rank), []
-    whole = lived(Deep(), world, False)
+    whole = run_loop(Deep(), world, False)
     with pytest.MonkeyPatch.context() as patch:
         sharded = meta_device._sharded
 
@@ -77,11 +77,11 @@ def _on_two(rank: int, world_size: int) -> dict[str, Any]:
             return sharded(values, *others)
 
         patch.setattr(meta_device, "_sharded", look)
-        in_parts = lived(Deep(), world, True)
+        in_parts = run_loop(Deep(), world, True)
     refused = {}
     for way in ("last.weight", "scale", "first.weight"):
         with pytest.raises(RunError) as raised:
-            lived(Otherwise(way=way), world, True)
+            run_loop(Otherwise(way=way), world, True)
         refused[way] = str(raised.value)
     return {"whole": whole, "in parts": in_parts, "alive": max(alive), "refused": refused}
 

@@ -114,7 +114,7 @@ def kept(
     run: bool = True,
     background: bool = False,
 ) -> dict[str, Any]:
-    """A life of a run, from a checkpoint on if one is given: what it saw and what it came to."""
+    """A run, from a checkpoint on if one is given: what it saw and what it came to."""
     hooks, rows = keeping(every, background), Rows()
     store = CheckpointStore(Storage(root), "points", master=world.is_master)
     loop = Loop(

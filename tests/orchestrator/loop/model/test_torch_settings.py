@@ -25,14 +25,14 @@ def test_a_compiled_model_trains_as_it_does_uncompiled(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
 
-    def lived(**fields: Any) -> tuple[list[Any], list[str]]:
+    def run_loop(**fields: Any) -> tuple[list[Any], list[str]]:
         rows = Rows()
         loop = Loop(Points(train=16, val=8), experiment(steps=4, **fields), {}, RunContext(recorder=rows))
         list(loop.run())
         return rows.columns("phase", "loss"), list(loop.state.module.state_dict())
 
     counters.clear()
-    (rows, names), (expected, named) = lived(compile=True), lived()
+    (rows, names), (expected, named) = run_loop(compile=True), run_loop()
     assert counters["stats"]["unique_graphs"] == 2  # one for training, one for evaluation
     assert names == named
     for (phase, loss), (same, reference) in zip(rows, expected, strict=True):

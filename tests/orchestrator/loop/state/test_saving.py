@@ -58,7 +58,7 @@ def nested(value: Any) -> Any:
 
 
 @dataclass
-class Life:
+class Outcome:
     """One process's part of a run, as far as it can be compared."""
 
     final: dict[str, Any]
@@ -67,9 +67,9 @@ class Life:
     seen: list[list[int]]
 
 
-def live(
+def run_loop(
     root: Path, hooks: dict[str, Hook], restore: str | None = None, world: World | None = None, **fields: Any
-) -> Life:
+) -> Outcome:
     random.seed(99)
     np.random.seed(99)
     torch.manual_seed(99)
@@ -96,7 +96,7 @@ def live(
         final["averages"] = numbers(loop.state.module)
     columns = rows.columns("phase", "epoch", "iteration", "step", "loss", "lr", phase="train")
     columns += rows.columns("phase", "epoch", "iteration", "step", "loss", phase="val")
-    return Life(final, reports, columns, seen.indices)
+    return Outcome(final, reports, columns, seen.indices)
 
 
 def position_of(root: Path, name: str) -> tuple[Stage, int, int]:
@@ -104,8 +104,8 @@ def position_of(root: Path, name: str) -> tuple[Stage, int, int]:
     return position.stage, position.step, position.iteration
 
 
-def check_resumed(root: Path, whole: Life, name: str, resumed: Life) -> None:
-    """What a life from a checkpoint on must be: the end of the undisturbed one."""
+def check_resumed(root: Path, whole: Outcome, name: str, resumed: Outcome) -> None:
+    """Check that a run from a checkpoint on ends as the undisturbed one did."""
     stage, step, iteration = position_of(root, name)
     assert resumed.final == whole.final
     assert resumed.seen == whole.seen[iteration:]
@@ -137,18 +137,18 @@ def test_from_each_checkpoint_a_run_goes_on_as_if_undisturbed(
 ) -> None:
     """Weights, buffers, optimizer, averages, metrics, rows and data order, bit for bit, from every stored
     checkpoint."""
-    whole = live(tmp_path / "whole", make_hooks(every, **ema), **fields)
+    whole = run_loop(tmp_path / "whole", make_hooks(every, **ema), **fields)
     names = CheckpointStore(Storage(tmp_path / "whole")).names()
     assert len(names) >= 3
     for name in names:
         shutil.copytree(tmp_path / "whole", tmp_path / name)
-        resumed = live(tmp_path / name, make_hooks(every, **ema), name, **fields)
+        resumed = run_loop(tmp_path / name, make_hooks(every, **ema), name, **fields)
         check_resumed(tmp_path / "whole", whole, name, resumed)
 
 
 def test_the_cases_hold_what_they_are_for(tmp_path: Path) -> None:
     """Checkpoints lie within epochs and before validation, and noise and dropout do make a difference."""
-    whole = live(tmp_path, make_hooks("3 steps"))
+    whole = run_loop(tmp_path, make_hooks("3 steps"))
     store = CheckpointStore(Storage(tmp_path))
     stages = {name: store.position(name).stage for name in store.names()}
     # 44 samples in batches of 6 are 8 steps: 3 and 6 lie in the first epoch, 24 ends the last
@@ -162,7 +162,7 @@ def test_the_cases_hold_what_they_are_for(tmp_path: Path) -> None:
         "step-00000021": Stage.TRAIN,
         "epoch-0003": Stage.TRAINED,
     }
-    assert live(tmp_path / "other", make_hooks("3 steps"), seed=1).final["model"] != whole.final["model"]
+    assert run_loop(tmp_path / "other", make_hooks("3 steps"), seed=1).final["model"] != whole.final["model"]
 
 
 def test_worker_processes_bring_the_same_data_after_a_resume(tmp_path: Path) -> None:
@@ -189,11 +189,11 @@ def test_worker_processes_bring_the_same_data_after_a_resume(tmp_path: Path) -> 
 # Ranks
 
 
-def _live_on_rank(rank: int, world_size: int, root: str, restore: str | None) -> tuple[Life, dict[str, Any]]:
+def _run_on_rank(rank: int, world_size: int, root: str, restore: str | None) -> tuple[Outcome, dict[str, Any]]:
     """The buffers of each rank are its own, as nothing averages them but the end of each epoch."""
     hooks = {"sync_buffers": SyncBuffers(), **make_hooks("2 steps")}
-    life = live(Path(root), hooks, restore, World(rank, world_size, rank), epochs=2, batch_size=4)
-    return life, life.final["model"]
+    outcome = run_loop(Path(root), hooks, restore, World(rank, world_size, rank), epochs=2, batch_size=4)
+    return outcome, outcome.final["model"]
 
 
 MID_EPOCH = "step-00000004"
@@ -205,33 +205,33 @@ def of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lives(of_two: Path) -> list[tuple[Life, dict[str, Any]]]:
-    """What two ranks lived through, and left in `of_two`."""
-    return on_ranks(_live_on_rank, 2, str(of_two / "whole"), None)
+def outcomes(of_two: Path) -> list[tuple[Outcome, dict[str, Any]]]:
+    """What two ranks came to, and left in `of_two`."""
+    return on_ranks(_run_on_rank, 2, str(of_two / "whole"), None)
 
 
 def test_two_ranks_go_on_from_a_checkpoint_with_their_own_buffers_and_randomness(
-    lives: list[Any], of_two: Path
+    outcomes: list[Any], of_two: Path
 ) -> None:
     store = CheckpointStore(Storage(of_two / "whole"))
     of_ranks = [store.load(MID_EPOCH, f"rank-000{rank}.pt")["buffers"]["1.running_mean"] for rank in (0, 1)]
     assert not torch.equal(*of_ranks)
     for name in (MID_EPOCH, "epoch-0001"):
         shutil.copytree(of_two / "whole", of_two / name)
-        resumed = on_ranks(_live_on_rank, 2, str(of_two / name), name)
+        resumed = on_ranks(_run_on_rank, 2, str(of_two / name), name)
         for rank in (0, 1):
-            check_resumed(of_two / "whole", lives[rank][0], name, resumed[rank][0])
+            check_resumed(of_two / "whole", outcomes[rank][0], name, resumed[rank][0])
 
 
-def test_one_rank_goes_on_where_two_were(lives: list[Any], of_two: Path) -> None:
+def test_one_rank_goes_on_where_two_were(outcomes: list[Any], of_two: Path) -> None:
     """With the samples that are left, in their order, and the means of all the epoch's samples, also the lost
     rank's."""
     shutil.copytree(of_two / "whole", of_two / "alone")
-    alone = live(of_two / "alone", make_hooks("2 steps"), MID_EPOCH, epochs=2, batch_size=4)
+    alone = run_loop(of_two / "alone", make_hooks("2 steps"), MID_EPOCH, epochs=2, batch_size=4)
     dataset: Any = TASK.data()["train"]
     order = list(DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0))
     assert [place for batch in alone.seen[:3] for place in batch] == order[32:]
-    begun = [row for life, _ in lives for row in life.rows if row[0] == "train" and row[2] <= 4]
+    begun = [row for outcome, _ in outcomes for row in outcome.rows if row[0] == "train" and row[2] <= 4]
     losses = [loss for *_, loss, _ in begun + [row for row in alone.rows if row[:2] == ("train", 0)]]
     assert len(losses) == 11
     assert alone.reports[0]["train/loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-12)
@@ -286,7 +286,7 @@ def test_an_epoch_begun_with_larger_batches_is_gone_on_with_by_its_order(tmp_pat
     fields: dict[str, Any] = {"epochs": 1}
     store = CheckpointStore(Storage(tmp_path))
 
-    def life(batch_size: int, restored: str = "") -> list[int]:
+    def run_order(batch_size: int, restored: str = "") -> list[int]:
         seen = Seen()
         hooks: dict[str, Hook] = {"seen": seen, "checkpoint": Checkpoint(every=Interval(1, "steps"), keep=None)}
         loop = Loop(Points(val=0), experiment(batch_size=batch_size, **fields), hooks, RunContext(store=store))
@@ -295,9 +295,9 @@ def test_an_epoch_begun_with_larger_batches_is_gone_on_with_by_its_order(tmp_pat
         list(loop.run())
         return [place for batch in seen.indices for place in batch]
 
-    order = life(8)
-    assert life(5, "step-00000003") == order[24:]
-    assert life(5, "step-00000005") == order[34:]
+    order = run_order(8)
+    assert run_order(5, "step-00000003") == order[24:]
+    assert run_order(5, "step-00000005") == order[34:]
 
 
 # What is saved, and when

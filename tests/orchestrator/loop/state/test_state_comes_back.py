@@ -92,7 +92,7 @@ def _scheduler(name: str, optimizer: Optimizer) -> Any:
     return SCHEDULERS[name](optimizer, **ARGUMENTS.get(name, {}))
 
 
-def lived(root: Path, task: Trained, *, resumed: bool, background: bool = False) -> list[tuple[Any, ...]]:
+def run_loop(root: Path, task: Trained, *, resumed: bool, background: bool = False) -> list[tuple[Any, ...]]:
     """The rates, the optimizer's and the scheduler's state after each step; resumed at each where it is to be."""
     kept: list[tuple[Any, ...]] = []
     while len(kept) < STEPS:
@@ -144,8 +144,8 @@ def plain(value: Any) -> Any:
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_each_scheduler_goes_on_as_if_undisturbed(tmp_path: Path, name: str, background: bool) -> None:
     task = Trained(scheduler_class=SCHEDULERS[name], train=12, val=4)
-    whole = lived(tmp_path / "whole", task, resumed=False)
-    assert lived(tmp_path / "resumed", task, resumed=True, background=background) == whole
+    whole = run_loop(tmp_path / "whole", task, resumed=False)
+    assert run_loop(tmp_path / "resumed", task, resumed=True, background=background) == whole
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
@@ -154,7 +154,7 @@ def test_each_optimizer_goes_on_as_if_undisturbed(tmp_path: Path, name: str, dty
     if OPTIMIZERS[name] is LBFGS:
         pytest.skip("the hooked loop refuses an optimizer that needs a closure")
     task = Trained(optimizer_class=OPTIMIZERS[name], train=12, val=4, dtype=dtype)
-    assert lived(tmp_path / "resumed", task, resumed=True) == lived(tmp_path / "whole", task, resumed=False)
+    assert run_loop(tmp_path / "resumed", task, resumed=True) == run_loop(tmp_path / "whole", task, resumed=False)
 
 
 # What a hook keeps
@@ -230,12 +230,12 @@ def storages(tree: Any) -> list[int]:
 
 
 def comes_back(root: Path, background: bool, world: World, **fields: Any) -> None:
-    for life in ("saved", "resumed"):
+    for attempt in ("saved", "resumed"):
         keeps = Keeps()
         hooks = {"checkpoint": Checkpoint(background=background), "keeps": keeps}
         store = CheckpointStore(Storage(root), master=world.is_master)
         loop = Loop(Points(train=12), experiment(steps=1, **fields), hooks, RunContext(store=store, world=world))
-        if life == "saved":
+        if attempt == "saved":
             list(loop.run())
         else:
             loop.restore(store.latest() or "")

@@ -89,7 +89,7 @@ class Told:
     def progress(self, *shown: Any) -> None: ...
 
 
-def lived(
+def run_loop(
     task: Points, root: Path | None = None, restore: str | None = None, world: World | None = None, **fields: Any
 ) -> dict[str, Any]:
     world, rows, told = world or World(), Rows(), Told()
@@ -129,7 +129,9 @@ def check_near(
 
 @pytest.mark.parametrize("fields", [{}, {"precision": "fp16"}])
 def test_what_fits_trains_bit_for_bit_as_without(fields: dict[str, Any]) -> None:
-    found, expected = (lived(Fits(most=8, dropout=0.1), accumulate=accumulate, **fields) for accumulate in ("auto", 1))
+    found, expected = (
+        run_loop(Fits(most=8, dropout=0.1), accumulate=accumulate, **fields) for accumulate in ("auto", 1)
+    )
     assert {row.pop("split") for row in found["rows"]} == {1}
     assert found == expected
 
@@ -137,7 +139,7 @@ def test_what_fits_trains_bit_for_bit_as_without(fields: dict[str, Any]) -> None
 @pytest.mark.parametrize("fields", [{}, {"where": "cuda"}, {"where": "backward"}, {"parts": True}, {"tokens": True}])
 def test_what_does_not_is_gone_through_in_pieces_to_the_same_numbers(fields: dict[str, Any]) -> None:
     """Of 52 points in batches of 8 the last is of 4."""
-    found, expected = lived(Fits(**fields), accumulate="auto"), lived(Fits(**{**fields, "most": 8}))
+    found, expected = run_loop(Fits(**fields), accumulate="auto"), run_loop(Fits(**{**fields, "most": 8}))
     parts = ("near", "far") if fields.get("parts") else ()
     check_near(found, expected, ("loss", "lr", "grad_norm", "iteration", "step", "samples", "batch_size", *parts))
     assert [row["split"] for row in found["rows"]] == [4] * 14
@@ -147,14 +149,14 @@ def test_what_does_not_is_gone_through_in_pieces_to_the_same_numbers(fields: dic
 
 
 def test_it_is_told_that_batch_norm_normalizes_by_pieces() -> None:
-    found = lived(Fits(batch_norm=True, most=4), accumulate="auto", steps=2)
+    found = run_loop(Fits(batch_norm=True, most=4), accumulate="auto", steps=2)
     assert found["told"][0].endswith("in 2 pieces; BatchNorm normalizes by pieces then, so that numbers are others")
 
 
 def test_a_resume_goes_on_with_as_many_pieces_bit_for_bit(tmp_path: Path) -> None:
     task = Fits(dropout=0.1)
-    whole = lived(task, tmp_path, accumulate="auto", steps=12)
-    again = lived(task, tmp_path, "step-00000006", accumulate="auto", steps=12)
+    whole = run_loop(task, tmp_path, accumulate="auto", steps=12)
+    again = run_loop(task, tmp_path, "step-00000006", accumulate="auto", steps=12)
     assert again["told"] == []
     assert again["weights"] == whole["weights"]
     assert [row["loss"] for row in again["rows"]] == [row["loss"] for row in whole["rows"][6:]]
@@ -173,12 +175,12 @@ class OneRankOnly(Fits):
 def _on_two(rank: int, world_size: int) -> list[Any]:
     world = World(rank, world_size, rank)
     return [
-        lived(Fits(most=100), world=world, batch_size=4, steps=6),
+        run_loop(Fits(most=100), world=world, batch_size=4, steps=6),
         *(
-            lived(Fits(most=1, where=where), world=world, batch_size=4, steps=6, accumulate="auto")
+            run_loop(Fits(most=1, where=where), world=world, batch_size=4, steps=6, accumulate="auto")
             for where in ("cuda", "backward")
         ),
-        lived(OneRankOnly(most=2, where="backward"), world=world, batch_size=4, steps=6, accumulate="auto"),
+        run_loop(OneRankOnly(most=2, where="backward"), world=world, batch_size=4, steps=6, accumulate="auto"),
     ]
 
 
@@ -194,7 +196,7 @@ def test_ranks_agree_on_the_pieces_also_where_one_alone_runs_out_in_the_backward
 
 def test_it_is_split_where_it_stands_and_rows_of_it_are_counted_once() -> None:
     """In the middle of a run, as when a batch is larger than those before."""
-    found, expected = lived(Grows(), accumulate="auto"), lived(Points())
+    found, expected = run_loop(Grows(), accumulate="auto"), run_loop(Points())
     check_near(found, expected)
     assert [row["split"] for row in found["rows"]] == [1] * 5 + [4] * 9
     assert [line[:35] for line in found["told"]] == ["memory ran out: from iteration 6 on"] * 2
@@ -237,4 +239,4 @@ def test_what_cannot_be_cut_further_says_so() -> None:
         (Ragged(), r"cannot be cut into pieces: it has a tensor of shape \(3,\) beside others of 8 rows"),
     ):
         with pytest.raises(RunError, match=message):
-            lived(task, accumulate="auto")
+            run_loop(task, accumulate="auto")

@@ -27,11 +27,11 @@ def test_the_file_the_command_and_the_versions_are_there() -> None:
     ]
 
 
-def test_more_lives_than_one_are_told() -> None:
+def test_several_attempts_are_listed() -> None:
     attempts = [
         Attempt(0, started="1"),
         Attempt(1, "epoch-0003", started="2"),
     ]
-    table = tables_of(experiment("", RUN, attempts).content)["Lives of the worker group"]
+    table = tables_of(experiment("", RUN, attempts).content)["Attempts"]
     assert table[1:] == [["0", "1", "the beginning"], ["1", "2", "epoch-0003"]]
-    assert "Lives" not in str(experiment("", RUN, attempts[:1]).content)
+    assert "Attempts" not in str(experiment("", RUN, attempts[:1]).content)

@@ -241,10 +241,10 @@ def test_a_driver_that_dies_at_any_file_leaves_an_index_that_tells_no_lies(
             return whole(storage, *arguments)
 
         monkeypatch.setattr(Storage, name, dying)
-    for life in range(4):
+    for attempt in range(4):
         index = TrialIndex(sweep, OBJECTIVES)
         try:
-            for number in chance.sample(range(20 + life), 17):
+            for number in chance.sample(range(20 + attempt), 17):
                 step = chance.choice((take_up, TrialIndex.keep, TrialIndex.keep, TrialIndex.keep))
                 _ = take_up(sweep, chance.choice(STATUSES)) if step is take_up else index.keep(trial_name(number))
             index.join()

@@ -1,4 +1,4 @@
-"""What an earlier life of a sweep leaves: rules and schedulers decide as if there had been none."""
+"""What an earlier attempt of a sweep leaves: rules and schedulers decide as if there had been none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import checkpoint_to_take_over, trial_folder
+from orchestrator.records.sweep_folder import checkpoint_to_exploit, trial_folder
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, previous_trials, remaining_trials, seconds_used
 from orchestrator.sweeps.search.search import trial_config
@@ -139,7 +139,7 @@ def test_what_is_left_is_what_was_interrupted_failed_where_asked_or_never_begun(
     ]  # the grid has three points: 2, and 3 and 4 that were begun beyond it
 
 
-def test_the_time_of_earlier_lives_is_from_their_start_to_their_last_report(tmp_path: Path) -> None:
+def test_the_time_of_earlier_attempts_is_from_their_start_to_their_last_report(tmp_path: Path) -> None:
     sweep = RunFolder(tmp_path, "sweep")
     sweep.begin("", started="2026-01-01T00:00:00Z", resumed=["2026-01-01T10:00:00Z", "2026-01-01T20:00:00Z"])
     trial = begun(sweep, 0, "running", {})
@@ -150,11 +150,11 @@ def test_the_time_of_earlier_lives_is_from_their_start_to_their_last_report(tmp_
 
 def test_a_trial_interrupted_before_it_took_another_ones_weights_still_takes_them(tmp_path: Path) -> None:
     trial = begun(RunFolder(tmp_path, "sweep"), 0, "running", {})
-    assert checkpoint_to_take_over(trial, None) is None
-    assert checkpoint_to_take_over(trial, "elsewhere/epoch-0003") == "elsewhere/epoch-0003"
-    assert checkpoint_to_take_over(trial, None) == "elsewhere/epoch-0003"
+    assert checkpoint_to_exploit(trial, None) is None
+    assert checkpoint_to_exploit(trial, "elsewhere/epoch-0003") == "elsewhere/epoch-0003"
+    assert checkpoint_to_exploit(trial, None) == "elsewhere/epoch-0003"
     trial.begin_attempt()
-    assert checkpoint_to_take_over(trial, None) is None
+    assert checkpoint_to_exploit(trial, None) is None
 
 
 def test_an_exploit_that_a_lost_driver_had_only_planned_is_forgotten(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_optuna_weighs_two_metrics_against_each_other() -> None:
     assert front[-1] > 0.8
 
 
-def test_optuna_is_told_again_what_an_earlier_life_of_the_sweep_found() -> None:
+def test_optuna_is_told_again_what_an_earlier_attempt_of_the_sweep_found() -> None:
     """Of eight begun, five reported, one failed, one is under way and one (6) was suggested but never begun."""
     pytest.importorskip("optuna")
     space = {**SPACE, "batch_size": {"choice": [8, 16, 32]}}

@@ -1,4 +1,4 @@
-"""Lives of a run with the hook that is checked: undisturbed, or stopped and resumed at every report; and what each has
+"""Runs with the hook that is checked: undisturbed, or stopped and resumed at every report; and what each has
 come to."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Moment:
 
 
 @dataclass
-class Life:
+class CheckedRun:
     """What a run has come to."""
 
     moments: list[Moment] = field(default_factory=list)
@@ -89,30 +89,30 @@ class Refused(Exception):
     """The hook says at its start that it cannot be in this loop."""
 
 
-class Lives:
-    """Lives of one task in one situation, on this rank. `folder` is shared by all ranks."""
+class CheckedRuns:
+    """Runs of one task in one situation, on this rank. `folder` is shared by all ranks."""
 
     def __init__(self, task: Task, situation: Situation, world: World, folder: Path) -> None:
         self._task, self._situation, self._world, self._folder = task, situation, world, folder
-        self._lived = 0
+        self._count = 0
 
-    def undisturbed(self, hook: Hook, beside: Mapping[str, Hook] | None = None, *, saved: bool = True) -> Life:
+    def undisturbed(self, hook: Hook, beside: Mapping[str, Hook] | None = None, *, saved: bool = True) -> CheckedRun:
         """From beginning to end, with a checkpoint at every report where it is to be saved."""
-        return self._live(hook, lambda number: None, beside or {}, saved)
+        return self._train(hook, lambda number: None, beside or {}, saved)
 
-    def without(self) -> Life:
+    def without(self) -> CheckedRun:
         """From beginning to end with a hook that does nothing."""
         return self.undisturbed(Hook())
 
-    def resumed(self, make: Callable[[], Hook]) -> Life:
+    def resumed(self, make: Callable[[], Hook]) -> CheckedRun:
         """Stopped at every report, and gone on from its checkpoint by a new hook."""
-        return self._live(make(), lambda number: make(), {}, True)
+        return self._train(make(), lambda number: make(), {}, True)
 
-    def resumed_once(self, first: Hook, then: Hook) -> Life:
+    def resumed_once(self, first: Hook, then: Hook) -> CheckedRun:
         """Stopped at the first report, and gone on by another hook."""
-        return self._live(first, lambda number: then if number == 1 else None, {}, True)
+        return self._train(first, lambda number: then if number == 1 else None, {}, True)
 
-    def changed(self, hook: Hook, values: Mapping[str, Any]) -> Life:
+    def changed(self, hook: Hook, values: Mapping[str, Any]) -> CheckedRun:
         """Undisturbed, but for fields that get other values at the first report."""
 
         def change(number: int, loop: Loop) -> None:
@@ -120,41 +120,43 @@ class Lives:
                 for name, value in values.items():
                     loop.plan.change(NAME, name, value)
 
-        return self._live(hook, lambda number: None, {}, True, change)
+        return self._train(hook, lambda number: None, {}, True, change)
 
-    def _live(
+    def _train(
         self,
         hook: Hook,
         follower: Callable[[int], Hook | None],
         beside: Mapping[str, Hook],
         saved: bool,
         between: Callable[[int, Loop], None] = lambda number, loop: None,
-    ) -> Life:
-        self._lived += 1
-        torch.manual_seed(self._lived)  # whatever the process has drawn before
-        place = self._folder / str(self._lived)
-        life, recorder = Life(), KeepingRecorder()
-        loop = self._loop(hook, beside, place, recorder, life)
+    ) -> CheckedRun:
+        self._count += 1
+        torch.manual_seed(self._count)  # whatever the process has drawn before
+        place = self._folder / str(self._count)
+        run, recorder = CheckedRun(), KeepingRecorder()
+        loop = self._loop(hook, beside, place, recorder, run)
         reports = loop.run()
         with self._failures_told():
             while (report := next(reports, None)) is not None:
-                life.random.append(storable_random_state())
-                life.moments.append(self._moment(hook, report.metrics, loop))
+                run.random.append(storable_random_state())
+                run.moments.append(self._moment(hook, report.metrics, loop))
                 path = loop.save() if saved else None
-                number = len(life.moments)
+                number = len(run.moments)
                 between(number, loop)
                 next_hook = None if report.final else follower(number)
                 if next_hook is None or path is None:
                     continue
                 reports.close()
                 # The same recorder, as what is looked back on is no part of a checkpoint.
-                hook, loop = next_hook, self._loop(next_hook, beside, place, recorder, life)
+                hook, loop = next_hook, self._loop(next_hook, beside, place, recorder, run)
                 loop.restore(path.rpartition("/")[2])
                 reports = loop.run()
-        life.rows, life.end = recorder.rows, _trained(loop)
-        return life
+        run.rows, run.end = recorder.rows, _trained(loop)
+        return run
 
-    def _loop(self, hook: Hook, beside: Mapping[str, Hook], place: Path, recorder: KeepingRecorder, life: Life) -> Loop:
+    def _loop(
+        self, hook: Hook, beside: Mapping[str, Hook], place: Path, recorder: KeepingRecorder, run: CheckedRun
+    ) -> Loop:
         place.mkdir(parents=True, exist_ok=True)
         store = CheckpointStore(Storage(place / "checkpoints"), NAME, master=self._world.is_master)
         loop, _ = make_loop(
@@ -170,7 +172,7 @@ class Lives:
         )
         if NAME in loop.plan.hooks:
             collectives = self._situation.strategy == "fsdp" and hook.ranks is Ranks.ALL
-            life.watches.append(
+            run.watches.append(
                 Watch(hook, loop.plan, collectives=collectives, observes=hook.observes and self._situation.ranks == 1)
             )
         return loop

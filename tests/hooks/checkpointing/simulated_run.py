@@ -1,4 +1,4 @@
-"""Lives of a run with checkpoint hooks, on a store that records its calls."""
+"""A simulated run with checkpoint hooks, on a store that records its calls."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Store:
         return [call[-1] if verb != "publish" else call[1] for call in self.log if call[0] == verb]
 
 
-class Life:
+class SimulatedRun:
     """A run with one or more checkpoint hooks, saving where the loop does: once, after the hooks of an event."""
 
     def __init__(self, *hooks: Checkpoint, store: Store | None = None, **fields: Any) -> None:
@@ -101,12 +101,12 @@ class Life:
             self.phase("val", 1, **metrics)
 
 
-def lived(hook: Checkpoint, *epochs: float | dict[str, float] | None, **fields: Any) -> Life:
+def simulate(hook: Checkpoint, *epochs: float | dict[str, float] | None, **fields: Any) -> SimulatedRun:
     """Epochs of two steps, each with the accuracy or the metrics of its validation, if there is one."""
-    life = Life(hook, **fields)
+    run = SimulatedRun(hook, **fields)
     for metrics in epochs:
-        life.epoch(**(metrics if isinstance(metrics, dict) else {} if metrics is None else {"val/accuracy": metrics}))
-    return life
+        run.epoch(**(metrics if isinstance(metrics, dict) else {} if metrics is None else {"val/accuracy": metrics}))
+    return run
 
 
 def val(name: str, *values: float) -> list[dict[str, float]]:
