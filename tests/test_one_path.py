@@ -144,12 +144,14 @@ class Records:
 
     def begin(self, assignment: Assignment, resolved: resolve.ResolvedExperiment) -> None:
         sent = pickle.loads(pickle.dumps(assignment))
-        elsewhere, *riders = (resolve.resolve(one.source) for one in (sent, *sent.riders))
+        elsewhere, *followers = (resolve.resolve(one.source) for one in (sent, *sent.followers))
         assert (elsewhere.task, elsewhere.hooks) == (resolved.task, resolved.hooks)
         self.trained.append((to_dict(resolved.experiment), to_dict(elsewhere.experiment)))
-        self.trained += [(to_dict(rider.experiment), to_dict(rider.experiment)) for rider in riders]
+        self.trained += [(to_dict(follower.experiment), to_dict(follower.experiment)) for follower in followers]
         metrics = {"val/loss": 0.0, "epoch": 0, "step": 1, "samples": 1}
-        self.reports = iter([Report(metrics=metrics, final=True, rider=number) for number in range(1 + len(riders))])
+        self.reports = iter(
+            [Report(metrics=metrics, final=True, member=number) for number in range(1 + len(followers))]
+        )
 
     def next(self) -> Report | None:
         return next(self.reports, None)
@@ -373,9 +375,9 @@ def five_by_five() -> Experiment:
     settings = {
         "metric": "val/accuracy",
         "trials": 3,
-        "riders": False,
+        "share_training": False,
         "space": space,
-    }  # what rides is found by trying each value once
+    }  # what shares a training is found by trying each value once
     return described(epochs=1, task_args={"train": 8, "val": 4}, hooks={"ema": {}, "progress_bar": {}}, sweep=settings)
 
 

@@ -76,23 +76,22 @@ def _resources(amounts: dict[str, float]) -> Resources:
 
 
 def _sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
-    from orchestrator.config.checks.shared_training import riding
+    from orchestrator.config.checks.shared_training import shared_paths
     from orchestrator.config.checks.space import count_trainings, count_trials, trials_at_once
     from orchestrator.sweeps.search.sampling import drawn_trials
 
-    trials, rides = count_trials(sweep), riding(experiment.source, sweep)
+    trials, shared = count_trials(sweep), shared_paths(experiment.source, sweep)
     trainings = count_trainings(sweep)
-    if rides.paths and sweep.search != "optuna":
-        trainings = len(rides.together([*enumerate(drawn_trials(sweep, experiment.seed))]))
+    if shared.paths and sweep.search != "optuna":
+        trainings = len(shared.together([*enumerate(drawn_trials(sweep, experiment.seed))]))
     at_once = None if present is None else trials_at_once(sweep, trainings, experiment.workers, [present.amounts()])
-    riders = {"trainings": trainings, "ride": [*rides.paths], "alone": {**rides.reasons}}
-    of_riders = {"riders": riders} if rides.paths or rides.reasons else {}
+    sharing = {"trainings": trainings, "shared": [*shared.paths], "not_shared": {**shared.reasons}}
     return {
         "trials": trials,
         "repeats": sweep.repeats,
         "scheduler": sweep.scheduler.type,
         "at_once": at_once,
-        **of_riders,
+        **({"shared_training": sharing} if shared.paths or shared.reasons else {}),
     }
 
 
@@ -122,12 +121,12 @@ def _lines(plan: dict[str, Any]) -> list[str]:
         at_once, repeats = plan["sweep"]["at_once"], plan["sweep"]["repeats"]
         seeds = f", each configuration with {repeats} seeds" if repeats > 1 else ""
         rate = "" if at_once is None else f", {at_once} at a time ({asked} each)"
-        riders = plan["sweep"].get("riders", {"ride": [], "alone": {}})
-        sharing = f" in {riders['trainings']} trainings" if riders["ride"] else ""
-        lines.append(f"trials    {plan['sweep']['trials']}{sharing}{seeds}{rate}")
-        lines += [f"rides     {path}" for path in riders["ride"]]
+        sharing = plan["sweep"].get("shared_training", {"shared": [], "not_shared": {}})
+        trainings = f" in {sharing['trainings']} trainings" if sharing["shared"] else ""
+        lines.append(f"trials    {plan['sweep']['trials']}{trainings}{seeds}{rate}")
+        lines += [f"shared    {path}" for path in sharing["shared"]]
         lines += [
-            f"alone     {f'{path}: ' if path else 'each trial trains: '}{reason}"
-            for path, reason in riders["alone"].items()
+            f"not shared {f'{path}: ' if path else 'each trial trains by itself: '}{reason}"
+            for path, reason in sharing["not_shared"].items()
         ]
     return lines

@@ -137,7 +137,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     from orchestrator.sweeps.results.analysis import CONFIG, best_first
 
     metric, _ = sweep.objective
-    trials = best_first(sweep.trials, dict(sweep.objectives), sweep.judge)
+    trials = best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate)
     summary = _summary(sweep, trials)
     if as_json:
         return print_json({**summary, "trials": trials.reset_index().to_dict("records")})
@@ -150,7 +150,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
         *dict(sweep.objectives),
         "status",
         "diverged",
-        "carrier",
+        "leader",
         "reports",
         "step_s",
         "peak_",
@@ -167,10 +167,10 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     echo(f"{sweep.path}: {summary['status']}, {counts or 'no trial yet'}")
     if summary["driver"]:
         echo(f"driver: {summary['driver']}")
-    if summary["riders"]:
+    if summary["shared_training"]:
         echo(
             "rode along: {trials} of {all}, on trainings of others; by themselves these would have trained for"
-            " {saved_s:.1f} s more".format(**summary["riders"])
+            " {saved_s:.1f} s more".format(**summary["shared_training"])
         )
     if summary["importance"]:
         spreads = summary["importance_spread"]
@@ -195,7 +195,7 @@ def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> Non
 
     told = [name for name in rows[0] if name not in ("failed", "stopped") or any(row[name] for row in rows)]
     headings = {"mean": f"mean {metric}", "low": "95% from", "high": "to", "best": "best trial"}
-    quantity = dict.fromkeys(("mean", "std", "low", "high", "bound"), metric)
+    quantity = dict.fromkeys(("mean", "std", "low", "high", "lower_bound"), metric)
     print_table(
         [headings.get(name, name.removeprefix(CONFIG)) for name in told],
         [[cell(quantity.get(name, name), row[name]) for name in told] for row in rows],
@@ -203,12 +203,12 @@ def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> Non
     echo("")
 
 
-def _of_configurations(trials: pd.DataFrame, metric: str, mode: str, judge: str) -> list[str]:
+def _of_configurations(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> list[str]:
     """Which configuration is the best, and which of fewer trials is ahead of it."""
     from orchestrator.stats.aggregate.configurations import ahead_with_fewer
     from orchestrator.sweeps.results.analysis import configurations_of
 
-    ordered = configurations_of(trials, metric, mode, judge)
+    ordered = configurations_of(trials, metric, mode, aggregate)
     ahead = ahead_with_fewer(ordered, mode)
     best = (
         f"best configuration: {ordered[0].number} with {metric} {ordered[0].in_words(metric)}; the best of them is"
@@ -220,15 +220,15 @@ def _of_configurations(trials: pd.DataFrame, metric: str, mode: str, judge: str)
     ]
 
 
-def _riders(trials: pd.DataFrame) -> dict[str, Any] | None:
+def _shared_training(trials: pd.DataFrame) -> dict[str, Any] | None:
     """How many trials rode on the training of others, of how many in all, and the seconds of training that this saved;
     None where none did."""
-    if "carrier" not in trials:
+    if "leader" not in trials:
         return None
-    riders = trials[trials["carrier"].notna() & (trials["carrier"] != trials.index)]
+    followers = trials[trials["leader"].notna() & (trials["leader"] != trials.index)]
     trained: Any = trials.get("train_s", {})
-    saved = sum(trained.get(carrier, 0) for carrier in riders["carrier"])
-    return {"trials": len(riders), "all": len(trials), "saved_s": float(saved)}
+    saved = sum(trained.get(leader, 0) for leader in followers["leader"])
+    return {"trials": len(followers), "all": len(trials), "saved_s": float(saved)}
 
 
 def _use_of_best(sweep: Sweep, trial: str) -> dict[str, Any]:
@@ -253,8 +253,8 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     best = values.index[0] if len(values) else None
     reached = sweep.trial(best).best if best else None
     mattered = (
-        importance_table(trials, metric, mode, "variance", sweep.judge)
-        if len(judged(trials, metric, mode, sweep.judge)) >= ENOUGH
+        importance_table(trials, metric, mode, "variance", sweep.aggregate)
+        if len(judged(trials, metric, mode, sweep.aggregate)) >= ENOUGH
         else None
     )
     repeated = sweep.repeats > 1 and best is not None
@@ -264,13 +264,15 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "status": (status := sweep.status),
         "driver": sweep.folder.metadata().driver_in_words(status),
         "counts": trials["status"].value_counts().to_dict() if len(trials) else {},
-        "riders": _riders(trials),
+        "shared_training": _shared_training(trials),
         "best": str(sweep.folder.storage / "trials" / best) if best else None,
         "value": values[best] if best else None,
         "configurations": (
-            configurations_table(trials, metric, mode, sweep.judge).reset_index().to_dict("records") if repeated else []
+            configurations_table(trials, metric, mode, sweep.aggregate).reset_index().to_dict("records")
+            if repeated
+            else []
         ),
-        "of_configurations": _of_configurations(trials, metric, mode, sweep.judge) if repeated else [],
+        "of_configurations": _of_configurations(trials, metric, mode, sweep.aggregate) if repeated else [],
         "reached": asdict(reached) if reached else None,
         "use": _use_of_best(sweep, str(best)) if reached and reached.checkpoint else None,
         "importance": {} if mattered is None else mattered["importance"].to_dict(),

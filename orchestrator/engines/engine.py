@@ -28,7 +28,7 @@ class Engine(Protocol):
     def save(self) -> str:
         """Writes a checkpoint between two reports and returns its path, where trials pause."""
 
-    def drop(self, rider: int) -> None:
+    def drop(self, member: int) -> None:
         """Ends one of the runs that share a training, between two reports."""
 
     def end(self) -> None:

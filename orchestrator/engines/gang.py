@@ -29,10 +29,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.config.sections.workers import Workers
-from orchestrator.engines.carriage import session_of
 from orchestrator.engines.in_process import Rank
 from orchestrator.engines.rank_failures import RankFailed, culprit
 from orchestrator.engines.session import Assignment
+from orchestrator.engines.shared_training import session_of
 from orchestrator.errors import RunError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
@@ -188,9 +188,9 @@ class Gang:
         """All ranks write a checkpoint between two reports; returns its path."""
         return str(self._together("save"))
 
-    def drop(self, rider: int) -> None:
+    def drop(self, member: int) -> None:
         """All ranks end one of the runs that share a training."""
-        self._together("drop", rider)
+        self._together("drop", member)
 
     def end(self) -> None:
         """Ends the run on every rank; a trial's processes stay, unless one of them has failed."""

@@ -11,10 +11,10 @@ import torch
 from hooks.state import Display
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.config.sections.workers import Workers
-from orchestrator.engines.carriage import Carriage, session_of
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_environment import Resources, local_resources, refuse_unless_fits, starts_ray
 from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.shared_training import SharedSession, session_of
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
@@ -50,7 +50,7 @@ class Rank:
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
-        self._session: Session | Carriage | None = None
+        self._session: Session | SharedSession | None = None
         self._reports: Generator[Report, None, None] | None = None
 
     @cached_property
@@ -58,7 +58,7 @@ class Rank:
         """Where it trains; not found out before a run is begun, whose failure it then is."""
         return device_of(self.workers)
 
-    def take_up(self, session: Session | Carriage) -> None:
+    def take_up(self, session: Session | SharedSession) -> None:
         """Takes up a run; nothing is trained yet."""
         self._session, self._reports = session, session.reports()
 
@@ -72,10 +72,10 @@ class Rank:
         assert self._session is not None
         return self._session.save()
 
-    def drop(self, rider: int) -> None:
+    def drop(self, member: int) -> None:
         """Ends a run, or one of those that share a training, with the report that it has just made."""
-        if isinstance(self._session, Carriage):
-            self._session.drop(rider)
+        if isinstance(self._session, SharedSession):
+            self._session.drop(member)
         elif self._reports is not None:
             self._reports.close()
 

@@ -72,9 +72,9 @@ class Lifecycle:
         """Writes a checkpoint between two reports and returns its path."""
         return self._engine.save()
 
-    def drop(self, rider: int) -> None:
+    def drop(self, member: int) -> None:
         """Ends one of the runs that share a training, with the report that it has just made."""
-        self._engine.drop(rider)
+        self._engine.drop(member)
 
     def finish(self, last: Report | None) -> None:
         """Lets the run out after its last report, and writes down how it ended."""

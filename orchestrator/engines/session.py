@@ -24,9 +24,9 @@ from orchestrator.loop.data.phases import DataOf
 from orchestrator.loop.evaluation_loop import EvaluationLoop
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.report import Report
-from orchestrator.loop.riders import Carrier, Rider
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.shared_training import Follower, Leader
 from orchestrator.loop.world import World
 from orchestrator.records.artifacts import Artifacts
 from orchestrator.records.hang import FOLDER as HANG_REPORTS
@@ -66,7 +66,7 @@ class Assignment:
     sweep: dict[str, Any] | None = None
     """The `sweep` section that a trial is of: hooks find it in their config, though the trial's own experiment has
     none."""
-    riders: tuple[Assignment, ...] = ()
+    followers: tuple[Assignment, ...] = ()
     """The runs that share its training."""
     subject: Subject | None = None
     """What is measured; None where the run is trained."""
@@ -117,7 +117,7 @@ class Session:
         self._loop: Rounds | None = None
         self._store: CheckpointStore | None = None
         self._attempt: Attempt | None = None
-        self._riders: Sequence[Session] = ()
+        self._followers: Sequence[Session] = ()
 
     def prepare(self) -> CheckpointStore:
         """Resolves the experiment; returns where its checkpoints lie: of an evaluation those of the run around it, in
@@ -131,9 +131,9 @@ class Session:
         self._store = CheckpointStore(self.folder.checkpoints(out_dir), self.folder.name, self.world.is_master)
         return self._store
 
-    def carry(self, riders: Sequence[Session]) -> None:
+    def lead(self, followers: Sequence[Session]) -> None:
         """Has other runs share the training of this one; call it before any reports are asked for."""
-        self._riders = riders
+        self._followers = followers
 
     def reports(self) -> Generator[Report, None, None]:
         """Trains, from the assignment's checkpoint or the newest whole one if there is any, or measures its subject;
@@ -185,7 +185,7 @@ class Session:
             self._artifacts.close()
 
     def _build(self, resolved: ResolvedExperiment, attempt: Attempt) -> Rounds:
-        """Builds the loop with those that ride on it, and puts each where its attempt goes on from."""
+        """Builds the loop with its followers, and puts each where its attempt goes on from."""
         experiment, subject = resolved.experiment, self.assignment.subject
         if subject:
             kind: Callable[..., Rounds] = partial(
@@ -198,7 +198,7 @@ class Session:
         elif trains_itself(type(resolved.task)):
             kind = CustomLoop
         else:
-            loop_class = Carrier if self._riders else Loop
+            loop_class = Leader if self._followers else Loop
             kind = partial(
                 loop_class,
                 data_of=self._data_of,
@@ -207,18 +207,21 @@ class Session:
             )
         loop = kind(resolved.task, experiment, resolved.hooks, self._context(experiment, attempt))
         self._put_where_it_goes_on(loop, attempt)
-        if isinstance(loop, Carrier):
+        if isinstance(loop, Leader):
             loop.board(
-                [rider._get_on(loop, SharedTraining(self.folder.name, attempt.number)) for rider in self._riders]
+                [
+                    follower._get_on(loop, SharedTraining(self.folder.name, attempt.number))
+                    for follower in self._followers
+                ]
             )
         return loop
 
-    def _get_on(self, carrier: Carrier, training: SharedTraining) -> Rider:
+    def _get_on(self, leader: Leader, training: SharedTraining) -> Follower:
         """Begins an attempt whose training is another run's."""
-        attempt = self._attempt = replace(self._begin(), rides_on=training)
+        attempt = self._attempt = replace(self._begin(), leader=training)
         assert self._resolved is not None
         experiment = self._resolved.experiment
-        loop = Rider(carrier, experiment, self._resolved.hooks, self._context(experiment, attempt))
+        loop = Follower(leader, experiment, self._resolved.hooks, self._context(experiment, attempt))
         self._put_where_it_goes_on(loop, attempt)
         return loop
 
@@ -255,7 +258,7 @@ class Session:
         """Writes down where this run is over, though its training may go on for others."""
         assert self._loop is not None
         assert self._attempt is not None
-        if isinstance(self._loop, Carrier):
+        if isinstance(self._loop, Leader):
             self._loop.leave()
         if self.world.is_master:
             self.folder.write_attempt(replace(self._attempt, until=self._loop.state.iteration))

@@ -19,7 +19,7 @@ from orchestrator.config.sections.workers import Workers
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.ray_environment import set_environment
-from orchestrator.engines.relay import Relay, ReportOrdinal
+from orchestrator.engines.report_queue import ReportOrdinal, ReportQueue
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.engines.train_failures import OnFailure, first_failure
 from orchestrator.loop.report import Report
@@ -39,9 +39,9 @@ _STARTS = 60
 time."""
 
 
-def train_and_relay(relay: Any, assignment: Assignment) -> None:
+def train_and_report(queue: Any, assignment: Assignment) -> None:
     """Trains as one rank of a run's job, and asks after each report whether to go on. Ray Train worker."""
-    if not ray.get(relay.wanted.remote()):
+    if not ray.get(queue.wanted.remote()):
         return
     world, folder = this_rank(), RunFolder(assignment.location)
     if world.is_master:
@@ -57,7 +57,7 @@ def train_and_relay(relay: Any, assignment: Assignment) -> None:
                     before = counted - written
                 place = before + number + written, report.final
                 # All ranks wait with rank 0, and end with it.
-                if not world.broadcast(partial(_go_on, relay, place, report)):
+                if not world.broadcast(partial(_go_on, queue, place, report)):
                     return
     except BaseException as error:
         raise RankFailed.from_error(world.rank, error) from None  # Ray cannot send every text that user code raises
@@ -76,8 +76,8 @@ def this_rank() -> World:
     )
 
 
-def _go_on(relay: Any, ordinal: ReportOrdinal, report: Report) -> bool:
-    return bool(ray.get(relay.put.remote(ordinal, report)))
+def _go_on(queue: Any, ordinal: ReportOrdinal, report: Report) -> bool:
+    return bool(ray.get(queue.put.remote(ordinal, report)))
 
 
 class TrainJobs:
@@ -92,7 +92,7 @@ class TrainJobs:
         set_environment(None)
         self._lean = lean
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="train-job")
-        self._relay: Any = None
+        self._queue: Any = None
         self._job: Future[None] | None = None
 
     @staticmethod
@@ -101,24 +101,26 @@ class TrainJobs:
         return [{"memory": 1}]
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
-        """Starts the job in a thread. A run's mailbox is its relay too."""
+        """Starts the job in a thread. A run's mailbox is its queue too."""
         give_back(RunFolder(assignment.location))
-        self._relay = (
-            ray.get_actor(assignment.mailbox) if assignment.mailbox else ray.remote(Relay).options(num_cpus=0).remote()
+        self._queue = (
+            ray.get_actor(assignment.mailbox)
+            if assignment.mailbox
+            else ray.remote(ReportQueue).options(num_cpus=0).remote()
         )
         experiment = (resolved or resolve(assignment.source)).experiment
-        self._job = self._threads.submit(self._train, self._relay, assignment, experiment)
+        self._job = self._threads.submit(self._train, self._queue, assignment, experiment)
 
-    def _train(self, relay: Any, assignment: Assignment, experiment: Experiment) -> None:
+    def _train(self, queue: Any, assignment: Assignment, experiment: Experiment) -> None:
         try:
-            fit(partial(train_and_relay, relay), assignment, experiment, lean=self._lean)
+            fit(partial(train_and_report, queue), assignment, experiment, lean=self._lean)
         finally:
             give_back(RunFolder(assignment.location))
-            ray.get(relay.close.remote())
+            ray.get(queue.close.remote())
 
     def next(self) -> Report | None:
         """Lets the job train up to its next report; raises what the job failed with, Train's own retries behind it."""
-        report: Report | None = ray.get(self._relay.next.remote())
+        report: Report | None = ray.get(self._queue.next.remote())
         if report is None:
             assert self._job is not None
             self._job.result()
@@ -128,7 +130,7 @@ class TrainJobs:
         """Never asked for: the schedulers that pause trials are refused with this engine."""
         raise NotImplementedError("engine: train does not pause trials")
 
-    def drop(self, rider: int) -> None:
+    def drop(self, member: int) -> None:
         """Never asked for: no trials share a job."""
         raise NotImplementedError("engine: train makes each trial a job of its own")
 
@@ -136,9 +138,9 @@ class TrainJobs:
         """Lets the ranks end where they stand, and waits until the job's processes are gone."""
         if self._job is None:
             return
-        ray.get(self._relay.end.remote())
+        ray.get(self._queue.end.remote())
         wait([self._job])
-        self._job = self._relay = None
+        self._job = self._queue = None
 
 
 def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment: Experiment, *, lean: bool) -> None:

@@ -27,5 +27,5 @@ class Report:
     """True where the run ends in the middle of training: the metrics hold no values of a whole phase."""
     phases: tuple[str, ...] = ("train",)
     """The phases the run has, whether or not this report is of them."""
-    rider: int = 0
+    member: int = 0
     """Which of the runs that share a training it is of, from 0."""

@@ -38,7 +38,7 @@ class SweepMetadata:
     """Each metric with its mode."""
     repeats: int = 1
     """Trials of each configuration."""
-    judge: str = "mean"
+    aggregate: str = "mean"
     """What these are judged by."""
 
 
@@ -240,15 +240,15 @@ class Attempt:
     """Training iterations of a whole epoch on each rank."""
     order: DataOrder | None = None
     """None of a task that trains by itself."""
-    rides_on: SharedTraining | None = None
-    """Of a rider."""
+    leader: SharedTraining | None = None
+    """Of a follower."""
     until: int | None = None
     """The training iteration with which its run was over, where its training may go on for others."""
 
     @property
     def has_own_rows(self) -> bool:
         """Whether its ranks record rows: one that trains by itself need not, nor one whose training is shared."""
-        return self.order is not None and self.rides_on is None
+        return self.order is not None and self.leader is None
 
     @classmethod
     def read(cls, entries: Any) -> Self:

@@ -44,17 +44,17 @@ def sweep_page(sweep: Sweep, made: str) -> str:
     """The page of a sweep, under way or over; `made` says when it was made."""
     metadata, objectives = sweep.folder.metadata(), dict(sweep.objectives)
     config = sweep.folder.experiment_text()
-    ordered = shortened(best_first(sweep.trials, objectives, sweep.judge))
+    ordered = shortened(best_first(sweep.trials, objectives, sweep.aggregate))
     names = [*map(str, ordered.index)]
     history = History(sweep.folder).read()
     first = sweep.trial(names[0]) if names else None
     judged = [*map(str, ordered.index[ordered[next(iter(objectives))].notna()])] if names else []
     sections = [
-        *([configurations(ordered, objectives, sweep.judge)] if sweep.repeats > 1 else []),
+        *([configurations(ordered, objectives, sweep.aggregate)] if sweep.repeats > 1 else []),
         trials(ordered, objectives, sweep.path),
         handover(sweep.folder, first.best if first else None, f"{names[0]}:" if first else ""),
         coordinates(ordered, objectives, logarithmic(config)),
-        parameter_importance(ordered, objectives, sweep.judge),
+        parameter_importance(ordered, objectives, sweep.aggregate),
         front(ordered, objectives),
         progress(_reports(sweep, best_and_others(judged, MOST_CURVES)), objectives, len(judged)),
         spending(mean_spans(sweep, names[:BARS])),

@@ -135,10 +135,10 @@ def _on_ray(
             trained_by, restarts = Gang(workers, in_trial=False), experiment.max_failures
             display.line(f"training with a gang of {workers.describe('rank')}")
         else:
-            from orchestrator.engines.relay import Relay
+            from orchestrator.engines.report_queue import ReportQueue
             from orchestrator.engines.train_engine import TrainJobs
 
-            name, mailbox = start_mailbox(Relay)
+            name, mailbox = start_mailbox(ReportQueue)
             trained_by, restarts = TrainJobs(workers, lean=address is None), 0  # Ray Train sees to them
             display.line(f"training with Ray Train on {workers.describe('worker')}")
 

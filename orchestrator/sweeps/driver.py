@@ -221,7 +221,7 @@ def _is_trained_here(trial: RunMetadata) -> bool:
 def _described(settings: Settings) -> dict[str, Any]:
     """What trials are judged by, with several metrics the first and all of them; and how many there are to be."""
     metric, mode = settings.objectives[0]
-    counts = {"trials": count_trials(settings), "repeats": settings.repeats, "judge": settings.judge}
+    counts = {"trials": count_trials(settings), "repeats": settings.repeats, "aggregate": settings.aggregate}
     return {"metric": metric, "mode": mode, "objectives": settings.objectives, **counts}
 
 
@@ -314,7 +314,7 @@ def _best_trial(done: Sweep) -> dict[str, Any] | None:
         return None
     if trial.best is None:
         return None
-    leader = configurations_of(done.trials, *done.objective, done.judge)[0] if done.repeats > 1 else None
+    leader = configurations_of(done.trials, *done.objective, done.aggregate)[0] if done.repeats > 1 else None
     of_group = (
         {"configuration": leader.number, "mean": leader.mean, "in_words": leader.in_words(done.objective[0])}
         if leader

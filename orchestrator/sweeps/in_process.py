@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray.tune.search import Searcher
 
-from orchestrator.config.checks.shared_training import riding
+from orchestrator.config.checks.shared_training import shared_paths
 from orchestrator.config.sections.sweep import Fifo, Sweep
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.lifecycle import failing
@@ -35,8 +35,8 @@ class TrialsInTurn:
         self._rules, self._announcer, self._index = sweep.rules, sweep.announcer, sweep.index
         self._engine = InProcess(sweep.experiment.workers, stop_asked=sweep.rules.asked, end_hung=end_hung)
         self._scheduler = _scheduler(sweep.settings, sweep.folder, sweep.previous)
-        rides = riding(sweep.experiment.source, sweep.settings)
-        self._search = make_search(sweep.settings, sweep.experiment.seed, sweep.previous, rides)
+        shared = shared_paths(sweep.experiment.source, sweep.settings)
+        self._search = make_search(sweep.settings, sweep.experiment.seed, sweep.previous, shared)
 
     def run(self) -> None:
         """Until all are over or the budget is used up; one that fails is written down and the others go on, unless the
@@ -48,7 +48,7 @@ class TrialsInTurn:
             if config == Searcher.FINISHED:
                 return
             chosen = config[TRIAL]
-            begun = [self._begin(one["number"], one["values"]) for one in (chosen, *chosen["riders"])]
+            begun = [self._begin(one["number"], one["values"]) for one in (chosen, *chosen["followers"])]
             self._train([trial for trial in begun if trial])
 
     def _begin(self, number: int, values: Mapping[str, Any]) -> TrialUnderWay | None:

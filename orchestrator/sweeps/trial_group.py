@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.config.text.source import ExperimentSource
-from orchestrator.engines.carriage import turn_of
 from orchestrator.engines.lifecycle import Lifecycle, ending_of, put_away
 from orchestrator.engines.session import Assignment
+from orchestrator.engines.shared_training import turn_of
 from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.metric_watch import MetricWatch
@@ -71,9 +71,9 @@ class TrialGroup:
 
     def __init__(self, engine: Engine, trials: Sequence[TrialUnderWay], settings: Sweep) -> None:
         sweep = settings.model_dump(mode="json")
-        carrier, *riders = (Assignment(trial.source, trial.folder.location, sweep=sweep) for trial in trials)
+        leader, *followers = (Assignment(trial.source, trial.folder.location, sweep=sweep) for trial in trials)
         resolved, trials[0].unused = trials[0].unused, None
-        self._life = Lifecycle(engine, replace(carrier, riders=tuple(riders)), resolved)
+        self._life = Lifecycle(engine, replace(leader, followers=tuple(followers)), resolved)
         self._trials, self._settings = trials, settings
         self._unheard = list(trials)
         self._judging: TrialUnderWay | None = None
@@ -90,7 +90,7 @@ class TrialGroup:
         self._write_down_ends()
         if report is None:
             return None
-        trial = self._judging = self._trials[report.rider]
+        trial = self._judging = self._trials[report.member]
         trial.last = report
         if trial in self._unheard:
             self._unheard.remove(trial)
@@ -101,7 +101,7 @@ class TrialGroup:
         """The reports of a trial that count before the first of an attempt: those after where it goes on from are made
         again."""
         made = judged_reports(folder, self._settings)
-        return made[:-1] if self._settings.judges(first.metrics) and not first.cut_short else made
+        return made[:-1] if self._settings.has_metrics(first.metrics) and not first.cut_short else made
 
     def judged(self, trial: TrialUnderWay, reason: str | None) -> None:
         """What becomes of the trial that has just reported: it is stopped for a reason, or goes on, or that was its
@@ -109,7 +109,7 @@ class TrialGroup:
         assert trial.last is not None
         if reason:
             trial.ending = "stopped", [reason]
-            self._life.drop(trial.last.rider)
+            self._life.drop(trial.last.member)
         elif trial.last.final:
             self._ends(trial)
 

@@ -112,7 +112,7 @@ class LiveSweep:
         trials = sorted(
             (self._trial(name, metric, mode) for name in self._begun_trials()), key=lambda trial: _sort_key(trial, mode)
         )
-        leader = next(iter(configurations(_repeats(trials), mode, sweep.judge)), None)
+        leader = next(iter(configurations(_repeats(trials), mode, sweep.aggregate)), None)
         judged = [
             trial for trial in trials if trial.best is not None and (leader is None or trial.name in leader.trials[:1])
         ]

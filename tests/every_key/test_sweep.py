@@ -52,7 +52,7 @@ class Reports:
     def next(self) -> Report | None:
         return next(self.reports, None)
 
-    def drop(self, rider: int) -> None:
+    def drop(self, member: int) -> None:
         self.reports = iter(())
 
     def end(self) -> None: ...
@@ -74,7 +74,7 @@ SWEEP: dict[str, Key] = {
     "repeats": Key(2),
     "search": Key("grid", {"space": {"optimizer.lr": {"choice": [0.1, 0.05]}}, "trials": None}),
     "points": Key([{"optimizer.lr": 0.15}]),
-    "riders": Key(False),
+    "share_training": Key(False),
     "seed": Key(1),
     "space": Key({"optimizer.lr": {"uniform": [0.1, 0.2]}}),
     "scheduler": Key("asha", GRID),
@@ -99,7 +99,7 @@ SWEEP: dict[str, Key] = {
     "grid.seed": Key(1, GRID),
 }
 SWEEP_NOT_SHOWN = {
-    "judge": "needs trials with noise: tests/orchestrator/sweeps/results/test_result.py",
+    "aggregate": "needs trials with noise: tests/orchestrator/sweeps/results/test_result.py",
     "max_concurrent": "is asked of Ray: tests/orchestrator/config/checks/test_space.py",
     "engine": "needs Ray: tests/ray/test_engines.py",
 }

@@ -190,11 +190,11 @@ class Watches(Hook):
 '''
 
 
-def test_riders_are_judged_stopped_and_fail_one_by_one(ray_cluster: Any, outside: Path) -> None:
+def test_followers_are_judged_stopped_and_fail_one_by_one(ray_cluster: Any, outside: Path) -> None:
     """Four places on one draw: ASHA ends the low one, the highest fails by a mistake of its own, and the others go on
     together."""
     (outside / "watches.py").write_text(WATCHES)
-    space = {"hooks.watches.place": {"ride": [0.5, 2.0, 0.1, 0.7]}, "optimizer.lr": {"uniform": [0.01, 0.1]}}
+    space = {"hooks.watches.place": {"fan_out": [0.5, 2.0, 0.1, 0.7]}, "optimizer.lr": {"uniform": [0.01, 0.1]}}
     hooks = {"watches": {"type": "watches:Watches"}, "ema": None}
     settings = {
         "metric": "val/score",
@@ -204,11 +204,11 @@ def test_riders_are_judged_stopped_and_fail_one_by_one(ray_cluster: Any, outside
         "scheduler": {"type": "asha", "reduction_factor": 2},
         "space": space,
     }
-    (outside / "riders.yaml").write_text(
-        yaml.safe_dump({"base": "points.yaml", "name": "riders", "epochs": 2, "hooks": hooks, "sweep": settings})
+    (outside / "followers.yaml").write_text(
+        yaml.safe_dump({"base": "points.yaml", "name": "followers", "epochs": 2, "hooks": hooks, "sweep": settings})
     )
-    done = sweep(load_experiment("riders.yaml"), "runs")
-    assert done.trials["carrier"].tolist() == ["trial-0000"] * 4
+    done = sweep(load_experiment("followers.yaml"), "runs")
+    assert done.trials["leader"].tolist() == ["trial-0000"] * 4
     assert done.trials["status"].tolist() == ["finished", "failed", "stopped", "finished"]
     first, fails, low, best = (trial.folder for trial in done.runs)
     assert "2.0 is too much" in str(fails.metadata().error)

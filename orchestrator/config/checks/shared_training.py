@@ -1,5 +1,4 @@
-"""Riding: which paths of a sweep's space change only what observes, so that trials that differ in them alone can share
-one training."""
+"""Which paths of a sweep's space change only hooks that observe, so that trials can share one training."""
 
 from __future__ import annotations
 
@@ -26,15 +25,15 @@ _IN_TRAINING_ALONE = frozenset(
 
 
 @dataclass(frozen=True)
-class Riding:
-    """Which paths ride, and why the others do not."""
+class SharedPaths:
+    """Paths whose values can share one training, and why the others cannot."""
 
     paths: tuple[str, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Path of a hook's to why it does not; the empty path is that of all."""
 
     def together(self, trials: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[int]]:
-        """The numbers of trials, by number and values, that share one training each, the carrier's first."""
+        """The numbers of trials, by number and values, that share one training each, the leader's first."""
         groups: dict[str, list[int]] = {}
         for number, values in trials:
             rest = {path: value for path, value in values.items() if path not in self.paths}
@@ -42,18 +41,20 @@ class Riding:
         return list(groups.values())
 
 
-def riding(source: ExperimentSource, sweep: Sweep) -> Riding:
-    """What rides in a sweep; imports the task and the hooks. `source` is the sweep's, or that of the experiment below
-    it."""
+def shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
+    """Return the paths of a sweep that can share a training. Imports the task and the hooks.
+
+    `source` is the sweep's, or that of the experiment below it.
+    """
     swept = [path for path in sweep.space if path.startswith("hooks.")]
     if not swept:
-        return Riding()
+        return SharedPaths()
     reason = _of_the_sweep(sweep)
     if reason:
-        return Riding((), {"": reason})
+        return SharedPaths((), {"": reason})
     tried = [_tried(source.without_sweep(), sweep, path) for path in swept]
     one_by_one = _one_by_one(sweep)
-    reasons = {path: one_by_one if one_by_one and sweep.space[path].kind != "ride" else "" for path in swept}
+    reasons = {path: one_by_one if one_by_one and sweep.space[path].kind != "fan_out" else "" for path in swept}
     reasons = {
         path: reasons[path] or next(filter(None, (_why_not(path, sweep, one) for one in some)), "")
         for path, some in zip(swept, tried, strict=True)
@@ -61,31 +62,30 @@ def riding(source: ExperimentSource, sweep: Sweep) -> Riding:
     paths = tuple(path for path in swept if not reasons[path])
     reason = next((why for some in tried for one in some for why in _of_the_training(one)), "")
     if paths and reason:
-        return Riding((), {"": reason})
-    return Riding(paths, {path: why for path, why in reasons.items() if why})
+        return SharedPaths((), {"": reason})
+    return SharedPaths(paths, {path: why for path, why in reasons.items() if why})
 
 
-def wrong_rides(source: ExperimentSource, sweep: Sweep) -> Iterator[Problem]:
-    """A problem for each path that is to ride and cannot, and where `riders` is read by nothing; the space has to be
-    right."""
-    if not sweep.riders and not any(path.startswith("hooks.") for path in sweep.space):
+def unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Problem]:
+    """Yield a problem for each `fan_out` path that cannot share a training, and for `share_training` without effect."""
+    if not sweep.share_training and not any(path.startswith("hooks.") for path in sweep.space):
         yield Problem(
-            "sweep.riders",
-            "is read by nothing: no path of the space is of a hook, so that no two trials could share a training",
+            "sweep.share_training",
+            "has no effect: the space has no path of a hook, so no trials can share a training; remove it",
         )
-    asked = [path for path, domain in sweep.space.items() if domain.kind == "ride"]
-    found = riding(source, sweep) if asked else Riding()
+    asked = [path for path, domain in sweep.space.items() if domain.kind == "fan_out"]
+    found = shared_paths(source, sweep) if asked else SharedPaths()
     for path in asked:
         if path not in found.paths:
             reason = found.reasons.get("") or found.reasons.get(path) or "only hooks observe"
             instead = "choice" if sweep.search == "optuna" else "grid"
-            yield Problem(join("sweep.space", f"{path}.ride"), f"cannot share a training: {reason}; write {instead}")
+            yield Problem(join("sweep.space", f"{path}.fan_out"), f"cannot share a training: {reason}; write {instead}")
 
 
 def _of_the_sweep(sweep: Sweep) -> str:
     """Why no trials of a sweep share a training, as far as its own settings tell."""
-    if not sweep.riders:
-        return "riders: false"
+    if not sweep.share_training:
+        return "share_training: false"
     if sweep.engine == "train":
         return "engine: train makes each trial a job of its own"
     if isinstance(sweep.scheduler, Population):
@@ -93,7 +93,7 @@ def _of_the_sweep(sweep: Sweep) -> str:
     if isinstance(sweep.scheduler, HyperBand):
         return (
             "scheduler: hyperband has each trial pause until others of its bracket have come as far, and a training"
-            " cannot go on for some that it carries"
+            " cannot go on for some of its trials alone"
         )
     if len(sweep.metrics) > 1:
         return (
@@ -104,14 +104,14 @@ def _of_the_sweep(sweep: Sweep) -> str:
 
 
 def _one_by_one(sweep: Sweep) -> str:
-    """Why trials share a training only along what is said to ride."""
+    """Return why trials share a training only along `fan_out` paths."""
     if sweep.search == "optuna":
         reason = "search: optuna chooses each trial by what those before have reached"
     elif isinstance(sweep.scheduler, Fifo):
         return ""
     else:
         reason = f"scheduler: {sweep.scheduler.type} ends trials one by one, by what the others reached"
-    return f"{reason}; with ride: [...] all of a list share one training"
+    return f"{reason}; with fan_out: [...], all values of the list share one training"
 
 
 def _tried(source: ExperimentSource, sweep: Sweep, path: str) -> list[ResolvedExperiment]:
@@ -137,13 +137,13 @@ def _why_not(path: str, sweep: Sweep, resolved: ResolvedExperiment) -> str:
 
 
 def _of_the_training(resolved: ResolvedExperiment) -> Iterator[str]:
-    """What in a training may depend on what riders change."""
+    """What in a training may depend on what followers change."""
     if resolved.experiment.changes:
         yield "changes gives hooks and optimizer other values while training goes on"
     if trains_itself(type(resolved.task)):
         yield f"{type(resolved.task).__name__} trains by itself, in train()"
     if resolved.experiment.accumulate == "auto":
-        yield "accumulate: auto cuts batches by the memory there is, of which the hooks of riders take some"
+        yield "accumulate: auto cuts batches by the memory there is, of which the hooks of followers take some"
     for name, hook in resolved.hooks.items():
         if hook.observes:
             continue

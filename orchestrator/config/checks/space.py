@@ -45,8 +45,8 @@ def _wrong_overlap(inner: str, sweep: Sweep) -> str | None:
         return None
     if len(outers) > 1:
         return f"lies inside {' and '.join(outers)}; one of them at most can be swept too"
-    if sweep.space[inner].kind == "ride":
-        return f"rides, and lies inside '{outers[0]}', which is swept too; write grid"
+    if sweep.space[inner].kind == "fan_out":
+        return f"is `fan_out`, and lies inside '{outers[0]}', which is swept too; write grid"
     outer, domain = outers[0], sweep.space[outers[0]]
     if not domain.is_list or not all(value is None or isinstance(value, bool | dict) for value in domain.values):
         return f"lies inside '{outer}', which is swept too, and not as a choice of null and mappings"
@@ -229,16 +229,16 @@ def _leaves_open(inner: str, value: Any) -> bool:
 
 
 def grid_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
-    """The points of the grid, without what rides; one empty point where there is none."""
+    """The points of the grid, without the `fan_out` paths; one empty point where there is none."""
     return _product(
-        {name: values for name, values in _grid(sweep).items() if sweep.space[name].kind != "ride"}, sweep.space
+        {name: values for name, values in _grid(sweep).items() if sweep.space[name].kind != "fan_out"}, sweep.space
     )
 
 
-def ride_points(sweep: Sweep) -> list[dict[str, Any]]:
-    """What each point of the grid is tried with, of the paths that ride; one empty point where none does."""
+def fan_out_points(sweep: Sweep) -> list[dict[str, Any]]:
+    """Return the combinations of all `fan_out` values; one empty point where there are none."""
     return list(
-        _product({name: domain.values for name, domain in sweep.space.items() if domain.kind == "ride"}, sweep.space)
+        _product({name: domain.values for name, domain in sweep.space.items() if domain.kind == "fan_out"}, sweep.space)
     )
 
 
@@ -258,8 +258,8 @@ def count_points(sweep: Sweep) -> int:
 
 
 def _grid(sweep: Sweep) -> dict[str, list[Any]]:
-    """The values of every `grid` and `ride`, and of every `choice` where search is grid."""
-    kinds = ("choice", "grid", "ride") if sweep.search == "grid" else ("grid", "ride")
+    """The values of every `grid` and `fan_out`, and of every `choice` where search is grid."""
+    kinds = ("choice", "grid", "fan_out") if sweep.search == "grid" else ("grid", "fan_out")
     return {name: domain.values for name, domain in sweep.space.items() if domain.kind in kinds}
 
 
@@ -295,9 +295,9 @@ def _round_of(sweep: Sweep) -> int:
 
 
 def count_trainings(sweep: Sweep, begun: int = 0) -> int:
-    """How many trainings the trials from number `begun` on take, where each draw of the rest is one for all that rides,
+    """How many trainings the trials from number `begun` on take, where each draw is shared by all `fan_out` values,
     with each of its seeds."""
-    in_a_draw = len(ride_points(sweep)) * sweep.repeats
+    in_a_draw = len(fan_out_points(sweep)) * sweep.repeats
     return len({(number // in_a_draw, number % sweep.repeats) for number in range(begun, count_trials(sweep))})
 
 

@@ -11,7 +11,7 @@ from pydantic import OnErrorOmit, model_validator
 
 from orchestrator.config.checks.custom_training import declared
 from orchestrator.config.checks.metric_modes import inferred_modes
-from orchestrator.config.checks.shared_training import wrong_rides
+from orchestrator.config.checks.shared_training import unshareable_paths
 from orchestrator.config.checks.space import (
     is_drawn,
     outer_of,
@@ -92,7 +92,7 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
         )
     collect_problems(problems, _try_all, sweep, source.without_sweep(), known, problems, is_whole)
     if is_whole and not problems and not known:
-        problems.extend(wrong_rides(source, sweep))
+        problems.extend(unshareable_paths(source, sweep))
     return problems
 
 
@@ -143,11 +143,11 @@ def _wrong_point(point: Mapping[str, Any], path: str, tries: _Tries, known: Sequ
             hint = did_you_mean(name, sweep.space)
             problems.append(Problem(join(path, name), "is no path of the space", suggestion=hint))
             continue
-        if sweep.space[name].kind == "ride":
+        if sweep.space[name].kind == "fan_out":
             problems.append(
                 Problem(
                     join(path, name),
-                    "is no point's: every value that rides is tried with each draw of the rest; leave it out",
+                    "does not belong in a point: each point is tried with every `fan_out` value; remove it",
                 )
             )
             continue

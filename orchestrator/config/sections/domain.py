@@ -44,7 +44,7 @@ class Domain(Model):
     """One of a list; each of it where search is grid."""
     grid: _List
     """Each of a list."""
-    ride: _List
+    fan_out: _List
     """Each of a list, with one training for all of them, of what observing hooks take: the rest is drawn once for
     all."""
     uniform: _Range
@@ -97,7 +97,7 @@ class Domain(Model):
     @property
     def is_list(self) -> bool:
         """Whether it is a list of values, or else a range of numbers."""
-        return self.kind in ("choice", "grid", "ride")
+        return self.kind in ("choice", "grid", "fan_out")
 
     @property
     def is_logarithmic(self) -> bool:

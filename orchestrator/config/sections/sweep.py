@@ -187,9 +187,9 @@ class Sweep(Model):
     """How many trials there are; by default those of the grid, or of one configuration."""
     repeats: Annotated[int, Ge(1)] = 1
     """Trials of each configuration: with the experiment's `seed`, with the next whole number, and so on."""
-    judge: Literal["mean", "bound"] = "mean"
-    """What `repeats` of a configuration are judged by: their `mean`, or its lower confidence `bound`, a standard error
-    below the mean (above it where less is better)."""
+    aggregate: Literal["mean", "lower_bound"] = "mean"
+    """How the results of `repeats` become one: their `mean`, or the `lower_bound`, a standard error below the mean
+    (above it where less is better)."""
     search: Literal["grid", "random", "optuna"] = "random"
     """Where the next configuration comes from; `optuna` (TPE) learns from the trials before, and needs that extra."""
     points: list[dict[str, Any]] = Field(default_factory=list, max_length=MOST_LISTED)
@@ -204,7 +204,7 @@ class Sweep(Model):
     """Trials at a time; by default as many as the cluster holds."""
     engine: Literal["gang", "train"] = "gang"
     """What trains a trial: a `gang` of processes that stay warm for the next one, or a Ray `train` job of its own."""
-    riders: Literal["auto", False] = "auto"
+    share_training: Literal["auto", False] = "auto"
     """Whether trials that differ only in hooks which observe share one training: `auto` where they can, `false`
     never."""
     seed: Seed = 0
@@ -225,7 +225,7 @@ class Sweep(Model):
         """What trials are judged by, as a list."""
         return [self.metric] if isinstance(self.metric, str) else self.metric
 
-    def judges(self, report: Mapping[str, Any]) -> bool:
+    def has_metrics(self, report: Mapping[str, Any]) -> bool:
         """Whether a report holds all of the metrics."""
         return all(metric in report for metric in self.metrics)
 
@@ -268,10 +268,10 @@ def contradictions(sweep: Sweep) -> Iterator[tuple[tuple[str, ...], str]]:
                 " for a larger population"
             ),
         )
-    if sweep.judge == "bound" and sweep.repeats == 1:
+    if sweep.aggregate == "lower_bound" and sweep.repeats == 1:
         yield (
-            ("judge", "repeats"),
-            "judge: bound is of the trials of a configuration, and repeats: 1 has one of each; write repeats: 5, say",
+            ("aggregate", "repeats"),
+            "aggregate: lower_bound needs several trials of each configuration; set repeats, for example to 5",
         )
     if sweep.max_concurrent is not None and synchronous:
         yield (

@@ -50,16 +50,16 @@ def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], logarithmic
     return page.Section("coordinates", "Parallel coordinates", drawn)
 
 
-def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], judge: str = "mean") -> page.Section:
+def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> page.Section:
     """What the repeats of each configuration reached together."""
     metric, mode = next(iter(objectives.items()))
     title = "Configurations, over their seeds"
-    found = configurations_table(trials, metric, mode, judge)
+    found = configurations_table(trials, metric, mode, aggregate)
     if not len(found) or not found["mean"].notna().any():
         return page.Section("configurations", title, "No trial has reported yet.")
     shown = found.head(MOST_CONFIGURATIONS)
     columns = [*map(str, shown.columns)]
-    of_metric = ("mean", "std", "low", "high", "bound")
+    of_metric = ("mean", "std", "low", "high", "lower_bound")
     rows = [
         (str(number), *(Quantity(metric if name in of_metric else name, row[name]) for name in columns))
         for number, row in shown.iterrows()
@@ -68,7 +68,7 @@ def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], judge: s
         name: name.removeprefix(CONFIG) for name in columns if name.startswith(CONFIG)
     }
     listed = table(
-        f"Those with the most trials that ended well first, then by their {judge}",
+        f"Those with the most trials that ended well first, then by their {aggregate}",
         ("configuration", *columns),
         rows,
         headings=headings,
@@ -87,16 +87,16 @@ def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], judge: s
     )
 
 
-def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], judge: str = "mean") -> page.Section:
+def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> page.Section:
     """Which parameters mattered for the sweep's first metric."""
     metric, mode = next(iter(objectives.items()))
-    title, units = "Parameter importance", judged(trials, metric, mode, judge)
+    title, units = "Parameter importance", judged(trials, metric, mode, aggregate)
     if len(units) < ENOUGH:
         what = "configurations" if "configuration" in trials else "trials"
         return page.Section(
             "mattered", title, f"{len(units)} {what} have reported {metric}; what mattered takes {ENOUGH} to tell."
         )
-    found = importance_table(trials, metric, mode, "variance", judge)
+    found = importance_table(trials, metric, mode, "variance", aggregate)
     rows = [(name, Share(float(row["importance"])), Quantity("share", row["spread"])) for name, row in found.iterrows()]
     drawn = table(f"Shares of what sets {metric} apart", ("parameter", "share", "spread"), rows, class_="shares")
     note = (

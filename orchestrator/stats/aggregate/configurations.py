@@ -68,17 +68,16 @@ class Configuration:
         )
 
 
-def group_merit(values: Sequence[float], mode: str, judge: str) -> float:
-    """What the repeats of a configuration are judged by: their `mean`, or its `bound`, a standard error worse; one
-    alone by itself."""
+def group_merit(values: Sequence[float], mode: str, aggregate: str) -> float:
+    """Return the `mean` of a configuration's repeats, or their `lower_bound`, a standard error worse."""
     mean = fmean(values)
-    if judge == "mean" or len(values) < 2 or not math.isfinite(mean):
+    if aggregate == "mean" or len(values) < 2 or not math.isfinite(mean):
         return mean
     error = stdev(values) / math.sqrt(len(values))
     return mean - error if mode == "max" else mean + error
 
 
-def configurations(repeats: Iterable[Repeat], mode: str, judge: str = "mean") -> list[Configuration]:
+def configurations(repeats: Iterable[Repeat], mode: str, aggregate: str = "mean") -> list[Configuration]:
     """All configurations, the best first: those with the most trials that ended well, and among these by their mean or
     its bound, `max` or `min`.
 
@@ -89,7 +88,7 @@ def configurations(repeats: Iterable[Repeat], mode: str, judge: str = "mean") ->
     for repeat in repeats:
         groups.setdefault(repeat.configuration, []).append(repeat)
     sign = -1 if mode == "max" else 1
-    found = [_of(number, group, mode, judge) for number, group in sorted(groups.items())]
+    found = [_of(number, group, mode, aggregate) for number, group in sorted(groups.items())]
     return sorted(found, key=lambda one: (-one.n, math.isnan(one.merit), sign * one.merit))
 
 
@@ -101,7 +100,7 @@ def ahead_with_fewer(ordered: Sequence[Configuration], mode: str) -> Configurati
     return min(better, key=lambda one: sign * one.merit, default=None)
 
 
-def _of(number: int, group: Sequence[Repeat], mode: str, judge: str) -> Configuration:
+def _of(number: int, group: Sequence[Repeat], mode: str, aggregate: str) -> Configuration:
     sign = -1 if mode == "max" else 1
     judged = sorted(
         (one for one in group if one.value is not None and one.value == one.value),
@@ -121,7 +120,7 @@ def _of(number: int, group: Sequence[Repeat], mode: str, judge: str) -> Configur
             if len(values) > 1
             else math.nan
         ),
-        group_merit(values, mode, judge) if values else math.nan,
+        group_merit(values, mode, aggregate) if values else math.nan,
         sum(one.status in ("failed", "lost", "damaged") for one in group),
         sum(one.status == "stopped" for one in group),
     )

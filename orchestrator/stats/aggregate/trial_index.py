@@ -56,8 +56,8 @@ class TrialRecord:
     values: Mapping[str, Any]
     """Dotted path to what it has chosen."""
     configuration: int | None
-    carrier: str | None
-    """The trial on whose training it rides, in its last attempt."""
+    leader: str | None
+    """The trial whose training it shared in its last attempt."""
     stopped: Sequence[str]
     error: str | None
     mistake: bool
@@ -106,7 +106,7 @@ class TrialRecord:
             wall_s=metadata.wall_s,
             values=metadata.values,
             configuration=metadata.configuration,
-            carrier=attempts[-1].rides_on.trial if attempts and attempts[-1].rides_on else None,
+            leader=attempts[-1].leader.trial if attempts and attempts[-1].leader else None,
             stopped=metadata.stopped,
             error=metadata.error,
             mistake=metadata.mistake,

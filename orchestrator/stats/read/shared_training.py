@@ -1,5 +1,4 @@
-"""The rows of a training that a run shares with others: they lie with the trial that carried it, and are read from
-there."""
+"""The rows of a training that a run shares with others: they lie with its leader, and are read from there."""
 
 from __future__ import annotations
 
@@ -29,11 +28,9 @@ def columns_of(storage: Storage, attempts: Sequence[Attempt]) -> list[str]:
 def shared_schema(storage: Storage, attempts: Sequence[Attempt]) -> tuple[pa.Schema, int]:
     """Every column of the rows that a run shares, and how many rows there are at most; `storage` is the run's
     folder."""
-    carriers = [
-        storage.parent / trial for trial in {attempt.rides_on.trial for attempt in attempts if attempt.rides_on}
-    ]
-    told = [described(place, recorded_files(place, "rows")) for place in carriers]
-    for place, (_, rows) in zip(carriers, told, strict=True):
+    leaders = [storage.parent / trial for trial in {attempt.leader.trial for attempt in attempts if attempt.leader}]
+    told = [described(place, recorded_files(place, "rows")) for place in leaders]
+    for place, (_, rows) in zip(leaders, told, strict=True):
         if not rows and not place.exists():
             _tell_missing(str(storage), str(place))
     schemas = [schema for schema, _ in told]
@@ -48,14 +45,14 @@ def shared_tables(
     """The rows of training that count of a run and lie elsewhere, in the columns of `schema`, with the run's own number
     as `attempt`. `where` is as `recorded_tables` takes it."""
     for attempt in attempts:
-        if attempt.rides_on is None:
+        if attempt.leader is None:
             continue
-        place = storage.parent / attempt.rides_on.trial
+        place = storage.parent / attempt.leader.trial
         files = recorded_files(place, "rows")
         there, _ = described(place, files)
         needed = pa.schema([field for field in there if field.name in schema.names or field.name in _NEEDED])
         counting = (
-            (pc.field("attempt") == attempt.rides_on.attempt)
+            (pc.field("attempt") == attempt.leader.attempt)
             & (pc.field("phase") == "train")
             & _counts(attempt, attempts)
         )
@@ -65,12 +62,11 @@ def shared_tables(
 
 
 @cache
-def _tell_missing(rider: str, carrier: str) -> None:
+def _tell_missing(follower: str, leader: str) -> None:
     _log.warning(
-        "the rows of the training of %s are not there: they lie with the trial that carried it, %s; put both beside"
-        " each other",
-        rider,
-        carrier,
+        "the rows of the training of %s are not there: they lie with its leader, %s; put both beside each other",
+        follower,
+        leader,
     )
 
 

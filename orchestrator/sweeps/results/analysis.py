@@ -26,7 +26,7 @@ BINS = 5
 """How many groups a parameter's numbers are put into, by size."""
 
 
-def best_first(trials: pd.DataFrame, objectives: Mapping[str, str], judge: str = "mean") -> pd.DataFrame:
+def best_first(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> pd.DataFrame:
     """The trials by the sweep's first metric; of equal ones the first comes first, and those without it at the end.
     Those that repeat each other stay together, in the order of their configurations."""
     metric, mode = next(iter(objectives.items()))
@@ -35,24 +35,24 @@ def best_first(trials: pd.DataFrame, objectives: Mapping[str, str], judge: str =
     ordered = trials.sort_values(metric, ascending=mode == "min", kind="stable")
     if "configuration" not in trials:
         return ordered
-    known = configurations_of(trials, metric, mode, judge)
+    known = configurations_of(trials, metric, mode, aggregate)
     places = {trial: place for place, trial in enumerate(trial for one in known for trial in one.trials)}
     last = {trial: len(places) + place for place, trial in enumerate(ordered.index)}
     return ordered.loc[sorted(ordered.index, key=lambda trial: places.get(trial, last[trial]))]
 
 
-def configurations_of(trials: pd.DataFrame, metric: str, mode: str, judge: str = "mean") -> list[Configuration]:
+def configurations_of(trials: pd.DataFrame, metric: str, mode: str, aggregate: str = "mean") -> list[Configuration]:
     """The configurations of a sweep with repeats, by its table of trials, the best first."""
     known = trials.dropna(subset=["configuration"]) if len(trials) else trials
     rows = zip(known["configuration"], known.index, known["status"], known[metric], strict=True) if len(known) else ()
     return configurations(
-        (Repeat(int(number), str(trial), status, value) for number, trial, status, value in rows), mode, judge
+        (Repeat(int(number), str(trial), status, value) for number, trial, status, value in rows), mode, aggregate
     )
 
 
-def configurations_table(trials: pd.DataFrame, metric: str, mode: str, judge: str = "mean") -> pd.DataFrame:
+def configurations_table(trials: pd.DataFrame, metric: str, mode: str, aggregate: str = "mean") -> pd.DataFrame:
     """One row per configuration, the best first: its values, what its trials reached together, and the best of them."""
-    found = configurations_of(trials, metric, mode, judge)
+    found = configurations_of(trials, metric, mode, aggregate)
     paths = [name for name in trials if str(name).startswith(CONFIG) and name != SEED]
     values = trials.groupby("configuration")[paths].first().to_dict("index") if paths and found else {}
     rows = [
@@ -60,7 +60,7 @@ def configurations_table(trials: pd.DataFrame, metric: str, mode: str, judge: st
             "configuration": one.number,
             **values.get(one.number, {}),
             **{name: getattr(one, name) for name in ("n", "mean", "std", "low", "high")},
-            **({"bound": one.merit} if judge == "bound" else {}),
+            **({"lower_bound": one.merit} if aggregate == "lower_bound" else {}),
             **{name: getattr(one, name) for name in ("failed", "stopped")},
             "best": one.trials[0] if one.trials else None,
         }
@@ -69,14 +69,14 @@ def configurations_table(trials: pd.DataFrame, metric: str, mode: str, judge: st
     return pd.DataFrame(rows).set_index("configuration") if rows else pd.DataFrame()
 
 
-def judged(trials: pd.DataFrame, metric: str, mode: str, judge: str) -> pd.DataFrame:
+def judged(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> pd.DataFrame:
     """The trials that have a metric; of those that repeat each other one, with the mean of those that ended well, or
     its bound, and without the seed."""
     known = trials[trials[metric].notna()] if metric in trials else trials.iloc[:0]
     if "configuration" not in known:
         return known
     first = known.drop(columns=[SEED], errors="ignore").groupby("configuration").head(1)
-    merits = {one.number: one.merit for one in configurations_of(known, metric, mode, judge)}
+    merits = {one.number: one.merit for one in configurations_of(known, metric, mode, aggregate)}
     return first.assign(**{metric: first["configuration"].map(merits)})
 
 
@@ -111,7 +111,7 @@ def _unbeaten(costs: NDArray[np.float64]) -> NDArray[np.bool_]:
 # Importance
 
 
-def importance(trials: pd.DataFrame, metric: str, mode: str, method: str, judge: str = "mean") -> pd.Series:
+def importance(trials: pd.DataFrame, metric: str, mode: str, method: str, aggregate: str = "mean") -> pd.Series:
     """How much each parameter mattered for the metric, the most first; the shares add up to 1, or are all 0.
 
     Both methods look at orders alone, of the metric and of numbers among the drawn ones, so that a diverged trial
@@ -120,7 +120,7 @@ def importance(trials: pd.DataFrame, metric: str, mode: str, method: str, judge:
     other parameter's merit. Trials without the metric are left out; of those that repeat each other their mean is
     judged.
     """
-    return _importance(judged(trials, metric, mode, judge), metric, mode, method)
+    return _importance(judged(trials, metric, mode, aggregate), metric, mode, method)
 
 
 def _importance(units: pd.DataFrame, metric: str, mode: str, method: str) -> pd.Series:
@@ -131,7 +131,9 @@ def _importance(units: pd.DataFrame, metric: str, mode: str, method: str) -> pd.
     return (found / total if total > 0 else found * 0).sort_values(ascending=False, kind="stable").rename(method)
 
 
-def importance_table(trials: pd.DataFrame, metric: str, mode: str, method: str, judge: str = "mean") -> pd.DataFrame:
+def importance_table(
+    trials: pd.DataFrame, metric: str, mode: str, method: str, aggregate: str = "mean"
+) -> pd.DataFrame:
     """The importance of each parameter, and how far it would lie from that with other trials: its `spread`.
 
     The spread is the bootstrap's standard error (Efron 1979): the standard deviation over `RESAMPLES` sets of as many
@@ -139,7 +141,7 @@ def importance_table(trials: pd.DataFrame, metric: str, mode: str, method: str, 
     differs between seeds is in it. Of more than `RESAMPLED` sets have so many, and the spread is that times the root of
     the ratio (m out of n; Bickel, Goetze and van Zwet 1997).
     """
-    units = judged(trials, metric, mode, judge)
+    units = judged(trials, metric, mode, aggregate)
     random, size = np.random.RandomState(0), min(len(units), RESAMPLED)
     sets = [units.iloc[random.randint(len(units), size=size)].reset_index(drop=True) for _ in range(RESAMPLES)]
     shares = [_importance(drawn, metric, mode, method) for drawn in sets]
@@ -194,7 +196,7 @@ def _is_range(values: pd.Series) -> bool:
 
 def _ped_anova(values: pd.DataFrame, metric: pd.Series, mode: str) -> pd.Series:
     """How far each parameter's values in the best tenth of the trials, but at least five, lie from those in all:
-    Optuna's PED-ANOVA (Watanabe et al. 2023), NaN for a parameter that the installed version does not judge."""
+    Optuna's PED-ANOVA (Watanabe et al. 2023), NaN for a parameter that the installed version cannot rate."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -46,14 +46,14 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     repeats everywhere, those that had the same seed too.
     """
     objectives = dict(entry for sweep in reversed(sweeps) for entry in sweep.objectives)
-    tables = [best_first(sweep.trials, dict(sweep.objectives), sweep.judge) for sweep in sweeps]
+    tables = [best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate) for sweep in sweeps]
     _tell_damaged(tables)
     return {
         "sweeps": [sweep.name for sweep in sweeps],
         "trials": [table["status"].value_counts().to_dict() if len(table) else {} for table in tables],
         "config": config_differences([sweep.config for sweep in sweeps]),
         "chosen": _chosen(tables, [sweep.objective[0] for sweep in sweeps]),
-        "metrics": _metrics(tables, objectives, [sweep.judge for sweep in sweeps]),
+        "metrics": _metrics(tables, objectives, [sweep.aggregate for sweep in sweeps]),
         "same_values": _same_values(tables, objectives),
         "costs": _costs(tables),
     }
@@ -71,7 +71,7 @@ def _chosen(tables: Sequence[pd.DataFrame], metrics: Sequence[str]) -> dict[str,
 
 
 def _metrics(
-    tables: Sequence[pd.DataFrame], objectives: Mapping[str, str], judges: Sequence[str]
+    tables: Sequence[pd.DataFrame], objectives: Mapping[str, str], aggregates: Sequence[str]
 ) -> dict[str, dict[str, list[Any]]]:
     found = {}
     for metric, mode in objectives.items():
@@ -79,8 +79,8 @@ def _metrics(
         best = np.max if mode == "max" else np.min
         if all("configuration" in table and metric in table for table in tables):
             leaders = [
-                next(iter(configurations_of(table, metric, mode, judge)), None)
-                for table, judge in zip(tables, judges, strict=True)
+                next(iter(configurations_of(table, metric, mode, aggregate)), None)
+                for table, aggregate in zip(tables, aggregates, strict=True)
             ]
             found[f"{metric} best configuration"] = _of_leaders(leaders)
         else:

@@ -50,7 +50,7 @@ def previous_trials(sweep: RunFolder, settings: Sweep, *, failed_again: bool = F
 
 def judged_reports(folder: RunFolder, settings: Sweep) -> list[Mapping[str, Any]]:
     """A trial's reports that count and hold all of the sweep's metrics, oldest first."""
-    return [report for report in counted_reports(folder.reports(), folder.attempts()) if settings.judges(report)]
+    return [report for report in counted_reports(folder.reports(), folder.attempts()) if settings.has_metrics(report)]
 
 
 def remaining_trials(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> list[int]:

@@ -55,11 +55,11 @@ class Sweep(Result):
         trials, (metric, mode) = self.trials, self.objective
         if trials.empty:
             return result_html(self.path, self.status, ["no trial has begun yet"], None)
-        first = best_first(trials, dict(self.objectives), self.judge)
+        first = best_first(trials, dict(self.objectives), self.aggregate)
         counts = ", ".join(f"{count} {status}" for status, count in trials["status"].value_counts().items())
         best = f"best {metric} {first[metric].iloc[0]:.4g} in {first.index[0]}" if trials[metric].notna().any() else ""
         if best and self.repeats > 1:
-            leader = configurations_of(trials, metric, mode, self.judge)[0]
+            leader = configurations_of(trials, metric, mode, self.aggregate)[0]
             best = (
                 f"best configuration {leader.number}: {metric} {leader.in_words(metric)}, the best of them"
                 f" {leader.trials[0]}"
@@ -92,11 +92,11 @@ class Sweep(Result):
         return sweep.repeats
 
     @cached_property
-    def judge(self) -> str:
-        """What `repeats` of a configuration are judged by: `mean` or `bound`."""
+    def aggregate(self) -> str:
+        """What `repeats` of a configuration are judged by: `mean` or `lower_bound`."""
         sweep = self.folder.metadata().sweep
         assert sweep is not None
-        return sweep.judge
+        return sweep.aggregate
 
     @property
     def runs(self) -> list[Run]:
@@ -140,12 +140,12 @@ class Sweep(Result):
         """
         records = self.records()
         table = pd.DataFrame([self._row(name, record, records) for name, record in records.items()])
-        if any(isinstance(record, TrialRecord) and record.carrier for record in records.values()):
+        if any(isinstance(record, TrialRecord) and record.leader for record in records.values()):
             table.insert(
                 2,
-                "carrier",
+                "leader",
                 [
-                    record.carrier or name if isinstance(record, TrialRecord) else None
+                    record.leader or name if isinstance(record, TrialRecord) else None
                     for name, record in records.items()
                 ],
             )
@@ -157,15 +157,15 @@ class Sweep(Result):
         metric `mean`, `std` between seeds, and `low` to `high`, the mean's 95 % interval by Student's t.
 
         `n` trials are in that: those that ended well, or while there are none, 0, what the others have reached so far.
-        With `judge: bound` the `bound` beside them. How many `failed`, how many were `stopped` before their own end,
-        and the `best` trial. Raises UsageError where nothing is repeated.
+        With `aggregate: lower_bound` the `lower_bound` beside them. How many `failed`, how many were `stopped`
+        before their own end, and the `best` trial. Raises UsageError where nothing is repeated.
         """
         if self.repeats == 1:
             raise UsageError(
                 f"{self.path} repeats no configuration; its trials are the table (with sweep.repeats each runs with"
                 " several seeds)"
             )
-        return configurations_table(self.trials, *self.objective, self.judge)
+        return configurations_table(self.trials, *self.objective, self.aggregate)
 
     def records(self) -> dict[str, TrialRecord | DamagedFile]:
         """What the files of each trial say of it, by name, or how they are damaged."""
@@ -188,7 +188,7 @@ class Sweep(Result):
             "epoch": record.best.get("epoch"),
             "diverged": record.diverged or None,
             "reports": record.reports,
-            **_pace_of(records.get(record.carrier or "")),
+            **_pace_of(records.get(record.leader or "")),
             **record.usage,
             "total_s": record.wall_s,
             "stopped": "; ".join(record.stopped) or None,
@@ -255,7 +255,8 @@ class Sweep(Result):
             raise UsageError(f"no trial of {self.path} has reported {metric} yet")
         return Run(
             RunFolder(
-                self.folder.storage / "trials", str(best_first(self.trials, dict(self.objectives), self.judge).index[0])
+                self.folder.storage / "trials",
+                str(best_first(self.trials, dict(self.objectives), self.aggregate).index[0]),
             )
         )
 
@@ -318,7 +319,7 @@ class Sweep(Result):
                 f"is more or less of {metric} better? That is not known, and method='variance' need not know it"
             )
         # Which end of a mean is its bound is not known of a metric without a mode.
-        return trials, metric, mode or "max", method, self.judge if mode else "mean"
+        return trials, metric, mode or "max", method, self.aggregate if mode else "mean"
 
 
 def _each(

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orchestrator.config.checks.space import count_trials, grid_points, in_order, is_drawn, mutated_paths, ride_points
+from orchestrator.config.checks.space import (
+    count_trials,
+    fan_out_points,
+    grid_points,
+    in_order,
+    is_drawn,
+    mutated_paths,
+)
 from orchestrator.config.sections.domain import Domain
 from orchestrator.config.sections.sweep import PBT, Sweep
 
@@ -20,12 +27,12 @@ if TYPE_CHECKING:
 
 def random_points(sweep: Sweep) -> list[dict[str, Any]]:
     """The configurations of a grid or random search, before they are repeated: the same seed gives the same."""
-    random, rides = np.random.RandomState(sweep.seed), ride_points(sweep)
-    count = math.ceil(count_trials(sweep) / sweep.repeats / len(rides))
+    random, fan_out = np.random.RandomState(sweep.seed), fan_out_points(sweep)
+    count = math.ceil(count_trials(sweep) / sweep.repeats / len(fan_out))
     given = ({**point, **first} for first in sweep.points for point in grid_points(sweep))
     known = itertools.islice(itertools.chain(given, itertools.cycle(grid_points(sweep))), count)
-    points = [_filled(sweep, lambda name, domain: draw(domain, random), {**point, **rides[0]}) for point in known]
-    return [{**point, **copy.deepcopy(ride)} for point in points for ride in rides]
+    points = [_filled(sweep, lambda name, domain: draw(domain, random), {**point, **fan_out[0]}) for point in known]
+    return [{**point, **copy.deepcopy(values)} for point in points for values in fan_out]
 
 
 def drawn_trials(sweep: Sweep, seed: int) -> list[dict[str, Any]]:
@@ -42,10 +49,10 @@ def repeated(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[st
 
 
 def suggested(sweep: Sweep, trial: optuna.Trial) -> list[dict[str, Any]]:
-    """The values that Optuna suggests, with each that rides; a path that is not drawn, or rides, is not asked for."""
-    rides = ride_points(sweep)
-    values = _filled(sweep, lambda name, domain: suggest(domain, name, trial), rides[0])
-    return [{**values, **copy.deepcopy(ride)} for ride in rides]
+    """Return what Optuna suggests, combined with each `fan_out` value. It suggests only what is drawn."""
+    fan_out = fan_out_points(sweep)
+    values = _filled(sweep, lambda name, domain: suggest(domain, name, trial), fan_out[0])
+    return [{**values, **copy.deepcopy(point)} for point in fan_out]
 
 
 def as_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +61,7 @@ def as_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
     known = {
         name: value
         for name, value in point.items()
-        if name in sweep.space and sweep.space[name].kind != "ride" and value in sweep.space[name]
+        if name in sweep.space and sweep.space[name].kind != "fan_out" and value in sweep.space[name]
     }
     return {
         name: sweep.space[name].values.index(value) if sweep.space[name].is_list else value

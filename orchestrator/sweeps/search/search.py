@@ -10,8 +10,8 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
-from orchestrator.config.checks.shared_training import Riding
-from orchestrator.config.checks.space import count_trainings, count_trials, ride_points
+from orchestrator.config.checks.shared_training import SharedPaths
+from orchestrator.config.checks.space import count_trainings, count_trials, fan_out_points
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.stats.aggregate.configurations import group_merit
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
@@ -23,29 +23,31 @@ TRIAL = "trial"
 REPORTED = "reported"
 """Which of the trials that share a training a result of Tune's is of; of no other trial it is there."""
 
-NOBODY = Riding()
+NOBODY = SharedPaths()
 
 
-def trial_config(number: int, values: Mapping[str, Any], riders: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def trial_config(number: int, values: Mapping[str, Any], followers: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """A trial as it stands in Tune's config, with those that share its training."""
-    return {TRIAL: {"number": number, "values": dict(values), "riders": [*riders]}}
+    return {TRIAL: {"number": number, "values": dict(values), "followers": [*followers]}}
 
 
-def make_search(settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding = NOBODY) -> Search:
+def make_search(
+    settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], shared: SharedPaths = NOBODY
+) -> Search:
     """The search that the settings name, which knows what an earlier attempt of the sweep has left; `seed` is that of
     first repeats."""
     if settings.search == "optuna":
-        return OptunaTrials(settings, seed, previous, riding)
-    return DrawnTrials(settings, seed, previous, riding)
+        return OptunaTrials(settings, seed, previous, shared)
+    return DrawnTrials(settings, seed, previous, shared)
 
 
 class Search(Searcher):
     """Hands out the trials that are left, one by one; those that were begun have their own values."""
 
-    def __init__(self, settings: Sweep, riding: Riding) -> None:
+    def __init__(self, settings: Sweep, shared: SharedPaths) -> None:
         metrics, modes = (list(column) for column in zip(*settings.objectives, strict=True))
         super().__init__(metric=metrics if len(metrics) > 1 else metrics[0], mode=modes if len(modes) > 1 else modes[0])
-        self._riding = riding
+        self._shared_paths = shared
         self._waiting: deque[dict[str, Any]] = deque()
         self.count = 0
         """How many trainings are left: as many as trials, where none share one."""
@@ -58,11 +60,11 @@ class Search(Searcher):
         """A trial is over, with its last report, or None where it failed."""
 
     def _hand_out(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
-        """Has trials, by number, wait for their turn; those that ride wait together."""
-        for carrier, *riders in self._riding.together([*trials.items()]):
+        """Has trials, by number, wait for their turn; those that share a training wait together."""
+        for leader, *followers in self._shared_paths.together([*trials.items()]):
             self._waiting.append(
                 trial_config(
-                    carrier, trials[carrier], [{"number": number, "values": trials[number]} for number in riders]
+                    leader, trials[leader], [{"number": number, "values": trials[number]} for number in followers]
                 )
             )
 
@@ -77,11 +79,11 @@ class Search(Searcher):
 
 
 class DrawnTrials(Search):
-    """The trials of a grid or random search, all of them drawn before the first begins; those that ride are handed out
-    together."""
+    """The trials of a grid or random search, all of them drawn before the first begins. Those that share a training
+    are handed out together."""
 
-    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding) -> None:
-        super().__init__(settings, riding)
+    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], shared: SharedPaths) -> None:
+        super().__init__(settings, shared)
         drawn = drawn_trials(settings, seed)
         self._hand_out(
             {
@@ -98,11 +100,11 @@ class OptunaTrials(Search):
 
     Optuna counts its suggestions, and a trial keeps its number: what was suggested but never begun is suggested anew.
     Of trials that repeat one suggestion Optuna hears the mean, when the last of them is over, without those that
-    failed; of those that ride on it the best, as all of them are tried with every suggestion.
+    failed; of those that share its training the best, as all of them are tried with every suggestion.
     """
 
-    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding) -> None:
-        super().__init__(settings, riding)
+    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], shared: SharedPaths) -> None:
+        super().__init__(settings, shared)
         self._settings, self._seed = settings, seed
         self._optuna = self._optuna_search(previous)
         self._suggested = 0
@@ -176,7 +178,7 @@ class OptunaTrials(Search):
                 judged[number // self._settings.repeats].append(last)
         merits = [
             {
-                name: group_merit([one[name] for one in trials], mode, self._settings.judge)
+                name: group_merit([one[name] for one in trials], mode, self._settings.aggregate)
                 for name, mode in self._settings.objectives
             }
             for trials in judged.values()
@@ -194,7 +196,7 @@ def _suggest(settings: Sweep, trial: Any) -> dict[str, Any]:
 
 def _in_a_suggestion(settings: Sweep) -> int:
     """How many trials there are of each suggestion."""
-    return len(ride_points(settings)) * settings.repeats
+    return len(fan_out_points(settings)) * settings.repeats
 
 
 def _begun(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from ray import tune
 from ray.tune.result import TIME_TOTAL_S
 
-from orchestrator.config.checks.shared_training import riding
+from orchestrator.config.checks.shared_training import shared_paths
 from orchestrator.config.sections.sweep import HyperBand, Population
 from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.main_classes import with_classes_of_main
@@ -34,7 +34,7 @@ from orchestrator.sweeps.tune.trainable import FAILED, Trial
 def launch(context: SweepContext, at_once: int) -> None:
     """Runs all trials, `at_once` side by side, on the engine that the settings name; returns when they are over."""
     experiment, settings, sweep, rules = context.experiment, context.settings, context.folder, context.rules
-    search = make_search(settings, experiment.seed, context.previous, riding(experiment.source, settings))
+    search = make_search(settings, experiment.seed, context.previous, shared_paths(experiment.source, settings))
     given = {
         "source": with_classes_of_main(experiment.source),
         "settings": settings,
@@ -149,7 +149,7 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
         """Number, values and folder of a trial and of those that share its training, as far as they are not known to
         have failed."""
         chosen = trial.config[TRIAL]
-        trials = (one for one in (chosen, *chosen["riders"]) if one["number"] not in self._failed_before)
+        trials = (one for one in (chosen, *chosen["followers"]) if one["number"] not in self._failed_before)
         return [(one["number"], one["values"], trial_folder(self._sweep.location, one["number"])) for one in trials]
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

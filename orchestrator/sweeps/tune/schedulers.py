@@ -138,10 +138,11 @@ class _ReplayingScheduler(FIFOScheduler):
     def _judged(self, trial: Any) -> list[Any]:
         """A trial, or what stands for each of those that share a training."""
         chosen = trial.config[TRIAL]
-        if not chosen["riders"]:
+        if not chosen["followers"]:
             return [trial]
         return [
-            self._sharing.setdefault(one["number"], _TrialStandIn(one["number"])) for one in (chosen, *chosen["riders"])
+            self._sharing.setdefault(one["number"], _TrialStandIn(one["number"]))
+            for one in (chosen, *chosen["followers"])
         ]
 
     def _of_the_group(self, trial: Any, result: dict[str, Any]) -> dict[str, Any]:
@@ -152,7 +153,7 @@ class _ReplayingScheduler(FIFOScheduler):
         number = trial.config[TRIAL]["number"]
         there = self._repeated[number // repeats, result[TRAINING_ITERATION]]
         there[number] = result[metric]
-        return {**result, metric: group_merit([*there.values()], mode, self._settings.judge)}
+        return {**result, metric: group_merit([*there.values()], mode, self._settings.aggregate)}
 
     def _replay(self, trial: Any, previous: PreviousTrial) -> None:
         """Hands a trial's earlier reports to a rule that compares it with others; nothing is decided by it."""

@@ -71,7 +71,7 @@ class Trial(tune.Trainable):
 
     def _take_trial(self, config: dict[str, Any]) -> None:
         self._number, self._values = config[TRIAL]["number"], config[TRIAL]["values"]
-        self._riders = config[TRIAL]["riders"]
+        self._followers = config[TRIAL]["followers"]
         self._group: TrialGroup | None = None
         self._trials: list[TrialUnderWay] = []
         """Of those that share this one's training the ones that were begun, and have not failed."""
@@ -100,7 +100,7 @@ class Trial(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         """Trains up to the next report with the sweep's metrics."""
-        if self._riders:
+        if self._followers:
             return self._step_together()
         lifecycle = self._lifecycle = self._lifecycle or self._begin()
         try:
@@ -128,7 +128,7 @@ class Trial(tune.Trainable):
         if len(folder.attempts()) == 1 or self._checkpoint:
             return
         made = judged_reports(folder, self._settings)
-        new = report is not None and self._settings.judges(report.metrics)
+        new = report is not None and self._settings.has_metrics(report.metrics)
         if made and not self._judged:
             self._judged = {metric: made[-1][metric] for metric in self._settings.metrics}
         # Tune counts this step when it is over.
@@ -188,7 +188,7 @@ class Trial(tune.Trainable):
     def _begin_together(self) -> None:
         own = {"number": self._number, "values": self._values}
         self._trials = []
-        for one in (own, *self._riders):
+        for one in (own, *self._followers):
             before = trial_folder(self._location, one["number"])
             if before.exists() and before.metadata().status in ENDED:
                 continue  # and the others were to go on when their process was lost

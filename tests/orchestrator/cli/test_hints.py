@@ -94,11 +94,11 @@ def test_a_cost_that_comes_once_is_not_to_come_less_often() -> None:
 
 
 def test_a_trial_that_shared_a_training_has_its_pace(tmp_path: Path) -> None:
-    space = {"hooks.ema.decay": {"ride": [0.5, 0.9]}}
+    space = {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}}
     asked = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space}
     trials = sweep(described(epochs=1, hooks={"ema": {}}, sweep=asked), tmp_path, "swept", local=True).trials
     leader, follower = trials.sort_values("train_s").index
-    assert trials["carrier"].tolist() == [leader] * 2
+    assert trials["leader"].tolist() == [leader] * 2
     for name in ("step_s", "samples_per_s", "data_wait_share"):
         assert trials.loc[follower, name] == trials.loc[leader, name]
     assert pd.isna(trials.loc[follower, "train_s"])

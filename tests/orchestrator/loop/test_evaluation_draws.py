@@ -21,7 +21,7 @@ from orchestrator.loop.world import World
 from orchestrator.records.run_folder import EVALUATIONS, RunFolder
 from orchestrator.runs.evaluation import Evaluation
 from orchestrator.runs.result import Run
-from tests.orchestrator.sweeps.test_riders import assert_trials_equal, stored
+from tests.orchestrator.sweeps.test_shared_training import assert_trials_equal, stored
 from tests.ranks import on_ranks
 from tests.tasks import Points, PointSet, described
 
@@ -161,14 +161,14 @@ def test_trials_that_share_a_training_are_those_alone(tmp_path: Path) -> None:
     settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": space}
     shared, alone = (
         sweep(
-            drawing({"ema": {"decay": 0.5}}, sweep={**settings, "riders": riders}),
-            tmp_path / str(riders),
+            drawing({"ema": {"decay": 0.5}}, sweep={**settings, "share_training": share}),
+            tmp_path / str(share),
             local=True,
         )
-        for riders in ("auto", False)
+        for share in ("auto", False)
     )
     assert [run.status for run in shared.runs] == ["finished"] * 3
-    assert shared.trials["carrier"].tolist() == ["trial-0000"] * 3
+    assert shared.trials["leader"].tolist() == ["trial-0000"] * 3
     assert_trials_equal(shared.runs, alone.runs)
     for trial in shared.runs:
         assert_measured_again(trial)

@@ -67,7 +67,7 @@ def test_pages_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     )
     told: Any = SimpleNamespace(
         repeats=1,
-        judge="mean",
+        aggregate="mean",
         name="s",
         path="s",
         status="finished",

@@ -76,7 +76,7 @@ def test_a_page_of_very_many_trials_is_small_and_says_so(
     told: Any = SimpleNamespace(
         name="s",
         repeats=1,
-        judge="mean",
+        aggregate="mean",
         path="runs/s",
         status="finished",
         folder=SimpleNamespace(
@@ -90,7 +90,7 @@ def test_a_page_of_very_many_trials_is_small_and_says_so(
     monkeypatch.setattr(
         sweeps,
         "parameter_importance",
-        lambda trials, objectives, judge: Section("mattered", "Parameter importance", ""),
+        lambda trials, objectives, aggregate: Section("mattered", "Parameter importance", ""),
     )
     html = sweeps.sweep_page(told, "now")
     assert len(html) < 4e6

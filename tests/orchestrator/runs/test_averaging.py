@@ -181,7 +181,7 @@ def test_ranks_and_shards_make_the_same(tmp_path: Path) -> None:
         torch.testing.assert_close(shards.weights[name], value, rtol=1e-4, atol=1e-6)
 
 
-def test_trials_of_other_widths_ride_on_one_training(tmp_path: Path) -> None:
+def test_trials_of_other_widths_share_one_training(tmp_path: Path) -> None:
     """Each keeps snapshots of its own, and what both have is the same in both."""
     settings = {
         "metric": "val/loss",
@@ -189,8 +189,8 @@ def test_trials_of_other_widths_ride_on_one_training(tmp_path: Path) -> None:
         "search": "grid",
         "space": {"hooks.ema.std": {"grid": [[0.05, 0.1], 0.1]}},
     }
-    riding = sweep(averaging(sweep=settings), tmp_path, local=True)
-    assert riding.trials["carrier"].dropna().unique().tolist() == ["trial-0000"]
-    both, one = (trial.average(0.1) for trial in riding.runs)
+    shared = sweep(averaging(sweep=settings), tmp_path, local=True)
+    assert shared.trials["leader"].dropna().unique().tolist() == ["trial-0000"]
+    both, one = (trial.average(0.1) for trial in shared.runs)
     assert {term.step for term in both.terms} == {term.step for term in one.terms} >= {*range(4, 42, 4)}
     torch.testing.assert_close(one.weights, both.weights)

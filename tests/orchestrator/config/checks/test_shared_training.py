@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from hooks import Hook, State
-from orchestrator.config.checks.shared_training import riding
+from orchestrator.config.checks.shared_training import shared_paths
 from orchestrator.errors import ConfigError
 from tests.tasks import described
 
@@ -44,11 +44,11 @@ def found(space: dict[str, Any] = DECAY, sweep: dict[str, Any] | None = None, **
     settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": space, **(sweep or {})}
     experiment = described(**{"epochs": 2, "sweep": settings, **fields})
     assert experiment.sweep is not None
-    riders = riding(experiment.source, experiment.sweep)
-    return [*riders.paths], "; ".join(riders.reasons.values())
+    followers = shared_paths(experiment.source, experiment.sweep)
+    return [*followers.paths], "; ".join(followers.reasons.values())
 
 
-def test_what_observes_rides_and_what_trains_does_not() -> None:
+def test_hooks_that_observe_share_a_training_and_others_do_not() -> None:
     space = {
         **DECAY,
         "hooks.ema": {"choice": [None, {}]},
@@ -66,7 +66,7 @@ def test_what_observes_rides_and_what_trains_does_not() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"sweep": {"riders": False}}, "riders: false"),
+        ({"sweep": {"share_training": False}}, "share_training: false"),
         ({"sweep": {"scheduler": "asha"}}, "scheduler: asha ends trials one by one"),
         (
             {"sweep": {"scheduler": "pbt", "trials": 2}},
@@ -95,7 +95,7 @@ def test_what_observes_rides_and_what_trains_does_not() -> None:
         ({"accumulate": "auto"}, "accumulate: auto cuts batches by the memory there is"),
     ],
 )
-def test_nothing_rides_where_training_may_depend_on_what_riders_change(fields: dict[str, Any], said: str) -> None:
+def test_no_training_is_shared_that_may_depend_on_what_followers_change(fields: dict[str, Any], said: str) -> None:
     paths, reason = found(**{"hooks": {"ema": {}}, **fields})
     assert not paths
     assert said in reason
@@ -108,16 +108,16 @@ def test_nothing_rides_where_training_may_depend_on_what_riders_change(fields: d
         ({"scheduler": "asha"}, "scheduler: asha ends"),
     ],
 )
-def test_where_trials_are_judged_one_by_one_what_is_said_to_ride_rides_alone(sweep: dict[str, Any], said: str) -> None:
-    space = {"hooks.ema.decay": {"ride": [0.5, 0.9]}, "hooks.ema.every": {"choice": [1, 2]}}
+def test_where_trials_are_chosen_or_ended_one_by_one_only_fan_out_paths_share(sweep: dict[str, Any], said: str) -> None:
+    space = {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}, "hooks.ema.every": {"choice": [1, 2]}}
     paths, reason = found(space, {"search": "random", "trials": 4, **sweep}, hooks={"ema": {}})
     assert paths == ["hooks.ema.decay"]
     assert reason.startswith(said)
-    assert reason.endswith("with ride: [...] all of a list share one training")
+    assert reason.endswith("with fan_out: [...], all values of the list share one training")
 
 
-def test_what_is_to_ride_and_cannot_is_refused_with_the_reason() -> None:
-    ride = {"hooks.ema.decay": {"ride": [0.5, 0.9]}}
+def test_fan_out_that_cannot_share_is_refused_with_the_reason() -> None:
+    fan_out = {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}}
     optuna = {"search": "optuna", "trials": 4}
     for sweep, said in (
         ({"scheduler": "hyperband"}, "scheduler: hyperband has each trial pause .*; write grid"),
@@ -129,8 +129,8 @@ def test_what_is_to_ride_and_cannot_is_refused_with_the_reason() -> None:
         ({**optuna, "engine": "train"}, "engine: train makes each trial a job of its own; write choice"),
     ):
         with pytest.raises(ConfigError, match=said):
-            found(ride, sweep, hooks={"ema": {}})
+            found(fan_out, sweep, hooks={"ema": {}})
     with pytest.raises(ConfigError, match="only hooks observe; write grid"):
-        found({"optimizer.lr": {"ride": [0.1, 0.2]}})
-    with pytest.raises(ConfigError, match="is read by nothing: no path of the space is of a hook"):
-        found({"optimizer.lr": {"grid": [0.1, 0.2]}}, {"riders": False})
+        found({"optimizer.lr": {"fan_out": [0.1, 0.2]}})
+    with pytest.raises(ConfigError, match="has no effect: the space has no path of a hook"):
+        found({"optimizer.lr": {"grid": [0.1, 0.2]}}, {"share_training": False})

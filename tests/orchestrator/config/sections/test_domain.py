@@ -39,7 +39,7 @@ def test_good_domains(domain: dict[str, Any]) -> None:
         ({"choice": [1], "uniform": [0, 1]}, "", "exactly one of"),
         ([1, 2], "", "must be a mapping, got [1, 2]"),
         ({"unifrom": [0, 1]}, ".unifrom", "unknown key (did you mean 'uniform'?)"),
-        ({"gamma": [0, 1]}, ".gamma", "unknown key (known: choice, grid, ride, uniform, "),
+        ({"gamma": [0, 1]}, ".gamma", "unknown key (known: choice, grid, fan_out, uniform, "),
         ({"uniform": [0, float("inf")]}, ".uniform", "must be [low, high]"),
         ({"choice": []}, ".choice", "a list of values"),
         ({"grid": 3}, ".grid", "a list of values"),

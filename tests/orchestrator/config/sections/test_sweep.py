@@ -103,8 +103,11 @@ def test_times_are_seconds_or_say_their_unit(written: Any, seconds: float) -> No
         ({"engine": "ray"}, "sweep.engine: must be 'gang' or 'train', got 'ray'"),
         ({"repeats": 0}, "sweep.repeats: must be at least 1, got 0"),
         ({"repeats": 2, "scheduler": "pbt"}, "repeats does not go with pbt"),
-        ({"judge": "median", "repeats": 2}, "sweep.judge: must be 'mean' or 'bound', got 'median'"),
-        ({"judge": "bound"}, "judge: bound is of the trials of a configuration, and repeats: 1 has one of each"),
+        ({"aggregate": "median", "repeats": 2}, "sweep.aggregate: must be 'mean' or 'lower_bound', got 'median'"),
+        (
+            {"aggregate": "lower_bound"},
+            "aggregate: lower_bound needs several trials of each configuration",
+        ),
         ({"points": [{}], "search": "grid"}, "points do not go with search: grid"),
     ],
 )
@@ -191,10 +194,10 @@ def test_a_wrong_domain_hides_no_other_mistake() -> None:
 def test_points_are_of_the_space_and_of_their_domains() -> None:
     space = {"hooks.shadow.decay": {"uniform": [0.5, 0.9]}, "task_args.width": {"choice": [1, 2]}}
     points = [{"hooks.shadow.decay": 0.95}, {"task_args.widht": 1}, {"task_args.width": 3}]
-    riding = {**space, "hooks.shadow.decay": {"ride": [0.5, 0.9]}}
-    rides = "is no point's: every value that rides is tried with each draw of the rest; leave it out"
-    assert problems(space=riding, points=[{"hooks.shadow.decay": 0.9}], trials=2) == [
-        f"sweep.points.0.hooks.shadow.decay: {rides}"
+    shared = {**space, "hooks.shadow.decay": {"fan_out": [0.5, 0.9]}}
+    message = "does not belong in a point: each point is tried with every `fan_out` value; remove it"
+    assert problems(space=shared, points=[{"hooks.shadow.decay": 0.9}], trials=2) == [
+        f"sweep.points.0.hooks.shadow.decay: {message}"
     ]
     assert problems(space=space, points=points) == [
         "sweep.points.0.hooks.shadow.decay: is not in its domain {'uniform': [0.5, 0.9]}, got 0.95",

@@ -42,19 +42,19 @@ def test_by_its_bound_a_mean_counts_less_the_wider_its_trials_spread() -> None:
     0.05."""
     wide, narrow = repeats(0, 1.2, 0.2), repeats(1, 0.6, 0.7)
     for mode, bounds in (("max", {1: 0.6, 0: 0.2}), ("min", {1: 0.7, 0: 1.2})):
-        found = configurations([*wide, *narrow], mode, "bound")
+        found = configurations([*wide, *narrow], mode, "lower_bound")
         assert [(one.number, one.merit) for one in found] == [
             (number, pytest.approx(bound)) for number, bound in bounds.items()
         ]
         assert [one.mean for one in found] == pytest.approx([0.65, 0.7])
     assert [one.number for one in configurations([*wide, *narrow], "max")] == [0, 1]
     alone, held = repeats(2, 0.5, status="running"), [*repeats(3, 0.1, 0.9), Repeat(3, "trial-0032", "failed", None)]
-    first, other = configurations([*alone, *held], "max", "bound")
+    first, other = configurations([*alone, *held], "max", "lower_bound")
     assert (first.merit, other.merit) == (
         pytest.approx(0.1),
         0.5,
     ), "one trial alone is judged by itself, and has not ended"
-    ahead = ahead_with_fewer(configurations([*wide, *repeats(1, 0.6)], "max", "bound"), "max")
+    ahead = ahead_with_fewer(configurations([*wide, *repeats(1, 0.6)], "max", "lower_bound"), "max")
     assert [ahead and ahead.number] == [1], "0.6 alone is better than the bound, and no better than the mean"
 
 

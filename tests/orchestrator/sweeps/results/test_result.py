@@ -333,12 +333,12 @@ def test_the_times_of_reports_are_times(outcome: Sweep) -> None:
     ]
 
 
-@pytest.mark.parametrize(("judge", "first", "best"), [("mean", 0, "trial-0000"), ("bound", 1, "trial-0003")])
+@pytest.mark.parametrize(("aggregate", "first", "best"), [("mean", 0, "trial-0000"), ("lower_bound", 1, "trial-0003")])
 def test_the_best_configuration_is_that_of_its_mean_or_its_bound_wherever_it_is_told(
-    tmp_path: Path, judge: str, first: int, best: str
+    tmp_path: Path, aggregate: str, first: int, best: str
 ) -> None:
     """Means of 0.7 and 0.65, with standard errors of 0.2 and 0.05."""
-    told = {"metric": "val/accuracy", "mode": "max", "trials": 4, "repeats": 2, "judge": judge}
+    told = {"metric": "val/accuracy", "mode": "max", "trials": 4, "repeats": 2, "aggregate": aggregate}
     made = Sweep(RunFolder.create(tmp_path, "sweep", "hooks: {}\n", sweep=told, status="finished"))
     for number, value in enumerate((0.9, 0.5, 0.6, 0.7)):
         trial = RunFolder.create(
@@ -353,15 +353,15 @@ def test_the_best_configuration_is_that_of_its_mean_or_its_bound_wherever_it_is_
         trial.end("finished")
     table = made.configurations
     assert (table.index[0], made.best.name) == (first, best)
-    assert ([*table.get("bound", ())], table["mean"].max()) == (
-        pytest.approx([0.6, 0.5] if judge == "bound" else []),
+    assert ([*table.get("lower_bound", ())], table["mean"].max()) == (
+        pytest.approx([0.6, 0.5] if aggregate == "lower_bound" else []),
         pytest.approx(0.7),
     )
     live = LiveSweep(made.folder).look()
     assert (live.best, live.configuration and live.configuration.number) == (best, first)
     shown = json.loads(CliRunner().invoke(app, ["show", made.path, "--json"]).stdout)
     assert (Path(shown["best"]).name, shown["configurations"][0]["configuration"]) == (best, first)
-    assert f"then by their {judge}" in sweep_page(made, "now")
+    assert f"then by their {aggregate}" in sweep_page(made, "now")
     assert compare_sweeps([made, made])["metrics"]["val/accuracy best configuration"]["values"] == pytest.approx(
         [0.7 - 0.05 * first] * 2
     )

@@ -179,10 +179,10 @@ def test_repeats_of_a_random_search_have_the_values_that_it_draws_without_them()
     assert list(Draws(sweep(trials=12, repeats=3, budget={"trials": 4}), 0)) == list(enumerate(drawn[:4]))
 
 
-@pytest.mark.parametrize("judge", ["mean", "bound"])
-def test_optuna_is_told_the_mean_of_a_suggestion_s_repeats_without_those_that_failed(judge: str) -> None:
+@pytest.mark.parametrize("aggregate", ["mean", "lower_bound"])
+def test_optuna_is_told_the_mean_of_a_suggestion_s_repeats_without_those_that_failed(aggregate: str) -> None:
     pytest.importorskip("optuna")
-    draws = Draws(sweep(search="optuna", trials=9, repeats=3, judge=judge), 5)
+    draws = Draws(sweep(search="optuna", trials=9, repeats=3, aggregate=aggregate), 5)
     reached = iter([1.0, 2.0, 6.0, 4.0, None, 8.0, None, None, None])
     drawn = []
     for number, values in draws:
@@ -196,7 +196,7 @@ def test_optuna_is_told_the_mean_of_a_suggestion_s_repeats_without_those_that_fa
     trials = draws.search._optuna._ot_study.trials
     assert [trial.state.name for trial in trials] == ["COMPLETE", "COMPLETE", "FAIL"]
     # Sums of squares of 14 and 8 over 2 and 1 degrees of freedom.
-    errors = [math.sqrt(14 / 2 / 3), math.sqrt(8 / 2)] if judge == "bound" else [0, 0]
+    errors = [math.sqrt(14 / 2 / 3), math.sqrt(8 / 2)] if aggregate == "lower_bound" else [0, 0]
     assert [trial.value for trial in trials] == [pytest.approx(3.0 - errors[0]), pytest.approx(6.0 - errors[1]), None]
 
 
@@ -235,14 +235,14 @@ def test_what_is_left_of_repeats_keeps_its_numbers_values_and_seeds(search: str)
         assert [trial.value for trial in draws.search._optuna._ot_study.trials] == [2.0, 3.0, 3.0]
 
 
-# What rides
+# Shared training
 
-RIDING = {"hooks.ema.decay": {"ride": [0.5, 0.9]}, "optimizer.lr": {"loguniform": [1e-4, 1.0]}}
+SHARED = {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}, "optimizer.lr": {"loguniform": [1e-4, 1.0]}}
 
 
-def test_optuna_is_told_the_best_of_what_rides_on_a_suggestion_each_by_the_mean_of_its_seeds() -> None:
+def test_optuna_is_told_the_best_of_the_trials_that_share_a_suggestion_each_by_the_mean_of_its_seeds() -> None:
     pytest.importorskip("optuna")
-    draws = Draws(sweep(search="optuna", trials=12, repeats=2, space=RIDING), 5)
+    draws = Draws(sweep(search="optuna", trials=12, repeats=2, space=SHARED), 5)
     scores = [1.0, 3.0, 6.0, None, math.nan, 1.0, 0.0, 2.0, None, None, None, None]
     numbers = []
     for trials in draws.together():
@@ -261,10 +261,10 @@ def test_optuna_is_told_the_best_of_what_rides_on_a_suggestion_each_by_the_mean_
     assert all(set(trial.params) == {"optimizer.lr"} for trial in study.trials)
 
 
-def test_what_is_left_of_an_optuna_search_with_riders_goes_on_where_it_was() -> None:
+def test_what_is_left_of_an_optuna_search_with_followers_goes_on_where_it_was() -> None:
     """Of the first draw one of three is over; the budget ends the sweep within the third."""
     pytest.importorskip("optuna")
-    space = {**RIDING, "hooks.ema.decay": {"ride": [0.5, 0.9, 0.99]}}
+    space = {**SHARED, "hooks.ema.decay": {"fan_out": [0.5, 0.9, 0.99]}}
     settings = sweep(search="optuna", trials=9, space=space, budget={"trials": 8})
     first = dict(next(Draws(settings, 0).together()))
     previous = {

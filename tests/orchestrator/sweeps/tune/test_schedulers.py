@@ -242,9 +242,11 @@ def test_trials_one_after_the_other_end_where_tunes_own_scheduler_ends_them(
     assert 1 < len(set(ends)) <= 12
 
 
-@pytest.mark.parametrize(("judge", "goes_on", "seen_as"), [("mean", True, [0.55, 0.6]), ("bound", False, [0.5, 0.4])])
+@pytest.mark.parametrize(
+    ("aggregate", "goes_on", "seen_as"), [("mean", True, [0.55, 0.6]), ("lower_bound", False, [0.5, 0.4])]
+)
 def test_of_repeats_a_scheduler_sees_the_mean_of_those_that_have_come_as_far(
-    tmp_path: Path, judge: str, goes_on: bool, seen_as: list[float]
+    tmp_path: Path, aggregate: str, goes_on: bool, seen_as: list[float]
 ) -> None:
     """With a rung after the first report half go on. By itself the second seed of the second configuration, 0.4, would
     be below the rung's median, and so it is by the bound: of two values the standard error is half of what they differ
@@ -255,7 +257,7 @@ def test_of_repeats_a_scheduler_sees_the_mean_of_those_that_have_come_as_far(
             "mode": "max",
             "search": "grid",
             "repeats": 2,
-            "judge": judge,
+            "aggregate": aggregate,
             "scheduler": "asha",
             "space": {"a": {"grid": [1, 2]}},
         }

@@ -1,4 +1,4 @@
-"""A trial on Ray Train jobs, with Ray left out: its rank is a thread, its relay an event loop, and `fit` a call."""
+"""A trial on Ray Train jobs, with Ray left out: its rank is a thread, its queue an event loop, and `fit` a call."""
 
 from __future__ import annotations
 

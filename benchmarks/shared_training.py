@@ -1,17 +1,17 @@
-"""Eight decays of the averaged weights that ride on one training, beside one trial and beside eight that train.
+"""Eight decays of the averaged weights that share one training, beside one trial and beside eight that train.
 
-The claim: eight decays cost at most 2 times one trial where training is 10 times its validation. They ride in this
-process and on Ray; beside them the same sweep with `riders: false`, on Ray its trials one after the other on warm
-processes, and Ray Tune over Ray Train as Ray's guide has it. An epoch of the network is seconds, so that its training
-is most of a trial; of the digits', which are as `make demo` sweeps them but on one rank, it is hundredths of one, and
-each trial's checkpoints and folder cost as much.
+The claim: eight decays cost at most 2 times one trial where training is 10 times its validation. They share it in this
+process and on Ray; beside them the same sweep with `share_training: false`, on Ray its trials one after the other on
+warm processes, and Ray Tune over Ray Train as Ray's guide has it. An epoch of the network is seconds, so that its
+training is most of a trial; of the digits', which are as `make demo` sweeps them but on one rank, it is hundredths of
+one, and each trial's checkpoints and folder cost as much.
 
 What counts is processor time: that of this process, and of all that Ray has started here (its daemons, workers,
 controllers of Train), those that have ended meanwhile among them; less what it all takes in as long a time in which
 nothing is asked of it. Starting Ray is not counted, starting a sweep's workers is. All have one thread; a trial is one
 rank, one at a time, and contestants take turns.
 
-    python -m benchmarks.riders [rounds in this process] [rounds on Ray]
+    python -m benchmarks.shared_training [rounds in this process] [rounds on Ray]
 """
 
 from __future__ import annotations
@@ -166,16 +166,16 @@ def in_turns(contestants: Mapping[str, Callable[[], object]], rounds: int, watch
 def in_this_process(model: Model) -> dict[str, Callable[[], object]]:
     return {
         "one trial": partial(swept, model, DECAYS[:1], local=True),
-        "8 decays, riding": partial(swept, model, DECAYS, local=True),
-        "8 decays, each trained": partial(swept, model, DECAYS, local=True, riders=False),
+        "8 decays, shared": partial(swept, model, DECAYS, local=True),
+        "8 decays, each trained": partial(swept, model, DECAYS, local=True, share_training=False),
     }
 
 
 def on_ray(model: Model) -> dict[str, Callable[[], object]]:
     return {
         "on Ray, one trial": partial(swept, model, DECAYS[:1]),
-        "on Ray, 8 decays, riding": partial(swept, model, DECAYS),
-        "on Ray, 8 decays, each trained on a warm gang": partial(swept, model, DECAYS, riders=False),
+        "on Ray, 8 decays, shared": partial(swept, model, DECAYS),
+        "on Ray, 8 decays, each trained on a warm gang": partial(swept, model, DECAYS, share_training=False),
         "Tune over Ray Train by hand, one trial": partial(swept_by_hand, model, DECAYS[:1]),
         "Tune over Ray Train by hand, 8 decays": partial(swept_by_hand, model, DECAYS),
     }

@@ -20,8 +20,8 @@ from orchestrator import open_sweep, resume_sweep, sweep
 from orchestrator.checkpoint.placeholders import has_shards
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_yaml
-from orchestrator.engines.carriage import Carriage
 from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.shared_training import SharedSession
 from orchestrator.loop.world import World
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import Run
@@ -33,13 +33,13 @@ from tests.tasks import described
 MEASURED = ("time", "attempt", "_per_s", "iteration_s", "_bytes")
 
 
-def searching(space: dict[str, Any], riders: Any = "auto", **fields: Any) -> Any:
+def searching(space: dict[str, Any], share: Any = "auto", **fields: Any) -> Any:
     settings = {
         "metric": "val/accuracy",
         "mode": "max",
         "search": "grid",
         "space": space,
-        "riders": riders,
+        "share_training": share,
         **fields.pop("sweep", {}),
     }
     hooks = {"ema": {}, "checkpoint": {"best": "val/accuracy"}, **fields.pop("hooks", {})}
@@ -80,13 +80,13 @@ def plain(tree: Any) -> Any:
     return [plain(one) for one in tree] if isinstance(tree, list | tuple) else tree
 
 
-def assert_the_same(riding: Sweep, alone: Sweep) -> None:
-    assert_trials_equal(riding.runs, alone.runs)
-    for one, other in zip(riding.runs, alone.runs, strict=True):
+def assert_the_same(shared: Sweep, alone: Sweep) -> None:
+    assert_trials_equal(shared.runs, alone.runs)
+    for one, other in zip(shared.runs, alone.runs, strict=True):
         assert [*map(sorted, one.reports())] == [*map(sorted, other.reports())], one.name
-    table, expected = riding.trials, alone.trials
+    table, expected = shared.trials, alone.trials
     assert list(table["val/accuracy"]) == list(expected["val/accuracy"])
-    assert riding.best.name == alone.best.name
+    assert shared.best.name == alone.best.name
 
 
 def assert_trials_equal(shared: Sequence[Run], alone: Sequence[Run]) -> None:
@@ -112,17 +112,17 @@ STOPS = {
 LOOP = {"accumulate": 2, "validate_every": "4 steps"}
 
 
-def test_riders_are_bit_for_bit_the_trials_alone(tmp_path: Path) -> None:
-    """Some end early, the carrier before others; the data, the model and accumulation draw and keep what they can."""
-    riding = sweep(searching(SPACE, hooks=STOPS, **LOOP), tmp_path / "riding", local=True)
+def test_followers_are_bit_for_bit_the_trials_alone(tmp_path: Path) -> None:
+    """Some end early, the leader before others; the data, the model and accumulation draw and keep what they can."""
+    shared = sweep(searching(SPACE, hooks=STOPS, **LOOP), tmp_path / "shared", local=True)
     alone = sweep(searching(SPACE, False, hooks=STOPS, **LOOP), tmp_path / "alone", local=True)
     assert len({run.reports()[-1]["epoch"] for run in alone.runs}) > 1, (
         "the case is to be one in which trials end apart"
     )
-    assert_the_same(riding, alone)
+    assert_the_same(shared, alone)
 
 
-def test_what_riders_share_lies_on_the_disk_once_or_is_written_by_each_where_there_are_no_links(
+def test_what_followers_share_lies_on_the_disk_once_or_is_written_by_each_where_there_are_no_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def numbers_of_files(done: Sweep, file: str) -> list[int]:
@@ -170,7 +170,7 @@ def known(run: Run) -> dict[str, Any]:
     return {**run.folder.metadata().info, "metrics": None}
 
 
-def test_riders_hooks_stand_and_see_what_they_would_alone(tmp_path: Path) -> None:
+def test_followers_hooks_stand_and_see_what_they_would_alone(tmp_path: Path) -> None:
     """Among the hooks of the training, the rows and what hooks know of the run."""
     shrinks = {"type": f"{__name__}:Shrinks"}
     hooks = {
@@ -187,30 +187,30 @@ def test_riders_hooks_stand_and_see_what_they_would_alone(tmp_path: Path) -> Non
     }
     space = {"hooks.runtime_info": {"choice": [{}, None]}}
     fields = {"epochs": 2, "hooks": hooks, "task_args": {"batch_norm": False}}
-    riding, alone = (
-        sweep(searching(space, riders, **fields), tmp_path / str(riders), local=True) for riders in ("auto", False)
+    shared, alone = (
+        sweep(searching(space, share, **fields), tmp_path / str(share), local=True) for share in ("auto", False)
     )
-    assert_the_same(riding, alone)
-    for one, other in zip(riding.runs, alone.runs, strict=True):
+    assert_the_same(shared, alone)
+    for one, other in zip(shared.runs, alone.runs, strict=True):
         assert written(one) == written(other)
         assert known(one) == known(other)
 
 
-def judged(riders: Any = "auto", **settings: Any) -> Any:
+def judged(share: Any = "auto", **settings: Any) -> Any:
     """Two learning rates, each with three decays: the low one follows the weights, the high ones stay at the first."""
-    decays = {"ride" if riders else "grid": [0.5, 0.999, 0.9999]}
+    decays = {"fan_out" if share else "grid": [0.5, 0.999, 0.9999]}
     space = {"hooks.ema.decay": decays, "optimizer.lr": {"choice": [0.02, 0.2]}}
-    return searching(space, riders, task_args={"test": 0}, sweep={"trials": 6, **settings})
+    return searching(space, share, task_args={"test": 0}, sweep={"trials": 6, **settings})
 
 
-def test_a_scheduler_stops_single_riders_and_each_is_up_to_then_the_trial_alone(tmp_path: Path) -> None:
+def test_a_scheduler_stops_single_followers_and_each_is_up_to_then_the_trial_alone(tmp_path: Path) -> None:
     asha = {"type": "asha", "grace_period": 1, "reduction_factor": 2}
-    riding = sweep(judged(scheduler=asha), tmp_path / "riding", local=True)
-    alone = sweep(judged(riders=False), tmp_path / "alone", local=True)
-    made = [len(run.reports()) for run in riding.runs]
-    assert riding.trials["carrier"].tolist() == ["trial-0000"] * 3 + ["trial-0003"] * 3
-    assert {run.status for run in riding.runs} == {"stopped", "finished"}
-    for one, other, count in zip(riding.runs, alone.runs, made, strict=True):
+    shared = sweep(judged(scheduler=asha), tmp_path / "shared", local=True)
+    alone = sweep(judged(share=False), tmp_path / "alone", local=True)
+    made = [len(run.reports()) for run in shared.runs]
+    assert shared.trials["leader"].tolist() == ["trial-0000"] * 3 + ["trial-0003"] * 3
+    assert {run.status for run in shared.runs} == {"stopped", "finished"}
+    for one, other, count in zip(shared.runs, alone.runs, made, strict=True):
         assert dict(one.folder.metadata().values) == dict(other.folder.metadata().values)
         assert (one.status, one.folder.metadata().stopped) == (
             ("finished", []) if count == 3 else ("stopped", ["the scheduler ended the trial"])
@@ -247,7 +247,7 @@ def stopped_by_tune(alone: Sweep, trainings: Sequence[Sequence[int]]) -> list[in
     return made
 
 
-def test_optuna_draws_the_rest_and_hears_the_best_of_its_riders(
+def test_optuna_draws_the_rest_and_hears_the_best_of_its_followers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("optuna")
@@ -260,7 +260,7 @@ def test_optuna_draws_the_rest_and_hears_the_best_of_its_riders(
     done = sweep(judged(search="optuna"), tmp_path, local=True)
     values = done.trials["val/accuracy"].tolist()
     assert told == [("0", {"val/accuracy": max(values[:3])}, False), ("1", {"val/accuracy": max(values[3:])}, False)]
-    assert done.trials["carrier"].tolist() == ["trial-0000"] * 3 + ["trial-0003"] * 3
+    assert done.trials["leader"].tolist() == ["trial-0000"] * 3 + ["trial-0003"] * 3
 
 
 @dataclass
@@ -281,15 +281,15 @@ def test_after_a_failure_they_go_on_together_from_the_newest_checkpoint_that_all
         {"dies": {"type": f"{__name__}:Dies"}, "checkpoint": {"every": "3 steps"}},
     )
     Dies.died = False
-    sweep(searching(space, hooks=hooks, epochs=2), tmp_path / "riding", local=True, fail_fast=True)
-    trials = open_sweep(tmp_path / "riding/points").runs
+    sweep(searching(space, hooks=hooks, epochs=2), tmp_path / "shared", local=True, fail_fast=True)
+    trials = open_sweep(tmp_path / "shared/points").runs
     shutil.rmtree(trials[1].checkpoint("last"))
-    riding = resume_sweep(tmp_path / "riding/points", failed=True)
-    assert [[attempt.checkpoint for attempt in run.folder.attempts()] for run in riding.runs] == [
+    shared = resume_sweep(tmp_path / "shared/points", failed=True)
+    assert [[attempt.checkpoint for attempt in run.folder.attempts()] for run in shared.runs] == [
         [None, "step-00000006"]
     ] * 2
-    assert riding.trials["carrier"].tolist() == ["trial-0000"] * 2
-    assert_the_same(riding, sweep(searching(space, False, hooks=hooks, epochs=2), tmp_path / "alone", local=True))
+    assert shared.trials["leader"].tolist() == ["trial-0000"] * 2
+    assert_the_same(shared, sweep(searching(space, False, hooks=hooks, epochs=2), tmp_path / "alone", local=True))
 
 
 def assignments(place: Path, strategy: str) -> list[Assignment]:
@@ -316,16 +316,18 @@ def assignments(place: Path, strategy: str) -> list[Assignment]:
 
 def together(rank: int, world_size: int, given: Sequence[Assignment]) -> None:
     """One training to its end, or its processes'."""
-    first, *riders = given
+    first, *followers = given
     list(
-        Carriage(replace(first, riders=tuple(riders)), World(rank=rank, world_size=world_size), end_hung=None).reports()
+        SharedSession(
+            replace(first, followers=tuple(followers)), World(rank=rank, world_size=world_size), end_hung=None
+        ).reports()
     )
 
 
 def all_of_two_ranks(
-    rank: int, world_size: int, riding: Sequence[Sequence[Assignment]], alone: Sequence[Assignment]
+    rank: int, world_size: int, shared: Sequence[Sequence[Assignment]], alone: Sequence[Assignment]
 ) -> None:
-    for given in riding:
+    for given in shared:
         together(rank, world_size, given)
     for one in alone:
         list(Session(one, World(rank=rank, world_size=world_size), end_hung=None).reports())
@@ -343,13 +345,13 @@ def come_to(given: Sequence[Assignment]) -> list[Any]:
     ]
 
 
-def test_a_rider_away_from_its_carrier_says_where_its_rows_are(
+def test_a_follower_away_from_its_leader_says_where_its_rows_are(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    riding = sweep(searching({"hooks.ema.decay": {"grid": [0.5, 0.9]}}, epochs=1), tmp_path, local=True)
-    moved = Run(RunFolder(shutil.copytree(riding.runs[1].path, tmp_path / "moved")))
+    shared = sweep(searching({"hooks.ema.decay": {"grid": [0.5, 0.9]}}, epochs=1), tmp_path, local=True)
+    moved = Run(RunFolder(shutil.copytree(shared.runs[1].path, tmp_path / "moved")))
     assert set(moved.load_stats(["phase"])["phase"]) == {"val", "test"}
-    assert "they lie with the trial that carried it" in caplog.text
+    assert "they lie with its leader" in caplog.text
     assert f"{tmp_path}/trial-0000" in caplog.text
 
 
@@ -358,13 +360,13 @@ def test_on_two_ranks_too_sharded_and_after_a_kill(tmp_path: Path) -> None:
     assert -signal.SIGKILL in until_killed(
         together, 2, [replace(one, source=one.source.with_values({"hooks.dies.iteration": 13})) for one in killed]
     )
-    riding, alone = (
+    shared, alone = (
         [assignments(tmp_path / f"{strategy}-{name}", strategy) for strategy in ("ddp", "fsdp")]
-        for name in ("riding", "alone")
+        for name in ("shared", "alone")
     )
-    on_ranks(all_of_two_ranks, 2, [*riding, killed], [one for of_strategy in alone for one in of_strategy])
-    for shared, expected in zip([*riding, killed], [*alone, alone[1]], strict=True):
-        assert come_to(shared) == come_to(expected)
+    on_ranks(all_of_two_ranks, 2, [*shared, killed], [one for of_strategy in alone for one in of_strategy])
+    for group, expected in zip([*shared, killed], [*alone, alone[1]], strict=True):
+        assert come_to(group) == come_to(expected)
     attempts = [RunFolder(one.location).attempts() for one in killed]
     assert [[attempt.checkpoint for attempt in of_one] for of_one in attempts] == [[None, "step-00000006"]] * 2
 
@@ -375,17 +377,19 @@ def test_all_are_interrupted_where_they_stand(tmp_path: Path) -> None:
         Assignment(described(hooks={"ema": {"decay": decay}}).source, f"{tmp_path}/trial-{number}")
         for number, decay in enumerate((0.5, 0.9))
     )
-    carriage = Carriage(replace(first, riders=(second,)), World(), stop_asked=lambda: next(asked) > 2, end_hung=None)
+    session = SharedSession(
+        replace(first, followers=(second,)), World(), stop_asked=lambda: next(asked) > 2, end_hung=None
+    )
     made = [
-        (report.rider, report.metrics["iteration"], report.interrupted, report.final, report.cut_short)
-        for report in carriage.reports()
+        (report.member, report.metrics["iteration"], report.interrupted, report.final, report.cut_short)
+        for report in session.reports()
     ]
     assert made == [(0, 4, True, True, True), (1, 4, True, True, True)]
-    stores = [session.prepare() for session in carriage.sessions]
+    stores = [session.prepare() for session in session.sessions]
     assert [store.names() for store in stores] == [["step-00000004"]] * 2
     # Whichever carries the training on goes on with the means of its phase.
-    own, ridden = (plain(store.load("step-00000004", "rank-0000.pt")) for store in stores)
-    assert own == ridden
+    own, followed = (plain(store.load("step-00000004", "rank-0000.pt")) for store in stores)
+    assert own == followed
 
 
 @dataclass
@@ -429,14 +433,14 @@ FAILURES = [
 DECAYS = [0.5, 0.9]
 
 
-def failing(decays: Sequence[float], riders: Any, at: str) -> Any:
+def failing(decays: Sequence[float], share: Any, at: str) -> Any:
     hooks = {
         "ema": {"evaluate": "both", "buffers": "ema"},
         "checkpoint": {"every": "3 steps", "best": "val/accuracy"},
         "early_stopping": {"monitor": "val/loss", "patience": 3},
         "fails": {"type": f"{__name__}:Fails", "at": at},
     }
-    return searching({"hooks.ema.decay": {"grid": [*decays]}}, riders, epochs=2, hooks=hooks)
+    return searching({"hooks.ema.decay": {"grid": [*decays]}}, share, epochs=2, hooks=hooks)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A carriage: runs that share one training, as one session on one rank."""
+"""A shared session: runs that share one training, as one session on one rank."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.report import Report
-from orchestrator.loop.riders import TURN
+from orchestrator.loop.shared_training import TURN
 from orchestrator.loop.world import World
 
 _log = logging.getLogger("hookyard")
 
 
-class Carriage:
-    """The session of an assignment and of its riders: each trains and reports in turn, and a report says of which it
+class SharedSession:
+    """The session of an assignment and of its followers: each trains and reports in turn, and a report says of which it
     is.
 
     Training goes on until the last of them is over. Where any fails, all end, and a note of the error says whose turn
@@ -33,15 +33,15 @@ class Carriage:
         self._world = world
         self.sessions = [
             Session(assignment, world, resolved, **options),
-            *(Session(rider, world, **options) for rider in assignment.riders),
+            *(Session(follower, world, **options) for follower in assignment.followers),
         ]
         self._dropped: set[int] = set()
 
     def reports(self) -> Generator[Report, None, None]:
         """The reports of all, those of one round of training after the other."""
         self._go_on_together()
-        carrier, *riders = self.sessions
-        carrier.carry(riders)
+        leader, *followers = self.sessions
+        leader.lead(followers)
         everybody = [session.reports() for session in self.sessions]
         under_way, turn = set(range(len(everybody))), 0
         try:
@@ -51,7 +51,7 @@ class Carriage:
                         continue
                     under_way.remove(turn)
                     self.sessions[turn].is_over()
-                    if turn:  # the carrier's own still has what trains
+                    if turn:  # the leader's own still has what trains
                         everybody[turn].close()
         except Exception as error:  # whatever it is, it goes on with a word of whose turn it was
             error.add_note(f"{TURN}{turn_of(error, turn)}")
@@ -64,20 +64,20 @@ class Carriage:
         """The report of a run in its turn, and where it stops that of its test, before others train on; whether it goes
         on after it."""
         for report in reports:
-            yield replace(report, rider=turn)
+            yield replace(report, member=turn)
             if report.final or turn in self._dropped:
                 return False
             if not report.stopped:
                 return True
         return False
 
-    def drop(self, rider: int) -> None:
+    def drop(self, member: int) -> None:
         """Ends a run with the report that it has just made."""
-        self._dropped.add(rider)
+        self._dropped.add(member)
 
     def save(self) -> str:
-        """Never asked for: trials that share a training are not paused, as the schedulers that pause some let none
-        ride."""
+        """Never asked for: trials that share a training are not paused, as the schedulers that pause trials exclude
+        shared training."""
         raise NotImplementedError("trials that share a training are not paused")
 
     def _go_on_together(self) -> None:
@@ -112,9 +112,9 @@ def turn_of(error: BaseException, otherwise: int = 0) -> int:
 
 def session_of(
     assignment: Assignment, world: World, resolved: ResolvedExperiment | None = None, **options: Any
-) -> Session | Carriage:
+) -> Session | SharedSession:
     """What trains an assignment on one rank."""
-    return (Carriage if assignment.riders else Session)(assignment, world, resolved, **options)
+    return (SharedSession if assignment.followers else Session)(assignment, world, resolved, **options)
 
 
 def _place(store: CheckpointStore, name: str) -> tuple[int, Stage]:

@@ -1,5 +1,4 @@
-"""Riders: runs that share the training of another one, each with observing hooks, validation, checkpoints and reports
-of its own."""
+"""Shared training: one run trains; others follow it with observing hooks, validation and checkpoints of their own."""
 
 from __future__ import annotations
 
@@ -58,25 +57,25 @@ FOLLOWED = (
     "_parameters",
     "_sharded",
 )
-"""What a rider's state has of the training."""
-FOR_A_RIDER = "a rider asks for it"
+"""What a follower's state has of the training."""
+FOR_A_FOLLOWER = "a follower asks for it"
 TURN = "in the turn of run "
 """How a failure says of which run it is, in a note."""
 
 
-class Carrier(Loop):
-    """A loop that others ride on: it alone trains. Worker process.
+class Leader(Loop):
+    """A loop that trains for its followers too. Worker process.
 
     As training begins and in its phases the observing hooks of all of them are called, each with the state of its own
     run, and where it would be if that trained alone. A phase is trained when the first of them needs it, so that
-    training goes on after the carrier's own run is over. Between two phases each has its turn, which begins with the
+    training goes on after the leader's own run is over. Between two phases each has its turn, which begins with the
     random numbers that training has left: as nothing but observing goes on, all turns must end with the same, with
     which training goes on.
     """
 
-    def board(self, riders: Iterable[Rider]) -> None:
-        """Takes riders on; call it before `run`."""
-        self.riders, self.is_over, self.trained = list(riders), False, 0
+    def board(self, followers: Iterable[Follower]) -> None:
+        """Takes followers on; call it before `run`."""
+        self.followers, self.is_over, self.trained = list(followers), False, 0
         self.measured: dict[str, Any] = {}
         """What hooks of the training have put into the reports since the last phase of it, but for those of the
         test."""
@@ -85,10 +84,10 @@ class Carrier(Loop):
         training, self.state.info = self.state.info, ChainMap({}, self.state.info)
         for call in (call for event in OF_TRAINING for call in self.plan.calls[event] if not self.is_own(call)):
             call.run = _noting(call.run, training)
-        everybody: list[Carrier | Rider] = [self, *self.riders]
+        everybody: list[Leader | Follower] = [self, *self.followers]
         files = TrainingFiles(HookedContents.files)
-        for number, rider in enumerate(self.riders, 1):
-            rider.number = number
+        for number, follower in enumerate(self.followers, 1):
+            follower.number = number
         for loop in everybody:
             loop.saving.training_files = files
             measuring = [
@@ -122,19 +121,19 @@ class Carrier(Loop):
         self._after_turn = None
         self.measured.clear()
         begins_epoch = self._batches is None and self.state.phase_iteration == 0
-        for rider in self.riders:
-            rider.iterations.means = self.iterations.means
+        for follower in self.followers:
+            follower.iterations.means = self.iterations.means
             if begins_epoch:
-                rider.cursor.eval_iterations = {}
+                follower.cursor.eval_iterations = {}
         own = self.plan
         self.plan = self.iterations.plan = self._shared_plan()
-        self.recorder.onlookers = [rider.recorder.recent for rider in self.riders]
+        self.recorder.onlookers = [follower.recorder.recent for follower in self.followers]
         super()._train()
         self.recorder.onlookers = ()
         self.plan = self.iterations.plan = own
         self.trained += 1
-        for rider in (rider for rider in self.riders if not rider.is_over):
-            rider.follow(self.state)
+        for follower in (follower for follower in self.followers if not follower.is_over):
+            follower.follow(self.state)
         self.stage, self.after_phase = self.cursor.stage, storable_random_state()
         self.stopped, self.interrupted = self.stopping.reasons, self.stopping.interrupted
 
@@ -145,57 +144,58 @@ class Carrier(Loop):
         if not _alike(now, self._after_turn):
             raise RunError(
                 f"between two phases of training {name} draws other random numbers than the trials that it shares its"
-                " training with, so that alone it would train otherwise. Say sweep.riders=false"
+                " training with, so that alone it would train otherwise. Set sweep.share_training=false"
             )
 
     def _begin(self) -> None:
         own, self.plan = self.plan, self._shared_plan()
         super()._begin()
         self.plan = own
-        for rider in self.riders:
-            rider.answer_for(rider.begin)
+        for follower in self.followers:
+            follower.answer_for(follower.begin)
 
     def _shared_plan(self) -> Plan:
         calls = {event: self._calls_of_all(event) for event in OF_TRAINING}
-        calls["on_phase_end"].append(Call("(riders)", "on_phase_end", self._tell_riders, priority=Priority.HIGHEST - 1))
+        calls["on_phase_end"].append(
+            Call("(followers)", "on_phase_end", self._tell_followers, priority=Priority.HIGHEST - 1)
+        )
         return self.plan.with_calls(calls)
 
     def _calls_of_all(self, event: str) -> list[Call]:
-        """The calls of all that are not over: each rider's own behind the same call of the training as where it trains
-        alone."""
+        """Return the calls of all runs that are not over, each in the order in which its run alone would make it."""
         calls = list(self.plan.calls[event])
-        for rider in (rider for rider in self.riders if not rider.is_over):
+        for follower in (follower for follower in self.followers if not follower.is_over):
             place = 0
-            for call in rider.plan.calls[event]:
-                if rider.is_own(call):
+            for call in follower.plan.calls[event]:
+                if follower.is_own(call):
                     calls.insert(place, call)
                 else:
                     place = next(index for index, one in enumerate(calls) if one.name == call.name)
                 place += 1
         return calls
 
-    def _tell_riders(self, state: State) -> None:
-        """Gives riders the metrics of a phase of training, and what hooks of the training asked for in it."""
-        for rider in self.riders:
-            rider.state.metrics |= state.metrics
-            rider.state.stop_reasons += state.stop_reasons
-            rider.state.pause_reasons += state.pause_reasons
+    def _tell_followers(self, state: State) -> None:
+        """Gives followers the metrics of a phase of training, and what hooks of the training asked for in it."""
+        for follower in self.followers:
+            follower.state.metrics |= state.metrics
+            follower.state.stop_reasons += state.stop_reasons
+            follower.state.pause_reasons += state.pause_reasons
 
     def _train(self) -> None:
         self.train_phase()
 
     def _save_if_asked(self) -> None:
         reasons = self.state.checkpoint_reasons
-        if FOR_A_RIDER in reasons:
-            reasons[:] = [reason for reason in reasons if reason != FOR_A_RIDER]
+        if FOR_A_FOLLOWER in reasons:
+            reasons[:] = [reason for reason in reasons if reason != FOR_A_FOLLOWER]
             # At the phase's end each does so in its turn.
-            for rider in self.riders if self.cursor.stage is Stage.TRAIN else ():
-                rider.answer_for(rider.save_within)
+            for follower in self.followers if self.cursor.stage is Stage.TRAIN else ():
+                follower.answer_for(follower.save_within)
         super()._save_if_asked()
 
     def _finish_if_written(self) -> None:
-        for rider in self.riders:
-            rider.answer_for(rider.finish_within)
+        for follower in self.followers:
+            follower.answer_for(follower.finish_within)
         super()._finish_if_written()
 
     def _report(self, *, last: bool = False) -> Report:
@@ -205,29 +205,25 @@ class Carrier(Loop):
         return report
 
 
-class Rider(Loop):
-    """A run whose training is a carrier's. Worker process.
+class Follower(Loop):
+    """A run whose training is a leader's. Worker process.
 
-    Model, optimizer, data and the hooks of the training are the carrier's; the state, which follows the carrier's,
+    Model, optimizer, data and the hooks of the training are the leader's; the state, which follows the leader's,
     observing hooks, recorder, store and what follows from these are its own. `hooks` are all of its experiment's.
     """
 
-    def __init__(
-        self, carrier: Carrier, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext
-    ) -> None:
-        own = {name: hook if hook.observes else carrier.plan.hooks.get(name, hook) for name, hook in hooks.items()}
-        Rounds.__init__(
-            self, carrier.task, experiment, own, context, carrier.clock
-        )  # all else of a loop is the carrier's
-        self.carrier, self.is_over, self._ridden, self.number = carrier, False, 0, 0
-        self.data, self.precisions = carrier.data, carrier.precisions
-        self.timeline, self.schedules = carrier.timeline, carrier.schedules
+    def __init__(self, leader: Leader, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext) -> None:
+        own = {name: hook if hook.observes else leader.plan.hooks.get(name, hook) for name, hook in hooks.items()}
+        Rounds.__init__(self, leader.task, experiment, own, context, leader.clock)  # all else of a loop is the leader's
+        self.leader, self.is_over, self._followed, self.number = leader, False, 0, 0
+        self.data, self.precisions = leader.data, leader.precisions
+        self.timeline, self.schedules = leader.timeline, leader.schedules
         self.state = replace(
-            carrier.state,
-            model=carrier.state.module,
+            leader.state,
+            model=leader.state.module,
             row={},
             metrics={},
-            info=ChainMap({}, carrier.state.info),
+            info=ChainMap({}, leader.state.info),
             evaluations={"": Weights()},
             checkpoint_reasons=[],
             stop_reasons=[],
@@ -236,10 +232,10 @@ class Rider(Loop):
             **context.told_hooks(experiment),
         )
         self._make_parts_that_train()
-        self.state.model = carrier.state.model
+        self.state.model = leader.state.model
         calls = self.plan.calls
         for call in (call for event in OF_TRAINING for call in calls[event] if self.is_own(call)):
-            call.run = self._riding(call)
+            call.run = self._following(call)
         alone: dict[str, list[Call]] = {
             event: [call for call in calls[event] if self.is_own(call)] for event in OF_THE_RUN
         }
@@ -254,7 +250,7 @@ class Rider(Loop):
         return call.name in self.plan.hooks and self.plan.hooks[call.name].observes
 
     def answer_for(self, act: Callable[..., None], *arguments: Any) -> None:
-        """Does what is this run's in the midst of the carrier's training; a note says so of what fails."""
+        """Does what is this run's in the midst of the leader's training; a note says so of what fails."""
         try:
             act(*arguments)
         except Exception as error:  # whatever it is, it goes on with a word of whose it was
@@ -262,12 +258,12 @@ class Rider(Loop):
             raise
 
     def begin(self) -> None:
-        """Begins when the carrier does, where its hooks have begun."""
+        """Begins when the leader does, where its hooks have begun."""
         self._refuse_what_is_not_there()
         self.evaluation.refuse_two_of_a_name()
 
     def restore(self, name: str) -> None:
-        """Puts a checkpoint of this run back, which was made where that of the carrier was."""
+        """Puts a checkpoint of this run back, which was made where that of the leader was."""
         hooks = self.plan.hooks
         self.plan.hooks = {name: hook for name, hook in hooks.items() if hook.observes}
         try:
@@ -276,63 +272,63 @@ class Rider(Loop):
             self.plan.hooks = hooks
 
     def save_within(self) -> None:
-        """Saves where the carrier may, in the middle of a phase, if a hook has asked for it."""
-        self.follow(self.carrier.state)
-        self.cursor.follow(self.carrier.cursor, Stage.TRAIN)
+        """Saves where the leader may, in the middle of a phase, if a hook has asked for it."""
+        self.follow(self.leader.state)
+        self.cursor.follow(self.leader.cursor, Stage.TRAIN)
         super()._save_if_asked()
 
     def finish_within(self) -> None:
-        """Puts a checkpoint that was written meanwhile in its place, where the carrier does."""
+        """Puts a checkpoint that was written meanwhile in its place, where the leader does."""
         if self.saving.is_writing:
-            self.follow(self.carrier.state)
+            self.follow(self.leader.state)
             self._finish_if_written()
 
     def _begin(self) -> None:
-        """It has begun with the carrier."""
+        """It has begun with the leader."""
 
-    def _riding(self, call: Call) -> Callable[..., None]:
-        """A hook's call that is made in the carrier's training, with this run's state."""
+    def _following(self, call: Call) -> Callable[..., None]:
+        """A hook's call that is made in the leader's training, with this run's state."""
         run, own, within = call.run, self.state, call.event in WITHIN_ITERATION
 
-        def ride(state: State, *arguments: Any) -> None:
+        def follow(state: State, *arguments: Any) -> None:
             self.follow(state)
             run(own, *arguments)
             if within and own.checkpoint_reasons:
-                state.request_checkpoint(FOR_A_RIDER)
+                state.request_checkpoint(FOR_A_FOLLOWER)
             if within and (own.stop_reasons or own.pause_reasons):
                 raise RunError(
                     f"hook '{call.name}' of {own.name} asks in the middle of a training phase for the run to end, which"
-                    " the trials that it shares its training with do not. Say sweep.riders=false"
+                    " the trials that it shares its training with do not. Set sweep.share_training=false"
                 )
 
         return lambda state, *arguments: (
-            run(own, *arguments) if state is own else self.answer_for(ride, state, *arguments)
+            run(own, *arguments) if state is own else self.answer_for(follow, state, *arguments)
         )
 
     def follow(self, state: State) -> None:
-        """Takes over where the carrier's training stands."""
+        """Takes over where the leader's training stands."""
         own = self.state
         for name in FOLLOWED:
             setattr(own, name, getattr(state, name))
-        self.iterations.split = self.carrier.iterations.split
+        self.iterations.split = self.leader.iterations.split
 
     def _finished(self) -> bool:
-        return self._ridden == self.carrier.trained and super()._finished()
+        return self._followed == self.leader.trained and super()._finished()
 
     def _train(self) -> None:
-        """Takes up what the carrier has trained, which it does now where nobody has asked for it before."""
-        carrier, state = self.carrier, self.state
-        if carrier.trained == self._ridden:
-            carrier.train_phase()
-        self._ridden = carrier.trained
+        """Takes up what the leader has trained, which it does now where nobody has asked for it before."""
+        leader, state = self.leader, self.state
+        if leader.trained == self._followed:
+            leader.train_phase()
+        self._followed = leader.trained
         state.row = {}
-        self.cursor.follow(carrier.cursor, carrier.stage)
-        restore_random_state(carrier.after_phase)
-        self.saving.after_training = carrier.saving.after_training
+        self.cursor.follow(leader.cursor, leader.stage)
+        restore_random_state(leader.after_phase)
+        self.saving.after_training = leader.saving.after_training
         if self.cursor.stage is not Stage.TRAIN:
             self.iterations.means = Means()
             return self._save_if_asked()
-        self.stopping.reasons, self.stopping.interrupted = carrier.stopped, carrier.interrupted
+        self.stopping.reasons, self.stopping.interrupted = leader.stopped, leader.interrupted
         self._save()
         return None
 
@@ -340,15 +336,15 @@ class Rider(Loop):
         report = super()._report(last=last)
         self.is_over = report.final
         if not report.final:
-            self.carrier.turn_ends(self.state.name)
+            self.leader.turn_ends(self.state.name)
         return report
 
     def _add_measured(self, state: State, metrics: dict[str, Any]) -> None:
         if kind_of(state.phase) != "test":
-            metrics.update({name: value for name, value in self.carrier.measured.items() if name not in metrics})
+            metrics.update({name: value for name, value in self.leader.measured.items() if name not in metrics})
 
     def _close(self) -> None:
-        """It is the carrier's."""
+        """It is the leader's."""
 
     def _end(self) -> None:
         self.is_over = True

@@ -1,4 +1,4 @@
-"""The relay: an actor between a Ray Train job and whoever drives it. Imports no torch, so that it starts fast."""
+"""The queue: an actor between a Ray Train job and whoever drives it. Imports no torch, so that it starts fast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ made, it is the same."""
 _BEFORE: ReportOrdinal = (-1, False)
 
 
-class Relay(Mailbox):
+class ReportQueue(Mailbox):
     """Rank 0's mailbox, and where it waits with a report until the next one is asked for, and all ranks with it.
 
     So a trial trains no further than the report it is judged by, and one that is stopped ends in order. An actor
