@@ -28,7 +28,7 @@ from orchestrator.randomness import seed_all
 from orchestrator.task import Task, hide_progress, show_progress
 from orchestrator.training_session import Part, TrainingSession
 
-_OF_THE_ROW = TAKEN - {"loss", "lr", "split"}
+_OF_THE_ROW = TAKEN - {"loss", "lr", "split", "evaluations"}
 """Columns that a row has by itself."""
 
 

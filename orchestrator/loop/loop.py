@@ -13,7 +13,7 @@ from hooks.hook import Hook
 from hooks.state import State
 from orchestrator.checkpoint.position import Stage
 from orchestrator.config.checks.metrics import phase_problems
-from orchestrator.config.optim.optimizer import build_optimizers
+from orchestrator.config.optim.optimizer import build_optimizers, closure_problems, needs_closure
 from orchestrator.config.optim.schedule import Schedule, Timeline
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import InitialWeights
@@ -30,6 +30,7 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.step.auto_microbatching import MicrobatchedIterations
 from orchestrator.loop.step.changes import Changes
+from orchestrator.loop.step.closure import ClosureIterations
 from orchestrator.loop.step.iterations import Iterations
 from orchestrator.loop.step.precision import Precision
 from orchestrator.loop.step.turns import TurnIterations
@@ -89,7 +90,7 @@ class Loop(Rounds):
         """The parts, each handed what it needs."""
         task, experiment, state = self.task, self.experiment, self.state
         self.changes = Changes(experiment, task, self.plan, state, self.timeline)
-        self.iterations = _kind_of_iterations(task, experiment)(
+        self.iterations = _kind_of_iterations(task, experiment, state)(
             task, state, self.plan, self.clock, self.precisions, self.recorder, self.world
         )
         self._make_parts(
@@ -130,6 +131,11 @@ class Loop(Rounds):
             name: schedule.build(self.task, optimizers[name]) if schedule else None
             for name, schedule in self.schedules.items()
         }
+        written = self.experiment.model_dump(mode="json")
+        if problems := [
+            one for made in optimizers.values() for one in closure_problems(type(made), written, self.plan.hooks)
+        ]:
+            raise ConfigError(problems)
         first = next(iter(optimizers))
         return State(
             **self.context.told_hooks(self.experiment),
@@ -311,7 +317,9 @@ class Loop(Rounds):
         return bool(self.stopping.reasons)
 
 
-def _kind_of_iterations(task: Task, experiment: Experiment) -> type[Iterations]:
+def _kind_of_iterations(task: Task, experiment: Experiment, state: State) -> type[Iterations]:
     if takes_turns(type(task)):
         return TurnIterations
+    if state.optimizer is not None and needs_closure(type(state.optimizer)):
+        return ClosureIterations
     return MicrobatchedIterations if experiment.accumulate == "auto" else Iterations

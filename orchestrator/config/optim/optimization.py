@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hooks import Hook
-from orchestrator.config.optim.optimizer import OWN, check_optimizer, has_own_method, optimizer_with_defaults
+from orchestrator.config.optim.optimizer import (
+    OPTIMIZERS,
+    OWN,
+    check_optimizer,
+    closure_problems,
+    has_own_method,
+    optimizer_with_defaults,
+)
 from orchestrator.config.optim.parameter_groups import scaled_rates
 from orchestrator.config.optim.schedule import (
     Schedule,
@@ -104,6 +111,8 @@ def check_optimization(
     optimizations, timeline = _written(data), Timeline.of(hooks, data.get("epochs"), data.get("steps"))
     for one in optimizations:
         collect_problems(problems, check_optimizer, one, task or Task)
+        if one.optimizer.type in OPTIMIZERS:
+            problems.extend(closure_problems(OPTIMIZERS[one.optimizer.type], data, hooks))
     if any(one.scheduler for one in optimizations) or "scheduler" not in data:
         problems.extend(stepping_problems(optimizations, hooks, task or Task))
     for one in optimizations:

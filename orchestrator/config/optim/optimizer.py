@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from hooks.hook import Hook
 from hooks.parameter_names import listed, matched
 from orchestrator.config.optim.parameter_groups import Group, parameter_groups, read_groups, settings_of
 from orchestrator.config.python.imports import find_class
@@ -64,7 +65,6 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
     if problems:
         raise ConfigError([_with_our_keys(problem, bool(optimization.name)) for problem in problems])
     cls: Any = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
-    _refuse_closure(cls, f"{path}.type")
     for index, group in enumerate(groups):
         place, said = f"{path}.groups.{index}", arguments | settings_of(group)
         if group is None and "weight_decay" not in signature_model(cls).model_fields:
@@ -96,14 +96,33 @@ def _with_our_keys(problem: Problem, is_named: bool) -> Problem:
     return replace(problem, suggestion=near or problem.suggestion)
 
 
-def _refuse_closure(cls: type[Optimizer], path: str) -> None:
-    """Raises ConfigError where a step needs a function that computes the loss anew, as that of LBFGS does."""
+def needs_closure(cls: type[Optimizer]) -> bool:
+    """Return whether a step calls a closure that computes the loss again, as that of LBFGS does."""
     closure = inspect.signature(cls.step).parameters.get("closure")
-    if closure and closure.default is inspect.Parameter.empty:
-        message = (
-            f"is {cls.__name__}, whose step computes the loss several times, by a closure; the loop computes it once"
-        )
-        raise ConfigError([Problem(path, message, suggestion="a task's train(session) can")])
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def closure_problems(cls: type[Optimizer], data: Mapping[str, Any], hooks: Mapping[str, Hook]) -> list[Problem]:
+    """Return what an optimizer that needs a closure cannot be combined with."""
+    if not needs_closure(cls):
+        return []
+    reasons = {
+        f"hooks.{name}": "it works with one output and one loss in each step"
+        for name, hook in hooks.items()
+        if hook.no_turns
+    }
+    if data.get("optimizers"):
+        reasons["optimizers"] = "turns() computes each loss once"
+    if data.get("accumulate", 1) != 1:
+        reasons["accumulate"] = "each evaluation needs the gradients of the whole batch; write a larger batch_size"
+    if data.get("precision") == "fp16":
+        reasons["precision"] = "a GradScaler cannot leave out one of several evaluations; write fp32 or bf16"
+    if isinstance(workers := data.get("workers"), Mapping) and workers.get("strategy") == "fsdp":
+        reasons["workers.strategy"] = "its step joins all gradients in one tensor; write ddp"
+    return [
+        Problem(path, f"cannot be used with {cls.__name__}, whose step evaluates the loss several times: {reason}")
+        for path, reason in reasons.items()
+    ]
 
 
 def _meant_for_a_group(problem: Problem) -> Problem:
@@ -164,7 +183,6 @@ def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) ->
         )
         given = "None" if own is None else f"a {type(own).__name__}"
         raise ConfigError([Problem("task", f"{method} gives {given}, and must give an optimizer", suggestion=hint)])
-    _refuse_closure(type(own), "task")
     if not set(model.parameters()).intersection(one for group in own.param_groups for one in group["params"]):
         raise ConfigError(
             [

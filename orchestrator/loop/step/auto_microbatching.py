@@ -7,7 +7,6 @@ from itertools import accumulate, groupby
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.batch_norm_statistics import BatchNorm
@@ -120,32 +119,6 @@ class MicrobatchedIterations(MultiPassIterations):
                 f" its tensors. Write a smaller batch_size, and accumulate as a number{source_location(size_of)}"
             )
         return pieces
-
-    def _pass(self, weight: float) -> tuple[Any, ...]:
-        """A piece, from the forward pass to its gradients; returns the clock's marks. `weight` is its share of the
-        batch's loss."""
-        state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
-        state.output = state.forward(state.model, state.batch)
-        t_forward = t_output = mark()
-        if calls["on_forward"]:
-            fire("on_forward", state)
-            t_output = mark()
-        before = dict(state.row)
-        loss = self._loss_of(state.output, state.batch)
-        state.loss = loss if isinstance(loss, Tensor) and not loss.ndim else self._sum_of_parts(self.task.loss, loss)
-        value: Any = state.loss.item() if self._on_cpu else state.loss.detach().double()
-        state.row["loss"] = value
-        self.means.add("loss", value * state.batch_size, state.batch_size)
-        for name in ("loss", *self._parts):
-            state.row[name] = before.get(name, 0.0) + state.row[name] * weight
-        if self._has_metrics:
-            self._count_metrics()
-        t_loss = t_counted = mark()
-        if calls["on_loss"]:
-            fire("on_loss", state)
-            t_counted = mark()
-        self.precision.scaled(state.loss if weight == 1 else state.loss * weight).backward()
-        return t_forward, t_output, t_loss, t_counted, *(mark(),) * 8
 
     def _agree(self, failed: bool, is_last: bool) -> tuple[int | None, bool]:
         """Which rank ran out of memory, if one did, and whether its batch can be cut no further; collective. Where none

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from orchestrator.loop.step.iterations import Iterations
 from orchestrator.loop.step.precision import Precision
@@ -16,6 +17,9 @@ from orchestrator.loop.step.task_errors import wrong_batch_size
 class MultiPassIterations(Iterations):
     """What the parts of an iteration have in common: how it begins and ends, and how an optimizer steps. Worker
     process."""
+
+    _loss_of: Callable[..., Any]
+    """The task's loss in the precision of the forward pass."""
 
     def _begin(self, batches: Iterator[Any]) -> tuple[Any, ...]:
         """Fetches a batch. Returns the clock's marks until there is something to go through the model."""
@@ -37,6 +41,32 @@ class MultiPassIterations(Iterations):
             fire("on_batch", state)
             t_batch = mark()
         return t_begun, t_started, t_fetched, t_moved, t_batch
+
+    def _pass(self, weight: float) -> tuple[Any, ...]:
+        """A piece, from the forward pass to its gradients; returns the clock's marks. `weight` is its share of the
+        batch's loss."""
+        state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
+        state.output = state.forward(state.model, state.batch)
+        t_forward = t_output = mark()
+        if calls["on_forward"]:
+            fire("on_forward", state)
+            t_output = mark()
+        before = dict(state.row)
+        loss = self._loss_of(state.output, state.batch)
+        state.loss = loss if isinstance(loss, Tensor) and not loss.ndim else self._sum_of_parts(self.task.loss, loss)
+        value: Any = state.loss.item() if self._on_cpu else state.loss.detach().double()
+        state.row["loss"] = value
+        self.means.add("loss", value * state.batch_size, state.batch_size)
+        for name in ("loss", *self._parts):
+            state.row[name] = before.get(name, 0.0) + state.row[name] * weight
+        if self._has_metrics:
+            self._count_metrics()
+        t_loss = t_counted = mark()
+        if calls["on_loss"]:
+            fire("on_loss", state)
+            t_counted = mark()
+        self.precision.scaled(state.loss if weight == 1 else state.loss * weight).backward()
+        return t_forward, t_output, t_loss, t_counted, *(mark(),) * 8
 
     def _update(
         self, optimizer: torch.optim.Optimizer, precision: Precision, clear: Callable[[], None]

@@ -28,6 +28,7 @@ TAKEN = frozenset(
         "attempt",
         "node",
         "split",
+        "evaluations",
         *TIMES,
     }
 )

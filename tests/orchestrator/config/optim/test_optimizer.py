@@ -57,7 +57,6 @@ def test_one_of_one_s_own() -> None:
         ({"type": "SGD", "lr": "1e-3 "}, "optimizer.lr", "must be a number"),
         ({"type": "SGD", "lr": -1}, "optimizer", "SGD refuses this: Invalid learning rate: -1"),
         ({"type": "SGD", "nesterov": True}, "optimizer", "Nesterov momentum requires a momentum"),
-        ({"type": "LBFGS"}, "optimizer.type", "is LBFGS, whose step computes the loss several times"),
         ({"type": f"{HERE}:Line"}, "optimizer.type", "is no subclass of torch.optim.optimizer.Optimizer"),
     ],
 )
@@ -66,6 +65,23 @@ def test_what_cannot_be_built_is_refused_before(optimizer: Any, path: str, said:
         check_optimizer(Optimization("", Component.model_validate(optimizer)), Line)
     assert path in [problem.path for problem in caught.value.problems]
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"accumulate": 2}, "accumulate"),
+        ({"accumulate": "auto"}, "accumulate"),
+        ({"precision": "fp16"}, "precision"),
+        ({"workers": {"count": 2, "strategy": "fsdp"}}, "workers.strategy"),
+        ({"hooks": {"loss_spike": True}}, "hooks.loss_spike"),
+    ],
+)
+def test_what_cannot_be_used_with_lbfgs_is_refused(fields: Any, path: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(experiment(optimizer={"type": "LBFGS"}, **fields).source)
+    problems = {problem.path: problem.message for problem in caught.value.problems}
+    assert "cannot be used with LBFGS, whose step evaluates the loss several times" in problems[path]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +212,6 @@ class Forgetful(Own):
             "gives a dict, and must give an optimizer (for several write turns(), and optimizers in the file)",
         ),
         (torch.optim.SGD([nn.Parameter(torch.ones(1))]), "gives an optimizer that has none of the model's parameters"),
-        (torch.optim.LBFGS([nn.Parameter(torch.ones(1))]), "is LBFGS, whose step computes the loss several times"),
     ],
 )
 def test_a_method_that_gives_none_is_told(given: Any, said: str) -> None:

@@ -1,0 +1,119 @@
+"""Iterations of an optimizer that evaluates the loss several times in a step, such as LBFGS. Worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import add
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from hooks.parts import coalesced_collectives as coalesced
+from orchestrator.errors import RunError
+from orchestrator.loop.model.strategy import check_exchanged
+from orchestrator.loop.step.iterations import clearing
+from orchestrator.loop.step.multi_pass import MultiPassIterations
+from orchestrator.loop.step.task_errors import loss_parts
+
+
+class _Skipped(Exception):
+    """A hook leaves this step out."""
+
+
+class ClosureIterations(MultiPassIterations):
+    """Makes each step by `optimizer.step(closure)` on one batch.
+
+    Rows, means and hooks see the first evaluation; the column `evaluations` counts all. The closure returns the mean
+    loss over ranks, so that a line search takes the same way on each.
+    """
+
+    def train(self, batches: Iterator[Any]) -> Iterator[None]:
+        """Make an optimizer step at each `next`."""
+        state, optimizer, fire, mark, calls = (
+            self.state,
+            cast(Any, self.state.optimizer),
+            self.plan.fire,
+            self.clock.mark,
+            self.plan.calls,
+        )
+        self._loss_of = self.precision.autocasting(cast(Callable[..., Any], self.task.loss))
+        self._clear = clearing(optimizer)
+        self._begin_rows(state.epoch)
+        ended = self.clock.restart()
+        while True:
+            begun = self._begin(batches)
+            self._evaluations = 0
+            try:
+                optimizer.step(self._closure)
+                state.stepped = True
+            except _Skipped:
+                state.stepped = False
+            if self._own_backward is not None:
+                self._own_backward.take(None)
+            state.row["evaluations"] = self._evaluations
+            t_stepped = t_updated = mark()
+            if state.stepped and calls["on_update"]:
+                fire("on_update", state)
+                t_updated = mark()
+            self._clear()
+            state.forget_gradients()
+            ended = self._end(ended, begun, [(begun[-1], *self._marks, t_stepped, t_updated, mark())])
+            yield
+
+    @torch.enable_grad()
+    def _closure(self) -> Tensor:
+        state = self.state
+        self._evaluations += 1
+        self._clear()
+        if self._evaluations == 1:
+            self._marks = self._evaluate_first()
+            loss = cast(Tensor, state.loss)
+        else:
+            loss = self._loss_of(state.forward(state.model, state.batch), state.batch)
+            if not isinstance(loss, Tensor):
+                loss = reduce(add, loss_parts(self.task.loss, loss).values())
+            loss.backward()
+        if state.world_size > 1:
+            coalesced.average([loss := loss.detach().clone()])
+        return loss
+
+    def _evaluate_first(self) -> tuple[Any, ...]:
+        """Evaluate the loss and fire the events. Return the clock's marks until the optimizer goes on."""
+        state, optimizer, fire, mark, calls = (
+            self.state,
+            self.state.optimizer,
+            self.plan.fire,
+            self.clock.mark,
+            self.plan.calls,
+        )
+        assert optimizer is not None
+        *until_loss, t_backward = self._pass(1)[:5]
+        t_own = t_backward
+        if self._own_backward is not None:
+            t_own = self._own_backward.take(t_backward)
+            check_exchanged(cast(DistributedDataParallel, state.model))
+        if self._on_cpu:
+            state.row["lr"] = float(optimizer.param_groups[0]["lr"])
+        self._record_rates(optimizer)
+        before = self._versions()
+        if calls["on_backward"]:
+            fire("on_backward", state)
+        t_gradients = mark()
+        if calls["on_gradients"]:
+            fire("on_gradients", state)
+        if before != self._versions():
+            raise RunError(
+                f"a hook changes the gradients, and {type(optimizer).__name__} computes them again in each step without"
+                " it: remove the hook (gradient_clip, freeze_parameters), or train with another optimizer"
+            )
+        if state.skip_reasons:
+            state.skip_reasons.clear()
+            raise _Skipped
+        return *until_loss, t_own, t_backward, t_gradients, t_gradients, mark()
+
+    def _versions(self) -> list[tuple[int, int]]:
+        gradients = [parameter.grad for parameter in self.state.module.parameters()]
+        return [(id(gradient), 0 if gradient is None else gradient._version) for gradient in gradients]

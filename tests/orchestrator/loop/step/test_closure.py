@@ -1,0 +1,158 @@
+"""LBFGS in the hooked loop is the handwritten loop, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import LBFGS, Optimizer
+
+from hooks import Hook, State
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.stats.perf_stats import PerfStats
+from hooks.training.gradient_clip import GradientClip
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.sections.experiment import Component
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.world import World
+from orchestrator.randomness import seed_all
+from orchestrator.storage import Storage
+from tests.ranks import on_ranks
+from tests.tasks import Points, Rows, Seen, experiment, numbers
+
+ARGUMENTS: list[dict[str, Any]] = [
+    {"lr": 0.5, "max_iter": 4},
+    {"lr": 1.0, "max_iter": 6, "line_search_fn": "strong_wolfe"},
+]
+
+
+def made(task: Points, world: World, **fields: Any) -> tuple[Loop, Rows, Seen]:
+    rows, seen = Rows(), Seen()
+    hooks: dict[str, Hook] = {"seen": seen, "perf_stats": PerfStats(), **fields.pop("hooks", {})}
+    context = RunContext(world, rows, fields.pop("store", None))
+    return Loop(task, experiment(batch_size=6, **fields), hooks, context), rows, seen
+
+
+def raw(task: Points, batches: list[list[int]], world: World, arguments: dict[str, Any]) -> dict[str, Any]:
+    seed_all(0)
+    module = task.model()
+    model: nn.Module = DistributedDataParallel(module, forward_sync_buffers=False) if world.world_size > 1 else module
+    seed_all(world.rank)
+    optimizer = LBFGS(module.parameters(), **arguments)
+    losses, counts, data = [], [], task.data()["train"]
+    for indices in batches:
+        points, labels, _ = torch.utils.data.default_collate([data[index] for index in indices])
+        evaluated: list[float] = []
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(points), labels)  # noqa: B023
+            loss.backward()
+            evaluated.append(loss.item())  # noqa: B023
+            if world.world_size > 1:
+                loss = loss.detach() / world.world_size
+                torch.distributed.all_reduce(loss)
+            return loss
+
+        optimizer.step(closure)
+        losses.append(evaluated[0])
+        counts.append(len(evaluated))
+    return {"weights": numbers(module), "loss": losses, "evaluations": counts}
+
+
+def trained(rank: int, world_size: int, arguments: dict[str, Any]) -> None:
+    world = World(rank, world_size, rank)
+    task = Points(train=24, val=0, dropout=0.3, batch_norm=True)
+    optimizer = Component(type="LBFGS", **arguments)
+    loop, rows, seen = made(task, world, optimizer=optimizer)
+    list(loop.run())
+    expected = raw(task, seen.indices, world, arguments)
+    assert numbers(loop.state.module) == expected["weights"]
+    assert [row["loss"] for row in rows.rows] == expected["loss"]
+    assert [row["evaluations"] for row in rows.rows] == expected["evaluations"]
+    assert max(expected["evaluations"]) > 1
+    assert {row["lr"] for row in rows.rows} == {arguments["lr"]}
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=["plain", "strong_wolfe"])
+def test_it_is_the_handwritten_loop(arguments: dict[str, Any]) -> None:
+    trained(0, 1, arguments)
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=["plain", "strong_wolfe"])
+def test_so_it_is_on_two_ranks(arguments: dict[str, Any]) -> None:
+    on_ranks(trained, 2, arguments)
+
+
+class Events(Hook):
+    def __init__(self, skips: int = -1) -> None:
+        self.fired, self.skips = list[str](), skips
+        for event in ("on_batch", "on_forward", "on_loss", "on_backward", "on_update", "on_step"):
+            setattr(self, event, lambda state, event=event: self.fired.append(event))
+
+    def on_gradients(self, state: State) -> None:
+        self.fired.append("on_gradients")
+        if state.step == self.skips:
+            state.skip_update("test")
+            self.skips = -1
+
+    def handles(self, event: str) -> bool:
+        return event in ("on_batch", "on_forward", "on_loss", "on_backward", "on_gradients", "on_update", "on_step")
+
+
+def test_events_fire_once_in_a_step_and_a_step_left_out_changes_nothing() -> None:
+    task, events = Points(train=18, val=0), Events(skips=1)
+    optimizer = Component(type="LBFGS", **ARGUMENTS[0])
+    loop, rows, seen = made(task, World(), optimizer=optimizer, epochs=1, hooks={"events": events})
+    list(loop.run())
+    whole = ["on_batch", "on_forward", "on_loss", "on_backward", "on_gradients", "on_update", "on_step"]
+    assert events.fired == [*whole, *(event for event in whole if event != "on_update"), *whole]
+    assert [row["step"] for row in rows.rows] == [1, 1, 2]
+    assert numbers(loop.state.module) == raw(task, seen.indices[::2], World(), ARGUMENTS[0])["weights"]
+
+
+def test_a_hook_that_changes_gradients_is_refused() -> None:
+    optimizer = Component(type="LBFGS", max_iter=4)
+    loop, *_ = made(Points(), World(), optimizer=optimizer, hooks={"clip": GradientClip(max_norm=1e-4)})
+    with pytest.raises(RunError, match="a hook changes the gradients, and LBFGS computes them again"):
+        list(loop.run())
+
+
+@dataclass
+class Own(Points):
+    def optimizer(self, model: nn.Module) -> Optimizer:  # type: ignore[override]
+        return LBFGS(model.parameters())
+
+
+def test_an_optimizer_of_the_task_is_refused_as_one_of_the_file_is() -> None:
+    with pytest.raises(ConfigError, match="accumulate: cannot be used with LBFGS"):
+        made(Own(), World(), optimizer=Component(type="task"), accumulate=2)
+
+
+@pytest.mark.parametrize("cut", range(1, 5))
+def test_it_is_resumed_bit_for_bit(tmp_path: Path, cut: int) -> None:
+    task = Points(train=24, val=0, dropout=0.3)
+    fields: dict[str, Any] = {"optimizer": Component(type="LBFGS", **ARGUMENTS[1])}
+    whole, *_ = made(task, World(), **fields)
+    list(whole.run())
+
+    class Stops(Hook):
+        def on_step(self, state: State) -> None:
+            if state.step == cut:
+                state.request_pause("test")
+
+    store = CheckpointStore(Storage(tmp_path))
+    first, *_ = made(task, World(), store=store, hooks={"stop": Stops(), "checkpoint": Checkpoint()}, **fields)
+    list(first.run())
+    again, *_ = made(task, World(), store=store, hooks={"checkpoint": Checkpoint()}, **fields)
+    again.restore(store.latest() or "")
+    assert again.state.step == cut
+    list(again.run())
+    assert numbers(again.state.module) == numbers(whole.state.module)
