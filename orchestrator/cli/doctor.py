@@ -157,14 +157,14 @@ def _print(path: str, diagnosis: Diagnosis) -> None:
 
 
 def _look(address: str | None, storage: str, as_json: bool) -> None:
-    from orchestrator.cluster.preflight import look_at_cluster, look_here
+    from orchestrator.cluster.preflight import check_cluster, check_this_machine
     from orchestrator.engines.ray_environment import Ray, chosen_address
 
     if chosen_address(address) is None:
-        looked = look_here(storage)
+        looked = check_this_machine(storage)
     else:
         with Ray(address) as ray:
-            looked = look_at_cluster(ray, storage)
+            looked = check_cluster(ray, storage)
     if as_json:
         print_json(asdict(looked))
     else:

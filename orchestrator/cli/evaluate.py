@@ -38,7 +38,7 @@ def evaluate(
     """Measures a stored checkpoint as its run does: a report and rows of their own, in the run's folder, on the run's
     engine or another."""
     found, label = _found(run)
-    from orchestrator.cluster.preflight import checked_cluster
+    from orchestrator.cluster.preflight import preflight
     from orchestrator.runs.evaluation import Evaluation
     from orchestrator.runs.result import Run
 
@@ -46,7 +46,7 @@ def evaluate(
     in_process = local or engine == "in-process" or (engine is None and found.folder.launched().local)
     with (
         talk(),
-        checked_cluster(address, found.folder.location, evaluation.experiment, skip=in_process or skip_preflight),
+        preflight(address, found.folder.location, evaluation.experiment, skip=in_process or skip_preflight),
     ):
         folder = evaluation.start(engine, address, local=local)
     finish(Run(folder), as_json)

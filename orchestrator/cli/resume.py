@@ -53,11 +53,11 @@ def resume(
     if metadata.sweep and from_start:
         raise UsageError(f"{run} is a sweep; --from-start is for single runs")
     with lease_of(folder, force_lease=force_lease) as lease, being_taken_up(folder):
-        from orchestrator.cluster.preflight import checked_cluster
+        from orchestrator.cluster.preflight import preflight
         from orchestrator.runs import driver as runs
 
         experiment = runs.experiment_to_resume(folder, workers)
-        with talk(), checked_cluster(address, run, experiment, skip=metadata.local or skip_preflight):
+        with talk(), preflight(address, run, experiment, skip=metadata.local or skip_preflight):
             if metadata.sweep is None:
                 done = runs.go_on(folder, lease, workers=workers, address=address, from_start=from_start)
             else:

@@ -49,10 +49,10 @@ def run(
         from orchestrator.cli.plan import show_plan
 
         return show_plan(experiment, storage, name, as_json, address)
-    from orchestrator.cluster.preflight import checked_cluster
+    from orchestrator.cluster.preflight import preflight
     from orchestrator.runs import driver
 
-    with post_mortem(pdb), talk(), checked_cluster(address, storage, experiment, skip=in_process or skip_preflight):
+    with post_mortem(pdb), talk(), preflight(address, storage, experiment, skip=in_process or skip_preflight):
         done = driver.run(experiment, storage, name, engine=engine, local=local, address=address)
     return finish(done, as_json)
 

@@ -35,7 +35,7 @@ def submit(
     ] = None,
 ) -> None:
     """Sends a run or a sweep, with the folder it is called in, to a cluster; follows it there, and ends as it ends."""
-    from orchestrator.cluster.job import described
+    from orchestrator.cluster.job import make_job
     from orchestrator.config.load import load_experiment
 
     if kuberay != (image is not None):
@@ -44,7 +44,7 @@ def submit(
             " is none"
         )
     experiment = load_experiment(config, overrides or [])
-    job = described(experiment, config, overrides or [], storage, name, Path.cwd())
+    job = make_job(experiment, config, overrides or [], storage, name, Path.cwd())
     if image is not None:
         return _print_manifest(job, image)
     return _send(job, address, detach)
@@ -53,10 +53,10 @@ def submit(
 def _print_manifest(job: Job, image: str) -> None:
     from importlib.metadata import version
 
-    from orchestrator.cluster.kuberay import SECRET, manifest
+    from orchestrator.cluster.kuberay import SECRET, make_manifest
     from orchestrator.config.text.reader import dump_yaml
 
-    typer.echo(dump_yaml(manifest(job, image, version("ray"))), nl=False)
+    typer.echo(dump_yaml(make_manifest(job, image, version("ray"))), nl=False)
     if job.experiment.environment:
         literals = " ".join(f"--from-literal={name}=..." for name in job.experiment.environment)
         typer.echo(
@@ -66,15 +66,10 @@ def _print_manifest(job: Job, image: str) -> None:
 
 def _send(job: Job, address: str | None, detach: bool) -> None:
     from orchestrator.cluster.jobs import Jobs
-    from orchestrator.cluster.packing import pack
 
-    files = pack(Path.cwd())
-    files.refuse_if_large()
     jobs = Jobs(address)
-    if files.left_out:
-        typer.echo(f"not sent, as they are runs, checkpoints or environments: {', '.join(files.left_out)}", err=True)
-    typer.echo(f"sending {files}; the largest:\n  " + "\n  ".join(files.biggest()), err=True)
-    submitted = jobs.submit(job, files)
+    typer.echo(f"sending {Path.cwd()}, without what .gitignore and .rayignore exclude", err=True)
+    submitted = jobs.submit(job, Path.cwd())
     if detach:
         typer.echo(submitted)
         return typer.echo(f"Follow it: hookyard logs {submitted} --follow --address {jobs.address}", err=True)

@@ -38,10 +38,10 @@ def sweep(
         from orchestrator.cli.plan import show_plan
 
         return show_plan(experiment, storage, name, as_json, address)
-    from orchestrator.cluster.preflight import checked_cluster
+    from orchestrator.cluster.preflight import preflight
     from orchestrator.sweeps import driver
 
-    with talk(), checked_cluster(address, storage, experiment, skip=local or skip_preflight):
+    with talk(), preflight(address, storage, experiment, skip=local or skip_preflight):
         done = driver.sweep(experiment, storage, name, local=local, address=address, fail_fast=fail_fast)
     return finish(done, as_json)
 

@@ -1,1 +1,1 @@
-"""The outside of a run on a cluster: what is looked at before it, and how it is sent there."""
+"""Preflight checks of a cluster, and jobs that run on it."""

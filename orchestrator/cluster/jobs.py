@@ -1,11 +1,10 @@
-"""Jobs on a Ray cluster: sent through its Jobs API, followed, stopped. On the machine that sends them."""
+"""Jobs on a Ray cluster: submit, follow and stop them through Ray's Jobs API."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,56 +16,55 @@ from typing import Any
 
 from hooks.error_text import named_text
 from orchestrator.cluster.job import Job
-from orchestrator.cluster.packing import Pack
 from orchestrator.engines.ray_environment import environment_values, set_environment
 from orchestrator.errors import RunError, UsageError
 from orchestrator.terminal.display import say
 
-OVER = ("SUCCEEDED", "FAILED", "STOPPED")
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 """Statuses after which a job does not change."""
+EXCLUDES = ["/runs", "/checkpoints", ".git", ".venv", "venv", "__pycache__"]
+"""What Ray does not send of a working folder, beside what .gitignore and .rayignore exclude."""
 
-_AGAIN_S = 2.0
-_AGAIN_TIMES = 30
-_AGENT_TIMES = 6
-"""How often a cluster is asked that has no agent for jobs yet; each time it looks for one for 10 s."""
+_RETRY_S = 2.0
+_CONNECTION_RETRIES = 30
+_AGENT_RETRIES = 6
+"""Each time the cluster itself looks for an agent for 10 s."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """How a job fares."""
+    """State of a job."""
 
     job: str
     status: str
-    """PENDING, RUNNING, or one of OVER."""
+    """PENDING, RUNNING, or one of ENDED."""
     message: str
     exit_code: int | None
-    """Of the job's process; None while it runs, or where it never did."""
+    """Exit code of the job's process; None while it runs, or if it never started."""
     entrypoint: str
 
 
 class Jobs:
     """The jobs of the cluster whose dashboard is at an address, such as http://127.0.0.1:8265.
 
-    Raises UsageError, before anything is sent, where ray[default] is missing, nobody answers, or the token is wrong.
+    Raises UsageError if ray[default] is missing, nobody answers, or the token is wrong.
     """
 
     def __init__(self, address: str | None) -> None:
-        self.address = _dashboard(address)
+        self.address = _dashboard_url(address)
         if find_spec("aiohttp") is None:
-            raise UsageError(
-                "jobs need Ray's dashboard and its client, which are not installed: pip install 'hookyard[cluster]'"
-            )
+            raise UsageError("jobs need Ray's dashboard client, which is missing: pip install 'hookyard[cluster]'")
         set_environment(self.address)
-        with self._answers():
+        with self._connection():
             from ray.job_submission import JobSubmissionClient
 
             self._client: Any = JobSubmissionClient(self.address)
-        # Ray logs each upload and of each line that ends.
+        # Ray logs each upload and the end of each log.
         logging.getLogger("ray.dashboard").setLevel(logging.WARNING)
 
     @contextmanager
-    def _answers(self) -> Iterator[None]:
-        """Tells what goes wrong between here and the cluster in one message."""
+    def _connection(self) -> Iterator[None]:
+        """Turn connection errors into one UsageError."""
         import requests
         from ray.exceptions import AuthenticationError
 
@@ -74,88 +72,87 @@ class Jobs:
             yield
         except AuthenticationError as error:
             raise UsageError(
-                f"the cluster at {self.address} asks for its token: {_first_line(error)}. Give the one it was started"
-                " with in RAY_AUTH_TOKEN or ~/.ray/auth_token (RAY_AUTH_TOKEN_PATH); RAY_AUTH_MODE=disabled is for one"
-                " that has none"
+                f"the cluster at {self.address} asks for its token: {_first_line(error)}. Set RAY_AUTH_TOKEN or"
+                " ~/.ray/auth_token (RAY_AUTH_TOKEN_PATH) to the token it was started with, or RAY_AUTH_MODE=disabled"
+                " if it has none"
             ) from error
         except (ConnectionError, requests.exceptions.RequestException) as error:
             raise UsageError(
-                f"no cluster answers at {self.address}: {_first_line(error)}. Is its dashboard up (ray[default] on the"
-                " head), and does a tunnel lead to it (ray dashboard cluster.yaml, kubectl port-forward)?"
+                f"no cluster answers at {self.address}: {_first_line(error)}. Check that its dashboard runs"
+                " (ray[default] on the head) and that a tunnel leads to it (ray dashboard cluster.yaml, kubectl"
+                " port-forward)"
             ) from error
 
-    def submit(self, job: Job, files: Pack, *, pause: Callable[[float], None] = sleep) -> str:
-        """Sends the files, starts the job, and returns its name."""
+    def submit(self, job: Job, folder: Path, *, pause: Callable[[float], None] = sleep) -> str:
+        """Send the folder, start the job in it, and return the job's name."""
         environment = environment_values(job.experiment.environment)
-        with tempfile.TemporaryDirectory() as folder, self._answers():
-            archive = Path(folder) / "working-folder.zip"
-            files.write(archive)
-            return self._submitted(
-                pause,
-                entrypoint=job.command,
-                submission_id=f"{job.name}-{uuid.uuid4().hex[:6]}",
-                runtime_env={"working_dir": str(archive), "env_vars": environment},
-                metadata={"hookyard": job.name},
-            )
-
-    def _submitted(self, pause: Callable[[float], None], **job: Any) -> str:
-        """The name of a job that was taken; a cluster that has just begun is asked again until its agents are there."""
-        for tried in range(_AGENT_TIMES):
-            if tried:
-                say(f"the cluster at {self.address} has no agent yet that takes jobs; asking again")
-                pause(_AGAIN_S)
+        request = {
+            "entrypoint": job.command,
+            "submission_id": f"{job.name}-{uuid.uuid4().hex[:6]}",
+            "runtime_env": {"working_dir": str(folder), "excludes": EXCLUDES, "env_vars": environment},
+            "metadata": {"hookyard": job.name},
+        }
+        for attempt in range(_AGENT_RETRIES):
+            if attempt:
+                say(f"the cluster at {self.address} has no agent for jobs yet; trying again")
+                pause(_RETRY_S)
             try:
-                return str(self._client.submit_job(**job))
+                with self._connection():
+                    return str(self._client.submit_job(**request))
             except RuntimeError as error:
+                if "status code 413" in str(error):
+                    raise UsageError(
+                        f"{folder} is too large to be sent: the cluster accepts 100 MiB. List files that are not code"
+                        " in .gitignore or .rayignore, and put data where every node can read it"
+                    ) from error
                 if "No available agent" not in str(error):
-                    raise RunError(f"the cluster at {self.address} does not take the job: {error}") from error
+                    raise RunError(f"the cluster at {self.address} rejects the job: {error}") from error
         raise RunError(
-            f"the cluster at {self.address} has no agent that takes jobs. Where another Ray runs on the head's machine,"
-            " it may hold the agent's port: start this one with --dashboard-agent-listen-port. The head's"
-            " dashboard_agent.log says what is wrong"
+            f"the cluster at {self.address} has no agent for jobs. Another Ray on the head's machine may hold the"
+            " agent's port: start this cluster with --dashboard-agent-listen-port. See the head's dashboard_agent.log"
         )
 
     def status(self, job: str) -> Status:
-        """How a job fares; raises UsageError where the cluster knows none of that name."""
-        with self._answers(), self._known(job):
+        """Return the status of a job; raises UsageError for an unknown one."""
+        with self._connection(), self._known(job):
             info = self._client.get_job_info(job)
             return Status(job, str(info.status.value), info.message or "", info.driver_exit_code, info.entrypoint)
 
     def log(self, job: str) -> str:
-        """What a job has written so far."""
-        with self._answers(), self._known(job):
+        """Return the log of a job so far."""
+        with self._connection(), self._known(job):
             log: str = self._client.get_job_logs(job)
             return log
 
     def stop(self, job: str) -> None:
-        """Asks a job to save and end."""
-        with self._answers(), self._known(job):
+        """Ask a job to save a checkpoint and end."""
+        with self._connection(), self._known(job):
             self._client.stop_job(job)
 
     def follow(self, job: str, show: Callable[[str], None], *, pause: Callable[[float], None] = sleep) -> Status:
-        """Shows what a job writes until it is over; takes the line up again where it breaks."""
+        """Show the log of a job until it has ended, and reconnect as needed."""
         shown = 0
-        for _ in range(_AGAIN_TIMES):
-            behind = shown
+        for _ in range(_CONNECTION_RETRIES):
+            skip = shown
 
-            async def take() -> None:
-                nonlocal behind, shown
-                # A new line begins with the log's beginning.
+            async def tail() -> None:
+                nonlocal skip, shown
+                # A new connection starts at the beginning of the log.
                 async for text in self._client.tail_job_logs(job):
-                    fresh, behind = text[behind:], max(0, behind - len(text))
-                    shown += len(fresh)
-                    show(fresh)
+                    new, skip = text[skip:], max(0, skip - len(text))
+                    shown += len(new)
+                    show(new)
 
             try:
-                asyncio.run(take())
+                asyncio.run(tail())
             except (RuntimeError, OSError):
-                pause(_AGAIN_S)
+                pause(_RETRY_S)
             now = self.status(job)
-            if now.status in OVER:
+            if now.status in ENDED:
                 show(self.log(job)[shown:])
                 return now
         raise RunError(
-            f"the line to {self.address} breaks again and again; {job} goes on: hookyard logs {job} --address"
+            f"the connection to {self.address} keeps breaking; {job} continues: hookyard logs {job} --address"
             f" {self.address}"
         )
 
@@ -166,20 +163,17 @@ class Jobs:
         except RuntimeError as error:
             if "does not exist" not in str(error):
                 raise RunError(f"the cluster at {self.address} answers: {error}") from error
-            raise UsageError(f"the cluster at {self.address} knows no job '{job}'") from error
+            raise UsageError(f"the cluster at {self.address} has no job '{job}'") from error
 
 
 def _first_line(error: Exception) -> str:
     return named_text(error).removeprefix(f"{type(error).__name__}: ").splitlines()[0].split(". ")[0].rstrip(".:")
 
 
-def _dashboard(address: str | None) -> str:
-    """The URL of the dashboard that was asked for, else that of RAY_API_SERVER_ADDRESS."""
-    chosen = address or os.environ.get("RAY_API_SERVER_ADDRESS")
-    if not chosen:
-        raise UsageError("say where the cluster is: --address http://127.0.0.1:8265, or RAY_API_SERVER_ADDRESS")
-    if not chosen.startswith(("http://", "https://")):
-        raise UsageError(
-            f"jobs go to the cluster's dashboard, and '{chosen}' is no URL: --address http://127.0.0.1:8265"
-        )
-    return chosen
+def _dashboard_url(address: str | None) -> str:
+    url = address or os.environ.get("RAY_API_SERVER_ADDRESS")
+    if not url:
+        raise UsageError("no cluster given: use --address http://127.0.0.1:8265, or set RAY_API_SERVER_ADDRESS")
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"expected the URL of the cluster's dashboard, got '{url}': --address http://127.0.0.1:8265")
+    return url

@@ -1,4 +1,4 @@
-"""A job as KubeRay takes it: a RayJob that brings its own cluster. Pure: the manifest as plain data."""
+"""The RayJob manifest of a job, for KubeRay."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import Any
 from orchestrator.cluster.job import Job
 
 SECRET = "hookyard-environment"
-"""The Kubernetes secret that holds the variables of an experiment's environment."""
+"""Name of the Kubernetes secret with the variables of the experiment's `environment`."""
 
 KEEP_S = 600
-"""How long the finished job's cluster stays, for a look at its logs."""
+"""Seconds that the cluster of a finished job is kept, for its logs."""
 
 
-def manifest(job: Job, image: str, ray_version: str) -> dict[str, Any]:
-    """A RayJob with a pod for each rank, beside a head that trains nothing. `image` holds the project and the
-    experiment.
+def make_manifest(job: Job, image: str, ray_version: str) -> dict[str, Any]:
+    """Return a RayJob (ray.io/v1) with a pod per rank and a head without ranks.
 
-    Its fields are those of ray.io/v1; `authOptions` needs KubeRay 1.5.1 or later.
+    The image holds the project and the experiment. `authOptions` needs KubeRay 1.5.1.
     """
     workers = job.experiment.workers
     cpus, memory = max(1, math.ceil(workers.cpus)), str(workers.memory or "8Gi")
@@ -27,7 +26,7 @@ def manifest(job: Job, image: str, ray_version: str) -> dict[str, Any]:
         {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": name}}}
         for name in job.experiment.environment
     ]
-    # A name of Kubernetes: small letters, digits and dashes.
+    # Kubernetes allows lower-case letters, digits and dashes.
     name = re.sub(r"[^a-z0-9]+", "-", job.name.lower()).strip("-")[:40] or "hookyard"
     return {
         "apiVersion": "ray.io/v1",
@@ -67,14 +66,14 @@ def manifest(job: Job, image: str, ray_version: str) -> dict[str, Any]:
 
 
 def _pod(name: str, image: str, environment: list[dict[str, Any]], limits: dict[str, str]) -> dict[str, Any]:
-    """A pod of one container; data loaders and Ray's object store need more shared memory than a container has."""
+    """Return a pod of one container, with shared memory for data loaders and Ray's object store."""
     return {
         "spec": {
             "containers": [
                 {
                     "name": name,
                     "image": image,
-                    "env": [dict(one) for one in environment],
+                    "env": [dict(variable) for variable in environment],
                     "resources": {"limits": limits, "requests": dict(limits)},
                     "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],
                 }

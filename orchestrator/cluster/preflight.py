@@ -1,4 +1,4 @@
-"""The preflight: asks every node what a run on it would meet, before there is one. Driver."""
+"""Preflight: checks of every node before a run starts on a cluster. Driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hooks.error_text import named_text
-from orchestrator.cluster.checks import Finding, Level, Node, findings
+from orchestrator.cluster.checks import Finding, Level, Node, check_nodes
 from orchestrator.cluster.probe import Facts, Probe
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.engines.orphans import in_words, orphans
@@ -22,12 +22,12 @@ from orchestrator.storage import Storage
 from orchestrator.terminal.display import say
 
 ANSWER_S = 60.0
-"""How long nodes may take to answer; the first answer waits for a process to start and to import."""
+"""Time limit for an answer; the first one waits for a process to start."""
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """What was asked and found."""
+    """Answers of the nodes, and the findings about them."""
 
     driver: Facts
     nodes: list[Node]
@@ -37,61 +37,71 @@ class Preflight:
 
     @property
     def errors(self) -> list[Finding]:
-        """What ends a run before it begins."""
+        """The findings that prevent a run."""
         return [finding for finding in self.findings if finding.level is Level.ERROR]
 
-    def refuse(self) -> None:
-        """Raises UsageError with everything that is wrong, where something is."""
+    def raise_errors(self) -> None:
+        """Raise UsageError with all findings if one is an error."""
         if self.errors:
             lines = "\n".join(map(str, self.findings))
-            raise UsageError(f"{lines}\nNothing was started. To start it all the same: --skip-preflight")
+            raise UsageError(f"{lines}\nNothing was started. To start anyway: --skip-preflight")
 
 
-def look_here(storage: str) -> Preflight:
-    """A preflight of this machine alone, without Ray."""
+def check_this_machine(storage: str) -> Preflight:
+    """Check this machine alone, without Ray."""
     began, probe = time.monotonic(), Probe()
     facts = probe.facts()
-    with _marked(storage) as folder:
-        node = Node(
-            "this machine", facts, offered_gpus=facts.gpus, storage=probe.wrong_with_storage(storage, folder, "here")
-        )
+    with _driver_file(storage) as folder:
+        problem = probe.check_storage(storage, folder, "here")
+    node = Node("this machine", facts, offered_gpus=facts.gpus, storage=problem)
     shown = str(Storage(storage))
-    found = findings(facts, [node], shown, Resources(0), Resources(0))
+    findings = check_nodes(facts, [node], shown, Resources(0), Resources(0))
     if left := orphans():
-        found.append(
-            Finding(
-                Level.WARNING,
-                node.name,
-                in_words(left),
-                f"Nothing uses them: kill {' '.join(str(one.pid) for one in left)}",
-            )
-        )
-    return Preflight(facts, [node], found, shown, time.monotonic() - began)
+        advice = f"Nothing uses them: kill {' '.join(str(orphan.pid) for orphan in left)}"
+        findings.append(Finding(Level.WARNING, node.name, in_words(left), advice))
+    return Preflight(facts, [node], findings, shown, time.monotonic() - began)
 
 
-def look_at_cluster(ray: Any, storage: str, experiment: Experiment | None = None) -> Preflight:
-    """A preflight of the cluster that Ray has joined, with what an experiment asks for where one is given.
+def check_cluster(ray: Any, storage: str, experiment: Experiment | None = None) -> Preflight:
+    """Check the nodes of the cluster that Ray has joined, also for the needs of an experiment.
 
-    Raises UsageError where this machine cannot write the storage itself.
+    Raises UsageError if this machine itself cannot write the storage.
     """
-    began, facts = time.monotonic(), Probe().facts()
+    began, driver = time.monotonic(), Probe().facts()
     asked = Resources.asked_by(experiment.workers) if experiment else Resources(0)
     alive = [node for node in ray.nodes() if node["Alive"]]
-    # A relative folder means the driver's own, whatever folder a worker is in.
-    with _marked(storage) as folder:
-        nodes = _Gathering(ray, alive).nodes(Storage(storage).location, folder, experiment, asked)
-    has = ray.cluster_resources()
+    # A relative folder is relative to the driver, in whatever folder a worker is.
+    with _driver_file(storage) as folder:
+        nodes = _Probes(ray, alive).check(Storage(storage).location, folder, experiment, asked)
     shown = str(Storage(storage))
-    found = findings(facts, nodes, shown, asked, Resources.of(has))
-    return Preflight(facts, nodes, found, shown, time.monotonic() - began)
+    findings = check_nodes(driver, nodes, shown, asked, Resources.of(ray.cluster_resources()))
+    return Preflight(driver, nodes, findings, shown, time.monotonic() - began)
 
 
 @contextmanager
-def _marked(location: str) -> Iterator[str]:
-    """A folder in the storage with the driver's mark, gone again at the end."""
+def preflight(address: str | None, storage: str, experiment: Experiment, *, skip: bool = False) -> Iterator[None]:
+    """Join the cluster for a run, and check it first; raises UsageError for errors.
+
+    Does nothing if neither an address nor RAY_ADDRESS is given.
+    """
+    if skip or chosen_address(address) is None:
+        yield
+        return
+    with Ray(address, environment=environment_values(experiment.environment)) as ray:
+        result = check_cluster(ray, storage, experiment)
+        result.raise_errors()
+        for finding in result.findings:
+            say(str(finding))
+        say(f"preflight: {len(result.nodes)} node{'s'[: len(result.nodes) > 1]} passed in {result.seconds:.1f} s")
+        yield
+
+
+@contextmanager
+def _driver_file(location: str) -> Iterator[str]:
+    """Write a file that every node should see; yield its folder, which is removed at the end."""
     storage = Storage(location)
     storage.reach()
-    made = storage.local is not None and not storage.exists()
+    is_new = storage.local is not None and not storage.exists()
     folder = f".preflight-{uuid.uuid4().hex[:8]}"
     try:
         storage.write(f"{folder}/driver", b"driver")
@@ -101,12 +111,12 @@ def _marked(location: str) -> Iterator[str]:
         yield folder
     finally:
         storage.delete(folder)
-        if made and storage.local is not None and not os.listdir(storage.local):
+        if is_new and storage.local is not None and not os.listdir(storage.local):
             storage.local.rmdir()
 
 
-class _Gathering:
-    """A probe on each node, and what they answer; all are asked at once, and by their identity."""
+class _Probes:
+    """A probe on each node. All are asked at once."""
 
     def __init__(self, ray: Any, alive: Sequence[dict[str, Any]]) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -122,64 +132,57 @@ class _Gathering:
             for node in self._nodes
         }
         self._silent: dict[str, str] = {}
+        """Nodes that did not answer, and why."""
 
-    def _name(self, node: str) -> str:
-        """As people know a node; several on one host get a part of their identity too."""
-        names = [(known["NodeManagerHostname"], known["NodeManagerAddress"]) for known in self._nodes.values()]
-        host, address = self._nodes[node]["NodeManagerHostname"], self._nodes[node]["NodeManagerAddress"]
-        return f"{host} ({address})" if names.count((host, address)) == 1 else f"{host} ({address}, {node[:6]})"
-
-    def nodes(self, location: str, folder: str, experiment: Experiment | None, asked: Resources) -> list[Node]:
-        """Every node, as it answered."""
+    def check(self, location: str, folder: str, experiment: Experiment | None, asked: Resources) -> list[Node]:
+        """Return the answers of every node."""
         facts = self._ask(lambda node, probe: probe.facts.remote())
-        clocks = self._clocks()
-        storages = self._ask(lambda node, probe: probe.wrong_with_storage.remote(location, folder, node))
-        imports = self._imports(experiment) if experiment else {}
-        gpus = self._ask(lambda node, probe: probe.wrong_with_gpus.remote()) if asked.gpus else {}
-        neighbours, connections = self._connections()
+        clocks = self._measure_clocks()
+        storages = self._ask(lambda node, probe: probe.check_storage.remote(location, folder, node))
+        imports = self._ask(lambda _, probe: probe.check_imports.remote(experiment.source)) if experiment else {}
+        gpus = self._ask(lambda node, probe: probe.check_gpus.remote()) if asked.gpus else {}
+        neighbours, connections = self._connect()
         for probe in self._probes.values():
             self._ray.kill(probe)
         return [
-            (
-                Node(self._name(node), silence=self._silent[node])
-                if node in self._silent
-                else Node(
-                    self._name(node),
-                    facts[node],
-                    offered_gpus=float(self._nodes[node]["Resources"].get("GPU", 0)),
-                    clock_offset_s=clocks[node][0],
-                    clock_error_s=clocks[node][1],
-                    imports=imports.get(node),
-                    gpus=gpus.get(node) if facts[node].gpus else None,
-                    storage=storages[node],
-                    neighbour=self._name(neighbours[node]) if node in neighbours else None,
-                    connection=connections.get(node),
-                )
+            Node(self._name(node), silence=self._silent[node])
+            if node in self._silent
+            else Node(
+                self._name(node),
+                facts[node],
+                offered_gpus=float(self._nodes[node]["Resources"].get("GPU", 0)),
+                clock_offset_s=clocks[node][0],
+                clock_error_s=clocks[node][1],
+                imports=imports.get(node),
+                gpus=gpus.get(node) if facts[node].gpus else None,
+                storage=storages[node],
+                neighbour=self._name(neighbours[node]) if node in neighbours else None,
+                connection=connections.get(node),
             )
             for node in self._probes
         ]
 
+    def _name(self, node: str) -> str:
+        """Return host and address of a node, with a part of its id where nodes share a host."""
+        places = [(other["NodeManagerHostname"], other["NodeManagerAddress"]) for other in self._nodes.values()]
+        host, address = self._nodes[node]["NodeManagerHostname"], self._nodes[node]["NodeManagerAddress"]
+        return f"{host} ({address})" if places.count((host, address)) == 1 else f"{host} ({address}, {node[:6]})"
+
     def _ask(self, question: Callable[[str, Any], Any]) -> dict[str, Any]:
-        """The answers of the nodes that gave one; the others are silent from now on."""
-        asked = {question(node, probe): node for node, probe in self._talking().items()}
+        """Return the answers by node; nodes that fail or take too long are not asked again."""
+        asked = {question(node, probe): node for node, probe in self._probes.items() if node not in self._silent}
         ready, late = self._ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S) if asked else ([], [])
         answers = {}
         for answer in ready:
             try:
                 answers[asked[answer]] = self._ray.get(answer)
-            except (
-                Exception
-            ) as error:  # whatever a node raises, the others are asked on; the last line of Ray's is the node's own
+            except Exception as error:  # of any kind; the node's own error is the last line of Ray's
                 self._silent[asked[answer]] = named_text(error).strip().splitlines()[-1]
-        self._silent.update({asked[answer]: f"nothing came within {ANSWER_S:g} s" for answer in late})
+        self._silent.update({asked[answer]: f"no answer within {ANSWER_S:g} s" for answer in late})
         return answers
 
-    def _talking(self) -> dict[str, Any]:
-        return {node: probe for node, probe in self._probes.items() if node not in self._silent}
-
-    def _clocks(self) -> dict[str, tuple[float, float]]:
-        """How far each node's clock is ahead of this one, and how far that may be wrong: half of the shortest round
-        trip."""
+    def _measure_clocks(self) -> dict[str, tuple[float, float]]:
+        """Return each clock's offset from this one, and half of the shortest round trip as its error."""
         trips: dict[str, tuple[float, float]] = {}
         for _ in range(3):
             asked = time.time()
@@ -189,41 +192,14 @@ class _Gathering:
                 trips[node] = min(trips.get(node, (math.inf, 0.0)), ((back - asked) / 2, there - (asked + back) / 2))
         return {node: (offset, error) for node, (error, offset) in trips.items()}
 
-    def _imports(self, experiment: Experiment) -> dict[str, str | None]:
-        from orchestrator.cluster.packages import needed_packages
-
-        source, packages = experiment.source, needed_packages(experiment)
-        return self._ask(lambda node, probe: probe.wrong_with_imports.remote(source, packages))
-
-    def _connections(self) -> tuple[dict[str, str], dict[str, str | None]]:
-        """Each node's next one in a ring, and why it cannot connect to that."""
-        if len(self._talking()) < 2:
-            return {}, {}
+    def _connect(self) -> tuple[dict[str, str], dict[str, str | None]]:
+        """Connect the nodes in a ring; return each node's neighbour, and what went wrong."""
         ports = self._ask(lambda node, probe: probe.listen.remote())
+        if len(ports) < 2:
+            return {}, {}
         ring = list(ports)
         after = dict(zip(ring, [*ring[1:], *ring[:1]], strict=True))
         hosts = {node: str(self._nodes[node]["NodeManagerAddress"]) for node in ring}
         return after, self._ask(
-            lambda node, probe: probe.wrong_with_connecting.remote(hosts[after[node]], ports[after[node]])
+            lambda node, probe: probe.check_connection.remote(hosts[after[node]], ports[after[node]])
         )
-
-
-@contextmanager
-def checked_cluster(address: str | None, storage: str, experiment: Experiment, *, skip: bool = False) -> Iterator[None]:
-    """The cluster, joined for a run and looked at before it: raises UsageError where something is wrong there.
-
-    Without an address, its own or RAY_ADDRESS, there is no cluster to look at, and nothing is joined.
-    """
-    if skip or chosen_address(address) is None:
-        yield
-        return
-    with Ray(address, environment=environment_values(experiment.environment)) as ray:
-        looked = look_at_cluster(ray, storage, experiment)
-        looked.refuse()
-        for finding in looked.findings:
-            say(str(finding))
-        say(
-            f"preflight: {len(looked.nodes)} node{'s are' if len(looked.nodes) > 1 else ' is'} fit, looked at in"
-            f" {looked.seconds:.1f} s"
-        )
-        yield

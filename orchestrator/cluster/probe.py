@@ -1,5 +1,4 @@
-"""The probe: what one machine says of itself before a run. Imports no ray; runs as an actor on each node, and in the
-driver."""
+"""Checks that one machine makes of itself: in the driver, and as a Ray actor on each node. Imports no ray."""
 
 from __future__ import annotations
 
@@ -23,33 +22,33 @@ if TYPE_CHECKING:
     from orchestrator.config.text.source import ExperimentSource
 
 CONNECT_S = 5.0
-"""How long a node may take to accept a connection of another one."""
+"""Time limit for a connection between two nodes."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a machine has, and which versions of what."""
+    """Versions and resources of a machine."""
 
     versions: dict[str, str]
-    """Of python, torch and ray, and `project`: Hookyard's version and a hash of its code."""
+    """Versions of python, torch and ray, and as `project` Hookyard's version with a hash of its code."""
     gpus: int
     disk_free_bytes: int
-    """Where temporary files lie."""
+    """Free bytes for temporary files."""
     shared_memory_free_bytes: int | None
-    """None where there is no /dev/shm."""
+    """None without /dev/shm."""
 
 
 class Probe:
-    """Looks at the machine it runs on; each method answers one question, with None where all is well."""
+    """Checks of the machine it runs on. A check returns what is wrong, or None."""
 
     def facts(self) -> Facts:
-        """What this machine has."""
+        """Return the machine's versions and resources."""
         shared = Path("/dev/shm")
         return Facts(
             {
                 "python": platform.python_version(),
                 **{name: installed_version(name) or "none" for name in ("torch", "ray")},
-                "project": _project(),
+                "project": _project_version(),
             },
             len(list(Path("/proc/driver/nvidia/gpus").glob("*"))),
             shutil.disk_usage(tempfile.gettempdir()).free,
@@ -57,43 +56,41 @@ class Probe:
         )
 
     def clock(self) -> float:
-        """Seconds since 1970."""
+        """Return the time in seconds since 1970."""
         return time.time()
 
-    def wrong_with_imports(self, source: ExperimentSource, packages: tuple[str, ...]) -> str | None:
-        """Why the experiment's task and hooks, or the packages that they need, cannot be imported here."""
-        from orchestrator.cluster.packages import missing_packages
+    def check_imports(self, source: ExperimentSource) -> str | None:
+        """Import and build the experiment's task and hooks."""
         from orchestrator.config.resolve import resolve
 
         try:
             resolve(source)
         except HookyardError as error:
             return str(error)
-        missing = missing_packages(packages)
-        return f"it needs {', '.join(missing)}, not installed there" if missing else None
+        return None
 
-    def wrong_with_gpus(self) -> str | None:
-        """Why torch cannot use the GPUs of this machine."""
+    def check_gpus(self) -> str | None:
+        """Check that torch can use the machine's GPUs."""
         import torch
 
         return None if torch.cuda.is_available() else f"torch {torch.__version__} sees none of them"
 
-    def wrong_with_storage(self, location: str, folder: str, node: str) -> str | None:
-        """Why the driver's mark cannot be read here, or one of this node's own be left beside it."""
+    def check_storage(self, location: str, folder: str, node: str) -> str | None:
+        """Read the driver's file in the storage, and write one beside it."""
         try:
             storage = Storage(location)
             storage.reach()
             if storage.read(f"{folder}/driver") != b"driver":
-                return "the driver's mark says something else here"
+                return "the driver's file has other content here"
             storage.write(f"{folder}/{node}", node)
         except FileNotFoundError:
-            return "the driver's mark is not there: this node has another folder of that name"
+            return "the driver's file is not there: this node has another folder of that name"
         except (HookyardError, OSError) as error:
             return str(error)
         return None
 
     def listen(self) -> int:
-        """Takes one connection at a free port, as a process group does, and returns the port."""
+        """Accept one connection at a free port, and return the port."""
         listener = socket.create_server(("", 0))
 
         def accept() -> None:
@@ -107,8 +104,8 @@ class Probe:
         threading.Thread(target=accept, daemon=True).start()
         return int(listener.getsockname()[1])
 
-    def wrong_with_connecting(self, host: str, port: int) -> str | None:
-        """Why another node cannot be connected to from here."""
+    def check_connection(self, host: str, port: int) -> str | None:
+        """Connect to another node."""
         try:
             socket.create_connection((host, port), timeout=CONNECT_S).close()
         except OSError as error:
@@ -116,7 +113,7 @@ class Probe:
         return None
 
 
-def _project() -> str:
+def _project_version() -> str:
     code = hashlib.sha256()
     for package in ("hooks", "orchestrator"):
         spec = find_spec(package)

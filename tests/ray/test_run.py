@@ -131,7 +131,7 @@ def test_the_first_interrupt_saves_and_says_how_to_resume(
     process.stderr.close()
     assert process.wait(timeout=120) == 130, "".join(talk) + rest
     assert "joining Ray at" in "".join(talk)
-    assert "preflight: 1 node is fit" in "".join(talk)
+    assert "preflight: 1 node passed" in "".join(talk)
     assert f"hookyard resume {Path('runs/points').absolute()}" in rest
     assert status_of("runs/points") == "interrupted"
     assert open_run("runs/points").checkpoint("last")

@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
-from orchestrator.cluster import jobs, packing
+from orchestrator.cluster import jobs
 from orchestrator.cluster.jobs import Status
 
 VERB = import_module("orchestrator.cli.submit")
@@ -72,7 +72,7 @@ def test_what_is_sent_is_told_the_log_is_followed_and_the_end_is_the_jobs() -> N
     sent = send()
     assert sent.exit_code == 0, sent.output
     assert sent.stdout == "a line of the log\n"
-    assert sent.stderr.startswith("sending 1 files, 0.0 MiB; the largest:\n  0.0 MiB  points.yaml\n")
+    assert sent.stderr.startswith(f"sending {Path.cwd()}, without what .gitignore and .rayignore exclude")
     assert "points-1: SUCCEEDED" in sent.stderr
 
 
@@ -115,16 +115,9 @@ def test_where_nobody_can_be_asked_the_job_goes_on(stand_in: type[StandIn]) -> N
     assert not stand_in.stopped
 
 
-def test_a_config_that_is_wrong_and_a_folder_that_is_too_large_are_refused_before_anyone_is_called(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_wrong_config_is_refused_before_a_cluster_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "Jobs", None)
     assert send("batch_sise=8").exit_code == 2
-    monkeypatch.setattr(packing, "LIMIT_BYTES", 10)
-    large = send()
-    assert large.exit_code == 2
-    assert "points.yaml" in large.stderr
-    assert "Traceback" not in large.output
 
 
 def test_kuberay_prints_a_manifest_and_calls_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.cluster.checks import Finding, Level, Node, findings
+from orchestrator.cluster.checks import Finding, Level, Node, check_nodes
 from orchestrator.cluster.probe import Facts
 from orchestrator.engines.ray_environment import Resources
 
@@ -16,7 +16,7 @@ SMALL, BIG = Resources(2), Resources(64, 8)
 
 
 def found(*nodes: Node, asked: Resources = SMALL, present: Resources = BIG) -> list[Finding]:
-    return findings(DRIVER, nodes, "s3://bucket/runs", asked, present)
+    return check_nodes(DRIVER, nodes, "s3://bucket/runs", asked, present)
 
 
 def test_nodes_that_are_fit_give_no_findings() -> None:
@@ -40,7 +40,7 @@ def test_of_python_the_minor_version_must_be_the_same(python: str, level: Level)
 @pytest.mark.parametrize(
     ("node", "told"),
     [
-        (Node("b", silence="nothing came within 60 s"), "error: b: did not answer: nothing came within 60 s"),
+        (Node("b", silence="no answer within 60 s"), "error: b: did not answer: no answer within 60 s"),
         (replace(FIT, imports="no module study"), "error: a: cannot import the experiment: no module study"),
         (replace(FIT, storage="not there"), "error: a: cannot read and write storage s3://bucket/runs: not there"),
         (replace(FIT, neighbour="b", connection="timed out"), "error: a: cannot connect to b: timed out"),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.job import Job, described
+from orchestrator.cluster.job import Job, make_job
 from orchestrator.config.load import load_experiment
 from orchestrator.errors import UsageError
 
@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def job(folder: Path, config: str, *overrides: str, storage: str = "s3://bucket/runs", name: str | None = None) -> Job:
     path = folder / config
-    return described(load_experiment(path, overrides), path, overrides, storage, name, folder)
+    return make_job(load_experiment(path, overrides), path, overrides, storage, name, folder)
 
 
 def test_the_command_runs_the_same_file_with_the_same_overrides(folder: Path) -> None:
@@ -51,12 +51,12 @@ def test_a_name_is_checked_by_the_rule_of_the_file(folder: Path) -> None:
 
 @pytest.mark.parametrize("storage", ["runs", "../runs", "~/runs"])
 def test_a_storage_that_would_go_with_the_job_is_refused(folder: Path, storage: str) -> None:
-    with pytest.raises(UsageError, match="would be in the job's own folder"):
+    with pytest.raises(UsageError, match="would lie in the job's temporary folder"):
         job(folder, "study/points.yaml", storage=storage)
 
 
 def test_keys_do_not_go_into_a_command(folder: Path) -> None:
-    with pytest.raises(UsageError, match="can be read by all who see its cluster") as told:
+    with pytest.raises(UsageError, match="everyone on the cluster can read") as told:
         job(folder, "study/points.yaml", storage="s3://AKIA:hunter2@bucket/runs")
     assert "hunter2" not in str(told.value)
 
@@ -64,7 +64,7 @@ def test_keys_do_not_go_into_a_command(folder: Path) -> None:
 def test_files_that_are_not_sent_are_refused(folder: Path) -> None:
     path = folder / "study/points.yaml"
     with pytest.raises(UsageError, match=r"lies outside of .*study/deeper"):
-        described(load_experiment(path), path, (), "s3://bucket/runs", None, folder / "study/deeper")
+        make_job(load_experiment(path), path, (), "s3://bucket/runs", None, folder / "study/deeper")
 
 
 @pytest.mark.parametrize("name", ["hooks", "orchestrator"])
@@ -72,5 +72,5 @@ def test_a_folder_that_would_hide_hookyard_s_own_is_refused(folder: Path, name: 
     (folder / name).mkdir()
     assert job(folder, "study/points.yaml").name == "points", "a folder of other files is no package"
     (folder / name / "__init__.py").touch()
-    with pytest.raises(UsageError, match=f"{folder / name} would be found before Hookyard's own .* such as my_{name}"):
+    with pytest.raises(UsageError, match=f"{folder / name} would hide Hookyard's own .* for example to my_{name}"):
         job(folder, "study/points.yaml")

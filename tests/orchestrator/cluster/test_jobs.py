@@ -13,7 +13,6 @@ import pytest
 from orchestrator.cluster import jobs as module
 from orchestrator.cluster.job import Job
 from orchestrator.cluster.jobs import Jobs
-from orchestrator.cluster.packing import pack
 from orchestrator.errors import RunError, UsageError
 from tests.tasks import described
 
@@ -34,7 +33,6 @@ class Cluster:
         """At which character of the log the line breaks, for each time it is taken up."""
         self.status, self.exit_code = "SUCCEEDED", 0
         self.submitted: dict[str, Any] = {}
-        self.sent: dict[str, str] = {}
         self.stopped: list[str] = []
 
 
@@ -53,8 +51,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
         def submit_job(self, **given: Any) -> str:
             if cluster.declines:
                 raise RuntimeError(cluster.declines.pop(0))
-            with zipfile.ZipFile(given["runtime_env"]["working_dir"]) as archive:
-                cluster.sent = {name: archive.read(name).decode() for name in archive.namelist()}
             cluster.submitted = given
             return str(given["submission_id"])
 
@@ -103,12 +99,25 @@ def test_a_job_is_sent_with_its_folder_its_command_and_the_variables_it_names(
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "hunter2")
     monkeypatch.setenv("OTHER_KEY", "hunter3")
-    named = Jobs(ADDRESS).submit(job(environment=["WANDB_API_KEY"]), pack(folder))
+    named = Jobs(ADDRESS).submit(job(environment=["WANDB_API_KEY"]), folder)
     assert named.startswith("points-")
-    assert cluster.sent == {"points.yaml": "name: points"}
     assert cluster.submitted["entrypoint"] == job().command
     assert cluster.submitted["runtime_env"]["env_vars"] == {"WANDB_API_KEY": "hunter2"}
-    assert not Path(cluster.submitted["runtime_env"]["working_dir"]).exists(), "nothing is left behind"
+    assert cluster.submitted["runtime_env"]["working_dir"] == str(folder)
+
+
+def test_ray_sends_the_code_without_ignored_files_runs_and_environments(tmp_path: Path) -> None:
+    from ray._private.runtime_env.packaging import create_package
+
+    files = {"study/task.py", ".gitignore", "checkpointing/here.py", "study/runs/kept.py"}
+    left = {"weights.bin", "runs/first/run.json", "checkpoints/epoch-0001/model.pt", ".venv/lib/module.py"}
+    for name in files | left:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("*.bin\n")
+    target = tmp_path.parent / f"{tmp_path.name}.zip"
+    create_package(str(tmp_path), target, include_gitignore=True, excludes=module.EXCLUDES)
+    with zipfile.ZipFile(target) as archive:
+        assert {name for name in archive.namelist() if not name.endswith("/")} == files
 
 
 def test_a_cluster_that_has_just_begun_is_asked_again(
@@ -116,30 +125,37 @@ def test_a_cluster_that_has_just_begun_is_asked_again(
 ) -> None:
     cluster.declines = ["No available agent to submit job, please try again later."] * 2
     pauses: list[float] = []
-    assert Jobs(ADDRESS).submit(job(), pack(folder), pause=pauses.append) == cluster.submitted["submission_id"]
+    assert Jobs(ADDRESS).submit(job(), folder, pause=pauses.append) == cluster.submitted["submission_id"]
     assert len(pauses) == 2
-    assert capsys.readouterr().err.count("has no agent yet that takes jobs; asking again") == 2
+    assert capsys.readouterr().err.count("has no agent for jobs yet; trying again") == 2
 
 
 def test_a_cluster_without_an_agent_is_given_up_with_what_may_be_the_matter(cluster: Cluster, folder: Path) -> None:
     cluster.declines = ["No available agent to submit job, please try again later."] * 100
-    with pytest.raises(
-        RunError, match=r"has no agent that takes jobs.*start this one with --dashboard-agent-listen-port"
-    ):
-        Jobs(ADDRESS).submit(job(), pack(folder), pause=lambda seconds: None)
+    with pytest.raises(RunError, match=r"has no agent for jobs.*start this cluster with --dashboard-agent-listen-port"):
+        Jobs(ADDRESS).submit(job(), folder, pause=lambda seconds: None)
     assert len(cluster.declines) >= 90
 
 
-def test_a_job_that_is_declined_for_good_is_told(cluster: Cluster, folder: Path) -> None:
-    cluster.declines = ["runtime_env is broken"]
-    with pytest.raises(RunError, match="does not take the job: runtime_env is broken"):
-        Jobs(ADDRESS).submit(job(), pack(folder), pause=lambda seconds: None)
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        ("runtime_env is broken", RunError, "rejects the job: runtime_env is broken"),
+        ("Request failed with status code 413: Too Large", UsageError, "too large .* 100 MiB.* .gitignore"),
+    ],
+)
+def test_a_job_that_is_rejected_is_not_sent_again(
+    cluster: Cluster, folder: Path, error: str, kind: type[Exception], message: str
+) -> None:
+    cluster.declines = [error]
+    with pytest.raises(kind, match=message):
+        Jobs(ADDRESS).submit(job(), folder, pause=lambda seconds: None)
 
 
 def test_a_variable_that_is_not_set_is_refused(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     with pytest.raises(UsageError, match="names WANDB_API_KEY, not set here"):
-        Jobs(ADDRESS).submit(job(environment=["WANDB_API_KEY"]), pack(folder))
+        Jobs(ADDRESS).submit(job(environment=["WANDB_API_KEY"]), folder)
     assert not cluster.submitted
 
 
@@ -156,13 +172,13 @@ def test_a_log_is_shown_once_however_often_the_line_breaks(cluster: Cluster, bre
 
 def test_a_line_that_never_holds_is_given_up(cluster: Cluster) -> None:
     cluster.breaks_after = [1] * 1000
-    with pytest.raises(RunError, match=f"known goes on: hookyard logs known --address {ADDRESS}"):
+    with pytest.raises(RunError, match=f"known continues: hookyard logs known --address {ADDRESS}"):
         Jobs(ADDRESS).follow("known", lambda text: None, pause=lambda seconds: None)
 
 
 @pytest.mark.parametrize("verb", ["status", "log", "stop"])
 def test_a_job_that_nobody_knows_is_told(cluster: Cluster, verb: str) -> None:
-    with pytest.raises(UsageError, match=f"the cluster at {ADDRESS} knows no job 'other'"):
+    with pytest.raises(UsageError, match=f"the cluster at {ADDRESS} has no job 'other'"):
         getattr(Jobs(ADDRESS), verb)("other")
     getattr(Jobs(ADDRESS), verb)("known")
 
@@ -182,9 +198,9 @@ def test_a_wrong_token_and_a_cluster_that_is_not_there_are_told(cluster: Cluster
 
 def test_a_missing_package_and_an_address_that_is_none_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
-    with pytest.raises(UsageError, match="say where the cluster is"):
+    with pytest.raises(UsageError, match="no cluster given"):
         Jobs(None)
-    with pytest.raises(UsageError, match=r"'10\.0\.0\.1:6379' is no URL"):
+    with pytest.raises(UsageError, match=r"got '10\.0\.0\.1:6379'"):
         Jobs("10.0.0.1:6379")
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'hookyard\[cluster\]'"):

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from orchestrator.cluster.job import Job
-from orchestrator.cluster.kuberay import SECRET, manifest
+from orchestrator.cluster.kuberay import SECRET, make_manifest
 from orchestrator.config.text.reader import dump_yaml
 from tests.tasks import described
 
@@ -82,7 +82,7 @@ RAY_JOB = closed(
 
 def made(**changes: Any) -> dict[str, Any]:
     job = Job(described(**changes), "points.yaml", (), "s3://bucket/runs", changes.get("name", "points"))
-    return manifest(job, "registry/image:1", "2.60.0")
+    return make_manifest(job, "registry/image:1", "2.60.0")
 
 
 def group(**changes: Any) -> dict[str, Any]:

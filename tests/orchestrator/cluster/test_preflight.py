@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cluster.preflight import look_at_cluster, look_here
+from orchestrator.cluster.preflight import check_cluster, check_this_machine
 from orchestrator.errors import UsageError
 from tests.tasks import described
 
@@ -90,38 +90,38 @@ def fails() -> None:
 
 def test_nodes_that_are_fit_are_left_as_they_were(tmp_path: Path) -> None:
     ray = StandIn(a={}, b={})
-    looked = look_at_cluster(ray, str(tmp_path / "runs"), described(workers={"count": 2}))
+    looked = check_cluster(ray, str(tmp_path / "runs"), described(workers={"count": 2}))
     assert looked.findings == []
     assert [node.name for node in looked.nodes] == ["host-a (127.0.0.1)", "host-b (127.0.0.1)"]
     assert [node.neighbour for node in looked.nodes] == ["host-b (127.0.0.1)", "host-a (127.0.0.1)"]
     assert all(abs(node.clock_offset_s) <= node.clock_error_s + 1e-3 for node in looked.nodes)
     assert len(ray.killed) == 2
     assert list(tmp_path.iterdir()) == []
-    looked.refuse()
+    looked.raise_errors()
 
 
 def test_a_node_that_is_silent_and_one_that_fails_are_named_and_the_others_go_on(tmp_path: Path) -> None:
-    ray = StandIn(a={}, b={"facts": fails}, c={"late": 1}, d={"wrong_with_storage": "another folder"})
-    looked = look_at_cluster(ray, str(tmp_path))
+    ray = StandIn(a={}, b={"facts": fails}, c={"late": 1}, d={"check_storage": "another folder"})
+    looked = check_cluster(ray, str(tmp_path))
     assert [(error.node, error.what) for error in looked.errors] == [
         ("host-b (127.0.0.1)", "did not answer: ModuleNotFoundError: No module named 'orchestrator'"),
-        ("host-c (127.0.0.1)", "did not answer: nothing came within 60 s"),
+        ("host-c (127.0.0.1)", "did not answer: no answer within 60 s"),
         ("host-d (127.0.0.1)", f"cannot read and write storage {tmp_path}: another folder"),
     ]
     with pytest.raises(UsageError, match=r"(?s)host-b.*host-c.*host-d.*Nothing was started.*--skip-preflight"):
-        looked.refuse()
+        looked.raise_errors()
 
 
 def test_a_node_that_fails_without_a_word_is_told_with_the_error_s_class(tmp_path: Path) -> None:
     def speechless() -> None:
         raise AssertionError
 
-    looked = look_at_cluster(StandIn(a={}, b={"facts": speechless}), str(tmp_path))
+    looked = check_cluster(StandIn(a={}, b={"facts": speechless}), str(tmp_path))
     assert [error.what for error in looked.errors] == ["did not answer: AssertionError"]
 
 
 def test_a_clock_that_is_wrong_is_measured(tmp_path: Path) -> None:
-    looked = look_at_cluster(StandIn(a={"clock": lambda: time.time() - 100}), str(tmp_path))
+    looked = check_cluster(StandIn(a={"clock": lambda: time.time() - 100}), str(tmp_path))
     assert looked.nodes[0].clock_offset_s == pytest.approx(-100, abs=0.5)
     assert ["clock" in finding.what for finding in looked.findings] == [True]
 
@@ -130,20 +130,20 @@ def test_nodes_on_one_host_are_told_apart(tmp_path: Path, monkeypatch: pytest.Mo
     ray = StandIn(a={}, b={})
     nodes = ray.nodes()
     monkeypatch.setattr(ray, "nodes", lambda: [{**node, "NodeManagerHostname": "host"} for node in nodes])
-    assert [node.name for node in look_at_cluster(ray, str(tmp_path)).nodes] == [
+    assert [node.name for node in check_cluster(ray, str(tmp_path)).nodes] == [
         "host (127.0.0.1, aaaaaa)",
         "host (127.0.0.1, bbbbbb)",
     ]
 
 
 def test_more_than_the_cluster_has_is_a_warning(tmp_path: Path) -> None:
-    looked = look_at_cluster(StandIn(a={}), str(tmp_path), described(workers={"count": 3}))
+    looked = check_cluster(StandIn(a={}), str(tmp_path), described(workers={"count": 3}))
     assert [finding.what for finding in looked.findings] == ["the run asks for 3 CPUs and has 2 CPUs"]
-    looked.refuse()
+    looked.raise_errors()
 
 
 def test_this_machine_is_looked_at_without_ray(tmp_path: Path) -> None:
-    looked = look_here(str(tmp_path / "runs"))
+    looked = check_this_machine(str(tmp_path / "runs"))
     assert looked.errors == []
     assert looked.nodes[0].storage is None
     assert list(tmp_path.iterdir()) == []
@@ -152,4 +152,4 @@ def test_this_machine_is_looked_at_without_ray(tmp_path: Path) -> None:
 def test_a_storage_that_the_driver_itself_cannot_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written from here"):
-        look_here(str(tmp_path / "file/runs"))
+        check_this_machine(str(tmp_path / "file/runs"))

@@ -35,14 +35,14 @@ def test_other_code_is_another_project(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_storage_that_is_shared_is_read_and_marked(tmp_path: Path) -> None:
     (tmp_path / "marks").mkdir()
     (tmp_path / "marks/driver").write_text("driver")
-    assert Probe().wrong_with_storage(str(tmp_path), "marks", "b") is None
+    assert Probe().check_storage(str(tmp_path), "marks", "b") is None
     assert (tmp_path / "marks/b").read_text() == "b"
 
 
 def test_a_folder_of_ones_own_is_no_shared_storage(tmp_path: Path) -> None:
     assert (
-        Probe().wrong_with_storage(str(tmp_path), "marks", "b")
-        == "the driver's mark is not there: this node has another folder of that name"
+        Probe().check_storage(str(tmp_path), "marks", "b")
+        == "the driver's file is not there: this node has another folder of that name"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -51,26 +51,24 @@ def test_a_storage_that_only_reads_is_told(tmp_path: Path) -> None:
     (tmp_path / "marks").mkdir()
     (tmp_path / "marks/driver").write_text("driver")
     (tmp_path / "marks/b").mkdir()
-    told = Probe().wrong_with_storage(str(tmp_path), "marks", "b")
+    told = Probe().check_storage(str(tmp_path), "marks", "b")
     assert told is not None
     assert "Is a directory" in told
 
 
 def test_an_experiment_that_cannot_be_imported_here_is_told() -> None:
     source = described().source
-    assert Probe().wrong_with_imports(source, ("torch",)) is None
-    told = Probe().wrong_with_imports(source.with_values({"task": "not_on_this_node:Task"}), ())
+    assert Probe().check_imports(source) is None
+    told = Probe().check_imports(source.with_values({"task": "not_on_this_node:Task"}))
     assert told is not None
     assert "not_on_this_node" in told
-    told = Probe().wrong_with_imports(source, ("not_installed", "torch"))
-    assert told == "it needs not_installed, not installed there"
 
 
 def test_what_listens_is_connected_to_and_what_does_not_is_told() -> None:
     probe = Probe()
-    assert probe.wrong_with_connecting("127.0.0.1", probe.listen()) is None
+    assert probe.check_connection("127.0.0.1", probe.listen()) is None
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        told = probe.wrong_with_connecting("127.0.0.1", unused.getsockname()[1])
+        told = probe.check_connection("127.0.0.1", unused.getsockname()[1])
     assert told is not None
     assert "refused" in told

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.preflight import look_here
+from orchestrator.cluster.preflight import check_this_machine
 from orchestrator.engines.orphans import Orphan, in_words, orphans
 from orchestrator.engines.ray_environment import connection_line
 
@@ -38,5 +38,5 @@ def test_who_starts_the_next_ray_and_who_asks_the_doctor_is_told(
     monkeypatch.setattr("orchestrator.engines.ray_environment.orphans", lambda: left)
     monkeypatch.setattr("orchestrator.cluster.preflight.orphans", lambda: left)
     assert connection_line(None).endswith(f"; {told}; nothing uses them")
-    (finding,) = [one for one in look_here(str(tmp_path)).findings if "died" in one.what]
+    (finding,) = [one for one in check_this_machine(str(tmp_path)).findings if "died" in one.what]
     assert (finding.what, finding.advice) == (told, "Nothing uses them: kill 7 8")
