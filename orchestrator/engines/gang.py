@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 import ray
-import torch
 import torch.distributed as dist
 from ray.exceptions import RayActorError, RayTaskError
 from ray.util.placement_group import (
@@ -60,7 +59,6 @@ class Member(Rank):
         self._world = World()
         self.lost_peer = False
         """Whether another rank has failed, of which this one's own failure is an echo."""
-        torch.set_num_threads(max(1, int(workers.cpus)))
 
     def meeting(self) -> str:
         """Where ranks may find each other on this one's machine."""

@@ -23,6 +23,7 @@ from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import DataOf
 from orchestrator.loop.evaluation_loop import EvaluationLoop
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.report import Report
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
@@ -138,6 +139,20 @@ class Session:
     def reports(self) -> Generator[Report, None, None]:
         """Trains, from the assignment's checkpoint or the newest whole one if there is any, or measures its subject;
         yields each report after writing it down."""
+        self._resolved = self._resolved or resolve(self.assignment.source)
+        threads, reports = thread_count(self._resolved.experiment), self._train()
+        try:
+            while True:
+                with torch_threads(threads):
+                    report = next(reports, None)
+                if report is None:
+                    return
+                yield report
+        finally:
+            with torch_threads(threads):
+                reports.close()
+
+    def _train(self) -> Generator[Report, None, None]:
         attempt = self._attempt or self._begin()
         assert self._resolved is not None
         notes = HangReports(self.folder, attempt.number, self.world.world_size)

@@ -27,6 +27,7 @@ from orchestrator.engines.in_process import device_of
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import CheckpointError, HookyardError, RunError, UsageError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.records.metadata import Attempt
@@ -161,14 +162,12 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
     _refuse_others_between(folder, attempts.values(), attempt, begun)
     with tempfile.TemporaryDirectory(prefix="hookyard-replay-") as place:
         way = _Way(folder.location, attempt, checkpoint, iteration, place)
-        threads: int | None = max(1, int(resolved.experiment.workers.cpus))
-        if _in_drivers_process(folder):
-            threads = next((host.threads for host in attempt.hosts if host.rank == rank), None)
+        threads = thread_count(resolved.experiment)
         if attempt.world_size == 1:
-            with _torch_threads(threads):
+            with torch_threads(threads):
                 way.go(World(device=device_of(resolved.experiment.workers)), hooks or {})
         else:
-            _on_ranks(way, threads or 1)
+            _on_ranks(way, threads)
         again = load(Storage(place), [], where=f"phase == 'train' and iteration > {begun}")
     stored = run.load_stats(
         ["rank", "iteration", "loss"], f"phase == 'train' and iteration > {begun} and iteration <= {iteration}"
@@ -194,23 +193,6 @@ def _last_attempt(run: Run, attempts: Iterable[Attempt], iteration: int, rank: i
 def _is_left_out(hook: Hook) -> bool:
     """Whether a hook has no part in a replay: it writes for others, or ends the run by the clock."""
     return (hook.observes and type(hook).__module__.startswith(_WRITE_FOR_OTHERS)) or isinstance(hook, TimeLimit)
-
-
-def _in_drivers_process(folder: RunFolder) -> bool:
-    """Return whether a run was trained in the process of its driver, with as many threads as torch took there."""
-    launched = folder.launched()
-    return launched.local or launched.engine == "in-process"
-
-
-@contextmanager
-def _torch_threads(count: int | None) -> Iterator[None]:
-    """Give torch the number of threads that a rank had, by which it splits and rounds sums; None is what it has."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _beside(stored: pd.Series, again: pd.Series) -> pd.DataFrame:

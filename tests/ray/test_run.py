@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,15 @@ def test_a_failing_hook_ends_the_run_at_once_with_its_own_words(
         run(load_experiment("points.yaml", [fails, "workers.count=1"]), "runs", engine=engine)
     assert status_of("runs/points") == "failed"
     assert len(open_run("runs/points").folder.attempts()) == 1
+
+
+def test_one_rank_gives_the_same_bits_on_each_engine(ray_cluster: Any, outside: Path) -> None:
+    text = (outside / "points.yaml").read_text()
+    text = text.replace("batch_size: 8", "batch_size: 80").replace("{count: 2}", "{cpus: 2}")
+    (outside / "points.yaml").write_text(text + "task_args: {width: 400}\n")
+    load = partial(load_experiment, "points.yaml")
+    runs = [run(load(), "runs", "local", local=True)]
+    runs += [run(load(), "runs", engine, engine=engine) for engine in ("gang", "train")]
+    assert [attempt.hosts[0].threads for done in runs for attempt in done.folder.attempts()] == [2, 2, 2]
+    for done in runs[1:]:
+        assert_same_weights(runs[0], done)

@@ -56,7 +56,7 @@ class Workers(Model):
     gpu: bool | Annotated[float, Gt(0), Lt(1)] = False
     """Whether each rank gets a GPU; of a single rank also the share of one, so that trials stand side by side on it."""
     cpus: Annotated[float, Gt(0)] = 1
-    """CPUs asked of Ray for each rank."""
+    """CPUs asked of Ray for each rank, and threads of torch in it, also with `--local`."""
     memory: Bytes | None = None
     """Memory of the host asked of Ray for each rank, in bytes or as `8 GiB`. Ray counts it, and limits nothing."""
     accelerator: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None

@@ -76,6 +76,22 @@ def needless_on_one_rank(experiment: Experiment) -> Iterator[str]:
         yield f"{name} makes no difference here: there is one rank, which exchanges nothing"
 
 
+def thread_count(experiment: Experiment) -> int:
+    """Return torch's threads of a rank. Sums are split by them, so their last bits depend on this number."""
+    return max(1, int(experiment.workers.cpus))
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Give torch a number of threads within the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @contextmanager
 def torch_set(experiment: Experiment) -> Iterator[None]:
     """Sets torch as the experiment says while a run is under way. What it says nothing of stays as the program or the

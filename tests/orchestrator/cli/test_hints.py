@@ -15,7 +15,6 @@ from orchestrator import open_run, run, sweep
 from orchestrator.cli import app
 from orchestrator.cli.show import brief
 from orchestrator.report.side_by_side import described as compared
-from orchestrator.runs.replay import replay
 from orchestrator.stats.insight import diagnose
 from orchestrator.task import Task
 from tests.tasks import described
@@ -64,23 +63,6 @@ def test_the_last_metrics_of_each_phase_are_shown_beside_those_of_test(tmp_path:
 def test_equal_numbers_are_called_equal(first: float, other: float, said: str) -> None:
     entry = {"values": [first, other], "findings": [None, "unknown"]}
     assert compared("val/loss", entry)[1] == said
-
-
-def test_a_replay_has_as_many_threads_as_the_run_had(tmp_path: Path) -> None:
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        done = run(described(epochs=1), tmp_path, "points", local=True)
-        torch.set_num_threads(1)
-        seen: list[int] = []
-        set_threads = torch.set_num_threads
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(torch, "set_num_threads", lambda count: (seen.append(count), set_threads(count)))
-            assert replay(done, 3, 0, {}).agrees
-    finally:
-        torch.set_num_threads(before)
-    assert [host.threads for host in done.folder.attempts()[-1].hosts] == [2]
-    assert seen == [2, 1]
 
 
 def test_a_cost_that_comes_once_is_not_to_come_less_often() -> None:

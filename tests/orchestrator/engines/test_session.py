@@ -1,18 +1,25 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from orchestrator.config.load import to_yaml
+from orchestrator.config.sections.workers import Workers
+from orchestrator.engines.gang import Member
+from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import ConfigError
 from orchestrator.loop.world import World
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import Run
+from orchestrator.testing.trees import difference
 from tests.ranks import on_ranks
-from tests.tasks import described
+from tests.tasks import Points, described
 
 
 def assignment(root: Path, **fields: Any) -> Assignment:
@@ -114,3 +121,32 @@ def test_two_ranks_share_one_run_and_its_attempts(tmp_path: Path) -> None:
         ("val", 1): 6,
     }
     assert len(run.metrics) == 2
+
+
+@dataclass
+class Wide(Points):
+    """A model whose products and sums torch splits over threads."""
+
+    def model(self) -> nn.Module:
+        width = 400
+        model = nn.Sequential(nn.Linear(5, width), nn.Linear(width, width), nn.Linear(width, 3))
+        nn.init.orthogonal_(model[1].weight)  # type: ignore[arg-type]
+        return model
+
+
+@pytest.mark.parametrize(("cpus", "threads"), [(0.5, 1), (2, 2)])
+def test_each_engine_has_the_threads_of_the_experiment(tmp_path: Path, cpus: float, threads: int) -> None:
+    """Whatever the process had before; it has these again after."""
+    weights, before = [], torch.get_num_threads()
+    for number, engine in enumerate(("in-process", "gang")):
+        torch.set_num_threads(3)
+        given = assignment(tmp_path / engine, task=f"{__name__}:Wide", batch_size=52, workers={"cpus": cpus})
+        rank = InProcess(Workers(cpus=cpus)) if number == 0 else Member(0, Workers(cpus=cpus))
+        rank.begin(given, None) if isinstance(rank, InProcess) else rank.begin(given, "")
+        while rank.next() is not None:
+            assert torch.get_num_threads() == 3
+        run = Run(RunFolder(given.location))
+        assert [host.threads for host in run.folder.attempts()[-1].hosts] == [threads]
+        weights.append(run.weights("last"))
+    torch.set_num_threads(before)
+    assert not difference(*weights)
