@@ -72,8 +72,9 @@ def typed(*words: str) -> str:
     return result.stdout
 
 
-def test_the_readme_s_first_screen_ends_with_the_best_model(folder: Path) -> None:
-    first = (ROOT / "README.md").read_text().partition("\n## ")[0]
+def test_the_readme_s_first_run_ends_with_the_best_model_and_its_tables(folder: Path) -> None:
+    page = (ROOT / "README.md").read_text()
+    first = page.split("\n## One run\n")[1].split("\n## ")[0]
     init, train = re.findall(r"^hookyard (.*)$", first, re.MULTILINE)
     typed(*init.split())
     shown = typed(*train.split(), "epochs=2", "--local")
@@ -81,9 +82,11 @@ def test_the_readme_s_first_screen_ends_with_the_best_model(folder: Path) -> Non
     assert len(told) == 3
     assert [words in shown for words in told] == [True] * 3
     known: dict[str, Any] = {}
-    exec(first.partition("```python\n")[2].partition("```")[0], known)
+    for block in re.findall(r"^```python\n(?!# study)(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        exec(block, known)
     assert not known["model"].training
     assert known["model"](torch.zeros(3, 2)).shape == (3, 2)
+    assert known["run"].metrics["epoch"].tolist() == [0, 1]
 
 
 def test_the_page_on_using_a_model_does_what_it_says(folder: Path) -> None:
@@ -115,8 +118,8 @@ def test_the_readme_s_sweep_is_valid(folder: Path) -> None:
     assert settings.trials == 6
 
 
-def test_the_readme_names_every_verb() -> None:
-    section = (ROOT / "README.md").read_text().split("\n## The verbs\n")[1].split("\n## ")[0]
+def test_the_page_on_commands_names_every_verb() -> None:
+    section = (ROOT / "docs" / "commands.md").read_text().split("\n## Verbs\n")[1].split("\n## ")[0]
     verbs = {command.callback.__name__ for command in app.registered_commands if command.callback}
     assert {name for name in re.findall(r"`([a-z]+)[^`]*`", section) if name != "hookyard"} == verbs
 

@@ -1,0 +1,95 @@
+"""Make the README's pictures from a sweep and a run: `python docs/pictures/make.py [report] [terminal]`.
+
+Needs Chromium for the report. Both pictures are written beside this file.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import DIMMED_MONOKAI
+from rich.text import Text
+
+HOOKYARD = [sys.executable, "-m", "orchestrator"]
+HERE = Path(__file__).parent
+EXPERIMENTS = HERE.parents[1] / "experiments"
+SWEEP = """\
+base: {base}
+name: digits-tuning
+epochs: 8
+workers: {{count: 1}}
+hooks: {{tensorboard: null, progress_bar: null}}
+sweep:
+  metric: val/accuracy
+  trials: 48
+  seed: 4
+  space:
+    hooks.ema.decay: {{fan_out: [0, 0.5, 0.9, 0.99]}}
+    optimizer.lr: {{loguniform: [0.003, 1.0]}}
+    optimizer.momentum: {{uniform: [0, 0.95]}}
+    task_args.width: {{choice: [8, 16, 32]}}
+"""
+
+
+def draw_report(folder: Path) -> None:
+    """Sweep over the digits, and take a screenshot of the first screen of the report."""
+    file = folder / "digits_tuning.yaml"
+    file.write_text(SWEEP.format(base=EXPERIMENTS / "digits.yaml"))
+    subprocess.run([*HOOKYARD, "sweep", file, "--local", "--storage", folder], check=True)
+    page = folder / "digits-tuning" / "report.html"
+    subprocess.run([*HOOKYARD, "report", page.parent], check=True)
+    picture = HERE / "report.png"
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,1500"]
+    chromium = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
+    subprocess.run([chromium, *flags, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True)
+
+
+def draw_terminal(folder: Path) -> None:
+    """Train on two ranks, and draw what `hookyard watch` shows in the middle of it."""
+    path = folder / "digits"
+    command = [*HOOKYARD, "run", EXPERIMENTS / "digits.yaml", "epochs=200", "--engine", "gang", "--storage", folder]
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not (reports := path / "metrics.jsonl").is_file() or len(reports.read_text().splitlines()) < 70:
+            time.sleep(0.5)
+        frame = run_in_terminal([*HOOKYARD, "watch", path, "--once"], columns=112)
+    finally:
+        run.terminate()
+        run.wait()
+    text = Text.from_ansi(frame.replace("\r", "").replace(str(path), "runs/digits").strip())
+    console = Console(record=True, width=112, file=io.StringIO())
+    console.print(text)
+    svg = console.export_svg(title="hookyard watch runs/digits", theme=DIMMED_MONOKAI, unique_id="watch")
+    (HERE / "terminal.svg").write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))
+
+
+def run_in_terminal(command: list[str | Path], columns: int) -> str:
+    """Return what a command prints on a terminal, with its colors."""
+    reader, writer = pty.openpty()
+    environment = os.environ | {"COLUMNS": str(columns), "TERM": "xterm-256color"}
+    subprocess.run(command, stdout=writer, env=environment, check=True)
+    os.close(writer)
+    printed = b""
+    try:
+        while piece := os.read(reader, 65536):
+            printed += piece
+    except OSError:  # the end of what a pty has to say
+        pass
+    os.close(reader)
+    return printed.decode()
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or ["report", "terminal"]:
+        with tempfile.TemporaryDirectory() as folder:
+            {"report": draw_report, "terminal": draw_terminal}[name](Path(folder))
