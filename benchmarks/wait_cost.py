@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.perceptron import make_model
 from benchmarks.timing import Pause, print_table, ratio, take_turns
-from orchestrator.loop.clock.backward_end import OwnBackward
+from orchestrator.loop.clock.backward_timer import BackwardTimer
 from orchestrator.loop.clock.span_clock import Clock
 
 BATCH = 32
@@ -30,7 +30,7 @@ def training(measured: bool, rounds: int, iterations: int) -> Callable[[Pause], 
     def train(pause: Pause) -> None:
         model, clock = DistributedDataParallel(make_model(), broadcast_buffers=False), Clock()
         clock.recording = True
-        own = OwnBackward(model, clock) if measured else None
+        own = BackwardTimer(model, clock) if measured else None
         images, labels = torch.randn(BATCH, 64), torch.randint(10, (BATCH,))
         for _ in range(rounds + 1):
             for _ in range(iterations):

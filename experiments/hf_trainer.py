@@ -60,7 +60,7 @@ class TrainedByTrainer(GPT):
             trainer.add_callback(_callback(session))
             saved = Saved(Path(folder))
             goes_on = session.restore(
-                model=model, trainer=saved, of_rank={"generators": Saved(Path(folder), "rng_state*")}
+                model=model, trainer=saved, per_rank={"generators": Saved(Path(folder), "rng_state*")}
             )
             yield from session.reports_of(
                 lambda: trainer.train(resume_from_checkpoint=str(saved.newest()) if goes_on else None)

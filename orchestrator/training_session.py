@@ -68,11 +68,11 @@ class TrainingSession(ABC):
         interruption: there a resume goes on from the last checkpoint, which `save` may have made right before."""
 
     @abstractmethod
-    def restore(self, *, of_rank: Mapping[str, Part] | None = None, **parts: Part) -> bool:
+    def restore(self, *, per_rank: Mapping[str, Part] | None = None, **parts: Part) -> bool:
         """Says what a checkpoint holds, and puts back what the one holds that this run goes on from; whether there is
         one is returned.
 
-        `parts` are alike on all ranks, `of_rank` each rank's own: what has `state_dict` and `load_state_dict`, or a
+        `parts` are alike on all ranks, `per_rank` each rank's own: what has `state_dict` and `load_state_dict`, or a
         dict, whose entries are replaced. The states of all random generators go with them. Call it once, when all is
         built, right before training. A checkpoint is made at a `yield`, where the hook `checkpoint` or the sweep asks
         for one, and by `save`."""

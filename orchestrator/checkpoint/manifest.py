@@ -37,7 +37,7 @@ class _Manifest:
     """What is said of each of several optimizers, by name."""
     judged_by: str = ""
     evaluations: Mapping[str, str] = field(default_factory=dict)
-    split: int = 1
+    microbatches: int = 1
     """Pieces that a batch was gone through in."""
 
 

@@ -28,7 +28,7 @@ from orchestrator.randomness import seed_all
 from orchestrator.task import Task, hide_progress, show_progress
 from orchestrator.training_session import Part, TrainingSession
 
-_OF_THE_ROW = TAKEN - {"loss", "lr", "split", "evaluations"}
+_OF_THE_ROW = TAKEN - {"loss", "lr", "microbatches", "evaluations"}
 """Columns that a row has by itself."""
 
 
@@ -197,9 +197,9 @@ class CustomLoop(Rounds):
 
     # What the session asks for
 
-    def take_parts(self, parts: Mapping[str, Part], of_rank: Mapping[str, Part]) -> bool:
+    def take_parts(self, parts: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
         """Takes what checkpoints hold, and puts back what the restored one does."""
-        are_restored = self.parts.name(parts, of_rank)
+        are_restored = self.parts.name(parts, per_rank)
         self._begin_round()
         if self.world.rank:
             # What was built is alike on all ranks; from here on each draws its own numbers.
@@ -292,8 +292,8 @@ class _CustomSession(TrainingSession):
     def stop_asked(self) -> bool:
         return self._loop.stop_asked()
 
-    def restore(self, *, of_rank: Mapping[str, Part] | None = None, **parts: Part) -> bool:
-        return self._loop.take_parts(parts, of_rank or {})
+    def restore(self, *, per_rank: Mapping[str, Part] | None = None, **parts: Part) -> bool:
+        return self._loop.take_parts(parts, per_rank or {})
 
     def record(self, *, batch_size: int = 1, **columns: Any) -> None:
         self._loop.record(columns, batch_size)

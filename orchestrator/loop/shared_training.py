@@ -310,7 +310,7 @@ class Follower(Loop):
         own = self.state
         for name in FOLLOWED:
             setattr(own, name, getattr(state, name))
-        self.iterations.split = self.leader.iterations.split
+        self.iterations.microbatches = self.leader.iterations.microbatches
 
     def _finished(self) -> bool:
         return self._followed == self.leader.trained and super()._finished()

@@ -82,7 +82,7 @@ def refuse_other_ranks(
     """Raises UsageError where a run's checkpoint holds what is each rank's own, and there are to be others, or other
     processes of their loaders."""
     manifest = store.manifest(name)
-    made_by, own = manifest["world_size"], ", ".join(manifest.get("of_rank", ()))
+    made_by, own = manifest["world_size"], ", ".join(manifest.get("per_rank", ()))
     is_stream = "train" in manifest.get("phases", ()) and "train" not in manifest.get("data", ("train",))
     if ranks != made_by and (is_stream or own):
         what = (

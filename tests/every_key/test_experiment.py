@@ -104,7 +104,7 @@ EXPERIMENT: dict[str, Key] = {
     "loader.num_workers": Key(1),
     "loader.eval_batch_size": Key(5),
     "loader.drop_last": Key(True),
-    "loader.when_dry": Key("stop", around={"task": "tests.streams:Streams", "epoch_steps": 5}),
+    "loader.on_exhausted": Key("stop", around={"task": "tests.streams:Streams", "epoch_steps": 5}),
     "workers.strategy": Key("fsdp"),
     "workers.meta_device": Key(True),
     **{f"workers.ddp.{name}": Key(True) for name in Ddp.model_fields},

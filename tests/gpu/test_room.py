@@ -58,7 +58,7 @@ def test_a_batch_that_does_not_fit_is_gone_through_in_pieces(cuda: torch.device,
     rows = Rows()
     loop = loop_on(cuda, WidePoints(), recorder=rows, accumulate="auto", epochs=1)
     list(loop.run())
-    pieces: list[Any] = [row["split"] for row in rows.rows if row["phase"] == "train"]
+    pieces: list[Any] = [row["microbatches"] for row in rows.rows if row["phase"] == "train"]
     assert pieces[0] > 1
     torch.cuda.set_per_process_memory_fraction(1.0, cuda)
     for name, value in raw_on(cuda, WidePoints(), epochs=1).state_dict().items():

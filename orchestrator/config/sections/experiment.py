@@ -120,7 +120,7 @@ class Loader(Model):
     """Samples in a batch of val and test; by default those of a training batch."""
     drop_last: bool = False
     """Leaves out the last training batch of an epoch when it is smaller than the others."""
-    when_dry: Literal["wrap", "stop"] = "wrap"
+    on_exhausted: Literal["restart", "stop"] = "restart"
     """What comes where a rank's part of a stream is used up before the run is over: its beginning again, or the end of
     training on all ranks."""
 

@@ -95,7 +95,10 @@ def _refuse_unread(task: Task, experiment: Experiment, datasets: dict[str, Any])
             " write one number"
         )
         raise ConfigError([Problem("workers.count", message)])
-    streams_alone = {"epoch_steps": experiment.epoch_steps is not None, "loader.when_dry": loader.when_dry != "wrap"}
+    streams_alone = {
+        "epoch_steps": experiment.epoch_steps is not None,
+        "loader.on_exhausted": loader.on_exhausted != "restart",
+    }
     message = (
         f"is read by nothing: the train data ({type(train).__name__}) is map-style, an epoch of which is each of its"
         " samples"

@@ -31,7 +31,7 @@ class Stream:
 
     Training goes through it in passes. Where a pass's length is known, and no other is asked for, an epoch is a pass;
     else epochs are stretches of passes that follow each other. A rank whose pass is over before the epoch begins the
-    next one, or the run ends there on all ranks (`loader.when_dry`).
+    next one, or the run ends there on all ranks (`loader.on_exhausted`).
     """
 
     by_index = False
@@ -50,7 +50,7 @@ class Stream:
         self._task, self._phase, self._experiment, self._world = task, phase, experiment, world
         self._generator, self._anew = generator, anew
         self._trains = phase == "train"
-        self.runs_dry = self._trains and experiment.loader.when_dry == "stop"
+        self.runs_dry = self._trains and experiment.loader.on_exhausted == "stop"
         options = experiment.loader
         self._batch_size = experiment.batch_size if self._trains else options.eval_batch_size or experiment.batch_size
         self._drop_last = self._trains and options.drop_last

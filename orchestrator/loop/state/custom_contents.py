@@ -23,7 +23,7 @@ class KeptParts:
     def __init__(self, world: World) -> None:
         self._world = world
         self._shared: Mapping[str, Part] | None = None
-        self._of_rank: Mapping[str, Part] = {}
+        self._per_rank: Mapping[str, Part] = {}
         self._stored: tuple[str, Mapping[str, Any], Mapping[str, Any]] | None = None
         """What is still to be put back: the checkpoint's name, what all ranks have alike, and this rank's own."""
 
@@ -40,10 +40,10 @@ class KeptParts:
         """The checkpoint whose parts are still to be put back."""
         return self._stored[0] if self._stored else None
 
-    def name(self, shared: Mapping[str, Part], of_rank: Mapping[str, Part]) -> bool:
+    def name(self, shared: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
         """Takes what the task has built, and puts back what is stored of it; whether there was any is returned. Raises
         RunError for what can be in no checkpoint, CheckpointError where it is not what the checkpoint holds."""
-        for name, part in (*shared.items(), *of_rank.items()):
+        for name, part in (*shared.items(), *per_rank.items()):
             _refuse_other(name, part)
         if "hooks" in shared:
             raise RunError(
@@ -52,23 +52,23 @@ class KeptParts:
             )
         if self._shared is not None:
             raise RunError("session.restore() is called twice; name all parts at once, when they are built")
-        self._shared, self._of_rank = dict(shared), dict(of_rank)
+        self._shared, self._per_rank = dict(shared), dict(per_rank)
         stored, self._stored = self._stored, None
         if stored is None:
             return False
-        name, saved, saved_of_rank = stored
+        name, saved, saved_per_rank = stored
         _put_back(name, self._shared, saved, "")
-        _put_back(name, self._of_rank, saved_of_rank, "of_rank: ")
+        _put_back(name, self._per_rank, saved_per_rank, "per_rank: ")
         return True
 
     def shared(self) -> dict[str, Any]:
         return _states(self._shared or {})
 
-    def of_rank(self) -> dict[str, Any]:
-        return {"parts": _states(self._of_rank)}
+    def per_rank(self) -> dict[str, Any]:
+        return {"parts": _states(self._per_rank)}
 
     def described(self) -> dict[str, Any]:
-        return {"is_over": self.is_over, **({"of_rank": [*self._of_rank]} if self._of_rank else {})}
+        return {"is_over": self.is_over, **({"per_rank": [*self._per_rank]} if self._per_rank else {})}
 
     def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
         self._stored = name, {part: state for part, state in checkpoint.items() if part != "hooks"}, {}

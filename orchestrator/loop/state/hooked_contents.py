@@ -56,7 +56,7 @@ class HookedContents:
         }
         return {"model": state.module.state_dict(), "optimizer": optimizers.get("", optimizers)}
 
-    def of_rank(self) -> dict[str, Any]:
+    def per_rank(self) -> dict[str, Any]:
         """What is this rank's own."""
         return {
             "buffers": dict(self._state.module.named_buffers()),
@@ -72,7 +72,7 @@ class HookedContents:
             "data": self._data.sizes(),
             "phases": [*self._data.phases],
             **self._in_force(),
-            "split": self._iterations.split,
+            "microbatches": self._iterations.microbatches,
         }
 
     def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
@@ -81,7 +81,7 @@ class HookedContents:
         position = position_in(manifest)
         self._rescheduled = {one for one, record in self._schedules.items() if in_force[one]["scheduler"] != record}
         self._restore_training(name, checkpoint, dict.fromkeys(self._rescheduled, position))
-        self._iterations.split = manifest.get("split", 1)
+        self._iterations.microbatches = manifest.get("microbatches", 1)
         self._tell_of_other_data(name, manifest.get("data", {}), position)
 
     def restore_rank(

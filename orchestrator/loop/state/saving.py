@@ -37,7 +37,7 @@ class Contents(Protocol):
     def shared(self) -> dict[str, Any]:
         """What all ranks have alike, by its file."""
 
-    def of_rank(self) -> dict[str, Any]:
+    def per_rank(self) -> dict[str, Any]:
         """What is this rank's own."""
 
     def described(self) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class Saving:
             "random": storable_random_state(),
             "after_training": self.after_training if self._cursor.stage > Stage.TRAINED else None,
         }
-        return {**random, "hooks": hooks, "evaluated": evaluated, **self._contents.of_rank()}
+        return {**random, "hooks": hooks, "evaluated": evaluated, **self._contents.per_rank()}
 
     def restore(self, name: str) -> None:
         """Puts checkpoint `name` back on this rank and fires `on_load`; raises CheckpointError where it does not

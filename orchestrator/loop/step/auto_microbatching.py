@@ -65,9 +65,9 @@ class MicrobatchedIterations(MultiPassIterations):
         while True:
             means, row, parts = self.means.copied(), dict(state.row), Marks()
             reason = self._attempt(batch, samples, began, parts)
-            rank, is_last = self._agree(reason is not None, rows_of(batch) <= self.split)
+            rank, is_last = self._agree(reason is not None, rows_of(batch) <= self.microbatches)
             if rank is None:
-                state.row["split"] = len(parts)
+                state.row["microbatches"] = len(parts)
                 return failed + parts
             self.means.become(means)
             state.row, state.output, state.loss = row, None, None
@@ -80,7 +80,7 @@ class MicrobatchedIterations(MultiPassIterations):
                 )
             if state.device.type == "cuda":
                 torch.cuda.empty_cache()
-            self.split *= 2
+            self.microbatches *= 2
             self._tell(whose)
             failed.append((began, *(self.clock.mark(),) * 12))
             began = failed[-1][-1]
@@ -103,10 +103,10 @@ class MicrobatchedIterations(MultiPassIterations):
         """Pieces and their numbers of samples; raises RunError where the batch cannot be cut, or is cut along something
         else."""
         size_of = self.task.batch_size
-        if self.split == 1:
+        if self.microbatches == 1:
             return [(batch, samples)]
         try:
-            pieces = [(piece, size_of(piece)) for piece in microbatches_of(batch, self.split)]
+            pieces = [(piece, size_of(piece)) for piece in microbatches_of(batch, self.microbatches)]
         except ValueError as error:
             raise RunError(
                 f"memory ran out, and the batch cannot be cut into pieces: {error}. Write a smaller batch_size, and"
@@ -151,5 +151,5 @@ class MicrobatchedIterations(MultiPassIterations):
         others = "; BatchNorm normalizes by pieces then, so that numbers are others" if norms else ""
         self.state.show(
             f"memory ran out{whose}: from iteration {self.state.iteration + 1} on a batch is gone through in"
-            f" {self.split} pieces{others}"
+            f" {self.microbatches} pieces{others}"
         )

@@ -51,8 +51,8 @@ class ClosureIterations(MultiPassIterations):
                 state.stepped = True
             except _Skipped:
                 state.stepped = False
-            if self._own_backward is not None:
-                self._own_backward.take(None)
+            if self._backward_timer is not None:
+                self._backward_timer.take(None)
             state.row["evaluations"] = self._evaluations
             t_stepped = t_updated = mark()
             if state.stepped and calls["on_update"]:
@@ -92,8 +92,8 @@ class ClosureIterations(MultiPassIterations):
         assert optimizer is not None
         *until_loss, t_backward = self._pass(1)[:5]
         t_own = t_backward
-        if self._own_backward is not None:
-            t_own = self._own_backward.take(t_backward)
+        if self._backward_timer is not None:
+            t_own = self._backward_timer.take(t_backward)
             check_exchanged(cast(DistributedDataParallel, state.model))
         if self._on_cpu:
             state.row["lr"] = float(optimizer.param_groups[0]["lr"])

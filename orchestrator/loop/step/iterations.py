@@ -20,7 +20,7 @@ from hooks.hook import WITHIN_ITERATION
 from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.errors import RunError
-from orchestrator.loop.clock.backward_end import OwnBackward
+from orchestrator.loop.clock.backward_timer import BackwardTimer
 from orchestrator.loop.clock.span_clock import Clock, Column
 from orchestrator.loop.model.strategy import check_exchanged, exchange_gradients
 from orchestrator.loop.step.means import Means
@@ -78,10 +78,10 @@ class Iterations:
         self.clock, self.precisions, self.recorder, self.world = clock, precisions, recorder, world
         self.precision = next(iter(precisions.values()))
         self.means = Means()
-        self.split = 1
+        self.microbatches = 1
         """Pieces that a training batch is gone through in, where memory takes no more."""
-        self._own_backward = (
-            OwnBackward(state.model, clock) if isinstance(state.model, DistributedDataParallel) else None
+        self._backward_timer = (
+            BackwardTimer(state.model, clock) if isinstance(state.model, DistributedDataParallel) else None
         )
         self._on_cpu = state.device.type == "cpu"
         self._to_device = mover(state.device)
@@ -104,7 +104,7 @@ class Iterations:
         fire, mark, record, means, on_cpu = self.plan.fire, clock.mark, self.recorder.append, self.means, self._on_cpu
         on_iteration_start, on_batch, on_forward, on_loss, on_backward, on_gradients, on_update, on_step = self._calls()
         scaler, groups, clear_gradients = precision.scaler, optimizer.param_groups, clearing(optimizer)
-        own_backward, to_device = self._own_backward, self._to_device
+        backward_timer, to_device = self._backward_timer, self._to_device
         self._begin_rows(state.epoch, "loss", "lr")
         position, group, ended = 1, 1, clock.restart()
         while True:
@@ -147,8 +147,8 @@ class Iterations:
             share = state.loss if group == 1 else state.loss / group
             (share if scaler is None else precision.scaled(share)).backward()
             t_own = t_backward = t_gradients = mark()
-            if own_backward is not None:
-                t_own = own_backward.take(t_backward)
+            if backward_timer is not None:
+                t_own = backward_timer.take(t_backward)
                 check_exchanged(cast(DistributedDataParallel, state.model))
             if on_backward:
                 fire("on_backward", state)
@@ -344,7 +344,7 @@ class Iterations:
         states, of_ranks = zip(*world.gather((means.state_dict(), of_meters)), strict=True)
         values = Means.over_ranks(states)
         for name, numbers in of_ranks[0].items():
-            refuse_different(self.task, prefix, name, [of_rank.get(name, {}) for of_rank in of_ranks])
+            refuse_different(self.task, prefix, name, [per_rank.get(name, {}) for per_rank in of_ranks])
             if twice := numbers.keys() & values.keys():
                 raise RunError(
                     f"meters() gives '{name}', and {prefix}/{min(twice)} is there by loss(), metrics() or another"

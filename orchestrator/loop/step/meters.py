@@ -41,8 +41,8 @@ def _numbers_of(name: str, value: Any) -> dict[str, float]:
 
 def refuse_different(task: Task, prefix: str, meter: str, of_ranks: Sequence[Mapping[str, float]]) -> None:
     """Raise RunError where ranks have computed different values of a meter; rounding apart."""
-    for name in dict.fromkeys(name for of_rank in of_ranks for name in of_rank):
-        values = [of_rank.get(name) for of_rank in of_ranks]
+    for name in dict.fromkeys(name for per_rank in of_ranks for name in per_rank):
+        values = [per_rank.get(name) for per_rank in of_ranks]
         if all(map(_are_close, values, values[:1] * len(values))):
             continue
         listed = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values[:MOST_RANKS]))

@@ -27,7 +27,7 @@ TAKEN = frozenset(
         "rank",
         "attempt",
         "node",
-        "split",
+        "microbatches",
         "evaluations",
         *TIMES,
     }

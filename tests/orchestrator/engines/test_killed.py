@@ -106,7 +106,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "stream": (STREAM, {}, {"epoch_steps": 4}),
     "stream with places": (STREAM, {"kind": "placed", "train": 53}, {"accumulate": 2}),
     "stream in processes": (STREAM, {"train": 56}, {"epochs": None, "steps": 11, "loader": {"num_workers": 2}}),
-    "stream that ends": (STREAM, {}, {"epochs": None, "steps": 99, "loader": {"when_dry": "stop"}}),
+    "stream that ends": (STREAM, {}, {"epochs": None, "steps": 99, "loader": {"on_exhausted": "stop"}}),
     "loader": (f"{HERE}:Loaded", {}, {"batch_size": 32, "epoch_steps": 5}),
 }
 

@@ -55,7 +55,7 @@ class Fitted(Task):
         model, optimizer, points = built(session.rank)
         trained = DistributedDataParallel(model) if session.world_size > 1 else model
         place = {"samples": 0}
-        session.restore(model=model, optimizer=optimizer, of_rank={"place": place})
+        session.restore(model=model, optimizer=optimizer, per_rank={"place": place})
         while True:
             losses = []
             for _ in range(STEPS):
@@ -446,12 +446,12 @@ def test_a_checkpoint_is_put_back_into_the_parts_it_is_of(tmp_path: Path) -> Non
 
 
 def test_what_is_each_ranks_own_is_not_shared_out_to_another_number_of_them(tmp_path: Path) -> None:
-    list(loop_of(restores(of_rank={"place": {}}), tmp_path, {"checkpoint": Checkpoint()}).run())
+    list(loop_of(restores(per_rank={"place": {}}), tmp_path, {"checkpoint": Checkpoint()}).run())
     manifest = tmp_path / "epoch-0001" / "manifest.json"
     entries = {name: value for name, value in json.loads(manifest.read_text()).items() if name != "crc"}
     manifest.write_text(sealed(json.dumps(entries | {"world_size": 2})))
     with pytest.raises(CheckpointError, match=r"each rank's own of 2 ranks \(place\), and cannot go on with 1"):
-        loop_of(restores(of_rank={"place": {}}), tmp_path).restore("epoch-0001")
+        loop_of(restores(per_rank={"place": {}}), tmp_path).restore("epoch-0001")
 
 
 def test_without_parts_there_are_no_checkpoints_which_is_said(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:

@@ -129,5 +129,5 @@ def test_state_of_other_ranks_is_refused(tmp_path: Path) -> None:
     next(reports)
     contents = loop.saving._contents
     with pytest.raises(CheckpointError, match=r"kept on each of 2 ranks \(hidden\), and cannot go on with 1"):
-        contents._restore_task(contents.of_rank(), 2)  # type: ignore[attr-defined]  # of the hooked loop
+        contents._restore_task(contents.per_rank(), 2)  # type: ignore[attr-defined]  # of the hooked loop
     reports.close()

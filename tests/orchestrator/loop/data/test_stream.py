@@ -95,7 +95,7 @@ def test_steps_alone_are_one_epoch_and_a_length_makes_passes_of_them() -> None:
 
 def test_training_may_end_with_the_data(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "hookyard"):
-        reports, seen, loop = trained(Streams(train=36), steps=100, accumulate=2, loader={"when_dry": "stop"})
+        reports, seen, loop = trained(Streams(train=36), steps=100, accumulate=2, loader={"on_exhausted": "stop"})
     assert (len(seen), sorted(flat(seen))) == (5, list(range(36)))
     assert [(report["step"], "val/loss" in report) for report in reports] == [(2, True)]
     assert "the training data is used up after 2 steps; the run ends there" in caplog.text
@@ -151,7 +151,7 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
     # Rank 0 has 13 samples and rank 1 has 12: a batch of one more.
     stops = Loop(
         Streams(train=25),
-        experiment(steps=100, batch_size=4, loader={"when_dry": "stop"}),
+        experiment(steps=100, batch_size=4, loader={"on_exhausted": "stop"}),
         {"seen": seen},
         RunContext(world=world),
     )
@@ -169,7 +169,7 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
         ("nothing to validate", Given(given=some, others={"val": none})),
     ):
         try:
-            list(Loop(task, experiment(steps=2, loader={"when_dry": "stop"}), {}, RunContext(world=world)).run())
+            list(Loop(task, experiment(steps=2, loader={"on_exhausted": "stop"}), {}, RunContext(world=world)).run())
         except RunError as error:
             found[name] = str(error)
     store = CheckpointStore(Storage(root), master=world.is_master)
@@ -320,8 +320,8 @@ LOADER: Any = StatefulDataLoader(PointSet(9, False, 0), 4)
         (Points(), {"epoch_steps": 2}, r"epoch_steps: is read by nothing: the train data \(PointSet\) is map-style"),
         (
             Points(),
-            {"loader": {"when_dry": "stop"}},
-            r"loader.when_dry: is read by nothing: the train data \(PointSet\) is map-style",
+            {"loader": {"on_exhausted": "stop"}},
+            r"loader.on_exhausted: is read by nothing: the train data \(PointSet\) is map-style",
         ),
         (
             Streams(),

@@ -132,7 +132,7 @@ def test_what_fits_trains_bit_for_bit_as_without(fields: dict[str, Any]) -> None
     found, expected = (
         run_loop(Fits(most=8, dropout=0.1), accumulate=accumulate, **fields) for accumulate in ("auto", 1)
     )
-    assert {row.pop("split") for row in found["rows"]} == {1}
+    assert {row.pop("microbatches") for row in found["rows"]} == {1}
     assert found == expected
 
 
@@ -142,7 +142,7 @@ def test_what_does_not_is_gone_through_in_pieces_to_the_same_numbers(fields: dic
     found, expected = run_loop(Fits(**fields), accumulate="auto"), run_loop(Fits(**{**fields, "most": 8}))
     parts = ("near", "far") if fields.get("parts") else ()
     check_near(found, expected, ("loss", "lr", "grad_norm", "iteration", "step", "samples", "batch_size", *parts))
-    assert [row["split"] for row in found["rows"]] == [4] * 14
+    assert [row["microbatches"] for row in found["rows"]] == [4] * 14
     assert found["told"] == [
         f"memory ran out: from iteration 1 on a batch is gone through in {pieces} pieces" for pieces in (2, 4)
     ]
@@ -188,7 +188,7 @@ def test_ranks_agree_on_the_pieces_also_where_one_alone_runs_out_in_the_backward
     for rank, (whole, *pieces, alone) in enumerate(on_ranks(_on_two)):
         for found in (*pieces, alone):
             check_near(found, whole)
-        assert [row["split"] for row in alone["rows"]] == [2] * 6
+        assert [row["microbatches"] for row in alone["rows"]] == [2] * 6
         assert alone["told"] == (
             ["memory ran out on rank 1: from iteration 1 on a batch is gone through in 2 pieces"] if rank == 0 else []
         )
@@ -198,7 +198,7 @@ def test_it_is_split_where_it_stands_and_rows_of_it_are_counted_once() -> None:
     """In the middle of a run, as when a batch is larger than those before."""
     found, expected = run_loop(Grows(), accumulate="auto"), run_loop(Points())
     check_near(found, expected)
-    assert [row["split"] for row in found["rows"]] == [1] * 5 + [4] * 9
+    assert [row["microbatches"] for row in found["rows"]] == [1] * 5 + [4] * 9
     assert [line[:35] for line in found["told"]] == ["memory ran out: from iteration 6 on"] * 2
 
 

@@ -11,7 +11,7 @@ from hooks.private_torch import at_end_of_backward
 from orchestrator.loop.clock.span_clock import Clock
 
 
-class OwnBackward:
+class BackwardTimer:
     """Takes a mark of the clock where a rank is through with its own backward pass. Worker process.
 
     `DistributedDataParallel` sends gradients while the pass is under way, and waits for those that are not there yet in

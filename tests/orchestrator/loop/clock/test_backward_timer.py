@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from orchestrator.loop.clock.backward_end import OwnBackward
+from orchestrator.loop.clock.backward_timer import BackwardTimer
 from orchestrator.loop.clock.span_clock import Clock
 from tests.ranks import on_ranks
 
@@ -45,7 +45,7 @@ def _gradients(
     model = DistributedDataParallel(Net("find_unused_parameters" in options), broadcast_buffers=False, **options)
     clock, found, marks = Clock(), [], 0
     clock.recording = True
-    own = OwnBackward(model, clock) if looked_on else None
+    own = BackwardTimer(model, clock) if looked_on else None
     draw = torch.Generator().manual_seed(rank)
     for iteration in range(3 * accumulate):
         exchanged = (iteration + 1) % accumulate == 0
@@ -69,7 +69,7 @@ def _gradients_in_all_ways(rank: int, world_size: int) -> dict[str, Any]:
 
 def _without_recording(rank: int, world_size: int) -> float:
     model = DistributedDataParallel(Net(False), broadcast_buffers=False)
-    own = OwnBackward(model, Clock())
+    own = BackwardTimer(model, Clock())
     model(torch.ones(8, 5)).sum().backward()
     return float(own.take(-1.0))
 
@@ -78,7 +78,7 @@ def _waits(rank: int, world_size: int) -> tuple[list[float], list[float]]:
     """Seconds of each pass before and after the mark, where rank 1 comes 50 ms later to it."""
     model, clock = DistributedDataParallel(Net(False), broadcast_buffers=False), Clock()
     clock.recording = True
-    own, before, after = OwnBackward(model, clock), [], []
+    own, before, after = BackwardTimer(model, clock), [], []
     for _ in range(5):
         loss = model(torch.ones(8, 5)).sum()
         if rank == 1:
