@@ -35,7 +35,8 @@ class WarmUp(Model):
     """The part of a run in which the rate rises to where the scheduler begins."""
 
     warmup: Interval = Interval(0)
-    """Epochs or optimizer steps over which the rate rises linearly; 0 is none."""
+    """Epochs or optimizer steps over which the rate rises linearly; a bare number is in the unit in which the scheduler
+    steps."""
     warmup_factor: Annotated[float, Gt(0), Lt(1)] = 0.001
     """Factor of the rate that the warm-up begins with."""
 
@@ -142,6 +143,8 @@ def _single(scheduler: Component, task: type[Task], timeline: Timeline, path: st
     """Return the phases of one scheduler for the whole run: it, after a warm-up where there is one."""
     arguments, written = _split(scheduler, task, WarmUp, path)
     warm = check(WarmUp, written, path)
+    if timeline.every is not None and str(written.get("warmup")).strip().isdigit():  # in the unit of the schedule
+        warm = warm.model_copy(update={"warmup": Interval(warm.warmup.count, timeline.every.unit)})
     message = _wrong_warm_up(written, warm, timeline)
     if not message and warm.warmup.count and steps_by_a_metric(scheduler, path):
         message = f"does not go with {scheduler.type}, which steps where a metric is there"

@@ -270,7 +270,11 @@ def after(warm: int, factor: float, make: Any) -> Any:
             after(5, 0.001, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=16)),
         ),
         (
-            {"type": "CosineAnnealingLR", "warmup": 1, "warmup_factor": 0.25},
+            {"type": "CosineAnnealingLR", "warmup": 4},
+            after(4, 0.001, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=17)),
+        ),
+        (
+            {"type": "CosineAnnealingLR", "warmup": "1 epoch", "warmup_factor": 0.25},
             after(7, 0.25, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=14)),
         ),
         (
