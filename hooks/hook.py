@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from inspect import get_annotations, isroutine
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from hooks.interval import Interval
 
 if TYPE_CHECKING:
-    from hooks.interval import Interval
     from hooks.state import State
+
 
 WITHIN_ITERATION = (
     "on_iteration_start",
@@ -21,13 +24,11 @@ WITHIN_ITERATION = (
     "on_update",
     "on_step",
 )
-"""The events of an iteration: those that a hook may ask for at a pace, by the decorator `paced_by`."""
+"""The events of an iteration. A hook may set how often it gets them, with `paced_by`."""
 
-
-WORKS_ON_MODEL = "it works on the model, the optimizer or the loaders, which are the task's own there"
-"""For hooks that need the hooked loop."""
-WORKS_ON_OUTPUT = "it works on the output of the forward pass, which is the task's own within its turns"
-"""For hooks that cannot be where optimizers take turns."""
+NEEDS_MODEL = "it needs the model, the optimizer or the loaders, which only the task has there"
+NEEDS_OUTPUT = "it needs the output of the forward pass, which only the task has there"
+NEEDS_WHOLE_BATCHES = "it needs the output and the loss of whole batches, each once"
 
 
 class Priority(IntEnum):
@@ -50,6 +51,45 @@ class Ranks(StrEnum):
     ALL = "all"
     MASTER = "master"
     LOCAL_MASTER = "local_master"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The parts of an experiment that decide whether a hook can work in it."""
+
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """`workers.strategy`; with fsdp each rank has only its shards of the model."""
+    custom_loop: bool = False
+    """True if the task trains by itself (`Task.train`). Such a loop fires `on_step` only, of an iteration's events."""
+    several_optimizers: bool = False
+    """True if optimizers take turns within an iteration."""
+    splits_batches: bool = False
+    """True with `accumulate: auto`, which may split a batch and start it again."""
+    hooks: Mapping[str, Hook] = field(default_factory=dict)
+    """All hooks of the experiment by name."""
+
+    def explain(
+        self, *, fsdp: str = "", custom_loop: str = "", several_optimizers: str = "", splits_batches: str = ""
+    ) -> str:
+        """Return the first of these reasons that applies to this setup, as a sentence; empty if none does."""
+        if fsdp and self.strategy == "fsdp":
+            return f"does not work with workers.strategy: fsdp: {fsdp}"
+        if custom_loop and self.custom_loop:
+            return f"does not work where a task trains by itself: {custom_loop}"
+        if several_optimizers and self.several_optimizers:
+            return f"does not work where optimizers take turns: {several_optimizers}"
+        if splits_batches and self.splits_batches:
+            return f"does not work with accumulate: auto: {splits_batches}"
+        return ""
+
+    def find_reason_against(self, hook: Hook) -> str:
+        """Return why a hook cannot work in this setup; empty if it can."""
+        acts_in = [
+            event for event in WITHIN_ITERATION if hook.handles(event) and hook.pace(event) != Interval(0, "steps")
+        ]
+        missed = [event for event in acts_in if event != "on_step"]
+        reason = f"it acts in {', '.join(missed)}, which only the hooked loop fires" if missed else ""
+        return self.explain(custom_loop=reason) or hook.unsuitable(self)
 
 
 class Hook:
@@ -88,9 +128,6 @@ class Hook:
     evaluates: ClassVar[bool] = True
     """False when the hook has no part in the evaluation of a stored checkpoint: where it keeps checkpoints, ends the
     training, or writes to a run elsewhere."""
-
-    no_turns: ClassVar[str] = ""
-    """Why the hook cannot be where several optimizers take turns; empty where it can."""
 
     def __init_subclass__(cls) -> None:
         """Refuses a method that looks like an event but is none, such as `on_stepp`, and a field that would hide an
@@ -189,19 +226,11 @@ class Hook:
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back what `rank_state_dict` gave on this rank."""
 
-    def needs_whole_model(self) -> str:
-        """Why this hook cannot work where each rank has a part of the model (`strategy: fsdp`); empty where it can."""
-        return ""
+    def unsuitable(self, setup: Setup) -> str:
+        """Return why this hook cannot work in a setup, or an empty string; `setup.explain` words the usual reasons.
 
-    def needs_hooked_loop(self) -> str:
-        """Why this hook cannot be where a task trains by itself (`Task.train`); empty where it can. Of an iteration's
-        events such a loop fires `on_step` alone, with the row."""
-        missed = [event for event in WITHIN_ITERATION if event != "on_step" and self.handles(event)]
-        return f"it acts in {', '.join(missed)}, which the hooked loop alone fires" if missed else ""
-
-    def misfit(self, hooks: Mapping[str, Hook]) -> str:
-        """Why this hook cannot be beside the others of its experiment, by name, itself among them; empty where it
-        can."""
+        A task that trains by itself is refused without asking if the hook handles an event that its loop does not fire.
+        """
         return ""
 
     def handles(self, event: str) -> bool:

@@ -6,6 +6,7 @@ from hooks.hook import EVENTS as EVENTS
 from hooks.hook import Hook as Hook
 from hooks.hook import Priority as Priority
 from hooks.hook import Ranks as Ranks
+from hooks.hook import Setup as Setup
 from hooks.interval import Interval as Interval
 from hooks.interval import paced_by as paced_by
 from hooks.logs.console import Console as Console

@@ -14,7 +14,7 @@ import torch
 from annotated_types import Ge, MinLen
 from torch import Tensor
 
-from hooks.hook import Hook, Priority, Ranks
+from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
 from hooks.interval import Interval
 from hooks.metrics.direction import MODES, Mode, Rule, declared_modes, directions, first_to_judge_by, of_val
 from hooks.metrics.names import kind_of, phase_of, phases_of, there_are
@@ -177,32 +177,16 @@ class Checkpoint(Hook):
             parts = {key: places.get(key, key) for key in map(_part, self.publish)}
             state.checkpoints.publish(name, parts, "published", state.config)
 
-    def needs_hooked_loop(self) -> str:
-        return (
-            "save_on_exception keeps a model and an optimizer, which are the task's own there"
-            if self.save_on_exception
-            else ""
-        )
-
-    def misfit(self, hooks: Mapping[str, Hook]) -> str:
-        if hooks.get("checkpoint") is not self:
-            if self.out_dir is not None:
-                return "out_dir is read of the hook called checkpoint alone; all checkpoints of a run lie in one folder"
-            if self.background:
-                return (
-                    "background is read of the hook called checkpoint alone; all checkpoints of a run are written in"
-                    " one way"
-                )
-        known = [
-            "model",
-            "raw_model",
-            "optimizer",
-            "hooks",
-            "meta",
-            *(name for name, hook in hooks.items() if hook.keeps_record),
-        ]
+    def unsuitable(self, setup: Setup) -> str:
+        if setup.hooks.get("checkpoint") is not self and (self.out_dir is not None or self.background):
+            key = "background" if self.out_dir is None else "out_dir"
+            return f"`{key}` holds for all checkpoints of a run; set it in the hook named checkpoint"
+        records = (name for name, hook in setup.hooks.items() if hook.keeps_record)
+        known = ["model", "raw_model", "optimizer", "hooks", "meta", *records]
         unknown = [key for key in self.publish or () if _part(key) not in known]
-        return f"publish: a checkpoint has no {', '.join(unknown)}; it has {', '.join(known)}" if unknown else ""
+        if unknown:
+            return f"publish: a checkpoint has no {', '.join(unknown)}; it has {', '.join(known)}"
+        return setup.explain(custom_loop=f"save_on_exception: {NEEDS_MODEL}" if self.save_on_exception else "")
 
     def on_exception(self, state: State, error: BaseException) -> None:
         """Writes `<artifacts>/failed/step-00000012/rank=0.pt` where that was asked for and a step was made.

@@ -18,7 +18,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor, nn
 
-from hooks.hook import WORKS_ON_MODEL, Hook, Priority, Ranks
+from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
 from hooks.interval import Interval, paced_by
 from hooks.parts.activation_checkpointing import keep_activations
 from hooks.parts.eval_mode import evaluating, one_batch
@@ -68,11 +68,8 @@ class Export(Hook):
             refuse_unread(self, "format: pt2 or onnx, as TorchScript takes any number of samples", "dynamic_batch")
         self._exported_at: int | None = None
 
-    def needs_whole_model(self) -> str:
-        return "it runs the model on the master alone"
-
-    def needs_hooked_loop(self) -> str:
-        return WORKS_ON_MODEL
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(fsdp="it runs the model on the master alone", custom_loop=NEEDS_MODEL)
 
     def on_start(self, state: State) -> None:
         if self.format == "onnx":

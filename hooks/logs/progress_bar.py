@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hooks.hook import Hook, Priority, Ranks
+from hooks.hook import Hook, Priority, Ranks, Setup
 from hooks.interval import Interval, Iterations, paced_by
 from hooks.state import State
 
@@ -28,8 +28,8 @@ class ProgressBar(Hook):
     def __post_init__(self) -> None:
         self._open = False
 
-    def needs_hooked_loop(self) -> str:
-        return "how long a round is there, and so how full its bar, is not known before it ends"
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(custom_loop="the length of a phase is not known there before it ends")
 
     def on_phase_start(self, state: State) -> None:
         self._move(state, state.phase_iteration)

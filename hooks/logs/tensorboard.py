@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from annotated_types import Gt
 from torch import Tensor
 
-from hooks.hook import Hook, Priority, Ranks
+from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
 from hooks.interval import STEPS_OR_NEVER, Interval, StepsOrNever, paced_by
 from hooks.metrics.names import PHASES
 from hooks.parts.cleanup import Cleanup
@@ -90,15 +90,10 @@ class TensorBoard(Cleanup, Hook):
         self._named: dict[str, None] = {}
         self._phases: tuple[str, ...] = PHASES
 
-    def needs_whole_model(self) -> str:
-        return "histograms and graph need the whole model on the master" if self.histograms.count or self.graph else ""
-
-    def needs_hooked_loop(self) -> str:
-        return (
-            "histograms and graph need the model, which is the task's own there"
-            if self.histograms.count or self.graph
-            else ""
-        )
+    def unsuitable(self, setup: Setup) -> str:
+        if not (self.histograms.count or self.graph):
+            return ""
+        return setup.explain(fsdp="histograms and graph need the whole model on the master", custom_loop=NEEDS_MODEL)
 
     def on_start(self, state: State) -> None:
         from torch.utils.tensorboard import SummaryWriter

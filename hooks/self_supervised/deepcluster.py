@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, MinLen
 from torch import Tensor
 from torch.nn import functional
 
-from hooks.hook import WORKS_ON_OUTPUT, Hook, Priority
+from hooks.hook import NEEDS_OUTPUT, NEEDS_WHOLE_BATCHES, Hook, Priority, Setup
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.eval_mode import evaluating
 from hooks.parts.self_supervised import spherical_kmeans
@@ -58,7 +58,6 @@ class DeepCluster(Hook):
     iterations: Annotated[int, Ge(1)] = 10
     """Iterations of k-means."""
 
-    no_turns: ClassVar[str] = WORKS_ON_OUTPUT
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_forward"})
@@ -76,8 +75,12 @@ class DeepCluster(Hook):
 
     # Events
 
-    def needs_whole_model(self) -> str:
-        return "it runs the model over each rank's own batches"
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(
+            fsdp="it runs the model over each rank's own batches",
+            several_optimizers=NEEDS_OUTPUT,
+            splits_batches=NEEDS_WHOLE_BATCHES,
+        )
 
     def on_phase_start(self, state: State) -> None:
         """Once per epoch, also where an epoch has several training phases or is resumed in its middle."""

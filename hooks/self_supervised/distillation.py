@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hooks.hook import WORKS_ON_OUTPUT, Hook, Priority
+from hooks.hook import NEEDS_OUTPUT, NEEDS_WHOLE_BATCHES, Hook, Priority, Setup
 from hooks.import_path import callable_at
 from hooks.state import State
 
@@ -43,7 +43,6 @@ class Distillation(Hook):
     """A file with the teacher's weights: a state dict, such as a checkpoint's model.pt, alone or under the key
     `model`."""
 
-    no_turns: ClassVar[str] = WORKS_ON_OUTPUT
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
 
     def __post_init__(self) -> None:
@@ -55,11 +54,12 @@ class Distillation(Hook):
         self._builder = callable_at(self.teacher, "teacher", nn.Module) if self.teacher else None
         self._module: nn.Module = nn.Identity()
 
-    def needs_whole_model(self) -> str:
-        return (
-            "without a callable that builds it, the teacher is a copy of the model; give teacher"
-            if self.teacher is None
-            else ""
+    def unsuitable(self, setup: Setup) -> str:
+        reason = "without a callable that builds it, the teacher is a copy of the model; set teacher"
+        return setup.explain(
+            fsdp=reason if self.teacher is None else "",
+            several_optimizers=NEEDS_OUTPUT,
+            splits_batches=NEEDS_WHOLE_BATCHES,
         )
 
     def on_start(self, state: State) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Subset
 
-from hooks.hook import WORKS_ON_MODEL, Hook, Priority
+from hooks.hook import NEEDS_MODEL, Hook, Priority, Setup
 from hooks.import_path import callable_at
 from hooks.metrics.names import phases_of
 from hooks.parts.eval_mode import evaluating
@@ -67,11 +67,8 @@ class FeatureProbe(Hook):
         self._datasets: Mapping[str, Any] = {}
         self._baselines: dict[str, float] | None = None
 
-    def needs_whole_model(self) -> str:
-        return "it runs a part of the model over each rank's own batches"
-
-    def needs_hooked_loop(self) -> str:
-        return WORKS_ON_MODEL
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(fsdp="it runs a part of the model over each rank's own batches", custom_loop=NEEDS_MODEL)
 
     def on_start(self, state: State) -> None:
         with evaluating(state):  # a function of the user's may draw random numbers

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from hooks.hook import Hook
+from hooks.hook import Hook, Setup
 from hooks.parts.self_supervised import prototypes
 from hooks.parts.self_supervised.prototypes import SwappedPrediction
 from hooks.state import State
@@ -32,8 +32,8 @@ class SwAV(SwappedPrediction, Hook):
         super().__post_init__()
         self._layer = nn.Linear(1, 1, bias=False)
 
-    def needs_whole_model(self) -> str:
-        return "it changes whole prototypes"
+    def unsuitable(self, setup: Setup) -> str:
+        return super().unsuitable(setup) or setup.explain(fsdp="it changes whole prototypes")
 
     def on_start(self, state: State) -> None:
         self._layer = prototypes.layer(state.module, self.prototypes)

@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import nn
 
-from hooks.hook import Hook
+from hooks.hook import Hook, Setup
 from hooks.parts.self_supervised import prototypes
 from hooks.parts.self_supervised.prototypes import SwappedPrediction
 from hooks.parts.self_supervised.teacher import Teacher
@@ -36,8 +36,8 @@ class SwAVMomentum(SwappedPrediction, Hook):
         self._teacher = Teacher(buffers="copy")
         self._layers = [nn.Linear(1, 1, bias=False)] * 2
 
-    def needs_whole_model(self) -> str:
-        return "its teacher is a whole copy of the student"
+    def unsuitable(self, setup: Setup) -> str:
+        return super().unsuitable(setup) or setup.explain(fsdp="its teacher is a whole copy of the student")
 
     def on_start(self, state: State) -> None:
         own = prototypes.layer(state.module, self.prototypes)

@@ -13,7 +13,7 @@ from annotated_types import Ge
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from hooks.hook import WORKS_ON_MODEL, Hook, Ranks
+from hooks.hook import NEEDS_MODEL, Hook, Ranks, Setup
 from hooks.parts.eval_mode import evaluating, one_batch
 from hooks.private_torch import CPU_ATTENTION
 from hooks.state import State
@@ -40,11 +40,8 @@ class ModelComplexity(Hook):
 
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
-    def needs_whole_model(self) -> str:
-        return "it runs the model on the master alone"
-
-    def needs_hooked_loop(self) -> str:
-        return WORKS_ON_MODEL
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(fsdp="it runs the model on the master alone", custom_loop=NEEDS_MODEL)
 
     def on_start(self, state: State) -> None:
         try:

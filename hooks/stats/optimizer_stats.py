@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hooks.hook import Hook, Priority, Ranks
+from hooks.hook import Hook, Priority, Ranks, Setup
 from hooks.interval import paced_by
 from hooks.parts.layer_table import LayerMeasurement
 from hooks.private_torch import foreach_norm, foreach_sub_
@@ -46,8 +46,8 @@ class OptimizerStats(LayerMeasurement, Hook):
         self._before: list[Tensor] = []
         self._gradient_norms: list[Tensor | None] = []
 
-    def needs_whole_model(self) -> str:
-        return "its norms are of whole parameters, on the master alone"
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(fsdp="its norms are of whole parameters, on the master alone")
 
     @paced_by("every")
     @torch.no_grad()

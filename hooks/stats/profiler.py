@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf
@@ -12,7 +11,7 @@ import torch
 from annotated_types import Ge
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from hooks.hook import Hook, Priority
+from hooks.hook import Hook, Priority, Setup
 from hooks.parts.cleanup import Cleanup
 from hooks.parts.unread_fields import refuse_unread
 from hooks.state import State
@@ -73,18 +72,14 @@ class Profiler(Cleanup, Hook):
         self._part = ExitStack()
         self._begin, self._end = inf, inf
 
-    def misfit(self, hooks: Mapping[str, Hook]) -> str:
-        others = [
-            name
-            for name, hook in hooks.items()
-            if isinstance(hook, Profiler) and hook is not self and {*hook.profiled_ranks} & {*self.profiled_ranks}
-        ]
-        return (
-            f"torch has one profiler in a process, and '{others[0]}' traces the same ranks; trace others"
-            " (profiled_ranks), or more windows (repeat)"
-            if others
-            else ""
-        )
+    def unsuitable(self, setup: Setup) -> str:
+        for name, hook in setup.hooks.items():
+            if isinstance(hook, Profiler) and hook is not self and {*hook.profiled_ranks} & {*self.profiled_ranks}:
+                return (
+                    f"torch has one profiler in a process, and '{name}' traces the same ranks; trace others"
+                    " (profiled_ranks), or more windows (repeat)"
+                )
+        return ""
 
     def on_start(self, state: State) -> None:
         if self.nvtx and state.device.type != "cuda":

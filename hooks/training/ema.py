@@ -11,7 +11,7 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor, nn
 
-from hooks.hook import Hook
+from hooks.hook import Hook, Setup
 from hooks.interval import Interval, Steps, paced_by
 from hooks.parts import batch_norm_statistics as batch_statistics
 from hooks.parts import coalesced_collectives as coalesced
@@ -173,8 +173,9 @@ class EMA(Hook):
     def on_saved(self, state: State, path: str) -> None:
         self._snapshots.keep(state, self._label, path.rstrip("/").rpartition("/")[2])
 
-    def needs_whole_model(self) -> str:
-        return "buffers: recompute runs the model over each rank's own batches" if self.buffers == "recompute" else ""
+    def unsuitable(self, setup: Setup) -> str:
+        reason = "buffers: recompute runs the model over each rank's own batches"
+        return setup.explain(fsdp=reason if self.buffers == "recompute" else "")
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
         self._snapshots.take()

@@ -15,7 +15,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from hooks.hook import Hook, Priority
+from hooks.hook import NEEDS_WHOLE_BATCHES, Hook, Priority, Setup
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.state import State
 
@@ -45,7 +45,6 @@ class LossSpike(Hook):
     patience: Annotated[int, Ge(0)] = 10
     """How many spikes in a row are left out before the next one is an error."""
 
-    no_turns: ClassVar[str] = "it tells the spikes of one loss, and each turn has its own"
     priority: ClassVar[Priority] = Priority.VERY_HIGH
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_gradients"})
     collective: ClassVar[bool] = True
@@ -60,6 +59,11 @@ class LossSpike(Hook):
         self._parts: list[Tensor] = []
         self._fetched_from: int | None = (
             None  # the iteration of the epoch from which on this process fetches its batches
+        )
+
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(
+            several_optimizers="it compares one loss, and each turn has its own", splits_batches=NEEDS_WHOLE_BATCHES
         )
 
     def on_phase_start(self, state: State) -> None:

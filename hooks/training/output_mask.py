@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
-from hooks.hook import WORKS_ON_OUTPUT, Hook
+from hooks.hook import NEEDS_OUTPUT, NEEDS_WHOLE_BATCHES, Hook, Setup
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.state import State
 
@@ -30,11 +30,13 @@ class OutputMask(Hook):
     target: int | str = 1
     """Where a batch has its labels: a place, or a key."""
 
-    no_turns: ClassVar[str] = WORKS_ON_OUTPUT
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._occurs: dict[str, Tensor] = {}
+
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(several_optimizers=NEEDS_OUTPUT, splits_batches=NEEDS_WHOLE_BATCHES)
 
     def on_phase_start(self, state: State) -> None:
         if state.phase != "train" and state.phase not in self._occurs:

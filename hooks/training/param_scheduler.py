@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from hooks.hook import WORKS_ON_MODEL, Hook, Priority
+from hooks.hook import NEEDS_MODEL, Hook, Priority, Setup
 from hooks.interval import Interval
 from hooks.metrics.direction import declared_modes, direction
 from hooks.metrics.names import there_are
@@ -43,8 +43,8 @@ class ParamScheduler(Hook):
         if self.monitor is not None:
             refuse_unread(self, "monitor: null, as the scheduler steps where the metric is there", "every")
 
-    def needs_hooked_loop(self) -> str:
-        return WORKS_ON_MODEL
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(custom_loop=NEEDS_MODEL)
 
     def on_start(self, state: State) -> None:
         for scheduler in _schedulers(state):

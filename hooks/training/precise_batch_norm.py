@@ -10,7 +10,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from hooks.hook import WORKS_ON_MODEL, Hook
+from hooks.hook import NEEDS_MODEL, Hook, Setup
 from hooks.parts import batch_norm_statistics as batch_statistics
 from hooks.private_torch import tree_map_only
 from hooks.state import State
@@ -39,11 +39,8 @@ class PreciseBatchNorm(Hook):
     def __post_init__(self) -> None:
         self._cache: list[Any] | None = None
 
-    def needs_whole_model(self) -> str:
-        return "it runs the model over each rank's own batches"
-
-    def needs_hooked_loop(self) -> str:
-        return WORKS_ON_MODEL
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(fsdp="it runs the model over each rank's own batches", custom_loop=NEEDS_MODEL)
 
     def on_start(self, state: State) -> None:
         batch_statistics.refuse_sync(state.module, self.name or "precise_batch_norm")

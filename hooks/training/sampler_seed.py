@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from hooks.hook import WORKS_ON_MODEL, Hook
+from hooks.hook import NEEDS_MODEL, Hook, Setup
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -25,8 +25,8 @@ class DistSamplerSeed(Hook):
     def __post_init__(self) -> None:
         self._warned = False
 
-    def needs_hooked_loop(self) -> str:
-        return WORKS_ON_MODEL
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(custom_loop=NEEDS_MODEL)
 
     def on_phase_start(self, state: State) -> None:
         if state.phase != "train":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hooks.hook import WORKS_ON_MODEL, Hook
+from hooks.hook import NEEDS_MODEL, Hook, Setup
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.state import State
 
@@ -22,8 +22,8 @@ class SyncBuffers(Hook):
 
     collective: ClassVar[bool] = True
 
-    def needs_hooked_loop(self) -> str:
-        return WORKS_ON_MODEL
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(custom_loop=NEEDS_MODEL)
 
     def on_phase_end(self, state: State) -> None:
         if state.phase != "train":

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hooks import Hook, ParamScheduler
+from hooks.hook import Setup
 from hooks.import_path import extend_import_path
-from orchestrator.config.checks.custom_training import custom_training_with_defaults, fitting_defaults, hook_problems
+from orchestrator.config.checks.custom_training import custom_training_with_defaults, fitting_defaults
 from orchestrator.config.checks.key_placement import with_place
 from orchestrator.config.checks.metric_modes import contradicting_modes, inferred_modes
 from orchestrator.config.checks.metrics import metric_problems
@@ -19,7 +20,7 @@ from orchestrator.config.optim.changes import change_problems
 from orchestrator.config.optim.optimization import check_optimization, optimization_with_defaults
 from orchestrator.config.python.imports import define_in_main, find_class
 from orchestrator.config.python.parameters import check
-from orchestrator.config.python.user_code import asked, given
+from orchestrator.config.python.user_code import given, users_code
 from orchestrator.config.sections.experiment import Experiment, Scaler, without_nulls, wrong_length
 from orchestrator.config.text.source import ExperimentSource, with_value
 from orchestrator.errors import ConfigError, Problem, collect_problems
@@ -113,23 +114,12 @@ def _components(
     if task:
         said = {**data, "hooks": {name: one.entry for name, one in hooks.items() if one}}
         problems.extend(metric_problems(said, task, made_hooks))
-    misfits = {
-        name: collect_problems(problems, asked, hook.misfit, f"hooks.{name}", made_hooks)
-        for name, hook in made_hooks.items()
-    }
-    problems.extend(Problem(f"hooks.{name}", message) for name, message in misfits.items() if message)
-    if task and takes_turns(type(task)):
-        unable = {name: hook.no_turns for name, hook in made_hooks.items() if hook.no_turns}
-        problems.extend(
-            Problem(f"hooks.{name}", f"cannot be where optimizers take turns: {reason}")
-            for name, reason in unable.items()
-        )
+    problems.extend(_unsuitable_hooks(_setup(data, task_class, made_hooks)))
     if trains_by_itself:
-        problems.extend(hook_problems(hooks))
         return task, task_args, hooks
-    problems.extend(_sharding_problems(data, hooks))
+    problems.extend(_sharding_problems(data))
     if data.get("accumulate") == "auto":
-        problems.extend(_fitting_problems(data, task_class, made_hooks))
+        problems.extend(_fitting_problems(data, task_class))
     # Where hooks are wrong, who steps the scheduler is not known.
     check_optimization(
         data, task_class, {"param_scheduler": ParamScheduler()} if right is None else made_hooks, problems
@@ -211,7 +201,33 @@ def _exchange_problems(experiment: Experiment, task: type[Task] | None) -> list[
     return problems
 
 
-def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | None]) -> list[Problem]:
+def _setup(data: Mapping[str, Any], task: type[Task] | None, hooks: Mapping[str, Hook]) -> Setup:
+    workers = data.get("workers")
+    is_sharded = isinstance(workers, dict) and workers.get("strategy") == "fsdp" and workers.get("count", 1) != 1
+    return Setup(
+        strategy="fsdp" if is_sharded else "ddp",
+        custom_loop=task is not None and trains_itself(task),
+        several_optimizers=task is not None and takes_turns(task),
+        splits_batches=data.get("accumulate") == "auto",
+        hooks=hooks,
+    )
+
+
+def _unsuitable_hooks(setup: Setup) -> list[Problem]:
+    problems: list[Problem] = []
+    for name, hook in setup.hooks.items():
+        path = f"hooks.{name}"
+        reason = collect_problems(problems, _reason_against, hook, setup, path)
+        problems.extend([Problem(path, reason)] if reason else [])
+    return problems
+
+
+def _reason_against(hook: Hook, setup: Setup, path: str) -> str:
+    with users_code(path, f"{type(hook).__name__}.unsuitable() fails"):
+        return setup.find_reason_against(hook)
+
+
+def _sharding_problems(data: Mapping[str, Any]) -> list[Problem]:
     """What cannot be where ranks share out the model among them."""
     workers = data.get("workers")
     if not isinstance(workers, dict) or workers.get("strategy") != "fsdp":
@@ -219,11 +235,7 @@ def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | N
     if workers.get("count", 1) == 1:
         message = "is fsdp, which shares the model out among ranks, and there is one"
         return [Problem("workers.strategy", message, suggestion="write workers.count, or strategy: ddp")]
-    reasons = {
-        path: asked(one.hook.needs_whole_model, path)
-        for path, one in ((f"hooks.{name}", one) for name, one in hooks.items())
-        if one
-    }
+    reasons = {}
     if data.get("optimizers"):
         reasons["optimizers"] = (
             "each turn is given the gradients of its own parameters, of which each rank has but parts"
@@ -237,14 +249,10 @@ def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | N
     ]
 
 
-def _fitting_problems(data: Mapping[str, Any], task: type[Task] | None, hooks: Mapping[str, Hook]) -> list[Problem]:
+def _fitting_problems(data: Mapping[str, Any], task: type[Task] | None) -> list[Problem]:
     """What cannot be where a batch is gone through in pieces, and begun again when memory runs out."""
     workers = data.get("workers")
-    reasons = {
-        f"hooks.{name}": "works on the output and the loss of whole batches, each once"
-        for name, hook in hooks.items()
-        if hook.no_turns
-    }
+    reasons = {}
     if task and takes_turns(task):
         reasons["accumulate"] = "a turn cannot be begun again, as those before it have changed the model"
     if isinstance(workers, dict) and workers.get("strategy") == "fsdp":

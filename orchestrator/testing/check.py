@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hooks.hook import EVENTS, WITHIN_ITERATION, Hook
+from hooks.hook import EVENTS, WITHIN_ITERATION, Hook, Setup
 from hooks.interval import Interval
 from orchestrator.config.python.parameters import construct, parameters
 from orchestrator.errors import ConfigError
@@ -153,8 +153,7 @@ def _wrong_signature(cls: type[Hook]) -> Failure | None:
         "load_state_dict",
         "rank_state_dict",
         "load_rank_state_dict",
-        "needs_whole_model",
-        "misfit",
+        "unsuitable",
         "handles",
         "pace",
     ]
@@ -203,10 +202,10 @@ def _wrong_names(cls: type[Hook]) -> Failure | None:
 def _attempted(subject: Subject, case: Case) -> Failure | str | None:
     """What fails; as text why the fields are refused; None where all is well."""
     try:
-        whole = subject.make(case.fields).needs_whole_model()
+        reason = subject.make(case.fields).unsuitable(Setup("fsdp" if case.situation.strategy == "fsdp" else "ddp"))
     except ConfigError as error:
         return str(error)
-    if case.situation.strategy == "fsdp" and whole:
+    if reason:
         return None
     # In memory where there is a place for it: nothing of this is to outlast a machine, and disks are slow to promise
     # that.
@@ -361,7 +360,7 @@ class Examination:
         if self._case.situation != SITUATIONS[0]:
             return None
         first, second = self._make(), self._make()
-        if first.misfit({NAME: first, "second": second}):
+        if first.unsuitable(Setup(hooks={NAME: first, "second": second})):
             return None
         try:
             self._runs.undisturbed(first, {"second": second}, saved=False)

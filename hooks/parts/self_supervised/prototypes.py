@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, MinLen
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hooks.hook import WORKS_ON_OUTPUT, Priority
+from hooks.hook import NEEDS_OUTPUT, NEEDS_WHOLE_BATCHES, Priority, Setup
 from hooks.interval import Interval
 from hooks.parts.self_supervised import sinkhorn
 from hooks.parts.unread_fields import refuse_unread
@@ -127,7 +127,6 @@ class SwappedPrediction:
     queue_begin: Interval = Interval(1)
     """Epochs or optimizer steps to complete before the queue begins to fill."""
 
-    no_turns: ClassVar[str] = WORKS_ON_OUTPUT
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
 
@@ -135,6 +134,9 @@ class SwappedPrediction:
         if self.queue_length == 0:
             refuse_unread(self, "queue_length", "queue_begin")
         self._queue = Queue()
+
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(several_optimizers=NEEDS_OUTPUT, splits_batches=NEEDS_WHOLE_BATCHES)
 
     def swapped(
         self, scores: list[Tensor], assigned: list[Tensor], embeddings: list[Tensor], layer: nn.Linear, state: State

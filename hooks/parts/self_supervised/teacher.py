@@ -12,7 +12,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from hooks.hook import WORKS_ON_OUTPUT, Priority
+from hooks.hook import NEEDS_OUTPUT, NEEDS_WHOLE_BATCHES, Priority, Setup
 from hooks.parts.batch_norm_statistics import RunningNorm
 from hooks.private_torch import foreach_lerp_
 from hooks.state import State
@@ -103,14 +103,17 @@ class MomentumTeacher:
     momentum: Annotated[float, Ge(0), Le(1)] = 0.996
     """How much of the teacher stays at the first step."""
 
-    no_turns: ClassVar[str] = WORKS_ON_OUTPUT
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
 
     def __post_init__(self) -> None:
         self._teacher = Teacher()
 
-    def needs_whole_model(self) -> str:
-        return "its teacher is a whole copy of the student"
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(
+            fsdp="its teacher is a whole copy of the student",
+            several_optimizers=NEEDS_OUTPUT,
+            splits_batches=NEEDS_WHOLE_BATCHES,
+        )
 
     def on_start(self, state: State) -> None:
         self._teacher.follow(part_of(state.module, self.encoder))

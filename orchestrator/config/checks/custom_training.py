@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from hooks import HOOKS
-from orchestrator.config.components import DEFAULT_HOOKS, MadeHook
+from hooks.hook import Setup
+from orchestrator.config.components import DEFAULT_HOOKS
 from orchestrator.config.python.parameters import check
-from orchestrator.config.python.user_code import asked, source_location
+from orchestrator.config.python.user_code import source_location
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import Problem, did_you_mean
 from orchestrator.task import Task
@@ -93,15 +94,8 @@ def custom_training_with_defaults(data: Mapping[str, Any], task: type[Task], pro
 
 def fitting_defaults() -> list[str]:
     """The hooks of an experiment that does not say otherwise, without those that need the hooked loop."""
-    return [name for name in DEFAULT_HOOKS if not HOOKS[name]().needs_hooked_loop()]
-
-
-def hook_problems(hooks: Mapping[str, MadeHook | None]) -> Iterable[Problem]:
-    """The hooks that cannot be where a task trains by itself."""
-    for name, made in hooks.items():
-        reason = asked(made.hook.needs_hooked_loop, f"hooks.{name}") if made else ""
-        if reason:
-            yield Problem(f"hooks.{name}", f"cannot be where a task trains by itself: {reason}")
+    setup = Setup(custom_loop=True)
+    return [name for name in DEFAULT_HOOKS if not setup.find_reason_against(HOOKS[name]())]
 
 
 @cache

@@ -13,6 +13,7 @@ import torch
 from torch.profiler import profile
 
 from hooks import Hook, State
+from hooks.hook import Setup
 from hooks.stats import profiler
 from hooks.stats.profiler import Profiler
 from orchestrator.loop.loop import Loop
@@ -119,10 +120,10 @@ def test_a_resumed_run_goes_on_in_the_schedule(
 
 def test_two_that_trace_the_same_rank_are_refused_as_torch_ends_the_process_over_them() -> None:
     first, second, other = Profiler(), Profiler(skip_first=40), Profiler(profiled_ranks=(1,))
-    hooks = {"profiler": first, "later": second, "other": other}
-    assert "'later' traces the same ranks" in first.misfit(hooks)
-    assert "'profiler' traces the same ranks" in second.misfit(hooks)
-    assert not other.misfit(hooks)
+    setup = Setup(hooks={"profiler": first, "later": second, "other": other})
+    assert "'later' traces the same ranks" in first.unsuitable(setup)
+    assert "'profiler' traces the same ranks" in second.unsuitable(setup)
+    assert not other.unsuitable(setup)
 
 
 def test_a_failure_in_a_window_leaves_what_there_is_and_ends_the_profiler_once(

@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from hooks import Hook, Interval, Ranks, State, paced_by
+from hooks.hook import Setup
 from orchestrator.testing import HookCheckFailed, check_hook
 from tests.orchestrator.testing.test_training import OwnOptimizer
 
@@ -60,8 +61,8 @@ class Noise(Hook):
             gradient.add_(self.size * torch.randn(gradient.shape, generator=generator))
         state.forget_gradients()
 
-    def needs_whole_model(self) -> str:
-        return "its noise is drawn for whole gradients"
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(fsdp="its noise is drawn for whole gradients")
 
 
 @pytest.mark.parametrize("cls", [Smoothed, Noise])
@@ -98,8 +99,8 @@ class ForgetsWeights(Hook):
             for parameter, first in zip(parameters, self._first, strict=True):
                 parameter.lerp_(first, 0.1)
 
-    def needs_whole_model(self) -> str:
-        return "it is not written for shards"
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(fsdp="it is not written for shards")
 
 
 @dataclass

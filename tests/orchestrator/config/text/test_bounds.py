@@ -238,7 +238,7 @@ class Data(Line):
 
 @dataclass
 class Misfit(Hook):
-    def misfit(self, hooks):
+    def unsuitable(self, setup):
         sys.exit(0)
 
 class Meta(type):
@@ -263,7 +263,7 @@ def __getattr__(name):
         ({"task": "exits:Made", "task_args": {"why": "generator"}}, "task_args: GeneratorExit"),
         ({"task": "exits:Made", "task_args": {"why": "stop"}}, "task_args: StopIteration"),
         ({"task": "exits:Asked"}, "task: Asked.required_hooks() fails: SystemExit: enough"),
-        ({"hooks": {"odd": {"type": "exits:Misfit"}}}, "hooks.odd: Misfit.misfit() fails: SystemExit: 0"),
+        ({"hooks": {"odd": {"type": "exits:Misfit"}}}, "hooks.odd: Misfit.unsuitable() fails: SystemExit: 0"),
     ],
     ids=range(8),
 )

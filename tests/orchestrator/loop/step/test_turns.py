@@ -472,8 +472,8 @@ def test_numbers_change_in_flight_and_are_swept() -> None:
         ({"changes": [{"at": 1, "set": {"optimizers.e.lr": 1}}]}, r"there is no optimizer 'e'"),
         ({"changes": [{"at": 1, "set": {"optimizer.lr": 1}}]}, r"there are several optimizers: d, g"),
         ({"workers": {"count": 2, "strategy": "fsdp"}}, r"optimizers: cannot be with workers\.strategy: fsdp"),
-        ({"hooks": {**NONE, "loss_spike": {}}}, r"hooks\.loss_spike: cannot be where optimizers take turns"),
-        ({"hooks": {**NONE, "output_mask": {}}}, r"hooks\.output_mask: cannot be where optimizers take turns"),
+        ({"hooks": {**NONE, "loss_spike": {}}}, r"hooks\.loss_spike: does not work where optimizers take turns"),
+        ({"hooks": {**NONE, "output_mask": {}}}, r"hooks\.output_mask: does not work where optimizers take turns"),
     ],
 )
 def test_what_cannot_be_is_told_before_training(more: dict[str, Any], message: str) -> None:
