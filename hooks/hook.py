@@ -28,6 +28,7 @@ WITHIN_ITERATION = (
 
 NEEDS_MODEL = "it needs the model, the optimizer or the loaders, which only the task has there"
 NEEDS_OUTPUT = "it needs the output of the forward pass, which only the task has there"
+CHANGES_GRADIENTS = "it changes gradients, which each further evaluation computes again"
 NEEDS_WHOLE_BATCHES = "it needs the output and the loss of whole batches, each once"
 
 
@@ -65,11 +66,19 @@ class Setup:
     """True if optimizers take turns within an iteration."""
     splits_batches: bool = False
     """True with `accumulate: auto`, which may split a batch and start it again."""
+    closure: bool = False
+    """True if the optimizer evaluates the loss several times in a step, as LBFGS does; hooks see the first evaluation."""
     hooks: Mapping[str, Hook] = field(default_factory=dict)
     """All hooks of the experiment by name."""
 
     def explain(
-        self, *, fsdp: str = "", custom_loop: str = "", several_optimizers: str = "", splits_batches: str = ""
+        self,
+        *,
+        fsdp: str = "",
+        custom_loop: str = "",
+        several_optimizers: str = "",
+        splits_batches: str = "",
+        closure: str = "",
     ) -> str:
         """Return the first of these reasons that applies to this setup, as a sentence; empty if none does."""
         if fsdp and self.strategy == "fsdp":
@@ -80,6 +89,8 @@ class Setup:
             return f"does not work where optimizers take turns: {several_optimizers}"
         if splits_batches and self.splits_batches:
             return f"does not work with accumulate: auto: {splits_batches}"
+        if closure and self.closure:
+            return f"does not work with an optimizer that needs a closure: {closure}"
         return ""
 
     def find_reason_against(self, hook: Hook) -> str:

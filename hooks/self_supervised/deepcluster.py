@@ -80,6 +80,7 @@ class DeepCluster(Hook):
             fsdp="it runs the model over each rank's own batches",
             several_optimizers=NEEDS_OUTPUT,
             splits_batches=NEEDS_WHOLE_BATCHES,
+            closure=NEEDS_WHOLE_BATCHES,
         )
 
     def on_phase_start(self, state: State) -> None:

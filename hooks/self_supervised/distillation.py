@@ -60,6 +60,7 @@ class Distillation(Hook):
             fsdp=reason if self.teacher is None else "",
             several_optimizers=NEEDS_OUTPUT,
             splits_batches=NEEDS_WHOLE_BATCHES,
+            closure=NEEDS_WHOLE_BATCHES,
         )
 
     def on_start(self, state: State) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from annotated_types import MinLen
 from torch import nn
 
-from hooks.hook import Hook, Priority
+from hooks.hook import CHANGES_GRADIENTS, Hook, Priority, Setup
 from hooks.interval import Interval
 from hooks.parameter_names import Match, compiled, matched
 from hooks.state import State
@@ -39,6 +39,9 @@ class FreezeParameters(Hook):
         for pattern in self.patterns:
             compiled(pattern, self.match)
         self._frozen: list[nn.Parameter] = []
+
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(closure=CHANGES_GRADIENTS)
 
     def on_start(self, state: State) -> None:
         named = dict(state.module.named_parameters(remove_duplicate=False))

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Gt
 from torch import Tensor
 
-from hooks.hook import Hook, Priority
+from hooks.hook import CHANGES_GRADIENTS, Hook, Priority, Setup
 from hooks.parts.unread_fields import refuse_unread
 from hooks.private_torch import foreach_clamp_max_, foreach_clamp_min_, foreach_mul_
 from hooks.state import State
@@ -39,6 +39,9 @@ class GradientClip(Hook):
     def __post_init__(self) -> None:
         if self.max_value is not None:
             refuse_unread(self, "max_value: null, which clips every element instead", "max_norm")
+
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(closure=CHANGES_GRADIENTS)
 
     def on_gradients(self, state: State) -> None:
         gradients = state.gradients()

@@ -63,7 +63,9 @@ class LossSpike(Hook):
 
     def unsuitable(self, setup: Setup) -> str:
         return setup.explain(
-            several_optimizers="it compares one loss, and each turn has its own", splits_batches=NEEDS_WHOLE_BATCHES
+            several_optimizers="it compares one loss, and each turn has its own",
+            splits_batches=NEEDS_WHOLE_BATCHES,
+            closure=NEEDS_WHOLE_BATCHES,
         )
 
     def on_phase_start(self, state: State) -> None:

@@ -36,7 +36,9 @@ class OutputMask(Hook):
         self._occurs: dict[str, Tensor] = {}
 
     def unsuitable(self, setup: Setup) -> str:
-        return setup.explain(several_optimizers=NEEDS_OUTPUT, splits_batches=NEEDS_WHOLE_BATCHES)
+        return setup.explain(
+            several_optimizers=NEEDS_OUTPUT, splits_batches=NEEDS_WHOLE_BATCHES, closure=NEEDS_WHOLE_BATCHES
+        )
 
     def on_phase_start(self, state: State) -> None:
         if state.phase != "train" and state.phase not in self._occurs:

@@ -18,6 +18,7 @@ from orchestrator.config.checks.other_systems import EXPERIMENT
 from orchestrator.config.components import MadeHook, make_hooks, make_task
 from orchestrator.config.optim.changes import change_problems
 from orchestrator.config.optim.optimization import check_optimization, optimization_with_defaults
+from orchestrator.config.optim.optimizer import OPTIMIZERS, needs_closure
 from orchestrator.config.python.imports import define_in_main, find_class
 from orchestrator.config.python.parameters import check
 from orchestrator.config.python.user_code import given, users_code
@@ -202,13 +203,15 @@ def _exchange_problems(experiment: Experiment, task: type[Task] | None) -> list[
 
 
 def _setup(data: Mapping[str, Any], task: type[Task] | None, hooks: Mapping[str, Hook]) -> Setup:
-    workers = data.get("workers")
+    workers, optimizer = data.get("workers"), data.get("optimizer")
+    kind = str(optimizer.get("type")) if isinstance(optimizer, dict) else ""
     is_sharded = isinstance(workers, dict) and workers.get("strategy") == "fsdp" and workers.get("count", 1) != 1
     return Setup(
         strategy="fsdp" if is_sharded else "ddp",
         custom_loop=task is not None and trains_itself(task),
         several_optimizers=task is not None and takes_turns(task),
         splits_batches=data.get("accumulate") == "auto",
+        closure=needs_closure(OPTIMIZERS[kind]) if kind in OPTIMIZERS else False,
         hooks=hooks,
     )
 

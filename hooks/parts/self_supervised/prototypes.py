@@ -136,7 +136,9 @@ class SwappedPrediction:
         self._queue = Queue()
 
     def unsuitable(self, setup: Setup) -> str:
-        return setup.explain(several_optimizers=NEEDS_OUTPUT, splits_batches=NEEDS_WHOLE_BATCHES)
+        return setup.explain(
+            several_optimizers=NEEDS_OUTPUT, splits_batches=NEEDS_WHOLE_BATCHES, closure=NEEDS_WHOLE_BATCHES
+        )
 
     def swapped(
         self, scores: list[Tensor], assigned: list[Tensor], embeddings: list[Tensor], layer: nn.Linear, state: State

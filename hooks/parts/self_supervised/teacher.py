@@ -113,6 +113,7 @@ class MomentumTeacher:
             fsdp="its teacher is a whole copy of the student",
             several_optimizers=NEEDS_OUTPUT,
             splits_batches=NEEDS_WHOLE_BATCHES,
+            closure=NEEDS_WHOLE_BATCHES,
         )
 
     def on_start(self, state: State) -> None:

@@ -112,7 +112,7 @@ def check_optimization(
     for one in optimizations:
         collect_problems(problems, check_optimizer, one, task or Task)
         if one.optimizer.type in OPTIMIZERS:
-            problems.extend(closure_problems(OPTIMIZERS[one.optimizer.type], data, hooks))
+            problems.extend(closure_problems(OPTIMIZERS[one.optimizer.type], data))
     if any(one.scheduler for one in optimizations) or "scheduler" not in data:
         problems.extend(stepping_problems(optimizations, hooks, task or Task))
     for one in optimizations:

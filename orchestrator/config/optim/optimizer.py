@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from hooks.hook import Hook
+from hooks.hook import Hook, Setup
 from hooks.parameter_names import listed, matched
 from orchestrator.config.optim.parameter_groups import Group, parameter_groups, read_groups, settings_of
 from orchestrator.config.python.imports import find_class
@@ -102,15 +102,13 @@ def needs_closure(cls: type[Optimizer]) -> bool:
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
-def closure_problems(cls: type[Optimizer], data: Mapping[str, Any], hooks: Mapping[str, Hook]) -> list[Problem]:
+def closure_problems(
+    cls: type[Optimizer], data: Mapping[str, Any], hooks: Mapping[str, Hook] | None = None
+) -> list[Problem]:
     """Return what an optimizer that needs a closure cannot be combined with."""
     if not needs_closure(cls):
         return []
-    reasons = {
-        f"hooks.{name}": "it works with one output and one loss in each step"
-        for name, hook in hooks.items()
-        if hook.no_turns
-    }
+    setup, reasons = Setup(closure=True, hooks=hooks or {}), {}
     if data.get("optimizers"):
         reasons["optimizers"] = "turns() computes each loss once"
     if data.get("accumulate", 1) != 1:
@@ -119,9 +117,13 @@ def closure_problems(cls: type[Optimizer], data: Mapping[str, Any], hooks: Mappi
         reasons["precision"] = "a GradScaler cannot leave out one of several evaluations; write fp32 or bf16"
     if isinstance(workers := data.get("workers"), Mapping) and workers.get("strategy") == "fsdp":
         reasons["workers.strategy"] = "its step joins all gradients in one tensor; write ddp"
+    against_hooks = {f"hooks.{name}": hook.unsuitable(setup) for name, hook in setup.hooks.items()}
     return [
-        Problem(path, f"cannot be used with {cls.__name__}, whose step evaluates the loss several times: {reason}")
-        for path, reason in reasons.items()
+        *(Problem(path, reason) for path, reason in against_hooks.items() if reason),
+        *(
+            Problem(path, f"cannot be used with {cls.__name__}, whose step evaluates the loss several times: {reason}")
+            for path, reason in reasons.items()
+        ),
     ]
 
 
