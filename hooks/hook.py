@@ -67,7 +67,7 @@ class Setup:
     splits_batches: bool = False
     """True with `accumulate: auto`, which may split a batch and start it again."""
     closure: bool = False
-    """True if the optimizer evaluates the loss several times in a step, as LBFGS does; hooks see the first evaluation."""
+    """True if the optimizer evaluates the loss several times in a step, as LBFGS does. Hooks see the first of these."""
     hooks: Mapping[str, Hook] = field(default_factory=dict)
     """All hooks of the experiment by name."""
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hooks.metrics.direction import judges
+from hooks.metrics.direction import find_monitored_metrics
 from hooks.metrics.names import phase_of
 from hooks.parts import sharded_tensors as shards
 from hooks.private_torch import foreach_norm
@@ -30,8 +30,8 @@ class Checkpoints(Protocol):
     def mark(self, name: str, *labels: str, metric: str = "") -> None:
         """Points labels such as `best` at a stored checkpoint, which is the best of a metric."""
 
-    def judged(self, label: str) -> str:
-        """Where in a checkpoint, by its name or label, the weights stand that were judged: `model`, or `ema/model`."""
+    def find_evaluated_weights(self, label: str) -> str:
+        """Return where a checkpoint holds its evaluated weights: `model`, or `ema/model`."""
 
     def publish(self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]) -> str:
         """Write `<folder>/<run>-<hash>.pt` with parts of a stored checkpoint and return its path. `parts` maps the name
@@ -222,14 +222,14 @@ class State:
         return self.rank == 0
 
     @property
-    def judged_by(self) -> str:
-        """The metric by which the experiment judges first; empty where it judges by none."""
-        return next((judge.metrics[0] for judge in judges(self.config)), "")
+    def main_metric(self) -> str:
+        """The first metric that the experiment monitors; empty if it monitors none."""
+        return next((monitored.metrics[0] for monitored in find_monitored_metrics(self.config)), "")
 
-    def judged_weights(self, metric: str = "") -> Weights:
+    def evaluated_weights(self, metric: str = "") -> Weights:
         """What gave a metric, or where none is said that by which the experiment judges first: other weights than the
         raw ones where a hook validates with its own."""
-        label = evaluation_of(metric or self.judged_by, self.evaluations)
+        label = evaluation_of(metric or self.main_metric, self.evaluations)
         return Weights() if label is None else self.evaluations[label]
 
     @property

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
 from hooks.interval import Interval
-from hooks.metrics.direction import MODES, Mode, Rule, declared_modes, directions, first_to_judge_by, of_val
+from hooks.metrics.direction import MODES, Mode, Rule, choose_main_metric, declared_modes, directions, of_val
 from hooks.metrics.names import kind_of, phase_of, phases_of, there_are
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.unread_fields import refuse_unread
@@ -120,7 +120,7 @@ class Checkpoint(Hook):
         self._told_later = metrics in (["auto"], [])
         self._bests: dict[str, _Best] = {}
         if not self._told_later:
-            self._judge_by(metrics)
+            self._monitor(metrics)
         self._names: list[str] = []
         self._requested = False
         self._pending: list[str] = []
@@ -151,7 +151,7 @@ class Checkpoint(Hook):
     def on_phase_end(self, state: State) -> None:
         if state.phase == "train":
             self._after_training(state)
-        self._judge(state)
+        self._update_best(state)
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
         self._taken = _Taken(state.step, self._requested, self._pending)
@@ -173,7 +173,7 @@ class Checkpoint(Hook):
             return
         last = self._saved[1] if self._saved else self._names[-1] if self._names else None
         for name in _once([last, *(best.name for best in self._bests.values())]):
-            places = {"model": state.checkpoints.judged(name), "raw_model": "model"}
+            places = {"model": state.checkpoints.find_evaluated_weights(name), "raw_model": "model"}
             parts = {key: places.get(key, key) for key in map(_part, self.publish)}
             state.checkpoints.publish(name, parts, "published", state.config)
 
@@ -213,7 +213,7 @@ class Checkpoint(Hook):
         for metric, best in state["bests"].items():
             mode = MODES[best["mode"]]
             if self._told_later and not self._bests:
-                self._judge_by([metric], {metric: mode})
+                self._monitor([metric], {metric: mode})
             # A score is of no use where the other way is better now.
             if metric in self._bests and self._bests[metric].mode == mode:
                 self._bests[metric] = _Best(metric, mode, best["score"], best["name"])
@@ -230,7 +230,7 @@ class Checkpoint(Hook):
         elif self.save_last and state.finished and not (self._taken_at(state) or self._saved_at(state)):
             self._request(state, "last")
 
-    def _judge(self, state: State) -> None:
+    def _update_best(self, state: State) -> None:
         """Looks for metrics that are better than ever, and gives them a checkpoint of this step."""
         if self._told_later and not self._bests and kind_of(state.phase) == "val":
             self._choose_metric(state)
@@ -253,11 +253,11 @@ class Checkpoint(Hook):
     def _choose_metric(self, state: State) -> None:
         """Settles by which metric of val to judge; by none where nothing is said and of none it is known which way is
         better."""
-        metric = _first_of_val(state.metrics) if self.best else first_to_judge_by(state.metrics, state.config)
+        metric = _first_of_val(state.metrics) if self.best else choose_main_metric(state.metrics, state.config)
         if not metric:
             return
         declared = declared_modes(state.config)
-        self._judge_by([metric], declared)
+        self._monitor([metric], declared)
         mode = self._bests[metric].mode
         if declared.get(metric, mode) != mode:
             raise ValueError(
@@ -265,7 +265,7 @@ class Checkpoint(Hook):
                 " of the experiment; say the same mode"
             )
 
-    def _judge_by(self, metrics: Sequence[str], declared: Mapping[str, str] | None = None) -> None:
+    def _monitor(self, metrics: Sequence[str], declared: Mapping[str, str] | None = None) -> None:
         modes = directions(metrics, self.mode, self.rule, declared)
         self._bests = {metric: _Best(metric, mode) for metric, mode in modes.items()}
 

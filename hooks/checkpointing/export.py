@@ -49,8 +49,8 @@ class Export(Hook):
     """pt2 is torch.export; onnx needs the extra `onnx`; trace and script are TorchScript, which torch has given up."""
     every: Interval = Interval(0)
     """How often; at the end in any case."""
-    weights: Literal["judged", "raw", "ema"] = "judged"
-    """`judged` are those that validation runs with, the averages of `ema` where it lends them; `raw` are the weights in
+    weights: Literal["evaluated", "raw", "ema"] = "evaluated"
+    """`evaluated`: those of the validation, so the averages of `ema` where it evaluates; `raw` are the weights in
     training, written as `raw_model`; `ema` is refused where there are no averages."""
     dynamic_batch: bool = True
     """Leaves the number of samples open: the first dimension of the arguments, as long as that of the first of them."""
@@ -188,14 +188,14 @@ def _context(state: State, weights: str) -> AbstractContextManager[Any]:
     """What puts the weights into the model; raises ValueError where there are none, or several, to choose from."""
     if weights == "raw":
         return nullcontext()
-    if weights == "judged":
-        return state.judged_weights()(state)
+    if weights == "evaluated":
+        return state.evaluated_weights()(state)
     averaged = {label: lent for label, lent in state.evaluations.items() if lent.lender}
     chosen = averaged.get(weights) or (next(iter(averaged.values())) if len(averaged) == 1 else None)
     if chosen is None:
         raise ValueError(
             f"export: weights: {weights} needs one hook that validates with averaged weights, there are"
-            f" {len(averaged)}; add ema, with evaluate: ema or both, or write weights: judged"
+            f" {len(averaged)}; add ema, with evaluate: ema or both, or write weights: evaluated"
         )
     return chosen(state)
 

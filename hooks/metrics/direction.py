@@ -91,7 +91,7 @@ def directions(
 def declared_modes(config: Mapping[str, Any], auto: str = AUTO) -> dict[str, Mode]:
     """`max` or `min` of each metric of which an experiment, as plain data, says it: its sweep before its hooks. `auto`
     is the metric that `best: auto` has become."""
-    return dict(ChainMap(*(judge.modes for judge in judges(config, auto))))
+    return dict(ChainMap(*(monitored.modes for monitored in find_monitored_metrics(config, auto))))
 
 
 def best_by(reported: Collection[str], config: Mapping[str, Any], kept_by: str = "") -> tuple[str, Mode] | None:
@@ -100,21 +100,20 @@ def best_by(reported: Collection[str], config: Mapping[str, Any], kept_by: str =
     `kept_by` is the metric by which its best checkpoint is kept. Until there is one it is the first of `best` of the
     checkpoint hook, or what that hook would choose.
     """
-    named = next((judge.metrics[0] for judge in judges(config) if judge.key == "best"), "")
+    named = next((monitored.metrics[0] for monitored in find_monitored_metrics(config) if monitored.key == "best"), "")
     chosen = next(iter(of_val(reported)), "") if named == AUTO else named
-    metric = kept_by or chosen or first_to_judge_by(reported, config)
+    metric = kept_by or chosen or choose_main_metric(reported, config)
     mode = direction(metric, declared_modes(config, metric if named == AUTO else AUTO)) if metric else None
     return (metric, mode) if metric and mode else None
 
 
-def first_to_judge_by(reported: Collection[str], config: Mapping[str, Any]) -> str | None:
-    """The metric of val by which an experiment's best is told where its checkpoints are kept by none: what the
-    experiment judges by, else the first reported of which it is known which way is better, losses last; None where that
-    is known of none.
+def choose_main_metric(reported: Collection[str], config: Mapping[str, Any]) -> str | None:
+    """Return the main metric where no checkpoint is kept by one: the first monitored metric of val, else the first
+    reported one with a known direction, losses last; None if no direction is known.
     """
     declared = declared_modes(config)
-    judged = [metric for judge in judges(config) for metric in judge.metrics]
-    candidates = dict.fromkeys([*judged, *of_val(reported)])
+    monitored_names = [metric for monitored in find_monitored_metrics(config) for metric in monitored.metrics]
+    candidates = dict.fromkeys([*monitored_names, *of_val(reported)])
     return next((name for name in candidates if name in of_val(reported) and direction(name, declared)), None)
 
 
@@ -123,8 +122,8 @@ def of_val(reported: Iterable[str]) -> list[str]:
     return sorted((name for name in reported if name.startswith("val/")), key=lambda name: name.endswith("/loss"))
 
 
-class Judge(NamedTuple):
-    """A part of an experiment that judges by metrics: its sweep, or a hook."""
+class MonitoredMetrics(NamedTuple):
+    """The metrics that one section of an experiment monitors: the sweep or a hook."""
 
     path: str
     key: str
@@ -135,9 +134,11 @@ class Judge(NamedTuple):
     """What it says of its metrics, where it does."""
 
 
-def judges(config: Mapping[str, Any], auto: str = AUTO) -> Iterator[Judge]:
-    """What of an experiment, as plain data that may still be wrong, judges by metrics: the sweep first. `auto` is the
-    metric that `best: auto` has become."""
+def find_monitored_metrics(config: Mapping[str, Any], auto: str = AUTO) -> Iterator[MonitoredMetrics]:
+    """Yield the metrics that each section of an experiment monitors, the sweep first.
+
+    `config` is plain data that may still be invalid. `auto` is the metric that `best: auto` has chosen.
+    """
     hooks = config.get("hooks")
     entries = {f"hooks.{name}": entry for name, entry in hooks.items()} if isinstance(hooks, Mapping) else {}
     for path, entry in {"sweep": config.get("sweep"), **entries}.items():
@@ -148,7 +149,7 @@ def judges(config: Mapping[str, Any], auto: str = AUTO) -> Iterator[Judge]:
         metrics: list[Any] = named if isinstance(named, list) else [auto if named == AUTO else named]
         if metrics and all(isinstance(metric, str) for metric in metrics):
             modes = zip(metrics, _modes(entry, len(metrics)), strict=False)
-            yield Judge(path, key, entry, metrics, {metric: mode for metric, mode in modes if mode})
+            yield MonitoredMetrics(path, key, entry, metrics, {metric: mode for metric, mode in modes if mode})
 
 
 def _modes(entry: Mapping[str, Any], count: int) -> list[Mode | None]:

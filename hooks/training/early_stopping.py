@@ -59,7 +59,7 @@ class EarlyStopping(Hook):
         if self.monitor not in state.metrics:
             self._miss(state)
             return
-        reason = self._judge(state.metrics[self.monitor])
+        reason = self._find_reason(state.metrics[self.monitor])
         if reason:
             state.request_stop(f"{self.monitor} {reason}")
 
@@ -69,7 +69,7 @@ class EarlyStopping(Hook):
             raise KeyError(message)
         logger.warning("early stopping passes over this %s phase: %s", state.phase, message)
 
-    def _judge(self, value: float) -> str | None:
+    def _find_reason(self, value: float) -> str | None:
         """Why the run should end after this value, if it should."""
         if self._improves(value):
             self._best, self._wait = value, 0

@@ -35,7 +35,7 @@ class _Manifest:
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     optimizers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What is said of each of several optimizers, by name."""
-    judged_by: str = ""
+    main_metric: str = ""
     evaluations: Mapping[str, str] = field(default_factory=dict)
     microbatches: int = 1
     """Pieces that a batch was gone through in."""

@@ -283,24 +283,27 @@ class CheckpointStore:
             f" {', '.join(names)}"
         )
 
-    def judged(self, label: str) -> str:
-        """Where in a checkpoint, by its name or label, the weights stand that validation ran with: `model`, or an entry
-        of another file, `ema/model`. Where several sets of weights were validated, those that gave the metric it is the
-        best of, else the metric by which the experiment judges first. Raises CheckpointError where that is not
-        known."""
+    def find_evaluated_weights(self, label: str) -> str:
+        """Return where a checkpoint, by name or label, holds the evaluated weights: `model`, or `ema/model`.
+
+        If validation ran with several sets of weights, these are the ones that gave the metric it is the best of, or
+        else the experiment's main metric.
+        """
         name, index = self.resolve(label), self.index.read()
         manifest, metrics = self.manifest(name), index.get("metrics", {})
         crowns = [label, *(one for one, crowned in index["labels"].items() if crowned == name)]
-        metric = next((metrics[one] for one in crowns if one in metrics), manifest.get("judged_by", ""))
+        metric = next((metrics[one] for one in crowns if one in metrics), manifest.get("main_metric", ""))
         evaluations = manifest.get("evaluations", {})
         evaluation = evaluation_of(metric, evaluations)
         lender = "" if evaluation is None else evaluations[evaluation]
         return f"{lender}/model" if lender else "model"
 
     def weights(self, label: str, place: str | None = None) -> dict[str, Any]:
-        """The state dict that was judged, or that at a place as `judged` gives it, whole, on the CPU, of a checkpoint
-        by its name or label; its files are verified. Raises CheckpointError where there is none, or it is damaged."""
-        name, place = self.resolve(label), place or self.judged(label)
+        """Load and verify the evaluated weights of a checkpoint, or those at `place`, whole and on the CPU.
+
+        Raises CheckpointError if there is no such checkpoint or it is damaged.
+        """
+        name, place = self.resolve(label), place or self.find_evaluated_weights(label)
         file = f"{place.partition('/')[0]}.pt"
         entries = self.manifest(name)["files"]
         self._refuse_damage(name, {one: entries[one] for one in entries if one == file or placeholders.has_shards(one)})
@@ -308,7 +311,7 @@ class CheckpointStore:
         return found
 
     def names_of(self, name: str, place: str) -> list[str]:
-        """The names in a checkpoint's state dict at a place, as `judged` gives it."""
+        """Return the names in a checkpoint's state dict at a place such as `ema/model`."""
         part, _, entry = place.partition("/")
         loaded = self.load(name, f"{part}.pt")
         return list(loaded[entry] if entry else loaded)

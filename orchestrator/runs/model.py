@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def load_model(folder: RunFolder, label: str) -> nn.Module:
-    """The task's model on the CPU, in evaluation mode, with the weights that were judged, of a checkpoint by name or
+    """The task's model on the CPU, in evaluation mode, with the evaluated weights, of a checkpoint by name or
     label.
 
     Random numbers are drawn as the run drew them, and those of the caller stay as they are. Raises CheckpointError

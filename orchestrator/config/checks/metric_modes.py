@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hooks.metrics.direction import Judge, declared_modes, direction, judges
+from hooks.metrics.direction import MonitoredMetrics, declared_modes, direction, find_monitored_metrics
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.errors import Problem
 
@@ -17,28 +17,28 @@ def inferred_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[
     if sweep is not None:
         data = {**data, "sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]}}
     declared, inferred = declared_modes(data), {}
-    for judge in judges(data):
-        kind = judge.entry.get("type", judge.path.removeprefix("hooks."))
-        silent = judge.entry.get("mode") is None and judge.entry.get("rule") is None
-        modes = [direction(metric, declared) for metric in judge.metrics]
+    for monitored in find_monitored_metrics(data):
+        kind = monitored.entry.get("type", monitored.path.removeprefix("hooks."))
+        silent = monitored.entry.get("mode") is None and monitored.entry.get("rule") is None
+        modes = [direction(metric, declared) for metric in monitored.metrics]
         if (
             silent
             and kind in ("sweep", "checkpoint", "early_stopping")
-            and declared.keys() & {*judge.metrics}
+            and declared.keys() & {*monitored.metrics}
             and all(modes)
         ):
-            inferred[f"{judge.path}.mode"] = modes if len(modes) > 1 else modes[0]
+            inferred[f"{monitored.path}.mode"] = modes if len(modes) > 1 else modes[0]
     return inferred
 
 
 def contradicting_modes(data: Mapping[str, Any]) -> list[Problem]:
     """Parts of an experiment that say opposite things of a metric."""
     problems: list[Problem] = []
-    first: dict[str, Judge] = {}
-    for judge in judges(data):
-        for metric, mode in judge.modes.items():
-            other = first.setdefault(metric, judge)
+    first: dict[str, MonitoredMetrics] = {}
+    for monitored in find_monitored_metrics(data):
+        for metric, mode in monitored.modes.items():
+            other = first.setdefault(metric, monitored)
             if other.modes[metric] != mode:
                 message = f"says that {mode} of {metric} is better, and {other.path} says {other.modes[metric]}"
-                problems.append(Problem(judge.path, message))
+                problems.append(Problem(monitored.path, message))
     return problems

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook
 from hooks.interval import Interval
-from hooks.metrics.direction import judges
+from hooks.metrics.direction import find_monitored_metrics
 from hooks.metrics.names import PHASES, nearest, phase_of, phases_of
 from orchestrator.config.python.user_code import users_code
 from orchestrator.errors import ConfigError, Problem
@@ -93,12 +93,12 @@ def _beside(asked: _Asked, phases: Collection[str]) -> list[str]:
 
 
 def _asked(data: Mapping[str, Any]) -> Iterator[_Asked]:
-    for judge in judges(data):
-        kind = judge.entry.get("type", judge.path.removeprefix("hooks."))
+    for monitored in find_monitored_metrics(data):
+        kind = monitored.entry.get("type", monitored.path.removeprefix("hooks."))
         if kind in ("checkpoint", "early_stopping", "param_scheduler") or (
-            kind == "sweep" and not _decides(judge.entry.get("space"))
+            kind == "sweep" and not _decides(monitored.entry.get("space"))
         ):
-            yield from (_Asked(f"{judge.path}.{judge.key}", kind, metric) for metric in judge.metrics)
+            yield from (_Asked(f"{monitored.path}.{monitored.key}", kind, metric) for metric in monitored.metrics)
 
 
 def _decides(space: Any) -> bool:

@@ -34,8 +34,8 @@ class Init(_Named):  # type: ignore[misc]  # made by a call
     ?."""
 
     weights: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
-    """Of a run `model`, the weights in training, or `ema`, their averages; those that were judged where nothing is
-    said. Of a file its entry of this name."""
+    """Of a run `model`, the weights in training, or `ema`, their averages; by default the evaluated
+    weights. Of a file its entry of this name."""
     strict: bool = False
     """Whether a tensor that is missing, left over or of another shape is an error, and not just told."""
     rename: dict[str, str] = Field(default_factory=dict)

@@ -106,7 +106,7 @@ def _of_run(init: Init, path: str, label: str) -> InitialWeights:
     store = _store(path)
     name = store.resolve(label)
     weights = init.weights and (init.weights if init.weights == "model" else f"{init.weights}/model")
-    weights = weights or store.judged(label)
+    weights = weights or store.find_evaluated_weights(label)
     held = [
         file.removesuffix(".pt") for file in shared_files(store.files(name)) if file not in ("optimizer.pt", "hooks.pt")
     ]

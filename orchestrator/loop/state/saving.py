@@ -224,7 +224,7 @@ class Saving:
         return {
             "world_size": state.world_size,
             "metrics": state.metrics,
-            "judged_by": state.judged_by,
+            "main_metric": state.main_metric,
             "evaluations": {label: weights.lender for label, weights in state.evaluations.items()},
             **self._contents.described(),
         }

@@ -9,7 +9,7 @@ from orchestrator.report.markup import element, joined
 from orchestrator.report.views.learning import BINS
 from orchestrator.report.views.spans import ORDER
 from orchestrator.stats.aggregate.blocks import known
-from orchestrator.stats.insight.look import TRAINING
+from orchestrator.stats.insight.iteration_sample import TRAINING
 from orchestrator.stats.read.query import Rows
 
 MOST = 30

@@ -17,7 +17,7 @@ from orchestrator.stats.aggregate.blocks import OWN_WORK, known, total
 from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.aggregate.summaries import by_span
 from orchestrator.stats.insight.gradient_syncs import WAIT
-from orchestrator.stats.insight.look import TRAINING, Look
+from orchestrator.stats.insight.iteration_sample import TRAINING, IterationSample
 from orchestrator.stats.read.query import Rows
 
 LAST = ("backward_s", WAIT)
@@ -28,8 +28,8 @@ BARS, CELLS_DOWN, CELLS_ACROSS = 64, 96, 200
 """The most bars, and the most cells of a heat map."""
 
 
-def spans(rows: Rows, looked: Look, reports: Reports) -> page.Section:
-    """The spans of each rank, the ranks' iterations, and the speed as reported. `rows` are the run's, `looked` what
+def spans(rows: Rows, sample: IterationSample, reports: Reports) -> page.Section:
+    """The spans of each rank, the ranks' iterations, and the speed as reported. `rows` are the run's, `sample` what
     `look` gives of them."""
     recorded = [name for name in ("step_s", *SPANS) if name in rows.columns]
     sums = rows.aggregate({name: total(name) for name in recorded}, ["rank"], TRAINING, rows.blocks)
@@ -41,7 +41,7 @@ def spans(rows: Rows, looked: Look, reports: Reports) -> page.Section:
     timed = {name: phases for name, phases in metrics_of(reports).items() if name.endswith("_s")}
     speed = [chart(name, phases, reports) for name, phases in timed.items()]
     charts = element("div", *speed, class_="charts") if any(speed) else None
-    return page.Section("time", "Time", joined([_stacks(means), _spans(looked, sums.sum()), _heat_maps(rows), charts]))
+    return page.Section("time", "Time", joined([_stacks(means), _spans(sample, sums.sum()), _heat_maps(rows), charts]))
 
 
 def _stacks(means: pd.DataFrame) -> Markup:
@@ -66,7 +66,7 @@ def _stacks(means: pd.DataFrame) -> Markup:
     return stacks("Time per iteration", means, KINDS, "rank", note)
 
 
-def _spans(looked: Look, seconds: pd.Series[float]) -> Markup | None:
+def _spans(sample: IterationSample, seconds: pd.Series[float]) -> Markup | None:
     """`seconds` are those of each span on all ranks."""
     if not {*SPANS} & {*seconds.index}:
         return None
@@ -78,7 +78,7 @@ def _spans(looked: Look, seconds: pd.Series[float]) -> Markup | None:
         "rank": "highest median: rank",
         "share": "share of the time",
     }
-    found = by_span(Rows.of(looked.typical))
+    found = by_span(Rows.of(sample.typical))
     found["seconds"] = seconds[found.index]
     found["share"] = found["seconds"] / seconds["step_s"]
     found = (
@@ -92,11 +92,11 @@ def _spans(looked: Look, seconds: pd.Series[float]) -> Markup | None:
     drawn = table(
         "Spans over all ranks and training iterations", [*headings], cells, headings=headings, class_="sortable shares"
     )
-    if not looked.stretches:
+    if not sample.stretches:
         return drawn
     seen = (
-        f"Medians, what 95 % are below and the rank are those of {len(looked.typical):,} rows, in"
-        f" {len(looked.stretches)} stretches evenly over the run."
+        f"Medians, what 95 % are below and the rank are those of {len(sample.typical):,} rows, in"
+        f" {len(sample.stretches)} stretches evenly over the run."
     )
     return joined([drawn, page.nothing(seen)])
 

@@ -14,7 +14,7 @@ from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.blocks import high, known
 from orchestrator.stats.insight.finding import Finding, rank_names
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
-from orchestrator.stats.insight.look import TRAINING
+from orchestrator.stats.insight.iteration_sample import TRAINING
 from orchestrator.stats.insight.robust_statistics import Floats, block_medians, lower_spread, theil_sen, without_spikes
 from orchestrator.stats.insight.staircase import autocorrelation, rises
 from orchestrator.stats.read.query import AT_ONCE, Rows

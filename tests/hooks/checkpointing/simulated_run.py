@@ -45,7 +45,7 @@ class Store:
         self.log.append(("publish", name, dict(parts)))
         return f"{folder}/{name}.pt"
 
-    def judged(self, label: str) -> str:
+    def find_evaluated_weights(self, label: str) -> str:
         return "model"
 
     def names(self) -> list[str]:

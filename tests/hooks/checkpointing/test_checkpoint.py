@@ -68,7 +68,7 @@ LABELS = {
             {"best": "val/loss"}, val("loss", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"loss": 2}, id="less of a loss is better"
         ),
         pytest.param(
-            {"best": "train/loss"}, [None], [1], [1], {"train": 1}, id="a training metric is judged after training"
+            {"best": "train/loss"}, [None], [1], [1], {"train": 1}, id="a training metric is compared after training"
         ),
         pytest.param(
             {"every": TWO, "keep": 1},
@@ -264,7 +264,7 @@ def test_validation_alone_works_with_several_metrics() -> None:
     assert run.store.did("mark") == ["step-00000000"] * 3
 
 
-def test_it_is_the_best_by_what_the_experiment_judges_by() -> None:
+def test_the_best_is_told_by_the_main_metric() -> None:
     run = SimulatedRun(Checkpoint(), config={"sweep": {"metric": "val/score", "mode": "min"}})
     for score in (3.0, 1.0, 2.0):
         run.epoch(score, **{"val/score": score})
@@ -326,7 +326,7 @@ def test_what_is_better_is_not_guessed(metric: str) -> None:
     Checkpoint(best=metric, mode="max")
 
 
-def test_auto_refuses_a_name_it_cannot_judge() -> None:
+def test_auto_refuses_a_metric_of_unknown_direction() -> None:
     with pytest.raises(HookError, match="'val/score' is better; write mode: max or mode: min"):
         SimulatedRun(Checkpoint(best="auto")).epoch(**{"val/score": 1.0})
     SimulatedRun(Checkpoint(best="auto", mode="min")).epoch(**{"val/score": 1.0})
@@ -387,7 +387,7 @@ def test_last_and_best_are_published_once_each() -> None:
         ("ema", "train/loss", False),
     ],
 )
-def test_what_was_judged_is_what_is_published(tmp_path: Path, evaluate: Any, best: str | None, averaged: bool) -> None:
+def test_the_evaluated_weights_are_published(tmp_path: Path, evaluate: Any, best: str | None, averaged: bool) -> None:
     """The averages, also those of SWA, where they were validated with; the raw weights under a name that says so."""
     store = CheckpointStore(Storage(tmp_path))
     hook = Checkpoint(best=best, publish=["state_dict", "raw_model"])

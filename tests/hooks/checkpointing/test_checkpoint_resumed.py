@@ -130,7 +130,7 @@ class _NoStore:
     def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
         return ""
 
-    def judged(self, label: str) -> str:
+    def find_evaluated_weights(self, label: str) -> str:
         return ""
 
 

@@ -226,7 +226,7 @@ def test_averaged_weights_are_exported_where_they_are_asked_for(evaluate: Any, t
         ("raw", {}, False),
     ],
 )
-def test_what_is_judged_is_what_is_exported(
+def test_the_evaluated_weights_are_exported(
     evaluate: Any, config: dict[str, Any], averaged: bool, tmp_path: Path
 ) -> None:
     ema = EMA(decay=0.9, evaluate=evaluate)
@@ -236,10 +236,10 @@ def test_what_is_judged_is_what_is_exported(
     points = torch.randn(9, 5)
     raw = in_eval(loop.state.module, points)
     with ema.applied(loop.state):
-        judged = in_eval(loop.state.module, points) if averaged else raw
-    torch.testing.assert_close(load_pt2(tmp_path / "export" / "epoch-0001" / "model.pt2")(points), judged)
+        evaluated = in_eval(loop.state.module, points) if averaged else raw
+    torch.testing.assert_close(load_pt2(tmp_path / "export" / "epoch-0001" / "model.pt2")(points), evaluated)
     torch.testing.assert_close(load_pt2(tmp_path / "as_trained" / "epoch-0001" / "raw_model.pt2")(points), raw)
-    assert torch.equal(judged, raw) != averaged
+    assert torch.equal(evaluated, raw) != averaged
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hooks.metrics.direction import declared_modes, direction, directions, judges
+from hooks.metrics.direction import declared_modes, direction, directions, find_monitored_metrics
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,11 @@ def test_one_mode_for_all_or_one_for_each() -> None:
         directions(["a"], ["max", "min", "max"])
 
 
-def test_who_judges_is_named_by_its_path() -> None:
-    found = judges({"hooks": {"slow": {"type": "checkpoint", "best": "val/f1"}}, "sweep": {"metric": "val/loss"}})
-    assert [(judge.path, judge.metrics) for judge in found] == [("sweep", ["val/loss"]), ("hooks.slow", ["val/f1"])]
+def test_monitored_metrics_are_named_by_the_path_of_their_section() -> None:
+    found = find_monitored_metrics(
+        {"hooks": {"slow": {"type": "checkpoint", "best": "val/f1"}}, "sweep": {"metric": "val/loss"}}
+    )
+    assert [(monitored.path, monitored.metrics) for monitored in found] == [
+        ("sweep", ["val/loss"]),
+        ("hooks.slow", ["val/f1"]),
+    ]

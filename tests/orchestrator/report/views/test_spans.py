@@ -7,7 +7,7 @@ import pytest
 from orchestrator.report.page import Section
 from orchestrator.report.views.spans import BARS, CELLS_ACROSS, CELLS_DOWN, spans
 from orchestrator.stats.aggregate.blocks import own_work
-from orchestrator.stats.insight.look import look
+from orchestrator.stats.insight.iteration_sample import sample_iterations
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 from tests.orchestrator.stats.insight.runs import slower, training
@@ -19,7 +19,7 @@ def worked(row: pd.DataFrame) -> list[float]:
 
 def drawn(table: pd.DataFrame) -> Section:
     rows = Rows.of(table)
-    return spans(rows, look(rows), [])
+    return spans(rows, sample_iterations(rows), [])
 
 
 def test_own_work_is_all_but_the_waiting() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.stats.aggregate import blocks
 from orchestrator.stats.aggregate.blocks import high, known, low, total
-from orchestrator.stats.insight import diagnose, look
+from orchestrator.stats.insight import diagnose, iteration_sample
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import slower, training
 from tests.orchestrator.stats.read.test_query import drawn
@@ -52,7 +52,7 @@ def test_sums_and_extremes_are_those_of_the_rows(seed: int, together: int, monke
 def test_a_diagnosis_does_not_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that is slow, a hook that takes long twice, a loss that is none, memory that grows and is nearly full; in
     stretches."""
-    monkeypatch.setattr(look, "MOST_ITERATIONS", 200)
+    monkeypatch.setattr(iteration_sample, "MOST_ITERATIONS", 200)
     stats = training(4, 400, change=slower("data_wait_s", 2, 0.03))
     grown = {
         "rss_bytes": 1e9 + 1e6 * stats["iteration"],

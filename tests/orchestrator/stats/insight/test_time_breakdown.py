@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.stats.insight.look import look
+from orchestrator.stats.insight.iteration_sample import sample_iterations
 from orchestrator.stats.insight.time_breakdown import data_bound, hook_costs, saving_stalls, times, unnamed
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import costs, slower, training
@@ -20,7 +20,7 @@ def asked(stats: pd.DataFrame) -> tuple[Rows, pd.DataFrame]:
 
 def seen(stats: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows, found = asked(stats)
-    return look(rows).typical, found
+    return sample_iterations(rows).typical, found
 
 
 def test_a_run_short_of_data_says_how_much_of_the_time_it_waits() -> None:

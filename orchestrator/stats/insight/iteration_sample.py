@@ -1,4 +1,4 @@
-"""A look: the training iterations in which ranks are compared. All of them; of a long run, some that stand for all."""
+"""The training iterations in which ranks are compared: all of them, or a sample of a long run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STALLS, LEAST_STALL = 500, 3.0
 
 
 @dataclass(frozen=True)
-class Look:
+class IterationSample:
     """Training rows of every rank."""
 
     rows: pd.DataFrame
@@ -55,8 +55,8 @@ class Look:
         return float(self.typical["step_s"].median()) if "step_s" in self.rows else None
 
 
-def look(rows: Rows) -> Look:
-    """The iterations of a run as its ranks lived them together."""
+def sample_iterations(rows: Rows) -> IterationSample:
+    """Select the training iterations of a run in which to compare its ranks."""
     columns = [
         name
         for name in ("rank", "node", "phase", "iteration", "step", "batch_size", "rss_bytes", "step_s", *SPANS)
@@ -70,7 +70,7 @@ def look(rows: Rows) -> Look:
     }
     found = rows.aggregate(asked, ["rank"], TRAINING, rows.blocks)
     if not len(found):
-        return Look(pd.DataFrame(columns=columns), 0, 0)
+        return IterationSample(pd.DataFrame(columns=columns), 0, 0)
     first, last = int(found["first"].min()), int(found["last"].max())
     iterations = last - first + 1
     if found["rows"].max() < iterations:
@@ -91,7 +91,7 @@ def look(rows: Rows) -> Look:
             f"{TRAINING} and iteration in"
             f" ({', '.join(map(str, sorted({at for begin, end in wide for at in range(begin, end + 1)})))})"
         )
-    return Look(
+    return IterationSample(
         rows.ask(f"select {', '.join(columns)} from rows where {chosen} order by iteration, rank"),
         iterations,
         len(found),
