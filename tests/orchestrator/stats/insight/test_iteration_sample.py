@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from orchestrator.stats.insight.look import look
 
 from orchestrator.stats.insight import diagnose
 from orchestrator.stats.insight import look as looking
-from orchestrator.stats.insight.look import look
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import slower, training
 
