@@ -25,7 +25,7 @@ from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.blocks import high, own_work, total
 from orchestrator.stats.insight import diagnose, failure
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
-from orchestrator.stats.insight.look import TRAINING, Look, look
+from orchestrator.stats.insight.iteration_sample import TRAINING, IterationSample, sample_iterations
 from orchestrator.stats.read.query import Rows
 
 HEADLINES = 4
@@ -37,18 +37,18 @@ def run_page(run: Run, made: str) -> str:
     """The page of a run, under way or over; `made` says when it was made."""
     metadata, reports, modes = run.folder.metadata(), run.reports(), run.modes
     rows, hook_costs = run.rows(), run.hook_costs
-    looked, by_rank = look(rows), _by_rank(rows)
+    sample, by_rank = sample_iterations(rows), _by_rank(rows)
     sections = [
-        findings(diagnose(rows, hook_costs, ending=failure(run.status, metadata.error), looked=looked), run.path),
+        findings(diagnose(rows, hook_costs, ending=failure(run.status, metadata.error), sample=sample), run.path),
         handover(run.folder, run.best),
         learning(rows, reports, modes),
-        spans(rows, looked, reports),
+        spans(rows, sample, reports),
         memory(rows),
         hooks(hook_costs, float(by_rank["step_s"].sum()) if "step_s" in by_rank else math.nan),
         recorded(rows),
         experiment(run.folder.experiment_text(), metadata, run.folder.attempts()),
     ]
-    tiles = [*_metric_tiles(reports, modes), *_cost_tiles(metadata, by_rank, looked)]
+    tiles = [*_metric_tiles(reports, modes), *_cost_tiles(metadata, by_rank, sample)]
     return page.page(run.name, run.path, page.headline(run.name, run.status, metadata, tiles), sections, made)
 
 
@@ -78,7 +78,7 @@ def _by_rank(rows: Rows) -> pd.DataFrame:
     )
 
 
-def _cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame, looked: Look) -> list[Tile]:
+def _cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame, sample: IterationSample) -> list[Tile]:
     tiles: list[Tile] = []
     if metadata.wall_s is not None:
         tiles.append(Tile("wall time", Quantity("wall_s", metadata.wall_s), "from start to end, in whole seconds"))
@@ -91,10 +91,10 @@ def _cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame, looked: Look) -> l
     for name, title in _PEAKS.items():
         if name in by_rank and by_rank[name].notna().any():
             tiles.append(Tile(title, Quantity(name, float(by_rank[name].max())), f"rank {by_rank[name].idxmax()}"))
-    slowest = slowest_rank(Rows.of(looked.typical))
+    slowest = slowest_rank(Rows.of(sample.typical))
     if slowest is not None:
         rank, behind = slowest
-        seen = f", as seen in {len(looked.stretches)} stretches" if looked.stretches else ""
+        seen = f", as seen in {len(sample.stretches)} stretches" if sample.stretches else ""
         tiles.append(
             Tile(
                 "slowest rank",

@@ -24,5 +24,5 @@ def handover(folder: RunFolder, best: Best | None, trial: str = "") -> page.Sect
         element("p", f"{trial} {best}.".lstrip()),
         element("pre", "\n".join(astuple(Use.of(folder, "best", best_trial))), tabindex=0),
     ]
-    note = "The model in Python, with the weights that were judged; and a run that trains it longer."
+    note = "The model in Python, with the evaluated weights; and a run that trains it longer."
     return page.Section("best", "Use the best checkpoint", joined(pieces), note)

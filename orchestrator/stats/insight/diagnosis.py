@@ -11,7 +11,7 @@ import pandas as pd
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.insight.finding import Finding
 from orchestrator.stats.insight.gradient_syncs import WAIT, GradientSyncs, gradient_syncs
-from orchestrator.stats.insight.look import TRAINING, Look, look
+from orchestrator.stats.insight.iteration_sample import TRAINING, IterationSample, sample_iterations
 from orchestrator.stats.insight.loss_anomalies import losses
 from orchestrator.stats.insight.memory import memory
 from orchestrator.stats.insight.regression import regression, throughput
@@ -57,8 +57,8 @@ class Diagnosis:
             if f"{name}_share" in signs:
                 parts.append(f"{signs[f'{name}_share']:.1%} {what}")
         if "ranks_apart_share" in signs:
-            looked = f" (seen in {signs['compared_share']:.1%} of the iterations)" if "compared_share" in signs else ""
-            parts.append(f"ranks {signs['ranks_apart_share']:.1%} apart in their own work{looked}")
+            seen = f" (seen in {signs['compared_share']:.1%} of the iterations)" if "compared_share" in signs else ""
+            parts.append(f"ranks {signs['ranks_apart_share']:.1%} apart in their own work{seen}")
         elif signs["ranks"] > 1:
             parts.append("too few iterations to compare the ranks")
         if "throughput_ratio" in signs:
@@ -72,25 +72,27 @@ def diagnose(
     against: Rows | pd.DataFrame | None = None,
     against_name: str = "the other run",
     ending: Finding | None = None,
-    looked: Look | None = None,
+    sample: IterationSample | None = None,
 ) -> Diagnosis:
     """Looks the rows of a run through, or any table with the columns of docs/tables.md.
 
     `hooks` is the hooks' ledger, `against` the rows of a run to compare with, `ending` what is to be said of how it
-    ended, `looked` what `look` gives of the rows, where it is there. What a table lacks is not looked for; `signs` says
+    ended, `sample` holds the iterations to compare, if known. What a table lacks is not looked for; `signs` says
     how much there was.
     """
     rows = stats if isinstance(stats, Rows) else Rows.of(stats)
     if not rows.total:
         return Diagnosis((ending,) if ending else (), {"iterations": 0, "ranks": 0})
-    looked, found_s = looked or look(rows), times(rows)
-    exchanges = gradient_syncs(looked.rows, looked.share)
-    other = None if against is None else look(against if isinstance(against, Rows) else Rows.of(against)).rows
+    sample, found_s = sample or sample_iterations(rows), times(rows)
+    exchanges = gradient_syncs(sample.rows, sample.share)
+    other = (
+        None if against is None else sample_iterations(against if isinstance(against, Rows) else Rows.of(against)).rows
+    )
     found = [
-        *data_bound(looked.typical, found_s),
+        *data_bound(sample.typical, found_s),
         *saving_stalls(rows, found_s),
         *unnamed(found_s),
-        *memory(rows, looked.typical),
+        *memory(rows, sample.typical),
         *losses(rows),
     ]
     if exchanges is not None:
@@ -98,12 +100,12 @@ def diagnose(
     if hooks is not None:
         found += hook_costs(found_s, hooks)
     if other is not None:
-        found += regression(looked.rows, other, against_name)
+        found += regression(sample.rows, other, against_name)
     if ending is not None:
         found.append(_with_its_moment(ending, rows))
     found.sort(key=lambda finding: finding.weight, reverse=True)
-    signs = vital_signs(looked, found_s, exchanges)
-    compared = throughput(looked.rows, other) if other is not None else None
+    signs = vital_signs(sample, found_s, exchanges)
+    compared = throughput(sample.rows, other) if other is not None else None
     if compared is not None:
         signs["throughput_ratio"] = compared.ratio
     return Diagnosis(tuple(found), signs)
@@ -136,17 +138,17 @@ def _with_its_moment(ending: Finding, rows: Rows) -> Finding:
     return replace(ending, advice=f"{ending.advice}; hookyard replay RUN --iteration {int(last) + 1} comes to it again")
 
 
-def vital_signs(looked: Look, found: pd.DataFrame, exchanges: GradientSyncs | None) -> dict[str, Any]:
+def vital_signs(sample: IterationSample, found: pd.DataFrame, exchanges: GradientSyncs | None) -> dict[str, Any]:
     """The run in a few numbers; shares are of the time of all training iterations."""
-    signs: dict[str, Any] = {"iterations": looked.iterations, "ranks": looked.ranks}
-    if looked.step_s is None or not found["step_s"].sum() > 0:
+    signs: dict[str, Any] = {"iterations": sample.iterations, "ranks": sample.ranks}
+    if sample.step_s is None or not found["step_s"].sum() > 0:
         return signs
-    signs["step_s"] = looked.step_s
+    signs["step_s"] = sample.step_s
     for name in ("data_wait_s", "hooks_s", "checkpoint_s", *([WAIT] if signs["ranks"] > 1 else [])):
         if name in found:
             signs[f"{name.removesuffix('_s')}_share"] = float(found[name].sum() / found["step_s"].sum())
-    if looked.share < 1:
-        signs["compared_share"] = looked.share
+    if sample.share < 1:
+        signs["compared_share"] = sample.share
     if exchanges is not None and len(exchanges.ranks) > 1 and len(exchanges.iterations) >= LEAST_SYNCS:
         work = np.median(exchanges.work, axis=0)
         signs["ranks_apart_share"] = float((work.max() - work.min()) / exchanges.step_s)

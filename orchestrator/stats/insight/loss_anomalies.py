@@ -9,7 +9,7 @@ import pandas as pd
 
 from orchestrator.stats.aggregate.blocks import known
 from orchestrator.stats.insight.finding import Finding, rank_names
-from orchestrator.stats.insight.look import TRAINING
+from orchestrator.stats.insight.iteration_sample import TRAINING
 from orchestrator.stats.insight.robust_statistics import Floats
 from orchestrator.stats.read.query import Rows
 

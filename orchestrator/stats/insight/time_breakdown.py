@@ -14,7 +14,7 @@ from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.aggregate.summaries import cheaper_every
 from orchestrator.stats.insight.finding import Finding
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
-from orchestrator.stats.insight.look import TRAINING
+from orchestrator.stats.insight.iteration_sample import TRAINING
 from orchestrator.stats.read.query import Rows
 
 DATA_SHARE, HOOK_SHARE, SAVING_SHARE, UNNAMED_SHARE = 0.1, 0.03, 0.05, 0.1

@@ -31,11 +31,11 @@ class Looks(Hook):
 
     def on_step(self, state: State) -> None:
         if state.phase_iteration in self.at:
-            self.seen.append(self.windows.sample_iterations(state.row))
+            self.seen.append(self.windows.look(state.row))
 
     def on_phase_end(self, state: State) -> None:
         if self.windows.unwritten():
-            self.seen.append(self.windows.sample_iterations())
+            self.seen.append(self.windows.look())
 
     def state_dict(self) -> dict[str, Any]:
         return self.windows.state_dict()
@@ -123,8 +123,8 @@ def test_columns_that_come_as_a_row_is_closed_count_once() -> None:
     )
     run_phase(looks, State(), "train", _rows("loss", [1, 2, 3, 4, 10]), close=lambda: {"step_s": next(seconds)})
     assert [values["step_s"] for values in looks.seen] == [1.5, 3.5]
-    assert looks.windows.sample_iterations()["total"] == 3.0
-    assert looks.windows.sample_iterations()["n"] == 4.0
+    assert looks.windows.look()["total"] == 3.0
+    assert looks.windows.look()["n"] == 4.0
 
 
 class _Span:
@@ -155,7 +155,7 @@ def test_what_the_device_has_not_measured_yet_is_taken_later() -> None:
     assert looks.seen[-1]["mean"] == 1.0
     for span in spans:
         span.passed = True
-    assert looks.windows.sample_iterations()["mean"] == 3.0
+    assert looks.windows.look()["mean"] == 3.0
 
 
 def test_a_look_is_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_the_loop_s_rows_are_all_counted() -> None:
     for _ in loop.run():
         pass
     looks.windows.start_phase(State(phase="train"))
-    shown = looks.windows.sample_iterations()
+    shown = looks.windows.look()
     rows = [row for row in loop.state.recent if row["phase"] == "train"]
     assert len(rows) == 14
     assert shown["loss_mean"] == pytest.approx(np.mean([row["loss"] for row in rows]))

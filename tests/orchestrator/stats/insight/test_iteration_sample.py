@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from orchestrator.stats.insight.look import look
 
-from orchestrator.stats.insight import diagnose
-from orchestrator.stats.insight import look as looking
+from orchestrator.stats.insight import diagnose, iteration_sample
+from orchestrator.stats.insight.iteration_sample import sample_iterations
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.insight.runs import slower, training
 
@@ -24,7 +23,7 @@ FAULTS = {
 
 @pytest.fixture
 def short_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "MOST_ITERATIONS", 1000)
+    monkeypatch.setattr(iteration_sample, "MOST_ITERATIONS", 1000)
 
 
 @pytest.mark.parametrize("pattern", FAULTS)
@@ -32,7 +31,7 @@ def test_a_straggler_is_found_in_stretches_as_in_all(pattern: str, monkeypatch: 
     span, seconds = FAULTS[pattern]
     stats = training(4, ITERATIONS, change=slower(span, 2, seconds))
     (whole,) = diagnose(stats).findings
-    monkeypatch.setattr(looking, "MOST_ITERATIONS", 1000)
+    monkeypatch.setattr(iteration_sample, "MOST_ITERATIONS", 1000)
     found = diagnose(stats)
     (part,) = found.findings
     assert 0.25 <= found.signs["compared_share"] < 0.26
@@ -58,10 +57,12 @@ def test_steps_of_several_iterations_are_whole_where_a_stretch_begins() -> None:
 
 def test_a_run_that_is_not_long_is_looked_at_whole() -> None:
     stats = training(2, 100)
-    looked = look(Rows.of(pd.concat([stats, stats.assign(phase="val")])))
+    sample = sample_iterations(Rows.of(pd.concat([stats, stats.assign(phase="val")])))
     pd.testing.assert_frame_equal(
-        looked.rows[["rank", "iteration", "step_s"]], stats[["rank", "iteration", "step_s"]], check_dtype=False
+        sample.rows[["rank", "iteration", "step_s"]], stats[["rank", "iteration", "step_s"]], check_dtype=False
     )
-    assert (looked.iterations, looked.ranks, looked.share) == (100, 2, 1.0)
-    fewer = look(Rows.of(stats[(stats["iteration"] != 50) & ((stats["rank"] == 0) | (stats["iteration"] != 51))]))
+    assert (sample.iterations, sample.ranks, sample.share) == (100, 2, 1.0)
+    fewer = sample_iterations(
+        Rows.of(stats[(stats["iteration"] != 50) & ((stats["rank"] == 0) | (stats["iteration"] != 51))])
+    )
     assert (fewer.iterations, fewer.share) == (99, 1.0)
