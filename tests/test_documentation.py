@@ -23,7 +23,7 @@ from orchestrator.cli import app
 from orchestrator.config.components import DEFAULT_HOOKS
 from orchestrator.config.load import to_dict
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.sections.sweep import PB2, PBT, Asha, Fifo, HyperBand, Median, SchedulerName
+from orchestrator.config.sections.sweep import PB2, PBT, Asha, Fifo, HyperBand, Median, Race, SchedulerName
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -241,7 +241,7 @@ def test_the_guide_to_sweeps_has_every_parameter_of_the_schedulers_with_its_defa
         for name, kinds, default, _ in rows
         for kind in re.findall(r"`(\w+)`", kinds)
     }
-    schedulers = [Fifo(), Asha(), HyperBand(), Median(), PBT(), PB2()]
+    schedulers = [Fifo(), Asha(), HyperBand(), Median(), Race(), PBT(), PB2()]
     assert {one.type for one in schedulers} == set(get_args(SchedulerName))
     assert told == {
         (one.type, name): value for one in schedulers for name, value in one.model_dump().items() if name != "type"

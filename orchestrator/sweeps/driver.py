@@ -48,7 +48,7 @@ from orchestrator.sweeps.results.population_replay import replay
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, previous_trials, remaining_trials, seconds_used
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.stopping_rules import StoppingRules
-from orchestrator.sweeps.sweep_context import SweepContext
+from orchestrator.sweeps.sweep_context import SweepContext, make_search
 from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 from orchestrator.sweeps.trial_setup import trial_source
 from orchestrator.terminal.display import TerminalDisplay, say
@@ -244,7 +244,8 @@ def _carry_out(
 
         announcer, index = TrialAnnouncer(display, settings, previous), TrialIndex(folder, settings.objectives)
         ranks = 1 if metadata.local else experiment.workers.max_count
-        rules = StoppingRules(settings, ranks, asked=asked, fail_fast=metadata.fail_fast)
+        search = make_search(experiment, settings, previous, display.line)
+        rules = StoppingRules(settings, ranks, search=search, asked=asked, fail_fast=metadata.fail_fast)
         hangs = HangReporter(
             lambda: [RunFolder(folder.storage / "trials", name) for name in announcer.under_way()],
             display,
@@ -253,7 +254,7 @@ def _carry_out(
         rules.replay_reports(
             {trial_name(number): trial.reports for number, trial in previous.items()}, seconds_used(metadata, previous)
         )
-        context = SweepContext(experiment, settings, folder, previous, rules, announcer, index)
+        context = SweepContext(experiment, settings, folder, previous, search, rules, announcer, index)
         if metadata.local:
             from orchestrator.sweeps.in_process import TrialsInTurn
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ray.tune.search import Searcher
-
-from orchestrator.config.checks.shared_training import shared_paths
-from orchestrator.config.sections.sweep import Fifo, Sweep
+from orchestrator.config.sections.sweep import Fifo, Race, Sweep
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.lifecycle import failing
 from orchestrator.engines.rank_failures import lost_gpu
@@ -18,7 +15,6 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import end_trial, trial_name
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
-from orchestrator.sweeps.search.search import TRIAL, make_search
 from orchestrator.sweeps.stopping_rules import BY_SCHEDULER
 from orchestrator.sweeps.sweep_context import SweepContext
 from orchestrator.sweeps.trial_group import TrialGroup, TrialUnderWay
@@ -35,19 +31,14 @@ class TrialsInTurn:
         self._rules, self._announcer, self._index = sweep.rules, sweep.announcer, sweep.index
         self._engine = InProcess(sweep.experiment.workers, stop_asked=sweep.rules.asked, end_hung=end_hung)
         self._scheduler = _scheduler(sweep.settings, sweep.folder, sweep.previous)
-        shared = shared_paths(sweep.experiment.source, sweep.settings)
-        self._search = make_search(sweep.settings, sweep.experiment.seed, sweep.previous, shared)
+        self._search = sweep.search
 
     def run(self) -> None:
         """Until all are over or the budget is used up; one that fails is written down and the others go on, unless the
         sweep is to end then."""
-        for trial_id in map(str, range(self._search.count)):
-            if self._rules.sweep_is_over():
+        for _ in range(self._search.count):
+            if self._rules.sweep_is_over() or (chosen := self._search.suggest()) is None:
                 return
-            config = self._search.suggest(trial_id)
-            if config == Searcher.FINISHED:
-                return
-            chosen = config[TRIAL]
             begun = [self._begin(one["number"], one["values"]) for one in (chosen, *chosen["followers"])]
             self._train([trial for trial in begun if trial])
 
@@ -126,7 +117,7 @@ class TrialsInTurn:
 
 def _scheduler(settings: Sweep, sweep: RunFolder, previous: Mapping[int, PreviousTrial]) -> SequentialScheduler | None:
     """The sweep's scheduler, where it has one: Ray Tune's own, which takes a second to import."""
-    if isinstance(settings.scheduler, Fifo):
+    if isinstance(settings.scheduler, Fifo | Race):
         return None
     set_environment(None)
     from orchestrator.sweeps.tune.schedulers import SequentialScheduler

@@ -9,6 +9,8 @@ from time import monotonic
 from typing import Any
 
 from orchestrator.config.sections.sweep import Budget, Stop, Sweep
+from orchestrator.records.sweep_folder import trial_number
+from orchestrator.sweeps.search.search import Search
 
 BY_SCHEDULER = "the scheduler ended the trial"
 
@@ -35,11 +37,12 @@ class StoppingRules:
         settings: Sweep,
         ranks: int = 1,
         *,
+        search: Search | None = None,
         asked: Callable[[], bool] = lambda: False,
         fail_fast: bool = False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.asked, self._fail_fast = asked, fail_fast
+        self.asked, self._fail_fast, self._search = asked, fail_fast, search
         self._ended_by: str | None = None
         self.metric_missing: str | None = None
         """That the sweep's metric is in no report, once a trial has shown it and none has reported it."""
@@ -64,7 +67,9 @@ class StoppingRules:
         """Whether a trial ends with this report, `seconds` into its own training; the reason is kept."""
         progress = self._trials.setdefault(trial, _Progress())
         self._count_report(progress, metrics)
-        reason = self._reason(progress, metrics[self._metric], seconds)
+        # The search hears of each report, also of one that ends its trial by another rule.
+        by_search = self._search.reported(trial_number(trial), metrics) if self._search else None
+        reason = self._reason(progress, metrics[self._metric], seconds) or by_search
         if reason:
             self.reasons[trial] = reason
         return reason is not None

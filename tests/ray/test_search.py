@@ -141,6 +141,14 @@ def test_the_median_rule_stops_what_is_below_it(ray_cluster: Any, outside: Path)
     assert done.trials["reports"].tolist() == [5, 5, 2, 5]
 
 
+def test_a_race_eliminates_who_will_not_win_and_trains_the_best_with_all_seeds(ray_cluster: Any, outside: Path) -> None:
+    race = {"scheduler": {"type": "race", "level": 0.45}, "repeats": 2, "search": "grid", "max_concurrent": 2}
+    space = {"optimizer.lr": {"grid": [1e-6, 0.5, 2e-6]}}
+    done = swept(outside, 1, metric="val/loss", mode="min", space=space, **race)
+    assert done.status == "finished"
+    assert (done.configurations.index[0], done.configurations["n"].tolist()) == (1, [2, 1, 1])
+
+
 def test_optuna_suggests_trial_by_trial_and_rules_and_budget_end_them(ray_cluster: Any, outside: Path) -> None:
     pytest.importorskip("optuna")
     done = swept(

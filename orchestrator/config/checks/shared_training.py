@@ -12,7 +12,7 @@ from hooks.metrics.names import phase_of
 from orchestrator.config.checks.space import surroundings
 from orchestrator.config.components import PLAN_KEYS
 from orchestrator.config.resolve import ResolvedExperiment, resolve
-from orchestrator.config.sections.sweep import Fifo, HyperBand, Population, Sweep
+from orchestrator.config.sections.sweep import Fifo, HyperBand, Population, Race, Sweep
 from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, Problem
@@ -95,6 +95,8 @@ def _of_the_sweep(sweep: Sweep) -> str:
             "scheduler: hyperband has each trial pause until others of its bracket have come as far, and a training"
             " cannot go on for some of its trials alone"
         )
+    if isinstance(sweep.scheduler, Race):
+        return "scheduler: race begins the trials of each configuration one after the other"
     if len(sweep.metrics) > 1:
         return (
             "of several metrics none of the trials on a training is the best, by which search: optuna would judge the"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from hooks.metrics.direction import Mode, directions
@@ -86,6 +86,14 @@ class Median(Model):
     """Other trials there must be to take a median of."""
 
 
+class Race(Model):
+    """Compares configurations seed by seed, and eliminates those that will not win."""
+
+    type: Literal["race"] = "race"
+    level: Annotated[float, Gt(0), Lt(0.5)] = 0.05
+    """Largest probability of eliminating the configuration that would win with all seeds."""
+
+
 class Population(Model):
     """What PBT and PB2 have in common: the worst trials go on from the weights of the best, with other values."""
 
@@ -118,8 +126,8 @@ class PB2(Population):
     type: Literal["pb2"] = "pb2"
 
 
-Scheduler = Annotated[Fifo | Asha | HyperBand | Median | PBT | PB2, Field(discriminator="type")]
-SchedulerName = Literal["fifo", "asha", "hyperband", "median", "pbt", "pb2"]
+Scheduler = Annotated[Fifo | Asha | HyperBand | Median | Race | PBT | PB2, Field(discriminator="type")]
+SchedulerName = Literal["fifo", "asha", "hyperband", "median", "race", "pbt", "pb2"]
 
 
 def _typed(value: Any) -> Any:
@@ -273,6 +281,24 @@ def contradictions(sweep: Sweep) -> Iterator[tuple[tuple[str, ...], str]]:
             ("aggregate", "repeats"),
             "aggregate: lower_bound needs several trials of each configuration; set repeats, for example to 5",
         )
+    if isinstance(sweep.scheduler, Race):
+        if sweep.repeats == 1:
+            yield (
+                ("repeats", "scheduler"),
+                "race compares configurations over seeds; set repeats, for example to 5",
+            )
+        if sweep.aggregate == "lower_bound":
+            yield (
+                ("aggregate", "scheduler"),
+                "aggregate: lower_bound does not go with race, whose winner has the best mean; remove one of them",
+            )
+        if sweep.search == "optuna":
+            yield ("scheduler", "search"), "race needs all configurations at the start; set search to random or grid"
+        if sweep.budget and sweep.budget.trials:
+            yield (
+                ("budget", "scheduler"),
+                "budget.trials does not go with race, which trains all configurations seed by seed; set fewer trials",
+            )
     if sweep.max_concurrent is not None and synchronous:
         yield (
             ("max_concurrent", "scheduler"),
@@ -283,7 +309,7 @@ def contradictions(sweep: Sweep) -> Iterator[tuple[tuple[str, ...], str]]:
             ("engine", "scheduler"),
             (
                 f"engine: train does not go with {kind}, whose trials wait for each other: each time one goes on, a Ray"
-                " Train job would be started anew. Use engine: gang, or one of the schedulers fifo, asha and median"
+                " Train job would be started anew. Use engine: gang, or scheduler fifo, asha, median or race"
             ),
         )
     if sweep.points and sweep.search == "grid":

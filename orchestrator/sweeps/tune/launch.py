@@ -10,9 +10,9 @@ from typing import Any
 
 from ray import tune
 from ray.tune.result import TIME_TOTAL_S
+from ray.tune.search import Searcher
 
-from orchestrator.config.checks.shared_training import shared_paths
-from orchestrator.config.sections.sweep import HyperBand, Population
+from orchestrator.config.sections.sweep import HyperBand, Population, Sweep
 from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.main_classes import with_classes_of_main
 from orchestrator.engines.rank_failures import RankFailed
@@ -23,18 +23,19 @@ from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, trial_name
 from orchestrator.stats.aggregate.trial_index import TrialRecord
 from orchestrator.sweeps.results.population_history import History
-from orchestrator.sweeps.search.search import REPORTED, TRIAL, DrawnTrials, Search, make_search
+from orchestrator.sweeps.search.search import DrawnTrials, Search
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.sweep_context import SweepContext
 from orchestrator.sweeps.trial_setup import begin_trial
 from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
-from orchestrator.sweeps.tune.trainable import FAILED, Trial
+from orchestrator.sweeps.tune.trainable import Trial
+from orchestrator.sweeps.tune.tune_config import FAILED, REPORTED, TRIAL
 
 
 def launch(context: SweepContext, at_once: int) -> None:
     """Runs all trials, `at_once` side by side, on the engine that the settings name; returns when they are over."""
     experiment, settings, sweep, rules = context.experiment, context.settings, context.folder, context.rules
-    search = make_search(settings, experiment.seed, context.previous, shared_paths(experiment.source, settings))
+    search = context.search
     given = {
         "source": with_classes_of_main(experiment.source),
         "settings": settings,
@@ -46,11 +47,9 @@ def launch(context: SweepContext, at_once: int) -> None:
         tune.with_resources(tune.with_parameters(Trial, **given), tune.PlacementGroupFactory(bundles, strategy="PACK")),
         # Drawn trials go through Tune's own algorithm, as its populations refuse any other: each sample is the next
         # one.
-        param_space=(
-            {TRIAL: tune.sample_from(lambda _: search.suggest("")[TRIAL])} if isinstance(search, DrawnTrials) else {}
-        ),
-        tune_config=_tune_config(context, search, at_once),
-        run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(context, search), experiment.max_failures),
+        param_space=({TRIAL: tune.sample_from(lambda _: search.suggest())} if isinstance(search, DrawnTrials) else {}),
+        tune_config=_tune_config(context, at_once),
+        run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(context), experiment.max_failures),
     )
     # The announcer reports a trial that fails, in its own words and without Tune's traceback.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
@@ -64,8 +63,8 @@ def launch(context: SweepContext, at_once: int) -> None:
             end_trial(RunFolder(sweep.storage / "trials", name), *rules.ending(name))
 
 
-def _tune_config(context: SweepContext, search: Search, at_once: int) -> tune.TuneConfig:
-    settings, sweep = context.settings, context.folder
+def _tune_config(context: SweepContext, at_once: int) -> tune.TuneConfig:
+    settings, sweep, search = context.settings, context.folder, context.search
     scheduler = make_scheduler(
         settings, History(sweep), context.previous, lambda number: _is_mistake(trial_folder(sweep.location, number))
     )
@@ -75,7 +74,7 @@ def _tune_config(context: SweepContext, search: Search, at_once: int) -> tune.Tu
     side_by_side = isinstance(settings.scheduler, Population | HyperBand)
     return tune.TuneConfig(
         num_samples=search.count,
-        search_alg=None if drawn else search,
+        search_alg=None if drawn else _Searcher(search, settings),
         # Trials that wait for each other must all have begun.
         max_concurrent_trials=None if drawn and side_by_side else at_once,
         scheduler=scheduler,
@@ -134,11 +133,35 @@ class _Stopper(_OfThisDriver, tune.Stopper):
         return self._rules.sweep_is_over()
 
 
+class _Searcher(_OfThisDriver, Searcher):
+    """The sweep's search, as Tune asks for it."""
+
+    def __init__(self, search: Search, settings: Sweep) -> None:
+        metric, mode = settings.objectives[0]
+        super().__init__(metric=metric, mode=mode)
+        self._search = search
+
+    def suggest(self, trial_id: str) -> Any:
+        chosen = self._search.suggest()
+        if chosen is not None:
+            return {TRIAL: chosen}
+        return Searcher.FINISHED if self._search.is_finished else None
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Do nothing: `_TrialEvents` tells the search."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Do nothing: a sweep resumes from its trials' folders."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Do nothing."""
+
+
 class _TrialEvents(_OfThisDriver, tune.Callback):
     """Hands Tune's news of trials to the announcer, and writes down how those ended that Tune stopped."""
 
-    def __init__(self, context: SweepContext, search: Search) -> None:
-        self._sweep, self._experiment, self._search = context.folder, context.experiment, search
+    def __init__(self, context: SweepContext) -> None:
+        self._sweep, self._experiment, self._search = context.folder, context.experiment, context.search
         self._announcer, self._rules, self._index = context.announcer, context.rules, context.index
         self._last: dict[int, Mapping[str, Any]] = {}
         """The last report of each trial that is under way; Tune has none for one that is ended while it is paused."""

@@ -22,7 +22,7 @@ from orchestrator.stats.aggregate.configurations import group_merit
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.sampling import bounds, clipped, mutated
-from orchestrator.sweeps.search.search import REPORTED, TRIAL, trial_config
+from orchestrator.sweeps.tune.tune_config import REPORTED, TRIAL, tune_config
 
 LONGEST = 1_000_000
 """More reports than any trial makes: a trial ends by itself."""
@@ -71,7 +71,7 @@ class _TrialStandIn:
     for Tune's loop around it, in which no other one waits."""
 
     def __init__(self, number: int) -> None:
-        self.trial_id, self.config = trial_name(number), trial_config(number, {})
+        self.trial_id, self.config = trial_name(number), tune_config(number, {})
         self.last: dict[str, Any] = {}
         """Its last report, where it shares a training."""
 
@@ -180,7 +180,7 @@ class _Population(_ReplayingScheduler, Exploiting):
         else:
             # What PB2 chooses goes through float32, and may come out beyond its end.
             values = {**values, **clipped(self._settings, tunes_own()[TRIAL]["values"])}
-        return trial_config(trial.config[TRIAL]["number"], values)
+        return tune_config(trial.config[TRIAL]["number"], values)
 
     def exploited(
         self, trial: Trial, source: Trial, result: Mapping[str, Any], score: float, source_score: float

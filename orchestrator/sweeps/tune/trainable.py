@@ -28,14 +28,12 @@ from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import checkpoint_to_exploit, trial_folder
 from orchestrator.sweeps.metric_watch import MetricWatch
 from orchestrator.sweeps.results.previous_trials import judged_reports, training_seconds
-from orchestrator.sweeps.search.search import REPORTED, TRIAL
 from orchestrator.sweeps.stopping_rules import BY_SCHEDULER, StoppingRules
 from orchestrator.sweeps.trial_group import TrialGroup, TrialUnderWay
 from orchestrator.sweeps.trial_setup import begin_trial
+from orchestrator.sweeps.tune.tune_config import FAILED, REPORTED, TRIAL
 
 _POINTER = "checkpoint.json"
-FAILED = "failed"
-"""Which of the trials that share a training have failed since the last result."""
 _COUNTERS = ("epoch", "step", "samples")
 """What Tune gets of a report beside the sweep's metrics: it keeps all that it gets, of every trial."""
 

@@ -40,7 +40,7 @@ def test_a_scheduler_is_a_name_or_a_type_with_its_parameters() -> None:
     [
         (
             "ashaa",
-            "sweep.scheduler: must have one of the types 'fifo', 'asha', 'hyperband', 'median', 'pbt', 'pb2'",
+            "sweep.scheduler: must have one of the types 'fifo', 'asha', 'hyperband', 'median', 'race', 'pbt', 'pb2'",
         ),
         ({"type": "asha", "grace_perod": 2}, "sweep.scheduler.grace_perod: unknown key (did you mean 'grace_period'?)"),
         ({"type": "hyperband", "grace_period": 2}, "sweep.scheduler.grace_period: unknown key"),
@@ -107,6 +107,10 @@ def test_times_are_seconds_or_say_their_unit(written: Any, seconds: float) -> No
         (
             {"aggregate": "lower_bound"},
             "aggregate: lower_bound needs several trials of each configuration",
+        ),
+        (
+            {"aggregate": "lower_bound", "repeats": 2, "scheduler": "race"},
+            "aggregate: lower_bound does not go with race",
         ),
         ({"points": [{}], "search": "grid"}, "points do not go with search: grid"),
     ],

@@ -11,7 +11,6 @@ import pytest
 
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
-from orchestrator.sweeps.search.search import TRIAL, make_search
 from tests.orchestrator.sweeps.search.draws import Draws
 
 SPACE = {"hooks.ema.decay": {"uniform": [0.0, 0.99]}, "optimizer.lr": {"loguniform": [1e-4, 1.0]}}
@@ -83,7 +82,7 @@ def test_optuna_tries_points_first_and_learns_from_them() -> None:
     (_, first), (_, second), _ = draws
     assert first == points[0]
     assert second["optimizer.lr"] == 0.5
-    assert draws.search._optuna._ot_study.trials[0].params == {
+    assert draws.search._study.trials[0].params == {
         "hooks.ema.decay": 0.7,
         "optimizer.lr": 0.01,
         "batch_size": 2,
@@ -100,8 +99,8 @@ def test_optuna_weighs_two_metrics_against_each_other() -> None:
         draws.over(
             number, {"val/score": decay, "train/iteration_s": decay**2 + abs(math.log10(values["optimizer.lr"]) + 2)}
         )
-    front = sorted(trial.params["hooks.ema.decay"] for trial in draws.search._optuna._ot_study.best_trials)
-    assert [str(direction.name) for direction in draws.search._optuna._ot_study.directions] == ["MAXIMIZE", "MINIMIZE"]
+    front = sorted(trial.params["hooks.ema.decay"] for trial in draws.search._study.best_trials)
+    assert [str(direction.name) for direction in draws.search._study.directions] == ["MAXIMIZE", "MINIMIZE"]
     assert len(front) >= 4
     assert front[0] < 0.3
     assert front[-1] > 0.8
@@ -120,7 +119,7 @@ def test_optuna_is_told_again_what_an_earlier_attempt_of_the_sweep_found() -> No
         for number in (0, 1, 2, 3, 4, 5, 7)
     }
     draws = Draws(settings, 0, previous)
-    study = draws.search._optuna._ot_study
+    study = draws.search._study
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5 + ["FAIL", "RUNNING", "RUNNING"]
     assert study.best_value == max(bowl(known[number]) for number in range(5))
     assert [trial.params["hooks.ema.decay"] for trial in study.trials if trial.number != 6] == [
@@ -142,21 +141,13 @@ def test_a_failed_trial_does_not_hold_optuna_up() -> None:
     draws = Draws(sweep(search="optuna", trials=5), 0)
     for number, values in draws:
         draws.over(number, None if number % 2 else {"val/score": bowl(values)})
-    assert [trial.state.name for trial in draws.search._optuna._ot_study.trials] == [
+    assert [trial.state.name for trial in draws.search._study.trials] == [
         "COMPLETE",
         "FAIL",
         "COMPLETE",
         "FAIL",
         "COMPLETE",
     ]
-
-
-def test_tune_is_handed_every_trial_of_a_search_that_draws_them_beforehand() -> None:
-    settings = sweep(trials=3)
-    search = make_search(settings, 0, {})
-    given = [search.suggest(f"id-{count}")[TRIAL] for count in range(search.count)]
-    assert [(one["number"], one["values"]) for one in given] == list(Draws(settings, 0))
-    assert [one["number"] for one in given] == [0, 1, 2]
 
 
 # Repeats
@@ -189,11 +180,11 @@ def test_optuna_is_told_the_mean_of_a_suggestion_s_repeats_without_those_that_fa
         drawn.append((number, values))
         score = next(reached)
         draws.over(number, None if score is None else {"val/score": score})
-        assert len(draws.search._optuna._ot_study.get_trials()) == number // 3 + 1
+        assert len(draws.search._study.get_trials()) == number // 3 + 1
     assert [values["seed"] for _, values in drawn] == [5, 6, 7] * 3
     for one, *others in (drawn[first : first + 3] for first in (0, 3, 6)):
         assert all({**values, "seed": 5} == one[1] for _, values in others)
-    trials = draws.search._optuna._ot_study.trials
+    trials = draws.search._study.trials
     assert [trial.state.name for trial in trials] == ["COMPLETE", "COMPLETE", "FAIL"]
     # Sums of squares of 14 and 8 over 2 and 1 degrees of freedom.
     errors = [math.sqrt(14 / 2 / 3), math.sqrt(8 / 2)] if aggregate == "lower_bound" else [0, 0]
@@ -203,13 +194,13 @@ def test_optuna_is_told_the_mean_of_a_suggestion_s_repeats_without_those_that_fa
 def test_repeats_that_end_out_of_order_are_told_with_their_own_suggestion() -> None:
     """Four trials side by side."""
     pytest.importorskip("optuna")
-    search = make_search(sweep(search="optuna", trials=4, repeats=2), 0, {})
-    numbers = [search.suggest(name)[TRIAL]["number"] for name in "abcd"]
+    search = Draws(sweep(search="optuna", trials=4, repeats=2), 0).search
+    numbers = [search.suggest()["number"] for _ in range(4)]
     for number, score in ((3, 4.0), (0, 1.0), (2, 2.0)):
         search.ended(number, {"val/score": score})
     search.ended(1, None)
     assert numbers == [0, 1, 2, 3]
-    assert [trial.value for trial in search._optuna._ot_study.trials] == [1.0, 3.0]
+    assert [trial.value for trial in search._study.trials] == [1.0, 3.0]
 
 
 @pytest.mark.parametrize("search", ["random", "optuna"])
@@ -232,7 +223,7 @@ def test_what_is_left_of_repeats_keeps_its_numbers_values_and_seeds(search: str)
     assert (found[1], found[2], found[3]) == (known[1], known[2], known[3])
     assert [values["seed"] for values in found.values()] == [4, 3, 4, 3, 4]
     if search == "optuna":
-        assert [trial.value for trial in draws.search._optuna._ot_study.trials] == [2.0, 3.0, 3.0]
+        assert [trial.value for trial in draws.search._study.trials] == [2.0, 3.0, 3.0]
 
 
 # Shared training
@@ -252,7 +243,7 @@ def test_optuna_is_told_the_best_of_the_trials_that_share_a_suggestion_each_by_t
         for number, _ in trials:
             draws.over(number, None if scores[number] is None else {"val/score": scores[number]})
     assert numbers == [[0, 2], [1, 3], [4, 6], [5, 7], [8, 10], [9, 11]]
-    study = draws.search._optuna._ot_study
+    study = draws.search._study
     assert [(trial.state.name, trial.value) for trial in study.trials] == [
         ("COMPLETE", 6.0),
         ("COMPLETE", 1.0),
@@ -277,4 +268,4 @@ def test_what_is_left_of_an_optuna_search_with_followers_goes_on_where_it_was() 
             assert number not in first or values == first[number]
             draws.over(number, {"val/score": 2.0})
     assert numbers == [[0, 2], [3, 4, 5], [6, 7]]
-    assert [trial.value for trial in draws.search._optuna._ot_study.trials] == [4.0, 2.0, None]
+    assert [trial.value for trial in draws.search._study.trials] == [4.0, 2.0, None]

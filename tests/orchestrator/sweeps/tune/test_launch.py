@@ -14,10 +14,10 @@ from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder
 from orchestrator.stats.aggregate.trial_index import TrialIndex
-from orchestrator.sweeps.search.search import make_search, trial_config
 from orchestrator.sweeps.stopping_rules import StoppingRules
-from orchestrator.sweeps.sweep_context import SweepContext
+from orchestrator.sweeps.sweep_context import SweepContext, make_search
 from orchestrator.sweeps.tune.launch import _TrialEvents, _tune_config
+from orchestrator.sweeps.tune.tune_config import tune_config
 from tests.orchestrator.config.samples import TEXT
 
 SETTINGS = {"metric": "val/loss", "mode": "min", "space": {"optimizer.lr": {"uniform": [0, 1]}}}
@@ -38,13 +38,13 @@ def under_way(folder: Path, settings: dict[str, Any], announcer: Any = None) -> 
         {**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": settings}
     )
     sweep, run = Sweep.model_validate(settings), RunFolder(folder)
-    return SweepContext(
-        experiment, sweep, run, {}, StoppingRules(sweep), announcer, TrialIndex(run, [("val/loss", "min")])
-    )
+    index = TrialIndex(run, [("val/loss", "min")])
+    search = make_search(experiment, sweep, {})
+    return SweepContext(experiment, sweep, run, {}, search, StoppingRules(sweep), announcer, index)
 
 
 def watching(folder: Path, announcer: Hears) -> _TrialEvents:
-    return _TrialEvents(under_way(folder, SETTINGS, announcer), make_search(Sweep.model_validate(SETTINGS), 0, {}))
+    return _TrialEvents(under_way(folder, SETTINGS, announcer))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_trial_that_tune_gives_up_before_it_began_is_a_failed_one(tmp_path: Pa
     announcer = Hears()
     (tmp_path / "experiment.yaml").write_text(TEXT)
     watching(tmp_path, announcer).on_trial_error(
-        0, [], Trial("nothing", stub=True, config=trial_config(4, {"optimizer.lr": lr}))
+        0, [], Trial("nothing", stub=True, config=tune_config(4, {"optimizer.lr": lr}))
     )
     metadata = trial_folder(str(tmp_path), 4).metadata()
     assert (metadata.status, metadata.values) == ("failed", {"optimizer.lr": lr})
@@ -69,5 +69,5 @@ def test_schedulers_whose_trials_wait_for_each_other_have_them_all_at_once(
     tmp_path: Path, scheduler: str, at_once: int | None
 ) -> None:
     sweep = under_way(tmp_path, {**SETTINGS, "search": "random", "scheduler": scheduler, "trials": 3})
-    config = _tune_config(sweep, make_search(sweep.settings, 0, {}), 2)
+    config = _tune_config(sweep, 2)
     assert (config.search_alg, config.num_samples, config.max_concurrent_trials) == (None, 3, at_once)

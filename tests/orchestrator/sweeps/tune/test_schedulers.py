@@ -18,15 +18,15 @@ from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.search.sampling import random_points
-from orchestrator.sweeps.search.search import TRIAL, trial_config
 from orchestrator.sweeps.tune.schedulers import SequentialScheduler, make_scheduler, seeded
+from orchestrator.sweeps.tune.tune_config import TRIAL, tune_config
 
 
 class Member:
     """As much of a trial of Tune's as a scheduler looks at."""
 
     def __init__(self, number: int, values: dict[str, Any]) -> None:
-        self.trial_id, self.config, self.status = f"id-{number}", trial_config(number, values), Trial.RUNNING
+        self.trial_id, self.config, self.status = f"id-{number}", tune_config(number, values), Trial.RUNNING
         self.checkpoint, self.experiment_tag, self.evaluated_params = object(), "", {}
         self.temporary_state = SimpleNamespace(saving_to=None)
         self.run_metadata = SimpleNamespace(

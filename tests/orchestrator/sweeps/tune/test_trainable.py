@@ -18,8 +18,8 @@ from orchestrator.errors import RunError
 from orchestrator.loop.world import World
 from orchestrator.records.sweep_folder import trial_folder
 from orchestrator.runs.result import Run
-from orchestrator.sweeps.search.search import trial_config
 from orchestrator.sweeps.tune.trainable import Trial
+from orchestrator.sweeps.tune.tune_config import tune_config
 from tests.tasks import described
 
 HELD = "5a" * 18
@@ -75,7 +75,7 @@ def begun(location: Path, number: int = 0, metric: str = "val/accuracy", **value
     sweep = described(epochs=3, hooks={"checkpoint": {"every": 1}}, sweep=settings)
     trial = object.__new__(Trial)
     trial._iteration = trial._time_total = 0
-    trial.setup(trial_config(number, values), sweep.source, sweep.sweep, sweep.workers, str(location))
+    trial.setup(tune_config(number, values), sweep.source, sweep.sweep, sweep.workers, str(location))
     return trial
 
 
@@ -97,7 +97,7 @@ def test_a_trial_that_is_stopped_keeps_rows_and_checkpoint_and_the_next_one_begi
 ) -> None:
     trial, run = begun(tmp_path), Run(trial_folder(str(tmp_path), 0))
     trial.step()
-    assert trial.reset_config(trial_config(1, {"optimizer.lr": 0.5}))
+    assert trial.reset_config(tune_config(1, {"optimizer.lr": 0.5}))
     assert len(run.folder.reports()) == 1
     assert len(run.stats) == 7 + 3
     assert Path(run.checkpoint("last")).name == "epoch-0001"
