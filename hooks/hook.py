@@ -1,4 +1,4 @@
-"""The hook: what happens around a step, and on which ranks."""
+"""The base class of hooks, and the setup that a hook is asked about."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hooks.interval import Interval
 
 if TYPE_CHECKING:
     from hooks.state import State
-
 
 WITHIN_ITERATION = (
     "on_iteration_start",
@@ -28,12 +27,12 @@ WITHIN_ITERATION = (
 
 NEEDS_MODEL = "it needs the model, the optimizer or the loaders, which only the task has there"
 NEEDS_OUTPUT = "it needs the output of the forward pass, which only the task has there"
-CHANGES_GRADIENTS = "it changes gradients, which each further evaluation computes again"
 NEEDS_WHOLE_BATCHES = "it needs the output and the loss of whole batches, each once"
+CHANGES_GRADIENTS = "it changes gradients, which each further evaluation computes again"
 
 
 class Priority(IntEnum):
-    """When a hook runs among the hooks of one event: the lowest value first (MMEngine's nine levels)."""
+    """Place of a hook among the hooks of one event, the lowest value first (MMEngine's nine levels)."""
 
     HIGHEST = 0
     VERY_HIGH = 10
@@ -104,10 +103,10 @@ class Setup:
 
 
 class Hook:
-    """What happens around a step: every event is a no-op to override. Runs in the worker process.
+    """A part of training that can be added and removed: every event is a no-op to override. Worker process.
 
-    A hook is a dataclass whose fields are its parameters. It reads and changes the state it is given, and asks the
-    loop to save or stop; it never does either itself. The events below are listed in the order in which they fire.
+    A hook is a dataclass whose fields are its parameters. It reads and changes the state. It asks the loop to save or
+    stop, and never does so itself. The events below stand in the order in which they fire.
     """
 
     name: str = ""
@@ -116,144 +115,126 @@ class Hook:
     priority: ClassVar[Priority | int] = Priority.NORMAL
     ranks: ClassVar[Ranks] = Ranks.ALL
     collective: ClassVar[bool] = False
-    """True when the hook calls a collective, so that every rank must run it."""
-
+    """True if the hook calls a collective, so that every rank must run it."""
     mutable: ClassVar[frozenset[str]] = frozenset()
-    """Fields that may change while the run goes on, because the hook reads them anew each time it uses them."""
-
+    """Fields that may change during a run, because the hook reads them each time it uses them."""
     waits_for_device: ClassVar[frozenset[str]] = frozenset()
-    """Events of an iteration in which the hook reads what the device has computed, so that training waits for it each
-    time. An event with a pace (`paced_by`) may do so without saying it."""
-
+    """Events of an iteration in which the hook waits for the device. A paced event need not be listed."""
     observes: ClassVar[bool] = False
-    """True when training is the same, bit for bit, without the hook: weights, optimizer, random numbers and the rows of
-    training. It may validate, save, and ask for the run to end between two phases. Trials that differ in such hooks
-    alone can share one training."""
-
+    """True if training is the same, bit for bit, without the hook: weights, optimizer, random numbers and training
+    rows. It may validate, save, and end the run between two phases."""
     best_effort: ClassVar[bool] = False
-    """True when a failure of the hook is logged and must not end the run (trackers)."""
-
+    """True if a failure of the hook is logged and does not end the run (trackers)."""
     keeps_record: ClassVar[bool] = False
-    """True when the hook puts a record under its own name into each checkpoint, which can then be published."""
-
+    """True if the hook puts a record under its name into each checkpoint, which can then be published."""
     evaluates: ClassVar[bool] = True
-    """False when the hook has no part in the evaluation of a stored checkpoint: where it keeps checkpoints, ends the
-    training, or writes to a run elsewhere."""
+    """False if the hook has no part in the evaluation of a stored checkpoint."""
 
     def __init_subclass__(cls) -> None:
-        """Refuses a method that looks like an event but is none, such as `on_stepp`, and a field that would hide an
-        event."""
         super().__init_subclass__()
-        unknown = [
-            name
-            for name, value in vars(cls).items()
-            if name.startswith("on_") and name not in EVENTS and isroutine(value)
-        ]
-        if unknown:
-            raise TypeError(
-                f"{cls.__name__} defines {', '.join(unknown)}, which is no event; events: {', '.join(EVENTS)}"
-            )
-        hidden = [name for name in get_annotations(cls) if name in EVENTS]
-        if hidden:
-            raise TypeError(
-                f"{cls.__name__} has a field {hidden[0]}, which is the name of an event; call the field otherwise"
-            )
-        paced = [name for name in vars(cls) if hasattr(vars(cls)[name], "paced_by") and name not in WITHIN_ITERATION]
+        methods = [name for name, value in vars(cls).items() if name.startswith("on_") and isroutine(value)]
+        if unknown := [name for name in methods if name not in EVENTS]:
+            raise TypeError(f"{cls.__name__}: no such event: {', '.join(unknown)}; events: {', '.join(EVENTS)}")
+        if hidden := [name for name in get_annotations(cls) if name in EVENTS]:
+            raise TypeError(f"{cls.__name__}: the field {hidden[0]} has the name of an event; rename the field")
+        paced = [name for name in methods if hasattr(vars(cls)[name], "paced_by") and name not in WITHIN_ITERATION]
         if paced:
-            raise TypeError(
-                f"{cls.__name__}.{paced[0]} has a pace, which only events of an iteration can:"
-                f" {', '.join(WITHIN_ITERATION)}"
-            )
+            events = ", ".join(WITHIN_ITERATION)
+            raise TypeError(f"{cls.__name__}.{paced[0]} cannot have a pace; events that can: {events}")
         if cls.collective and cls.ranks is not Ranks.ALL:
             raise TypeError(f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}")
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
-        """The model is built and a checkpoint was restored into it; fires before `on_start`, only when resuming.
+        """Called on resume, after the model is restored and before `on_start`.
 
-        `checkpoint` holds what was saved, and the checkpoint's own name as `name`."""
+        `checkpoint` holds what was saved, and the checkpoint's name as `name`.
+        """
 
     def on_start(self, state: State) -> None:
-        """The run begins: model, optimizer and data are there."""
+        """Called when the run begins: model, optimizer and data exist."""
 
     def on_phase_start(self, state: State) -> None:
-        """A phase of train, val or test begins (`state.phase`, such as `val` or `val/noisy`); fires again when a phase
-        is resumed in its middle."""
+        """Called when a phase begins (`state.phase`: `train`, `val`, `val/noisy`), also when it resumes in its
+        middle."""
 
     def on_iteration_start(self, state: State) -> None:
-        """Before the batch is fetched."""
+        """Called before the batch is fetched."""
 
     def on_batch(self, state: State) -> None:
-        """`state.batch` is on the device."""
+        """Called when `state.batch` is on the device."""
 
     def on_forward(self, state: State) -> None:
-        """`state.output` is there. Where optimizers take turns, this and what follows to `on_update` fire in each turn
-        (`state.turn`), in training without an output, which is the task's own."""
+        """Called when `state.output` is set.
+
+        If optimizers take turns, the events up to `on_update` fire in each turn (`state.turn`), without an output.
+        """
 
     def on_loss(self, state: State) -> None:
-        """`state.loss` is there; in `train` what it holds after this event is what is differentiated."""
+        """Called when `state.loss` is set; in `train` the loop differentiates its value after this event."""
 
     def on_backward(self, state: State) -> None:
-        """After each backward pass; only in `train`."""
+        """Called after each backward pass; only in `train`."""
 
     def on_gradients(self, state: State) -> None:
-        """Gradients are accumulated and unscaled, the optimizer has not stepped; only in `train`."""
+        """Called with accumulated and unscaled gradients, before the optimizer steps; only in `train`."""
 
     def on_update(self, state: State) -> None:
-        """The optimizer changed the parameters; only in `train`. The counters do not count this step yet."""
+        """Called after the optimizer stepped, before the counters count the step; only in `train`."""
 
     def on_step(self, state: State) -> None:
-        """The iteration is over and counted; fires in every phase."""
+        """Called at the end of an iteration, which the counters now count; in every phase."""
 
     def on_phase_end(self, state: State) -> None:
-        """`state.metrics` holds the phase's values, reduced over ranks."""
+        """Called when `state.metrics` holds the phase's values, reduced over ranks."""
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-        """A checkpoint is about to be written, on every rank; what is put into it is saved (by the master)."""
+        """Called on every rank before a checkpoint is written; the master saves what hooks put into it."""
 
     def on_saved(self, state: State, path: str) -> None:
-        """The checkpoint at `path` is written and verified; where that is done in the background, training may have
-        gone on since `on_save`."""
+        """Called when the checkpoint at `path` is written and verified. Training may have continued meanwhile."""
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
-        """Just before `metrics` are handed up to whoever drives the loop."""
+        """Called before `metrics` are reported to the driver."""
 
     def on_end(self, state: State) -> None:
-        """The run is over, also when it was asked to stop."""
+        """Called when the run is over, also after a requested stop."""
 
     def on_exception(self, state: State, error: BaseException) -> None:
-        """Something failed, anywhere; best effort."""
+        """Called when anything failed; best effort."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a restart: tensors, numbers, strings and containers of them. The master's copy is saved."""
+        """Return what must survive a restart: tensors, numbers, strings and containers of them.
+
+        A checkpoint holds the master's copy.
+        """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes back what `state_dict` gave, on every rank that runs the hook."""
+        """Restore the result of `state_dict`, on every rank that runs the hook."""
 
     def rank_state_dict(self) -> dict[str, Any]:
-        """As `state_dict`, for what differs from rank to rank; saved for each."""
+        """Return what must survive a restart and differs between ranks; a checkpoint holds that of each."""
         return {}
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes back what `rank_state_dict` gave on this rank."""
+        """Restore the result of `rank_state_dict` of this rank."""
 
     def unsuitable(self, setup: Setup) -> str:
         """Return why this hook cannot work in a setup, or an empty string; `setup.explain` words the usual reasons.
 
-        A task that trains by itself is refused without asking if the hook handles an event that its loop does not fire.
+        A hook that handles an event that a custom loop does not fire is refused there without being asked.
         """
         return ""
 
     def handles(self, event: str) -> bool:
-        """Whether this hook overrides an event."""
+        """Return whether this hook overrides an event."""
         return getattr(type(self), event) is not getattr(Hook, event)
 
     def pace(self, event: str) -> Interval | int | None:
-        """How often the hook asked for an event with `paced_by`: an interval, or a number of iterations; None is
-        always."""
+        """Return how often the hook gets an event, by `paced_by`; None means always."""
         field = getattr(getattr(type(self), event), "paced_by", None)
         return None if field is None else getattr(self, field)
 
 
 EVENTS: tuple[str, ...] = tuple(name for name in vars(Hook) if name.startswith("on_"))
-"""Every event, in the order in which it fires."""
+"""All events, in the order in which they fire."""

@@ -19,24 +19,21 @@ _Handler = TypeVar("_Handler", bound=Callable[..., None])
 
 @dataclass(frozen=True)
 class Interval:
-    """Every `count` epochs, optimizer steps or iterations, counted from `begin`; a count of 0 means never."""
+    """Every `count` epochs, optimizer steps or iterations; a count of 0 means never."""
 
     count: int
     unit: Unit = "epochs"
 
     @classmethod
     def parse(cls, value: Interval | int | str) -> Interval:
-        """Read `1`, `"2 epochs"` or `"100 steps"`; raise ValueError for anything else, iterations among it: with
-        gradient accumulation they are not steps."""
+        """Read `1`, `"2 epochs"` or `"100 steps"`; raise ValueError for anything else, also for iterations."""
         return EPOCHS_OR_STEPS.parse(value)
 
     def due(self, state: State, begin: int = 0) -> bool:
-        """Return whether the epoch, step or iteration just completed is one of this interval's.
+        """Return whether this interval ends with the epoch, step or iteration that was just completed.
 
-        Ask in `on_step` for steps and iterations and in `on_phase_end` of `train` for epochs; all may ask in either
-        event, as an epoch is only due where one was completed, and a step only in the iteration that made it. With
-        `begin` = b the first hit is at b (or at `count` when b is 0), then every `count`: begin 5, count 2 gives 5, 7,
-        9.
+        Ask in `on_step` for steps and iterations, and in `on_phase_end` of `train` for epochs. The first hit is at
+        `begin`, or at `count` if that is 0: begin 5 and count 2 give 5, 7, 9.
         """
         if self.count == 0:
             return False
@@ -45,7 +42,7 @@ class Interval:
         return fresh and done > 0 and done >= begin and (done - begin) % self.count == 0
 
     def reached(self, state: State) -> bool:
-        """Return whether as many are completed."""
+        """Return whether this many are completed."""
         return self._done(state) >= self.count
 
     def _done(self, state: State) -> int:
@@ -65,7 +62,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Units:
-    """The units that an interval may have, of which a bare number has the first, and the bounds of its count."""
+    """The units that an interval may have, and the bounds of its count. A bare number has the first unit."""
 
     names: tuple[Unit, ...]
     ge: int = 0
@@ -75,9 +72,9 @@ class Units:
         """Read `20` or `"20 steps"`; raise ValueError for anything else."""
         interval = value if isinstance(value, Interval) else self._read(value)
         if interval is None or (interval.count and interval.unit not in self.names):
-            bare = f"a number of {self.names[0]} such as 1"
             written = str(value) if isinstance(value, Interval) else value
-            raise ValueError(f"{written!r:.80} is no interval; write {bare}, or {self._examples()}")
+            bare = f"a number of {self.names[0]} such as 1"
+            raise ValueError(f"expected an interval, got {written!r:.80}; write {bare}, or {self._examples()}")
         if interval.count < self.ge:
             raise ValueError(f"must be at least {Interval(self.ge, self.names[0])}, got {interval}")
         if self.le is not None and interval.count > self.le:
@@ -106,7 +103,7 @@ class Units:
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         most = {} if self.le is None else {"maximum": self.le}
-        never = "" if self.ge else "; 0 is never"
+        never = "" if self.ge else "; 0 means never"
         return {
             "anyOf": [{"type": "integer", "minimum": self.ge, **most}, {"type": "string", "pattern": self._pattern()}],
             "description": f"How often: a number of {self.names[0]}, or {self._examples()}{never}.",
@@ -115,22 +112,18 @@ class Units:
 
 EPOCHS_OR_STEPS = Units(("epochs", "steps"))
 Iterations = Annotated[Interval, Units(("iterations", "steps"), ge=1)]
-"""An interval that `paced_by` takes: a bare number is of iterations."""
+"""An interval for `paced_by`; a bare number counts iterations."""
 Steps = Annotated[Interval, Units(("steps",), ge=1)]
-"""An interval in optimizer steps."""
 STEPS_OR_NEVER = Units(("steps",))
 StepsOrNever = Annotated[Interval, STEPS_OR_NEVER]
-"""An interval in optimizer steps; 0 is never."""
 
 
 def paced_by(field: str) -> Callable[[_Handler], _Handler]:
-    """Make an event within an iteration reach its hook only at the interval in one of the hook's fields.
+    """Call a handler of an event within an iteration only at the interval in one of the hook's fields.
 
-    The field holds an Interval in iterations or steps, or a number of iterations; one in epochs is never due within an
-    iteration. All count over the whole run, iterations of train, val and test each apart. An idle hook is not called,
-    and so costs nothing. The iteration or step that is asked about is the one under way, whether the counters have
-    counted it yet or not: with 10, the handlers of `on_forward` and of `on_step` are called in the same iterations, the
-    10th, the 20th ...
+    The field holds an Interval in iterations or steps, or a number of iterations. All count over the whole run;
+    iterations of train, val and test count separately. All events of one iteration are due together: with 10, both
+    `on_forward` and `on_step` are called in the 10th iteration, the 20th, and so on.
     """
 
     def mark(handler: _Handler) -> _Handler:
@@ -140,8 +133,8 @@ def paced_by(field: str) -> Callable[[_Handler], _Handler]:
     return mark
 
 
-def under_way(pace: Interval | int, state: State, *, counted: bool) -> bool:
-    """Return whether the present iteration is one of an interval; `counted` says if the counters include it already."""
+def is_due_now(pace: Interval | int, state: State, *, counted: bool) -> bool:
+    """Return whether an interval ends with the present iteration; `counted` says if the counters include it."""
     count, unit = (pace, "iterations") if isinstance(pace, int) else (pace.count, pace.unit)
     if unit == "epochs" or count == 0:
         return False
@@ -149,6 +142,4 @@ def under_way(pace: Interval | int, state: State, *, counted: bool) -> bool:
         return (state.iterations_before + state.phase_iteration + (not counted)) % count == 0
     if state.phase != "train":
         return False
-    if counted:
-        return state.stepped and state.step % count == 0
-    return (state.step + 1) % count == 0
+    return state.stepped and state.step % count == 0 if counted else (state.step + 1) % count == 0

@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from hooks.call import DEAR_S, Call
 from hooks.error_text import named_text
 from hooks.hook import EVENTS, Hook, Priority, Ranks
-from hooks.interval import Interval, under_way
+from hooks.interval import Interval, is_due_now
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
 
+EXPENSIVE_S = 5e-6
+"""A call that takes the host longer than this may use the device: a single operation takes as long."""
+
 
 class HookError(RuntimeError):
-    """A hook failed: its name, the event and the cause."""
+    """Failure of a hook, with its name, the event and the cause."""
 
     def __init__(self, hook: str, event: str, rank: int, cause: str) -> None:
         super().__init__(f"hook '{hook}' failed in {event} on rank {rank}: {cause}")
@@ -28,29 +31,43 @@ class HookError(RuntimeError):
         return type(self), (self.hook, self.event, self.rank, self.cause)
 
 
+@dataclass
+class Call:
+    """One hook at one event, with its cost so far."""
+
+    name: str
+    event: str
+    run: Callable[..., None]
+    best_effort: bool = False
+    pace: Interval | int | None = None
+    """How often it is called; None means always."""
+    priority: int = Priority.NORMAL
+    calls: int = 0
+    seconds: Any = 0.0
+    """Seconds since the last drain: a number, or what `float` makes one once the device has measured it."""
+    total_calls: int = 0
+    host_s: float = 200 * EXPENSIVE_S
+    """Seconds of all calls on the host; begins high, so that the first 200 calls count as expensive."""
+
+
 def runs_on(hook: Hook, rank: int, local_rank: int) -> bool:
-    """Whether a rank runs a hook."""
-    if hook.ranks is Ranks.MASTER:
-        return rank == 0
-    if hook.ranks is Ranks.LOCAL_MASTER:
-        return local_rank == 0
-    return True
+    """Return whether a rank runs a hook."""
+    return hook.ranks is Ranks.ALL or (rank if hook.ranks is Ranks.MASTER else local_rank) == 0
 
 
-def in_order(hooks: Mapping[str, Hook]) -> list[tuple[str, Hook]]:
-    """Hooks by priority, then by place in the mapping."""
+def sort_by_priority(hooks: Mapping[str, Hook]) -> list[tuple[str, Hook]]:
+    """Return hooks by priority, then by place in the mapping."""
     return sorted(hooks.items(), key=lambda item: item[1].priority)
 
 
 class Plan:
-    """The call list of each event on one rank, resolved once at start, with the cost of each call.
+    """The calls of each event on one rank, resolved once at start, with the cost of each. Worker process.
 
-    Runs in the worker; the driver makes one too, to print it. Raises nothing by itself: a failing hook raises
-    HookError out of `fire`, except in `on_exception` and for best-effort hooks, whose failures are logged.
+    A failing hook raises HookError out of `fire`. In `on_exception`, and for best-effort hooks, its failure is logged.
 
-    A call costs the host's time. With `mark`, which gives a moment of a device's time line, a call that is dear to the
-    host costs what lies between two of these: one that waits for work given before is charged none of it, and one that
-    gives the device work is charged that.
+    The cost of a call is the host's time. With `mark`, which returns a moment on a device's timeline, an expensive
+    call costs the time between two marks instead. So a hook that waits for earlier work is not charged for it, and a
+    hook that gives the device work is.
     """
 
     def __init__(
@@ -59,7 +76,7 @@ class Plan:
         self.rank, self._mark = rank, mark
         self.hooks: dict[str, Hook] = {}
         self.calls: dict[str, tuple[Call, ...]] = {}
-        for name, hook in in_order(hooks):
+        for name, hook in sort_by_priority(hooks):
             hook.name = name
             if runs_on(hook, rank, local_rank):
                 self.hooks[name] = hook
@@ -80,30 +97,30 @@ class Plan:
         }
         self._due: dict[tuple[str, tuple[Interval | int, ...]], tuple[Call, ...]] = {}
 
+    def _all_calls(self) -> Iterable[Call]:
+        return (call for calls in self.calls.values() for call in calls)
+
     def with_calls(self, calls: Mapping[str, Iterable[Call]]) -> Plan:
-        """The same hooks with other calls of some events, in the order of their hooks' priorities."""
+        """Return a plan of the same hooks with other calls at some events, by priority."""
         other = copy(self)
-        other.calls = {
-            **self.calls,
-            **{event: tuple(sorted(some, key=lambda call: call.priority)) for event, some in calls.items()},
-        }
+        replaced = {event: tuple(sorted(some, key=lambda call: call.priority)) for event, some in calls.items()}
+        other.calls = {**self.calls, **replaced}
         other._resolve_paces()
         return other
 
     def change(self, name: str, field: str, value: Any) -> None:
-        """Gives a field of a hook another value between two iterations; a pace it holds counts from then on. Does
-        nothing on a rank that does not run the hook."""
+        """Set a field of a hook between two iterations; no effect on a rank that does not run the hook."""
         hook = self.hooks.get(name)
         if hook is None:
             return
         setattr(hook, field, value)
-        for call in (call for calls in self.calls.values() for call in calls if call.name == name):
-            call.pace = hook.pace(call.event)
+        for call in self._all_calls():
+            if call.name == name:
+                call.pace = hook.pace(call.event)
         self._resolve_paces()
 
     def fire(self, event: str, *arguments: Any) -> None:
-        """Calls the hooks of an event in order, without those whose pace leaves it out, and adds what each cost to the
-        ledger."""
+        """Call the hooks of an event that are due, in order, and add the cost of each call."""
         calls = self._calls_due(event, arguments[0]) if self._paces[event] else self.calls[event]
         if not calls:
             return
@@ -115,78 +132,74 @@ class Plan:
             try:
                 call.run(*arguments)
             except (Exception, SystemExit, GeneratorExit) as error:
-                self._failed(call, error)
+                self._handle_failure(call, error)
             now = perf_counter()
-            call.made += 1
+            call.total_calls += 1
             call.host_s += now - last
             call.calls += 1
             call.seconds += now - last
             last = now
 
     def _fire_marked(self, calls: Iterable[Call], arguments: tuple[Any, ...], mark: Callable[[], Any]) -> None:
-        """Marks only calls that are dear in the mean: two marks take longer than most hooks."""
+        """Call the hooks, with marks around expensive calls only: two marks take longer than most hooks."""
         for call in calls:
-            begun = mark() if call.host_s > DEAR_S * call.made else None
+            begun = mark() if call.host_s > EXPENSIVE_S * call.total_calls else None
             started = perf_counter()
             try:
                 call.run(*arguments)
             except (Exception, SystemExit, GeneratorExit) as error:
-                self._failed(call, error)
-            took = perf_counter() - started
-            call.made += 1
-            call.host_s += took
+                self._handle_failure(call, error)
+            seconds = perf_counter() - started
+            call.total_calls += 1
+            call.host_s += seconds
             call.calls += 1
-            call.seconds += took if begun is None else mark() - begun
+            call.seconds += seconds if begun is None else mark() - begun
 
     def _calls_due(self, event: str, state: State) -> tuple[Call, ...]:
-        """Asks once for each pace, not for each hook, so that many idle hooks cost what one does."""
-        counted = event == "on_step"
+        """Return the calls that are due; checks each pace once, so that many idle hooks cost as much as one."""
         due: tuple[Interval | int, ...] = ()
         for pace in self._paces[event]:
-            if under_way(pace, state, counted=counted):
+            if is_due_now(pace, state, counted=event == "on_step"):
                 due += (pace,)
         if not due:
             return self._unpaced[event]
         calls = self._due.get((event, due))
         if calls is None:
-            calls = self._due[event, due] = tuple(
-                call for call in self.calls[event] if call.pace is None or call.pace in due
-            )
+            calls = tuple(call for call in self.calls[event] if call.pace is None or call.pace in due)
+            self._due[event, due] = calls
         return calls
 
-    def _failed(self, call: Call, error: BaseException) -> None:
+    def _handle_failure(self, call: Call, error: BaseException) -> None:
         if not call.best_effort and call.event != "on_exception":
             raise HookError(call.name, call.event, self.rank, named_text(error)) from error
-        logger.warning("hook '%s' failed in %s (the run goes on): %s", call.name, call.event, named_text(error))
+        logger.warning("hook '%s' failed in %s (the run continues): %s", call.name, call.event, named_text(error))
 
     def leave_device(self) -> None:
-        """Measures by the host's clock from now on, and of what was measured on a device keeps what it has told; does
-        not wait for it."""
+        """Measure by the host's clock from now on, and keep what the device has measured without waiting for it."""
         self._mark = None
-        for call in (call for calls in self.calls.values() for call in calls):
+        for call in self._all_calls():
             call.seconds = call.seconds if isinstance(call.seconds, float) else call.seconds.passed()
 
     def drain_costs(self) -> list[dict[str, Any]]:
-        """What each hook cost at each event since the last drain: rows of hook, event, calls, seconds."""
+        """Return the cost of each hook at each event since the last drain: hook, event, calls, seconds."""
         rows = []
-        for call in (call for calls in self.calls.values() for call in calls if call.calls):
-            rows.append({"hook": call.name, "event": call.event, "calls": call.calls, "seconds": float(call.seconds)})
-            call.calls, call.seconds = 0, 0.0
+        for call in self._all_calls():
+            if call.calls:
+                seconds = float(call.seconds)
+                rows.append({"hook": call.name, "event": call.event, "calls": call.calls, "seconds": seconds})
+                call.calls, call.seconds = 0, 0.0
         return rows
 
     def collective_signature(self) -> list[str]:
-        """Names and order of the collective hooks, which must be the same on all ranks."""
+        """Return names and order of the collective hooks, which must be the same on all ranks."""
         return [f"{name}:{type(hook).__name__}" for name, hook in self.hooks.items() if hook.collective]
 
     def table(self) -> dict[str, list[str]]:
-        """Event to hook names in order, for printing; events without hooks are left out."""
-        return {
-            event: names
-            for event, calls in self.calls.items()
-            if (names := [call.name for call in calls if call.name in self.hooks])
-        }
+        """Return the hook names of each event in order, for printing; events without hooks are left out."""
+        names = {event: [call.name for call in calls if call.name in self.hooks] for event, calls in self.calls.items()}
+        return {event: of_event for event, of_event in names.items() if of_event}
 
 
 def priority_label(value: int) -> str:
-    """`NORMAL (50)`, or the number alone where no level has it."""
+    """Return `NORMAL (50)`, or just the number if no level has it."""
     return f"{Priority(value).name} ({value})" if value in set(Priority) else str(value)

@@ -1,4 +1,4 @@
-"""The state: all that a hook may see and change."""
+"""The state of a run that hooks read and change."""
 
 from __future__ import annotations
 
@@ -25,128 +25,126 @@ class Checkpoints(Protocol):
     """The run's stored checkpoints, as far as a hook may manage them; only the master's calls have an effect."""
 
     def retain(self, owner: str, names: Sequence[str]) -> None:
-        """Says which checkpoints `owner` wants kept; one that no owner wants any more is deleted."""
+        """Keep these checkpoints for `owner`. A checkpoint that no owner keeps is deleted."""
 
     def mark(self, name: str, *labels: str, metric: str = "") -> None:
-        """Points labels such as `best` at a stored checkpoint, which is the best of a metric."""
+        """Point labels such as `best` at a stored checkpoint, the best of a metric."""
 
     def find_evaluated_weights(self, label: str) -> str:
-        """Return where a checkpoint holds its evaluated weights: `model`, or `ema/model`."""
+        """Return where a checkpoint, by name or label, holds the evaluated weights: `model`, or `ema/model`."""
 
     def publish(self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]) -> str:
-        """Write `<folder>/<run>-<hash>.pt` with parts of a stored checkpoint and return its path. `parts` maps the name
-        of each to its place in the checkpoint: `optimizer`, or `ema/model`, an entry of one; `meta` is the manifest
-        with `config`."""
+        """Write `<folder>/<run>-<hash>.pt` with parts of a stored checkpoint, and return its path.
+
+        `parts` maps the name of each to its place in the checkpoint: `optimizer`, or an entry such as `ema/model`.
+        `meta` is the manifest with `config`.
+        """
 
     def names(self) -> list[str]:
-        """The stored checkpoints, oldest first."""
+        """Return the stored checkpoints, oldest first."""
 
 
 class Display(Protocol):
-    """Where rank 0's words go: this terminal, or the driver's, and the run's log."""
+    """Where rank 0's lines go: a terminal, and the run's log."""
 
     def line(self, text: str) -> None:
-        """Shows one line of plain text and keeps it in the log."""
+        """Show a line of plain text and keep it in the log."""
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
-        """Moves a progress bar; one bar per label, gone when `completed` reaches `total`."""
+        """Move the progress bar of a label; it disappears when `completed` reaches `total`."""
 
 
 class Clock(Protocol):
-    """The phase clock of the loop: where the time of each iteration went."""
+    """The clock of the loop."""
 
     recording: bool
-    """When True, the loop puts the spans of each iteration into its row."""
+    """True if the loop puts the spans of each iteration into its row."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What a validation runs with: `with weights(state):` puts it into the model and takes it out again."""
+    """Weights to validate with: `with weights(state):` puts them into the model and takes them out again."""
 
     applied: Callable[[State], AbstractContextManager[Any]] = nullcontext
     lender: str = ""
-    """The hook that lends it, and keeps it as `model` in its record of each checkpoint; empty for the raw weights."""
+    """The hook that provides them, and keeps them as `model` in its record; empty for the raw weights."""
 
     def __call__(self, state: State) -> AbstractContextManager[Any]:
         return self.applied(state)
 
 
 def evaluation_of(metric: str, labels: Container[str]) -> str | None:
-    """Which of the evaluations, by label, gives a metric; None of a metric of training, which sees the raw weights."""
+    """Return the label of the evaluation that gives a metric; None for a metric of training, which uses raw weights."""
     phase, *places = metric.split("/")[:-1] or [""]
     if phase == "train":
         return None
-    # Of a phase with a name of its own, such as val/noisy, it stands behind that.
+    # The label follows the phase, or the name of a data set: val/ema/loss, val/noisy/ema/loss.
     return next((place for place in places[:2] if place in labels), "")
 
 
 @dataclass(slots=True)
 class State:
-    """What a hook may see and change. One in each worker process, made by the loop.
+    """The state of a run, which hooks read and change. The loop makes one in each worker process.
 
-    Counters (`epoch`, `step`, `iteration`, `samples`) say what has been completed: inside `on_step` and later they
-    include the present iteration. `iteration` counts micro-batches, `step` optimizer steps, `samples` this rank's
-    training samples, `epoch` whole passes over the training data.
+    Counters count what is completed, so in `on_step` and later they include the present iteration. `iteration` counts
+    micro-batches, `step` optimizer steps, `samples` this rank's training samples, `epoch` passes over the training
+    data.
     """
 
-    # Who
+    # Process
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
     node: str = ""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
-    # What is trained
+    # Model, optimizers and data
     model: nn.Module = field(default_factory=nn.Module)
-    """What shares the model among ranks, or the model itself where nothing does: `state.forward` calls it in
-    training."""
+    """The wrapper that shares the model among ranks, or the model itself; `state.forward` calls it in training."""
     module: nn.Module = field(default_factory=nn.Module)
-    """The task's own model, unwrapped: parameters, buffers and names as the task made them."""
+    """The task's model, unwrapped, with its own names."""
     optimizer: torch.optim.Optimizer | None = None
-    """What trains; of several, that whose turn it is, and between turns the first. So are scheduler and scaler."""
+    """The optimizer; of several, the one whose turn it is, and between turns the first. So are scheduler and scaler."""
     scheduler: Any = None
     scaler: torch.amp.GradScaler | None = None
     several: Mapping[str, tuple[torch.optim.Optimizer, Any, torch.amp.GradScaler | None]] = field(default_factory=dict)
-    """Optimizer, scheduler and scaler by name, where optimizers take turns; `optimizers` and `schedulers` have a single
-    one too."""
+    """Optimizer, scheduler and scaler by name, if several optimizers take turns."""
     turn: str = ""
-    """The name of the optimizer whose turn it is, from `on_forward` to `on_update`; empty between turns, and where
-    there is one."""
+    """Name of the optimizer whose turn it is, from `on_forward` to `on_update`; else empty."""
     loaders: Mapping[str, Any] = field(default_factory=dict)
-    """Phase name, such as `train`, `val` or `val/noisy`, to loader; `fresh_batches` gives batches without disturbing
-    them."""
+    """Loader of each phase, such as `train`, `val` or `val/noisy`."""
     fresh_batches: Callable[..., Any] = lambda phase, *, shuffled=False: iter(())
     """`fresh_batches("train")` iterates over this rank's data once, on the device, outside the training order; with
     `shuffled=True` in an order that is the same each time but not the dataset's."""
     forward: Callable[[nn.Module, Any], Any] = lambda model, batch: model(batch[0])
-    """The task's forward pass under the run's precision: `state.forward(model, batch)`."""
+    """The task's forward pass at the run's precision: `state.forward(model, batch)`."""
     samples_in: Callable[[Any], int] = lambda batch: len(batch[0])
-    """How many samples a batch holds, as the task counts them."""
+    """Number of samples in a batch, as the task counts them."""
 
-    # Where in the run
+    # Position
     phase: str = ""
-    """`train`, `val` or `test`, or with the name of one of several: `val/noisy`."""
+    """`train`, `val` or `test`, or one of several such as `val/noisy`."""
     epoch: int = 0
     iteration: int = 0
     step: int = 0
     samples: int = 0
     world_samples: int = 0
-    """Training samples of all ranks, whose batches are taken to be as large as this rank's."""
+    """Training samples of all ranks, assuming batches as large as this rank's."""
     phase_iteration: int = 0
-    """Iterations completed in the present phase."""
+    """Iterations completed in this phase."""
     iterations_before: int = 0
-    """Iterations of its kind (train, val or test) that the run had completed before the present phase."""
+    """Iterations of this kind of phase (train, val or test) completed before this phase."""
     phase_length: int = 0
-    """Iterations the present phase has on this rank; 0 where an evaluation of a stream cannot know."""
+    """Iterations of this phase on this rank; 0 if unknown (evaluation of a stream)."""
     max_epochs: int | None = None
     max_steps: int | None = None
     accumulate: int = 1
     full_batches: bool = True
-    """Whether all training batches but an epoch's last are full on every rank; those of a stream need not be."""
+    """True if all training batches but an epoch's last are full on every rank; those of a stream need not be."""
     stepped: bool = False
-    """Whether the present iteration made an optimizer step."""
+    """True if the present iteration made an optimizer step."""
     epoch_completed: bool = False
-    """Whether the training phase that ended last completed its epoch."""
+    """True if the last training phase completed its epoch."""
 
     # The present iteration
     batch: Any = None
@@ -156,30 +154,28 @@ class State:
     row: dict[str, Any] = field(default_factory=dict)
     """The columns recorded for this iteration; write with `record`."""
     recent: Recent = field(default_factory=KeptRows)
-    """The last rows of this rank, oldest first, of all phases and without the present one: what a hook that shows
-    something now and then looks back on, so that it need not be called at every iteration."""
+    """The last rows of this rank, oldest first, of all phases, without the present one."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """The values of the phases since the last report, such as `train/loss` and `val/accuracy`, over all ranks."""
+    """Metrics of the phases since the last report, such as `val/accuracy`, over all ranks."""
 
-    # Where results go
+    # Results
     name: str = ""
     """The run's name."""
     artifacts: Path = field(default_factory=Path)
-    """A local folder; what is written here ends up in the run's folder."""
+    """A local folder; files written here end up in the run's folder."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The resolved experiment, as written to experiment.yaml. Read only."""
+    """The resolved experiment, as in experiment.yaml. Read only."""
     checkpoints: Checkpoints | None = None
     clock: Clock | None = None
     display: Display | None = None
     info: MutableMapping[str, Any] = field(default_factory=dict)
-    """What is known of the run beside its rows and metrics, such as its parameters' number: any hook may write and read
-    it; plain values by name."""
+    """Facts about the run by name, such as its number of parameters; any hook may write and read them."""
     evaluation: str = ""
-    """The label of the weights that the present evaluation runs with."""
+    """Label of the weights of the present evaluation."""
     evaluations: dict[str, Weights] = field(default_factory=lambda: {"": Weights()})
-    """What each validation runs with, by label: `""` gives `val/accuracy`, `"ema"` gives `val/ema/accuracy`."""
+    """The weights of each validation by label: `""` gives `val/accuracy`, `"ema"` gives `val/ema/accuracy`."""
 
-    # What hooks asked for; the loop reads and clears these
+    # Requests of hooks; the loop reads and clears them
     checkpoint_reasons: list[str] = field(default_factory=list)
     stop_reasons: list[str] = field(default_factory=list)
     pause_reasons: list[str] = field(default_factory=list)
@@ -190,35 +186,32 @@ class State:
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """What trains, by name; the name of a single one is empty."""
-        return {name: optimizer for name, (optimizer, _, _) in self.several.items()} or (
-            {"": self.optimizer} if self.optimizer else {}
-        )
+        """The optimizers by name; a single one has an empty name."""
+        single = {"": self.optimizer} if self.optimizer else {}
+        return {name: optimizer for name, (optimizer, _, _) in self.several.items()} or single
 
     @property
     def schedulers(self) -> dict[str, Any]:
-        """The scheduler of each optimizer, None where it has none."""
+        """The scheduler of each optimizer, or None."""
         return {name: scheduler for name, (_, scheduler, _) in self.several.items()} or {"": self.scheduler}
 
     @property
     def scalers(self) -> dict[str, torch.amp.GradScaler | None]:
-        """What scales the loss of each optimizer."""
+        """The loss scaler of each optimizer, or None."""
         return {name: scaler for name, (_, _, scaler) in self.several.items()} or {"": self.scaler}
 
     def take_turn(self, name: str, parameters: list[nn.Parameter] | None) -> None:
-        """Makes an optimizer the one whose turn it is, with the parameters that it trains; for the loop. Without these,
-        no turn is under way."""
+        """Begin the turn of an optimizer that trains these parameters, or end it without any. For the loop."""
         self.turn, self._parameters, self._gradient_norm = name if parameters else "", parameters, None
         self.optimizer, self.scheduler, self.scaler = self.several[name]
 
     def column(self, name: str) -> str:
-        """What a column of the present row is called: with the name of the optimizer whose turn it is, where there are
-        several."""
+        """Return the name of a column in the present turn: `grad_norm_d` in the turn of `d`."""
         return f"{name}_{self.turn}" if self.turn else name
 
     @property
     def is_master(self) -> bool:
-        """Whether this is global rank 0. To run on the master alone, declare `ranks`; do not ask here."""
+        """True on global rank 0. A hook for the master alone declares `ranks` instead of asking."""
         return self.rank == 0
 
     @property
@@ -227,65 +220,60 @@ class State:
         return next((monitored.metrics[0] for monitored in find_monitored_metrics(self.config)), "")
 
     def evaluated_weights(self, metric: str = "") -> Weights:
-        """What gave a metric, or where none is said that by which the experiment judges first: other weights than the
-        raw ones where a hook validates with its own."""
+        """Return the weights that gave a metric, by default the main metric."""
         label = evaluation_of(metric or self.main_metric, self.evaluations)
         return Weights() if label is None else self.evaluations[label]
 
     @property
     def finished(self) -> bool:
-        """Whether all of the run's epochs or steps are completed."""
+        """True if all of the run's epochs or steps are completed."""
         if self.max_steps is not None:
             return self.step >= self.max_steps
         return self.max_epochs is not None and self.epoch >= self.max_epochs
 
     def gives(self, metric: str) -> bool:
-        """Whether the present phase is the one that gives a metric: val/noisy gives `val/noisy/loss`, and val does
-        not."""
+        """Return whether the present phase gives a metric: `val/noisy` gives `val/noisy/loss`, `val` does not."""
         return phase_of(metric, [*self.loaders, self.phase]) == self.phase
 
     @property
     def milestone(self) -> str:
-        """What a checkpoint of this moment is called: `epoch-0003` between two epochs, else `step-00000100`."""
+        """Name of a checkpoint taken now: `epoch-0003` between two epochs, else `step-00000100`."""
         return f"epoch-{self.epoch:04d}" if self.epoch and self.phase_iteration == 0 else f"step-{self.step:08d}"
 
     def record(self, **columns: Any) -> None:
-        """Adds columns to this iteration's row: numbers, or tensors of one element, which are taken as they are now and
-        stay on their device. What is kept is no view and has no graph, so that nothing else lives on for it. In the
-        turn of one of several optimizers its name is added to theirs: `grad_norm_d`."""
+        """Add columns to this iteration's row: numbers, or tensors of one element.
+
+        Tensors are copied and stay on their device. In the turn of an optimizer, its name is added: `grad_norm_d`.
+        """
         for name, value in columns.items():
-            self.row[self.column(name) if self.turn else name] = (
-                value.detach().clone() if isinstance(value, Tensor) else value
-            )
+            value = value.detach().clone() if isinstance(value, Tensor) else value
+            self.row[self.column(name) if self.turn else name] = value
 
     def show(self, line: str) -> None:
-        """Shows a line of plain text on the display; where there is none, the logger `hookyard` has it."""
+        """Show a line of plain text on the display, or log it if there is none."""
         if self.display is None:
             logger.info("%s", line)
         else:
             self.display.line(line)
 
     def request_checkpoint(self, reason: str) -> None:
-        """Asks for a checkpoint at the loop's next place for one. Every rank must ask alike (decide from the counters
-        and from `metrics`, which agree over ranks)."""
+        """Ask for a checkpoint at the loop's next place for one. Every rank must ask alike."""
         self.checkpoint_reasons.append(reason)
 
     def request_stop(self, reason: str) -> None:
-        """Asks for the run to end. Any rank may; the loop agrees on it over ranks, soon, and at the latest at the end
-        of the phase."""
+        """Ask for the run to end. Any rank may; the ranks agree soon, at the latest at the end of the phase."""
         self.stop_reasons.append(reason)
 
     def request_pause(self, reason: str) -> None:
-        """As `request_stop`, for a run that is not done: it is saved, ends as interrupted, and can be resumed."""
+        """Ask for the run to be saved and to end as interrupted, so that it can be resumed."""
         self.pause_reasons.append(reason)
 
     def skip_update(self, reason: str) -> None:
-        """In `on_gradients`: leaves out this optimizer step. Every rank must ask alike."""
+        """Skip this optimizer step; in `on_gradients`. Every rank must ask alike."""
         self.skip_reasons.append(reason)
 
     def gradients(self) -> list[Tensor]:
-        """The gradients there are, in the order of the module's parameters; where ranks share the model out among them,
-        this rank's parts; where optimizers take turns, those of the present one."""
+        """Return the existing gradients in the order of the parameters: this rank's shards, and of the present turn."""
         if self._parameters is None:
             self._parameters = list(self.module.parameters())
             self._sharded = any(map(shards.is_sharded, self._parameters))
@@ -293,8 +281,7 @@ class State:
         return [shards.local(gradient) for gradient in gradients] if self._sharded else gradients
 
     def gradient_norm(self, norm_type: float = 2.0) -> Tensor:
-        """The global norm of the gradients; the 2-norm is computed once per step, and is valid from `on_gradients` to
-        the step's end. Every rank must ask alike: with `strategy: fsdp` it is a collective."""
+        """Return the global gradient norm; the 2-norm is computed once per step. Every rank must ask alike."""
         if norm_type != 2.0:
             return self._norm(norm_type)
         if self._gradient_norm is None:
@@ -305,17 +292,17 @@ class State:
         gradients = self.gradients()
         if not self._sharded:
             return _norm(gradients, norm_type)
-        # A rank may have nothing of a small tensor, and nothing has no largest element.
+        # A rank's shard of a small tensor may be empty, and has no largest element then.
         norm = _norm([gradient for gradient in gradients if gradient.numel()], norm_type)
         return shards.norm_of_parts(norm.to(self.device), norm_type)
 
     def forget_gradients(self) -> None:
-        """Drops what `gradient_norm` remembered: call after changing gradients, as the loop does after each step."""
+        """Drop the computed gradient norm: call this after changing gradients."""
         self._gradient_norm = None
 
 
 def _norm(gradients: list[Tensor], norm_type: float) -> Tensor:
-    """As torch's get_total_norm, whose sorting by device and dtype costs a small model more than the norm itself."""
+    """Compute torch's get_total_norm without its sorting, which costs a small model more than the norm."""
     if not gradients or any(g.device != gradients[0].device or g.dtype != gradients[0].dtype for g in gradients):
         return torch.nn.utils.get_total_norm(gradients, norm_type)
     total: Tensor = torch.linalg.vector_norm(torch.stack(foreach_norm(gradients, norm_type)), norm_type)

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from hooks.call import Call
 from hooks.hook import WITHIN_ITERATION, Hook, Priority
 from hooks.metrics.names import kind_of
-from hooks.plan import Plan
+from hooks.plan import Call, Plan
 from hooks.state import State, Weights
 from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.training_files import TrainingFiles

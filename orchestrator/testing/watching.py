@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from hooks.call import Call
 from hooks.hook import WITHIN_ITERATION, Hook
-from hooks.interval import Interval, under_way
-from hooks.plan import Plan
+from hooks.interval import Interval, is_due_now
+from hooks.plan import Call, Plan
 from hooks.private_torch import TorchDispatchMode, tree_leaves
 from hooks.state import State
 from orchestrator.loop.step.iterations import COUNTERS
@@ -193,7 +192,7 @@ class Watch:
             if state.phase == "train":
                 self.recorded[name] = self.recorded.get(name, 0) + 1
                 paces = paces_of(self._hook)
-                if paces and not any(under_way(pace, state, counted=call.event == "on_step") for pace in paces):
+                if paces and not any(is_due_now(pace, state, counted=call.event == "on_step") for pace in paces):
                     self.off_pace.setdefault(name, state.iteration + (call.event != "on_step"))
 
     def _read(self, what: str) -> None:

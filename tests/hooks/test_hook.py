@@ -9,7 +9,7 @@ from hooks import EVENTS, Hook, Ranks
 
 
 def test_a_misspelt_event_is_refused_when_the_class_is_defined() -> None:
-    with pytest.raises(TypeError, match=r"Typo defines on_stepp, which is no event; events: on_load, on_start"):
+    with pytest.raises(TypeError, match=r"Typo: no such event: on_stepp; events: on_load, on_start"):
 
         class Typo(Hook):
             def on_stepp(self) -> None: ...
@@ -29,7 +29,7 @@ def test_a_field_may_be_called_as_an_event_would_be() -> None:
 
 
 def test_a_field_that_hides_an_event_is_refused() -> None:
-    with pytest.raises(TypeError, match="Hides has a field on_step, which is the name of an event"):
+    with pytest.raises(TypeError, match="Hides: the field on_step has the name of an event"):
 
         class Hides(Hook):
             on_step: int = 5

@@ -96,7 +96,7 @@ def test_a_best_effort_failure_is_logged_and_the_next_hook_runs(caplog: pytest.L
     with caplog.at_level(logging.WARNING, "hookyard"):
         Plan({"tracker": Tracker(), "next": Noting(notes)}).fire("on_step", State())
     assert notes == ["next"]
-    assert "hook 'tracker' failed in on_step (the run goes on): KeyError: 'loss'" in caplog.text
+    assert "hook 'tracker' failed in on_step (the run continues): KeyError: 'loss'" in caplog.text
 
 
 def test_a_failure_in_on_exception_never_hides_the_first_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -261,7 +261,7 @@ def test_the_ledger_counts_the_calls_that_were_made() -> None:
 
 
 def test_only_events_of_an_iteration_have_a_pace() -> None:
-    with pytest.raises(TypeError, match="on_report has a pace, which only events of an iteration can"):
+    with pytest.raises(TypeError, match="on_report cannot have a pace; events that can"):
 
         class Wrong(Hook):
             interval = 1

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from hooks.call import Call
 from hooks.hook import WITHIN_ITERATION
-from hooks.plan import Plan
+from hooks.plan import Call, Plan
 from hooks.state import State
 from orchestrator.errors import RunError
 from orchestrator.loop.clock.backward_timer import BackwardTimer

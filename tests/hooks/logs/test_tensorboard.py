@@ -338,7 +338,7 @@ def test_histograms_leave_out_what_is_not_finite_or_not_there(start: Start, tmp_
 
 
 def test_histograms_of_epochs_are_refused() -> None:
-    with pytest.raises(ValueError, match="'2 epochs' is no interval; write a number of steps"):
+    with pytest.raises(ValueError, match="expected an interval, got '2 epochs'; write a number of steps"):
         TensorBoard(histograms=Interval(2))
 
 

@@ -208,7 +208,7 @@ def test_evaluation_is_not_measured(tmp_path: Path) -> None:
 
 
 def test_epochs_are_refused() -> None:
-    with pytest.raises(ValueError, match="'2 epochs' is no interval; write a number of steps"):
+    with pytest.raises(ValueError, match="expected an interval, got '2 epochs'; write a number of steps"):
         ActivationStats(every=Interval(2))
 
 

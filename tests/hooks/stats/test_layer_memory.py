@@ -84,5 +84,5 @@ def test_a_pass_that_fails_leaves_no_hooks(tmp_path: Path) -> None:
 
 
 def test_epochs_are_refused() -> None:
-    with pytest.raises(ValueError, match="'2 epochs' is no interval; write a number of steps"):
+    with pytest.raises(ValueError, match="expected an interval, got '2 epochs'; write a number of steps"):
         LayerMemory(every=Interval(2))

@@ -140,7 +140,7 @@ def test_a_step_that_is_left_out_measures_nothing_and_gives_the_copy_back(tmp_pa
 
 
 def test_epochs_are_refused() -> None:
-    with pytest.raises(ValueError, match="'2 epochs' is no interval; write a number of steps"):
+    with pytest.raises(ValueError, match="expected an interval, got '2 epochs'; write a number of steps"):
         OptimizerStats(every=Interval(2))
     OptimizerStats(every=Interval(0))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hooks import HOOKS, Hook, Priority
-from hooks.plan import in_order
+from hooks.plan import sort_by_priority
 from orchestrator.config import components
 from orchestrator.config.components import make_hooks, make_task
 from orchestrator.config.python import imports
@@ -104,7 +104,7 @@ def test_levels_of_imix_mean_what_they_meant(level: Any, priority: int) -> None:
 
 def test_the_order_of_imix_s_levels_is_kept() -> None:
     hooks = made({level: {"type": "shadow", "level": level} for level in ("LOW", "HIGHEST", "NORMAL", "HIGH")})
-    ordered = [name for name, _ in in_order({name: hook for name, hook in hooks.items() if hook})]
+    ordered = [name for name, _ in sort_by_priority({name: hook for name, hook in hooks.items() if hook})]
     assert ordered == ["HIGHEST", "HIGH", "NORMAL", "shadow", "LOW"]
 
 

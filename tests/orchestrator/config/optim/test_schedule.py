@@ -347,7 +347,10 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
         ({"scheduler": {"type": "StepLR"}}, "scheduler.step_size: is missing"),
         ({"scheduler": {"type": "LinearLR", "start_factor": 2}}, "LinearLR refuses this"),
         ({"scheduler": {"gamma": 2}}, "scheduler.type: is missing"),
-        ({"scheduler": {**COSINE, "warmup": "5 iterations"}}, "scheduler.warmup: '5 iterations' is no interval"),
+        (
+            {"scheduler": {**COSINE, "warmup": "5 iterations"}},
+            "scheduler.warmup: expected an interval, got '5 iterations'",
+        ),
         (
             {"scheduler": {**COSINE, "warmup": 1, "warmup_factor": 1.5}},
             "scheduler.warmup_factor: must be less than 1, got 1.5",

@@ -46,7 +46,9 @@ def test_all_problems_at_once() -> None:
     values = {"decay": 1.2, "every": "often", "keep": "3", "mode": "fra", "tags": "a", "decoy": 1, "updates": 2}
     assert problems_of(Shadow, values) == {
         "x.decay": "must be at most 1, got 1.2",
-        "x.every": "'often' is no interval; write a number of epochs such as 1, or '2 epochs', or '100 steps'",
+        "x.every": (
+            "expected an interval, got 'often'; write a number of epochs such as 1, or '2 epochs', or '100 steps'"
+        ),
         "x.keep": "must be a whole number, got '3'",
         "x.mode": "must be 'near' or 'far', got 'fra'",
         "x.tags": "must be a list, got 'a'",
