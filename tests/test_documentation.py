@@ -78,7 +78,7 @@ def test_the_readme_s_first_run_ends_with_the_best_model_and_its_tables(folder: 
     init, train = re.findall(r"^hookyard (.*)$", first, re.MULTILINE)
     typed(*init.split())
     shown = typed(*train.split(), "epochs=2", "--local")
-    told = re.findall(r"^(?:best|  use it|  train it longer): ", first, re.MULTILINE)
+    told = re.findall(r"^(?:Best|  use it|  train it longer): ", first, re.MULTILINE)
     assert len(told) == 3
     assert [words in shown for words in told] == [True] * 3
     known: dict[str, Any] = {}

@@ -1,5 +1,4 @@
-"""`hookyard doctor RUN [--against OTHER]`, `hookyard doctor RUN --files`, `hookyard doctor [--address ADDR] [--storage
-URL]`"""
+"""`hookyard doctor`"""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from orchestrator.cli.completion import run_folders
 from orchestrator.cli.errors import FAILED
 from orchestrator.cli.options import Address, AsJson, StorageFlag
 from orchestrator.cli.output import echo, print_json, print_table
-from orchestrator.errors import UsageError
+from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.terminal.printable import printable_data, printable_line
 
 if TYPE_CHECKING:
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
     from orchestrator.runs.result import Run
     from orchestrator.stats.insight import Diagnosis
 
-_IN_WORDS = {
+_STATUSES = {
     "damaged": "damaged",
     "missing": "missing",
-    "whole": "whole by their checksums",
-    "readable": "that carry none and can be read",
-    "unknown": "of hooks or others, which are not looked into",
+    "whole": "with a correct checksum",
+    "readable": "readable, without a checksum",
+    "unknown": "unknown (of hooks or others), not checked",
 }
 
 
@@ -37,30 +36,30 @@ def doctor(
     run: Annotated[
         str | None,
         typer.Argument(
-            help="The folder of a run or a sweep; without one, this machine or a cluster is looked at.",
+            metavar="[RUN]",
+            help="A run or a sweep. Without it, doctor checks this machine or a cluster.",
             autocompletion=run_folders,
         ),
     ] = None,
     against: Annotated[
-        str | None, typer.Option("--against", metavar="RUN", help="A run to compare its speed with.")
+        str | None, typer.Option("--against", metavar="RUN", help="Compare the run's speed with this run's.")
     ] = None,
-    files: Annotated[
-        bool,
-        typer.Option("--files", help="Compare each file of a run or a sweep with its checksum: what can be trusted."),
-    ] = False,
+    files: Annotated[bool, typer.Option("--files", help="Verify the checksum of every file instead.")] = False,
     address: Address = None,
     storage: StorageFlag = "runs",
     as_json: AsJson = False,
 ) -> None:
-    """Says what a run's tables tell (slow ranks, waiting for data, costly hooks, growing memory), whether its files are
-    whole, or whether nodes are fit for one."""
+    """Find what slows a run down (slow ranks, data loading, hooks, memory), or damaged files, or unfit nodes."""
     if run is None and against is not None:
-        raise UsageError("--against compares a run with another: name both")
+        raise UsageError("--against compares two runs: hookyard doctor RUN --against OTHER")
     if files and (run is None or against is not None):
-        raise UsageError("--files looks at the files of one run or sweep: name it, without --against")
-    if files and run is not None:
-        return _check_files(run, as_json)
-    return _look(address, storage, as_json) if run is None else _diagnose(run, against, as_json)
+        raise UsageError("--files checks one run or sweep: hookyard doctor RUN --files")
+    if run is None:
+        _check_nodes(address, storage, as_json)
+    elif files:
+        _check_files(run, as_json)
+    else:
+        _diagnose(run, against, as_json)
 
 
 def _check_files(run: str, as_json: bool) -> None:
@@ -70,31 +69,32 @@ def _check_files(run: str, as_json: bool) -> None:
     folder = RunFolder(run)
     if not folder.storage.names():
         RunFolder.open(run)
-    files = list(check_files(folder))
-    wrong = [one for one in files if one.is_wrong]
+    checked = list(check_files(folder))
+    wrong = [file for file in checked if file.is_wrong]
     if as_json:
-        print_json({"path": str(folder), "whole": not wrong, "files": [asdict(one) for one in files]})
+        print_json({"path": str(folder), "whole": not wrong, "files": [asdict(file) for file in checked]})
     else:
-        _print_files(printable_line(str(folder)), *printable_data((files, wrong)))
+        _print_files(printable_line(str(folder)), printable_data(checked))
     if wrong:
         raise typer.Exit(FAILED)
 
 
-def _print_files(path: str, files: Sequence[CheckedFile], wrong: Sequence[CheckedFile]) -> None:
-    """A line for each file that is wrong, and one for the others of each kind of folder."""
-    others = Counter(
-        (re.sub("[0-9]+", "*", one.file.rpartition("/")[0]), one.status) for one in files if not one.is_wrong
+def _print_files(path: str, checked: Sequence[CheckedFile]) -> None:
+    """Print a line for each bad file, and one for the good files of each kind of folder."""
+    wrong = [file for file in checked if file.is_wrong]
+    good = Counter(
+        (re.sub("[0-9]+", "*", file.file.rpartition("/")[0]), file.status) for file in checked if not file.is_wrong
     )
     rows = [
-        (f"{place}/" if place else "./", status, f"{count} file{'s' if count > 1 else ''}")
-        for (place, status), count in others.items()
+        (f"{folder}/" if folder else "./", status, f"{count} file{'s' if count > 1 else ''}")
+        for (folder, status), count in good.items()
     ]
-    print_table(("file", "status", "what"), [*rows, *((one.file, one.status, one.what) for one in wrong)])
-    for advice in dict.fromkeys(one.advice for one in wrong):
-        named = [one.file for one in wrong if one.advice == advice]
-        echo(f"{', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}: {advice}")
-    counts = Counter(str(one.status) for one in files)
-    echo(f"{path}: {', '.join(f'{counts[status]} {word}' for status, word in _IN_WORDS.items() if counts[status])}")
+    print_table(("file", "status", "details"), [*rows, *((file.file, file.status, file.what) for file in wrong)])
+    for advice in dict.fromkeys(file.advice for file in wrong):
+        names = [file.file for file in wrong if file.advice == advice]
+        echo(f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {advice}")
+    counts = Counter(str(file.status) for file in checked)
+    echo(f"{path}: {', '.join(f'{counts[status]} {text}' for status, text in _STATUSES.items() if counts[status])}")
 
 
 def _diagnose(run: str, against: str | None, as_json: bool) -> None:
@@ -125,29 +125,36 @@ def _diagnosis(run: Run, other: Run | None = None, name: str = "") -> Diagnosis:
 
 
 def _diagnose_sweep(path: str, as_json: bool) -> None:
-    """Print the gravest finding of each trial."""
-    from orchestrator.errors import DamagedFile
+    """Print the most severe finding of each trial."""
     from orchestrator.sweeps.results.result import open_sweep
 
     trials = []
     for run in open_sweep(path).runs:
+        status, kinds = run.status, ["damage"]
         try:
             diagnosis = _diagnosis(run)
             kinds = [finding.kind for finding in diagnosis.findings]
-            what = diagnosis.findings[0].sentence if kinds else str(diagnosis)
-            trials.append({"trial": run.name, "status": run.status, "findings": kinds, "gravest": what})
+            worst = diagnosis.findings[0].sentence if kinds else str(diagnosis)
         except DamagedFile as error:
-            trials.append({"trial": run.name, "status": "damaged", "findings": ["damage"], "gravest": str(error)})
+            status, worst = "damaged", str(error)
+        trials.append({"trial": run.name, "status": status, "findings": kinds, "worst": worst})
     if as_json:
         return print_json({"path": path, "trials": trials})
-    rows = [(one["trial"], one["status"], ", ".join(one["findings"]) or "-", one["gravest"]) for one in trials]
-    print_table(("trial", "status", "found", "gravest"), rows)
-    return echo(f"All of a trial: hookyard doctor {path}/trials/{trials[0]['trial']}" if trials else "no trial yet")
+    rows = [
+        (trial["trial"], trial["status"], ", ".join(dict.fromkeys(trial["findings"])) or "-", trial["worst"])
+        for trial in trials
+    ]
+    print_table(("trial", "status", "findings", "most severe"), rows)
+    return echo(
+        f"For all findings of a trial: hookyard doctor {path}/trials/{trials[0]['trial']}"
+        if trials
+        else "no trials yet"
+    )
 
 
 def _print(path: str, diagnosis: Diagnosis) -> None:
     if not diagnosis.findings:
-        echo(f"{path} {'looks healthy' if diagnosis.healthy else 'says too little'}: {diagnosis}")
+        echo(f"{path}: {'no findings' if diagnosis.healthy else 'too few rows to tell'}. {diagnosis}")
         return
     echo(f"{path}: {diagnosis}")
     for number, finding in enumerate(diagnosis.findings, start=1):
@@ -156,30 +163,40 @@ def _print(path: str, diagnosis: Diagnosis) -> None:
         echo(f"   try: {finding.advice}")
 
 
-def _look(address: str | None, storage: str, as_json: bool) -> None:
+def _check_nodes(address: str | None, storage: str, as_json: bool) -> None:
     from orchestrator.cluster.preflight import check_cluster, check_this_machine
     from orchestrator.engines.ray_environment import Ray, chosen_address
 
     if chosen_address(address) is None:
-        looked = check_this_machine(storage)
+        preflight = check_this_machine(storage)
     else:
         with Ray(address) as ray:
-            looked = check_cluster(ray, storage)
+            preflight = check_cluster(ray, storage)
     if as_json:
-        print_json(asdict(looked))
+        print_json(asdict(preflight))
     else:
-        _print_nodes(looked)
-    if looked.errors:
+        _print_nodes(preflight)
+    if preflight.errors:
         raise typer.Exit(FAILED)
 
 
-def _print_nodes(looked: Preflight) -> None:
+def _print_nodes(preflight: Preflight) -> None:
+    columns = (
+        "node",
+        *preflight.driver.versions,
+        "gpus",
+        "disk free",
+        "shared memory",
+        "clock",
+        "storage",
+        "next node",
+    )
     rows = []
-    for node in looked.nodes:
-        if node.facts is None:
-            rows.append((node.name, *["-"] * 10))
+    for node in preflight.nodes:
+        facts = node.facts
+        if facts is None:
+            rows.append((node.name, *["-"] * (len(columns) - 1)))
             continue
-        facts, error_ms = node.facts, node.clock_error_s * 1000
         shared = facts.shared_memory_free_bytes
         rows.append(
             (
@@ -188,18 +205,14 @@ def _print_nodes(looked: Preflight) -> None:
                 f"{node.offered_gpus:g} of {facts.gpus}",
                 f"{facts.disk_free_bytes / 2**30:.0f} GiB",
                 "-" if shared is None else f"{shared / 2**30:.1f} GiB",
-                f"{node.clock_offset_s * 1000:+.0f} ms (within {error_ms:.0f})",
-                "no" if node.storage else "ok",
-                "-" if node.neighbour is None else "no" if node.connection else "ok",
+                f"{node.clock_offset_s * 1000:+.0f} ms (±{node.clock_error_s * 1000:.0f})",
+                "failed" if node.storage else "ok",
+                "-" if node.neighbour is None else "failed" if node.connection else "ok",
             )
         )
-    columns = ("node", *looked.driver.versions, "gpus", "disk free", "shared memory", "clock", "storage", "next node")
     print_table(columns, rows)
-    for finding in looked.findings:
+    for finding in preflight.findings:
         echo(str(finding))
-    number = f"{len(looked.nodes)} node{'s' if len(looked.nodes) > 1 else ''}"
-    echo(
-        f"{number}, storage {looked.storage}: {'not fit' if looked.errors else 'fit'}; looked at in"
-        f" {looked.seconds:.1f} s",
-        err=True,
-    )
+    count = f"{len(preflight.nodes)} node{'s' if len(preflight.nodes) > 1 else ''}"
+    result = "not ready" if preflight.errors else "ready"
+    echo(f"{count} and storage {preflight.storage}: {result} (checked in {preflight.seconds:.1f} s)", err=True)

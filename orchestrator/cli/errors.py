@@ -1,4 +1,4 @@
-"""The one place where an error becomes lines on stderr and an exit code."""
+"""Errors of the command line: a message on stderr, an exit code, and no traceback for what Hookyard raises itself."""
 
 from __future__ import annotations
 
@@ -23,87 +23,12 @@ SOME_FAILED = 3
 INTERRUPTED = 130
 
 
-class Unbroken:
-    """A stream of text that may lose its reader: what is written after that goes nowhere, and is no failure of what is
-    done."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Writes as the stream does, or not at all."""
-        with self._closed():
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flushes as the stream does."""
-        with self._closed():
-            self._stream.flush()
-
-    @contextmanager
-    def _closed(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EBADF):
-                raise
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
-        except ValueError:  # the stream itself was closed
-            if not self._stream.closed:
-                raise
-
-
-def open_standard_streams() -> None:
-    """Give a process that was started without stdin, stdout or stderr, as a daemon may be, one that leads nowhere.
-
-    Otherwise the next files it opens take their numbers, and what is meant for a terminal goes into them.
-    """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115  # stays open until the process ends
-
-
-class _Once(logging.Filter):
-    """Lets each message through once in a command, as several readers meet the same damaged file."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._messages: set[str] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        is_new = message not in self._messages
-        self._messages.add(message)
-        return is_new
-
-
-@contextmanager
-def _each_message_once() -> Iterator[None]:
-    log, once = logging.getLogger("hookyard"), _Once()
-    log.addFilter(once)
-    try:
-        yield
-    finally:
-        log.removeFilter(once)
-
-
 class Verbs(TyperGroup):
-    """The verbs of the command line: what they raise on purpose is told without a traceback."""
+    """The group of all verbs, which turns errors into exit codes."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Calls the verb; exits with 2 where the call was wrong, 1 where the work failed, 130 where it was
-        interrupted."""
-        sys.stdout, sys.stderr = Unbroken(sys.stdout), Unbroken(sys.stderr)
+        """Call the verb; exit with 2 for wrong usage, 1 for a failure, 130 for an interruption."""
+        sys.stdout, sys.stderr = PipeSafe(sys.stdout), PipeSafe(sys.stderr)
         if logging.lastResort is not None:
             logging.lastResort.setFormatter(PrintableFormatter())
         try:
@@ -118,3 +43,68 @@ class Verbs(TyperGroup):
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def _each_message_once() -> Iterator[None]:
+    """Log each message once: several readers meet the same damaged file."""
+    messages: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        count = len(messages)
+        messages.add(record.getMessage())
+        return len(messages) > count
+
+    log = logging.getLogger("hookyard")
+    log.addFilter(is_new)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_new)
+
+
+class PipeSafe:
+    """A text stream that drops what is written after its reader has gone, so that training continues."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._dropping():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._dropping():
+            self._stream.flush()
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EBADF):
+                raise
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self._stream.fileno())
+            os.close(null)
+        except ValueError:
+            if not self._stream.closed:
+                raise
+
+
+def open_standard_streams() -> None:
+    """Connect missing standard streams to /dev/null, as in a daemon.
+
+    Otherwise the next files that open take their numbers, and terminal output goes into them.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115  # open until the process ends

@@ -1,4 +1,4 @@
-"""`hookyard init NAME`"""
+"""`hookyard init`"""
 
 from __future__ import annotations
 
@@ -17,48 +17,35 @@ _FOLDER = Path(__file__).with_name("starter")
 
 
 def init(
-    name: Annotated[str, typer.Argument(help="What the new files are called: NAME.py, NAME.yaml and NAME_sweep.yaml.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new module and its experiments.")],
 ) -> None:
-    """Writes a task, a hook, an experiment and a sweep to begin with, here; they run as they are."""
+    """Write a task, a hook, an experiment and a sweep to start from: NAME.py, NAME.yaml, NAME_sweep.yaml."""
     if not name.isidentifier() or keyword.iskeyword(name):
-        raise UsageError(f"'{name}' cannot be the name of a Python module: letters, digits and _, and no digit first")
+        raise UsageError(f"'{name}' cannot be a Python module: use letters, digits and _, not starting with a digit")
     if find_spec(name) is not None:
-        raise UsageError(
-            f"there is a module '{name}' already, which would be found instead of {name}.py; choose another name"
-        )
+        raise UsageError(f"a module '{name}' exists and would be imported instead of {name}.py; choose another name")
     if Path(name).exists():
-        raise UsageError(
-            f"there is a folder {name}/ here, and of it and {name}.py Python would find one alone; choose another name"
-        )
-    _refuse_class(_class_name(name))
-    files = {f"{name}{ending}": _starter(ending, name) for ending in (".py", ".yaml", "_sweep.yaml")}
-    taken = [file for file in files if Path(file).exists()]
-    if taken:
-        raise UsageError(f"{', '.join(taken)} would be overwritten. Nothing was written; choose another name.")
+        raise UsageError(f"the folder {name}/ would hide {name}.py from Python; choose another name")
+    class_name = "".join(part.capitalize() for part in name.split("_"))
+    if not class_name.isidentifier() or keyword.iskeyword(class_name) or class_name in _names_in_starter():
+        raise UsageError(f"the task's class would be '{class_name}', a name that is taken; choose another name")
+    files = {f"{name}{ending}": _starter(ending, name, class_name) for ending in (".py", ".yaml", "_sweep.yaml")}
+    existing = [file for file in files if Path(file).exists()]
+    if existing:
+        raise UsageError(f"{', '.join(existing)} would be overwritten. Nothing was written; choose another name.")
     for file, text in files.items():
         Path(file).write_text(text)
         typer.echo(f"wrote {file}")
-    typer.echo(f"Next: hookyard run {name}.yaml   and   hookyard sweep {name}_sweep.yaml", err=True)
+    typer.echo(f"Next:\n  hookyard run {name}.yaml\n  hookyard sweep {name}_sweep.yaml", err=True)
 
 
-def _class_name(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
-
-
-def _refuse_class(name: str) -> None:
-    """Raises UsageError where the task's class could not be called so: Python, or the starter itself, has the name."""
+def _names_in_starter() -> set[str]:
+    """Return the names that the starter imports or defines beside its task."""
     tree = ast.parse((_FOLDER / "starter.py").read_text())
-    imported = [
-        alias.name for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names
-    ]
-    defined = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name != "Starter"]
-    if not name.isidentifier() or keyword.iskeyword(name) or name in (*imported, *defined):
-        raise UsageError(
-            f"the task would be a class '{name}', which cannot be or is another one in its file; choose another name"
-        )
+    names = {alias.name for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names}
+    return names | {node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name != "Starter"}
 
 
-def _starter(ending: str, name: str) -> str:
-    """A file of the starter under another name: its module, its class and its runs are called after that."""
-    names = {"starter": name, "Starter": _class_name(name)}
-    return re.sub("starter|Starter", lambda found: names[found[0]], (_FOLDER / f"starter{ending}").read_text())
+def _starter(ending: str, name: str, class_name: str) -> str:
+    names = {"starter": name, "Starter": class_name}
+    return re.sub("starter|Starter", lambda match: names[match[0]], (_FOLDER / f"starter{ending}").read_text())

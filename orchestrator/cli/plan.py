@@ -1,4 +1,4 @@
-"""`--plan`: what a run or sweep would do, without doing it."""
+"""`--plan`: what a run or sweep would do."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 def show_plan(
     experiment: Experiment, storage: str, name: str | None, as_json: bool, address: str | None = None
 ) -> None:
-    """Prints the resolved experiment, the order of its hooks, its resources and where its results would go.
-
-    What a cluster at `address` has is not asked: nothing is connected, nothing is started.
-    """
+    """Print the resolved experiment, the order of its hooks, its resources and its folder. Connects to nothing."""
     plan = plan_of(experiment, storage, name, address)
     if as_json:
         print_json(plan)
@@ -29,22 +26,25 @@ def show_plan(
 
     echo(to_yaml(experiment))
     _print_hooks(plan["hooks"])
-    echo("\n".join(_lines(plan)))
+    for label, text in _lines(plan):
+        echo(f"{label + ':':<15} {text}")
 
 
 def plan_of(experiment: Experiment, storage: str, name: str | None, address: str | None = None) -> dict[str, Any]:
-    """The plan as plain data."""
+    """Return the plan as plain data."""
     from orchestrator.config.load import to_dict
     from orchestrator.config.sections.experiment import check_run_name
 
-    workers = experiment.workers
-    asked = Resources.asked_by(workers)
     present = None if address else local_resources()
-    before = experiment.source.continued_from
+    parent = experiment.source.continued_from
     plan: dict[str, Any] = {
         "path": f"{storage.rstrip('/')}/{check_run_name(experiment, name)}",
-        "resources": {"asked": _by_kind(asked), "present": present and _by_kind(present), "address": address},
-        "continued_from": before and asdict(before),
+        "resources": {
+            "required": _by_kind(Resources.asked_by(experiment.workers)),
+            "present": present and _by_kind(present),
+            "address": address,
+        },
+        "continued_from": parent and asdict(parent),
         "hooks": _hook_order(experiment),
         "config": to_dict(experiment),
     }
@@ -65,14 +65,13 @@ def _hook_order(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
 
 
 def _by_kind(resources: Resources) -> dict[str, float]:
-    """Amounts of resources: `cpu`, `gpu`, and the others as Ray names them."""
+    """Return the amounts of `cpu`, `gpu`, and of other resources by Ray's names."""
     return {"cpu": float(resources.cpus), "gpu": float(resources.gpus), **resources.others}
 
 
 def _resources(amounts: dict[str, float]) -> Resources:
-    return Resources(
-        amounts["cpu"], amounts["gpu"], {kind: amount for kind, amount in amounts.items() if kind not in ("cpu", "gpu")}
-    )
+    others = {kind: amount for kind, amount in amounts.items() if kind not in ("cpu", "gpu")}
+    return Resources(amounts["cpu"], amounts["gpu"], others)
 
 
 def _sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
@@ -80,19 +79,24 @@ def _sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> d
     from orchestrator.config.checks.space import count_trainings, count_trials, trials_at_once
     from orchestrator.sweeps.search.sampling import drawn_trials
 
-    trials, shared = count_trials(sweep), shared_paths(experiment.source, sweep)
-    trainings = count_trainings(sweep)
-    if shared.paths and sweep.search != "optuna":
-        trainings = len(shared.together([*enumerate(drawn_trials(sweep, experiment.seed))]))
-    at_once = None if present is None else trials_at_once(sweep, trainings, experiment.workers, [present.amounts()])
-    sharing = {"trainings": trainings, "shared": [*shared.paths], "not_shared": {**shared.reasons}}
-    return {
-        "trials": trials,
+    sharing, trainings = shared_paths(experiment.source, sweep), count_trainings(sweep)
+    if sharing.paths and sweep.search != "optuna":
+        trainings = len(sharing.together([*enumerate(drawn_trials(sweep, experiment.seed))]))
+    plan: dict[str, Any] = {
+        "trials": count_trials(sweep),
         "repeats": sweep.repeats,
         "scheduler": sweep.scheduler.type,
-        "at_once": at_once,
-        **({"shared_training": sharing} if shared.paths or shared.reasons else {}),
+        "at_once": None
+        if present is None
+        else trials_at_once(sweep, trainings, experiment.workers, [present.amounts()]),
     }
+    if sharing.paths or sharing.reasons:
+        plan["shared_training"] = {
+            "trainings": trainings,
+            "shared": [*sharing.paths],
+            "not_shared": {**sharing.reasons},
+        }
+    return plan
 
 
 def _print_hooks(order: dict[str, dict[str, list[str]]]) -> None:
@@ -102,31 +106,30 @@ def _print_hooks(order: dict[str, dict[str, list[str]]]) -> None:
     echo("")
 
 
-def _lines(plan: dict[str, Any]) -> list[str]:
+def _lines(plan: dict[str, Any]) -> list[tuple[str, str]]:
     resources = plan["resources"]
-    asked, present = _resources(resources["asked"]), resources["present"] and _resources(resources["present"])
-    where = f"at {resources['address']}: not asked" if present is None else f"on this machine: {present}"
-    lines = [f"asks for  {asked}; {where}", f"writes to {plan['path']}"]
+    required, present = _resources(resources["required"]), resources["present"] and _resources(resources["present"])
+    machine = f"{resources['address']} was not asked" if present is None else f"this machine has {present}"
+    lines = [("resources", f"needs {required}; {machine}")]
     if plan["continued_from"]:
-        before = ParentCheckpoint(**plan["continued_from"])
-        lines.insert(0, f"goes on from {before}, sha256 {before.sha256[:12]}")
-    beyond = present and asked.beyond(present)
-    if beyond:
-        short = ", ".join(
-            f"{amount_in_words(kind, want)} asked for, {amount_in_words(kind, have)} there"
-            for kind, (want, have) in beyond.items()
+        parent = ParentCheckpoint(**plan["continued_from"])
+        lines.insert(0, ("continues from", f"{parent}, sha256 {parent.sha256[:12]}"))
+    if missing := present and required.beyond(present):
+        amounts = (
+            f"needs {amount_in_words(kind, needed)}, has {amount_in_words(kind, has)}"
+            for kind, (needed, has) in missing.items()
         )
-        lines.insert(1, f"does not fit: {short}")
+        lines.append(("does not fit", ", ".join(amounts)))
+    lines.append(("folder", plan["path"]))
     if "sweep" in plan:
         at_once, repeats = plan["sweep"]["at_once"], plan["sweep"]["repeats"]
-        seeds = f", each configuration with {repeats} seeds" if repeats > 1 else ""
-        rate = "" if at_once is None else f", {at_once} at a time ({asked} each)"
+        seeds = f", {repeats} seeds per configuration" if repeats > 1 else ""
+        rate = "" if at_once is None else f", {at_once} at a time ({required} each)"
         sharing = plan["sweep"].get("shared_training", {"shared": [], "not_shared": {}})
         trainings = f" in {sharing['trainings']} trainings" if sharing["shared"] else ""
-        lines.append(f"trials    {plan['sweep']['trials']}{trainings}{seeds}{rate}")
-        lines += [f"shared    {path}" for path in sharing["shared"]]
+        lines.append(("trials", f"{plan['sweep']['trials']}{trainings}{seeds}{rate}"))
+        lines += [("share training", path) for path in sharing["shared"]]
         lines += [
-            f"not shared {f'{path}: ' if path else 'each trial trains by itself: '}{reason}"
-            for path, reason in sharing["not_shared"].items()
+            ("not shared", f"{path}: {reason}" if path else reason) for path, reason in sharing["not_shared"].items()
         ]
     return lines

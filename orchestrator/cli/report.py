@@ -1,14 +1,16 @@
-"""`hookyard report RUN|SWEEP [--output FILE]`"""
+"""`hookyard report` and `hookyard compare`"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import RunOrSweep
-from orchestrator.cli.output import echo
+from orchestrator.cli.completion import run_folders
+from orchestrator.cli.options import AsJson, RunOrSweep
+from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.errors import StorageError, UsageError
+from orchestrator.terminal.printable import printable_data
 
 if TYPE_CHECKING:
     from orchestrator.storage import Storage
@@ -20,22 +22,79 @@ def report(
     run: RunOrSweep,
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output", metavar="FILE", help="Where to write it: a file or a URL; report.html in the folder by default."
-        ),
+        typer.Option("--output", metavar="FILE", help="File or URL to write; report.html in the run by default."),
     ] = None,
 ) -> None:
-    """Writes a run or a sweep as one HTML file that opens without a network, and prints where it is."""
+    """Write an HTML report of a run or sweep, one file that needs no network."""
     from orchestrator.records.run_folder import RunFolder
-    from orchestrator.report import report as page_of
+    from orchestrator.report import report as make_report
     from orchestrator.storage.location import joined
 
     folder = RunFolder.open(run)
-    write_page(output or joined(folder.location, PAGE), page_of(folder))
+    _write_page(output or joined(folder.location, PAGE), make_report(folder))
 
 
-def write_page(output: str, page: str) -> None:
-    """Writes a page to a file or a URL and prints where it is; raises UsageError where that cannot be written."""
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN RUN...",
+            help="Two or more runs, or two or more sweeps. The first is the reference.",
+            autocompletion=run_folders,
+        ),
+    ],
+    html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write an HTML page with curves.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the configs, metrics and costs of runs or sweeps, and say which differences are noise."""
+    from orchestrator.records.run_folder import RunFolder
+
+    if len(runs) < 2:
+        raise UsageError("compare needs two or more runs, or two or more sweeps: hookyard compare runs/a runs/b")
+    if as_json and html:
+        raise UsageError("--json and --html exclude each other; set only one of them")
+    folders = [RunFolder.open(path) for path in runs]
+    sweeps = [bool(folder.metadata().sweep) for folder in folders]
+    if any(sweeps) and not all(sweeps):
+        kinds = ", ".join(
+            f"{folder} is a {'sweep' if sweep else 'run'}" for folder, sweep in zip(folders, sweeps, strict=True)
+        )
+        raise UsageError(
+            f"{kinds}; compare runs with runs (such as a sweep's trials/trial-0000) and sweeps with sweeps"
+        )
+    if html:
+        from orchestrator.report import comparison
+
+        return _write_page(html, comparison(folders))
+    if all(sweeps):
+        from orchestrator.sweeps.results.comparison import compare_sweeps
+        from orchestrator.sweeps.results.result import Sweep
+
+        differences = compare_sweeps([Sweep(folder) for folder in folders])
+    else:
+        from orchestrator.runs.comparison import compare_runs
+        from orchestrator.runs.result import Run
+
+        differences = compare_runs([Run(folder) for folder in folders])
+    return print_json(differences) if as_json else _print(printable_data(differences))
+
+
+def _print(differences: dict[str, Any]) -> None:
+    from hooks.metrics.direction import not_known
+    from orchestrator.report.side_by_side import PARTS, described, headings
+
+    echo(", ".join(f"{name} ({kind})" for name, kind in headings(differences)))
+    names = [name for name, _ in headings(differences)]
+    for part, (title, empty, _) in PARTS.items():
+        if part in differences:
+            echo("")
+            rows = [(name, *described(name, entry)) for name, entry in differences[part].items()]
+            print_table((title, *names), rows) if rows else echo(f"{title}: {empty}")
+    if differences.get("not_known"):
+        echo(f"\n{not_known(differences['not_known'])}")
+
+
+def _write_page(output: str, page: str) -> None:
     storage, name = folder_and_name(output)
     try:
         storage.write(name, page)
@@ -45,7 +104,7 @@ def write_page(output: str, page: str) -> None:
 
 
 def folder_and_name(output: str) -> tuple[Storage, str]:
-    """The folder that a file is to lie in, and the file's name; a URL's options are the folder's."""
+    """Split an output path into folder and file name; the options of a URL go with the folder."""
     from orchestrator.storage import Storage
     from orchestrator.storage.location import split_options
 

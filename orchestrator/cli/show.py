@@ -1,4 +1,4 @@
-"""`hookyard show RUN`, `hookyard show SWEEP [--trial N]`"""
+"""`hookyard show`"""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ if TYPE_CHECKING:
     from orchestrator.records.run_folder import RunFolder
     from orchestrator.sweeps.results.result import Sweep
 
+_TRIAL_COLUMNS = ("status", "diverged", "leader", "reports", "step_s", "peak_", "process_", "stopped", "error")
+"""Openings of the columns of a sweep's table, beside those of its values and metrics."""
+
 
 def show(
     run: RunOrSweep,
-    trial: Annotated[str | None, typer.Option("--trial", help="A trial of the sweep, by number or name.")] = None,
-    as_yaml: Annotated[bool, typer.Option("--yaml", help="Print the experiment, ready to be run again.")] = False,
+    trial: Annotated[
+        str | None, typer.Option("--trial", metavar="TRIAL", help="A trial of the sweep, by number or name.")
+    ] = None,
+    as_yaml: Annotated[bool, typer.Option("--yaml", help="Print the experiment file, ready to run again.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Shows a run: how it went, its last report, its checkpoints; or a sweep: its trials, the best and what
-    mattered."""
+    """Show a run's last report and best checkpoint, or a sweep's trials, parameter importance and best trial."""
     from orchestrator.records.run_folder import RunFolder
 
     folder = RunFolder.open(run)
@@ -48,7 +52,7 @@ def show(
 
 
 def brief(folder: RunFolder) -> dict[str, Any]:
-    """A run in a few words, from its small files alone."""
+    """Summarize a run as plain data, from its small files alone."""
     from orchestrator.records.reports import counted_reports
     from orchestrator.records.run_driver import status_of
     from orchestrator.records.run_folder import EVALUATIONS
@@ -57,7 +61,7 @@ def brief(folder: RunFolder) -> dict[str, Any]:
     run = folder.metadata()
     reports = counted_reports(folder.reports(), folder.attempts())
     (best, diverged), checkpoints = best_and_divergence(folder), folder.checkpoint_names()
-    is_of_use = diverged is None or (best is not None and best.step < diverged.step)
+    is_usable = diverged is None or (best is not None and best.step < diverged.step)
     label = "best" if best and best.checkpoint else "last"
     return {
         "name": folder.name,
@@ -75,14 +79,14 @@ def brief(folder: RunFolder) -> dict[str, Any]:
         "error": run.error,
         "diverged": str(diverged or ""),
         "reports": len(reports),
-        "metrics": _last_of_each_phase(reports),
+        "metrics": _last_metrics(reports),
         "checkpoints": checkpoints,
         "best": asdict(best) if best else None,
-        "use": asdict(Use.of(folder, label)) if checkpoints and is_of_use else None,
+        "use": asdict(Use.of(folder, label)) if checkpoints and is_usable else None,
     }
 
 
-def _last_of_each_phase(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _last_metrics(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the last report, with the last metrics of each phase that it does not have."""
     last = dict(reports[-1]) if reports else {}
     for report in reversed(reports[:-1]):
@@ -92,47 +96,51 @@ def _last_of_each_phase(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def show_brief(folder: RunFolder) -> None:
-    """Prints a run in a few words, and how to use what it made."""
+    """Print the summary of a run, and how to use its checkpoints."""
     from hooks.metrics.direction import not_known
     from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
     from orchestrator.records.metadata import Evaluated
     from orchestrator.runs.best import Best
 
-    told = brief(folder)
-    known = printable_data(told) | {"error": told["error"] and told["error"].replace("\n", "\n  ")}
-    echo(f"{known['path']}: {known['status']}, {known['reports']} reports, {known['attempts']} attempt(s)")
-    if known["continued_from"]:
-        echo(f"went on from {ParentCheckpoint(**known['continued_from'])}")
-    if known["init"]:
-        echo(f"began with {InitialWeights(**known['init'])}")
-    if known["evaluates"]:
-        echo(f"measures {Evaluated(**known['evaluates'])}")
-    for label in ("driver", "error", "diverged", "stopped"):
-        if known[label]:
-            echo(f"{label}: {', '.join(known[label]) if label == 'stopped' else known[label]}")
-    if known["checkpoints"]:
-        echo(f"checkpoints: {', '.join(known['checkpoints'])}")
-    if known["evaluations"]:
-        echo(f"evaluations: {', '.join(known['evaluations'])}")
-    rows = [(name, cell(name, value)) for name, value in known["metrics"].items() if name not in ("attempt", "time")]
+    summary = brief(folder)
+    run = printable_data(summary) | {"error": summary["error"] and summary["error"].replace("\n", "\n  ")}
+    echo(f"{run['path']}: {run['status']}, {_count(run['reports'], 'report')}, {_count(run['attempts'], 'attempt')}")
+    if run["continued_from"]:
+        echo(f"continued from: {ParentCheckpoint(**run['continued_from'])}")
+    if run["init"]:
+        echo(f"initial weights: {InitialWeights(**run['init'])}")
+    if run["evaluates"]:
+        echo(f"evaluates: {Evaluated(**run['evaluates'])}")
+    for label in ("driver", "error", "diverged"):
+        if run[label]:
+            echo(f"{label}: {run[label]}")
+    for label in ("stopped", "checkpoints", "evaluations"):
+        if run[label]:
+            echo(f"{label}: {', '.join(run[label])}")
+    rows = [(name, cell(name, value)) for name, value in run["metrics"].items() if name not in ("attempt", "time")]
     if rows:
+        echo("")
         print_table(("last report", ""), rows)
-    if known["best"]:
-        echo(f"best: {Best(**known['best'])}")
-    elif not known["evaluates"] and (metrics := sorted(name for name in known["metrics"] if name.startswith("val/"))):
+        echo("")
+    if run["best"]:
+        echo(f"Best: {Best(**run['best'])}")
+    elif not run["evaluates"] and (metrics := sorted(name for name in run["metrics"] if name.startswith("val/"))):
         echo(not_known(metrics))
-    if known["use"]:
-        show_use(**known["use"])
+    if run["use"]:
+        _show_use(**run["use"])
 
 
-def show_use(python: str, command: str) -> None:
-    """Prints what to type to use a checkpoint."""
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _show_use(python: str, command: str) -> None:
     echo(f"  use it:          {python}")
     echo(f"  train it longer: {command}")
 
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
-    """Prints the trials of a sweep, the best first, and what they tell."""
+    """Print the trials of a sweep, the best first, and their summary."""
     from orchestrator.runs.best import Best
     from orchestrator.sweeps.results.analysis import CONFIG, best_first
 
@@ -144,91 +152,73 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     summary = printable_data(summary)
     if summary["configurations"]:
         _print_configurations(summary["configurations"], metric)
-    wanted = (
-        "configuration",
-        CONFIG,
-        *dict(sweep.objectives),
-        "status",
-        "diverged",
-        "leader",
-        "reports",
-        "step_s",
-        "peak_",
-        "process_",
-        "stopped",
-        "error",
-    )
-    columns = [name for name in trials.columns if name.startswith(wanted) and trials[name].notna().any()]
+    openings = ("configuration", CONFIG, *dict(sweep.objectives), *_TRIAL_COLUMNS)
+    columns = [name for name in trials.columns if name.startswith(openings) and trials[name].notna().any()]
     print_table(
         ("trial", *(name.removeprefix(CONFIG) for name in columns)),
         [(trial, *map(cell, columns, values)) for trial, *values in trials[columns].itertuples(name=None)],
     )
     counts = ", ".join(f"{count} {status}" for status, count in summary["counts"].items())
-    echo(f"{sweep.path}: {summary['status']}, {counts or 'no trial yet'}")
+    echo(f"\n{sweep.path}: {summary['status']}, {_count(len(trials), 'trial')}{f': {counts}' if counts else ''}")
     if summary["driver"]:
         echo(f"driver: {summary['driver']}")
-    if summary["shared_training"]:
+    if shared := summary["shared_training"]:
         echo(
-            "rode along: {trials} of {all}, on trainings of others; by themselves these would have trained for"
-            " {saved_s:.1f} s more".format(**summary["shared_training"])
+            f"{shared['followers']} of {shared['trials']} trials shared another trial's training, which saved"
+            f" {shared['saved_s']:.1f} s"
         )
     if summary["importance"]:
         spreads = summary["importance_spread"]
         shares = ", ".join(f"{name} {share:.0%} ± {spreads[name]:.0%}" for name, share in summary["importance"].items())
-        echo(f"what mattered for {metric}: {shares}")
+        echo(f"Parameter importance for {metric}: {shares}")
     if summary["pareto"]:
-        echo(f"no trial beats in all of {', '.join(dict(sweep.objectives))}: {', '.join(summary['pareto'])}")
+        echo(f"Pareto front of {', '.join(dict(sweep.objectives))}: {', '.join(summary['pareto'])}")
     if not summary["best"]:
         return echo(f"no trial has reported {metric} yet")
     for line in summary["of_configurations"]:
         echo(line)
-    echo(f"best: {summary['best']} with {metric} {cell(metric, summary['value'])}")
+    reached = Best(**summary["reached"]) if summary["reached"] else f"{metric} {cell(metric, summary['value'])}"
+    echo(f"Best: {summary['best'].rpartition('/')[2]}, {reached}")
     if summary["use"]:
-        echo(f"  its best:        {Best(**summary['reached'])}")
-        show_use(**summary["use"])
+        _show_use(**summary["use"])
     return None
 
 
 def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
-    """Prints what the repeats of each configuration reached together."""
+    """Print the metric of each configuration over its repeats."""
     from orchestrator.sweeps.results.analysis import CONFIG
 
-    told = [name for name in rows[0] if name not in ("failed", "stopped") or any(row[name] for row in rows)]
+    columns = [name for name in rows[0] if name not in ("failed", "stopped") or any(row[name] for row in rows)]
     headings = {"mean": f"mean {metric}", "low": "95% from", "high": "to", "best": "best trial"}
-    quantity = dict.fromkeys(("mean", "std", "low", "high", "lower_bound"), metric)
+    units = dict.fromkeys(("mean", "std", "low", "high", "lower_bound"), metric)
     print_table(
-        [headings.get(name, name.removeprefix(CONFIG)) for name in told],
-        [[cell(quantity.get(name, name), row[name]) for name in told] for row in rows],
+        [headings.get(name, name.removeprefix(CONFIG)) for name in columns],
+        [[cell(units.get(name, name), row[name]) for name in columns] for row in rows],
     )
     echo("")
 
 
-def _of_configurations(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> list[str]:
-    """Which configuration is the best, and which of fewer trials is ahead of it."""
+def _configuration_lines(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> list[str]:
+    """Name the best configuration, and a better one that has fewer trials."""
     from orchestrator.stats.aggregate.configurations import ahead_with_fewer
     from orchestrator.sweeps.results.analysis import configurations_of
 
-    ordered = configurations_of(trials, metric, mode, aggregate)
+    best, *_ = ordered = configurations_of(trials, metric, mode, aggregate)
     ahead = ahead_with_fewer(ordered, mode)
-    best = (
-        f"best configuration: {ordered[0].number} with {metric} {ordered[0].in_words(metric)}; the best of them is"
-        " called best"
-    )
-    return [
-        best,
-        *([f"of fewer trials, configuration {ahead.number} is better: {ahead.in_words(metric)}"] if ahead else []),
-    ]
+    lines = [f"Best configuration: {best.number} with {metric} {best.in_words(metric)}; the best trial is its best"]
+    if ahead:
+        lines.append(f"Configuration {ahead.number} is better but has fewer trials: {ahead.in_words(metric)}")
+    return lines
 
 
 def _shared_training(trials: pd.DataFrame) -> dict[str, Any] | None:
-    """How many trials rode on the training of others, of how many in all, and the seconds of training that this saved;
-    None where none did."""
+    """Count the trials that shared another trial's training, and the seconds of training that this saved."""
     if "leader" not in trials:
         return None
     followers = trials[trials["leader"].notna() & (trials["leader"] != trials.index)]
     trained: Any = trials.get("train_s", {})
     saved = sum(trained.get(leader, 0) for leader in followers["leader"])
-    return {"trials": len(followers), "all": len(trials), "saved_s": float(saved)}
+    return {"followers": len(followers), "trials": len(trials), "saved_s": float(saved)}
 
 
 def _use_of_best(sweep: Sweep, trial: str) -> dict[str, Any]:
@@ -238,8 +228,7 @@ def _use_of_best(sweep: Sweep, trial: str) -> dict[str, Any]:
 
 
 def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
-    """What the trials of a sweep, the best first, tell together; importance where there are enough of them, by the
-    method that needs no other package, and the Pareto front where it has several metrics."""
+    """Summarize the trials of a sweep, which come the best first."""
     from orchestrator.sweeps.results.analysis import (
         ENOUGH,
         configurations_table,
@@ -252,13 +241,13 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     values: Any = trials[metric].dropna() if len(trials) else ()
     best = values.index[0] if len(values) else None
     reached = sweep.trial(best).best if best else None
-    mattered = (
+    importance = (
         importance_table(trials, metric, mode, "variance", sweep.aggregate)
         if len(judged(trials, metric, mode, sweep.aggregate)) >= ENOUGH
         else None
     )
-    repeated = sweep.repeats > 1 and best is not None
-    known = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
+    has_repeats = sweep.repeats > 1 and best is not None
+    has_front = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
     return {
         "path": sweep.path,
         "status": (status := sweep.status),
@@ -269,13 +258,13 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "value": values[best] if best else None,
         "configurations": (
             configurations_table(trials, metric, mode, sweep.aggregate).reset_index().to_dict("records")
-            if repeated
+            if has_repeats
             else []
         ),
-        "of_configurations": _of_configurations(trials, metric, mode, sweep.aggregate) if repeated else [],
+        "of_configurations": _configuration_lines(trials, metric, mode, sweep.aggregate) if has_repeats else [],
         "reached": asdict(reached) if reached else None,
         "use": _use_of_best(sweep, str(best)) if reached and reached.checkpoint else None,
-        "importance": {} if mattered is None else mattered["importance"].to_dict(),
-        "importance_spread": {} if mattered is None else mattered["spread"].to_dict(),
-        "pareto": [*non_dominated(trials, dict(sweep.objectives)).index] if known else [],
+        "importance": {} if importance is None else importance["importance"].to_dict(),
+        "importance_spread": {} if importance is None else importance["spread"].to_dict(),
+        "pareto": [*non_dominated(trials, dict(sweep.objectives)).index] if has_front else [],
     }

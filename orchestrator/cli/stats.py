@@ -1,4 +1,4 @@
-"""`hookyard stats RUN [--by ...] [--columns a,b] [--where EXPR] [--format ...] [--output FILE]`"""
+"""`hookyard stats` and `hookyard samples`"""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from orchestrator.cli.options import AsJson, RunOrSweep
-from orchestrator.cli.output import cell, print_table
+from orchestrator.cli.options import AsJson, OneRun, RunOrSweep
+from orchestrator.cli.output import cell, echo, print_table, stdout_to_stderr
 from orchestrator.errors import UsageError
 from orchestrator.terminal.printable import printable, printable_json
 
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     from orchestrator.sweeps.results.result import Sweep
 
 By = Literal["trial", "rank", "node", "hook", "phase", "span", "row"]
-"""What the rows of the table stand for."""
 Format = Literal["table", "csv", "json", "parquet"]
 Form = Annotated[Format, typer.Option("--format", help="parquet needs --output.")]
-Output = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Where to write instead of stdout.")]
+Output = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="File to write instead of stdout.")]
 
 
 def stats(
     run: RunOrSweep,
     by: Annotated[
-        By | None, typer.Option("--by", help="One row for each of these; `row` is every row as it was recorded.")
+        By | None, typer.Option("--by", help="One line per rank, node ...; `row` prints every recorded row.")
     ] = None,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
     where: Annotated[
@@ -37,22 +36,22 @@ def stats(
     ] = None,
     query: Annotated[
         str | None,
-        typer.Option(
-            "--query", metavar="SQL", help="What SQL answers: select rank, avg(step_s) from rows group by rank"
-        ),
+        typer.Option("--query", metavar="SQL", help="Run SQL: select rank, avg(step_s) from rows group by rank"),
     ] = None,
     form: Form = "table",
     output: Output = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prints what the ranks measured: per column over all ranks, or by rank, node, hook, phase or span, or row by row;
-    of a sweep by trial, or for each trial by one of the others. Or what a query in SQL answers."""
+    """Summarize what the ranks measured, or print single rows.
+
+    By default a run has one line per column over all ranks, and a sweep has one line per trial.
+    """
     from orchestrator.records.run_folder import RunFolder
 
     form = "json" if as_json else form
-    check_form(form, output)
+    _check_format(form, output)
     if query is not None and (by or columns or where):
-        raise UsageError("--query says by itself what is asked: leave out --by, --columns and --where")
+        raise UsageError("--query is a complete query: leave out --by, --columns and --where")
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     folder = RunFolder.open(run)
     opened: Run | Sweep
@@ -60,35 +59,65 @@ def stats(
         from orchestrator.sweeps.results.result import Sweep
 
         if query is not None:
-            raise UsageError(f"{folder} is a sweep; a query is put to one run, such as {folder}/trials/trial-0000")
+            raise UsageError(f"{folder} is a sweep; --query reads one run, such as {folder}/trials/trial-0000")
         opened, by = Sweep(folder), by or "trial"
     else:
         from orchestrator.runs.result import Run
 
         opened = Run(folder)
         if query is not None:
-            return show(opened.query(query), "row", form, output)
+            return _print(opened.query(query), "row", form, output)
     table = opened.load_stats(columns=names, where=where) if by == "row" else opened.summary(by, names, where)
-    return show(table, by, form, output)
+    return _print(table, by, form, output)
 
 
-def check_form(form: Format, output: Path | None) -> None:
-    """Raises UsageError for a form that does not go where it is to go."""
+def samples(
+    run: OneRun,
+    where: Annotated[
+        str, typer.Option("--where", metavar="EXPR", help="The rows, of train unless it names a phase: loss > 5")
+    ],
+    rank: Annotated[int | None, typer.Option("--rank", metavar="R", min=0, help="Only this rank.")] = None,
+    form: Form = "table",
+    output: Output = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the dataset indices of the samples behind some rows.
+
+    They are computed from the seed and the order of the data; runs do not store them.
+    """
+    from orchestrator.runs.result import open_run
+
+    form = "json" if as_json else form
+    _check_format(form, output)
+    with stdout_to_stderr():
+        table = open_run(run).samples(where, rank)
+    if "position" in table:
+        streams = " and ".join(table["phase"][table["index"].isna()].unique())
+        echo(
+            f"{streams} is a stream without indices: `position` counts the samples its rank had read in training",
+            err=True,
+        )
+    if form == "table":  # as text, so that no commas group the digits
+        table = table.astype(dict.fromkeys(table.columns.intersection(["index", "position"]), "string"))
+    _print(table, "row", form, output)
+
+
+def _check_format(form: Format, output: Path | None) -> None:
     if form == "parquet" and output is None:
-        raise UsageError("parquet is no text: say where to write it with --output FILE")
+        raise UsageError("--format parquet writes a binary file: name it with --output FILE")
     if form == "table" and output is not None:
-        raise UsageError(f"{output} gets data, not a drawn table: add --format csv, json or parquet")
+        raise UsageError(f"--output {output} needs a data format: add --format csv, json or parquet")
 
 
-def show(table: pd.DataFrame, by: By | None, form: Format, output: Path | None) -> None:
-    """Prints a table, or writes it."""
+def _print(table: pd.DataFrame, by: By | None, form: Format, output: Path | None) -> None:
     if form == "table":
-        return _print(table, by)
-    return _write(table if by == "row" else table.reset_index(), form, output)
+        _print_table(table, by)
+    else:
+        _write(table if by == "row" else table.reset_index(), form, output)
 
 
 def _write(table: pd.DataFrame, form: Format, output: Path | None) -> None:
-    """The table as data; an empty cell and a number that is none are null in JSON and nothing in CSV."""
+    """Write the table as data; empty cells and NaN are null in JSON and empty in CSV."""
     target: Any = StringIO() if output is None else output
     try:
         if form == "parquet":
@@ -104,23 +133,15 @@ def _write(table: pd.DataFrame, form: Format, output: Path | None) -> None:
         typer.echo(printable_json(text) if form == "json" else printable(text))
 
 
-def _print(table: pd.DataFrame, by: By | None) -> None:
+def _print_table(table: pd.DataFrame, by: By | None) -> None:
+    columns = [str(name) for name in table.columns]
     if by == "row":
-        names = [str(name) for name in table.columns]
         rows = table.astype(object).where(table.notna(), None).itertuples(index=False, name=None)
-        return print_table(names, [[cell(name, value) for name, value in zip(names, row, strict=True)] for row in rows])
-    names = [str(name) for name in table.index.names]
-    lines: list[list[Any]] = []
+        return print_table(columns, [[cell(*pair) for pair in zip(columns, row, strict=True)] for row in rows])
+    lines: list[list[str]] = []
     for key, row in table.iterrows():
         keys = [str(part) for part in (key if isinstance(key, tuple) else (key,))]
-        # Without --by the rows are the columns of the stats, and carry the unit.
-        lines.append(
-            [
-                *keys,
-                *(
-                    cell(keys[0] if by is None and name != "worst_rank" else str(name), row[name])
-                    for name in table.columns
-                ),
-            ]
-        )
-    return print_table([*names, *map(str, table.columns)], lines)
+        # Without --by, a line is a column of the stats, whose name gives the unit.
+        names = [keys[0] if by is None and name != "worst_rank" else name for name in columns]
+        lines.append([*keys, *(cell(name, value) for name, value in zip(names, row, strict=True))])
+    return print_table([*map(str, table.index.names), *columns], lines)

@@ -1,4 +1,4 @@
-"""`hookyard watch RUN`, `hookyard watch SWEEP`"""
+"""`hookyard watch`"""
 
 from __future__ import annotations
 
@@ -20,62 +20,58 @@ if TYPE_CHECKING:
     from orchestrator.records.run_folder import RunFolder
 
 _WIDTH = 160
-"""Columns of a frame that no terminal shows."""
+"""Columns of a frame that goes to a pipe."""
 _CODES = {"failed": FAILED, "lost": FAILED, "interrupted": INTERRUPTED}
 
 
 def watch(
     run: RunOrSweep,
-    once: Annotated[bool, typer.Option("--once", help="Print how it stands, and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the present state, and exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Shows how a run or a sweep fares until it ends, from its files alone; exits as that did."""
+    """Show the progress of a run or sweep until it ends, from its files alone.
+
+    Exits as the run did.
+    """
     from orchestrator.records.run_folder import RunFolder
-    from orchestrator.terminal.console import PrintableConsole
-    from orchestrator.terminal.live_frame import looked_at
+    from orchestrator.terminal.frames import PrintableConsole, viewer
 
     folder = RunFolder.open(run)
-    look, frame = looked_at(folder)
+    look, draw = viewer(folder)
     view = look()
     if as_json:
         print_json(asdict(view))
     elif once or not sys.stdout.isatty():
-        PrintableConsole(width=None if sys.stdout.isatty() else _WIDTH).print(frame(view, None))
+        PrintableConsole(width=None if sys.stdout.isatty() else _WIDTH).print(draw(view, None))
     else:
         try:
-            view = _watch(PrintableConsole(), folder, look, frame, view)
+            view = _watch(PrintableConsole(), folder, look, draw, view)
         except KeyboardInterrupt:
-            echo(f"{folder} goes on without being watched", err=True)
+            echo(f"Stopped watching. {folder} is still running.", err=True)
             raise typer.Exit(INTERRUPTED) from None
-    raise typer.Exit(_code(view))
+    some_failed = getattr(view, "failed", 0) and view.status != "running"
+    raise typer.Exit(_CODES.get(view.status, SOME_FAILED if some_failed else 0))
 
 
 def _watch(
     console: Console,
     folder: RunFolder,
     look: Callable[[], Any],
-    frame: Callable[[Any, int | None], RenderableType],
+    draw: Callable[[Any, int | None], RenderableType],
     view: Any,
 ) -> Any:
-    """Draws anew until it is over; Ctrl-C leaves."""
     from rich.live import Live
 
     from orchestrator.terminal.run_status import look_every_s
 
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(frame(view, console.height), refresh=True)
+            live.update(draw(view, console.height), refresh=True)
             if view.status != "running":
                 return view
             try:
                 time.sleep(look_every_s(folder.storage))
                 view = look()
             except OSError:
-                # What is written anew or joined at this moment is there at the next look; what was removed is not.
+                # A file may be rewritten at this moment; if the run was removed, this raises.
                 type(folder).open(str(folder))
-
-
-def _code(view: Any) -> int:
-    if view.status in _CODES:
-        return _CODES[view.status]
-    return SOME_FAILED if getattr(view, "failed", 0) and view.status != "running" else 0

@@ -77,12 +77,12 @@ def drive(
         failing(folder),
         _display(folder) as display,
         Interrupts(*words) as interrupts,
-        HangReporter(lambda: [folder], display, lambda: interrupts.asked),
+        HangReporter(lambda: [folder], display, lambda: interrupts.requested),
     ):
 
         def asked() -> bool:
             lease.check()
-            return interrupts.asked
+            return interrupts.requested
 
         copy_parent_checkpoint(folder, experiment)
         if before := experiment.source.continued_from:
@@ -109,7 +109,7 @@ def _display(folder: RunFolder) -> TerminalDisplay | NotebookDisplay:
     """What shows the run here: lines and bars on a terminal, a frame that lives in a notebook."""
     if not in_notebook():
         return TerminalDisplay(folder.storage)
-    from orchestrator.terminal.live_frame import LiveFrame
+    from orchestrator.terminal.frames import LiveFrame
 
     return NotebookDisplay(folder.storage, LiveFrame(folder))
 

@@ -56,6 +56,8 @@ class Replay:
     row: pd.DataFrame
     """Of the iteration, on the rank asked for: each number as `stored` and `replayed`, and whether they are the `same`
     bit for bit. Nothing is stored of the iteration in which a run failed."""
+    threads: int
+    """Number of torch threads of each rank."""
     losses: pd.DataFrame
     """Of all ranks and iterations on the way: `loss` and `loss_replayed` by rank and iteration."""
 
@@ -176,7 +178,12 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
         again[["rank", "iteration", "loss"]], on=["rank", "iteration"], how="left", suffixes=("", "_replayed")
     )
     row = again[(again["rank"] == rank) & (again["iteration"] == iteration)].iloc[0]
-    return Replay(checkpoint, _beside(row[[]] if rows.empty else rows.iloc[0], row), losses)
+    return Replay(
+        checkpoint,
+        _beside(row[[]] if rows.empty else rows.iloc[0], row),
+        threads,
+        losses,
+    )
 
 
 def _last_attempt(run: Run, attempts: Iterable[Attempt], iteration: int, rank: int) -> int:

@@ -52,9 +52,9 @@ from orchestrator.sweeps.sweep_context import SweepContext, make_search
 from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 from orchestrator.sweeps.trial_setup import trial_source
 from orchestrator.terminal.display import TerminalDisplay, say
+from orchestrator.terminal.frames import LiveFrame
 from orchestrator.terminal.hang_reporter import HangReporter
 from orchestrator.terminal.interrupts import Interrupts
-from orchestrator.terminal.live_frame import LiveFrame
 from orchestrator.terminal.notebook import NotebookDisplay, in_notebook
 
 REPLAY = "replay.yaml"
@@ -240,7 +240,7 @@ def _carry_out(
 
         def asked() -> bool:
             lease.check()
-            return interrupts.asked
+            return interrupts.requested
 
         announcer, index = TrialAnnouncer(display, settings, previous), TrialIndex(folder, settings.objectives)
         ranks = 1 if metadata.local else experiment.workers.max_count
@@ -249,7 +249,7 @@ def _carry_out(
         hangs = HangReporter(
             lambda: [RunFolder(folder.storage / "trials", name) for name in announcer.under_way()],
             display,
-            lambda: interrupts.asked,
+            lambda: interrupts.requested,
         )
         rules.replay_reports(
             {trial_name(number): trial.reports for number, trial in previous.items()}, seconds_used(metadata, previous)
@@ -262,11 +262,11 @@ def _carry_out(
                 TrialsInTurn(context, interrupts.fail).run()
         else:
             _on_ray(context, address, display, hangs)
-            if interrupts.asked:
+            if interrupts.requested:
                 say(f"Interrupted. To go on: {how}")
         if rules.metric_missing:
             raise MetricMissing(rules.metric_missing)
-    return _concluded(folder, experiment, interrupts.asked)
+    return _concluded(folder, experiment, interrupts.requested)
 
 
 def _on_ray(sweep: SweepContext, address: str | None, display: Display, hangs: HangReporter) -> None:

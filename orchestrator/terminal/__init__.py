@@ -1,1 +1,1 @@
-"""Terminal: what is shown while a run or a sweep goes on, and what Ctrl-C means."""
+"""Terminal: the display of a run or sweep, and Ctrl-C."""

@@ -1,4 +1,4 @@
-"""Breakpoints in what is trained in this process: nothing is drawn over a debugger that somebody types into."""
+"""Breakpoints in code that trains in this process; the display pauses while the debugger waits for input."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 _VARIABLE = "PYTHONBREAKPOINT"
 
 
-def another_debugger() -> bool:
-    """Whether the environment names a debugger for `breakpoint()` other than Python's own."""
+def has_other_debugger() -> bool:
+    """Return whether the environment names another debugger than pdb for `breakpoint()`."""
     return os.environ.get(_VARIABLE, "") not in ("", "0", "pdb.set_trace")
 
 
 @contextmanager
 def breakpoints(paused: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Within it `breakpoint()` is Python's debugger, and whoever draws is `paused` while it waits for a command."""
+    """Make `breakpoint()` open pdb with the display `paused`."""
 
-    def stop(*args: Any, **named: Any) -> None:
+    def stop(*args: Any, **kwargs: Any) -> None:
         frame = inspect.currentframe()
         Debugger(paused).set_trace(frame and frame.f_back)
 
@@ -37,20 +37,15 @@ def breakpoints(paused: Callable[[], AbstractContextManager[None]]) -> Iterator[
 
 
 class Debugger(Pdb):
-    """Python's debugger on this terminal, also where what is printed goes elsewhere. Ctrl-C stays what it is to the
-    run."""
+    """pdb on this terminal, even while stdout is redirected. Ctrl-C still ends the run."""
 
     def __init__(self, paused: Callable[[], AbstractContextManager[None]]) -> None:
         super().__init__(nosigint=True)
         self._paused = paused
 
-    def interaction(self, *args: Any, **named: Any) -> None:
-        """Takes commands until one goes on with the program."""
-        with self._paused(), redirect_stdout(_terminal()):
-            self.stdout = sys.stdout
-            super().interaction(*args, **named)
-
-
-def _terminal() -> Any:
-    own = sys.__stdout__
-    return own if own is not None and own.isatty() else sys.stdout
+    def interaction(self, *args: Any, **kwargs: Any) -> None:
+        with self._paused():  # also restores the stdout that the display had replaced
+            terminal: Any = sys.__stdout__
+            self.stdout = terminal if terminal is not None and terminal.isatty() else sys.stdout
+            with redirect_stdout(self.stdout):
+                super().interaction(*args, **kwargs)

@@ -1,31 +1,65 @@
-"""The display: progress on a terminal, plain lines elsewhere, and the log of both."""
+"""The display: progress on a terminal, plain lines elsewhere, and the driver's log."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
-from orchestrator.terminal.breakpoints import another_debugger, breakpoints
-from orchestrator.terminal.driver_log import DriverLog
+from orchestrator.terminal.breakpoints import breakpoints, has_other_debugger
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
 PLAIN_EVERY_S = 30.0
-"""Without a terminal, a progress line appears this often."""
+"""Seconds between progress lines without a terminal."""
 _BARS_PER_S = 4
+_LOG_LINES = 20
+"""Lines that are written together on an object store, where each write replaces the whole log."""
+
+_logger = logging.getLogger("hookyard")
+
+
+class DriverLog:
+    """Writes lines with their time to `log.txt`; without a storage, nowhere. Driver, or a run in one process."""
+
+    def __init__(self, storage: Storage | None) -> None:
+        self._storage = storage
+        self._batch = 1 if storage and storage.local else _LOG_LINES
+        self._pending: list[str] = []
+
+    def add(self, text: str) -> None:
+        self._pending.append(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
+        if len(self._pending) >= self._batch:
+            self._flush()
+
+    def close(self) -> None:
+        """Write pending lines, and join the pieces of the file."""
+        self._flush()
+        if self._storage is not None:
+            with suppress(StorageError):
+                self._storage.join("log.txt")
+
+    def _flush(self) -> None:
+        lines, self._pending = self._pending, []
+        if self._storage is None or not lines:
+            return
+        try:
+            self._storage.append("log.txt", "".join(lines))
+        except StorageError as error:  # the log must not end training, nor hide an earlier failure
+            _logger.warning("%d lines are missing in the log: %s", len(lines), error)
 
 
 class TerminalDisplay:
-    """Shows lines and progress on stderr and keeps the lines in `log.txt`. Driver, or a run in one process.
+    """Shows lines and progress on stderr, and keeps the lines in `log.txt`. Driver, or a run in one process.
 
-    On a terminal, progress is a bar for each label, or what `frame` draws in so many lines, asked for every second.
+    On a terminal, progress is one bar per label, or the result of `frame`, which gets the number of lines.
     """
 
     def __init__(
@@ -51,93 +85,84 @@ class TerminalDisplay:
         )
         self._frame = frame
         self._live: Live | None = None
-        self._until_end = ExitStack()
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal and not another_debugger():
+        if self._console.is_terminal and not has_other_debugger():
             self._start()
-            self._until_end.enter_context(breakpoints(self.paused))
+            self._stack.enter_context(breakpoints(self.paused))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._stop()
-        self._until_end.close()
+    def __exit__(self, *error: object) -> None:
+        self._stop()
+        self._stack.close()
         self._log.close()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within it nothing is drawn but lines."""
-        if self._live is None:
-            yield
-            return
+        """Stop drawing progress while the block runs."""
+        was_live = self._live is not None
         self._stop()
         try:
             yield
         finally:
-            self._start()
+            if was_live:
+                self._start()
 
     def _start(self) -> None:
         from rich.live import Live
 
         per_second = _BARS_PER_S if self._frame is None else 1
         self._live = Live(
-            get_renderable=self._drawn, console=self._console, transient=True, refresh_per_second=per_second
+            get_renderable=self._draw, console=self._console, transient=True, refresh_per_second=per_second
         )
         self._live.start(refresh=True)
 
     def _stop(self) -> None:
-        assert self._live is not None
-        self._live.stop()
-        self._live = None
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
-    def _drawn(self) -> RenderableType:
+    def _draw(self) -> RenderableType:
         return self._progress.get_renderable() if self._frame is None else self._frame(self._console.height)
 
     def line(self, text: str) -> None:
-        """Write one line to stderr, as long as there is one, and to the log."""
+        """Write one line to stderr and to the log."""
         try:
             self._console.print(text, markup=False)
-        except (OSError, ValueError):  # closed meanwhile
+        except (OSError, ValueError):  # stderr was closed
             self._console.quiet = True
         self._log.add(text)
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
-        """A bar on a terminal; elsewhere a plain line now and then."""
+        """Move a bar on a terminal; elsewhere print a line from time to time."""
         if self._live is None:
-            self._plain(label, completed, total, text)
-            return
-        if self._frame is not None:
-            return
-        if label not in self._bars:
-            self._bars[label] = self._progress.add_task(label, total=total, text=text)
-        self._progress.update(self._bars[label], completed=completed, total=total, text=text)
-        if completed >= total:
-            self._progress.remove_task(self._bars.pop(label))
-
-    def _plain(self, label: str, completed: int, total: int, text: str) -> None:
-        last = self._last_plain.setdefault(label, self._clock())
-        if self._clock() - last >= PLAIN_EVERY_S:
-            self._last_plain[label] = self._clock()
-            self.line(f"{label} {completed}/{total} {text}".rstrip())
+            now = self._clock()
+            if now - self._last_plain.setdefault(label, now) >= PLAIN_EVERY_S:
+                self._last_plain[label] = now
+                self.line(f"{label} {completed}/{total} {text}".rstrip())
+        elif self._frame is None:
+            if label not in self._bars:
+                self._bars[label] = self._progress.add_task(label, total=total, text=text)
+            self._progress.update(self._bars[label], completed=completed, total=total, text=text)
+            if completed >= total:
+                self._progress.remove_task(self._bars.pop(label))
 
 
 def _console() -> Console:
-    """A console on stderr that is quiet once nobody reads it, where rich would end the process: training goes on."""
+    """Return a console on stderr that falls silent when its reader goes; rich would end the process."""
     from rich.console import Console
 
-    class Unbroken(Console):
+    class PipeSafeConsole(Console):
         def on_broken_pipe(self) -> None:
             self.quiet = True
 
     quiet = sys.stderr is None or sys.stderr.closed
-    return Unbroken(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
+    return PipeSafeConsole(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
 
 
 def say(text: str) -> None:
-    """Write one line to stderr, where there is one."""
+    """Write one line to stderr if it is open."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
             print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first asks the run to save and end, the second leaves at once. Driver."""
+"""Ctrl-C: the first asks the run to save and end, the second exits at once. Driver."""
 
 from __future__ import annotations
 
@@ -15,100 +15,98 @@ from orchestrator.terminal.display import say
 from orchestrator.terminal.notebook import in_notebook
 
 _HELD_S = 0.5
-"""How long Python may keep a signal from its handler before a thread takes it: the main thread may be in a call into
-C."""
-_CLOCKS_DIFFER_S = 1.0
+"""Seconds that the main thread may hold a signal back, in a call into C, before a thread handles it."""
+_CLOCK_ERROR_S = 1.0
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM while the block runs; `asked` is true after the first, which is answered by what comes
-    next. The second ends this process, and whatever it and those below it have started since the block began."""
+    """Counts SIGINT and SIGTERM while the block runs.
+
+    The first sets `requested` and prints `message`. The second ends this process and the processes that it started
+    within the block, and prints `resume_command`.
+    """
 
     def __init__(
-        self, how_to_resume: str, next_words: str = "Saving a checkpoint after the step under way, then ending."
+        self, resume_command: str, message: str = "Saving a checkpoint after the current step, then ending."
     ) -> None:
-        self.asked = False
-        self._how, self._next = how_to_resume, next_words
-        self._before: dict[int, Any] = {}
+        self.requested = False
+        self._resume_command, self._message = resume_command, message
+        self._handlers: dict[int, Any] = {}
         self._failure: str | None = None
-        self._taken, self._owed = 0, False
+        self._count, self._is_handled = 0, False
 
     def __enter__(self) -> Self:
         self._began = time.time()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._handle)
-            if not in_notebook():  # whose event loop hears of signals in the same way
-                self._listen()
+                self._handlers[number] = signal.signal(number, self._handle)
+            if not in_notebook():  # its event loop owns the wakeup file descriptor
+                self._watch_wakeups()
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        if self._before and not in_notebook():
-            signal.set_wakeup_fd(self._listened_before)
-            os.close(self._written)
+        if self._handlers and not in_notebook():
+            signal.set_wakeup_fd(self._wakeup_before)
+            os.close(self._wakeup)
 
-    def fail(self, why: str) -> None:
-        """Raises RunError in the main thread, where it waits in Python or as soon as it comes back to it. Any other
-        thread."""
-        if not self._before:
-            say(f"{why}; this run is not in the main thread, and cannot be ended")
+    def fail(self, reason: str) -> None:
+        """Raise RunError in the main thread, as soon as it runs Python. Any other thread."""
+        if not self._handlers:
+            say(f"{reason}; this run is not in the main thread, and cannot be ended")
             return
-        self._failure = why
+        self._failure = reason
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    def _listen(self) -> None:
-        read, self._written = os.pipe()
-        os.set_blocking(self._written, False)
-        self._listened_before = signal.set_wakeup_fd(self._written, warn_on_full_buffer=False)
-        threading.Thread(target=self._stand_in, args=(read,), name="interrupts", daemon=True).start()
+    def _watch_wakeups(self) -> None:
+        read, self._wakeup = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        self._wakeup_before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        threading.Thread(target=self._handle_late, args=(read,), name="interrupts", daemon=True).start()
 
-    def _stand_in(self, read: int) -> None:
-        """Takes the signals that the main thread does not come to."""
-        heard = 0
+    def _handle_late(self, read: int) -> None:
+        """Handle signals that the main thread does not get to."""
+        received = 0
         while numbers := os.read(read, 64):
-            heard += sum(number in self._before for number in numbers)
+            received += sum(number in self._handlers for number in numbers)
             time.sleep(_HELD_S)
-            while self._taken < heard and not self._failure:
-                self._owed = True
-                self._take()
+            while self._count < received and not self._failure:
+                self._is_handled = True
+                self._interrupt()
         os.close(read)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._failure:
             raise RunError(self._failure)
-        if self._owed:  # what was taken meanwhile
-            self._owed = False
+        if self._is_handled:  # the thread was faster
+            self._is_handled = False
             return
-        self._take()
+        self._interrupt()
 
-    def _take(self) -> None:
-        self._taken += 1
-        if not self.asked:
-            self.asked = True
-            say(f"{self._next} Ctrl-C again leaves at once.")
+    def _interrupt(self) -> None:
+        self._count += 1
+        if not self.requested:
+            self.requested = True
+            say(f"{self._message} Press Ctrl-C again to exit at once.")
             return
-        say(f"Leaving at once. To go on from the last checkpoint: {self._how}")
-        if in_notebook():  # whose kernel holds more than this
+        say(f"Exiting at once. To resume from the last checkpoint: {self._resume_command}")
+        if in_notebook():  # the kernel must survive
             raise KeyboardInterrupt
-        ended = self._end_what_was_started()
-        if ended:
-            say(
-                f"Ended {len(ended)} process{'es' if len(ended) > 1 else ''} of the run:"
-                f" {', '.join(ended[:8])}{', ...' if len(ended) > 8 else ''}"
-            )
+        if killed := self._kill_processes():
+            names = f"{', '.join(killed[:8])}{', ...' if len(killed) > 8 else ''}"
+            say(f"Ended {len(killed)} process{'es' if len(killed) > 1 else ''} of the run: {names}")
         os._exit(130)
 
-    def _end_what_was_started(self) -> list[str]:
-        """Ends the processes below this one that are younger than the block, and gives their names."""
+    def _kill_processes(self) -> list[str]:
+        """Kill the child processes that started within the block, and return their names."""
         import psutil
 
-        ended = []
+        killed = []
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
-                if process.create_time() >= self._began - _CLOCKS_DIFFER_S:
+                if process.create_time() >= self._began - _CLOCK_ERROR_S:
                     name = f"{process.name()} ({process.pid})"
                     process.kill()
-                    ended.append(name)
-        return ended
+                    killed.append(name)
+        return killed

@@ -1,5 +1,4 @@
-"""A run as its files tell it at this moment: how far, how fast, which rank is slow, and whether anything still
-moves."""
+"""The present state of a run, read from its files: progress, speed, ranks, findings, and whether it still writes."""
 
 from __future__ import annotations
 
@@ -21,40 +20,58 @@ from orchestrator.stats.insight.rank_status import RankStatus, Speed, rank_statu
 from orchestrator.stats.read.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import left_out
-from orchestrator.terminal.eta import RunProgress, estimated_progress
 
 QUIET_S, QUIET_ITERATIONS = 60.0, 20
-"""A run that has written no row for so long, and for so many of its iterations, is said to be quiet; on an object store
-only when it has not sent one for an upload's interval more."""
-_COMPARE_EVERY_S = 10.0
-"""How often ranks are compared and the doctor is asked, at most: what they say changes slowly, and takes longer than
-all else."""
-_COMPARING_SHARE = 0.05
-"""The part of the time that this may take."""
-MOST_DIAGNOSED = 128
-"""With more ranks the doctor is not asked, who looks at each of them."""
+"""A run is quiet if it wrote no row for this long and for this many of its iterations; on an object store, for an
+upload interval more."""
+MAX_DIAGNOSED = 128
+"""With more ranks there are no findings, as each rank would be looked at."""
+_COMPARE_EVERY_S, _COMPARE_SHARE = 10.0, 0.05
+"""Ranks are compared at most this often, and in at most this share of the time: it costs more than all else."""
+_PACE_REPORTS, _PACE_S = 10, 10.0
+"""The pace comes from the last reports once they span this long, as their times are whole seconds."""
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """Position of training; None where it is unknown."""
+
+    phase: str | None = None
+    epoch: int | None = None
+    """The present epoch, from 0."""
+    step: int = 0
+    iteration: int = 0
+    """Completed training iterations."""
+    epochs: int | None = None
+    """Length of the run, if it is given in epochs."""
+    steps: int | None = None
+    """Length of the run, if it is given in steps."""
+    share: float | None = None
+    """Completed share of the training, from 0 to 1."""
+    eta_s: float | None = None
+    """Seconds to the end of training at the present pace."""
 
 
 @dataclass(frozen=True)
 class RankView:
-    """One rank. What was not recorded is None."""
+    """One rank; None for what it did not record."""
 
     rank: int
     node: str
     iteration: int
-    """Training iterations completed."""
+    """Completed training iterations."""
     row_age_s: float | None = None
-    """Since its newest row was written."""
-    standing: RankStatus | None = None
-    """How it does beside the others, over the last iterations."""
+    """Seconds since its last row."""
+    timing: RankStatus | None = None
+    """Work and waiting over the last iterations, compared with the other ranks."""
     rss_bytes: float | None = None
     peaks: Mapping[str, float] = field(default_factory=dict)
-    """The largest value of each column in bytes: in this attempt, or of a run that was over before, at its end."""
+    """Largest value of each column in bytes, in this attempt."""
 
 
 @dataclass(frozen=True)
 class RunView:
-    """A run at one moment, as plain data. What is not known is None."""
+    """The state of a run at one moment, as plain data; None for what is unknown."""
 
     name: str
     path: str
@@ -63,71 +80,68 @@ class RunView:
     ended: str | None
     error: str | None
     stopped: Sequence[str]
-    """Why it ended before its time."""
+    """Reasons for an early end."""
     progress: RunProgress
     speed: Speed
     reports: int
     report: Mapping[str, Any]
-    """The last one that counts."""
+    """The last report."""
     attempts: int
     began_at: str | None
-    """The checkpoint at which the present attempt began."""
+    """Checkpoint from which the present attempt resumed."""
     row_age_s: float | None
-    """Since the newest row of any rank was written."""
+    """Seconds since the last row of any rank."""
     ranks: Sequence[RankView]
     findings: Sequence[Finding]
-    """What the doctor says of the last iterations."""
+    """Findings in the last iterations."""
     notice: str | None = None
-    """Said in plain words where nothing moves."""
+    """A sentence about a run that is dead, hangs or is quiet."""
 
 
 class LiveRun:
-    """Looks at a run's files again and again, and each time reads what is new in them. Needs neither Ray nor a driver
-    that lives.
+    """Reads what is new in a run's files at each look. Runs in any process that sees the run's storage.
 
-    Runs in any process that sees the run's storage. `clock` gives seconds since 1970; `diagnosed` says whether the
-    doctor is asked.
+    `clock` gives seconds since 1970; without `diagnosed` there are no findings.
     """
 
     def __init__(self, folder: RunFolder, clock: Callable[[], float] = time, *, diagnosed: bool = True) -> None:
         self.folder, self._clock, self._diagnosed = folder, clock, diagnosed
         self._metadata: RunMetadata | None = None
         self.metadata_state: FileState | None = None
-        """How `run.json` stood when it was read."""
+        """State of the file `run.json` when it was read."""
         self._line_tail = LineTail(folder.storage, "metrics.jsonl")
         self._lines: list[dict[str, Any]] = []
         self._experiment: dict[str, Any] = {}
-        self._is_checked = False
-        """Whether it was said that reports of a run which is over are missing."""
+        self._has_warned = False
         self._attempt: int | None = None
         self._rows: AttemptTail | None = None
         self._rank_statuses: dict[int, RankStatus] = {}
         self._findings: tuple[Finding, ...] = ()
-        self._compare_at = float("-inf")
+        self._next_comparison = float("-inf")
 
     def metadata(self) -> RunMetadata:
-        """What `run.json` says, read again where it has changed; takes new reports on the way."""
+        """Return `run.json`, read again if it changed; reads new reports too."""
         state = self.folder.storage.state("run.json")
         if self._metadata is None or state != self.metadata_state:
             self._metadata, self.metadata_state = self.folder.metadata(), state
         self._lines += self._line_tail.look()
         run = self._metadata
-        if run.status in ENDED and not self._is_checked and len(self._lines) < (run.reports or 0):
-            lost = f"{(run.reports or 0) - len(self._lines)} of its {run.reports} reports are missing"
-            left_out(self.folder.storage / "metrics.jsonl", lost)
-            self._is_checked = True
+        missing = (run.reports or 0) - len(self._lines)
+        if run.status in ENDED and missing > 0 and not self._has_warned:
+            left_out(self.folder.storage / "metrics.jsonl", f"{missing} of its {run.reports} reports are missing")
+            self._has_warned = True
         return run
 
     def reports(self) -> list[Mapping[str, Any]]:
-        """The reports that count, of those that `metadata` or `look` has taken."""
+        """Return the reports that count, of those that `metadata` or `look` has read."""
         return counted_reports(self._lines, self.folder.attempts())
 
     def look(self) -> RunView:
-        """The run as it stands."""
+        """Read what is new, and return the present state."""
         metadata, attempts = self.metadata(), self.folder.attempts()
-        status, present = status_of(self.folder, metadata), attempts[-1] if attempts else None
+        status, attempt = status_of(self.folder, metadata), attempts[-1] if attempts else None
         reports = counted_reports(self._lines, attempts)
-        tails, rows = self._look_at_rows(attempts, status in ENDED, reports)
+        tails, rows = self._read_rows(attempts, status in ENDED, reports)
         self._compare(rows)
         ranks, pace = self._ranks(tails, rows), speed(rows)
         view = RunView(
@@ -138,37 +152,35 @@ class LiveRun:
             ended=metadata.ended,
             error=metadata.error,
             stopped=tuple(metadata.stopped),
-            progress=self._progress(status, present, tails, reports, pace.step_s),
+            progress=self._progress(status, attempt, tails, reports, pace.step_s),
             speed=pace,
             reports=len(reports),
             report=reports[-1] if reports else {},
             attempts=len(attempts),
-            began_at=present.checkpoint if present else None,
+            began_at=attempt.checkpoint if attempt else None,
             row_age_s=min((rank.row_age_s for rank in ranks if rank.row_age_s is not None), default=None),
             ranks=ranks,
             findings=self._findings,
         )
-        stands = find_hang(self.folder) if status == "running" else None
-        quiet = _notice(view, metadata, present, self._clock(), self._upload_interval_s())
-        return replace(view, notice=str(stands) if stands else quiet)
+        return replace(view, notice=self._notice(view, metadata, attempt))
 
-    def _look_at_rows(
-        self, attempts: Sequence[Attempt], over: bool, reports: Sequence[Mapping[str, Any]]
+    def _read_rows(
+        self, attempts: Sequence[Attempt], has_ended: bool, reports: Sequence[Mapping[str, Any]]
     ) -> tuple[dict[int, RankTail], pd.DataFrame]:
-        """The newest attempt's ranks, which may be others than before, and their last training rows."""
+        """Return the ranks of the newest attempt and their last training rows."""
         if not attempts:
             return {}, pd.DataFrame()
         number = attempts[-1].number
         if self._rows is None or number != self._attempt:
             self._attempt, self._rows = number, AttemptTail(self.folder.storage, f"stats/attempt={number}")
-            self._rank_statuses, self._findings, self._compare_at = {}, (), float("-inf")
+            self._rank_statuses, self._findings, self._next_comparison = {}, (), float("-inf")
         self._rows.look()
-        if over and reports and not self._rows.ranks:
+        if has_ended and reports and not self._rows.ranks:
             self._rows.take_joined(attempts, reports[-1]["iteration"])
         return self._rows.ranks, self._rows.training_rows()
 
     def _ranks(self, tails: Mapping[int, RankTail], rows: pd.DataFrame) -> tuple[RankView, ...]:
-        held = dict(rows.groupby("rank")["rss_bytes"].last().dropna()) if "rss_bytes" in rows else {}
+        rss = dict(rows.groupby("rank")["rss_bytes"].last().dropna()) if "rss_bytes" in rows else {}
         return tuple(
             RankView(
                 rank,
@@ -176,7 +188,7 @@ class LiveRun:
                 tail.trained,
                 None if tail.written is None else max(0.0, self._clock() - tail.written),
                 self._rank_statuses.get(rank),
-                float(held[rank]) if rank in held else None,
+                float(rss[rank]) if rank in rss else None,
                 dict(tail.peaks),
             )
             for rank, tail in tails.items()
@@ -185,58 +197,94 @@ class LiveRun:
     def _progress(
         self,
         status: str,
-        present: Attempt | None,
+        attempt: Attempt | None,
         tails: Mapping[int, RankTail],
         reports: Sequence[Mapping[str, Any]],
         step_s: float | None,
     ) -> RunProgress:
         self._experiment = self._experiment or self.folder.experiment()
-        begun = present.position if present and present.checkpoint else None
-        reached = RunProgress(None, begun.epoch, begun.step, begun.iteration) if begun else RunProgress()
+        start = attempt.position if attempt and attempt.checkpoint else None
+        reached = RunProgress(None, start.epoch, start.step, start.iteration) if start else RunProgress()
         if tails:
-            first = next(iter(tails.values()))
-            phase = first.newest["phase"] if status == "running" else None
-            reached = RunProgress(
-                phase, first.newest["epoch"], first.newest["step"], first.trained or reached.iteration
-            )
-        so_far = estimated_progress(self._experiment, present, reached, reports, step_s)
-        share = 1.0 if status == "finished" else so_far.share
-        return replace(so_far, share=share, eta_s=so_far.eta_s if status == "running" else None)
-
-    def _upload_interval_s(self) -> float:
-        """How long its rows are on their way."""
-        return 0.0 if self.folder.storage.local else float(self._experiment.get("upload_interval_s") or 0)
+            tail = next(iter(tails.values()))
+            phase = tail.newest["phase"] if status == "running" else None
+            reached = RunProgress(phase, tail.newest["epoch"], tail.newest["step"], tail.trained or reached.iteration)
+        progress = estimate_progress(self._experiment, attempt, reached, reports, step_s)
+        share = 1.0 if status == "finished" else progress.share
+        return replace(progress, share=share, eta_s=progress.eta_s if status == "running" else None)
 
     def _compare(self, rows: pd.DataFrame) -> None:
-        """Takes what the last iterations say of the ranks and of the run."""
-        if not len(rows) or self._clock() < self._compare_at:
+        if not len(rows) or self._clock() < self._next_comparison:
             return
-        began = perf_counter()
+        start = perf_counter()
         self._rank_statuses = rank_statuses(rows)
-        self._findings = diagnose(rows).findings if self._diagnosed and rows["rank"].nunique() <= MOST_DIAGNOSED else ()
-        self._compare_at = self._clock() + max(_COMPARE_EVERY_S, (perf_counter() - began) / _COMPARING_SHARE)
+        is_diagnosed = self._diagnosed and rows["rank"].nunique() <= MAX_DIAGNOSED
+        self._findings = diagnose(rows).findings if is_diagnosed else ()
+        self._next_comparison = self._clock() + max(_COMPARE_EVERY_S, (perf_counter() - start) / _COMPARE_SHARE)
+
+    def _notice(self, view: RunView, metadata: RunMetadata, attempt: Attempt | None) -> str | None:
+        age_s = view.row_age_s
+        if view.status == "lost":
+            last = "it wrote no row" if age_s is None else f"its last row is {duration(age_s)} old"
+            return f"the run is dead: its driver (process {metadata.pid} on {metadata.host}) is gone; {last}"
+        if view.status != "running":
+            return None
+        if hang := find_hang(self.folder):
+            return str(hang)
+        started = seconds_at((attempt and attempt.started) or metadata.started)
+        quiet_s = self._clock() - started if age_s is None else age_s
+        upload_s = 0.0 if self.folder.storage.local else float(self._experiment.get("upload_interval_s") or 0)
+        if quiet_s < max(QUIET_S, QUIET_ITERATIONS * (view.speed.step_s or 0)) + upload_s:
+            return None
+        what = f"no row since the start {duration(quiet_s)} ago" if age_s is None else f"no row for {duration(quiet_s)}"
+        usual = f" (an iteration usually takes {seconds(view.speed.step_s)})" if view.speed.step_s else ""
+        return f"{what}{usual}: perhaps a checkpoint or another long operation; a hang would be reported"
 
 
 def look_every_s(storage: Storage) -> float:
-    """How often it is worth looking: ranks write to a disk every second, and send to an object store now and then."""
+    """Return how often new rows arrive: every second on a disk, rarely on an object store."""
     return 1.0 if storage.local else 10.0
 
 
-def _notice(
-    view: RunView, metadata: RunMetadata, present: Attempt | None, now: float, upload_interval_s: float
-) -> str | None:
-    """What is to be said of a run that is dead, and of one that says it runs and writes nothing: whether a rank stands
-    still is judged by the ranks, see `records/hang.py`."""
-    driver = f"its driver (process {metadata.pid} on {metadata.host})"
-    quiet_s = view.row_age_s
-    last = "it has written no row" if quiet_s is None else f"its newest row is {duration(quiet_s)} old"
-    if view.status == "lost":
-        return f"the run is dead: {driver} is gone; {last}"
-    if view.status != "running":
+def estimate_progress(
+    experiment: Mapping[str, Any],
+    attempt: Attempt | None,
+    reached: RunProgress,
+    reports: Sequence[Mapping[str, Any]],
+    step_s: float | None,
+) -> RunProgress:
+    """Add length, share and ETA to what a run has reached.
+
+    `attempt` is the present attempt, `reports` are those that count, `step_s` is the time of an iteration.
+    """
+    remaining = _remaining_iterations(experiment, attempt, reached)
+    total = None if remaining is None else reached.iteration + remaining
+    share = reached.iteration / total if total else None
+    pace = _seconds_per_iteration([line for line in reports if attempt and line["attempt"] == attempt.number], step_s)
+    eta_s = None if remaining is None or pace is None else remaining * pace
+    return replace(reached, epochs=experiment.get("epochs"), steps=experiment.get("steps"), share=share, eta_s=eta_s)
+
+
+def _remaining_iterations(experiment: Mapping[str, Any], attempt: Attempt | None, reached: RunProgress) -> int | None:
+    epochs, steps, batch_size = (experiment.get(name) for name in ("epochs", "steps", "batch_size"))
+    if steps is not None:
+        batches = experiment.get("accumulate")
+        return int(max(0, steps - reached.step) * (batches if isinstance(batches, int) else 1))
+    if attempt is None or attempt.epoch_iterations is None or not epochs or not batch_size:
         return None
-    since = quiet_s if quiet_s is not None else now - seconds_at((present and present.started) or metadata.started)
-    if since < max(QUIET_S, QUIET_ITERATIONS * (view.speed.step_s or 0)) + upload_interval_s:
-        return None
-    what = f"no row for {duration(since)}" if quiet_s is not None else f"no row yet, {duration(since)} after it began"
-    usual = f", where an iteration took {seconds(view.speed.step_s)}" if view.speed.step_s else ""
-    return f"{what}{usual}: a checkpoint, or something else that takes long; a hung rank is reported as one"
+    length, start = attempt.epoch_iterations, attempt.position
+    # Another number of ranks may have begun the epoch, so its completed part is counted in samples.
+    in_epoch = start.offset // (batch_size * attempt.world_size) if start.offset else start.phase_iteration
+    completed = start.epoch * length + in_epoch
+    return max(0, int(epochs * length - completed - (reached.iteration - start.iteration)))
+
+
+def _seconds_per_iteration(reports: Sequence[Mapping[str, Any]], step_s: float | None) -> float | None:
+    """Return the time of an iteration with its part of validation and saving, if enough reports show it."""
+    last = [report for report in reports if "time" in report][-_PACE_REPORTS:]
+    if len(last) > 1:
+        elapsed = seconds_at(last[-1]["time"]) - seconds_at(last[0]["time"])
+        iterations = last[-1]["iteration"] - last[0]["iteration"]
+        if elapsed >= _PACE_S and iterations:
+            return elapsed / float(iterations)
+    return step_s

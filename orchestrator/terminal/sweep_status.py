@@ -1,4 +1,4 @@
-"""A sweep as its trials' files tell it at this moment: what runs, what is best, what failed, and what is to come."""
+"""The present state of a sweep, read from its trials' files: what runs, what is best, what failed, what is left."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from orchestrator.storage import FileState
 from orchestrator.terminal.run_status import LiveRun, RunView
 
 SETTLED = (*ENDED, "interrupted")
-"""Trials that are as they are until the sweep is taken up again; one that failed may be started anew by Tune."""
+"""Status of trials that change only when the sweep is resumed; Tune may retry a failed one."""
 
 
 @dataclass(frozen=True)
 class TrialView:
-    """One trial at one moment."""
+    """The state of a trial at one moment."""
 
     name: str
     status: str
     values: Mapping[str, Any]
-    """Dotted path to what it has chosen."""
+    """Swept values by dotted path."""
     best: float | None
-    """The sweep's metric at its best report."""
+    """The sweep's metric in the trial's best report."""
     last: float | None
-    """And at its last."""
+    """The sweep's metric in the trial's last report."""
     started: str
     ended: str | None
     stopped: Sequence[str]
     error: str | None
     run: RunView | None
-    """Of a trial that is under way."""
+    """State of a running trial."""
     configuration: int | None = None
-    """Which one it repeats."""
+    """Number of the configuration that it repeats."""
 
 
 @dataclass(frozen=True)
 class SweepView:
-    """A sweep at one moment, as plain data."""
+    """The state of a sweep at one moment, as plain data."""
 
     name: str
     path: str
@@ -56,30 +56,29 @@ class SweepView:
     metric: str
     mode: str
     total: int
-    """Trials that it is to have."""
+    """Number of trials when the sweep is complete."""
     counts: Mapping[str, int]
-    """How many trials there are of each status."""
+    """Number of trials by status."""
     best: str | None
-    """The trial whose best report is best, with repeats of those of the best configuration."""
+    """The trial with the best report; with repeats, the best trial of the best configuration."""
     share: float
-    """How much of all trials is done, from 0 to 1."""
+    """Completed share of all trials, from 0 to 1."""
     eta_s: float | None
-    """Seconds to its end at the present pace, of one that is under way."""
+    """Seconds to the end of a running sweep at the present pace."""
     trials: Sequence[TrialView]
-    """Those begun: what runs, then the others with the best first and those that failed last."""
+    """Started trials: running ones, then ended ones with the best first, then failed ones."""
     notice: str | None = None
     configuration: Configuration | None = None
-    """The best one, where they are repeated."""
+    """The best configuration of a sweep with repeats."""
 
     @property
     def failed(self) -> int:
-        """How many trials failed, or died without a word."""
+        """Number of trials that failed or were lost."""
         return self.counts.get("failed", 0) + self.counts.get("lost", 0)
 
 
 class LiveSweep:
-    """Looks at a sweep's folder again and again; trials that are over are read once. Needs neither Ray nor a driver
-    that lives.
+    """Reads what is new in a sweep's folder at each look; an ended trial is read once.
 
     Runs in any process that sees the sweep's storage. `clock` gives seconds since 1970.
     """
@@ -88,35 +87,36 @@ class LiveSweep:
         self.folder, self._clock = folder, clock
         self._own = LiveRun(folder, clock)
         self._runs: dict[str, LiveRun] = {}
-        """Those that may go on; of one that is over no more is held than what is shown."""
+        """Trials that may continue."""
         self._settled: dict[str, TrialView] = {}
         self._failed: dict[str, FileState | None] = {}
-        """How `run.json` stands of those settled that Tune may start anew."""
+        """State of `run.json` of settled trials that Tune may retry."""
         self._attempts = 0
 
     def look(self) -> SweepView:
-        """The sweep as it stands."""
+        """Read what is new, and return the present state."""
         metadata = self._own.metadata()
         starts = [metadata.started, *metadata.resumed]
         sweep = metadata.sweep
         assert sweep is not None
         metric, mode = sweep.metric, sweep.mode
         if len(starts) != self._attempts:
-            # Trials that were over may be tried again in another attempt.
+            # A resumed sweep may retry ended trials.
             self._attempts, self._failed = len(starts), {}
             known = TrialIndex(self.folder, sweep.objectives or [(metric, mode)]).standing()
             self._settled = {
-                name: _of_record(record, metric) for name, record in known.items() if record.status in SETTLED
+                name: _settled_view(record, metric) for name, record in known.items() if record.status in SETTLED
             }
-        self._look_at_failed()
+        self._recheck_failed()
         trials = sorted(
-            (self._trial(name, metric, mode) for name in self._begun_trials()), key=lambda trial: _sort_key(trial, mode)
+            (self._trial(name, metric, mode) for name in self._started_trials()),
+            key=lambda trial: _sort_key(trial, mode),
         )
         leader = next(iter(configurations(_repeats(trials), mode, sweep.aggregate)), None)
-        judged = [
+        candidates = [
             trial for trial in trials if trial.best is not None and (leader is None or trial.name in leader.trials[:1])
         ]
-        best = min(judged, key=lambda trial: (_merit(trial, mode), trial.name), default=None)
+        best = min(candidates, key=lambda trial: (_cost(trial, mode), trial.name), default=None)
         status, total = status_of(self.folder, metadata), max(sweep.trials, len(trials))
         done = sum(_share(trial) for trial in trials)
         return SweepView(
@@ -140,17 +140,16 @@ class LiveSweep:
             ),
         )
 
-    def _begun_trials(self) -> list[str]:
+    def _started_trials(self) -> list[str]:
         names = self.folder.storage.names("trials")
-        around = self.folder.storage / "trials"
-        for name in (name for name in names if name not in self._settled and name not in self._runs):
-            folder = RunFolder(around, name)
-            if folder.exists():
-                self._runs[name] = LiveRun(folder, self._clock, diagnosed=False)
+        for name in names:
+            if name not in self._settled and name not in self._runs:
+                folder = RunFolder(self.folder.storage / "trials", name)
+                if folder.exists():
+                    self._runs[name] = LiveRun(folder, self._clock, diagnosed=False)
         return [name for name in names if name in self._settled or name in self._runs]
 
-    def _look_at_failed(self) -> None:
-        """Takes up those again that were started anew."""
+    def _recheck_failed(self) -> None:
         files = self.folder.storage.each(self._run_file, self._failed)
         for name, state in zip([*self._failed], files, strict=True):
             if state != self._failed[name]:
@@ -185,15 +184,15 @@ class LiveSweep:
             self._failed[name] = run.metadata_state
         return view
 
-    def _eta(self, trials: Sequence[TrialView], left: float, began: str) -> float | None:
+    def _eta(self, trials: Sequence[TrialView], remaining: float, start: str) -> float | None:
         """Return the seconds left at the pace of this attempt; a trial under way counts for its finished part."""
-        done = sum(_share(trial) for trial in trials if trial.ended is None or trial.ended >= began)
-        elapsed = self._clock() - seconds_at(began)
-        return elapsed * left / done if done > 0 else None
+        done = sum(_share(trial) for trial in trials if trial.ended is None or trial.ended >= start)
+        elapsed = self._clock() - seconds_at(start)
+        return elapsed * remaining / done if done > 0 else None
 
 
-def _of_record(record: TrialRecord, metric: str) -> TrialView:
-    """A trial that is over, as the index has it."""
+def _settled_view(record: TrialRecord, metric: str) -> TrialView:
+    """Return an ended trial from its record in the index."""
     last = record.last.get(metric)
     return TrialView(
         name=record.name,
@@ -212,26 +211,27 @@ def _of_record(record: TrialRecord, metric: str) -> TrialView:
 
 def _repeats(trials: Sequence[TrialView]) -> list[Repeat]:
     return [
-        Repeat(one.configuration, one.name, one.status, one.best) for one in trials if one.configuration is not None
+        Repeat(trial.configuration, trial.name, trial.status, trial.best)
+        for trial in trials
+        if trial.configuration is not None
     ]
 
 
 def _share(trial: TrialView) -> float:
-    """How much of a trial is done; whatever ended it, nothing of it is to come."""
+    """Return the completed share of a trial, 1 if it ended in any way."""
     if trial.status != "running" or trial.run is None:
         return 1.0
     return trial.run.progress.share or 0.0
 
 
-def _merit(trial: TrialView, mode: str) -> float:
-    """Less is better; without a value, worse than all."""
+def _cost(trial: TrialView, mode: str) -> float:
+    """Return a cost to sort by: lower is better, and infinity without a value."""
     if trial.best is None:
         return math.inf
     return -trial.best if mode == "max" else trial.best
 
 
 def _sort_key(trial: TrialView, mode: str) -> tuple[int, float, str]:
-    """What runs, by name; then the others, the best first; those that failed last."""
     if trial.status == "running":
         return 0, 0.0, trial.name
-    return 2 if trial.status in ("failed", "lost") else 1, _merit(trial, mode), trial.name
+    return 2 if trial.status in ("failed", "lost") else 1, _cost(trial, mode), trial.name

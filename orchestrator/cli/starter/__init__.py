@@ -1,1 +1,1 @@
-"""What `hookyard init` copies, with another name for `starter`; it runs here as it is."""
+"""Files that `hookyard init` copies, with another name for `starter`."""

@@ -1,4 +1,4 @@
-"""Two spirals: a task and a hook to begin one's own with."""
+"""Two spirals: a task and a hook to start from."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from orchestrator import Task
 
 @dataclass
 class Starter(Task):
-    """Tells points of one spiral from points of the other. A batch is `(points, labels)`: (B, 2) float32 and (B,)
-    int64.
+    """Classify points of two spirals. A batch is `(points, labels)`: (B, 2) float32 and (B,) int64.
 
-    The fields are the file's `task_args`, and a sweep can vary them.
+    The fields are the experiment's `task_args`; a sweep can vary them.
     """
 
     width: Annotated[int, Gt(0)] = 64
     """Units of the two hidden layers."""
     noise: Annotated[float, Gt(0)] = 0.1
-    """How far points lie from their spiral."""
+    """Standard deviation of the points around their spiral."""
 
     def model(self) -> nn.Module:
-        """What is trained; (B, 2) to (B, 2) logits."""
+        """Return the model, from (B, 2) points to (B, 2) logits."""
         hidden = self.width
         return nn.Sequential(
             nn.Linear(2, hidden),
@@ -42,7 +41,7 @@ class Starter(Task):
         )
 
     def data(self) -> Mapping[str, Dataset[Any]]:
-        """The datasets of `train` and `val`, and of `test` where there is one; the same on every rank."""
+        """Return the datasets `train` and `val`, the same on every rank; `test` is optional."""
         fixed = torch.Generator().manual_seed(0)
         labels = torch.arange(1000) % 2
         radii = torch.rand(1000, generator=fixed).sqrt() * 3
@@ -53,21 +52,21 @@ class Starter(Task):
         return {"train": train, "val": val}
 
     def loss(self, output: Tensor, batch: Any) -> Tensor:
-        """What is minimized: a scalar, the mean over the batch."""
+        """Return the training loss, the mean over the batch."""
         return functional.cross_entropy(output, batch[1])
 
     def metrics(self, output: Tensor, batch: Any) -> Mapping[str, Tensor]:
-        """A value for each sample; reports have their mean over all ranks, as `val/accuracy`."""
+        """Return a value per sample; reports hold the mean over all ranks, as `val/accuracy`."""
         return {"accuracy": (output.argmax(1) == batch[1]).float()}
 
 
 @dataclass
 class Confidence(Hook):
-    """Records the probability that the model gives to its own answers, a column of the run's stats."""
+    """Record the mean probability of the predicted class, as a column of the run's stats."""
 
     temperature: Annotated[float, Gt(0)] = 1.0
-    """What logits are divided by."""
+    """Divisor of the logits."""
 
     def on_forward(self, state: State) -> None:
-        """After the forward pass, in every phase, on every rank."""
+        """Run after the forward pass, in every phase, on every rank."""
         state.record(confidence=(state.output.detach() / self.temperature).softmax(1).amax(1).mean())

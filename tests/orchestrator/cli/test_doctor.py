@@ -38,7 +38,7 @@ def slow(tmp_path: Path) -> str:
 def test_a_healthy_run_looks_healthy(healthy: str) -> None:
     result = CliRunner().invoke(app, ["doctor", healthy])
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"{healthy} looks healthy: 200 training iterations of 2 ranks")
+    assert result.stdout.startswith(f"{healthy}: no findings. 200 training iterations of 2 ranks")
 
 
 def test_a_finding_has_its_sentence_its_query_and_what_to_try(slow: str) -> None:
@@ -91,7 +91,7 @@ def test_without_a_run_this_machine_is_looked_at(tmp_path: Path, monkeypatch: py
     looked = CliRunner().invoke(app, ["doctor", "--storage", str(tmp_path / "runs")])
     assert looked.exit_code == 0, looked.output
     assert looked.stdout.splitlines()[0].split()[:5] == ["node", "python", "torch", "ray", "project"]
-    assert f"1 node, storage {tmp_path}/runs: fit" in looked.stderr
+    assert f"1 node and storage {tmp_path}/runs: ready" in looked.stderr
     told = json.loads(CliRunner().invoke(app, ["doctor", "--storage", str(tmp_path), "--json"]).stdout)
     assert told["nodes"][0]["facts"]["versions"] == told["driver"]["versions"]
 

@@ -1,14 +1,18 @@
-"""Errors on the command line: lines on stderr, a code, no traceback."""
+"""Exit codes, messages, and streams that lose their reader."""
 
 from __future__ import annotations
+
+import os
+import sys
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from orchestrator.cli.errors import Verbs
+from orchestrator.cli.errors import PipeSafe, Verbs
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError, UsageError
+from orchestrator.terminal.display import TerminalDisplay, say
 
 PROBLEM = Problem("hooks.ema.decay", "is wrong", "x.yaml", 3)
 
@@ -65,3 +69,26 @@ def test_other_errors_keep_their_traceback() -> None:
 @pytest.mark.parametrize("arguments", [["validate"], ["nosuchverb"], ["hooks", "--nosuchflag"]])
 def test_wrong_usage_is_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+def test_a_stream_without_a_reader_takes_all_and_keeps_none() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as stream:
+        stream_to_nobody = PipeSafe(stream)
+        for _ in range(2):
+            assert stream_to_nobody.write("x" * 100_000) == 100_000
+            stream_to_nobody.flush()
+    assert stream_to_nobody.encoding == stream.encoding
+
+
+def test_a_display_that_nobody_reads_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(os.dup(writes), "w", buffering=1) as stream:
+        monkeypatch.setattr(sys, "stderr", PipeSafe(stream))
+        with TerminalDisplay() as display:
+            display.line("one")
+            display.line("two")
+        say("three")
+    os.close(writes)

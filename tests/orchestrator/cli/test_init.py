@@ -51,23 +51,23 @@ def test_a_folder_of_the_name_is_not_hidden(folder: Path, inside: str) -> None:
     (folder / "arms" / inside).touch()
     refused = call("init", "arms")
     assert refused.exit_code == 2
-    assert "there is a folder arms/ here" in refused.stderr
+    assert "the folder arms/ would hide arms.py" in refused.stderr
     assert [path.name for path in folder.iterdir()] == ["arms"]
 
 
 @pytest.mark.parametrize("name", ["task", "hook", "state", "tensor", "any", "confidence", "none", "_"])
 def test_a_class_of_the_starter_s_own_file_is_not_shadowed(folder: Path, name: str) -> None:
     refused = call("init", name)
-    assert (refused.exit_code, "the task would be a class" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "the task's class would be" in refused.stderr) == (2, True)
     assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("two-arms", "cannot be the name of a Python module"),
-        ("class", "cannot be the name"),
-        ("json", "there is a module 'json' already"),
+        ("two-arms", "cannot be a Python module"),
+        ("class", "cannot be a Python module"),
+        ("json", "a module 'json' exists"),
     ],
 )
 def test_names_that_could_not_be_imported_are_refused(folder: Path, name: str, said: str) -> None:

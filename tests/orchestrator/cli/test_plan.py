@@ -45,7 +45,7 @@ def test_where_it_goes() -> None:
 
 def test_what_it_asks_for() -> None:
     resources = plan_of(line(workers={"count": 3, "cpus": 0.5}), "runs", None)["resources"]
-    assert resources["asked"] == {"cpu": 1.5, "gpu": 0}
+    assert resources["required"] == {"cpu": 1.5, "gpu": 0}
     assert resources["present"]["cpu"] == os.cpu_count()
     assert plan_of(line(), "runs", None, "ray://head:10001")["resources"]["present"] is None
 
@@ -72,8 +72,8 @@ def test_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse_yaml(text, "stdout").data == to_dict(experiment)
     assert "on_update  early, late  early, late" in rest
     assert "on_step    band         -" in rest
-    assert "writes to runs/line" in rest
-    assert f"does not fit: {(os.cpu_count() or 1) + 1} CPUs asked for, {os.cpu_count()} CPU" in rest
+    assert "folder:         runs/line" in rest
+    assert f"does not fit:   needs {(os.cpu_count() or 1) + 1} CPUs, has {os.cpu_count()} CPU" in rest
     assert "3, 0 at a time" in rest
 
 

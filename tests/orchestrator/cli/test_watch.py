@@ -57,7 +57,7 @@ def test_json_is_one_object_of_what_a_frame_shows(run: RunFolder) -> None:
     )
     told = json.loads(call(str(run), "--json").stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert (told["status"], told["progress"]["share"], told["speed"]["loss"]) == ("running", 0.25, 0.5)
-    assert [rank["standing"]["slowest"] for rank in told["ranks"]] == [False, True]
+    assert [rank["timing"]["slowest"] for rank in told["ranks"]] == [False, True]
     assert told["report"]["val/loss"] is None
 
 
@@ -86,7 +86,7 @@ def test_a_sweep_is_a_table_of_its_trials(tmp_path: Path) -> None:
     trial(sweep, 1, 0.25)
     result = call(str(sweep))
     assert result.exit_code == 0
-    assert "1 of 2 trials over" in result.stdout
+    assert "1 of 2 trials ended" in result.stdout
     assert [trial["name"] for trial in json.loads(call(str(sweep), "--json").stdout)["trials"]] == [
         "trial-0001",
         "trial-0000",
@@ -117,7 +117,7 @@ def test_ctrl_c_leaves_the_run_alone(run: RunFolder, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(watch.time, "sleep", sleep)
     result = on_a_terminal(monkeypatch, str(run))
-    assert (result.exit_code, result.stderr.strip()) == (130, f"{run} goes on without being watched")
+    assert (result.exit_code, result.stderr.strip()) == (130, f"Stopped watching. {run} is still running.")
     assert status_of(run) == "running"
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from orchestrator.terminal.breakpoints import another_debugger, breakpoints
+from orchestrator.terminal.breakpoints import breakpoints, has_other_debugger
 from orchestrator.terminal.display import TerminalDisplay
 
 
@@ -42,11 +42,11 @@ def test_nothing_is_drawn_while_a_breakpoint_waits(
     assert shown.count("None") == 2
 
 
-def test_another_debugger_is_never_drawn_over(
+def test_has_other_debugger_is_never_drawn_over(
     terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PYTHONBREAKPOINT", "builtins.print")
-    assert another_debugger()
+    assert has_other_debugger()
     with TerminalDisplay() as display:
         display.progress("train", 1, 10)
         breakpoint("stopped")

@@ -35,21 +35,21 @@ def test_the_first_signal_asks_and_the_second_leaves(
     exits: list[int], capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     with Interrupts("hookyard resume runs/digits") as interrupts:
-        assert not interrupts.asked
+        assert not interrupts.requested
         signal.raise_signal(number)
-        assert interrupts.asked
+        assert interrupts.requested
         assert exits == []
         assert "Saving a checkpoint" in capsys.readouterr().err
         with pytest.raises(Left):
             signal.raise_signal(number)
     assert exits == [130]
-    assert "Leaving at once. To go on from the last checkpoint: hookyard resume runs/digits" in capsys.readouterr().err
+    assert "Exiting at once. To resume from the last checkpoint: hookyard resume runs/digits" in capsys.readouterr().err
 
 
 def test_what_comes_next_is_said_in_the_words_of_what_is_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
     with Interrupts("", "Each trial ends."):
         signal.raise_signal(signal.SIGINT)
-    assert "Each trial ends. Ctrl-C again leaves at once." in capsys.readouterr().err
+    assert "Each trial ends. Press Ctrl-C again to exit at once." in capsys.readouterr().err
 
 
 def test_the_handlers_of_before_come_back() -> None:
@@ -66,7 +66,7 @@ def test_in_a_thread_it_leaves_the_handlers_alone() -> None:
 
     def elsewhere() -> None:
         with Interrupts("") as interrupts:
-            found.extend([interrupts.asked, signal.getsignal(signal.SIGINT)])
+            found.extend([interrupts.requested, signal.getsignal(signal.SIGINT)])
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
@@ -93,7 +93,7 @@ def test_the_second_ends_what_was_started_also_where_the_main_thread_is_in_a_cal
     assert driver.stderr is not None
     before, started = (psutil.Process(int(number)) for number in driver.stdout.readline().split())
     driver.send_signal(signal.SIGINT)
-    assert "Ctrl-C again leaves at once" in driver.stderr.readline()
+    assert "Press Ctrl-C again to exit at once" in driver.stderr.readline()
     driver.send_signal(signal.SIGINT)
     assert driver.wait(timeout=30) == 130
     assert f"Ended 1 process of the run: sleep ({started.pid})" in driver.stderr.read()
@@ -107,4 +107,4 @@ def test_a_failure_is_raised_in_the_main_thread_as_it_waits() -> None:
         threading.Timer(0.1, interrupts.fail, ["rank 0 stands"]).start()
         with pytest.raises(RunError, match="rank 0 stands"):
             time.sleep(30)
-    assert not interrupts.asked
+    assert not interrupts.requested

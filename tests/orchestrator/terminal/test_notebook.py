@@ -98,7 +98,7 @@ def test_the_second_interrupt_leaves_the_kernel_alive(
 ) -> None:
     with Interrupts("hookyard resume x") as interrupts:
         signal.raise_signal(signal.SIGINT)
-        assert interrupts.asked
+        assert interrupts.requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 

@@ -1,14 +1,19 @@
+"""The state of a run, read from its files."""
+
 from __future__ import annotations
 
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrator.checkpoint.position import Position
+from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.write.compaction import compact
-from orchestrator.terminal.run_status import QUIET_S, LiveRun, RunView
+from orchestrator.terminal.run_status import QUIET_S, LiveRun, RunProgress, RunView, estimate_progress
 from tests.orchestrator.runs.written import NOBODY, age, begun, rows_of, written_run
 from tests.orchestrator.stats.insight.runs import FALLING, slower, training
 
@@ -91,7 +96,7 @@ def test_ranks_are_compared_now_and_then(tmp_path: Path) -> None:
 
 
 def slow_ranks(view: RunView) -> list[int]:
-    return [rank.rank for rank in view.ranks if rank.standing and rank.standing.slowest]
+    return [rank.rank for rank in view.ranks if rank.timing and rank.timing.slowest]
 
 
 def test_before_the_first_row_it_says_that_there_is_none(tmp_path: Path) -> None:
@@ -100,15 +105,15 @@ def test_before_the_first_row_it_says_that_there_is_none(tmp_path: Path) -> None
     assert (view.progress.share, view.ranks, view.notice) == (0.0, (), None)
     later = LiveRun(folder, lambda: time.time() + 2 * QUIET_S + 5).look()
     assert later.notice is not None
-    assert later.notice.startswith("no row yet, 2 min after it began")
+    assert later.notice.startswith("no row since the start 2 min ago")
 
 
 def test_a_run_that_stands_still_is_said_to(folder: RunFolder) -> None:
     assert LiveRun(folder, age(folder, 30)).look().notice is None
     took = training(2, 200, slower("forward_s", 1, 0.02)).groupby("rank").tail(50)["step_s"].median()
     told = (
-        f"no row for 3 min, where an iteration took {1000 * took:.3g} ms: a checkpoint, or something else that takes"
-        " long; a hung rank is reported as one"
+        f"no row for 3 min (an iteration usually takes {1000 * took:.3g} ms): perhaps a checkpoint or another long"
+        " operation; a hang would be reported"
     )
     assert LiveRun(folder, age(folder, 180)).look().notice == told
 
@@ -127,7 +132,7 @@ def test_iterations_that_take_long_make_no_quiet_run(tmp_path: Path) -> None:
     rows = training(1, 20, samples=0)
     rows_of(folder, rows.assign(step_s=30.0))
     assert LiveRun(folder, age(folder, 300)).look().notice is None, "ten iterations"
-    assert "no row for 11 min, where an iteration took 30 s" in str(LiveRun(folder, age(folder, 660)).look().notice)
+    assert "no row for 11 min (an iteration usually takes 30 s)" in str(LiveRun(folder, age(folder, 660)).look().notice)
 
 
 def test_a_run_whose_driver_is_gone_is_dead(folder: RunFolder) -> None:
@@ -135,7 +140,7 @@ def test_a_run_whose_driver_is_gone_is_dead(folder: RunFolder) -> None:
     view = LiveRun(folder, age(folder, 40)).look()
     assert view.status == "lost"
     assert f"(process {NOBODY} on " in str(view.notice)
-    assert "is gone; its newest row is 40 s old" in str(view.notice)
+    assert "is gone; its last row is 40 s old" in str(view.notice)
 
 
 def test_a_run_that_was_over_before_tells_how_it_ended(folder: RunFolder) -> None:
@@ -161,3 +166,57 @@ def test_a_run_that_is_joined_while_it_is_watched_stays_in_view(folder: RunFolde
     after = live.look()
     assert (after.status, after.speed) == ("finished", before.speed)
     assert [rank.iteration for rank in after.ranks] == [200, 200]
+
+
+EPOCHS = {"epochs": 5, "steps": None, "accumulate": 1, "batch_size": 8}
+STEPS = {"epochs": None, "steps": 100, "accumulate": 4, "batch_size": 8}
+FIRST = Attempt(0, world_size=2, epoch_iterations=20)
+
+
+def report(second: int, iteration: int, attempt: int = 0) -> dict[str, Any]:
+    return {"attempt": attempt, "time": f"2026-01-01T00:00:{second:02d}Z", "iteration": iteration}
+
+
+def test_epochs_are_counted_in_their_iterations() -> None:
+    found = estimate_progress(EPOCHS, FIRST, RunProgress("train", 1, 25, 25), [], 0.5)
+    assert (found.epoch, found.epochs, found.share, found.eta_s) == (1, 5, 25 / 100, 75 * 0.5)
+
+
+def test_steps_are_counted_in_their_micro_batches() -> None:
+    found = estimate_progress(STEPS, FIRST, RunProgress("train", 0, 30, 122), [], 0.5)
+    assert (found.steps, found.eta_s) == (100, 70 * 4 * 0.5)
+    assert found.share == 122 / (122 + 280)
+
+
+def test_another_number_of_ranks_goes_on_with_an_epoch_of_its_own_length() -> None:
+    """Two ranks did one epoch of 20 iterations and 10 more; four ranks have 10 in an epoch, and 5 of this one are
+    done."""
+    position = Position(epoch=1, iteration=30, offset=10 * 8 * 2)
+    second = Attempt(1, position=position, world_size=4, epoch_iterations=10)
+    assert estimate_progress(EPOCHS, second, RunProgress("train", 1, 30, 30), [], 1.0).eta_s == 5 * 10 - 10 - 5
+    assert estimate_progress(EPOCHS, second, RunProgress("train", 1, 33, 33), [], 1.0).eta_s == 32
+
+
+def test_the_pace_is_that_of_the_reports_once_they_are_apart() -> None:
+    """Validation and saving are in it: an iteration of 0.1 s takes half a second with its part of them."""
+    reached = RunProgress("train", 2, 40, 40)
+    assert estimate_progress(EPOCHS, FIRST, reached, [report(0, 20), report(10, 40)], 0.1).eta_s == 60 * 0.5
+    assert estimate_progress(EPOCHS, FIRST, reached, [report(0, 20), report(9, 40)], 0.1).eta_s == pytest.approx(6.0)
+    assert estimate_progress(
+        EPOCHS, FIRST, reached, [report(0, 20, attempt=7), report(10, 40)], 0.1
+    ).eta_s == pytest.approx(6.0)
+
+
+def test_the_time_of_a_test_phase_is_no_pace() -> None:
+    assert (
+        estimate_progress(EPOCHS, FIRST, RunProgress("test", 4, 100, 100), [report(0, 100), report(30, 100)], 0.1).eta_s
+        == 0
+    )
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    unknown = Attempt(0, world_size=2)
+    found = estimate_progress(EPOCHS, unknown, RunProgress("train", 0, 3, 3), [], 0.5)
+    assert (found.share, found.eta_s) == (None, None)
+    assert estimate_progress(EPOCHS, FIRST, RunProgress(), [], None).eta_s is None
+    assert estimate_progress(EPOCHS, FIRST, RunProgress(), [], None).share == 0.0

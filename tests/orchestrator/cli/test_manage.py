@@ -1,4 +1,4 @@
-"""`hookyard ls`."""
+"""`hookyard ls`, `note` and `rm`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from orchestrator import run
 from orchestrator.cli import app
 from orchestrator.records.run_folder import RunFolder
+from tests.tasks import described
 
 
 def call(*arguments: str) -> Result:
@@ -20,7 +22,7 @@ def call(*arguments: str) -> Result:
 def test_a_folder_that_is_not_there_is_wrong_usage(tmp_path: Path, more: list[str]) -> None:
     listed = call("ls", "--storage", f"{tmp_path}/nowhere", *more)
     assert (listed.exit_code, listed.stdout) == (2, "")
-    assert listed.stderr.startswith(f"there is no folder {tmp_path}/nowhere: ")
+    assert listed.stderr.startswith(f"there is no folder {tmp_path}/nowhere; ")
 
 
 def test_a_run_is_no_storage(tmp_path: Path) -> None:
@@ -28,7 +30,7 @@ def test_a_run_is_no_storage(tmp_path: Path) -> None:
     listed = call("ls", "--storage", f"{tmp_path}/digits")
     assert (listed.exit_code, listed.stderr) == (
         2,
-        f"{tmp_path}/digits is a run itself: hookyard show {tmp_path}/digits\n",
+        f"{tmp_path}/digits is a run, not a folder of runs. To see it: hookyard show {tmp_path}/digits\n",
     )
     assert call("ls", "--storage", str(tmp_path)).stdout.splitlines()[1].startswith("digits  run   running")
 
@@ -80,7 +82,7 @@ def test_only_what_is_asked_for(storage: str, arguments: list[str], found: list[
 
 def test_tags_and_notes_are_shown_where_there_are_any(storage: str) -> None:
     lines = call("ls", "--storage", storage).stdout.splitlines()
-    assert lines[0].split() == ["name", "kind", "status", "best", "tags", "notes", "started", "ended", "path"]
+    assert lines[0].split() == ["name", "kind", "status", "best", "tags", "notes", "started", "ended"]
     assert [line for line in lines if "slow kept  about digits-b" in line]
     assert "tags" not in call("ls", "digits-a", "--storage", storage).stdout.splitlines()[0]
 
@@ -89,6 +91,33 @@ def test_what_cannot_be_asked_for(storage: str) -> None:
     refused = call("ls", "--storage", storage, "--status", "done")
     assert (refused.exit_code, refused.stderr) == (
         2,
-        "--status done is none of running, finished, stopped, interrupted, failed, lost\n",
+        "--status must be one of running, finished, stopped, interrupted, failed, lost, got done\n",
     )
-    assert call("ls", "nothing", "--storage", storage).stderr == f"no such runs in {storage}\n"
+    assert call("ls", "nothing", "--storage", storage).stderr == f"no matching runs in {storage}\n"
+
+
+def test_a_run_begins_with_its_experiment_s_notes_and_tags(tmp_path: Path) -> None:
+    folder = run(described(epochs=1, tags=["baseline", "small"], notes="The first."), tmp_path, local=True).folder
+    assert (folder.metadata().tags, folder.metadata().notes) == (["baseline", "small"], "The first.")
+    assert (
+        call("note", str(folder), "Too slow.", "--tag=slow", "--tag=small", "--untag=baseline").exit_code == 0
+    )
+    assert (folder.metadata().tags, folder.metadata().notes) == (["small", "slow"], "Too slow.")
+    assert call("note", str(folder), "--tag", "kept").exit_code == 0
+    assert (folder.metadata().tags, folder.metadata().notes) == (["small", "slow", "kept"], "Too slow.")
+
+
+@pytest.mark.parametrize(
+    ("status", "arguments", "says"),
+    [
+        ("finished", [], "nothing to note"),
+        ("finished", ["--untag", "slow"], "has no tag slow; it has none"),
+        ("running", ["text"], "is still running"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, status: str, arguments: list[str], says: str) -> None:
+    folder = RunFolder.create(tmp_path, "one", "hooks: {}\n")
+    folder.update(status=status)
+    refused = call("note", str(folder), *arguments)
+    assert refused.exit_code == 2
+    assert says in refused.stderr

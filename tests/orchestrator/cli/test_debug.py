@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from orchestrator.cli.post_mortem import post_mortem, refuse_without_terminal
+from orchestrator.cli.debug import post_mortem, require_terminal
 from orchestrator.engines.rank_failures import first_of_the_experiment, frames_behind_experiment
 from orchestrator.errors import UsageError
 
@@ -52,13 +52,13 @@ def test_what_is_asked_for_wrongly_is_not_debugged(capsys: pytest.CaptureFixture
 
 
 def test_it_needs_a_terminal_and_a_run_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="--pdb debugs what trains in this process: add --local"):
-        refuse_without_terminal(False)
+    with pytest.raises(UsageError, match="--pdb debugs training in this process: add --local"):
+        require_terminal(False)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    with pytest.raises(UsageError, match="--pdb needs a terminal to type on"):
-        refuse_without_terminal(True)
+    with pytest.raises(UsageError, match="--pdb needs a terminal"):
+        require_terminal(True)
     monkeypatch.setattr(sys, "stdin", Terminal())
-    refuse_without_terminal(True)
+    require_terminal(True)
 
 
 def test_the_frame_is_found_among_those_of_libraries() -> None:

@@ -206,9 +206,9 @@ def test_a_sweep_is_shown_with_what_its_trials_tell(study: Path) -> None:
     assert shown["pareto"] == []
     assert {trial["error"] for trial in shown["trials"]} == {None}
     printed = call("show", "runs/lines").stdout
-    assert "finished, 10 finished" in printed
+    assert "finished, 10 trials: 10 finished" in printed
     assert shown["importance_spread"] == {"optimizer.lr": 0.0, "seed": 0.0}
-    assert "what mattered for val/loss: optimizer.lr 100% ± 0%, seed 0% ± 0%" in printed
+    assert "Parameter importance for val/loss: optimizer.lr 100% ± 0%, seed 0% ± 0%" in printed
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to train on")
@@ -252,7 +252,7 @@ def test_several_metrics_are_shown_with_their_front(study: Path) -> None:
         if any((a <= loss and b <= s and (a, b) != (loss, s)) for a, b in points.values())
     }
     assert sorted(shown["pareto"]) == sorted(set(points) - beaten)
-    assert "no trial beats in all of val/loss, stats/step_s/median" in call("show", "runs/lines").stdout
+    assert "Pareto front of val/loss, stats/step_s/median" in call("show", "runs/lines").stdout
 
 
 def test_an_unknown_statistic_is_refused_before_anything_is_made(study: Path) -> None:

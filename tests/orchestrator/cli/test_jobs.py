@@ -15,7 +15,7 @@ from orchestrator.cli import app
 from orchestrator.cluster import jobs
 from orchestrator.cluster.jobs import Status
 
-VERB = import_module("orchestrator.cli.submit")
+VERBS = import_module("orchestrator.cli.jobs")
 YAML = "name: points\ntask: tests.tasks:Points\nepochs: 1\n"
 
 
@@ -93,16 +93,16 @@ def test_a_job_that_is_sent_and_left_alone_prints_its_name_alone() -> None:
 
 def test_one_who_looks_away_leaves_the_job_alone(stand_in: type[StandIn], monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in.interrupted = True
-    monkeypatch.setattr(VERB, "is_to_be_stopped", lambda job: False)
+    monkeypatch.setattr(VERBS, "_confirms_stop", lambda job: False)
     away = send()
     assert away.exit_code == 130
-    assert "points-1 goes on" in away.stderr
+    assert "points-1 continues" in away.stderr
     assert not stand_in.stopped
 
 
 def test_one_who_stops_the_job_sees_its_end(stand_in: type[StandIn], monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in.interrupted = True
-    monkeypatch.setattr(VERB, "is_to_be_stopped", lambda job: True)
+    monkeypatch.setattr(VERBS, "_confirms_stop", lambda job: True)
     ended = send()
     assert ended.exit_code == 130
     assert "points-1: STOPPED" in ended.stderr
@@ -111,7 +111,7 @@ def test_one_who_stops_the_job_sees_its_end(stand_in: type[StandIn], monkeypatch
 
 def test_where_nobody_can_be_asked_the_job_goes_on(stand_in: type[StandIn]) -> None:
     stand_in.interrupted = True
-    assert "points-1 goes on" in send().stderr
+    assert "points-1 continues" in send().stderr
     assert not stand_in.stopped
 
 
@@ -144,7 +144,7 @@ def test_kuberay_prints_a_manifest_and_calls_nobody(monkeypatch: pytest.MonkeyPa
 def test_a_job_is_shown_and_stopped(stand_in: type[StandIn]) -> None:
     address = ("--address", "http://head:8265")
     assert (
-        call("status", "points-1", *address).stdout == "points-1: SUCCEEDED, exit code 0\nruns python -m orchestrator\n"
+        call("status", "points-1", *address).stdout == "points-1: SUCCEEDED, exit code 0\ncommand: python -m orchestrator\n"
     )
     assert call("logs", "points-1", *address).stdout == "a line of the log\n"
     assert call("stop", "points-1", *address).exit_code == 0

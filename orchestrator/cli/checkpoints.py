@@ -1,0 +1,114 @@
+"""`hookyard evaluate` and `hookyard average`"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from orchestrator.cli import options
+from orchestrator.cli.completion import run_folders
+from orchestrator.cli.output import echo, print_json, print_table, stdout_to_stderr
+from orchestrator.cli.training import finish_run
+
+if TYPE_CHECKING:
+    from orchestrator.runs.result import Run
+
+
+def evaluate(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN[@CHECKPOINT]",
+            help="A run, or a sweep for its best trial. The checkpoint is `best` (default), `last` or a name.",
+            autocompletion=run_folders,
+        ),
+    ],
+    overrides: options.Overrides = None,
+    phase: Annotated[Literal["val", "test"], typer.Option("--phase", help="The data to evaluate on.")] = "val",
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", min=1, help="Number of ranks; the run's by default.")
+    ] = None,
+    address: options.Address = None,
+    engine: options.Engine = None,
+    local: options.Local = False,
+    skip_preflight: options.SkipPreflight = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Evaluate a stored checkpoint on `val` or `test`.
+
+    The report and the rows go to a folder of their own inside the run.
+    """
+    evaluated, label = _run_and_checkpoint(run)
+    from orchestrator.cluster.preflight import preflight
+    from orchestrator.runs.evaluation import Evaluation
+    from orchestrator.runs.result import Run
+
+    evaluation = Evaluation.of(evaluated.folder, label, phase, overrides or [], workers)
+    in_process = local or engine == "in-process" or (engine is None and evaluated.folder.launched().local)
+    skip = in_process or skip_preflight
+    with (
+        stdout_to_stderr(),
+        preflight(address, evaluated.folder.location, evaluation.experiment, skip=skip),
+    ):
+        folder = evaluation.start(engine, address, local=local)
+    finish_run(Run(folder), as_json)
+
+
+def _run_and_checkpoint(argument: str) -> tuple[Run, str]:
+    """Return the run, or a sweep's best trial, and the label of the checkpoint."""
+    from orchestrator.records.run_folder import RunFolder, nothing_started
+    from orchestrator.runs.result import Run
+    from orchestrator.sweeps.results.result import Sweep
+
+    path, at, label = argument.rpartition("@")
+    with nothing_started():
+        if not at or "/" in label or RunFolder(argument).exists():
+            path, label = argument, "best"
+        folder = RunFolder.open(path)
+        return (Sweep(folder).best if folder.metadata().sweep else Run(folder)), label
+
+
+def average(
+    run: options.OneRun,
+    std: Annotated[
+        float, typer.Option("--std", metavar="STD", help="Width of the average as a share of the training: 0.07")
+    ],
+    at: Annotated[
+        int | None, typer.Option("--at", metavar="STEP", min=1, help="Step of the snapshot; the newest by default.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FILE", help="File to write, as safetensors if it ends so.")
+    ] = None,
+    hook: Annotated[
+        str | None, typer.Option("--hook", metavar="NAME", help="The ema hook, if the run has several.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Make a weight average of any width after training.
+
+    It is computed from the snapshots that `ema: {average: power}` kept.
+    """
+    from orchestrator.runs.averaging import AVERAGES
+    from orchestrator.runs.result import open_run
+    from orchestrator.storage import Storage
+
+    with stdout_to_stderr():
+        opened = open_run(run)
+        averaged = opened.average(std, at, hook)
+        file = Storage(out) if out else opened.folder.storage / AVERAGES / f"{averaged.checkpoint}-std-{std:g}.pt"
+        averaged.save(file)
+    if as_json:
+        return print_json({"file": str(file), **averaged.described()})
+    stds = list(dict.fromkeys(term.std for term in averaged.terms))
+    factors = {(term.checkpoint, term.step, term.std): f"{term.factor:+.4f}" for term in averaged.terms}
+    snapshots = dict.fromkeys((term.checkpoint, term.step) for term in averaged.terms)
+    print_table(
+        ("snapshot", "step", *(f"factor of std {width:g}" for width in stds)),
+        [(*snapshot, *(factors.get((*snapshot, width), "") for width in stds)) for snapshot in snapshots],
+    )
+    echo(f"average of std {std:g} at step {averaged.step}; relative error of its profile: {averaged.error:.2g}")
+    echo(f"wrote {file}")
+    checkpoint = shlex.quote(f"{opened.path}@{averaged.checkpoint}")
+    return echo(f"To evaluate it: hookyard evaluate {checkpoint} init.from={shlex.quote(str(file))}")

@@ -1,0 +1,146 @@
+"""`hookyard replay`, and the debugger of `--pdb`."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from bdb import BdbQuit
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.options import AsJson, OneRun
+from orchestrator.cli.output import echo, print_json, print_table, stdout_to_stderr
+from orchestrator.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from hooks import Hook
+    from orchestrator.runs.replay import Replay
+
+
+def replay(
+    run: OneRun,
+    iteration: Annotated[
+        int, typer.Option("--iteration", metavar="N", min=1, help="The training iteration, as in its row.")
+    ],
+    rank: Annotated[int, typer.Option("--rank", metavar="R", min=0, help="The rank whose row is shown.")] = 0,
+    pdb: Annotated[
+        bool, typer.Option("--pdb", help="Open Python's debugger at the iteration's batch (1 rank).")
+    ] = False,
+    hook: Annotated[
+        str | None, typer.Option("--hook", metavar="FILE:CLASS", help="An additional hook (1 rank): probe.py:Probe")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Repeat a training iteration from the nearest checkpoint, and compare it with its stored row.
+
+    Nothing is written into the run.
+    """
+    from orchestrator.engines.rank_failures import RankFailed, first_of_the_experiment
+    from orchestrator.runs.replay import replay as repeat
+    from orchestrator.runs.result import open_run
+
+    hooks: dict[str, Hook] = {}
+    if pdb:
+        require_terminal(in_process=True)
+        hooks["replay_debugger"] = _debugger_hook(iteration)
+    if hook is not None:
+        hooks["replay_hook"] = _hook(hook)
+    try:
+        with nullcontext() if pdb else stdout_to_stderr(), post_mortem(pdb):
+            done = repeat(open_run(run), iteration, rank, hooks)
+    except RankFailed as error:
+        if isinstance(first_of_the_experiment(error), BdbQuit):  # the user left the debugger
+            return None
+        raise
+    if as_json:
+        return print_json(
+            {
+                "checkpoint": done.checkpoint,
+                "threads": done.threads,
+                "agrees": done.agrees,
+                "row": done.row.reset_index().to_dict("records"),
+            }
+        )
+    rows = [
+        (name, str(values["stored"]), str(values["replayed"]), "yes" if values["same"] else "no")
+        for name, values in done.row.iterrows()
+    ]
+    print_table(("column", "stored", "replayed", "same"), rows)
+    return echo(_outcome(done))
+
+
+def _outcome(done: Replay) -> str:
+    threads = f"{done.threads} thread{'' if done.threads == 1 else 's'}"
+    start = f"Replayed from {done.checkpoint or 'the beginning'} with {threads}:"
+    if done.row["stored"].isna().all():
+        start += " the run failed in this iteration, the replay did not;"
+    if not len(done.losses):
+        return f"{start} no earlier losses to compare"
+    first, last = done.losses["iteration"].agg(["min", "max"])
+    return f"{start} the losses of iterations {first} to {last} {'are' if done.agrees else 'are not'} bit-for-bit equal"
+
+
+def _hook(argument: str) -> Hook:
+    from hooks.import_path import extend_import_path
+    from orchestrator.config.components import make_hook
+
+    file, _, name = argument.rpartition(":")
+    if not file or not name:
+        raise UsageError(f"--hook must be FILE:CLASS or MODULE:CLASS, such as probe.py:Probe; got {argument!r}")
+    if file.endswith(".py") and not Path(file).is_file():
+        raise UsageError(f"--hook {argument}: there is no file {file}")
+    extend_import_path([Path(file).parent.absolute()])
+    try:
+        return make_hook("replay_hook", {"type": f"{Path(file).stem if file.endswith('.py') else file}:{name}"}).hook
+    except ConfigError as error:
+        raise UsageError(f"--hook {argument}: {'; '.join(problem.message for problem in error.problems)}") from None
+
+
+def _debugger_hook(iteration: int) -> Hook:
+    from hooks import Hook, State
+    from orchestrator.terminal.breakpoints import Debugger
+
+    class StopAtBatch(Hook):
+        def on_batch(self, state: State) -> None:
+            if state.phase == "train" and state.iteration + 1 == iteration:
+                Debugger(nullcontext).set_trace()
+
+    return StopAtBatch()
+
+
+def require_terminal(in_process: bool) -> None:
+    """Raise UsageError if --pdb has nothing to debug in this process, or no terminal."""
+    if not in_process:
+        raise UsageError("--pdb debugs training in this process: add --local")
+    if not sys.stdin.isatty():
+        raise UsageError("--pdb needs a terminal, and stdin is not one")
+
+
+@contextmanager
+def post_mortem(enabled: bool) -> Iterator[None]:
+    """Open Python's debugger in the frame of the experiment's own code if the block fails."""
+    try:
+        yield
+    except Exception as error:
+        if enabled and not isinstance(error, UsageError):
+            _debug(error)
+        raise
+
+
+def _debug(error: Exception) -> None:
+    from orchestrator.engines.rank_failures import first_of_the_experiment, frames_behind_experiment
+    from orchestrator.terminal.breakpoints import Debugger
+
+    first = first_of_the_experiment(error)
+    if isinstance(first, BdbQuit):
+        return
+    print(*traceback.format_exception_only(first), sep="", end="", file=sys.stderr)
+    debugger = Debugger(nullcontext)
+    if frames := frames_behind_experiment(first):
+        debugger.cmdqueue.append(f"up {frames}")
+    debugger.reset()
+    debugger.interaction(None, first.__traceback__)

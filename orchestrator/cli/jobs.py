@@ -1,0 +1,151 @@
+"""`hookyard submit`, `hookyard status`, `hookyard logs` and `hookyard stop`: runs as jobs of a cluster."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.errors import FAILED, INTERRUPTED
+from orchestrator.cli.options import AsJson, Config, Name, Overrides, StorageFlag
+from orchestrator.cli.output import print_json
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.cluster.job import Job
+    from orchestrator.cluster.jobs import Jobs
+
+Dashboard = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="URL",
+        help="The cluster's dashboard, such as http://127.0.0.1:8265; RAY_API_SERVER_ADDRESS by default.",
+    ),
+]
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's name, as `submit` printed it.")]
+
+
+def submit(
+    config: Config,
+    overrides: Overrides = None,
+    address: Dashboard = None,
+    storage: StorageFlag = "runs",
+    name: Name = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Print the job's name and return at once.")] = False,
+    kuberay: Annotated[
+        bool, typer.Option("--kuberay", help="Print a RayJob for `kubectl apply` instead of sending a job.")
+    ] = False,
+    image: Annotated[
+        str | None,
+        typer.Option("--image", metavar="IMAGE", help="With --kuberay: an image with the project and the experiment."),
+    ] = None,
+) -> None:
+    """Send a run or sweep and the current folder to a cluster, and follow the job's log.
+
+    Exits as the job did.
+    """
+    from orchestrator.cluster.job import make_job
+    from orchestrator.config.load import load_experiment
+
+    if kuberay != (image is not None):
+        raise UsageError("--kuberay and --image need each other: the pods run what the image holds, nothing is sent")
+    experiment = load_experiment(config, overrides or [])
+    job = make_job(experiment, config, overrides or [], storage, name, Path.cwd())
+    if image is not None:
+        return _print_manifest(job, image)
+    return _send(job, address, detach)
+
+
+def _print_manifest(job: Job, image: str) -> None:
+    from importlib.metadata import version
+
+    from orchestrator.cluster.kuberay import SECRET, make_manifest
+    from orchestrator.config.text.reader import dump_yaml
+
+    typer.echo(dump_yaml(make_manifest(job, image, version("ray"))), nl=False)
+    if job.experiment.environment:
+        literals = " ".join(f"--from-literal={name}=..." for name in job.experiment.environment)
+        typer.echo(
+            f"The job reads its environment from a secret: kubectl create secret generic {SECRET} {literals}", err=True
+        )
+
+
+def _send(job: Job, address: str | None, detach: bool) -> None:
+    from orchestrator.cluster.jobs import Jobs
+
+    jobs = Jobs(address)
+    typer.echo(f"sending {Path.cwd()}, without what .gitignore and .rayignore exclude", err=True)
+    submitted = jobs.submit(job, Path.cwd())
+    if detach:
+        typer.echo(submitted)
+        return typer.echo(f"To follow it: hookyard logs {submitted} --follow --address {jobs.address}", err=True)
+    typer.echo(f"submitted {submitted}", err=True)
+    return follow_job(jobs, submitted)
+
+
+def status(job: JobName, address: Dashboard = None, as_json: AsJson = False) -> None:
+    """Show the status of a job."""
+    from orchestrator.cluster.jobs import Jobs
+
+    details = Jobs(address).status(job)
+    if as_json:
+        return print_json(asdict(details))
+    exit_code = "" if details.exit_code is None else f", exit code {details.exit_code}"
+    typer.echo(f"{details.job}: {details.status}{exit_code}")
+    typer.echo(f"command: {details.entrypoint}")
+    return typer.echo(details.message) if details.message else None
+
+
+def logs(
+    job: JobName,
+    address: Dashboard = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep printing until the job ends; exit as it did.")] = False,
+) -> None:
+    """Print the log of a job."""
+    from orchestrator.cluster.jobs import Jobs
+
+    jobs = Jobs(address)
+    if follow:
+        return follow_job(jobs, job)
+    return typer.echo(jobs.log(job), nl=False)
+
+
+def stop(job: JobName, address: Dashboard = None) -> None:
+    """Stop a job. Its run can be resumed."""
+    from orchestrator.cluster.jobs import Jobs
+
+    jobs = Jobs(address)
+    jobs.stop(job)
+    typer.echo(f"stopping {job}. To see its status: hookyard status {job} --address {jobs.address}", err=True)
+
+
+def follow_job(jobs: Jobs, job: str) -> None:
+    """Print a job's log until it ends, and exit as it did. Ctrl-C asks whether to stop the job."""
+    try:
+        status = jobs.follow(job, partial(typer.echo, nl=False))
+    except KeyboardInterrupt:
+        if not _confirms_stop(job):
+            command = f"hookyard logs {job} --follow --address {jobs.address}"
+            typer.echo(f"{job} continues. To follow it again: {command}", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+        jobs.stop(job)
+        status = jobs.follow(job, lambda text: None)
+    typer.echo(f"{job}: {status.status}{f', {status.message}' if status.message else ''}", err=True)
+    if status.status == "STOPPED":
+        raise typer.Exit(INTERRUPTED)
+    if status.status == "FAILED":
+        raise typer.Exit(status.exit_code or FAILED)
+
+
+def _confirms_stop(job: str) -> bool:
+    if not sys.stdin.isatty():
+        return False
+    try:
+        return typer.confirm(f"\nStop {job}? (no: it continues on the cluster)", default=False, err=True)
+    except (typer.Abort, KeyboardInterrupt):
+        return False

@@ -1,0 +1,150 @@
+"""`hookyard ls`, `hookyard note` and `hookyard rm`: the runs of a storage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.completion import run_folders
+from orchestrator.cli.options import AsJson, RunOrSweep, StorageFlag
+from orchestrator.cli.output import cell, echo, print_json, print_table
+from orchestrator.errors import DamagedFile, UsageError
+from orchestrator.storage import Storage
+
+if TYPE_CHECKING:
+    from orchestrator.records.metadata import RunMetadata
+    from orchestrator.records.run_folder import RunFolder
+
+_OPTIONAL = ("driver", "diverged", "tags", "notes")
+"""Columns that are shown only if a run has a value there."""
+
+
+def ls(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these runs, with wildcards: 'digits*'")
+    ] = None,
+    storage: StorageFlag = "runs",
+    status: Annotated[
+        list[str] | None, typer.Option("--status", metavar="STATUS", help="Only this status: finished, failed ...")
+    ] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="TAG", help="Only runs with all these tags.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs and sweeps in a storage with status and best metric, the newest last."""
+    from orchestrator.records.run_folder import STATUSES, RunFolder, list_runs
+
+    if unknown := [word for word in status or () if word not in STATUSES]:
+        raise UsageError(f"--status must be one of {', '.join(STATUSES)}, got {unknown[0]}")
+    listed = list_runs(storage)
+    if not listed and not Storage(storage).exists():
+        raise UsageError(f"there is no folder {storage}; --storage names the folder that holds the runs")
+    if not listed and RunFolder(storage).exists():
+        raise UsageError(f"{storage} is a run, not a folder of runs. To see it: hookyard show {storage}")
+    wanted = [
+        (folder, run)
+        for folder, run in listed
+        if not names or any(fnmatchcase(folder.name, pattern) for pattern in names)
+    ]
+    for _, run in wanted:
+        if isinstance(run, DamagedFile):
+            echo(str(run), err=True)
+    rows = Storage(storage).each(_row, wanted)
+    rows = [row for row in rows if (not status or row["status"] in status) and {*(tag or ())} <= {*row["tags"]}]
+    if as_json:
+        return print_json(rows)
+    if not rows:
+        return echo(f"no matching runs in {storage}" if listed else f"no runs in {storage}", err=True)
+    shown = [{**row, "best": _best(row["best"]), "tags": " ".join(row["tags"])} for row in rows]
+    columns = [name for name in rows[0] if name != "path" and (name not in _OPTIONAL or any(row[name] for row in rows))]
+    return print_table(columns, [[row[name] for name in columns] for row in shown])
+
+
+def _row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, Any]:
+    from orchestrator.records.run_driver import status_of
+
+    folder, run = listed
+    row: dict[str, Any] = {
+        "name": folder.name,
+        "kind": "",
+        "status": "damaged",
+        "driver": "",
+        "best": None,
+        "diverged": "",
+        "tags": [],
+        "notes": "",
+        "started": "",
+        "ended": "",
+        "path": str(folder),
+    }
+    if isinstance(run, DamagedFile):
+        return row
+    status = status_of(folder, run)
+    return {
+        **row,
+        "kind": "sweep" if run.sweep else "evaluation" if run.evaluates else "run",
+        "status": status,
+        "driver": run.driver_in_words(status) or "",
+        "best": run.best,
+        "diverged": run.diverged or (run.best or {}).get("diverged", ""),
+        "tags": list(run.tags),
+        "notes": run.notes,
+        "started": run.started,
+        "ended": run.ended or "",
+    }
+
+
+def _best(best: Mapping[str, Any] | None) -> str:
+    """Format the best metric, and the checkpoint that has it."""
+    if best is None:
+        return ""
+    checkpoint = "/".join(part for part in (best.get("trial"), best["checkpoint"]) if part)
+    value = best.get("in_words") or cell(best["metric"], best["value"])
+    return f"{best['metric']} {value}{f' ({checkpoint})' if checkpoint else ''}"
+
+
+def note(
+    run: RunOrSweep,
+    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="The note; replaces the one before.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag to add.")] = None,
+    untag: Annotated[list[str] | None, typer.Option("--untag", metavar="TAG", help="A tag to remove.")] = None,
+) -> None:
+    """Write a note about a run that has ended, or change its tags; `ls` shows both.
+
+    A run starts with the `notes` and `tags` of its experiment.
+    """
+    from orchestrator.records.run_driver import lease_of
+    from orchestrator.records.run_folder import RunFolder
+
+    folder = RunFolder.open(run)
+    if text is None and not tag and not untag:
+        raise UsageError("nothing to note: give a text, --tag or --untag")
+    with lease_of(folder):
+        metadata = folder.metadata()
+        if missing := [name for name in untag or () if name not in metadata.tags]:
+            raise UsageError(f"{folder} has no tag {', '.join(missing)}; it has {', '.join(metadata.tags) or 'none'}")
+        tags = [name for name in dict.fromkeys([*metadata.tags, *(tag or ())]) if name not in (untag or ())]
+        folder.update(tags=tags, notes=metadata.notes if text is None else text)
+
+
+def rm(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs and sweeps.", autocompletion=run_folders)],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove runs and sweeps with all their files, after showing what they hold."""
+    from orchestrator.records.removal import Removal
+
+    removals = [Removal.of(run) for run in runs]
+    for removal in removals:
+        echo(str(removal), err=True)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("nothing was removed: stdin is not a terminal to ask on; --yes removes without asking")
+        typer.confirm("Remove this permanently?", abort=True, err=True)
+    for removal in removals:
+        removal.carry_out()

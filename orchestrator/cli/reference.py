@@ -1,0 +1,188 @@
+"""`hookyard validate`, `hookyard hooks` and `hookyard schema`: what an experiment file may hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import typer
+
+from orchestrator.cli.completion import hook_names
+from orchestrator.cli.errors import WRONG_USAGE
+from orchestrator.cli.options import AsJson, Config, Overrides
+from orchestrator.cli.output import echo, print_json, print_table, stdout_to_stderr
+from orchestrator.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hooks import Hook, Interval
+    from orchestrator.config.sections.experiment import Experiment
+
+
+def validate(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Check an experiment file and the first sample of each dataset, without training.
+
+    Prints every problem, and exits with 2 if there is one.
+    """
+    from orchestrator.config.load import load_with_data
+
+    try:
+        with stdout_to_stderr():
+            experiment = load_with_data(config, overrides or [])
+    except ConfigError as error:
+        if not as_json:
+            raise
+        print_json({"ok": False, "problems": [dataclasses.asdict(problem) for problem in error.problems]})
+        raise typer.Exit(WRONG_USAGE) from None
+    if as_json:
+        print_json({"ok": True, "problems": []})
+        return
+    count = sum(1 for entry in experiment.hooks.values() if entry)
+    echo(f"{config} is valid: {experiment.name}, {experiment.task}, {count} hooks", err=True)
+    for path, interval in _intervals(experiment):
+        echo(f"  {path}: {interval}", err=True)
+
+
+def _intervals(experiment: Experiment) -> Iterator[tuple[str, Interval]]:
+    """Yield the path and value of each interval."""
+    from hooks import Interval
+    from orchestrator.config.resolve import resolve
+
+    yield "validate_every", experiment.validate_every
+    for name, hook in resolve(experiment.source).hooks.items():
+        for key, value in vars(hook).items():
+            if isinstance(value, Interval) and key[0] != "_":
+                yield f"hooks.{name}.{key}", value
+
+
+def schema() -> None:
+    """Print the JSON Schema of experiment files, for editors."""
+    from orchestrator.config.schema import experiment_schema
+
+    print_json(experiment_schema())
+
+
+def hooks(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="A hook, or module:Class.", autocompletion=hook_names),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the hooks, or show one with its parameters."""
+    from hooks import HOOKS
+    from hooks.import_path import extend_import_path
+    from orchestrator.config.components import hook_class
+
+    if name is None:
+        entries = [describe_hook(key, cls) for key, cls in sorted(HOOKS.items())]
+        return print_json(entries) if as_json else _print_hooks(entries)
+    extend_import_path([Path.cwd()])
+    entry = describe_hook(name, hook_class(name))
+    return print_json(entry) if as_json else _print_hook(entry)
+
+
+def describe_hook(name: str, cls: type[Hook]) -> dict[str, Any]:
+    """Describe a hook class as plain data: its purpose, ranks, events and parameters."""
+    from hooks import EVENTS
+    from hooks.hook import Hook
+    from hooks.plan import priority_label
+    from orchestrator.config.components import DEFAULT_HOOKS
+
+    return {
+        "name": name,
+        "class": f"{cls.__module__}:{cls.__qualname__}",
+        "source": inspect.getsourcefile(cls),
+        "doc": inspect.getdoc(cls) or "",
+        "default": name in DEFAULT_HOOKS,
+        "priority": priority_label(int(cls.priority)),
+        "ranks": str(cls.ranks),
+        "collective": cls.collective,
+        "best_effort": cls.best_effort,
+        "waits_for_device": [event for event in EVENTS if event in cls.waits_for_device],
+        "events": [event for event in EVENTS if getattr(cls, event) is not getattr(Hook, event)],
+        "parameters": _parameters(cls),
+    }
+
+
+def _parameters(cls: type[Hook]) -> list[dict[str, Any]]:
+    from orchestrator.config.python.parameters import field_docs, fields_model, parameters
+
+    defaults = {
+        key: field.get_default(call_default_factory=True) for key, field in fields_model(cls).model_fields.items()
+    }
+    hints, docs = get_type_hints(cls, include_extras=True), field_docs(cls)
+    return [
+        {
+            "name": field.name,
+            "type": _type_text(hints[field.name]),
+            "required": field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+            "default": _plain(defaults[field.name]),
+            "doc": " ".join(docs.get(field.name, "").split()),
+        }
+        for field in parameters(cls).values()
+    ]
+
+
+def _type_text(hint: Any) -> str:
+    """Format a type for people: `float >= 0 < 1`, `near | far`, `list[int > 0] | null`."""
+    base, arguments = get_origin(hint), get_args(hint)
+    if base is Annotated:
+        return " ".join([_type_text(arguments[0]), *filter(None, map(_bound_text, arguments[1:]))])
+    if base in (Union, UnionType):
+        return " | ".join(map(_type_text, arguments))
+    if base is Literal:
+        return " | ".join(map(str, arguments))
+    if hint in (NoneType, ...):
+        return "null" if hint is NoneType else "..."
+    name = getattr(base or hint, "__name__", str(hint))
+    return f"{name}[{', '.join(map(_type_text, arguments))}]" if arguments else name
+
+
+def _bound_text(bound: Any) -> str:
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    return " ".join(
+        f"{sign} {getattr(bound, key)}" for key, sign in signs.items() if getattr(bound, key, None) is not None
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str, list, dict)) or value is None else str(value)
+
+
+def _print_hooks(entries: list[dict[str, Any]]) -> None:
+    rows = [(entry["name"], entry["ranks"], ", ".join(entry["events"]), _summary(entry["doc"])) for entry in entries]
+    print_table(("hook", "ranks", "events", "description"), rows)
+
+
+def _summary(doc: str) -> str:
+    return " ".join(doc.partition("\n\n")[0].split())
+
+
+def _print_hook(entry: dict[str, Any]) -> None:
+    typer.echo(f"{entry['name']}  {entry['class']}\n\n{entry['doc']}\n")
+    traits = [name.replace("_", " ") for name in ("collective", "best_effort") if entry[name]]
+    facts = {
+        "ranks": ", ".join([entry["ranks"], *traits]),
+        "priority": entry["priority"],
+        "events": ", ".join(entry["events"]),
+        "source": entry["source"],
+    }
+    if entry["waits_for_device"]:
+        facts["waits"] = f"for the device in {', '.join(entry['waits_for_device'])}"
+    for key, value in facts.items():
+        typer.echo(f"{key + ':':10}{value}")
+    typer.echo("")
+    rows = [
+        (
+            parameter["name"],
+            parameter["type"],
+            "(required)" if parameter["required"] else parameter["default"],
+            parameter["doc"],
+        )
+        for parameter in entry["parameters"]
+    ]
+    print_table(("parameter", "type", "default", "description"), rows) if rows else typer.echo("no parameters")

@@ -1,0 +1,200 @@
+"""`hookyard run`, `hookyard sweep` and `hookyard resume`"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli import options
+from orchestrator.cli.errors import INTERRUPTED, SOME_FAILED
+from orchestrator.cli.output import echo, print_json, stdout_to_stderr
+from orchestrator.cli.show import brief, show_brief, show_sweep
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.config.sections.experiment import Experiment
+    from orchestrator.runs.result import Run
+    from orchestrator.sweeps.results.result import Sweep
+
+
+def run(
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG",
+            help="An experiment file. RUN@best, RUN@last or RUN@CHECKPOINT continues a run, or a sweep's best trial.",
+        ),
+    ],
+    overrides: options.Overrides = None,
+    storage: options.StorageFlag = "runs",
+    name: options.Name = None,
+    address: options.Address = None,
+    engine: options.Engine = None,
+    local: options.Local = False,
+    pdb: Annotated[
+        bool, typer.Option("--pdb", help="With --local: open Python's debugger when the run fails.")
+    ] = False,
+    skip_preflight: options.SkipPreflight = False,
+    plan: options.PlanOnly = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run an experiment, or continue from a checkpoint of another run.
+
+    Training runs on Ray Train workers, or in this process with --local.
+    """
+    from orchestrator.cli.debug import post_mortem, require_terminal
+
+    in_process = local or engine == "in-process"
+    if pdb:
+        require_terminal(in_process)
+    experiment = _experiment(config, overrides or [])
+    if plan:
+        from orchestrator.cli.plan import show_plan
+
+        return show_plan(experiment, storage, name, as_json, address)
+    from orchestrator.cluster.preflight import preflight
+    from orchestrator.runs import driver
+
+    skip = in_process or skip_preflight
+    with post_mortem(pdb), stdout_to_stderr(), preflight(address, storage, experiment, skip=skip):
+        done = driver.run(experiment, storage, name, engine=engine, local=local, address=address)
+    return finish_run(done, as_json)
+
+
+def sweep(
+    config: options.Config,
+    overrides: options.Overrides = None,
+    storage: options.StorageFlag = "runs",
+    name: options.Name = None,
+    address: options.Address = None,
+    local: options.Local = False,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End the sweep when a trial fails.")] = False,
+    skip_preflight: options.SkipPreflight = False,
+    plan: options.PlanOnly = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run the trials of a sweep, and print the values, the metric and the cost of each."""
+    from orchestrator.config.load import load_experiment
+
+    experiment = load_experiment(config, overrides or [])
+    if plan:
+        from orchestrator.cli.plan import show_plan
+
+        return show_plan(experiment, storage, name, as_json, address)
+    from orchestrator.cluster.preflight import preflight
+    from orchestrator.sweeps import driver
+
+    with stdout_to_stderr(), preflight(address, storage, experiment, skip=local or skip_preflight):
+        done = driver.sweep(experiment, storage, name, local=local, address=address, fail_fast=fail_fast)
+    return finish_sweep(done, as_json)
+
+
+def resume(
+    run: options.RunOrSweep,
+    address: options.Address = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Sweeps only: retry the failed trials too.")] = False,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Sweeps only: use the experiment file as it is now.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", min=1, help="Runs only: resume on N ranks.")
+    ] = None,
+    force_lease: Annotated[
+        bool,
+        typer.Option(
+            "--force-lease",
+            help="Take the lease of a driver that died on another machine, without waiting for it to expire.",
+        ),
+    ] = False,
+    from_start: Annotated[
+        bool,
+        typer.Option("--from-start", help="Runs only: delete damaged checkpoints and restart, if none is usable."),
+    ] = False,
+    skip_preflight: options.SkipPreflight = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Resume a run or sweep that was interrupted, failed or lost its driver."""
+    from orchestrator.records.run_driver import being_taken_up, lease_of
+    from orchestrator.records.run_folder import RunFolder, nothing_started
+
+    with nothing_started():
+        folder = RunFolder.open(run)
+        metadata = folder.metadata()
+    if metadata.sweep is None and (failed or accept_changes):
+        raise UsageError(f"{run} is a single run; --failed and --accept-changes are for sweeps")
+    if metadata.sweep and (workers is not None or from_start):
+        raise UsageError(f"{run} is a sweep; --workers and --from-start are for single runs")
+    with lease_of(folder, force_lease=force_lease) as lease, being_taken_up(folder):
+        from orchestrator.cluster.preflight import preflight
+        from orchestrator.runs import driver as runs
+
+        experiment = runs.experiment_to_resume(folder, workers)
+        with stdout_to_stderr(), preflight(address, run, experiment, skip=metadata.local or skip_preflight):
+            if metadata.sweep is None:
+                done = runs.go_on(folder, lease, workers=workers, address=address, from_start=from_start)
+            else:
+                from orchestrator.sweeps import driver as sweeps
+
+                swept = sweeps.go_on(folder, lease, failed=failed, accept_changes=accept_changes, address=address)
+    return finish_run(done, as_json) if metadata.sweep is None else finish_sweep(swept, as_json)
+
+
+def _experiment(config: str, overrides: list[str]) -> Experiment:
+    """Load an experiment file, or the experiment that continues from `RUN@CHECKPOINT`."""
+    from orchestrator.config.load import load_experiment
+    from orchestrator.records.run_folder import RunFolder
+
+    path, at, label = config.rpartition("@")
+    if Path(config).is_file() or not at or "/" in label:
+        if not config.endswith((".yaml", ".yml")) and (folder := RunFolder(config)).exists():
+            command = f"hookyard run {shlex.quote(f'{folder}@best')}"
+            raise UsageError(
+                f"{folder} is a run, not an experiment file. To continue its best checkpoint as a new run: {command}"
+            )
+        return load_experiment(config, overrides)
+    folder = RunFolder.open(path)
+    if not folder.metadata().sweep:
+        from orchestrator.runs.result import Run
+
+        return Run(folder).continued(label, overrides)
+    from orchestrator.sweeps.results.result import open_sweep
+
+    return open_sweep(path).best.continued(label, overrides)
+
+
+def finish_run(done: Run, as_json: bool) -> None:
+    """Print the results of a run and what to do next; exit with 130 if it was interrupted."""
+    if as_json:
+        print_json(brief(done.folder))
+    else:
+        show_brief(done.folder)
+        path = shlex.quote(done.path)
+        hints = [f"hookyard stats {path} --by rank", f"hookyard report {path}"]
+        if "tensorboard" in done.folder.storage.names():
+            hints.append(f"tensorboard --logdir {path}")
+        _print_next(hints)
+    if done.status == "interrupted":
+        raise typer.Exit(INTERRUPTED)
+
+
+def finish_sweep(done: Sweep, as_json: bool) -> None:
+    """Print the results of a sweep; exit with 130 if it was interrupted, with 3 if trials failed."""
+    from orchestrator.sweeps import driver
+
+    show_sweep(done, as_json)
+    hints = [f"hookyard report {shlex.quote(done.path)}"]
+    # Looking into thousands of folders on a remote storage would take longer than the hint is worth.
+    if any("tensorboard" in trial.folder.storage.names() for trial in done.runs[:1]):
+        hints.append(f"tensorboard --logdir {done.path}/trials")
+    _print_next(hints)
+    if done.status == "interrupted":
+        raise typer.Exit(INTERRUPTED)
+    if driver.failed_trials(done):
+        raise typer.Exit(SOME_FAILED)
+
+
+def _print_next(commands: list[str]) -> None:
+    echo("\n".join(["Next:", *(f"  {command}" for command in commands)]), err=True)

@@ -1,0 +1,265 @@
+"""Frames: a run or a sweep drawn as text and tables, for `watch` and for the driver's own terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.stats.aggregate.quantities import duration, seconds, text
+from orchestrator.terminal.printable import printable
+from orchestrator.terminal.run_status import LiveRun, RankView, RunProgress, RunView, look_every_s
+from orchestrator.terminal.sweep_status import LiveSweep, SweepView, TrialView
+
+MAX_RANKS = 16
+"""Ranks in the table; of more, those with the most work of their own."""
+MAX_FINDINGS = 3
+MAX_LOOK_SHARE = 0.05
+"""Share of the time that reading the files may take."""
+_STYLES = {
+    "running": "bold",
+    "finished": "green",
+    "stopped": "green",
+    "interrupted": "magenta",
+    "failed": "bold red",
+    "lost": "bold red",
+}
+_PHASES = ("val/", "test/", "train/")
+_SWEEP_LINES, _MIN_TRIALS = 8, 3
+"""Lines of a sweep's frame that are not trials, and trials that are always shown."""
+
+
+def viewer(folder: RunFolder) -> tuple[Callable[[], Any], Callable[[Any, int | None], RenderableType]]:
+    """Return a function that reads a run or sweep, and one that draws what was read in a number of lines."""
+    if folder.metadata().sweep:
+        return LiveSweep(folder).look, sweep_frame
+    return LiveRun(folder).look, lambda view, lines: run_frame(view)
+
+
+class LiveFrame:
+    """The frame of a run or a sweep for a display, which calls it with the number of lines."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._look, self._draw = viewer(folder)
+        self._every_s = look_every_s(folder.storage)
+        self._view: Any = None
+        self._next_look = -math.inf
+
+    def __call__(self, lines: int) -> RenderableType:
+        if (start := monotonic()) >= self._next_look:
+            with suppress(Exception):  # a display must never end training; the next look may succeed
+                self._view = self._look()
+            self._next_look = monotonic() + max(self._every_s, (monotonic() - start) / MAX_LOOK_SHARE)
+        return self._draw(self._view, lines) if self._view else ""
+
+
+class PrintableConsole(Console):
+    """A console that escapes control characters in the text of stored runs."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+# A run
+
+
+def run_frame(view: RunView) -> RenderableType:
+    """Draw a run, for 80 columns or more."""
+    return Group(*_run_parts(view))
+
+
+def _run_parts(view: RunView) -> Iterator[RenderableType]:
+    yield _heading(view.path, view.status, *view.stopped)
+    yield _bar_line("  ".join(_counters(view.progress)), view.progress.share, view.progress.eta_s)
+    if pace := [*_pace(view)]:
+        yield Text("   ".join(pace))
+    if view.report:
+        metrics = "   ".join(_metrics(view.report))
+        yield Text(f"report {view.reports}, epoch {view.report.get('epoch', '-')}:   {metrics}")
+    if view.attempts > 1:
+        yield Text(f"attempt {view.attempts}, resumed from {view.began_at or 'the beginning'}")
+    if view.ranks:
+        shown = sorted(view.ranks, key=_work_s, reverse=True)[:MAX_RANKS] if len(view.ranks) > MAX_RANKS else view.ranks
+        yield _table([_rank_cells(rank) for rank in shown], left=("node", "slowest"))
+        if len(shown) < len(view.ranks):
+            yield Text(f"and {len(view.ranks) - len(shown)} ranks with less work of their own", "dim")
+    for finding in view.findings[:MAX_FINDINGS]:
+        yield Text.assemble((f"{finding.kind}: ", "bold magenta"), finding.sentence)
+    if len(view.findings) > MAX_FINDINGS:
+        yield Text(f"and {len(view.findings) - MAX_FINDINGS} more: hookyard doctor {view.path}", "dim")
+    for trouble in filter(None, (view.error, view.notice)):
+        yield Text(trouble, "bold red")
+
+
+def _heading(path: str, status: str, *reasons: str) -> Text:
+    return Text.assemble((path, "bold"), "  ", (status, _STYLES.get(status, "")), *(f"  {why}" for why in reasons))
+
+
+def _bar_line(label: str, share: float | None, eta_s: float | None) -> RenderableType:
+    line = Table.grid(padding=(0, 2))
+    cells: list[RenderableType] = [Text(label)]
+    if share is not None:
+        bar = ProgressBar(total=1.0, completed=share, width=24, complete_style="green", finished_style="green")
+        cells += [bar, percent(share)]
+    if eta_s is not None:
+        cells.append(Text(f"eta {duration(eta_s)}"))
+    line.add_row(*cells)
+    return line
+
+
+def percent(share: float | None) -> str:
+    """Format a share, rounded down so that 100% means complete."""
+    return "" if share is None else f"{int(100 * share)}%"
+
+
+def _counters(progress: RunProgress) -> Iterator[str]:
+    if progress.epoch is not None:
+        yield f"epoch {progress.epoch}{f' of {progress.epochs}' if progress.epochs else ''}"
+    if progress.steps:
+        yield f"step {progress.step} of {progress.steps}"
+    if progress.phase not in (None, "train"):
+        yield str(progress.phase)
+
+
+def _pace(view: RunView) -> Iterator[str]:
+    if view.speed.loss is not None:
+        yield f"loss {view.speed.loss:.4g}"
+    if view.speed.samples_per_s is not None:
+        yield f"{view.speed.samples_per_s:,.0f} samples/s"
+    if view.speed.step_s is not None:
+        yield f"{seconds(view.speed.step_s)} per iteration"
+    if view.row_age_s is not None and view.status == "running":
+        yield f"last row {duration(view.row_age_s)} ago"
+
+
+def _metrics(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the metrics of the model, those of `val` first."""
+    for phase in _PHASES:
+        for name, value in report.items():
+            if name.startswith(phase) and not name.endswith(("_s", "_bytes")) and isinstance(value, int | float):
+                yield f"{name} {value:.4g}"
+
+
+def _table(rows: Sequence[Mapping[str, str | Text]], left: Sequence[str], cut: Sequence[str] = ()) -> Table:
+    """Make a table without its empty columns.
+
+    Columns in `left` align left. Columns in `cut` share the space that remains, and are cut so that a row is one line.
+    """
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), expand=bool(cut))
+    names = [name for name in rows[0] if any(row[name] for row in rows)]
+    for name in names:
+        table.add_column(
+            name,
+            justify="left" if name in left else "right",
+            no_wrap=bool(cut) or name not in left,
+            ratio=1 if name in cut else None,
+        )
+    for row in rows:
+        table.add_row(*(row[name] for name in names))
+    return table
+
+
+def _rank_cells(rank: RankView) -> dict[str, str | Text]:
+    timing = rank.timing
+    return {
+        "rank": str(rank.rank),
+        "node": rank.node,
+        "own work": seconds(timing.work_s) if timing else "",
+        "waiting": seconds(timing.wait_s) if timing else "",
+        "memory": text("rss_bytes", rank.rss_bytes),
+        "GPU peak": text("cuda_peak_allocated_bytes", rank.peaks.get("cuda_peak_allocated_bytes")),
+        "last row": "" if rank.row_age_s is None else f"{duration(rank.row_age_s)} ago",
+        "slowest": Text(_slowness(rank), "bold magenta"),
+    }
+
+
+def _work_s(rank: RankView) -> float:
+    return rank.timing.work_s if rank.timing else 0.0
+
+
+def _slowness(rank: RankView) -> str:
+    """Say how far the rank that the others wait for is behind, and in which span; empty for the others."""
+    return f"+{seconds(rank.timing.behind_s)} {rank.timing.span}" if rank.timing and rank.timing.slowest else ""
+
+
+# A sweep
+
+
+def sweep_frame(view: SweepView, lines: int | None = None) -> RenderableType:
+    """Draw a sweep and as many trials as fit: the running ones first, then the best."""
+    return Group(*_sweep_parts(view, lines))
+
+
+def _sweep_parts(view: SweepView, lines: int | None) -> Iterator[RenderableType]:
+    yield _heading(view.path, view.status)
+    ended = len(view.trials) - view.counts.get("running", 0)
+    yield _bar_line(f"{ended} of {view.total} trials ended", view.share, view.eta_s)
+    counts = {**view.counts, "waiting": view.total - len(view.trials)}
+    yield Text(", ".join(f"{count} {status}" for status, count in counts.items() if count))
+    yield _best_line(view)
+    if view.trials:
+        yield from _trials(view, lines)
+    for trouble in filter(None, (view.error, view.notice)):
+        yield Text(trouble, "bold red")
+
+
+def _best_line(view: SweepView) -> Text:
+    best = next((trial for trial in view.trials if trial.name == view.best), None)
+    if best is None:
+        return Text(f"no trial has reported {view.metric} yet")
+    if view.configuration is None:
+        return Text.assemble(f"Best: {view.metric} ", (f"{best.best:.4g}", "bold green"), f" ({best.name})")
+    mean = view.configuration.in_words(view.metric)
+    place = f" (configuration {view.configuration.number}, best trial {best.name})"
+    return Text.assemble(f"Best: {view.metric} ", (mean, "bold green"), place)
+
+
+def _trials(view: SweepView, lines: int | None) -> Iterator[RenderableType]:
+    shown = view.trials if lines is None else view.trials[: max(_MIN_TRIALS, lines - _SWEEP_LINES)]
+    names = short_names({path for trial in shown for path in trial.values})
+    rows = [_trial_cells(trial, names, trial.name == view.best) for trial in shown]
+    yield _table(rows, left=("trial", "status", "values", ""), cut=() if lines is None else ("values", ""))
+    if len(shown) < len(view.trials):
+        failed = view.failed - sum(trial.status in ("failed", "lost") for trial in shown)
+        yield Text(f"and {len(view.trials) - len(shown)} more{f', {failed} of them failed' if failed else ''}", "dim")
+
+
+def _trial_cells(trial: TrialView, names: Mapping[str, str], is_best: bool) -> dict[str, str | Text]:
+    run = trial.run
+    slowest = next((f"rank {rank.rank} {_slowness(rank)}" for rank in run.ranks if _slowness(rank)), "") if run else ""
+    trouble = (trial.error or "").split("\n")[0] or (run.notice if run else None) or ""
+    return {
+        "trial": Text(trial.name, "bold green" if is_best else ""),
+        "status": Text(trial.status, _STYLES.get(trial.status, "")),
+        "done": percent(run.progress.share) if run else "",
+        "eta": duration(run.progress.eta_s) if run and run.progress.eta_s is not None else "",
+        "last": text("", trial.last),
+        "best": text("", trial.best),
+        "values": " ".join(f"{names[path]}={text('', value) or 'null'}" for path, value in trial.values.items()),
+        "": Text(trouble, "red")
+        if trouble
+        else Text(slowest or "; ".join(trial.stopped), "magenta" if slowest else ""),
+    }
+
+
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """Shorten each dotted path to the last parts that still tell it from the others."""
+    paths = list(paths)
+    return {path: _shortest(path, [other for other in paths if other != path]) for path in paths}
+
+
+def _shortest(path: str, others: list[str]) -> str:
+    parts = path.split(".")
+    ends = (".".join(parts[-count:]) for count in range(1, len(parts)))
+    return next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), path)
