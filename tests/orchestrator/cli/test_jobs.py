@@ -143,9 +143,8 @@ def test_kuberay_prints_a_manifest_and_calls_nobody(monkeypatch: pytest.MonkeyPa
 
 def test_a_job_is_shown_and_stopped(stand_in: type[StandIn]) -> None:
     address = ("--address", "http://head:8265")
-    assert (
-        call("status", "points-1", *address).stdout == "points-1: SUCCEEDED, exit code 0\ncommand: python -m orchestrator\n"
-    )
+    status = call("status", "points-1", *address).stdout
+    assert status == "points-1: SUCCEEDED, exit code 0\ncommand: python -m orchestrator\n"
     assert call("logs", "points-1", *address).stdout == "a line of the log\n"
     assert call("stop", "points-1", *address).exit_code == 0
     assert stand_in.stopped
