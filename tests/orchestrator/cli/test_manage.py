@@ -99,9 +99,7 @@ def test_what_cannot_be_asked_for(storage: str) -> None:
 def test_a_run_begins_with_its_experiment_s_notes_and_tags(tmp_path: Path) -> None:
     folder = run(described(epochs=1, tags=["baseline", "small"], notes="The first."), tmp_path, local=True).folder
     assert (folder.metadata().tags, folder.metadata().notes) == (["baseline", "small"], "The first.")
-    assert (
-        call("note", str(folder), "Too slow.", "--tag=slow", "--tag=small", "--untag=baseline").exit_code == 0
-    )
+    assert call("note", str(folder), "Too slow.", "--tag=slow", "--tag=small", "--untag=baseline").exit_code == 0
     assert (folder.metadata().tags, folder.metadata().notes) == (["small", "slow"], "Too slow.")
     assert call("note", str(folder), "--tag", "kept").exit_code == 0
     assert (folder.metadata().tags, folder.metadata().notes) == (["small", "slow", "kept"], "Too slow.")
