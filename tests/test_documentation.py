@@ -18,12 +18,12 @@ import yaml
 from typer.testing import CliRunner
 
 from hooks import EVENTS, HOOKS, Hook, Interval, State
-from orchestrator import Task, load_experiment, open_run, run
+from orchestrator import Task, load_experiment, open_run, run, sweep
 from orchestrator.cli import app
 from orchestrator.config.components import DEFAULT_HOOKS
 from orchestrator.config.load import to_dict
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.sections.sweep import PB2, PBT, Asha, Fifo, HyperBand, Median, Race, SchedulerName
+from orchestrator.config.sections.sweep import PB2, PBT, Asha, Fifo, HyperBand, Median, Race, SchedulerName, Sweep
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -233,6 +233,27 @@ def test_every_sweep_in_the_guide_to_sweeps_is_valid(folder: Path) -> None:
     assert page.read_text().count("```yaml") == len(loaded)
 
 
+def test_the_guide_to_sweeps_has_every_key_with_its_default() -> None:
+    section = (ROOT / "docs" / "sweeps.md").read_text().split("\n## Every key\n")[1].split("\n## ")[0]
+    told = {name: yaml.safe_load(default.strip("`")) for name, default, _ in table_rows(section)}
+    assert told == {
+        name: "required"
+        if field.is_required()
+        else getattr(default := field.get_default(call_default_factory=True), "type", default)
+        for name, field in Sweep.model_fields.items()
+    }
+
+
+def test_the_guide_to_sweeps_reads_results_as_it_shows(folder: Path) -> None:
+    page = (ROOT / "docs" / "sweeps.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    settings = ["epochs=1", "workers.count=1", "hooks.tensorboard=null", "sweep.trials=12"]
+    sweep(load_experiment(ROOT / "experiments" / "digits_ema_sweep.yaml", settings), folder / "runs", local=True)
+    known: dict[str, Any] = {}
+    exec(block, known)
+    assert len(known["found"].trials) == 12
+
+
 def test_the_guide_to_sweeps_has_every_parameter_of_the_schedulers_with_its_default() -> None:
     section = (ROOT / "docs" / "sweeps.md").read_text().split("\n## Schedulers\n")[1].split("\n## ")[0]
     rows = [row for row in table_rows(section) if len(row) == 4]
@@ -357,6 +378,18 @@ def test_the_page_on_tasks_trains_what_it_shows(folder: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = [target for target in re.findall(r"\]\(([^)#]+)", page.read_text()) if "://" not in target]
-    missing = [target for target in targets if not (page.parent / target).exists()]
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
+    missing = [link for link in links if not leads_somewhere(page, *link.partition("#")[::2])]
     assert not missing
+
+
+def leads_somewhere(page: Path, target: str, heading: str) -> bool:
+    target_page = page.parent / target if target else page
+    return target_page.exists() and (not heading or heading in anchors(target_page))
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a page."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from PIL import Image
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
@@ -23,6 +24,8 @@ from rich.text import Text
 HOOKYARD = [sys.executable, "-m", "orchestrator"]
 HERE = Path(__file__).parent
 EXPERIMENTS = HERE.parents[1] / "experiments"
+ROWS = 6
+"""Trials in the picture's table."""
 SWEEP = """\
 base: {base}
 name: digits-tuning
@@ -36,7 +39,7 @@ sweep:
   space:
     hooks.ema.decay: {{fan_out: [0, 0.5, 0.9, 0.99]}}
     optimizer.lr: {{loguniform: [0.003, 1.0]}}
-    optimizer.momentum: {{uniform: [0, 0.95]}}
+    optimizer.momentum: {{uniform: [0.1, 0.95]}}
     task_args.width: {{choice: [8, 16, 32]}}
 """
 
@@ -48,10 +51,19 @@ def draw_report(folder: Path) -> None:
     subprocess.run([*HOOKYARD, "sweep", file, "--local", "--storage", folder], check=True)
     page = folder / "digits-tuning" / "report.html"
     subprocess.run([*HOOKYARD, "report", page.parent], check=True)
+    page.write_text(shorten(page.read_text()))
     picture = HERE / "report.png"
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,1500"]
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,1430"]
     chromium = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
     subprocess.run([chromium, *flags, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True)
+    Image.open(picture).convert("RGB").quantize(64).save(picture, optimize=True)
+
+
+def shorten(page: str) -> str:
+    """Keep the first rows of the table of trials, and leave out what to type to use the best one."""
+    page = re.sub(r'<section id="best".*?</section>', "", page, flags=re.DOTALL)
+    head, body, rest = re.split(r"(<tbody>.*?</tbody>)", page, maxsplit=1, flags=re.DOTALL)
+    return head + "".join(re.split(r"(?=<tr)", body)[: 1 + ROWS]) + "</tbody>" + rest
 
 
 def draw_terminal(folder: Path) -> None:
