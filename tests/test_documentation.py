@@ -269,6 +269,20 @@ def test_the_guide_to_sweeps_has_every_parameter_of_the_schedulers_with_its_defa
     }
 
 
+def test_the_page_on_tables_asks_what_it_shows(folder: Path) -> None:
+    page = (ROOT / "docs" / "tables.md").read_text()
+    settings = ["epochs=2", "workers.count=1", "hooks.activation_stats={every: 5 steps}", "hooks.tensorboard=null"]
+    run(load_experiment(ROOT / "experiments" / "digits.yaml", settings), folder / "runs", local=True)
+    known: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        exec(block, known)
+    commands = re.findall(r"^hookyard ((?:stats|samples) runs/digits.*)$", page, re.MULTILINE)
+    assert len(commands) == 5
+    for command in commands:
+        typed(*shlex.split(command.replace("--rank 1", "--rank 0")))
+    assert (folder / "slow.parquet").exists()
+
+
 def test_the_page_on_experiments_has_every_key_with_its_default() -> None:
     section = (ROOT / "docs" / "experiment.md").read_text().split("\n## Every key\n")[1].split("\n## ")[0]
     told = {name: yaml.safe_load(default.strip("`")) for name, _, default, _ in table_rows(section) if name != "base"}
