@@ -219,7 +219,7 @@ class State:
         """The first metric that the experiment monitors; empty if it monitors none."""
         return next((monitored.metrics[0] for monitored in find_monitored_metrics(self.config)), "")
 
-    def evaluated_weights(self, metric: str = "") -> Weights:
+    def find_evaluated_weights(self, metric: str = "") -> Weights:
         """Return the weights that gave a metric, by default the main metric."""
         label = evaluation_of(metric or self.main_metric, self.evaluations)
         return Weights() if label is None else self.evaluations[label]

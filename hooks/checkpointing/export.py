@@ -189,7 +189,7 @@ def _context(state: State, weights: str) -> AbstractContextManager[Any]:
     if weights == "raw":
         return nullcontext()
     if weights == "evaluated":
-        return state.evaluated_weights()(state)
+        return state.find_evaluated_weights()(state)
     averaged = {label: lent for label, lent in state.evaluations.items() if lent.lender}
     chosen = averaged.get(weights) or (next(iter(averaged.values())) if len(averaged) == 1 else None)
     if chosen is None:

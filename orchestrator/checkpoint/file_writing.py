@@ -1,5 +1,4 @@
-"""A checkpoint's file is written: its sums are taken beside the writing, and what lies in the storage then is read
-back."""
+"""Writing a file of a checkpoint: it is hashed while it is written, and then read back."""
 
 from __future__ import annotations
 
@@ -7,36 +6,27 @@ import hashlib
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO, Any, NamedTuple, cast
-from zlib import crc32
+from typing import IO, Any, cast
 
 import torch
 
-from orchestrator.checkpoint.verification import of_another_size
+from orchestrator.checkpoint.manifest import check_file
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
 
 _PIECE_BYTES = 2**20
-_WAITING = 4
-"""How many pieces of a file may wait to be summed up."""
+_MAX_QUEUED = 4
+"""Pieces of a file that may wait to be hashed."""
 
 
-class Sums(NamedTuple):
-    """What is known of the bytes that a file should have."""
-
-    bytes: int
-    sha256: str
-    crc32: int
-
-
-class SummingWriter:
-    """Passes bytes on and takes their sums: a thread does, from copies, where they are more than a piece."""
+class HashingWriter:
+    """A writer that hashes what it writes: in a thread, from copies, once that is more than a piece."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._thread: ThreadPoolExecutor | None = None
-        self._size, self._sha256, self._crc32 = 0, hashlib.sha256(), 0
-        self._gathered, self._waiting = bytearray(), deque[Future[None]]()
+        self._size, self._sha256 = 0, hashlib.sha256()
+        self._buffer, self._queued = bytearray(), deque[Future[None]]()
         self.failure: OSError | None = None
 
     def write(self, data: Any) -> int:
@@ -45,82 +35,57 @@ class SummingWriter:
             piece = view[start : start + _PIECE_BYTES]
             try:
                 self._file.write(piece)
-            except OSError as error:  # of which torch would say less
+            except OSError as error:  # torch would not say which
                 self.failure = error
                 raise
-            self._gathered += piece
-            if len(self._gathered) >= _PIECE_BYTES:
-                self._hand_over()
+            self._buffer += piece
+            if len(self._buffer) >= _PIECE_BYTES:
+                self._hash_in_thread()
         self._size += len(view)
         return len(view)
 
     def flush(self) -> None:
         self._file.flush()
 
-    def sums(self) -> Sums:
-        """Of all that was written; nothing is written after it."""
-        for summed_up in self._waiting:
-            summed_up.result()
+    def entry(self) -> dict[str, Any]:
+        """Return the manifest's entry; nothing may be written afterwards."""
+        for hashed in self._queued:
+            hashed.result()
         if self._thread:
             self._thread.shutdown()
-        self._sum_up(self._gathered)
-        return Sums(self._size, self._sha256.hexdigest(), self._crc32)
+        self._sha256.update(self._buffer)
+        return {"sha256": self._sha256.hexdigest(), "bytes": self._size}
 
-    def _hand_over(self) -> None:
-        if len(self._waiting) == _WAITING:
-            self._waiting.popleft().result()
+    def _hash_in_thread(self) -> None:
+        if len(self._queued) == _MAX_QUEUED:
+            self._queued.popleft().result()
         self._thread = self._thread or ThreadPoolExecutor(1)
-        self._waiting.append(self._thread.submit(self._sum_up, self._gathered))
-        self._gathered = bytearray()
-
-    def _sum_up(self, piece: bytearray) -> None:
-        self._sha256.update(piece)
-        self._crc32 = crc32(piece, self._crc32)
+        self._queued.append(self._thread.submit(self._sha256.update, self._buffer))
+        self._buffer = bytearray()
 
 
-def write_file(storage: Storage, folder: str, file: str, fill: Callable[[SummingWriter], None]) -> dict[str, Any]:
-    """Writes a file of a checkpoint, as `fill` does it, and returns the manifest's entry for it. Raises CheckpointError
-    where it is not there then as it was written."""
+def write_file(storage: Storage, folder: str, file: str, fill: Callable[[HashingWriter], None]) -> dict[str, Any]:
+    """Write a file of a checkpoint with `fill`, verify it, and return its entry; raises CheckpointError."""
     with storage.create(f"{folder}/{file}") as stream:
-        writer = SummingWriter(stream)
+        writer = HashingWriter(stream)
         fill(writer)
-    sums = writer.sums()
-    entry = {"sha256": sums.sha256, "bytes": sums.bytes}
-    # A store that verifies what it is sent is asked for the size alone.
-    reason = (
-        of_another_size(storage, folder, file, entry)
-        if storage.verifies_uploads
-        else _unlike(storage, folder, file, sums)
-    )
+    entry = writer.entry()
+    # A store that verifies uploads need not send the file back.
+    reason = check_file(storage, folder, file, entry, hashed=not storage.verifies_uploads)
     if reason:
-        raise CheckpointError(
-            f"checkpoint {storage}/{folder}: {reason}. It was only just written there: look at the storage"
-        )
+        raise CheckpointError(f"checkpoint {storage}/{folder}: {reason}. It was just written: check the storage")
     return entry
 
 
 def write_object(storage: Storage, folder: str, file: str, content: Any) -> dict[str, Any]:
-    """As `write_file`, with what torch.save makes of an object."""
+    """Write an object with torch.save, as `write_file` does."""
 
-    def fill(writer: SummingWriter) -> None:
+    def fill(writer: HashingWriter) -> None:
         try:
-            torch.save(content, cast(IO[bytes], writer))  # of which it wants `write` and `flush` alone
+            torch.save(content, cast(IO[bytes], writer))  # it needs only `write` and `flush`
         except RuntimeError:
             if writer.failure is not None:
                 raise writer.failure from None
             raise
 
     return write_file(storage, folder, file, fill)
-
-
-def _unlike(storage: Storage, folder: str, file: str, written: Sums) -> str | None:
-    """How a file, which is read in pieces, differs from what was written; None where it does not."""
-    size = found = 0
-    try:
-        for piece in storage.pieces(f"{folder}/{file}"):
-            size += len(piece)
-            found = crc32(piece, found)
-    except FileNotFoundError:
-        return f"{file} is missing"
-    whole = (size, found) == (written.bytes, written.crc32)
-    return None if whole else f"{file} is damaged ({size} bytes, {written.bytes} were written)"

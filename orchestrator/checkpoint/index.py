@@ -1,5 +1,4 @@
-"""The index: which of a run's checkpoints are kept for whom, and what they are called beside their names. Needs no
-torch."""
+"""The index of a run's checkpoints: their owners and labels. Needs no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from orchestrator.checkpoint.manifest import refuse_outside
+from orchestrator.checkpoint.manifest import check_inside
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import checked, read_json, write_json
 
@@ -19,19 +18,20 @@ INDEX = "index.json"
 
 @dataclass(frozen=True)
 class _Stored:
-    """Which checkpoints each owner wants kept, and which one each label is of."""
+    """Content of the file."""
 
     owners: Mapping[str, Sequence[str]]
+    """Checkpoints that each owner keeps."""
     labels: Mapping[str, str]
+    """Checkpoint of each label."""
     metrics: Mapping[str, str] = field(default_factory=dict)
-    """The metric by which a label is given."""
+    """Metric of a label such as `best`."""
 
 
 class Index:
-    """The index of the checkpoints in a storage. Of several ranks only the master's changes count.
+    """The index of the checkpoints in a storage; only the master's changes are written.
 
-    A checkpoint that some owner wanted and nobody wants any more is deleted; `defer` does that, which nobody has to
-    wait for.
+    A checkpoint that its last owner releases is deleted. `defer` runs the deletions, so that nobody waits for them.
     """
 
     def __init__(self, storage: Storage, master: bool) -> None:
@@ -40,7 +40,7 @@ class Index:
         self.defer: Callable[[Callable[[], None]], object] = lambda call: call()
 
     def read(self) -> dict[str, Any]:
-        """Owners and labels as stored, or as they will be; raises DamagedFile."""
+        """Return the index with unwritten changes; raises DamagedFile."""
         return self._changed or read_index(self._storage)
 
     def write(self, index: Mapping[str, Any]) -> None:
@@ -48,8 +48,7 @@ class Index:
 
     @contextmanager
     def changing(self) -> Iterator[dict[str, Any]]:
-        """The index, to be changed. It is written once, as the outermost of these blocks ends, and then what was given
-        up is deleted."""
+        """Yield the index for changes. The outermost of nested blocks writes it and deletes released checkpoints."""
         if self._changed or not self._master:
             yield self._changed or {"owners": {}, "labels": {}}
             return
@@ -59,28 +58,28 @@ class Index:
             yield index
         finally:
             self._changed = {}
-            given_up = _owned(before) - _owned(index)
-            index["labels"] = {label: name for label, name in index["labels"].items() if name not in given_up}
+            released = _owned(before) - _owned(index)
+            index["labels"] = {label: name for label, name in index["labels"].items() if name not in released}
             if index != before:
                 self.write(index)
-            for name in sorted(given_up):
+            for name in sorted(released):
                 self.defer(partial(self._storage.delete, name))
 
 
 def read_index(storage: Storage) -> dict[str, Any]:
-    """The index of the checkpoints in a storage; raises DamagedFile."""
-    advice = "Delete it: checkpoints keep their names then, and lose labels such as best"
+    """Read the index of the checkpoints in a storage; raises DamagedFile."""
+    advice = "Delete it: checkpoints keep their names, and lose labels such as best"
     try:
-        return read_json(storage, INDEX, checked_index, advice)
+        return read_json(storage, INDEX, check_index, advice)
     except FileNotFoundError:
         return {"owners": {}, "labels": {}}
 
 
-def checked_index(index: Any) -> dict[str, Any]:
-    """An index as it was read; raises ValueError for what is none."""
-    kept: _Stored = checked(index, _Stored)
-    for name in {*kept.labels.values(), *(name for names in kept.owners.values() for name in names)}:
-        refuse_outside(name)
+def check_index(index: Any) -> dict[str, Any]:
+    """Return an index that is valid; raises ValueError otherwise."""
+    stored: _Stored = checked(index, _Stored)
+    for name in {*stored.labels.values(), *(name for names in stored.owners.values() for name in names)}:
+        check_inside(name)
     return dict(index)
 
 

@@ -1,5 +1,4 @@
-"""Placeholders in a checkpoint's files: for what `weights_only=True` does not read, and for tensors whose shards lie in
-files of their own."""
+"""Placeholders in a checkpoint's files, for values that `weights_only=True` cannot read and for sharded tensors."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ from hooks.parts import sharded_tensors as shards
 from orchestrator.errors import RunError
 
 INDEX = "shards.pt"
-"""The file that says where the shards are."""
+"""File that describes the shards."""
 _SHARDED = "hookyard.sharded"
 _ENCODED = "hookyard.encoded"
 _CONTAINERS = (dict, OrderedDict, Counter, list, tuple, set)
 _VALUES = (bool, int, float, complex, str, bytes, bytearray, type(None), torch.Size, torch.dtype, torch.device)
-"""Types that `weights_only=True` reads. A subclass is another type, which it does not read."""
+"""Types that `weights_only=True` reads; subclasses are other types."""
 _FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set, tuple)}
 
 
@@ -52,10 +51,9 @@ class Sharded:
 
 
 def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
-    """Return what files hold of nested containers; note the sharded tensors, where there may be any, in `sharded`.
+    """Return nested containers with placeholders, and collect sharded tensors in `sharded`.
 
-    A container in which nothing is replaced is returned itself. Raises RunError with the place of a value that could
-    not be read again.
+    Unchanged containers are returned as they are. Raises RunError for a value that could not be loaded.
     """
     kind = type(tree)
     if isinstance(tree, Tensor) and sharded and shards.is_sharded(tree):
@@ -68,13 +66,11 @@ def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
     if kind in _CONTAINERS:
         if isinstance(tree, dict):
             _refuse_keys(tree, place)
-        return _replaced(tree, lambda key, value: encode(value, sharded, f"{place}[{key!r}]" if place else str(key)))
+        return _replace(tree, lambda key, value: encode(value, sharded, f"{place}[{key!r}]" if place else str(key)))
     if (parts := _parts(tree)) is not None:
         name, *values = parts
         return {_ENCODED: name, "parts": encode(values, sharded, place)}
-    what = (
-        "a tensor of which each rank has a part" if shards.is_sharded(tree) else f"a {kind.__module__}.{kind.__name__}"
-    )
+    what = "a tensor that is sharded over ranks" if shards.is_sharded(tree) else f"a {kind.__module__}.{kind.__name__}"
     raise RunError(
         f"a checkpoint cannot hold {place}, {what}. Use tensors (numpy: torch.from_numpy), numbers, text, and lists,"
         " tuples, sets and dicts of them"
@@ -90,10 +86,10 @@ def _refuse_keys(tree: Mapping[Any, Any], place: str) -> None:
 
 
 def decode(tree: Any) -> Any:
-    """Return what was encoded, with placeholders for the sharded tensors alone."""
+    """Return what was encoded; only sharded tensors remain placeholders."""
     if isinstance(tree, dict) and _ENCODED in tree:
-        return _whole(tree[_ENCODED], *decode(tree["parts"]))
-    return _replaced(tree, lambda _, value: decode(value))
+        return _rebuild(tree[_ENCODED], *decode(tree["parts"]))
+    return _replace(tree, lambda _, value: decode(value))
 
 
 def keys_in(tree: Any) -> Iterator[str]:
@@ -105,11 +101,11 @@ def keys_in(tree: Any) -> Iterator[str]:
         yield from keys_in(value)
 
 
-def filled(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return a copy with the sharded tensors in place of their placeholders."""
+def fill(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Return a copy with sharded tensors for their placeholders."""
     if isinstance(tree, dict) and _SHARDED in tree:
         return tensors[tree[_SHARDED]]
-    return _replaced(tree, lambda _, value: filled(value, tensors))
+    return _replace(tree, lambda _, value: fill(value, tensors))
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:
@@ -125,7 +121,7 @@ def _registered() -> list[Any]:
 
 
 def _parts(value: Any) -> list[Any] | None:
-    """Return the name of a type that `weights_only=True` does not read, and of what to make it again."""
+    """Return the name of a type that `weights_only=True` cannot read, and the arguments to rebuild the value."""
     if type(value) is deque:
         return ["deque", [*value], value.maxlen]
     if type(value) is frozenset:
@@ -139,7 +135,7 @@ def _parts(value: Any) -> list[Any] | None:
     return None
 
 
-def _whole(name: str, *parts: Any) -> Any:
+def _rebuild(name: str, *parts: Any) -> Any:
     if name == "defaultdict":
         return defaultdict(_FACTORIES[parts[0]] if parts[0] else None, parts[1])
     if name == "numpy":
@@ -153,10 +149,10 @@ def _values(tree: Any) -> Any:
     return tree if isinstance(tree, list | tuple | set | frozenset | deque) else ()
 
 
-def _replaced(tree: Any, of: Callable[[Any, Any], Any]) -> Any:
-    """Return a copy of a container with other values, or what it is where none of them is another."""
+def _replace(tree: Any, replace: Callable[[Any, Any], Any]) -> Any:
+    """Return a copy of a container with new values, or the container itself if none is new."""
     if isinstance(tree, dict):
-        changed = {key: new for key, value in tree.items() if (new := of(key, value)) is not value}
+        changed = {key: new for key, value in tree.items() if (new := replace(key, value)) is not value}
         if not changed:
             return tree
         again = copy(tree)  # a module's state dict has more to it than its items
@@ -164,7 +160,7 @@ def _replaced(tree: Any, of: Callable[[Any, Any], Any]) -> Any:
             again[key] = value  # a Counter's update() would add
         return again
     if type(tree) in (list, tuple, set, frozenset, deque):
-        values = [of(index, value) for index, value in enumerate(tree)]
+        values = [replace(index, value) for index, value in enumerate(tree)]
         if all(new is value for new, value in zip(values, tree, strict=True)):
             return tree
         return deque(values, tree.maxlen) if type(tree) is deque else type(tree)(values)

@@ -1,4 +1,4 @@
-"""The position: how far a run had come when a checkpoint was made."""
+"""The position of a run at a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from orchestrator.storage.stored_data import checked
 
 
 class Stage(IntEnum):
-    """What of the present round had been done."""
+    """Progress of the current round."""
 
     TRAIN = 0
-    """In the middle of a training phase (or before the first)."""
+    """Within a training phase, or before the first."""
     TRAINED = 1
-    """The training phase has ended; validation is to come."""
+    """Training has ended; validation comes next."""
     VALIDATED = 2
-    """Validation is done; the report is to come."""
+    """Validation has ended; the report comes next."""
     REPORTED = 3
     """The round is over."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands: what is completed, and what of the present epoch."""
+    """Counters of completed work, of the run and of the current epoch."""
 
     epoch: int = 0
     """Completed passes over the training data."""
@@ -34,28 +34,28 @@ class Position:
     samples: int = 0
     world_samples: int = 0
     offset: int = 0
-    """Samples of the present epoch that all ranks together have consumed."""
+    """Samples of the current epoch that all ranks together have consumed."""
     phase_iteration: int = 0
-    """Iterations of the present epoch that each rank has completed."""
+    """Iterations of the current epoch that each rank has completed."""
     eval_iterations: Mapping[str, int] = field(default_factory=dict)
-    """Iterations of each phase of val completed since the present epoch began."""
+    """Iterations of each val phase since the current epoch began."""
     val_iterations: int = 0
-    """Validation iterations completed since the run began."""
+    """Validation iterations since the run began."""
     stage: Stage = Stage.TRAIN
     stepped: bool = True
-    """Whether the last iteration made its step, or left it out."""
+    """False if the last iteration skipped its optimizer step."""
 
     @classmethod
     def read(cls, entries: Any) -> Self:
-        """From a manifest, which names the stage, or an `attempt.json`, which numbers it; raises ValueError for what is
-        none."""
-        given = checked(entries, Mapping[str, Any], "position")
-        missing = [field.name for field in fields(cls) if field.name not in given]
+        """Read a position from a manifest, which names the stage, or an `attempt.json`, which numbers it; raises
+        ValueError."""
+        values = checked(entries, Mapping[str, Any], "position")
+        missing = [field.name for field in fields(cls) if field.name not in values]
         if missing:
             raise ValueError(f"its position has no `{missing[0]}`")
-        stage = given["stage"]
+        stage = values["stage"]
         numbered = Stage.__members__.get(stage.upper(), stage) if isinstance(stage, str) else stage
-        position: Self = checked({**given, "stage": numbered}, cls, "position")
+        position: Self = checked({**values, "stage": numbered}, cls, "position")
         counts = {**vars(position), "eval_iterations": min(position.eval_iterations.values(), default=0)}
         negative = [name for name, value in counts.items() if value < 0]
         if negative:

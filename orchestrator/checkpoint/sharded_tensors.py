@@ -1,8 +1,7 @@
-"""Sharded tensors in a checkpoint: each rank writes its shards, and reads what it needs of all, whatever their number.
+"""Sharded tensors in a checkpoint: each rank writes its shards, and any number of ranks can read them.
 
-Each is sharded along its first dimension, as `torch.chunk` cuts it. The shards are in `shards-0000.pt`, a list in one
-file for each rank, and `shards.pt` says which part of a tensor lies where. Worker process, and wherever a checkpoint is
-made whole.
+Tensors are sharded along their first dimension, as `torch.chunk` does. Each rank writes a list of shards to its
+`shards-0000.pt`, and `shards.pt` describes which part of a tensor is in which file.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from orchestrator.checkpoint.placeholders import INDEX, shard_file
 
 
 class Files(Protocol):
-    """The files of checkpoints, as CheckpointStore keeps them."""
+    """Files of checkpoints; see CheckpointStore."""
 
     def load(self, name: str, file: str) -> Any: ...
 
 
-def files_of(tensors: Mapping[str, DTensor], rank: int, world_size: int) -> dict[str, Any]:
-    """What this rank writes of sharded tensors, by file: copies on the CPU; collective."""
+def files_with_shards(tensors: Mapping[str, DTensor], rank: int, world_size: int) -> dict[str, Any]:
+    """Return this rank's shards by file, as copies on the CPU; collective."""
     local = [tensor.redistribute(placements=[Shard(0)]).to_local() for tensor in tensors.values()]
-    # A shard is a view of a padded one, and all of what a view is of would be saved.
+    # A shard is a view of a padded tensor, and torch.save would write all of that.
     files: dict[str, Any] = {shard_file(rank): [shard.detach().to("cpu", copy=True) for shard in local]}
     if rank == 0:
         files[INDEX] = {
@@ -38,11 +37,11 @@ def files_of(tensors: Mapping[str, DTensor], rank: int, world_size: int) -> dict
 
 
 def read(store: Files, name: str, keys: Iterable[str], mesh: DeviceMesh | None = None) -> dict[str, Tensor]:
-    """Sharded tensors of a checkpoint by key: this rank's shards of them on a mesh, or else the whole on the CPU."""
+    """Return sharded tensors by key: this rank's shards on a mesh, or whole tensors on the CPU."""
     index = store.load(name, INDEX)
     tensors = {key: _empty(index[key], mesh) for key in keys}
     copies: dict[str, list[tuple[int, Tensor, int]]] = {}
-    """By file: a shard's place in it, this rank's part of the tensor, and the row of it at which the shard begins."""
+    """By file: a shard's number, this rank's part of the tensor, and the shard's first row in it."""
     for key, tensor in tensors.items():
         part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         begin = _rows(len(tensor), mesh.get_local_rank(), mesh.size()).start if mesh is not None else 0
@@ -58,8 +57,7 @@ def read(store: Files, name: str, keys: Iterable[str], mesh: DeviceMesh | None =
 
 
 def _description(tensor: DTensor, number: int, world_size: int) -> dict[str, Any]:
-    """A tensor as plain data: its type and shape, and of each shard where it begins, its shape, file and place
-    there."""
+    """Return a tensor's dtype and shape, and start, shape, file and number of each shard."""
     rows = [_rows(len(tensor), rank, world_size) for rank in range(world_size)]
     pieces = [
         [[own.start, *[0] * (tensor.ndim - 1)], [len(own), *tensor.shape[1:]], shard_file(rank), number]
@@ -70,7 +68,7 @@ def _description(tensor: DTensor, number: int, world_size: int) -> dict[str, Any
 
 
 def _rows(length: int, rank: int, world_size: int) -> range:
-    """A rank's part of the first dimension."""
+    """Return a rank's part of the first dimension."""
     share = -(-length // world_size)
     return range(length)[rank * share : (rank + 1) * share]
 

@@ -1,10 +1,9 @@
-"""The store: a run's checkpoints on disk, written whole or not at all.
+"""The checkpoints of a run, written whole or not at all.
 
-A checkpoint is a folder: `model.pt`, `optimizer.pt`, `hooks.pt`, one `rank-0000.pt` for each rank (random state, its
-own buffers and hook states), a file for whatever else a hook adds (`ema.pt`), and `manifest.json` with the sha256 of
-each. Where ranks shared out the model among them, tensors lie in `shards-0000.pt` and so on, with placeholders for them
-in the others. The folder is written beside its place, verified and renamed; a folder without a manifest is no
-checkpoint.
+A checkpoint is a folder with `model.pt`, `optimizer.pt`, `hooks.pt`, a `rank-0000.pt` for each rank (random state, its
+own buffers and hook states), further files of hooks (`ema.pt`), and `manifest.json` with the sha256 of each file.
+Tensors that are sharded over ranks are in `shards-0000.pt` and so on, and the other files hold placeholders for them.
+The folder is written beside its place, verified and renamed. A folder without a manifest is no checkpoint.
 """
 
 from __future__ import annotations
@@ -25,86 +24,93 @@ import torch
 
 from hooks.state import evaluation_of
 from orchestrator.checkpoint import placeholders
-from orchestrator.checkpoint.file_writing import SummingWriter, write_file, write_object
+from orchestrator.checkpoint.file_writing import HashingWriter, write_file, write_object
 from orchestrator.checkpoint.index import INDEX, Index
-from orchestrator.checkpoint.manifest import MANIFEST, position_in, read_manifest
+from orchestrator.checkpoint.manifest import (
+    MANIFEST,
+    Entries,
+    Ranks,
+    SingleRank,
+    find_damage,
+    find_damage_together,
+    position_in,
+    read_manifest,
+)
 from orchestrator.checkpoint.position import Position, Stage
-from orchestrator.checkpoint.verification import Alone, Ranks, damage_among, damage_in
 from orchestrator.errors import CheckpointError, DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import sealed
 
 _log = logging.getLogger("hookyard")
 
-_FILES_AT_ONCE = 4
-"""How many files of a checkpoint are written beside each other: most of the time one waits for the disk."""
+_THREADS = 4
+"""Files of a checkpoint that are written at the same time."""
 _WORTH_THREADS_BYTES = 2**24
-"""What is less is written before threads have begun and taken turns."""
+"""Size below which threads take longer than they save."""
 
 
 class CheckpointStore:
-    """The checkpoints of one run. Each rank has one; only the master's `commit`, `retain`, `mark` and `publish` act.
+    """The checkpoints of one run. Each rank has a store; only the master's `commit`, `retain`, `mark` and `publish`
+    act.
 
-    `retain` is reference counting by owner: a checkpoint that an owner has given up and nobody else wants is deleted.
-    Folders this store did not write are never touched.
+    A checkpoint is deleted once its last owner has released it (`retain`). Folders that this store did not write are
+    never touched.
     """
 
     def __init__(self, storage: Storage, run_name: str = "run", master: bool = True) -> None:
         self.storage, self.run_name, self.master = storage, run_name, master
         self.index = Index(storage, master)
 
-    # Writing, in three acts: every rank writes its files, the master commits, everybody goes on.
+    # Writing: every rank writes its files, the master commits, all continue.
 
     def staging(self, name: str) -> str:
-        """Where the files of a checkpoint lie until it is committed."""
+        """Return the folder of a checkpoint until it is committed."""
         return f".{name}.partial" if self.storage.local else name
 
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Writes objects into the unfinished checkpoint `name`, and verifies them; returns the manifest's entries for
-        them."""
+        """Write objects into the unfinished checkpoint `name` and verify them; return their entries."""
         write = partial(write_object, self.storage, self.staging(name))
         size = sum(tensor.numel() * tensor.element_size() for tensor in placeholders.tensors_in(files))
         if self.storage.local and size < _WORTH_THREADS_BYTES:
             return {file: write(file, content) for file, content in files.items()}
-        with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
+        with ThreadPoolExecutor(_THREADS) as threads:
             return dict(zip(files, threads.map(write, files, files.values()), strict=True))
 
     def link(self, name: str, file: str, source: CheckpointStore, stored: str) -> bool:
-        """Puts a file of a stored checkpoint into the unfinished checkpoint `name` as a hard link, and whether that
-        could be done."""
+        """Hard-link a file of a stored checkpoint into the unfinished checkpoint `name`; return False if that is
+        impossible."""
         return self.storage.link(f"{self.staging(name)}/{file}", source.storage, f"{stored}/{file}")
 
     def free_name(self, name: str) -> str:
-        """The name to save under: on an object store, where nothing is replaced at once, a new one if `name` is taken.
-        Master."""
+        """Return `name`, or a new name on an object store, which cannot replace a folder at once. Master."""
         if self.storage.local:
             return name
         names = chain([name], (f"{name}-{number}" for number in count(2)))
         return next(free for free in names if MANIFEST not in self.storage.names(free))
 
     def discard_unfinished(self, name: str) -> None:
-        """Clears what an interrupted save left behind."""
+        """Delete what an interrupted save left."""
         if self.master:
             self.storage.delete(self.staging(name))
 
     def commit(
         self, name: str, entries: Mapping[str, dict[str, Any]], position: Position, details: Mapping[str, Any]
     ) -> None:
-        """Sees that the files of all ranks are there, each verified by its own, writes the manifest and puts the
-        checkpoint in its place."""
-        manifest = {
-            "name": name,
-            "position": {**asdict(position), "stage": position.stage.name.lower()},
-            "files": dict(sorted(entries.items())),
-            "torch": torch.__version__,
-            **details,
-        }
-        self._finish(name, manifest)
+        """Write the manifest of a checkpoint whose files all ranks have written, and rename it into its place."""
+        self._finish(
+            name,
+            {
+                "name": name,
+                "position": {**asdict(position), "stage": position.stage.name.lower()},
+                "files": dict(sorted(entries.items())),
+                "torch": torch.__version__,
+                **details,
+            },
+        )
 
     def _finish(self, name: str, manifest: Mapping[str, Any]) -> None:
-        """Sees that what was written of a checkpoint is there, writes its manifest and puts it in its place."""
         staging = self.staging(name)
-        self._refuse_damage(staging, manifest["files"], hashed=False)
+        self._check(staging, manifest["files"], hashed=False)
         self.storage.write(f"{staging}/{MANIFEST}", sealed(json.dumps(manifest, indent=1)))
         if staging == name:
             return
@@ -114,37 +120,34 @@ class CheckpointStore:
         self.storage.delete(f".{name}.old")
 
     def adopt(self, path: str) -> str:
-        """Makes a stored checkpoint, of this run or of another, the newest here, and returns its name. Master.
+        """Make a stored checkpoint the newest of this run, and return its name. Master; while nobody saves.
 
-        One of another run is copied and verified. Checkpoints that came after it, or are of another history, go once it
-        is there: a resume would take them for its future. Call it while nobody saves.
+        One of another run is copied. Later checkpoints, and those of another history, are deleted afterwards: a resume
+        would continue from them.
         """
         folder, _, name = path.rpartition("/")
-        here = self.names()
-        if folder == self.storage.path:
-            kept = here[: here.index(self.manifest(name)["name"]) + 1]
+        names = self.names()
+        is_own = folder == self.storage.path
+        if is_own:
+            kept = names[: names.index(self.manifest(name)["name"]) + 1]
         else:
             self.copy_from(CheckpointStore(self.storage.at(folder)), name)
             kept = [name]
         index = self.index.read()
-        index["owners"] = {owner: [one for one in names if one in kept] for owner, names in index["owners"].items()}
-        index["owners"]["run"] = [name]
-        index["labels"] = {
-            label: one for label, one in index["labels"].items() if one in kept and folder == self.storage.path
-        }
-        self.index.write(index)
-        for other in set(here) - set(kept):
+        owners = {owner: [own for own in owned if own in kept] for owner, owned in index["owners"].items()}
+        labels = {label: own for label, own in index["labels"].items() if is_own and own in kept}
+        self.index.write({**index, "owners": {**owners, "run": [name]}, "labels": labels})
+        for other in set(names) - set(kept):
             self.storage.delete(other)
         return name
 
     def copy_from(self, source: CheckpointStore, name: str) -> None:
-        """Copies a checkpoint of another run, verified. It has no owner until somebody retains it, so it stays.
-        Master."""
+        """Copy and verify a checkpoint of another run. It has no owner, so nothing deletes it. Master."""
         manifest = source.manifest(name)
         self.discard_unfinished(name)
 
         def copy(file: str) -> None:
-            def fill(writer: SummingWriter) -> None:
+            def fill(writer: HashingWriter) -> None:
                 for piece in source.storage.pieces(f"{name}/{file}"):
                     writer.write(piece)
 
@@ -159,7 +162,7 @@ class CheckpointStore:
         self._finish(name, manifest)
 
     def recover(self) -> None:
-        """Puts back what a kill in the middle of a replacement left aside. Call it while nobody saves."""
+        """Restore a checkpoint whose replacement was killed halfway. Call it while nobody saves."""
         for folder in self.storage.names():
             name = folder.removeprefix(".").removesuffix(".old")
             if folder != f".{name}.old" or not self.storage.exists(f"{folder}/{MANIFEST}"):
@@ -169,35 +172,20 @@ class CheckpointStore:
             else:
                 self.storage.rename(folder, name)
 
-    def _refuse_damage(self, folder: str, entries: Mapping[str, Mapping[str, Any]], *, hashed: bool = True) -> None:
-        """Raises CheckpointError where a file of a folder is missing or damaged."""
-        reason = damage_in(self.storage, folder, entries, hashed=hashed)
-        if reason:
-            raise CheckpointError(f"{reason}{self._others(folder)}")
+    def clear(self) -> None:
+        """Delete all checkpoints. Call it while nobody saves."""
+        for name in self._folders():
+            self.storage.delete(name)
+        self.storage.delete(INDEX)
 
-    def _others(self, name: str) -> str:
-        """What else there is, to be used in place of a checkpoint."""
-        others = [other for other in self.names() if other != name]
-        return f"; there are also: {', '.join(others)}" if others else ""
-
-    # Reading
+    # Finding
 
     def path(self, name: str) -> str:
-        """Where a checkpoint lies, without the options and keys of a URL."""
+        """Return the path of a checkpoint, without a URL's options and keys."""
         return f"{self.storage.path}/{name}"
 
-    def manifest(self, name: str) -> dict[str, Any]:
-        """A checkpoint's manifest; raises CheckpointError where there is none, or no whole one."""
-        try:
-            return read_manifest(self.storage, name)
-        except FileNotFoundError:
-            there = ", ".join(self.names()) or "none"
-            raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; there are: {there}") from None
-        except DamagedFile as error:
-            raise CheckpointError(f"the manifest of '{name}' in {self.storage} is damaged: {error.what}") from error
-
     def names(self) -> list[str]:
-        """The stored checkpoints, oldest first; those with a damaged manifest are left out."""
+        """Return the stored checkpoints, oldest first, without those whose manifest is damaged."""
         names = [name for name in self.storage.names() if not name.startswith(".")]
         orders = dict(zip(names, self.storage.each(self._order, names), strict=True))
         return sorted((name for name in names if orders[name]), key=lambda name: orders[name] or ())
@@ -210,31 +198,31 @@ class CheckpointStore:
         return position.step, position.stage
 
     def _folders(self) -> list[str]:
-        """The folders of checkpoints, damaged or not. On a disk they come into their place with a manifest; elsewhere
-        one without may be of a save that a kill cut short."""
+        """Return the folders of checkpoints, damaged or not.
+
+        On an object store, a folder without a manifest may be of a save that was killed.
+        """
         signs = {"model.pt", MANIFEST} if self.storage.local else {MANIFEST}
         inside = (path.partition("/") for path in self.storage.tree())
         return sorted({name for name, _, file in inside if file in signs and not name.startswith(".")})
 
     def latest(
-        self, left_out: Callable[[str], None] = lambda reason: None, ranks: Ranks | None = None, *, hashed: bool = True
+        self, skip: Callable[[str], None] = lambda reason: None, ranks: Ranks | None = None, *, hashed: bool = True
     ) -> str | None:
-        """The newest checkpoint that is whole; None where there is none at all. `left_out` hears why others were passed
-        over.
+        """Return the newest whole checkpoint, or None if there is none at all.
 
-        With `ranks` all of them call it, and each reads a part of the files; without `hashed` files are only seen to be
-        there in their sizes. Raises CheckpointError where there are some and none is whole.
+        `skip` gets the reason for each damaged one that is newer. With `ranks`, all of them call it, and each reads a
+        part of the files. Without `hashed`, only sizes are compared. Raises CheckpointError if all are damaged.
         """
-        ranks, reasons = ranks or Alone(), list[str]()
-        for name, told in ranks.broadcast(self._candidates):
-            reason = (
-                str(told)
-                if isinstance(told, CheckpointError)
-                else damage_among(ranks, self.storage, name, told["files"], hashed=hashed)
-            )
+        ranks, reasons = ranks or SingleRank(), list[str]()
+        for name, manifest in ranks.broadcast(self._candidates):
+            if isinstance(manifest, CheckpointError):
+                reason: str | None = str(manifest)
+            else:
+                reason = find_damage_together(ranks, self.storage, name, manifest["files"], hashed=hashed)
             if not reason:
                 for earlier in reasons:
-                    left_out(earlier)
+                    skip(earlier)
                 return str(name)
             reasons.append(reason)
         if reasons:
@@ -242,27 +230,23 @@ class CheckpointStore:
         return None
 
     def _candidates(self) -> list[tuple[str, dict[str, Any] | CheckpointError]]:
-        """The folders of checkpoints, each with its manifest or what is wrong with it: first those, then from the
-        newest on."""
+        """Return each checkpoint with its manifest or error, newest first, and those without a position before them."""
+
+        def read(name: str) -> dict[str, Any] | CheckpointError:
+            try:
+                return self.manifest(name)
+            except CheckpointError as error:
+                return error
+
         names = self.names()
         order = [*(name for name in self._folders() if name not in names), *reversed(names)]
-        return [*zip(order, self.storage.each(self._manifest_or_error, order), strict=True)]
-
-    def _manifest_or_error(self, name: str) -> dict[str, Any] | CheckpointError:
-        try:
-            return self.manifest(name)
-        except CheckpointError as error:
-            return error
-
-    def clear(self) -> None:
-        """Removes all checkpoints. Call it while nobody saves."""
-        for name in self._folders():
-            self.storage.delete(name)
-        self.storage.delete(INDEX)
+        return [*zip(order, self.storage.each(read, order), strict=True)]
 
     def resolve(self, label: str) -> str:
-        """The name behind `last`, the newest whose files are there in their sizes, a label such as `best`, or a name
-        itself; raises CheckpointError where there is none."""
+        """Return the name behind a label: `last`, one such as `best`, or a name itself; raises CheckpointError.
+
+        The last is the newest whose files have the right sizes.
+        """
         labelled = self.index.read()["labels"].get(label)
         if labelled:
             return str(labelled)
@@ -270,104 +254,120 @@ class CheckpointStore:
             self.manifest(label)
             return label
         if label == "last":
-            last = self.latest(lambda reason: _log.warning("left out: %s", reason), hashed=False)
-            if last is None:
-                raise CheckpointError(f"no checkpoint in {self.storage}")
-            return last
+            last = self.latest(lambda reason: _log.warning("skipped: %s", reason), hashed=False)
+            if last is not None:
+                return last
         names = self.names()
         if not names:
             raise CheckpointError(f"no checkpoint in {self.storage}")
         raise CheckpointError(
-            f"no checkpoint 'best' in {self.storage}, as none was validated by a metric of which it is known which way"
-            " is better (hooks.checkpoint: {best: METRIC, mode: max}, or mode: min, says it); there are: last,"
-            f" {', '.join(names)}"
+            f"no checkpoint 'best' in {self.storage}: no metric was validated whose direction is known (set it with"
+            f" hooks.checkpoint: {{best: METRIC, mode: max}}, or mode: min). There are: last, {', '.join(names)}"
         )
 
-    def find_evaluated_weights(self, label: str) -> str:
-        """Return where a checkpoint, by name or label, holds the evaluated weights: `model`, or `ema/model`.
-
-        If validation ran with several sets of weights, these are the ones that gave the metric it is the best of, or
-        else the experiment's main metric.
-        """
-        name, index = self.resolve(label), self.index.read()
-        manifest, metrics = self.manifest(name), index.get("metrics", {})
-        crowns = [label, *(one for one, crowned in index["labels"].items() if crowned == name)]
-        metric = next((metrics[one] for one in crowns if one in metrics), manifest.get("main_metric", ""))
-        evaluations = manifest.get("evaluations", {})
-        evaluation = evaluation_of(metric, evaluations)
-        lender = "" if evaluation is None else evaluations[evaluation]
-        return f"{lender}/model" if lender else "model"
-
-    def weights(self, label: str, place: str | None = None) -> dict[str, Any]:
-        """Load and verify the evaluated weights of a checkpoint, or those at `place`, whole and on the CPU.
-
-        Raises CheckpointError if there is no such checkpoint or it is damaged.
-        """
-        name, place = self.resolve(label), place or self.find_evaluated_weights(label)
-        file = f"{place.partition('/')[0]}.pt"
-        entries = self.manifest(name)["files"]
-        self._refuse_damage(name, {one: entries[one] for one in entries if one == file or placeholders.has_shards(one)})
-        found: dict[str, Any] = self._parts(name, {"model": place})["model"]
-        return found
-
-    def names_of(self, name: str, place: str) -> list[str]:
-        """Return the names in a checkpoint's state dict at a place such as `ema/model`."""
-        part, _, entry = place.partition("/")
-        loaded = self.load(name, f"{part}.pt")
-        return list(loaded[entry] if entry else loaded)
-
-    def buffers(self, label: str) -> dict[str, Any]:
-        """The buffers of rank 0, also those that no state dict holds (`persistent=False`); verified, as `weights`
-        are."""
-        name, file = self.resolve(label), "rank-0000.pt"
-        entries = self.manifest(name)["files"]
-        self._refuse_damage(name, {one: entries[one] for one in entries if one == file})
-        found: dict[str, Any] = self.load(name, file)["buffers"]
-        return found
+    # Verifying
 
     def verify(self, name: str) -> str:
-        """The sha256 of a checkpoint's manifest, which has those of its files; raises CheckpointError where one of them
-        is damaged."""
-        self._refuse_damage(name, self.manifest(name)["files"])
+        """Read all files of a checkpoint, and return its fingerprint; raises CheckpointError if one is damaged."""
+        self._check(name, self.manifest(name)["files"])
         return self.fingerprint(name)
 
     def fingerprint(self, name: str) -> str:
-        """The sha256 of a checkpoint's manifest."""
+        """Return the sha256 of a checkpoint's manifest, which contains those of its files."""
         return hashlib.sha256(self.storage.read(f"{name}/{MANIFEST}")).hexdigest()
 
+    def _check(self, folder: str, entries: Entries, *, hashed: bool = True) -> None:
+        reason = find_damage(self.storage, folder, entries, hashed=hashed)
+        if reason:
+            others = ", ".join(other for other in self.names() if other != folder)
+            raise CheckpointError(f"{reason}; there are also: {others}" if others else reason)
+
+    # Reading
+
+    def manifest(self, name: str) -> dict[str, Any]:
+        """Return a checkpoint's manifest; raises CheckpointError if it is missing or damaged."""
+        try:
+            return read_manifest(self.storage, name)
+        except FileNotFoundError:
+            names = ", ".join(self.names()) or "none"
+            raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; there are: {names}") from None
+        except DamagedFile as error:
+            raise CheckpointError(f"the manifest of '{name}' in {self.storage} is damaged: {error.what}") from error
+
+    def files(self, name: str) -> list[str]:
+        """Return the files of a checkpoint."""
+        return list(self.manifest(name)["files"])
+
     def position(self, name: str) -> Position:
-        """How far the run had come."""
+        """Return the position of the run at a checkpoint."""
         return position_in(self.manifest(name))
 
     def load(self, name: str, file: str) -> Any:
-        """Return the content of one file of a checkpoint, on the CPU. Loads tensors and plain data only; raises
-        CheckpointError for all else."""
+        """Load a file of a checkpoint on the CPU: tensors and plain data. Raises CheckpointError for anything else."""
         try:
             with self.storage.fetched(f"{name}/{file}") as content:
                 return placeholders.decode(torch.load(content, map_location="cpu", weights_only=True))
         except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
             raise CheckpointError(f"{self.path(name)}/{file} cannot be loaded: {error}") from error
 
-    def files(self, name: str) -> list[str]:
-        """The files of a checkpoint."""
-        return list(self.manifest(name)["files"])
+    def find_evaluated_weights(self, label: str) -> str:
+        """Return the place of the weights that validation used: `model`, or an entry of another file, `ema/model`.
 
-    # What hooks may ask
+        If several sets of weights were validated, it is the set that gave the label's metric, or else the experiment's
+        main metric.
+        """
+        name, index = self.resolve(label), self.index.read()
+        manifest, metrics = self.manifest(name), index.get("metrics", {})
+        labels = [label, *(other for other, labelled in index["labels"].items() if labelled == name)]
+        metric = next((metrics[other] for other in labels if other in metrics), manifest.get("main_metric", ""))
+        evaluations = manifest.get("evaluations", {})
+        evaluation = evaluation_of(metric, evaluations)
+        lender = "" if evaluation is None else evaluations[evaluation]
+        return f"{lender}/model" if lender else "model"
+
+    def weights(self, label: str, place: str | None = None) -> dict[str, Any]:
+        """Return the verified state dict of the evaluated weights, or of another place, whole and on the CPU."""
+        name, place = self.resolve(label), place or self.find_evaluated_weights(label)
+        file = f"{place.partition('/')[0]}.pt"
+        entries = self.manifest(name)["files"]
+        needed = {key: entry for key, entry in entries.items() if key == file or placeholders.has_shards(key)}
+        self._check(name, needed)
+        weights: dict[str, Any] = self._parts(name, {"model": place})["model"]
+        return weights
+
+    def names_of(self, name: str, place: str) -> list[str]:
+        """Return the names in the state dict at a place of a checkpoint."""
+        part, _, entry = place.partition("/")
+        loaded = self.load(name, f"{part}.pt")
+        return list(loaded[entry] if entry else loaded)
+
+    def buffers(self, label: str) -> dict[str, Any]:
+        """Return the verified buffers of rank 0, including those outside the state dict (`persistent=False`)."""
+        name, file = self.resolve(label), "rank-0000.pt"
+        entries = self.manifest(name)["files"]
+        self._check(name, {file: entries[file]})
+        buffers: dict[str, Any] = self.load(name, file)["buffers"]
+        return buffers
+
+    # Requests of hooks
 
     def retain(self, owner: str, names: Sequence[str]) -> None:
-        """Says which checkpoints `owner` wants kept; deletes what it gave up and nobody wants."""
+        """Keep checkpoints for an owner; delete those that it kept before and nobody else keeps."""
         with self.index.changing() as index:
             index["owners"][owner] = list(dict.fromkeys(names))
 
     def mark(self, name: str, *labels: str, metric: str = "") -> None:
-        """Points labels at a stored checkpoint, which is the best of a metric where one is said."""
+        """Give labels to a checkpoint; `metric` is the one that it is the best of."""
         with self.index.changing() as index:
             index["labels"].update(dict.fromkeys(labels, name))
             index["metrics"] = {**index.get("metrics", {}), **dict.fromkeys(labels if metric else (), metric)}
 
     def publish(self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]) -> str:
-        """Write `<folder>/<run>-<hash>.pt` with parts of a checkpoint, each named and with its place: a file, or an
-        entry of one (`ema/model`); `meta` is the manifest with `config`. `folder` is relative to the checkpoints."""
+        """Write parts of a checkpoint to `<folder>/<run>-<hash>.pt`, and return its path.
+
+        Each part is a file, or an entry of one (`ema/model`). `meta` is the manifest with `config`. `folder` is
+        relative to the checkpoints.
+        """
         if not self.master:
             return ""
         buffer = BytesIO()
@@ -380,29 +380,27 @@ class CheckpointStore:
         return self.path(target)
 
     def _parts(self, name: str, parts: Mapping[str, str]) -> dict[str, Any]:
-        """Parts of a checkpoint by their places, as `publish` has them, with the tensors that lie in shards."""
         available = {file.removesuffix(".pt"): file for file in shared_files(self.files(name))}
         content = {}
         for key, place in parts.items():
             part, _, entry = place.partition("/")
             if part not in available:
-                raise CheckpointError(f"there is no {part} in '{name}'; it holds {', '.join(available)}")
+                raise CheckpointError(f"'{name}' has no {part}; it has {', '.join(available)}")
             loaded = self.load(name, available[part])
             content[key] = loaded[entry] if entry else loaded
         return self.with_shards(name, content)
 
     def with_shards(self, name: str, content: dict[str, Any], mesh: Any = None) -> dict[str, Any]:
-        """What files of a checkpoint hold, with its sharded tensors: this rank's shards of them on a mesh, or else the
-        whole."""
+        """Return content with its sharded tensors: this rank's shards on a mesh, or whole tensors."""
         keys = [*placeholders.keys_in(content)]
         if not keys:
             return content
         from orchestrator.checkpoint import sharded_tensors as shards
 
-        filled: dict[str, Any] = placeholders.filled(content, shards.read(self, name, keys, mesh))
+        filled: dict[str, Any] = placeholders.fill(content, shards.read(self, name, keys, mesh))
         return filled
 
 
 def shared_files(files: Iterable[str]) -> list[str]:
-    """Those of a checkpoint's files that are of no rank alone."""
+    """Return the files of a checkpoint that belong to no single rank."""
     return [file for file in files if not file.startswith("rank-") and not placeholders.has_shards(file)]

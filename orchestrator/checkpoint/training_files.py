@@ -1,5 +1,4 @@
-"""Files of a training that several runs share: the first that saves at a place writes them, and the others give them a
-second name."""
+"""Files of a shared training: the first run that saves writes them, and the other runs link them."""
 
 from __future__ import annotations
 
@@ -12,10 +11,9 @@ _Entry = dict[str, Any]
 
 
 class TrainingFiles:
-    """Which checkpoint holds what the training was at its present place, for the runs that share it. In each worker
-    process; the master's acts.
+    """The newest checkpoint with the training's files, in each worker process; only the master acts.
 
-    A hard link is as good as a copy, as a file of a checkpoint is replaced or deleted, and never written into.
+    A hard link is as good as a copy, since files of checkpoints are never changed in place.
     """
 
     def __init__(self, files: Iterable[str]) -> None:
@@ -24,13 +22,12 @@ class TrainingFiles:
         self._stored: tuple[CheckpointStore, str, Mapping[str, _Entry]] | None = None
 
     def link(self, place: object, store: CheckpointStore, name: str) -> dict[str, _Entry]:
-        """Puts what was stored of this place into the unfinished checkpoint `name`; returns the manifest's entries for
-        it. None where nothing was stored, or it is gone, or lies where there are no hard links."""
+        """Link the files of this place into the unfinished checkpoint `name`; return the entries of linked files."""
         if self._stored is None or place != self._place:
             return {}
         source, stored, entries = self._stored
         return {file: entry for file, entry in entries.items() if store.link(name, file, source, stored)}
 
     def keep(self, place: object, store: CheckpointStore, name: str, entries: Mapping[str, _Entry]) -> None:
-        """Notes a stored checkpoint of this place, with the manifest's entries."""
+        """Remember a stored checkpoint of this place, with its entries."""
         self._place, self._stored = place, (store, name, {file: entries[file] for file in self._files})

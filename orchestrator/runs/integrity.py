@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.checkpoint.index import INDEX, checked_index
-from orchestrator.checkpoint.manifest import MANIFEST, checked_manifest, damage
+from orchestrator.checkpoint.index import INDEX, check_index
+from orchestrator.checkpoint.manifest import MANIFEST, check_file, check_manifest
 from orchestrator.config.text.reader import parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import HookyardError
@@ -41,8 +41,8 @@ _JSON: dict[str, Callable[[Any], Any]] = {
     "source.json": ExperimentSource.from_record,
     "attempt.json": Attempt.read,
     "info.json": mapping,
-    INDEX: checked_index,
-    MANIFEST: checked_manifest,
+    INDEX: check_index,
+    MANIFEST: check_manifest,
 }
 
 
@@ -253,7 +253,7 @@ def _read(storage: Storage, path: str) -> dict[str, Any]:
 def _of_checkpoint(storage: Storage, name: str, file: str, entry: dict[str, Any]) -> CheckedFile:
     path = f"{name}/{file}"
     try:
-        wrong = damage(storage, name, file, entry)
+        wrong = check_file(storage, name, file, entry)
     except HookyardError as error:
         wrong = str(error)
     if wrong is None:

@@ -79,7 +79,7 @@ class KeptParts:
     ) -> None:
         assert self._stored is not None
         name, saved, _ = self._stored
-        own = (rank_state or other(0)).get("parts", {})
+        own = (rank_state if "parts" in rank_state else other(0)).get("parts", {})
         if own and saved_world_size != self._world.world_size:
             raise CheckpointError(
                 f"checkpoint '{name}' holds what was each rank's own of {saved_world_size} ranks ({', '.join(own)}),"

@@ -215,7 +215,7 @@ class Saving:
         if sharded:
             from orchestrator.checkpoint import sharded_tensors as shards
 
-            files |= shards.files_of(sharded, world.rank, world.world_size)
+            files |= shards.files_with_shards(sharded, world.rank, world.world_size)
         return files, described
 
     def _described(self) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def test_what_a_rank_wrote_it_verifies_itself(store: CheckpointStore, monkeypatc
     pieces = Storage.pieces
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "pieces", lambda *of: map(flip, pieces(*of)))
-        with pytest.raises(CheckpointError, match=r"model\.pt is damaged .* only just written there"):
+        with pytest.raises(CheckpointError, match=r"model\.pt is damaged .* It was just written"):
             store.write_files("epoch-0001", {"model.pt": weights(1.0)})
     entries = store.write_files("epoch-0001", {"model.pt": weights(1.0)})
     monkeypatch.setattr(Storage, "pieces", None)

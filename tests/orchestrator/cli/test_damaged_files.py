@@ -125,7 +125,7 @@ def test_names_in_an_index_lead_nowhere_else(cut: Path) -> None:
     (cut / "checkpoints/index.json").write_text(json.dumps({"owners": {"run": ["../../precious"]}, "labels": {}}))
     code, _, told = call("resume", cut)
     assert code != 0
-    assert "index.json is damaged: it names '../../precious', which lies elsewhere" in told
+    assert "index.json is damaged: it names '../../precious', which lies outside of its folder" in told
 
 
 def test_a_damaged_newest_checkpoint_is_left_out_and_said(cut: Path, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_damaged_newest_checkpoint_is_left_out_and_said(cut: Path, tmp_path: P
     code, _, told = call("resume", cut)
     assert code == 1  # the hook breaks again
     for text in (told, (cut / "log.txt").read_text()):
-        assert f"left out: checkpoint {two}: model.pt is damaged (0 bytes" in text
+        assert f"checkpoint {two}: model.pt is damaged (0 bytes" in text
         assert "attempt 1 goes on from epoch-0001" in text
 
 

@@ -445,10 +445,13 @@ def test_a_checkpoint_is_put_back_into_the_parts_it_is_of(tmp_path: Path) -> Non
             list(loop.run())
 
 
-def test_what_is_each_ranks_own_is_not_shared_out_to_another_number_of_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_new_rank", [False, True])
+def test_what_is_each_ranks_own_is_not_shared_out_to_another_number_of_them(tmp_path: Path, is_new_rank: bool) -> None:
     list(loop_of(restores(per_rank={"place": {}}), tmp_path, {"checkpoint": Checkpoint()}).run())
     manifest = tmp_path / "epoch-0001" / "manifest.json"
     entries = {name: value for name, value in json.loads(manifest.read_text()).items() if name != "crc"}
+    if is_new_rank:
+        del entries["files"]["rank-0000.pt"]
     manifest.write_text(sealed(json.dumps(entries | {"world_size": 2})))
     with pytest.raises(CheckpointError, match=r"each rank's own of 2 ranks \(place\), and cannot go on with 1"):
         loop_of(restores(per_rank={"place": {}}), tmp_path).restore("epoch-0001")

@@ -126,7 +126,7 @@ def test_a_checkpoint_that_is_not_there_is_told_with_those_that_are(done: Run, t
         done.load("epoch-0009")
     unjudged = run(described(epochs=1, validate_every=0), tmp_path, local=True)
     with pytest.raises(
-        CheckpointError, match=r"no checkpoint 'best' in .*hooks.checkpoint: .*; there are: last, epoch-0001"
+        CheckpointError, match=r"no checkpoint 'best' in .*hooks.checkpoint: .*There are: last, epoch-0001"
     ):
         unjudged.load("best")
     unjudged.load("last")

@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.param_scheduler import ParamScheduler
-from orchestrator.checkpoint.placeholders import Sharded, decode, encode, filled, tensors_in
+from orchestrator.checkpoint.placeholders import Sharded, decode, encode, fill, tensors_in
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.optim.optimizer import OPTIMIZERS
 from orchestrator.config.optim.scheduler import SCHEDULERS
@@ -261,7 +261,7 @@ def _sharded(rank: int, world_size: int, root: str) -> None:
     tree = {"a": Counter(one=sharded), "b": deque([sharded, Counter(two=2)], maxlen=2)}
     files = encode(tree, noted)
     assert len(noted.tensors()) == 1  # two names of one tensor
-    back = filled(decode(files), noted.tensors())
+    back = fill(decode(files), noted.tensors())
     assert back["a"]["one"] is back["b"][0] is sharded
     assert (type(back["a"]), back["b"].maxlen, back["b"][1]) == (Counter, 2, Counter(two=2))
 
