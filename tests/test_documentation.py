@@ -384,6 +384,13 @@ def test_the_page_on_tasks_trains_what_it_shows(folder: Path) -> None:
     assert biased.stats["bias"].notna().all()
     in_training = biased.stats[biased.stats["phase"] == "train"].groupby("epoch")["bias"].mean()
     assert biased.metrics["stats/bias/mean"].tolist() == pytest.approx(in_training.tolist())
+    for override in ("study.balanced:Balanced", "study.perceptual:Perceptual"):
+        settings = ["epochs=2", f"task={override}", "name=other", "optimizer=null" if "Percep" in override else "seed=1"]
+        other = run(load_experiment("study/diabetes.yaml", settings), folder / override, local=True)
+        assert other.status == "finished"
+    assert set(other.weights("best")) > {"trained.0.weight", "frozen.0.weight"}
+    recurrent = run(load_experiment("study/recurrent.yaml", ["workers.count=1"]), folder / "runs", local=True)
+    assert recurrent.metrics["val/loss"].iloc[-1] < recurrent.metrics["val/loss"].iloc[0]
     own = run(load_experiment("study/lines.yaml", ["workers.count=1"]), folder / "runs", local=True)
     assert own.metrics["samples"].tolist() == [640, 1280, 1920]
     assert own.metrics["train/loss"].iloc[-1] < 0.01
@@ -392,9 +399,13 @@ def test_the_page_on_tasks_trains_what_it_shows(folder: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page)) if "://" not in link]
     missing = [link for link in links if not leads_somewhere(page, *link.partition("#")[::2])]
     assert not missing
+
+
+def without_code(page: Path) -> str:
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
 
 
 def leads_somewhere(page: Path, target: str, heading: str) -> bool:
@@ -404,6 +415,5 @@ def leads_somewhere(page: Path, target: str, heading: str) -> bool:
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub gives the headings of a page."""
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", without_code(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
