@@ -1,8 +1,8 @@
-"""Values for a hook's fields, drawn by their types and bounds."""
+"""Values for the fields of a hook, drawn by type and bounds with hypothesis."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -17,15 +17,13 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 REACH = 8
-"""How far from its lower bound a number is drawn that has no upper one: larger ones only make a small loop slow."""
-
-
+"""Width of a range that has one bound only: larger values would make a small loop slow."""
 PARTS = 16
-"""Into how many parts a number's range is cut: values that people can read, the bounds among them."""
+"""Steps of a float's range, so that drawn values are short and include the bounds."""
 
 
-def hypothesis() -> Any:
-    """The module; raises ImportError with what to install."""
+def import_hypothesis() -> Any:
+    """Import hypothesis; raise ImportError with the command that installs it."""
     try:
         import hypothesis
     except ImportError:
@@ -36,49 +34,52 @@ def hypothesis() -> Any:
 
 
 def for_each(examples: int, call: Callable[..., None], *strategies: SearchStrategy[Any]) -> None:
-    """Calls with so many sets of drawn arguments, the same each time."""
-    library = hypothesis()
-    settings = library.settings(
+    """Call with a number of drawn sets of arguments, the same in each process."""
+    hypothesis = import_hypothesis()
+    settings = hypothesis.settings(
         max_examples=examples,
         deadline=None,
         database=None,
         derandomize=True,
-        suppress_health_check=list(library.HealthCheck),
-        phases=[library.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.generate],
     )
 
-    def called(arguments: tuple[Any, ...]) -> None:
+    def call_with(arguments: tuple[Any, ...]) -> None:
         call(*arguments)
 
-    settings(library.given(library.strategies.tuples(*strategies))(called))()
+    settings(hypothesis.given(hypothesis.strategies.tuples(*strategies))(call_with))()
 
 
-def values_of(
-    cls: type[Hook], given: Mapping[str, Any], among: Collection[str] | None = None
+def field_values(
+    cls: type[Hook], fixed: Collection[str], names: Collection[str] | None = None
 ) -> SearchStrategy[dict[str, Any]]:
-    """Values of all fields, or of those among some, for which any can be drawn and none is given; as an experiment file
-    says them."""
+    """Return a strategy for the fields that are not fixed, as an experiment file writes them.
+
+    Without `names`, all fields are drawn whose type allows it.
+    """
     hints = get_type_hints(cls, include_extras=True)
-    names = [name for name in parameters(cls) if name not in given and (among is None or name in among)]
-    drawn = {name: _values(hints[name]) for name in names}
-    strategies: Any = hypothesis().strategies
-    made: SearchStrategy[dict[str, Any]] = strategies.fixed_dictionaries(
-        {name: one for name, one in drawn.items() if one is not None}
-    )
-    return made
+    drawn = [name for name in parameters(cls) if name not in fixed and (names is None or name in names)]
+    strategies = {name: strategy for name in drawn if (strategy := _strategy(hints[name])) is not None}
+    fields: SearchStrategy[dict[str, Any]] = import_hypothesis().strategies.fixed_dictionaries(strategies)
+    return fields
 
 
-def _values(hint: Any, bounds: Sequence[Any] = ()) -> Any:
-    """A strategy for a type with bounds; None where nothing of use can be drawn, as of text and mappings."""
-    strategies: Any = hypothesis().strategies
-    kind, within = get_origin(hint), get_args(hint)
-    if kind is Annotated:
-        return _values(within[0], [*bounds, *_unpacked(within[1:])])
-    if kind in (Union, UnionType):
-        drawn = [one for member in within if member is not NoneType and (one := _values(member, bounds)) is not None]
-        return strategies.one_of([strategies.none()] * (NoneType in within) + drawn) if drawn else None
-    if kind is Literal:
-        return strategies.sampled_from(within)
+def _strategy(hint: Any, bounds: Sequence[Any] = ()) -> Any:
+    """Return a strategy for a type with bounds; None for text, mappings and others."""
+    strategies = import_hypothesis().strategies
+    base, arguments = get_origin(hint), get_args(hint)
+    if base is Annotated:
+        inner = [
+            part for bound in arguments[1:] for part in (bound.metadata if isinstance(bound, FieldInfo) else [bound])
+        ]
+        return _strategy(arguments[0], [*bounds, *inner])
+    if base in (Union, UnionType):
+        members = [_strategy(member, bounds) for member in arguments if member is not NoneType]
+        usable = [member for member in members if member is not None]
+        return strategies.one_of([strategies.none()] * (NoneType in arguments) + usable) if usable else None
+    if base is Literal:
+        return strategies.sampled_from(arguments)
     if hint is bool:
         return strategies.booleans()
     if hint is Interval:
@@ -86,44 +87,32 @@ def _values(hint: Any, bounds: Sequence[Any] = ()) -> Any:
         counts = strategies.integers(units.ge, units.ge + 5)
         return strategies.builds(lambda count, unit: f"{count} {unit}", counts, strategies.sampled_from(units.names))
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return strategies.sampled_from([one.value for one in hint])
+        return strategies.sampled_from([member.value for member in hint])
     if hint in (int, float):
         return _numbers(hint, bounds)
-    if kind in (list, tuple, set, frozenset):
-        return _lists(kind, within, bounds)
+    if base is tuple and arguments and arguments[-1] is not ...:
+        parts = [_strategy(part) for part in arguments]
+        return None if None in parts else strategies.tuples(*parts).map(list)
+    if base in (list, tuple, set, frozenset) and arguments and (member := _strategy(arguments[0])) is not None:
+        min_size = int(_bound(bounds, "min_length") or 0)
+        return strategies.lists(member, min_size=min_size, max_size=int(_bound(bounds, "max_length") or min_size + 2))
     return None
 
 
 def _numbers(kind: type, bounds: Sequence[Any]) -> Any:
-    strategies: Any = hypothesis().strategies
-    least, most, above, below = _limit(bounds, "ge"), _limit(bounds, "le"), _limit(bounds, "gt"), _limit(bounds, "lt")
-    low = max((one for one in (least, above) if one is not None), default=None)
-    high = min((one for one in (most, below) if one is not None), default=None)
+    strategies = import_hypothesis().strategies
+    ge, le, gt, lt = (_bound(bounds, name) for name in ("ge", "le", "gt", "lt"))
+    low = max((bound for bound in (ge, gt) if bound is not None), default=None)
+    high = min((bound for bound in (le, lt) if bound is not None), default=None)
     if low is None:
         low = -REACH if high is None else high - REACH
     if high is None:
         high = low + REACH
     if kind is int:
-        return strategies.integers(int(low) + (low == above), min(int(high) - (high == below), int(low) + REACH))
-    steps = strategies.integers(int(low == above), PARTS - int(high == below))
+        return strategies.integers(int(low) + (low == gt), min(int(high) - (high == lt), int(low) + REACH))
+    steps = strategies.integers(int(low == gt), PARTS - int(high == lt))
     return steps.map(lambda step: low + (high - low) * step / PARTS)
 
 
-def _lists(kind: type, within: Sequence[Any], bounds: Sequence[Any]) -> Any:
-    strategies: Any = hypothesis().strategies
-    if kind is tuple and within and within[-1] is not ...:
-        parts = [_values(one) for one in within]
-        return None if None in parts else strategies.tuples(*parts).map(list)
-    member = _values(within[0]) if within else None
-    least = int(_limit(bounds, "min_length") or 0)
-    most = int(_limit(bounds, "max_length") or least + 2)
-    return None if member is None else strategies.lists(member, min_size=least, max_size=most)
-
-
-def _unpacked(bounds: Sequence[Any]) -> list[Any]:
-    """With what pydantic's `Field` holds in place of it."""
-    return [inner for one in bounds for inner in (one.metadata if isinstance(one, FieldInfo) else [one])]
-
-
-def _limit(bounds: Sequence[Any], name: str) -> Any:
-    return next((getattr(one, name) for one in bounds if getattr(one, name, None) is not None), None)
+def _bound(bounds: Sequence[Any], name: str) -> Any:
+    return next((getattr(bound, name) for bound in bounds if getattr(bound, name, None) is not None), None)

@@ -1,4 +1,4 @@
-"""Two gloo ranks, each a process of its own, which stay for the checks of a whole test session."""
+"""Two gloo ranks in processes of their own, which stay for the checks of a whole test session."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import torch.distributed as dist
 from orchestrator.loop.world import World
 
 SIZE = 2
-ANSWER_S = 120.0
-"""How long ranks may take; more means that they wait for each other."""
-OTHER_S = 2.0
-"""How much longer a rank may take than one that has something to tell, for which it may wait."""
+TIMEOUT_S = 120.0
+"""Time after which the ranks count as waiting for each other."""
+GRACE_S = 2.0
+"""Time for the other rank once one has a result, as it may wait for that rank."""
 
 
 class RanksFailed(RuntimeError):
-    """What ranks could not do, in words."""
+    """A call on two ranks failed."""
 
 
 class Ranks:
@@ -37,67 +37,64 @@ class Ranks:
         self._folder = tempfile.TemporaryDirectory()
         pipes = [context.Pipe() for _ in range(SIZE)]
         self._connections: list[Connection] = [own for own, _ in pipes]
-        # They meet at a file, as any port may be taken a moment later.
-        store = f"{self._folder.name}/store"
+        store = f"{self._folder.name}/store"  # a file, as a free port may be taken a moment later
         self._processes = [
             context.Process(target=_serve, args=(rank, store, theirs), daemon=True)
             for rank, (_, theirs) in enumerate(pipes)
         ]
         for process in self._processes:
             process.start()
-        self.usable = True
-        """Whether they stand where they can be called again."""
+        self.is_usable = True
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """`function(world, *arguments)` on each rank, which gives None where there is nothing to tell; the values in
-        rank order, without that of a rank that waits for one with something to tell. Raises RanksFailed."""
+        """Return `function(world, *arguments)` of each rank, in rank order.
+
+        A rank that waits for another with a result is left out. Raises RanksFailed.
+        """
         try:
             payload = pickle.dumps((function, arguments))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise RanksFailed(f"what is checked cannot be sent to other processes: {error}") from None
+            raise RanksFailed(f"the hook or task cannot be sent to other processes: {error}") from None
         for connection in self._connections:
             connection.send((list(sys.path), payload))
-        return self._answers()
-
-    def _answers(self) -> list[Any]:
         answers: dict[int, tuple[Any, str | None]] = {}
-        deadline = monotonic() + ANSWER_S
+        deadline = monotonic() + TIMEOUT_S
         while len(answers) < SIZE:
             waiting: dict[Any, int] = {
                 connection: rank for rank, connection in enumerate(self._connections) if rank not in answers
             }
-            for connection in (ready := wait(list(waiting), max(0.0, deadline - monotonic()))):
-                answer = answers[waiting[connection]] = _received(connection)
-                if answer != (None, None):
-                    deadline = min(deadline, monotonic() + OTHER_S)
+            ready: Any = wait(list(waiting), max(0.0, deadline - monotonic()))
             if not ready:
                 break
-        self.usable = len(answers) == SIZE and not any(error for _, error in answers.values())
-        error = next((f"rank {rank}: {error}" for rank, (_, error) in sorted(answers.items()) if error), None)
-        told = any(value is not None for value, _ in answers.values())
-        if error or not (told or self.usable):
-            raise RanksFailed(error or f"after {ANSWER_S:.0f} s a rank still waits for another")
-        return [value for _, (value, _) in sorted(answers.items())]
+            for connection in ready:
+                answer = answers[waiting[connection]] = _receive(connection)
+                if answer != (None, None):
+                    deadline = min(deadline, monotonic() + GRACE_S)
+        errors = [f"rank {rank}: {error}" for rank, (_, error) in sorted(answers.items()) if error]
+        self.is_usable = len(answers) == SIZE and not errors
+        values = [value for _, (value, _) in sorted(answers.items())]
+        if errors or (len(answers) < SIZE and all(value is None for value in values)):
+            raise RanksFailed(errors[0] if errors else f"a rank still waits for another after {TIMEOUT_S:.0f} s")
+        return values
 
-    def end(self) -> None:
-        """Ends the processes, wherever they are."""
+    def kill(self) -> None:
         for process in self._processes:
             process.kill()
         self._folder.cleanup()
 
 
-def _received(connection: Any) -> tuple[Any, str | None]:
+def _receive(connection: Any) -> tuple[Any, str | None]:
     try:
         answer: tuple[Any, str | None] = connection.recv()
     except EOFError:
-        return None, "its process is gone"
+        return None, "its process has died"
     return answer
 
 
 def _serve(rank: int, store: str, connection: Connection) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=SIZE, timeout=timedelta(seconds=ANSWER_S)
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=SIZE, timeout=timedelta(seconds=TIMEOUT_S)
     )
     while True:
         try:
@@ -116,12 +113,12 @@ _ranks: Ranks | None = None
 
 
 def on_two_ranks(function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """`Ranks.call` on two ranks, which are started where there are none that can be called."""
+    """Call a function on two ranks (`Ranks.call`), and start them if there are none."""
     global _ranks
-    if _ranks is None or not _ranks.usable:
+    if _ranks is None or not _ranks.is_usable:
         _ranks = Ranks()
     try:
         return _ranks.call(function, *arguments)
     finally:
-        if not _ranks.usable:
-            _ranks.end()
+        if not _ranks.is_usable:
+            _ranks.kill()

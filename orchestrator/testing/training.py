@@ -1,10 +1,9 @@
-"""A small task, a state that is ready, and a loop of some iterations on the CPU."""
+"""A small task, a ready state, and a short loop on the CPU."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -26,6 +25,7 @@ from orchestrator.config.python.parameters import check
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.model.torch_settings import torch_threads
 from orchestrator.loop.run_context import RunContext
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.task import Task, trains_itself
@@ -35,7 +35,7 @@ from orchestrator.task import Task, trains_itself
 class SmallTask(Task):
     """Classifies points (5,) into three classes, with BatchNorm and dropout; a batch is `[points, labels]`."""
 
-    train: int = 24  # type: ignore[assignment]  # a field, and no loop of its own
+    train: int = 24  # type: ignore[assignment]  # a field, not a custom loop
     """Training samples."""
     val: int = 8
     """Validation samples."""
@@ -62,7 +62,7 @@ def _points(size: int, seed: int) -> Dataset[Any]:
 
 
 class Screen:
-    """A display that keeps what it is shown."""
+    """A display that keeps its lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -75,7 +75,7 @@ class Screen:
 
 
 class KeepingRecorder(Recorder):
-    """A recorder that keeps every row."""
+    """A recorder that keeps all rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,42 +92,30 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class Trained:
-    """What a loop has come to."""
+    """The results of a loop."""
 
     state: State
-    """Of the loop, at its end."""
+    """State of the loop at its end."""
     reports: list[dict[str, Any]] = field(default_factory=list)
-    """The metrics of each report."""
+    """Metrics of each report."""
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """What was recorded of each iteration, tensors as numbers."""
+    """Recorded values of each iteration, tensors as numbers."""
     lines: list[str] = field(default_factory=list)
-    """What hooks have said."""
+    """Lines that hooks printed."""
 
 
 def train(hooks: Mapping[str, Hook] | None = None, task: Task | None = None, **experiment: Any) -> Trained:
-    """Trains a task with hooks in the real loop, in this process and on the CPU: by default a small task, for one
-    epoch.
+    """Train a task with hooks in the real loop on the CPU; by default a small task for one epoch.
 
-    The hooks that the task requires are there without being named, the defaults of an experiment are not. `experiment`
-    has keys of an experiment file (`steps`, `batch_size`, `accumulate` ...). What hooks write goes to a folder that is
-    gone afterwards. Raises ConfigError for other keys, and whatever the task or a hook raises.
+    Hooks that the task requires are added, an experiment's default hooks are not. `experiment` has keys of an
+    experiment file (`steps`, `batch_size`, `accumulate` ...). Files of hooks are deleted at the end. Raises ConfigError
+    for other keys, and any error of the task or a hook.
     """
     screen = Screen()
-    with tempfile.TemporaryDirectory() as folder, one_thread():
+    with tempfile.TemporaryDirectory() as folder, torch_threads(1):
         loop, recorder = make_loop(task or SmallTask(), hooks or {}, experiment, artifacts=Path(folder), display=screen)
         reports = [report.metrics for report in loop.run()]
     return Trained(loop.state, reports, recorder.rows, screen.lines)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Within it torch computes in one thread, as a worker does: for small tensors several only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def make_loop(
@@ -135,34 +123,34 @@ def make_loop(
     hooks: Mapping[str, Hook],
     settings: Mapping[str, Any],
     recorder: KeepingRecorder | None = None,
-    **more: Any,
+    **context: Any,
 ) -> tuple[Loop, KeepingRecorder]:
-    """A loop that is ready to run, and its recorder; `more` is the rest of its context."""
+    """Make a loop and its recorder; `context` has further fields of its RunContext."""
     length = {} if "steps" in settings else {"epochs": 1}
     kind = f"{type(task).__module__}:{type(task).__qualname__}"
     own_scheduler: dict[str, Any] | None = {} if has_own_method(type(task), "scheduler") else None
-    in_full = {
+    defaults = {
         "optimizer": optimizer_with_defaults(settings.get("optimizer", {}), type(task)),
         "scheduler": scheduler_with_defaults(settings.get("scheduler", own_scheduler), type(task)),
     }
-    experiment = check(Experiment, {"name": "test", "task": kind, "batch_size": 4, **length, **settings, **in_full}, "")
-    written = to_config(task.required_hooks(), "hooks")
+    experiment = check(
+        Experiment, {"name": "test", "task": kind, "batch_size": 4, **length, **settings, **defaults}, ""
+    )
     required = {
-        name: make_hook(name, entry if isinstance(entry, Mapping) else {}).hook for name, entry in written.items()
+        name: make_hook(name, entry if isinstance(entry, Mapping) else {}).hook
+        for name, entry in to_config(task.required_hooks(), "hooks").items()
     }
     kinds = {type(hook) for hook in hooks.values()}
     required = {name: hook for name, hook in required.items() if name not in hooks and type(hook) not in kinds}
     recorder = recorder or KeepingRecorder()
     loop_class: Any = CustomLoop if trains_itself(type(task)) else Loop
-    return loop_class(task, experiment, {**required, **hooks}, RunContext(recorder=recorder, **more)), recorder
+    return loop_class(task, experiment, {**required, **hooks}, RunContext(recorder=recorder, **context)), recorder
 
 
 def ready_state(task: Task | None = None, **fields: Any) -> State:
-    """A state as it is in `on_gradients` of the first iteration: a model with gradients, its optimizer, batch, output
-    and loss.
+    """Return the state of `on_gradients` in the first iteration, with model, gradients, batch, output and loss.
 
-    Every event may be called with it: `hook.on_gradients(ready_state())`. `fields` are the state's own, to be set over
-    what is there.
+    Any event can be called with it: `hook.on_gradients(ready_state())`. `fields` set fields of the state.
     """
     task = task or SmallTask()
     loop, _ = make_loop(task, {}, {})

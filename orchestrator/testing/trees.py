@@ -1,4 +1,4 @@
-"""What a hook is checked by: copies of trees of tensors, and where two of them differ."""
+"""Trees of tensors: copies, and the first difference between two of them."""
 
 from __future__ import annotations
 
@@ -21,42 +21,37 @@ def copied(tree: Any) -> Any:
     return deepcopy(tree, tensors)
 
 
-def difference(found: Any, expected: Any, place: str = "", varies: Collection[str] = ()) -> str:
-    """The first place where two trees differ by a bit, with both values; empty where none does. What is measured in
-    seconds, bytes and the like, by its name, may differ, and so may what `varies`."""
-    if type(found) is not type(expected):
-        return f"{place} is a {type(found).__name__}, not a {type(expected).__name__}"
+def difference(actual: Any, expected: Any, place: str = "", varies: Collection[str] = ()) -> str:
+    """Return the first place where two trees differ by a bit, with both values; empty if they are equal.
+
+    Skips the names in `varies`, and names with a unit of time, speed or memory.
+    """
+    if type(actual) is not type(expected):
+        return f"{place} is a {type(actual).__name__}, not a {type(expected).__name__}"
     if isinstance(expected, dict):
-        for key in (key for key in {**expected, **found} if key not in varies and not _is_measured(str(key))):
-            if key not in found or key not in expected:
-                return f"{place}[{key!r}] is {'missing' if key not in found else 'there, and should not be'}"
-            if told := difference(found[key], expected[key], f"{place}[{key!r}]", varies):
-                return told
+        for key in (key for key in {**expected, **actual} if key not in varies and not _is_measured(str(key))):
+            if key not in actual or key not in expected:
+                return f"{place}[{key!r}] is {'missing' if key not in actual else 'there, and should not be'}"
+            if text := difference(actual[key], expected[key], f"{place}[{key!r}]", varies):
+                return text
         return ""
     if isinstance(expected, (list, tuple, deque)):
-        if len(found) != len(expected):
-            return f"{place} has {len(found)} entries, not {len(expected)}"
-        told_all = (
-            difference(one, other, f"{place}[{index}]", varies)
-            for index, (one, other) in enumerate(zip(found, expected, strict=True))
-        )
-        return next(filter(None, told_all), "")
+        if len(actual) != len(expected):
+            return f"{place} has {len(actual)} entries, not {len(expected)}"
+        pairs = enumerate(zip(actual, expected, strict=True))
+        return next(filter(None, (difference(*pair, f"{place}[{index}]", varies) for index, pair in pairs)), "")
     if isinstance(expected, Tensor):
-        alike = found.dtype == expected.dtype and found.shape == expected.shape
-        return (
-            ""
-            if alike and torch.equal(found.nan_to_num(), expected.nan_to_num())
-            else f"{place} is {_shown(found)}, not {_shown(expected)}"
-        )
-    same = found is expected or found == expected or (found != found and expected != expected)
-    return "" if same else f"{place} is {found!r}, not {expected!r}"
+        is_same = actual.dtype == expected.dtype and actual.shape == expected.shape
+        is_equal = is_same and torch.equal(actual.nan_to_num(), expected.nan_to_num())
+        return "" if is_equal else f"{place} is {_tensor_text(actual)}, not {_tensor_text(expected)}"
+    is_equal = actual is expected or actual == expected or (actual != actual and expected != expected)
+    return "" if is_equal else f"{place} is {actual!r}, not {expected!r}"
 
 
-def _shown(tensor: Tensor) -> str:
+def _tensor_text(tensor: Tensor) -> str:
     values = tensor.flatten()[:4].tolist()
     return f"{tensor.dtype} {tuple(tensor.shape)} {values}{'...' if tensor.numel() > 4 else ''}"
 
 
 def _is_measured(name: str) -> bool:
-    """Whether a name says that its value differs from run to run: a time, a speed, or what the machine has in use."""
     return bool(unit(name)) or name.rpartition("_")[2] == "seconds"

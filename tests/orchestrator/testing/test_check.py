@@ -379,14 +379,14 @@ class Records(Hook):
 BROKEN: list[tuple[type[Hook], str, str]] = [
     (Forgets, "resumed", "the row of train iteration 5: ['updates'] is 1, not 5, as undisturbed"),
     (ForgetsWeights, "resumed", "at report 2 of 4 metrics['train/loss'] is "),
-    (SavesASet, "state", "state_dict() gives what a checkpoint cannot hold"),
+    (SavesASet, "state", "state_dict() returns what a checkpoint cannot hold"),
     (OneForAll, "resumed", "state_dict['sum'] is 1.0, not 4.0, as undisturbed"),
     (Reads, "device", "on_loss waits for the device in every iteration (bool)"),
     (Masks, "device", "on_gradients waits for the device in every iteration (indexing by a mask)"),
-    (Waits, "collectives", "on_loss calls a collective (allreduce) and does not say so: "),
-    (WaitsAlone, "collectives", "does not say so, and runs on master alone"),
+    (Waits, "collectives", "on_loss calls a collective (allreduce) and does not declare it: "),
+    (WaitsAlone, "collectives", "does not declare it, and runs on master only"),
     (ClipsOnOne, "two ranks", "after training on rank 1 the parameter ['0.weight'] is"),
-    (Iterations, "pace", "'seen' is recorded in iteration 3, which is none of the hook's pace"),
+    (Iterations, "pace", "'seen' is recorded in iteration 3, where the hook's interval is not due"),
     (Cached, "changed in flight", "with fields changed at the first report, at report 2 of 4 metrics"),
     (Shares, "sharing", "the class's own seen has changed"),
     (SharesList, "sharing", "two hooks have the same list as their _seen"),
@@ -418,7 +418,7 @@ BROKEN: list[tuple[type[Hook], str, str]] = [
     ),
     (CannotSave, "runs", "failed in on_save on rank 0: OSError: no place"),
     (Records, "observes", "the row of train iteration 1: ['seen'] is there, and should not be, as without the hook"),
-    (Mutable, "class", "mutable names decay, which is no field"),
+    (Mutable, "class", "mutable names decay, which is not a field"),
 ]
 
 

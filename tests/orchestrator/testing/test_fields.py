@@ -10,7 +10,7 @@ from pydantic import Field
 
 from hooks import Hook, Interval
 from orchestrator.config.python.parameters import construct
-from orchestrator.testing.fields import for_each, values_of
+from orchestrator.testing.fields import for_each, field_values
 
 
 class Side(Enum):
@@ -39,7 +39,7 @@ class Everything(Hook):
 
 def drawn(given: dict[str, Any], among: Collection[str] | None = None) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    for_each(60, found.append, values_of(Everything, given, among))
+    for_each(60, found.append, field_values(Everything, given, among))
     return found
 
 
