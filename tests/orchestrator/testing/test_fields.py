@@ -10,7 +10,7 @@ from pydantic import Field
 
 from hooks import Hook, Interval
 from orchestrator.config.python.parameters import construct
-from orchestrator.testing.fields import for_each, field_values
+from orchestrator.testing.fields import field_values, for_each
 
 
 class Side(Enum):
