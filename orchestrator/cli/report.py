@@ -28,10 +28,10 @@ def report(
     """Write an HTML report of a run or sweep, one file that needs no network."""
     from orchestrator.records.run_folder import RunFolder
     from orchestrator.report import report as make_report
-    from orchestrator.storage.location import joined
+    from orchestrator.storage.location import join_location
 
     folder = RunFolder.open(run)
-    _write_page(output or joined(folder.location, PAGE), make_report(folder))
+    _write_page(output or join_location(folder.location, PAGE), make_report(folder))
 
 
 def compare(

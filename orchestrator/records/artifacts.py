@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
-from orchestrator.storage.storage import telling_of
+from orchestrator.storage.storage import raising_storage_errors
 from orchestrator.storage.stored_data import mapping, read_json, sealed
 
 _LISTS = ".artifacts"
@@ -32,7 +32,7 @@ class Artifacts:
     def __init__(self, run: Storage, rank: int = 0, world_size: int = 1) -> None:
         self._run, self._rank, self._world_size = run, rank, world_size
         self.folder = run.local or Path(tempfile.mkdtemp(prefix="hookyard-"))
-        with telling_of(self.folder):
+        with raising_storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         self._sent: dict[str, tuple[int, int]] = {}
         self._listed: set[str] = set()

@@ -65,9 +65,10 @@ class Removal:
     def __str__(self) -> str:
         trials = len(run_folders(self.folder.storage / "trials"))
         what = f"a sweep of {trials} {'trial' if trials == 1 else 'trials'}" if trials else "a run"
-        files, size_bytes = self.folder.storage.usage()
+        files = self.folder.storage.tree().values()
+        size_bytes = sum(state.size_bytes for state in files)
         lines = [
-            f"{self.folder}: {what}, {_status(self.folder)}; {files} files, {size_bytes / 2**20:.1f} MiB",
+            f"{self.folder}: {what}, {_status(self.folder)}; {len(files)} files, {size_bytes / 2**20:.1f} MiB",
             *(f"  with its checkpoints in {kept}" for kept in self.kept_elsewhere),
             *(f"  {other} went on from it, and stays as it is" for other in self.successors),
         ]

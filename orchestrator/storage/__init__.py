@@ -1,4 +1,4 @@
-"""Storage: files under a folder or a URL, read and written the same way. Imports neither ray nor torch."""
+"""Files in a folder or under a URL, read and written the same way. Imports neither ray nor torch."""
 
 from orchestrator.storage.location import without_credentials
 from orchestrator.storage.storage import FileState, Storage

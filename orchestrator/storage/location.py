@@ -1,4 +1,4 @@
-"""What a location says: a folder, or a URL whose options come last (`s3://bucket/runs?region=eu-west-1`)."""
+"""Locations: a folder, or a URL whose options come last (`s3://bucket/runs?region=eu-west-1`)."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ _SECRET_OPTION = re.compile(
 
 
 def is_url(location: str) -> bool:
-    """Whether a location is a URL, as against a folder of this machine."""
+    """Return whether a location is a URL, and not a local folder."""
     return "://" in location
 
 
-def joined(location: str, part: str) -> str:
-    """The location of something inside another; a URL's options stay last."""
+def join_location(location: str, part: str) -> str:
+    """Return the location of a part; a URL's options stay last."""
     place, options = split_options(location)
     return f"{place.rstrip('/')}/{part}{options}"
 
 
 def split_options(location: str) -> tuple[str, str]:
-    """A URL without its options, and the options with their question mark; a folder has none."""
+    """Split a URL into its path, and its options with their question mark; a folder has none."""
     place, mark, options = location.partition("?") if is_url(location) else (location, "", "")
     return place, mark + options
 
 
-def opened_like(location: str, path: str) -> str:
-    """A path on the same store as a location, with the location's keys and options."""
+def with_access_of(location: str, path: str) -> str:
+    """Return a path with the credentials and options of a location on the same store."""
     if not is_url(path):
         return path
     place, options = split_options(location)
@@ -37,14 +37,14 @@ def opened_like(location: str, path: str) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """A URL, or a text that speaks of some, without users, passwords and keys."""
-    hidden = _SECRET_OPTION.sub(lambda found: found[0][0], _CREDENTIALS.sub("", text))
+    """Return a text without the users, passwords and keys of URLs in it."""
+    hidden = _SECRET_OPTION.sub(lambda match: match[0][0], _CREDENTIALS.sub("", text))
     return hidden.replace("?&", "?").rstrip("?&") if hidden != text else text
 
 
 def secrets_in(location: str) -> list[str]:
-    """The user, password and keys that a URL holds, longest first."""
-    found = _CREDENTIALS.findall(location)
-    names = [part for one in found for part in (one.rstrip("@"), *one.rstrip("@").split(":"))]
+    """Return the user, password and keys in a URL, longest first."""
+    logins = [login.rstrip("@") for login in _CREDENTIALS.findall(location)]
+    names = [part for login in logins for part in (login, *login.split(":"))]
     values = [option.partition("=")[2] for option in _SECRET_OPTION.findall(location)]
     return sorted(filter(None, [*names, *values]), key=len, reverse=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from orchestrator.stats.read.recorded_files import Recorded
 from orchestrator.stats.write.checksums import END, FILE, sealed
 from orchestrator.storage import Storage
-from orchestrator.storage.storage import telling_of
+from orchestrator.storage.storage import raising_storage_errors
 
 PART_ROWS = 2**11
 """Rows of a part on an object store, of which the last is sent again whole as it grows; and the fewest that are worth a
@@ -150,7 +150,7 @@ class RankFiles:
         something else before."""
         into = self._tables[table]
         batch = self._batch(into, arrays, count)
-        with self._writing, telling_of(self._storage / self._folder):
+        with self._writing, raising_storage_errors(self._storage / self._folder):
             if into.part is not None and (
                 into.part.schema != batch.schema or (self._uploads and into.part.rows >= PART_ROWS)
             ):
@@ -175,7 +175,7 @@ class RankFiles:
     def close(self) -> None:
         """Ends all files, and puts them into their places."""
         self._closed.set()
-        with self._writing, telling_of(self._storage / self._folder):
+        with self._writing, raising_storage_errors(self._storage / self._folder):
             for table in self._tables.values():
                 table.end_part()
         self.sync()
@@ -230,7 +230,7 @@ class RankFiles:
                 if not table.is_long and table.open_rows < enough:
                     continue
                 try:
-                    with self._writing, telling_of(self._storage / self._folder):
+                    with self._writing, raising_storage_errors(self._storage / self._folder):
                         table.end_part()
                         parts = table.parts[:]
                     self.sync()

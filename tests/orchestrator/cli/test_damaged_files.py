@@ -183,7 +183,7 @@ def test_a_file_in_a_folders_place_is_no_empty_folder(cut: Path, name: str) -> N
         code, _, told = call(verb, cut)
         assert code == (1 if verb == "stats" else 2)
         assert f"{cut / name}: " in told
-        assert "A file lies where a folder should be: move it away" in told
+        assert "A file is in the place of a folder: move it away" in told
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +208,7 @@ def test_whichever_operation_is_refused_it_is_told_and_the_run_goes_on_from_ther
         tmp_path / "cut",
         count(1),
     )
-    telling = storage.telling_of
+    telling = storage.raising_storage_errors
 
     @contextmanager
     def refusing(place: object, missing: bool = True) -> Iterator[None]:
@@ -221,7 +221,7 @@ def test_whichever_operation_is_refused_it_is_told_and_the_run_goes_on_from_ther
     failure: HookyardError | None = None
     with monkeypatch.context() as patched:
         for module in (storage, rank_files):
-            patched.setattr(module, "telling_of", refusing)
+            patched.setattr(module, "raising_storage_errors", refusing)
         try:
             run(described(epochs=2, hooks=LASTING), tmp_path, "cut", local=True)
         except HookyardError as error:

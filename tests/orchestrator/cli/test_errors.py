@@ -33,7 +33,7 @@ PROBLEM = Problem("hooks.ema.decay", "is wrong", "x.yaml", 3)
             OSError(27, "File too large"),
             1,
             (
-                "[Errno 27] File too large. A file may not be so large there: raise the limit (ulimit -f), or give"
+                "[Errno 27] File too large. The file is larger than the limit: raise it (ulimit -f), or use"
                 " another storage\n"
             ),
         ),

@@ -89,9 +89,9 @@ def test_the_first_failure_is_told_where_the_second_is_that_it_cannot_be_written
     ("number", "advice"),
     [
         (errno.ENOSPC, "The disk is full, or has room for no more files: make room"),
-        (errno.EROFS, "It can only be read: give another storage"),
-        (errno.EIO, "may be about to fail"),
-        (errno.EBUSY, "Look at the disk"),
+        (errno.EROFS, "It is read-only: use another storage"),
+        (errno.EIO, "may be failing"),
+        (errno.EBUSY, "Check the disk"),
     ],
 )
 def test_what_the_system_refuses_is_told_with_what_can_be_done(
@@ -108,7 +108,7 @@ def test_what_the_system_refuses_is_told_with_what_can_be_done(
 
 def test_a_file_where_a_folder_should_be_and_names_that_are_too_long(tmp_path: Path) -> None:
     (tmp_path / "stats").write_text("")
-    with pytest.raises(StorageError, match="A file lies where a folder should be"):
+    with pytest.raises(StorageError, match="A file is in the place of a folder"):
         Storage(tmp_path).write("stats/rows", "")
     with pytest.raises(StorageError, match="Give a shorter name"):
         Storage(tmp_path).exists("x" * 300)

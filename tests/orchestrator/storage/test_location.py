@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.storage import Storage, without_credentials
-from orchestrator.storage.location import joined, opened_like, secrets_in, split_options
+from orchestrator.storage.location import join_location, secrets_in, split_options, with_access_of
 
 KEYS = "s3://AKIA:hunter2@bucket/runs?region=eu-west-1"
 
@@ -18,7 +18,7 @@ KEYS = "s3://AKIA:hunter2@bucket/runs?region=eu-west-1"
     ],
 )
 def test_what_lies_inside_keeps_the_options_at_the_end(location: str, part: str, inside: str) -> None:
-    assert joined(location, part) == inside
+    assert join_location(location, part) == inside
 
 
 def test_options_are_of_urls_alone() -> None:
@@ -50,9 +50,9 @@ def test_the_secrets_of_a_url_are_found() -> None:
 
 
 def test_another_path_of_the_same_store_is_opened_with_the_same_keys() -> None:
-    assert opened_like(KEYS, "s3://bucket/other") == "s3://AKIA:hunter2@bucket/other?region=eu-west-1"
-    assert opened_like("s3://bucket/runs", "s3://bucket/other") == "s3://bucket/other"
-    assert opened_like("runs", "/other") == "/other"
+    assert with_access_of(KEYS, "s3://bucket/other") == "s3://AKIA:hunter2@bucket/other?region=eu-west-1"
+    assert with_access_of("s3://bucket/runs", "s3://bucket/other") == "s3://bucket/other"
+    assert with_access_of("runs", "/other") == "/other"
 
 
 def test_a_storage_is_handed_over_with_its_keys_and_shown_without() -> None:

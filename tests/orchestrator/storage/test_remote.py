@@ -77,7 +77,7 @@ def test_what_does_not_answer_is_asked_again_and_nothing_is_lost(
 def test_it_is_given_up_after_its_time_with_what_to_do(remote: Remote, time: Time) -> None:
     remote.filesystem.errors = away(10_000)
     with pytest.raises(
-        StorageError, match=rf"asked for {PATIENCE_S:g} s: .*curlCode: 7.*AWS_ENDPOINT_URL.*hookyard resume"
+        StorageError, match=rf"did not answer for {PATIENCE_S:g} s: .*curlCode: 7.*AWS_ENDPOINT_URL.*hookyard resume"
     ):
         remote.read(f"{remote.root}/file", 0)
     assert PATIENCE_S - 8 <= time.now <= PATIENCE_S
@@ -110,7 +110,7 @@ def test_what_was_given_up_is_asked_once_until_it_answers(remote: Remote, time: 
 )
 def test_a_refusal_is_told_at_once(remote: Remote, time: Time, refusal: OSError) -> None:
     remote.filesystem.errors = [refusal]
-    with pytest.raises(StorageError, match=r"refuses: .*Check its name, and the credentials"):
+    with pytest.raises(StorageError, match=r"refuses: .*Check its name and this process's credentials"):
         remote.infos(remote.root)
     assert time.now == 0
 
