@@ -1,5 +1,4 @@
-"""Activation checkpointing: parts of a model that keep none of their activations, and compute them again in the
-backward pass."""
+"""Activation checkpointing: parts of a model recompute their activations in the backward pass."""
 
 from __future__ import annotations
 
@@ -17,18 +16,17 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def keep_no_activations(part: nn.Module) -> None:
-    """Has a part compute its activations again in the backward pass, with the same numbers: torch's checkpoint, not
-    reentrant.
+    """Make a part recompute its activations in the backward pass, by torch's non-reentrant checkpoint.
 
-    It stays the same object with the same names. Draws are the same again, and what the forward pass changes of its
-    buffers, such as BatchNorm's statistics, it changes once. Where nothing is differentiated it is called as ever.
+    It stays the same object with the same names. The numbers are the same: random draws repeat, and buffers such as
+    BatchNorm's statistics change once.
     """
     cls: Any = type(part)
     part.__class__ = _keeping_none(cls)
 
 
 def keep_activations(module: M) -> M:
-    """Takes `keep_no_activations` back for all parts of a module; returns it."""
+    """Undo `keep_no_activations` for all parts of a module; return it."""
     for part in module.modules():
         part.__class__ = getattr(type(part), "keeps_activations_as", type(part))
     return module
@@ -40,7 +38,7 @@ def _keeping_none(cls: Any) -> Any:
         run = partial(cls.forward, self, **named)
         if not torch.is_grad_enabled():
             return run(*inputs)
-        if torch.compiler.is_compiling():  # what is compiled changes its buffers once by itself
+        if torch.compiler.is_compiling():  # the compiler changes buffers only once
             return checkpoint(run, *inputs, use_reentrant=False)
         return checkpoint(run, *inputs, use_reentrant=False, context_fn=partial(_contexts, self))
 
@@ -50,13 +48,12 @@ def _keeping_none(cls: Any) -> Any:
 
 
 def _contexts(part: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """What the forward pass is run in, and what it is run in again."""
+    """Return the contexts of the forward pass and of its repetition."""
     return nullcontext(), _AsBefore(part)
 
 
 class _AsBefore(AbstractContextManager[None]):
-    """With a part's buffers as they are now, and the generators that torch's checkpoint leaves alone; as often as it is
-    entered."""
+    """Restores a part's buffers, and the random states that torch's checkpoint ignores, as they are now."""
 
     def __init__(self, part: nn.Module) -> None:
         self._buffers = [

@@ -1,4 +1,4 @@
-"""Snapshots: checkpoints that a hook keeps, evenly over the run, however long it gets."""
+"""Snapshots: checkpoints that a hook keeps, evenly over the run."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from hooks.state import State
 
 
 class Snapshots:
-    """Asks for checkpoints at an interval, and keeps at most so many of them. Where there would be more, it gives up
-    every second, and from then on makes only every second. All ranks decide alike, from counters alone; what is kept is
-    the master's word."""
+    """Checkpoints at an interval, at most `most` of them. If there were more, every second is dropped and the interval
+    doubles. All ranks decide alike, from counters."""
 
     def __init__(self, interval: Interval, most: int) -> None:
         self.interval, self.most = interval, most
         self._numbers: dict[str, int] = {}
-        """Checkpoint to its number in the interval."""
+        """Number of each snapshot in the interval, by the checkpoint's name."""
         self._asked: int | None = None
-        """Number of the checkpoint that is asked for and not yet begun."""
+        """Number of the snapshot that is requested and not yet begun."""
         self._saving: int | None = None
-        """Number of the checkpoint being written; None where nobody asked for it as a snapshot."""
+        """Number of the snapshot being written; None if the checkpoint is no snapshot."""
 
     def ask(self, state: State, owner: str) -> None:
-        """Asks for a checkpoint where a snapshot is due."""
+        """Request a checkpoint if a snapshot is due."""
         done = state.epoch if self.interval.unit == "epochs" else state.step
-        if self.interval.due(state) and done // self.interval.count % self._apart(done) == 0:
+        if self.interval.due(state) and done // self.interval.count % self._stride(done) == 0:
             self._asked = done // self.interval.count
             state.request_checkpoint(f"snapshot of {owner}")
 
@@ -35,33 +34,33 @@ class Snapshots:
         self._saving, self._asked = self._asked, None
 
     def keep(self, state: State, owner: str, name: str) -> None:
-        """Keep the stored checkpoint if it was asked for, and give up the snapshots that are too many with it."""
+        """Keep the stored checkpoint if it is a snapshot, and drop those that are now too many."""
         if self._saving is None:
             return
-        apart = self._apart(self._saving * self.interval.count)
+        stride = self._stride(self._saving * self.interval.count)
         numbers = {**self._numbers, name: self._saving}
-        self._numbers = {snapshot: number for snapshot, number in numbers.items() if number % apart == 0}
+        self._numbers = {snapshot: number for snapshot, number in numbers.items() if number % stride == 0}
         self._saving = None
         self._retain(state, owner)
 
     def record(self) -> dict[str, Any]:
-        """For a checkpoint, whose own name is not known yet."""
+        """Return what a checkpoint saves of the snapshots. Its own name is not known yet."""
         return {"numbers": dict(self._numbers), "asked": self._asked}
 
     def restore(self, state: State, owner: str, record: Mapping[str, Any], name: str) -> None:
-        """Goes on from the checkpoint `name`: those that came after it are given up, as are those that are gone."""
+        """Continue from the checkpoint `name`: drop later snapshots, and forget deleted ones."""
         kept = {**record["numbers"], **({name: record["asked"]} if record["asked"] is not None else {})}
-        there = set(state.checkpoints.names()) if state.checkpoints else set()
-        self._numbers = {one: number for one, number in kept.items() if one in there}
+        stored = set(state.checkpoints.names()) if state.checkpoints else set()
+        self._numbers = {snapshot: number for snapshot, number in kept.items() if snapshot in stored}
         self._retain(state, owner)
 
     def _retain(self, state: State, owner: str) -> None:
         if state.checkpoints is not None:
             state.checkpoints.retain(owner, [*self._numbers])
 
-    def _apart(self, done: int) -> int:
-        """How many of the interval's places lie between two snapshots after so many epochs or steps."""
-        apart = 1
-        while done // self.interval.count // apart > self.most:
-            apart *= 2
-        return apart
+    def _stride(self, done: int) -> int:
+        """Return the distance of two snapshots in intervals, after so many epochs or steps."""
+        stride = 1
+        while done // self.interval.count // stride > self.most:
+            stride *= 2
+        return stride

@@ -1,4 +1,4 @@
-"""A moving average of a module's parameters, updated in lists of tensors."""
+"""Moving averages of a module's parameters, updated in lists of tensors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hooks.private_torch import foreach_lerp_
 from hooks.state import State
 
 Pairs = tuple[tuple[list[Tensor], list[Tensor]], list[tuple[Tensor, Tensor]]]
-"""Averages with their weights: lists of those that are alike in type and device, and the others in pairs."""
+"""Averages and weights: two lists of equal dtype and device, and the other pairs."""
 
 
 class AveragedParameters:
-    """The average of a module's floating-point and complex parameters, on a device or beside them; begins as a copy.
+    """Average of a module's floating-point and complex parameters, which begins as a copy.
 
-    Of bf16 and fp16 it is kept in fp32, of a sharded parameter it is that of this rank's shard.
+    Averages of bf16 and fp16 are fp32; of a sharded parameter, each rank averages its shard.
     """
 
     def __init__(self, module: nn.Module, device: str | None) -> None:
@@ -35,8 +35,7 @@ class AveragedParameters:
 
     @torch.no_grad()
     def take(self, weight: float, state: State) -> None:
-        """Moves the average to the weights by a share; where optimizers take turns, of what is trained in the present
-        one."""
+        """Move the average towards the weights by a share; in a turn, only the parameters of the turn."""
         (averages, parameters), unlike = self._of_turn(state) if state.turn else self._all
         if averages:
             foreach_lerp_(averages, parameters, weight)
@@ -44,20 +43,20 @@ class AveragedParameters:
             average.lerp_(parameter.to(average), weight)
 
     def named(self) -> Iterator[tuple[str, Tensor]]:
-        """Each average by its parameter's name."""
+        """Yield each average by its parameter's name."""
         yield from zip(self.parameters, self.values, strict=True)
 
     def whole(self) -> dict[str, Tensor]:
-        """The averages, sharded where their parameters are."""
+        """Return the averages, sharded as their parameters are."""
         return {name: shards.of_parts(average, self.parameters[name]) for name, average in self.named()}
 
     def restore(self, values: Mapping[str, Tensor]) -> None:
-        """Takes averages by name; raises ValueError where they do not fit."""
+        """Load averages by name; raises ValueError if they do not fit."""
         for name, average in self.named():
             restore_average(name, average, self.parameters[name], values)
 
     def _of_turn(self, state: State) -> Pairs:
-        """The averages and weights of what the optimizer trains whose turn it is."""
+        """Return the averages and weights that the present turn trains."""
         if state.turn not in self._turns:
             assert state.optimizer is not None
             trained = {id(parameter) for group in state.optimizer.param_groups for parameter in group["params"]}
@@ -71,8 +70,7 @@ class AveragedParameters:
 
 
 def brought(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """Averages with what they take, on their own devices; for all that comes from a GPU, page-locked, the host waits
-    once."""
+    """Return averages with values on their devices; waits once for all values from a GPU."""
     there = [(average, value.to(average.device, non_blocking=value.is_cuda)) for average, value in pairs]
     waited_for = {value.device for average, value in pairs if value.is_cuda and average.device != value.device}
     for device in waited_for:
@@ -81,13 +79,13 @@ def brought(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor
 
 
 def wide_copy(tensor: Tensor, device: str | None) -> Tensor:
-    """A copy that can be averaged, at least fp32, on a device or beside the tensor."""
+    """Return a copy of at least fp32, on a device or beside the tensor."""
     wide = torch.promote_types(tensor.dtype, torch.float32)
     return tensor.detach().to(device=device or tensor.device, dtype=wide, copy=True)
 
 
 def restore_average(name: str, average: Tensor, whole: Tensor, values: Mapping[str, Tensor]) -> None:
-    """Puts what a checkpoint has of an average into it; raises ValueError where that does not fit `whole`."""
+    """Load an average by name; raises ValueError if its shape differs."""
     if name not in values or values[name].shape != whole.shape:
         found = f"has shape {tuple(values[name].shape)}" if name in values else "is missing"
         raise ValueError(f"the checkpoint's average of '{name}' {found}; the model needs {tuple(whole.shape)}")

@@ -1,4 +1,4 @@
-"""The statistics of BatchNorm layers, computed anew over the training data."""
+"""BatchNorm statistics, recomputed over training data."""
 
 from __future__ import annotations
 
@@ -15,33 +15,29 @@ from hooks.state import State
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 RunningNorm = BatchNorm | nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
-"""What may normalize with statistics that run on from batch to batch."""
+"""Layers that can normalize with running statistics."""
 
 
 def tracked_layers(module: nn.Module) -> list[BatchNorm]:
-    """The BatchNorm layers that keep running statistics, without those kept in evaluation mode while the rest
-    trains."""
+    """Return the BatchNorm layers with running statistics, without those frozen in evaluation mode."""
     layers = [layer for layer in module.modules() if isinstance(layer, BatchNorm) and layer.running_mean is not None]
     return [layer for layer in layers if layer.training or not module.training]
 
 
 def refuse_sync(module: nn.Module, option: str) -> None:
-    """Raises ValueError where a module has SyncBatchNorm layers, whose ranks would wait for each other in
-    `recompute`."""
+    """Raise ValueError for SyncBatchNorm layers, whose ranks would wait for each other in `recompute`."""
     if any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
         raise ValueError(f"{option} does not work with SyncBatchNorm, whose ranks wait for each other at every batch")
 
 
 @torch.no_grad()
 def recompute(state: State, batches: Iterable[Any] | None = None) -> None:
-    """Sets the running mean and variance of every BatchNorm layer to those of all its inputs, with the present weights.
+    """Set running mean and variance of all BatchNorm layers to those of their inputs with the present weights.
 
-    One pass over `batches`, this rank's, or over the training data where none are given: shuffled, as a layer's input
-    depends on what else was in the batch. Sums, squares and counts are added over ranks, so every value weighs the
-    same. The variance is unbiased, as running_var is. Dropout is off; torch's random state, the modes,
-    num_batches_tracked and frozen layers (those in evaluation mode while the module trains) are left as they were.
-    Collective. Source: "Rethinking 'Batch' in BatchNorm" (Wu and Johnson, 2021); torch.optim.swa_utils.update_bn
-    averages over batches instead.
+    One pass over `batches` of this rank, by default over its shuffled training data. Sums are added over ranks, so each
+    value has the same weight, which torch.optim.swa_utils.update_bn does not ensure. The variance is unbiased. Random
+    states, modes, num_batches_tracked and frozen layers do not change. Collective. Source: "Rethinking 'Batch' in
+    BatchNorm" (Wu and Johnson, 2021).
     """
     layers = tracked_layers(state.module)
     if not layers:
@@ -57,7 +53,7 @@ def recompute(state: State, batches: Iterable[Any] | None = None) -> None:
 
 @contextmanager
 def _observing(layers: list[BatchNorm], sums: list[Tensor]) -> Iterator[None]:
-    """Adds up what goes into each layer: sums per channel, squares per channel, values in a channel."""
+    """Add up the inputs of each layer: sums and squares per channel, and the number of values."""
 
     def add(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         values = inputs[0].transpose(0, 1).flatten(1).double()

@@ -1,4 +1,4 @@
-"""What hooks have in common that hold something while the run lasts."""
+"""Hooks that release something when the run ends or fails."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hooks.state import State
 
 
 class Cleanup(ABC):
-    """The part of a hook that lets something go when the run ends or fails: a file, a process's setting, a device."""
+    """Base of hooks that release a file, a setting or a device when the run ends or fails."""
 
     @abstractmethod
     def close(self) -> None:
-        """Lets it go; nothing happens where that was done before."""
+        """Release it; no effect when called again."""
 
     def on_end(self, state: State) -> None:
         self.close()

@@ -1,4 +1,4 @@
-"""Collectives over many tensors at once: one call for each dtype and device, and none where a process trains alone."""
+"""Collectives over many tensors: one call for each dtype and device, none on a single rank."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch import Tensor
 
 @torch.no_grad()
 def average(tensors: Iterable[Tensor]) -> None:
-    """Replaces floating-point tensors by their mean over all ranks, in place. Every rank must call it alike."""
+    """Replace floating-point tensors by their mean over all ranks, in place. Collective."""
 
     def mean(flat: Tensor) -> None:
-        dist.all_reduce(flat.div_(dist.get_world_size()))  # divided first, so that a sum of halves cannot overflow
+        dist.all_reduce(flat.div_(dist.get_world_size()))  # divides first, so that fp16 cannot overflow
 
     _in_one_call(tensors, mean)
 
 
 @torch.no_grad()
 def total(tensors: Iterable[Tensor]) -> None:
-    """Replaces tensors by their sum over all ranks, in place. Every rank must call it alike."""
+    """Replace tensors by their sum over all ranks, in place. Collective."""
     _in_one_call(tensors, dist.all_reduce)
 
 
 @torch.no_grad()
 def broadcast(tensors: Iterable[Tensor]) -> None:
-    """Replaces tensors by those of rank 0, in place. Every rank must call it alike."""
+    """Replace tensors by those of rank 0, in place. Collective."""
 
     def from_master(flat: Tensor) -> None:
         dist.broadcast(flat, src=0)
@@ -45,7 +45,7 @@ def _in_one_call(tensors: Iterable[Tensor], collective: Callable[[Tensor], None]
     for group in alike.values():
         flat = torch.cat([tensor.reshape(-1) for tensor in group])
         if flat.device.type == "cpu" and dist.get_backend() == "nccl":
-            flat = flat.cuda()  # NCCL has no way between the memories of hosts
+            flat = flat.cuda()  # NCCL cannot send host memory
         collective(flat)
         for tensor, piece in zip(group, torch.split(flat, [tensor.numel() for tensor in group]), strict=True):
             tensor.copy_(piece.view_as(tensor))

@@ -1,4 +1,4 @@
-"""Using the model while it trains: the training does not notice."""
+"""Use of the model during training, without effect on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hooks.state import State
 
 
 def one_batch(state: State) -> Any:
-    """The first of this rank's training batches, on the device; raises ValueError where there is none."""
+    """Return the first of this rank's training batches; raises ValueError if there is none."""
     batch = next(iter(state.fresh_batches("train")), None)
     if batch is None:
         raise ValueError("there is no training batch to take as an example")
@@ -23,8 +23,10 @@ def one_batch(state: State) -> Any:
 
 @contextmanager
 def evaluating(state: State) -> Iterator[None]:
-    """Within it `state.module` is in eval mode and no gradients are recorded; at its end, also after an error, the mode
-    of each of its modules, its buffers and the random states are as they were."""
+    """Put `state.module` into eval mode without gradients.
+
+    At the end, also after an error, restore the modes of its modules, its buffers and the random states.
+    """
     modules = list(state.module.modules())
     modes = [(module, module.training) for module in modules]
     buffers = [

@@ -1,4 +1,4 @@
-"""Tensors of which each rank has a part: DTensors, as `strategy: fsdp` makes them of parameters and gradients."""
+"""Tensors of which each rank holds a shard: DTensors, from `strategy: fsdp`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import Tensor
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether ranks have parts of a tensor."""
-    # To import DTensor takes a second; where there is one, it has been.
+    """Return whether a tensor is split over ranks."""
+    # Importing DTensor takes a second, so look for its method instead.
     return hasattr(tensor, "to_local")
 
 
 @torch.no_grad()
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor, in the same memory; the tensor itself where it is whole."""
+    """Return this rank's shard, in the same memory, or the tensor itself if it is whole."""
     part: Any = tensor
     return part.to_local() if is_sharded(tensor) else tensor
 
 
 def like(value: Tensor, reference: Tensor) -> Tensor:
-    """A tensor that is whole on every rank, sharded as the reference is; as it came where that is whole or it is
-    sharded already. No communication."""
+    """Shard a whole tensor as the reference is; a tensor that is sharded already is returned as it is. No
+    communication."""
     if not is_sharded(reference) or is_sharded(value):
         return value
     from torch.distributed.tensor import DTensor, Replicate
@@ -36,8 +36,7 @@ def like(value: Tensor, reference: Tensor) -> Tensor:
 
 
 def of_parts(part: Tensor, reference: Tensor) -> Tensor:
-    """The tensor that ranks have parts of, each its `part`, as of the reference; the part itself where that is
-    whole."""
+    """Join the ranks' shards to a DTensor like the reference, or return the part itself if that is whole."""
     if not is_sharded(reference):
         return part
     from torch.distributed.tensor import DTensor
@@ -49,7 +48,7 @@ def of_parts(part: Tensor, reference: Tensor) -> Tensor:
 
 
 def norm_of_parts(norm: Tensor, norm_type: float) -> Tensor:
-    """The p-norm of a vector from each rank's norm of its part; collective."""
+    """Return the p-norm of a vector from each rank's norm of its shard; collective."""
     if math.isinf(norm_type):
         largest = norm.clone()
         dist.all_reduce(largest, op=dist.ReduceOp.MAX)

@@ -1,4 +1,4 @@
-"""Finds the operation whose gradient is not a number."""
+"""Anomaly detection: finds the operation whose gradient is NaN."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from hooks.state import State
 
 @dataclass
 class AnomalyDetection(Cleanup, Hook):
-    """Runs training under torch's anomaly detection: a backward pass that makes a NaN fails and names the operation.
+    """Torch's anomaly detection: a backward pass that makes a NaN fails and names the operation.
 
-    The error is torch's RuntimeError, such as "Function 'LogBackward0' returned nan values in its 0th output"; a
-    warning before it shows the lines of the forward pass that called the operation, through the modules. For looking
-    for a fault: every backward pass is slower and waits for the device. Every rank for itself. The setting is the
-    process's own; the hook puts back the one it found, also when the run fails. Source: iMIX
-    AutogradAnomalyDetectHook, which leaves it on.
+    The error is torch's RuntimeError, such as "Function 'LogBackward0' returned nan values in its 0th output". A
+    warning before it shows the lines of the forward pass that called the operation. Slow, for debugging: every backward
+    pass waits for the device. The hook restores the setting it found, also after a failure. Source: iMIX
+    AutogradAnomalyDetectHook.
     """
 
     check_nan: bool = True
-    """Whether a NaN is an error; without it only a backward pass that fails anyway is explained."""
+    """Fails at a NaN; if false, only explains a backward pass that fails anyway."""
 
     priority: ClassVar[Priority] = Priority.HIGHEST
 

@@ -1,4 +1,4 @@
-"""Stops a run that gets no better."""
+"""Early stopping."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ logger = logging.getLogger("hookyard")
 
 @dataclass
 class EarlyStopping(Hook):
-    """Asks for the run to end when a metric has not improved for a while, is not finite, or is good enough.
+    """End of a run whose metric has not improved for a while, is not finite, or is good enough.
 
-    A value is an improvement where it beats the best by more than `min_delta`, so a constant metric never improves;
-    NaN is never the best. Every rank does the same, from metrics that agree over ranks; no communication. Best and
-    wait survive a restart. Raises KeyError where the phase that should give the metric does not, if `strict`.
-    Source: MMEngine EarlyStoppingHook.
+        early_stopping: {monitor: val/accuracy, patience: 5, min_delta: 0.001}
+
+    A value improves if it exceeds the best by more than `min_delta`; a constant or NaN never does. All ranks decide
+    alike, from reduced metrics, without communication. Source: MMEngine EarlyStoppingHook.
     """
 
     monitor: str
-    """The metric, such as val/accuracy."""
+    """Metric, such as val/accuracy."""
     mode: Mode | None = None
-    """Whether more (`max`) or less (`min`) of it is better; told from its name where that is clear."""
+    """`max` if more is better, `min` if less; by default from the metric's name."""
     rule: Rule | None = None
-    """MMEngine's word for `mode`: `greater` is `max`, `less` is `min`."""
+    """MMEngine's name for `mode`: `greater` is `max`, `less` is `min`."""
     min_delta: Annotated[float, Ge(0)] = 0.0
-    """By how much more than this a value must beat the best to count as better."""
+    """Least difference to the best that counts as an improvement."""
     patience: Annotated[int, Gt(0)] = 5
-    """How many values in a row may fail to improve; the last of them stops the run."""
+    """Number of values in a row without improvement after which the run ends."""
     check_finite: bool = True
-    """Stops at once at NaN or infinity; otherwise they count as no improvement."""
+    """Ends the run at NaN or infinity; if false, they count as no improvement."""
     stopping_threshold: float | None = None
-    """Stops at once where the metric is this good."""
+    """Value at which the run ends at once."""
     strict: bool = True
-    """Whether a phase without the metric is an error; otherwise it is passed over, with a warning."""
+    """Fails if a phase lacks the metric; if false, a warning is logged."""
 
     observes: ClassVar[bool] = True
     evaluates: ClassVar[bool] = False
@@ -57,20 +57,20 @@ class EarlyStopping(Hook):
         if not state.gives(self.monitor) or not state.metrics:
             return
         if self.monitor not in state.metrics:
-            self._miss(state)
+            self._handle_missing(state)
             return
         reason = self._find_reason(state.metrics[self.monitor])
         if reason:
             state.request_stop(f"{self.monitor} {reason}")
 
-    def _miss(self, state: State) -> None:
-        message = f"monitor={self.monitor!r} is no metric of this run; {there_are(state.metrics, self.monitor)}"
+    def _handle_missing(self, state: State) -> None:
+        message = f"monitor={self.monitor!r} is not a metric of this run; {there_are(state.metrics, self.monitor)}"
         if self.strict:
             raise KeyError(message)
-        logger.warning("early stopping passes over this %s phase: %s", state.phase, message)
+        logger.warning("early_stopping skips this %s phase: %s", state.phase, message)
 
     def _find_reason(self, value: float) -> str | None:
-        """Why the run should end after this value, if it should."""
+        """Return why the run should end after this value, or None."""
         if self._improves(value):
             self._best, self._wait = value, 0
         else:

@@ -1,4 +1,4 @@
-"""Keeps a moving average of the weights and validates with it."""
+"""Moving averages of the weights."""
 
 from __future__ import annotations
 
@@ -24,54 +24,52 @@ from hooks.state import State, Weights
 
 Std = Annotated[float, Gt(0), Le(power_average.LARGEST_STD)]
 Slot = tuple[nn.Module, str]
-"""Where a module keeps a buffer: its table of buffers and the name; a buffer may be replaced by another tensor."""
+"""A module and the name of one of its buffers."""
 
 
 @dataclass
 class EMA(Hook):
-    """Averages the weights after each optimizer step: average = decay * average + (1 - decay) * weight.
+    """Moving average of the weights, used for validation: average = decay * average + (1 - decay) * weight.
 
-    The first update is a copy. Averages of bf16 and fp16 weights are kept in fp32, where a decay near 1 still moves
-    them; integers are never averaged. Every rank does the same work on the same weights; with `strategy: fsdp` each
-    averages its own shards, without communication. `applied` puts the averages into the module and takes them out
-    again; the weights in training, and in the checkpoint's `model`, are always the raw ones. A checkpoint gets a record
-    of its own under the hook's name: `model` (a state dict with the averages), `updates`, `decay`. Resumed without such
-    a record, the average starts from the restored weights. With `average: power` there is an average for each `std`, of
-    which validation runs with the first, and checkpoints are kept as snapshots, from which `hookyard average` makes
-    that of any other std after training. Raises ValueError at start for buffers that cannot be recomputed. Source:
-    MMEngine EMAHook, VISSL EmaHook, torch.optim.swa_utils.AveragedModel (the same numbers; this keeps its lists of
-    tensors from step to step), Karras et al. (2024).
+        ema: {decay: 0.999, evaluate: both}
+
+    The first update is a copy. Averages of bf16 and fp16 weights are fp32; integers are not averaged. With `strategy:
+    fsdp` each rank averages its shards, without communication. The weights in training, and `model` in a checkpoint,
+    stay the raw ones; a checkpoint holds the averages under the hook's name. Resumed without them, the average starts
+    from the restored weights.
+
+    With `average: power` there is an average for each `std`. Validation uses the first. Checkpoints are kept as
+    snapshots, from which `hookyard average` makes an average of any other std. Source: MMEngine EMAHook, VISSL EmaHook,
+    torch.optim.swa_utils.AveragedModel, Karras et al. (2024).
     """
 
     decay: Annotated[float, Ge(0), Lt(1)] = 0.999
-    """How much of the average stays at each update; 0 makes it the weights themselves."""
+    """Share of the average that stays at each update."""
     average: Literal["exponential", "annealing", "stochastic", "power"] = "exponential"
-    """Annealing raises the decay from 0 to its value; stochastic is the plain mean of all updates (SWA), without decay;
-    power keeps (1 - 1/t)^(g+1) at step t, so that an average is as wide as `std` says, however long training is."""
+    """`annealing` raises the decay from 0; `stochastic` is the mean of all updates (SWA); `power` keeps (1 - 1/t)^(g+1)
+    at step t, so that the width of the average is a part of the training so far."""
     std: Std | Annotated[list[Std], MinLen(1)] | None = None
-    """Of `average: power`, how wide averages are, as the standard deviation of a weight's age in parts of the training
-    so far. Two, such as [0.05, 0.10], are what any other is made of well."""
+    """Width of each `power` average: the standard deviation of the weights' age, as a part of the training so far. Two,
+    such as [0.05, 0.10], suffice to make others."""
     snapshots: Interval = Interval(1)
-    """Of `average: power`, how often a checkpoint is kept as a snapshot; 0 keeps none."""
+    """Interval of the checkpoints that `power` keeps as snapshots; 0 means none."""
     keep_snapshots: Annotated[int, Ge(2)] = 32
-    """How many snapshots there are at most; where there would be more, every second is given up, and they come half as
-    often."""
+    """Most snapshots; if there were more, every second is dropped and the interval doubles."""
     gamma: Annotated[float, Gt(0)] = 100
-    """How slowly annealing raises the decay: n steps after the copy it is min(decay, n / (gamma + n))."""
+    """Slowness of `annealing`: n steps after the copy, the decay is min(decay, n / (gamma + n))."""
     every: Steps = Interval(1, "steps")
     """Optimizer steps between updates."""
     begin: Interval = Interval(0)
-    """Epochs or optimizer steps to complete before the first update; until then validation sees the raw weights."""
+    """Epochs or optimizer steps before the first update; until then validation uses the raw weights."""
     buffers: Literal["copy", "ema", "recompute"] = "copy"
-    """What the averages are validated with: the model's own buffers, their averages (floating-point ones), or BatchNorm
-    statistics computed anew, with the averages, over the training data: a pass for each validation or checkpoint."""
+    """Buffers for validation: the model's (`copy`), averages of the floating-point ones (`ema`), or BatchNorm
+    statistics of a pass over the training data for each validation and checkpoint (`recompute`)."""
     evaluate: Literal["ema", "raw", "both"] = "ema"
-    """What validation and test run with; `both` gives val/accuracy for the raw weights and val/ema/accuracy."""
+    """Weights for val and test; `both` gives val/accuracy for the raw weights and val/ema/accuracy."""
     device: str | None = None
-    """Where the averages are kept, such as cpu, where each update waits once for the weights of a GPU, which come over
-    into as much page-locked memory; beside the weights where it is not said."""
+    """Device of the averages, such as cpu; by default that of the weights. Copies from a GPU wait once per update."""
     momentum: float | None = None
-    """MMEngine's 1 - decay; refused, with the decay to write instead."""
+    """MMEngine's 1 - decay; refused, with the decay to write."""
 
     observes: ClassVar[bool] = True
     collective: ClassVar[bool] = True
@@ -85,20 +83,20 @@ class EMA(Hook):
         if self.average != "annealing":
             refuse_unread(self, "average: annealing", "gamma")
         if self.average == "stochastic" and self.decay:
-            refuse_unread(self, "another average, as this one is the plain mean", "decay")
+            refuse_unread(self, "another average, as stochastic has no decay", "decay")
         self._stds = self._checked_stds()
         self._exponents = [power_average.exponent(std) for std in self._stds]
         self._snapshots = Snapshots(self.snapshots, self.keep_snapshots)
         self._kept: Mapping[str, Any] = {}
-        """What the restored checkpoint knew of power averages."""
+        """Power averages as the restored checkpoint describes them."""
         if self.device is not None:
-            torch.device(self.device)  # raises where torch knows none of that name
+            torch.device(self.device)  # raises for a name that torch does not know
         self._updates = 0
         self._in_use = False
         self._averages: list[AveragedParameters] = []
-        """From the first update on; validation runs with the first."""
+        """Averages from the first update on; validation uses the first."""
         self._before = self._step = 0
-        """The steps of the last two updates."""
+        """Steps of the last two updates."""
         self._buffers: dict[str, tuple[Slot, Tensor]] = {}
         self._rank_buffers: dict[str, Tensor] = {}
         self._recomputed: tuple[int, list[Tensor]] | None = None
@@ -109,13 +107,13 @@ class EMA(Hook):
             return []
         if self.std is None:
             raise ValueError("average: power needs std, such as std: [0.05, 0.10]")
-        refuse_unread(self, "another average, as std says how wide these are", "decay")
-        refuse_unread(self, "another average, as these are of parameters alone", "buffers")
+        refuse_unread(self, "another average, as std sets the width of power averages", "decay")
+        refuse_unread(self, "another average, as power averages have no buffers", "buffers")
         if not self.snapshots.count:
-            refuse_unread(self, "snapshots at an interval, and snapshots is 0", "keep_snapshots")
+            refuse_unread(self, "snapshots above 0", "keep_snapshots")
         stds = self.std if isinstance(self.std, list) else [self.std]
         if len({*stds}) < len(stds):
-            raise ValueError(f"std names an average twice, got {stds}")
+            raise ValueError(f"std has a value twice: {stds}")
         return stds
 
     # Events
@@ -138,15 +136,16 @@ class EMA(Hook):
             return
         label = self._label if self.evaluate == "both" else ""
         if state.evaluations.get(label, Weights()).lender:
-            raise ValueError("another hook validates with its weights already; set evaluate: both or evaluate: raw")
+            raise ValueError(
+                "another hook already sets the weights of validation; write evaluate: both or evaluate: raw"
+            )
         state.evaluations[label] = Weights(self.applied, self._label)
 
     def on_update(self, state: State) -> None:
         step = state.step + 1
         if step % self.every.count:
             return
-        # Where optimizers take turns, each turn averages what it has trained: a step is one update, whatever their
-        # number.
+        # If optimizers take turns, each turn averages the parameters that it trains, and all make one update.
         is_first = not state.turn or step != self._step
         if not self._updates and (step if self.begin.unit == "steps" else state.epoch) < self.begin.count:
             return
@@ -165,7 +164,7 @@ class EMA(Hook):
     def on_phase_end(self, state: State) -> None:
         if state.phase != "train":
             return
-        # Each rank's are of its own batches.
+        # Each rank has averaged the buffers of its own batches.
         coalesced.average(average for _, average in self._buffers.values())
         if self.snapshots.unit == "epochs":
             self._ask_for_snapshot(state)
@@ -180,7 +179,7 @@ class EMA(Hook):
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
         self._snapshots.take()
         with self.applied(state):
-            # What is in the memory of a shard now is gone when the raw weights come back.
+            # The memory of a shard is overwritten when the raw weights come back.
             model = {n: t.clone() if shards.is_sharded(t) else t for n, t in state.module.state_dict().items()}
         checkpoint[self._label] = {
             "model": model,
@@ -190,14 +189,14 @@ class EMA(Hook):
         }
 
     def _exact(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The averages that are kept in another type than the weights."""
+        """Return the averages whose dtype differs from that of the weights."""
         first = self._averages[0].whole() if self._averages else {}
         kept = {**first, **{name: average for name, (_, average) in self._buffers.items()}}
         return {name: average for name, average in kept.items() if average.dtype != model[name].dtype}
 
     def _of_power(self, module: nn.Module) -> dict[str, Any]:
-        """What a record has of power averages: the parameter behind each name of the state dict, of tied ones the
-        first, and the averages of all but the first std."""
+        """Return the record of power averages: the parameter of each name in the state dict, and the averages of all
+        but the first std."""
         called = {
             id(parameter): name for name, parameter in (self._averages[0].parameters if self._averages else {}).items()
         }
@@ -211,8 +210,8 @@ class EMA(Hook):
         if kept != self._stds:
             raise ValueError(
                 f"the checkpoint has averages of std {', '.join(map(str, kept)) or 'none'}, and {self._label}.std is"
-                f" {', '.join(map(str, self._stds))}. Keep what it has, of whose snapshots `hookyard average` makes any"
-                " other; or give this hook another name, under which it begins anew"
+                f" {', '.join(map(str, self._stds))}. Keep its std, as `hookyard average` makes any other from its"
+                " snapshots; or give this hook another name, which starts new averages"
             )
         self._step = self._kept["step"]
         for std, average in zip(self._stds[1:], self._averages[1:], strict=True):
@@ -239,10 +238,7 @@ class EMA(Hook):
         return self.name or "ema"
 
     def weight(self, updates: int) -> float:
-        """Return the share of the new weights in an update that follows so many others; a subclass may override it.
-
-        The average becomes `average + share * (weights - average)`.
-        """
+        """Return the share of the new weights in an update after `updates` others; a subclass may override it."""
         if self.average == "stochastic":
             return 1 / (updates + 1)
         if self.average == "annealing":
@@ -251,9 +247,8 @@ class EMA(Hook):
 
     def _average(self, state: State, is_first: bool) -> None:
         updates = self._updates if is_first else self._updates - 1
-        weights = [power_average.share(self._before, self._step, one) for one in self._exponents] or [
-            self.weight(updates)
-        ]
+        powers = [power_average.share(self._before, self._step, exponent) for exponent in self._exponents]
+        weights = powers or [self.weight(updates)]
         for parameters, weight in zip(self._averages, weights, strict=True):
             parameters.take(weight, state)
         if not is_first:
@@ -263,7 +258,7 @@ class EMA(Hook):
                 average.lerp_(buffer.to(average), weights[0])
 
     def _copy_weights(self, module: nn.Module) -> None:
-        """The first update; from here on the same lists of tensors are averaged."""
+        """Start the averages from the weights."""
         self._averages = [AveragedParameters(module, self.device) for _ in range(max(len(self._stds), 1))]
         if self.buffers == "ema":
             self._buffers = {
@@ -283,16 +278,13 @@ class EMA(Hook):
 
     @contextmanager
     def applied(self, state: State) -> Iterator[None]:
-        """Within it `state.module` has the averages; the raw weights come back at its end, also after an error.
+        """Put the averages into `state.module`, and the raw weights back at the end, also after an error.
 
-        Tensors are exchanged, not copied (but for shards, whose memory FSDP gathers from), and optimizer and wrappers
-        keep their Parameter objects. Collective where buffers are recomputed. Before the first update nothing changes.
-        Raises RuntimeError when nested.
+        Tensors are exchanged, not copied, except for shards. Collective with `buffers: recompute`. No effect before the
+        first update. Raises RuntimeError when nested.
         """
         if self._in_use:
-            raise RuntimeError(
-                "the averaged weights are in the model already; leave applied() before entering it again"
-            )
+            raise RuntimeError("the averages are in the model already; leave applied() before entering it again")
         if not self._updates:
             yield
             return
@@ -337,12 +329,12 @@ class EMA(Hook):
 
 
 def _raw(parameter: nn.Parameter) -> Tensor:
-    """A parameter's tensor, to be put back: of a shard a copy, as its memory will hold something else."""
+    """Return a parameter's tensor to restore later; of a shard a copy, as its memory will be overwritten."""
     return shards.local(parameter).clone() if shards.is_sharded(parameter) else parameter.data
 
 
 def _put(parameter: nn.Parameter, value: Tensor) -> None:
-    """Makes a tensor, of the shard's shape where there is one, the parameter's."""
+    """Make a tensor the parameter's value."""
     if shards.is_sharded(parameter):
         shards.local(parameter).copy_(value)
     else:
@@ -350,7 +342,7 @@ def _put(parameter: nn.Parameter, value: Tensor) -> None:
 
 
 def _floating_buffers(module: nn.Module) -> Iterator[tuple[str, Slot]]:
-    """The floating-point buffers that a checkpoint holds, each once."""
+    """Yield the floating-point buffers that a checkpoint holds."""
     saved = module.state_dict().keys()
     for path, buffer in module.named_buffers():
         if path in saved and buffer.is_floating_point():

@@ -1,4 +1,4 @@
-"""Gives cached GPU memory back."""
+"""Release of cached GPU memory."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from hooks.state import State
 
 @dataclass
 class EmptyCache(Hook):
-    """Gives the memory that CUDA's allocator keeps for later back to the device: around phases, or every few
-    iterations.
+    """Release of the GPU memory that CUDA's allocator caches, around phases or every few iterations.
 
-    This makes room for other processes and mends fragmentation; the next allocations are slower, and tensors in use
-    stay where they are. Acts in train, val and test, on every rank for itself; does nothing where the device is not
-    CUDA. Source: MMEngine EmptyCacheHook, VISSL's CLEAR_CUDA_CACHE.
+        empty_cache: {after_iter: true, every: 100 iterations}
+
+    This makes room for other processes and reduces fragmentation; the next allocations are slower. Acts in train, val
+    and test; no effect without CUDA. Source: MMEngine EmptyCacheHook, VISSL's CLEAR_CUDA_CACHE.
     """
 
     before_epoch: bool = False
-    """Whether to do so when a phase begins."""
+    """Releases memory when a phase begins."""
     after_epoch: bool = True
-    """Whether to do so when a phase ends."""
+    """Releases memory when a phase ends."""
     after_iter: bool = False
-    """Whether to do so after iterations."""
+    """Releases memory after iterations."""
     every: Iterations = Interval(1, "iterations")
-    """With `after_iter`: after every how many iterations."""
+    """Iterations between two releases, with `after_iter`."""
 
     priority: ClassVar[Priority] = Priority.LOWEST
     """After hooks that may hold memory until then."""
@@ -40,7 +40,7 @@ class EmptyCache(Hook):
             refuse_unread(self, "after_iter: true", "every")
 
     def handles(self, event: str) -> bool:
-        """The events that were asked for, so that the others cost nothing."""
+        """Return whether an event was asked for, so that the others cost nothing."""
         asked = {"on_phase_start": self.before_epoch, "on_step": self.after_iter, "on_phase_end": self.after_epoch}
         return asked.get(event, False)
 

@@ -1,4 +1,4 @@
-"""Keeps parameters as they are, for a while or for ever."""
+"""Frozen parameters."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hooks.state import State
 
 @dataclass
 class FreezeParameters(Hook):
-    """Keeps the parameters of some names as they are, for a number of epochs or steps or for the whole run.
+    """Frozen parameters: those with matching names stay as they are, for some epochs or steps or for the whole run.
 
-    At each optimizer step their gradients are taken away before any other hook sees them: they count in no norm, and
-    the optimizer passes over them, with its momentum and weight decay. They are still differentiated, so that ranks
-    that wait for each other's gradients need not know. Buffers, such as running statistics, go on. Every rank does
-    the same; no communication. Hooks of this kind with different `until` live side by side under names of their own.
-    Raises ValueError for a pattern that is none or, at start, that matches nothing. Source: VISSL
-    FreezeParametersHook, whose frozen gradients count in the clipped norm.
+        freeze_parameters: {patterns: backbone.*, until: 5 epochs}
+
+    Before each optimizer step the hook removes their gradients. So they count in no norm, and the optimizer skips them,
+    with its momentum and weight decay. Autograd still computes these gradients. Buffers, such as running statistics,
+    change. For different `until`, use several hooks of this type under names of their own. Source: VISSL
+    FreezeParametersHook.
     """
 
     patterns: Annotated[list[str], MinLen(1)]
-    """Which names, as in `model.named_parameters()`; each must be matched as a whole, such as backbone.*"""
+    """Patterns of names as in `model.named_parameters()`, each of a whole name."""
     until: Interval | None = None
-    """How many epochs or optimizer steps to complete before they are trained; null freezes them for the whole run."""
+    """Epochs or optimizer steps after which they are trained; null freezes them for the whole run."""
     match: Match = "glob"
-    """Whether patterns are shell-like, with * and ?, or regular expressions."""
+    """Pattern language: `glob` for * and ?, `regex` for regular expressions."""
 
     priority: ClassVar[Priority] = Priority.HIGHEST
 

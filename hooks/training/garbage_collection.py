@@ -1,4 +1,4 @@
-"""Collects garbage at the same step on all ranks."""
+"""Garbage collection in the same iterations on all ranks."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hooks.state import State
 
 @dataclass
 class GarbageCollection(Cleanup, Hook):
-    """Switches Python's automatic garbage collection off and collects every few iterations instead.
+    """Python's garbage collection in the same iterations on all ranks, instead of at random times.
 
-    Left alone, each rank collects when its own count of objects says so, and all others wait for it in the next
-    all-reduce; here all collect in the same iterations, and wait once. No communication. Objects without
-    cycles are freed at once as ever. What is there at the start (modules, classes) is frozen: going through it would be
-    nearly all of the work. Both are the process's own settings; the hook puts back what it found, also when the run
-    fails. Source: torchtnt GarbageCollector.
+        garbage_collection: {every: 1000 iterations}
+
+    Automatic collection pauses one rank at a time, and all others wait for it in the next all-reduce. The hook freezes
+    the objects that exist at the start (modules, classes), which makes collections fast. It restores both settings,
+    also after a failure. Source: torchtnt GarbageCollector.
     """
 
     every: Iterations = Interval(1000, "iterations")
-    """Iterations between two collections; there is one at the start, too."""
+    """Iterations between two collections; another one happens at the start."""
 
     def __post_init__(self) -> None:
         self._disabled = self._frozen = False
@@ -32,7 +32,7 @@ class GarbageCollection(Cleanup, Hook):
         self._disabled, self._frozen = gc.isenabled(), gc.get_freeze_count() == 0
         gc.disable()
         gc.collect()
-        if self._frozen:  # what somebody else froze could not be told from ours afterwards
+        if self._frozen:  # objects that others froze could not be told apart later
             gc.freeze()
 
     @paced_by("every")

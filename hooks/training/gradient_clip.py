@@ -1,4 +1,4 @@
-"""Clips gradients."""
+"""Gradient clipping."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ _EPSILON = 1e-6
 
 @dataclass
 class GradientClip(Hook):
-    """Clips the global gradient norm, or every element, and records the norm there was before.
+    """Gradient clipping by the global norm or by element; records the norm before it as `grad_norm`.
 
-    Acts once per optimizer step, on accumulated and unscaled gradients. Every rank does the same; no synchronization
-    with the device, and no communication but, with `strategy: fsdp`, of one number. Records grad_norm. Source: MMEngine
-    OptimWrapper, VISSL GradClipHook.
+        gradient_clip: {max_norm: 1.0}
+
+    Acts once per optimizer step, on accumulated and unscaled gradients. Nothing waits for the device, and the only
+    communication is one number with `strategy: fsdp`. Source: MMEngine OptimWrapper, VISSL GradClipHook.
     """
 
     max_norm: Annotated[float, Gt(0)] = 1.0
-    """Largest allowed norm over all parameters."""
+    """Largest norm over all parameters."""
     norm_type: Annotated[float, Gt(0)] = 2.0
-    """Which p-norm; infinity is the largest absolute element."""
+    """Order of the norm; infinity takes the largest absolute element."""
     max_value: Annotated[float, Gt(0)] | None = None
-    """Where given, clips every element to at most this size, instead of the norm."""
+    """Largest absolute value of an element; clips elements instead of the norm."""
 
     priority: ClassVar[Priority] = Priority.HIGH
     mutable: ClassVar[frozenset[str]] = frozenset({"max_norm", "max_value"})
 
     def __post_init__(self) -> None:
         if self.max_value is not None:
-            refuse_unread(self, "max_value: null, which clips every element instead", "max_norm")
+            refuse_unread(self, "max_value: null, as max_value clips elements instead", "max_norm")
 
     def unsuitable(self, setup: Setup) -> str:
         return setup.explain(closure=CHANGES_GRADIENTS)
@@ -57,5 +58,5 @@ class GradientClip(Hook):
         state.forget_gradients()
 
     def _surely_within(self, norm: Tensor) -> bool:
-        # On the CPU the norm is at hand, and most steps need no scaling.
+        # On the CPU reading the norm is free, and most steps need no scaling.
         return norm.device.type == "cpu" and norm.item() < self.max_norm * 0.999 - _EPSILON

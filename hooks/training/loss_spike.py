@@ -1,4 +1,4 @@
-"""Leaves out steps whose loss is far above the usual."""
+"""Loss spikes: steps with a loss far above the recent ones are skipped."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from hooks.state import State
 
 @dataclass
 class LossSpike(Hook):
-    """Leaves out an optimizer step whose loss is not finite or lies far above the last ones, and notes its batches.
+    """Protection from loss spikes: skips an optimizer step whose loss is not finite or far above the recent ones.
 
-    The loss of a step is the mean over its micro-batches and over ranks; it is a spike where it is more than
-    `threshold` standard deviations above the mean of the last `window` losses that were none. All ranks leave out the
-    step together: one all-reduce of one number for each step, and a wait for the device. A nan_guard beside it has to
-    skip, too, or it fails the run first. The window survives a restart. Records loss_spike = 1.
+        loss_spike: {threshold: 6, window: 128}
 
-    Each rank writes `loss_spikes/iteration=<iteration>_rank=<rank>.json` in the run's artifacts: the losses and, for
-    each micro-batch, its iteration and the places of its samples in the data set, where the sampler can tell them again
-    (one with `set_epoch`). Raises ArithmeticError after too many spikes in a row.
-    Source: OLMo-core SkipStepOptimizer (mean and deviations), Lightning SpikeDetection (the record of batches).
+    The loss of a step is the mean over its micro-batches and ranks. It is a spike if it lies more than `threshold`
+    standard deviations above the mean of the last `window` losses without spikes. All ranks skip the step together, at
+    the cost of one all-reduce of a number and a wait for the device in each step. A `nan_guard` beside it needs
+    `action: skip`. Records `loss_spike` = 1.
+
+    Each rank writes `loss_spikes/iteration=<iteration>_rank=<rank>.json`: the losses and, for each micro-batch, its
+    iteration and the indices of its samples, if the sampler has `set_epoch` and so can give them again. Source:
+    OLMo-core SkipStepOptimizer, Lightning SpikeDetection.
     """
 
     threshold: Annotated[float, Gt(0)] = 6.0
-    """How many standard deviations above the mean a loss must lie to be a spike."""
+    """Standard deviations above the mean from which a loss is a spike."""
     window: Annotated[int, Ge(2)] = 128
-    """How many losses the mean and the deviation are taken of."""
+    """Number of losses for mean and deviation."""
     warmup: Annotated[int, Ge(2)] = 64
-    """How many losses there must be before one can be far above them, at most `window`; not finite is a spike at
-    once."""
+    """Number of losses before a finite loss can be a spike, at most `window`."""
     patience: Annotated[int, Ge(0)] = 10
-    """How many spikes in a row are left out before the next one is an error."""
+    """Number of spikes in a row that are skipped; the next one is an error."""
 
     priority: ClassVar[Priority] = Priority.VERY_HIGH
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_gradients"})
@@ -51,15 +51,12 @@ class LossSpike(Hook):
 
     def __post_init__(self) -> None:
         if self.warmup > self.window:
-            raise ValueError(
-                f"warmup={self.warmup} losses cannot be seen in a window of {self.window}; make warmup smaller"
-            )
+            raise ValueError(f"warmup={self.warmup} must be at most window={self.window}")
         self._losses: deque[float] = deque(maxlen=self.window)
         self._spikes_in_a_row = 0
         self._parts: list[Tensor] = []
-        self._fetched_from: int | None = (
-            None  # the iteration of the epoch from which on this process fetches its batches
-        )
+        self._fetched_from: int | None = None
+        """Iteration of the epoch from which this process fetches its batches."""
 
     def unsuitable(self, setup: Setup) -> str:
         return setup.explain(
@@ -82,7 +79,7 @@ class LossSpike(Hook):
         coalesced.average([loss])
         value = loss.item()
         if self._is_spike(value):
-            self._leave_out(state, value, own.item())
+            self._skip(state, value, own.item())
         else:
             self._losses.append(value)
             self._spikes_in_a_row = 0
@@ -96,22 +93,22 @@ class LossSpike(Hook):
         mean, deviation = _mean_and_deviation(self._losses)
         return loss - mean > self.threshold * deviation
 
-    def _leave_out(self, state: State, loss: float, own: float) -> None:
+    def _skip(self, state: State, loss: float, own: float) -> None:
         mean, deviation = _mean_and_deviation(self._losses)
         self._spikes_in_a_row += 1
         state.record(loss_spike=1)
-        self._note(state, {"loss": loss, "rank_loss": own, "mean": mean, "standard_deviation": deviation})
+        self._write(state, {"loss": loss, "rank_loss": own, "mean": mean, "standard_deviation": deviation})
         reason = (
-            f"loss {loss:.6g} at step {state.step + 1}, where {mean:.6g} with a standard deviation of {deviation:.3g}"
-            " was usual"
+            f"loss {loss:.6g} at step {state.step + 1}, and the recent mean is {mean:.6g} with a standard deviation of"
+            f" {deviation:.3g}"
         )
         if self._spikes_in_a_row > self.patience:
             raise ArithmeticError(
-                f"{reason}: spike {self._spikes_in_a_row} in a row, {self.patience} are left out; see loss_spikes/"
+                f"{reason}: spike {self._spikes_in_a_row} in a row, and patience is {self.patience}; see loss_spikes/"
             )
         state.skip_update(reason)
 
-    def _note(self, state: State, losses: dict[str, float]) -> None:
+    def _write(self, state: State, losses: dict[str, float]) -> None:
         iterations = range(state.iteration + 2 - len(self._parts), state.iteration + 2)
         indices = self._indices(state)
         about = {
@@ -126,7 +123,7 @@ class LossSpike(Hook):
         (folder / f"iteration={state.iteration + 1:08d}_rank={state.rank}.json").write_text(json.dumps(about, indent=1))
 
     def _indices(self, state: State) -> Iterator[list[int]]:
-        """The places of the samples of this step's batches; empty where going through the sampler could change it."""
+        """Return the sample indices of this step's batches, or nothing if reading the sampler could change it."""
         batches: Any = getattr(state.loaders.get("train"), "batch_sampler", None)
         if not hasattr(getattr(batches, "sampler", None), "set_epoch"):
             return iter(())
@@ -142,8 +139,7 @@ class LossSpike(Hook):
 
 
 def _mean_and_deviation(values: Collection[float]) -> tuple[float, float]:
-    """The mean and the unbiased standard deviation, as torch.std_mean gives them; NaN where there are too few
-    values."""
+    """Return mean and unbiased standard deviation, as torch.std_mean; NaN for fewer than two values."""
     count = len(values)
     if count < 2:
         return math.nan, math.nan

@@ -1,4 +1,4 @@
-"""Stops before a NaN reaches the weights."""
+"""Check for NaN and infinity before each optimizer step."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from hooks.state import State
 
 @dataclass
 class NanGuard(Hook):
-    """Looks at loss and gradients before each optimizer step, and acts when they are not finite.
+    """Check of loss and gradients before each optimizer step, so that no NaN reaches the weights.
 
-    The gradients are averaged over ranks, so all ranks see the same norm and agree without communication; the loss is
-    this rank's own and names the culprit. On a hit it records nonfinite = 1 and writes the batch, the output and the
-    values to `nonfinite/step-<step>-rank-<rank>.pt` in the run's artifacts; with accumulation, or with an interval
-    above 1, that is the last micro-batch. Under fp16 infinite gradients are ordinary (the scaler skips the step
-    itself), so only the loss counts. Each check waits for the device. What it has seen survives a restart. Raises
-    FloatingPointError. Source: VISSL CheckNanLossHook and CheckNanModelOutputHook, which look after the fact.
+        nan_guard: {action: skip, patience: 10}
+
+    The gradient norm is the same on all ranks, so they agree without communication; the loss is each rank's own. At a
+    hit the hook records `nonfinite` = 1 and writes the last micro-batch, its output and the values to
+    `nonfinite/step-<step>-rank-<rank>.pt`. With fp16 infinite gradients are normal (the scaler skips the step), so only
+    the loss counts. Each check waits for the device. Source: VISSL CheckNanLossHook and CheckNanModelOutputHook.
     """
 
     action: Literal["raise", "skip", "stop"] = "raise"
-    """Fails the run, leaves out the step, or asks for an orderly end; none of them updates the weights."""
+    """`raise` fails the run, `skip` skips the step, `stop` ends the run in order; none updates the weights."""
     patience: Annotated[int, Ge(0)] = 10
-    """With `skip`: how many hits in a row are skipped before the next one raises."""
+    """Hits in a row that `skip` allows; the next one fails the run."""
     every: Steps = Interval(1, "steps")
-    """Optimizer steps between checks; in between, values are summed on the device, and a hit is found late."""
+    """Optimizer steps between checks; a check covers all steps since the last one."""
     dumps: Annotated[int, Ge(0)] = 1
-    """How many hits each rank writes out at most."""
+    """Most hits that each rank writes."""
 
     priority: ClassVar[Priority] = Priority.VERY_HIGH
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_gradients"})
@@ -45,9 +45,7 @@ class NanGuard(Hook):
         if self.action != "skip":
             refuse_unread(self, "action: skip", "patience")
         if self.action == "skip" and self.every.count > 1:
-            raise ValueError(
-                f"action=skip must look at each step before it is made; every={self.every} has to be 1 step"
-            )
+            raise ValueError(f"action: skip needs every: 1 step, got every: {self.every}")
         self._sum: Tensor | float = 0.0  # not finite as soon as one of its terms is not
         self._hits_in_a_row = 0
         self._dumped = 0
@@ -109,5 +107,5 @@ class NanGuard(Hook):
 
 
 def _number(value: Tensor) -> Tensor | float:
-    """A value as cheap as its device allows: at hand on the CPU, left where it is elsewhere."""
+    """Return a value as a number on the CPU, and as it is elsewhere."""
     return value.item() if value.device.type == "cpu" else value.detach()

@@ -1,4 +1,4 @@
-"""Keeps evaluation from predicting classes that its data does not have."""
+"""Mask for classes that the evaluation data lack."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hooks.state import State
 
 @dataclass
 class OutputMask(Hook):
-    """In val and test, sets the logits of classes that occur nowhere in the phase's labels to minus infinity.
+    """Mask for val and test: logits of classes that the phase's labels lack become minus infinity.
 
-    For a model trained on more classes than it is validated on. Logits have shape (B, C) or (B, C, ...), alone or in a
-    list or tuple; labels are class numbers of any shape, and those that are no class (negative, or C and more) are
-    passed over. Loss and metrics are of the masked logits, so a loss with label smoothing becomes infinite. The
-    model's own output is not written to, and training is left alone. The labels of all ranks are gathered in one pass
-    over the data as a phase begins for the first time. Collective. Raises TypeError for other labels and outputs.
-    Source: VISSL ModelOutputMaskHook, which writes into the model's output.
+        output_mask: {target: 1}
+
+    For a model with more classes than the evaluation data. Logits have shape (B, C) or (B, C, ...), alone or in a list
+    or tuple. Labels are class numbers of any shape; numbers below 0 or above C are ignored. Loss and metrics see the
+    masked logits, so a loss with label smoothing becomes infinite. All ranks gather the labels in one pass over the
+    data when a phase first begins. Source: VISSL ModelOutputMaskHook.
     """
 
     target: int | str = 1
-    """Where a batch has its labels: a place, or a key."""
+    """Index or key of the labels in a batch."""
 
     collective: ClassVar[bool] = True
 
@@ -49,7 +49,7 @@ class OutputMask(Hook):
             state.output = _masked(state.output, self._occurs[state.phase])
 
     def _find_classes(self, state: State) -> Tensor:
-        """For each class number up to the largest, whether it occurs on any rank."""
+        """Return for each class number whether it occurs on any rank."""
         counts = torch.zeros(0, dtype=torch.long, device=state.device)
         for batch in state.fresh_batches(state.phase):
             more = torch.bincount(self._labels(batch), minlength=len(counts))

@@ -1,4 +1,4 @@
-"""Steps the learning-rate scheduler."""
+"""Learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from hooks.state import State
 
 @dataclass
 class ParamScheduler(Hook):
-    """Steps the scheduler, and records what else it may move.
+    """Steps of the learning-rate scheduler, by epochs, optimizer steps or a metric.
 
-    The loop itself records the learning rates that each iteration used, and keeps the scheduler's state. Records, where
-    asked to, momentum and weight_decay of the first parameter group, and momentum_1, weight_decay_1 ... of further
-    ones, as the iteration uses them. Every rank does the same; no communication. Raises ValueError at start where
-    `monitor` does not fit the scheduler, and KeyError where the metric is missing. Source: MMEngine ParamSchedulerHook,
-    which steps at every micro-batch; here a step is an optimizer step; Lightning LearningRateMonitor.
+        param_scheduler: {every: 1 step}
+
+    The loop records the learning rates of each iteration and saves the scheduler. This hook can also record `momentum`
+    and `weight_decay` of the first parameter group, and `momentum_1`, `weight_decay_1`, ... of the others. Source:
+    MMEngine ParamSchedulerHook, Lightning LearningRateMonitor.
     """
 
     every: Interval = Interval(1)
-    """How often the scheduler steps: epochs or optimizer steps."""
+    """Epochs or optimizer steps between two steps of the scheduler."""
     monitor: str | None = None
-    """For ReduceLROnPlateau: a metric such as val/loss; the scheduler steps after each phase that gives it."""
+    """Metric for ReduceLROnPlateau, such as val/loss; the scheduler steps after each phase that gives it."""
     record_momentum: bool = False
-    """Whether to record the momentum of each group, or its first beta."""
+    """Records the momentum of each group, or its first beta."""
     record_weight_decay: bool = False
-    """Whether to record the weight decay of each group."""
+    """Records the weight decay of each group."""
 
     priority: ClassVar[Priority] = Priority.LOW
-    """MMEngine's: hooks and loggers before it read the rates that the step used, those behind it the next ones."""
+    """Hooks before it see the rates that the step used, and hooks after it the next ones."""
 
     def __post_init__(self) -> None:
         if self.monitor is not None:
-            refuse_unread(self, "monitor: null, as the scheduler steps where the metric is there", "every")
+            refuse_unread(self, "monitor: null, as the scheduler steps when a phase gives the metric", "every")
 
     def unsuitable(self, setup: Setup) -> str:
         return setup.explain(custom_loop=NEEDS_MODEL)
@@ -51,14 +51,14 @@ class ParamScheduler(Hook):
             kind = type(scheduler).__name__
             if not isinstance(scheduler, ReduceLROnPlateau):
                 if self.monitor and isinstance(scheduler, LRScheduler):
-                    raise ValueError(f"{kind} takes no metric; leave out monitor={self.monitor!r}")
+                    raise ValueError(f"{kind} takes no metric; remove monitor={self.monitor!r}")
                 continue
             if self.monitor is None:
                 raise ValueError(f"{kind} needs a metric; set monitor, such as monitor: val/loss")
             better = direction(self.monitor, declared_modes(state.config))
             if better not in (None, scheduler.mode):
                 raise ValueError(
-                    f"{kind} has mode={scheduler.mode}, and {better} of {self.monitor} is better; write mode: {better}"
+                    f"{kind} has mode={scheduler.mode}, but {better} of {self.monitor} is better; write mode: {better}"
                     " in scheduler"
                 )
 
@@ -71,7 +71,7 @@ class ParamScheduler(Hook):
             self._step_when_due(state)
 
     def handles(self, event: str) -> bool:
-        """The events of an iteration only where the hook has something to do in them."""
+        """Return whether the hook acts at an event, so that the others cost nothing."""
         asked = {
             "on_loss": self.record_momentum or self.record_weight_decay,
             "on_step": self.every.unit == "steps" and self.monitor is None,
@@ -103,7 +103,7 @@ class ParamScheduler(Hook):
         if not schedulers or not state.gives(monitor):
             return
         if monitor not in state.metrics:
-            raise KeyError(f"monitor={monitor!r} is no metric of this run; {there_are(state.metrics, monitor)}")
+            raise KeyError(f"monitor={monitor!r} is not a metric of this run; {there_are(state.metrics, monitor)}")
         for scheduler in schedulers:
             scheduler.step(state.metrics[monitor])
 

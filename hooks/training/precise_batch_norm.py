@@ -1,4 +1,4 @@
-"""Measures what BatchNorm layers normalize by anew before each validation."""
+"""Precise BatchNorm statistics for validation."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from hooks.state import State
 
 @dataclass
 class PreciseBatchNorm(Hook):
-    """Sets BatchNorm's running statistics, when a training phase ends, to those of many samples under one set of
-    weights.
+    """BatchNorm statistics recomputed at the end of each training phase, over many samples with the same weights.
 
-    Running averages mix in the weights of steps before. Takes `num_samples` training samples over all ranks, in whole
-    batches, shuffled and the same each time, outside the training order; every value weighs the same, whatever its
-    batch or rank. Training itself is not changed, as it normalizes by its batches. Costs a forward pass of these
-    samples for each validation. Frozen layers (in evaluation mode while the model trains) are left alone. Collective:
-    one sum over ranks. Raises ValueError at start for SyncBatchNorm. Source: ClassyVision PreciseBatchNormHook, whose
-    ranks each keep the statistics of their own share; "Rethinking 'Batch' in BatchNorm" (Wu and Johnson, 2021).
+        precise_batch_norm: {num_samples: 10000}
+
+    Running averages mix in the weights of earlier steps. The hook takes shuffled training samples outside the training
+    order; each value has the same weight, whatever its batch or rank. Training does not change. Costs a forward pass of
+    these samples for each validation, and one sum over ranks. Layers in evaluation mode are left alone. Source:
+    ClassyVision PreciseBatchNormHook; "Rethinking 'Batch' in BatchNorm" (Wu and Johnson, 2021).
     """
 
     num_samples: Annotated[int, Ge(1)]
-    """How many training samples, over all ranks; at most each once."""
+    """Number of training samples over all ranks, each at most once."""
     cache_samples: bool = False
-    """Keeps these samples in the memory of the host, instead of loading them again for each validation."""
+    """Keeps these samples in host memory instead of loading them again."""
 
     collective: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Shuffles anew in each epoch."""
+"""A new order of the training data in each epoch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ logger = logging.getLogger("hookyard")
 
 @dataclass
 class DistSamplerSeed(Hook):
-    """Tells the training sampler which epoch is under way, so that each epoch has its own order.
+    """A new order of the training data in each epoch, by `set_epoch` of the sampler.
 
-    Calls `set_epoch(state.epoch)` on whatever has it: the loader's sampler, its batch sampler, the sampler inside
-    that, its dataset, the loader itself. The number is the epoch's own and does not depend on how often validation
-    runs. Every rank does the same; no communication. Warns once where several ranks train and nothing has
-    `set_epoch`. Source: MMEngine DistSamplerSeedHook, VISSL SetDataSamplerEpochHook.
+    Calls `set_epoch(state.epoch)` on the loader, its dataset, its sampler, its batch sampler and that one's sampler,
+    where they have it. Warns once if several ranks train and none of them does. Source: MMEngine DistSamplerSeedHook,
+    VISSL SetDataSamplerEpochHook.
     """
 
     def __post_init__(self) -> None:
@@ -38,8 +37,8 @@ class DistSamplerSeed(Hook):
         if not listeners and state.world_size > 1 and not self._warned:
             self._warned = True
             logger.warning(
-                "nothing in the training loader (%s) has set_epoch, so every epoch may come in the same order; "
-                "use a sampler that has it, such as torch's DistributedSampler",
+                "the training loader (%s) has no set_epoch, so all epochs may have the same order; use a sampler that"
+                " has it, such as torch's DistributedSampler",
                 type(loader).__name__,
             )
 
@@ -53,4 +52,5 @@ def _listeners(loader: Any) -> list[Any]:
         getattr(loader, "dataset", None),
         loader,
     )
-    return list({id(one): one for one in candidates if callable(getattr(one, "set_epoch", None))}.values())
+    with_epoch = [part for part in candidates if callable(getattr(part, "set_epoch", None))]
+    return list({id(part): part for part in with_epoch}.values())

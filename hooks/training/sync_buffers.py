@@ -1,4 +1,4 @@
-"""Makes the buffers of all ranks the same."""
+"""Equal buffers on all ranks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from hooks.state import State
 
 @dataclass
 class SyncBuffers(Hook):
-    """Averages floating-point buffers over ranks whenever a training phase ends, so before every validation.
+    """Mean of floating-point buffers over ranks at the end of each training phase, so before each validation.
 
-    Each rank normalizes by its own batches, so running statistics drift apart. `running_var` is the plain mean too:
-    within a rank it is already a mean of within-batch variances, and this extends that mean over the ranks' batches.
-    Integer and boolean buffers such as `num_batches_tracked` cannot be averaged and are taken from rank 0. One
-    collective for each dtype; nothing on a single rank. Source: MMEngine SyncBuffersHook.
+    Running statistics of BatchNorm differ between ranks, as each sees its own batches. Integer and boolean buffers are
+    copied from rank 0. One collective for each dtype. Source: MMEngine SyncBuffersHook.
     """
 
     collective: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Ends a run when its time is up."""
+"""Limit of a run's wall time."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _SECONDS = (86400, 3600, 60, 1)
 
 @dataclass
 class TimeLimit(Hook):
-    """Saves and pauses a run that has used up its wall time; it ends as interrupted and can be resumed.
+    """Limit of a run's wall time: the run is saved, ends as interrupted, and can be resumed.
 
-    Time counts from `on_start` on, over all attempts of the run: what a checkpoint knows is used stays used, so a run
-    that was paused needs a higher limit to go on. Looked at after each iteration; a rank whose time is up asks, and
-    the loop agrees on it over ranks. Saving comes on top. Raises ValueError where the limit cannot be read.
-    Source: Lightning Timer, torchtnt TimeLimitInterrupter.
+        time_limit: {limit: 2h30m}
+
+    Time counts over all attempts, so a paused run needs a higher limit to continue. Checked after each iteration;
+    saving comes on top. Source: Lightning Timer, torchtnt TimeLimitInterrupter.
     """
 
     limit: Annotated[float, Gt(0)] | str
-    """Seconds, or a time such as 2h30m, 90s, 1d 12h."""
+    """Seconds, or a duration such as 2h30m, 90s or 1d 12h."""
 
     evaluates: ClassVar[bool] = False
 
@@ -45,7 +45,7 @@ class TimeLimit(Hook):
             return
         self._asked = True
         state.request_pause(
-            f"the time limit of {self.limit} is used up; to go on, raise it in the run's experiment.yaml and resume"
+            f"the time limit of {self.limit} is reached; to continue, raise it in the run's experiment.yaml and resume"
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -64,8 +64,5 @@ def _seconds(text: str) -> float:
         sum(float(count or 0) * unit for count, unit in zip(match.groups(), _SECONDS, strict=True)) if match else 0
     )
     if seconds <= 0:
-        raise ValueError(
-            f"limit={text!r} is no time; write seconds, or days, hours, minutes and seconds such as 2h30m, 90s or"
-            " 1d 12h"
-        )
+        raise ValueError(f"limit={text!r} is not a duration; write seconds, or a text such as 2h30m, 90s or 1d 12h")
     return seconds

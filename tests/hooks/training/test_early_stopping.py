@@ -112,7 +112,7 @@ def test_a_missing_metric_is_an_error_at_the_first_end_of_its_phase() -> None:
     hook.on_phase_end(state)
     state.phase, state.metrics = "val", {"train/loss": 1.0, "val/accuracy": 0.5}
     with pytest.raises(
-        KeyError, match="monitor='val/top1' is no metric of this run; there are: train/loss, val/accuracy"
+        KeyError, match="monitor='val/top1' is not a metric of this run; there are: train/loss, val/accuracy"
     ):
         hook.on_phase_end(state)
 
@@ -125,8 +125,7 @@ def test_where_it_is_not_strict_a_phase_without_the_metric_is_passed_over(caplog
     assert state.stop_reasons == []
     assert hook.state_dict() == {"best": 0.5, "wait": 0}
     assert [record.getMessage() for record in caplog.records] == [
-        "early stopping passes over this val phase: monitor='val/accuracy' is no metric of this run; there are:"
-        " val/loss"
+        "early_stopping skips this val phase: monitor='val/accuracy' is not a metric of this run; there are: val/loss"
     ] * 2
 
 

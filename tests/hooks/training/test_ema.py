@@ -249,7 +249,7 @@ def test_two_averages_validate_under_their_own_names_or_not_at_all() -> None:
     assert list(state.evaluations) == ["", "ema", "slow_ema"]
     assert state.evaluations[""] == Weights()
     EMA().on_start(state)
-    with pytest.raises(ValueError, match="another hook validates with its weights already; set evaluate: both"):
+    with pytest.raises(ValueError, match="another hook already sets the weights of validation; write evaluate: both"):
         EMA().on_start(state)
 
 

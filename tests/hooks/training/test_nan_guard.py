@@ -177,9 +177,7 @@ def test_a_hit_between_checks_is_remembered_over_a_resume(tmp_path: Path) -> Non
 
 
 def test_skip_cannot_look_later_than_each_step() -> None:
-    with pytest.raises(
-        ValueError, match="action=skip must look at each step before it is made; every=4 steps has to be 1 step"
-    ):
+    with pytest.raises(ValueError, match="action: skip needs every: 1 step, got every: 4 steps"):
         NanGuard(action="skip", every=Interval(4, "steps"))
 
 

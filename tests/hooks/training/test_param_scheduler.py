@@ -134,7 +134,7 @@ def test_a_missing_metric_is_an_error_that_names_those_there_are() -> None:
     state = State(optimizer=optimizer, scheduler=ReduceLROnPlateau(optimizer), phase="val")
     state.metrics = {"train/loss": 1.0, "val/accuracy": 0.5}
     with pytest.raises(
-        KeyError, match=r"monitor='val/lost' is no metric of this run; there are: train/loss, val/accuracy"
+        KeyError, match=r"monitor='val/lost' is not a metric of this run; there are: train/loss, val/accuracy"
     ):
         ParamScheduler(monitor="val/lost").on_phase_end(state)
 
@@ -143,7 +143,7 @@ def test_a_monitor_must_fit_the_scheduler() -> None:
     optimizer = an_optimizer()
     with pytest.raises(ValueError, match="ReduceLROnPlateau needs a metric; set monitor"):
         ParamScheduler().on_start(State(scheduler=ReduceLROnPlateau(optimizer)))
-    with pytest.raises(ValueError, match="StepLR takes no metric; leave out monitor='val/loss'"):
+    with pytest.raises(ValueError, match="StepLR takes no metric; remove monitor='val/loss'"):
         ParamScheduler(monitor="val/loss").on_start(State(scheduler=StepLR(optimizer, 1)))
 
 
@@ -152,7 +152,7 @@ def test_a_plateau_that_looks_the_wrong_way_is_refused() -> None:
     optimizer = an_optimizer()
     hook = ParamScheduler(monitor="val/accuracy")
     with pytest.raises(
-        ValueError, match="has mode=min, and max of val/accuracy is better; write mode: max in scheduler"
+        ValueError, match="has mode=min, but max of val/accuracy is better; write mode: max in scheduler"
     ):
         hook.on_start(State(scheduler=ReduceLROnPlateau(optimizer)))
     hook.on_start(State(scheduler=ReduceLROnPlateau(optimizer, mode="max")))

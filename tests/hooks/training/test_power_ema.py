@@ -114,7 +114,7 @@ def test_a_checkpoint_of_other_widths_is_refused_with_what_to_do() -> None:
     train(state, {"ema": hook}, batches(2))
     with pytest.raises(
         ValueError,
-        match=r"averages of std 0\.05, 0\.2, and ema\.std is 0\.1\. Keep what it has, .* under which it begins anew",
+        match=r"averages of std 0\.05, 0\.2, and ema\.std is 0\.1\. Keep its std, .* which starts new averages",
     ):
         resume(EMA(average="power", std=0.1), small_model(), checkpoint_of(hook, state))
     plain = EMA(decay=0.5)
@@ -129,16 +129,16 @@ def test_a_checkpoint_of_other_widths_is_refused_with_what_to_do() -> None:
         ({"average": "power"}, r"average: power needs std, such as std: \[0.05, 0.10\]"),
         (
             {"average": "power", "std": 0.1, "decay": 0.9},
-            r"decay: is read by nothing, got 0.9: it needs another average",
+            r"decay: has no effect, got 0.9: it needs another average",
         ),
-        ({"average": "power", "std": 0.1, "buffers": "ema"}, r"buffers: is read by nothing, got 'ema'"),
-        ({"average": "power", "std": [0.1, 0.1]}, "std names an average twice"),
+        ({"average": "power", "std": 0.1, "buffers": "ema"}, r"buffers: has no effect, got 'ema'"),
+        ({"average": "power", "std": [0.1, 0.1]}, "std has a value twice"),
         ({"average": "power", "std": []}, "std"),
         ({"average": "power", "std": 0.3}, r"std.*0\.2886"),
         ({"average": "power", "std": [0.1, 0]}, "std"),
-        ({"average": "power", "std": 0.1, "snapshots": 0, "keep_snapshots": 9}, "keep_snapshots: is read by nothing"),
-        ({"std": 0.1}, "std: is read by nothing, got 0.1: it needs average: power"),
-        ({"snapshots": "5 steps"}, "snapshots: is read by nothing"),
+        ({"average": "power", "std": 0.1, "snapshots": 0, "keep_snapshots": 9}, "keep_snapshots: has no effect"),
+        ({"std": 0.1}, "std: has no effect, got 0.1: it needs average: power"),
+        ({"snapshots": "5 steps"}, "snapshots: has no effect"),
     ],
     ids=str,
 )

@@ -53,13 +53,13 @@ def test_a_limit_is_seconds_or_written_out(limit: str | float, seconds: float, c
     hook.on_step(state)
     hook.on_step(state)
     assert len(state.pause_reasons) == 1
-    assert state.pause_reasons[0].startswith(f"the time limit of {limit} is used up")
+    assert state.pause_reasons[0].startswith(f"the time limit of {limit} is reached")
 
 
 @pytest.mark.parametrize("limit", ["", "2", "30m2h", "-1h", "0h", "two hours", "01:30:00", "1.5h"])
 def test_anything_else_is_refused_with_the_place(limit: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"hooks.time_limit: limit='.*' is no time; write seconds, or .* such as 2h30m"
+        ConfigError, match=r"hooks.time_limit: limit='.*' is not a duration; write seconds, or a text such as 2h30m"
     ):
         construct(HOOKS["time_limit"], {"limit": limit}, "hooks.time_limit")
 
@@ -134,6 +134,6 @@ def test_ranks_pause_together(tmp_path: Path) -> None:
     assert first == second
     iteration, reasons, interrupted, names = first
     assert 3 <= iteration <= 4  # the third iteration, or the end of the phase, as ranks ask each other now and then
-    assert [reason[:30] for reason in reasons] == ["the time limit of 25s is used "]
+    assert [reason[:30] for reason in reasons] == ["the time limit of 25s is reach"]
     assert interrupted
     assert len(names) == 1
