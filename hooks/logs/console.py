@@ -1,4 +1,4 @@
-"""Lines for people: how training goes, and when it will be done."""
+"""Progress lines on the terminal."""
 
 from __future__ import annotations
 
@@ -12,39 +12,38 @@ from typing import Any, ClassVar
 from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval, paced_by
 from hooks.parts.logs.eta import Remaining
-from hooks.parts.logs.readings import learning_rates, phase_metrics, under_way
-from hooks.parts.logs.window_statistics import LookBack, Size, Statistic, Windows
+from hooks.parts.logs.readings import learning_rates, phase_metrics, present_row
+from hooks.parts.logs.window_statistics import LookBack, Statistic, Window, Windows
 from hooks.state import State
 
 _RATE = re.compile(r"lr(_\d+)?")
 _SHOWN = ("loss", "lr", "lr_1", "lr_2", "lr_3", "step_s", "data_wait_s", "rss_bytes", "cuda_peak_allocated_bytes")
-"""Columns a line may show by itself."""
+"""Columns that a line may show by default."""
 _MOST_RATES = 4
-"""Learning rates that are listed; more are a range."""
+"""Learning rates to list; more are printed as a range."""
 
 
 @dataclass
 class Console(Hook):
-    """Prints a line every so many iterations, and one with the metrics at the end of each phase.
+    """Progress lines: one every so many iterations, and one with the metrics at the end of each phase.
 
-    Runs on the master. A line has the phase, the epoch (0-based), the iteration in it, the learning rate (each there
-    is, where parameter groups differ), the mean loss and the mean time of the last `window` iterations (`data` is the
-    wait for the batch, where perf_stats is on), the remaining time and, where it was recorded, the memory. It goes to
-    `state.display`, or to the logger `hookyard` where there is none. Between two lines it is not called; what it shows
-    is looked up then, in one reading of tensors. Source: MMEngine LoggerHook and LogProcessor, VISSL LogLossLrEtaHook,
-    ClassyVision LossLrMeterLoggingHook.
+        console: {every: 100 iterations, window: 50}
+
+    A line has the phase, the epoch (from 0) and its iteration, the learning rates, loss and time per iteration as means
+    over `window` (`data` is the wait for the batch, if `perf_stats` is on), the remaining time and the memory. Runs on
+    the master; lines go to `state.display`, or to the logger `hookyard`. Source: MMEngine LoggerHook and LogProcessor,
+    VISSL LogLossLrEtaHook, ClassyVision LossLrMeterLoggingHook.
     """
 
     every: LookBack = Interval(50, "iterations")
-    """Iterations between two lines; a phase longer than this also has one at its end."""
-    window: Size = 10
-    """Iterations over which loss, times and the gradient norm are averaged: a number, `line` (since the last line),
-    `epoch` or `global`."""
+    """Iterations between two lines; a longer phase has another line at its end."""
+    window: Window = 10
+    """Iterations for the means of loss, times and gradient norm: a number, `line` (since the last line), `epoch` or
+    `global`."""
     columns: tuple[str, ...] = ("grad_norm",)
-    """Further columns or statistics to print, where they were recorded."""
+    """Further columns or statistics to print if they were recorded."""
     statistics: dict[str, Statistic] = field(default_factory=dict)
-    """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`;
-    all are printed. One with a column's name stands in for it."""
+    """Further statistics by name, such as `slowest: {column: step_s, method: max, window: epoch}`; all are printed."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
@@ -59,19 +58,19 @@ class Console(Hook):
 
     def on_phase_start(self, state: State) -> None:
         self._windows.start_phase(state)
-        self._remaining.phase_began(state)
+        self._remaining.on_phase_start()
         self._phase_began = perf_counter()
 
     @paced_by("every")
     def on_step(self, state: State) -> None:
-        self._show(state, state.phase_iteration, under_way(state))
+        self._show(state, state.phase_iteration, present_row(state))
 
     def on_phase_end(self, state: State) -> None:
-        self._remaining.phase_ended(state)
+        self._remaining.on_phase_end(state)
         if state.phase_length > self.every.count and self._windows.unwritten():
-            # The counter of training begins again where the phase completed the epoch.
-            whole = state.phase == "train" and state.epoch_completed
-            self._show(state, state.phase_length if whole else state.phase_iteration, {})
+            # The training phase resets its counter when it completes the epoch.
+            is_whole = state.phase == "train" and state.epoch_completed
+            self._show(state, state.phase_length if is_whole else state.phase_iteration, {})
         self._windows.catch_up()
         metrics = [
             f"{name.removeprefix(f'{state.phase}/')} {value:.4g}" for name, value in phase_metrics(state).items()
@@ -80,10 +79,10 @@ class Console(Hook):
         state.show("  ".join([f"{state.phase} done  epoch {_epoch(state)}", *metrics, f"in {seconds:.1f} s"]))
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-        self._remaining.saving(state)
+        self._remaining.on_save(state)
 
     def on_saved(self, state: State, path: str) -> None:
-        self._remaining.saved(state)
+        self._remaining.on_saved(state)
 
     def state_dict(self) -> dict[str, Any]:
         return {"windows": self._windows.state_dict(), "remaining": self._remaining.state_dict()}
@@ -93,14 +92,14 @@ class Console(Hook):
         self._remaining.load_state_dict(state["remaining"])
 
     def _show(self, state: State, iteration: int, row: Mapping[str, Any]) -> None:
-        """Prints how things are, with the columns that the row under way has so far."""
+        """Print a line, with the columns of the present row so far."""
         values = self._windows.look(row)
         self._memory = values.get("cuda_peak_allocated_bytes", values.get("rss_bytes", self._memory))
         parts = [
             f"{state.phase}  epoch {_epoch(state)}  {iteration}{f'/{state.phase_length}' if state.phase_length else ''}"
         ]
         if state.phase == "train":
-            parts += self._of_training(state, values)
+            parts += self._format_training(state, values)
         parts += [f"{name} {values[name]:.4g}" for name in ("loss", *self.columns, *self.statistics) if name in values]
         if "step_s" in values:
             waiting = f" (data {1000 * values['data_wait_s']:.1f} ms)" if "data_wait_s" in values else ""
@@ -112,8 +111,8 @@ class Console(Hook):
             parts.append(f"memory {self._memory / 2**20:.0f} MiB")
         state.show("  ".join(parts))
 
-    def _of_training(self, state: State, values: Mapping[str, float]) -> list[str]:
-        """The step, where the run's length is in steps, and the learning rates that differ; many are a range."""
+    def _format_training(self, state: State, values: Mapping[str, float]) -> list[str]:
+        """Return the step, if the run's length is in steps, and the learning rates."""
         step = [] if state.max_steps is None else [f"step {state.step}/{state.max_steps}"]
         known = {**learning_rates(state), **values}
         rates = list(dict.fromkeys(rate for name, rate in known.items() if _RATE.fullmatch(name)))
@@ -125,5 +124,5 @@ class Console(Hook):
 
 
 def _epoch(state: State) -> int:
-    """The epoch under way, or the last one after its end."""
+    """Return the present epoch, or the last one after its end."""
     return state.epoch - state.epoch_completed

@@ -1,4 +1,4 @@
-"""One JSON object a line: how training went."""
+"""Training numbers and metrics as JSON lines."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import IO, Any, ClassVar
 from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval, paced_by
 from hooks.parts.cleanup import Cleanup
-from hooks.parts.logs.readings import learning_rates, phase_metrics, under_way
-from hooks.parts.logs.window_statistics import LookBack, Size, Statistic, Windows
+from hooks.parts.logs.readings import learning_rates, phase_metrics, present_row
+from hooks.parts.logs.window_statistics import LookBack, Statistic, Window, Windows
 from hooks.state import State
 
 FILE = "scalars.jsonl"
@@ -22,24 +22,24 @@ FILE = "scalars.jsonl"
 
 @dataclass
 class JsonLines(Cleanup, Hook):
-    """Writes training's numbers and each phase's metrics to `scalars.jsonl`, one JSON object a line.
+    """Training numbers and each phase's metrics in `scalars.jsonl`, one JSON object a line.
 
-    Runs on the master. A line of training has `phase`, `time` (UTC), `epoch`, `iteration`, `step`, `samples` (of all
-    ranks), `lr`, the means of `loss`, times and gradient norms since the line before, and the newest of every other
-    numeric column. There is one `every` so many iterations and one for what is left at the end of training's phase, so
-    that each iteration is in a line. A line at the end of a phase has the phase's `metrics` instead. What is not finite
-    is null, so each line is valid JSON, and each is flushed.
-    A resumed run goes on behind the last line its checkpoint knew. Source: MMEngine LocalVisBackend, iMIX JSONLogger.
+        json_lines: {every: 10 iterations}
+
+    A line of training has `phase`, `time` (UTC), `epoch`, `iteration`, `step`, `samples` (of all ranks), `lr`, the
+    means of `loss`, times and gradient norms since the last line, and the newest value of each other numeric column.
+    Each iteration is in a line. At the end of a phase a line has the `metrics`. NaN and infinity are null. A resumed
+    run continues after the last line that its checkpoint knew. Runs on the master. Source: MMEngine LocalVisBackend,
+    iMIX JSONLogger.
     """
 
     every: LookBack = Interval(10, "iterations")
     """Training iterations between two lines."""
-    window: Size = "line"
-    """What loss, times and gradient norms are averaged over: `line` (since the line before), a number of iterations,
-    `epoch` or `global`."""
+    window: Window = "line"
+    """Iterations for the means of loss, times and gradient norms: `line` (since the last line), a number, `epoch` or
+    `global`."""
     statistics: dict[str, Statistic] = field(default_factory=dict)
-    """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`.
-    One with a column's name stands in for it."""
+    """Further statistics by name, such as `slowest: {column: step_s, method: max, window: epoch}`."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
@@ -59,7 +59,7 @@ class JsonLines(Cleanup, Hook):
     @paced_by("every")
     def on_step(self, state: State) -> None:
         if state.phase == "train":
-            self._write_line(state, under_way(state))
+            self._write_line(state, present_row(state))
 
     def on_phase_end(self, state: State) -> None:
         if state.phase == "train" and self._windows.unwritten():
@@ -98,13 +98,12 @@ def _finite(value: Any) -> Any:
 
 
 def _open_after(path: Path, lines: int) -> tuple[IO[bytes], int]:
-    """Opens a file for appending behind its first `lines` lines; also returns how many of them there were."""
+    """Open a file to append after its first `lines` lines; return it and the number of lines found."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+b")
     file.seek(0)
-    there = 0
-    end = 0
-    while there < lines and file.readline().endswith(b"\n"):
-        there, end = there + 1, file.tell()
+    kept = end = 0
+    while kept < lines and file.readline().endswith(b"\n"):
+        kept, end = kept + 1, file.tell()
     file.truncate(end)
-    return file, there
+    return file, kept

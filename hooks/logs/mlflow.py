@@ -1,4 +1,4 @@
-"""Curves, parameters and checkpoints in MLflow."""
+"""MLflow."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ if TYPE_CHECKING:
 FOLDER = "mlflow"
 _NO_KEY = re.compile(r"[^\w./ :-]")
 _PARAMS, _METRICS, _LONGEST = 100, 1000, 6000
-"""What MLflow takes in one request, and the longest value of a parameter."""
+"""Limits of MLflow: parameters and metrics in one request, and characters of a parameter."""
 
 T = TypeVar("T")
 
 
 @dataclass
 class MLflow(Tracker, Hook):
-    """Sends curves, metrics and the experiment's hyperparameters to MLflow; the newest checkpoint's path is a tag.
+    """Curves, metrics, hyperparameters and the newest checkpoint's path in MLflow.
 
-    Runs on the master; needs the extra `mlflow`. All is sent by a thread of its own, so that no step waits for the
-    server, and a failure is logged and never ends the run. Curves are those that the tensorboard hook draws, over
-    optimizer steps; `epoch`, `iteration` and `samples` are curves, too. A resumed run goes on in the MLflow run of its
-    checkpoint, at its own steps; MLflow takes nothing back, so that steps that are done again have two values, of which
-    the later has the later timestamp. Source: MMEngine MLflowVisBackend.
+        mlflow: {tracking_uri: "http://localhost:5000", experiment: digits}
+
+    Needs the extra `mlflow`. A thread sends everything, so no step waits for the server; a failure is logged and never
+    ends the run. The curves are those of the tensorboard hook, over optimizer steps. A resumed run continues its MLflow
+    run. MLflow deletes nothing, so repeated steps have two values, of which the later counts. Runs on the master.
+    Source: MMEngine MLflowVisBackend.
     """
 
     tracking_uri: str | None = None
-    """The server or database; else the environment's MLFLOW_TRACKING_URI, else a SQLite file under `mlflow/`."""
+    """Server or database; by default MLFLOW_TRACKING_URI, else a SQLite file under `mlflow/`."""
     experiment: str | None = None
-    """The MLflow experiment; else the experiment's own name. The MLflow run has the run's name."""
+    """MLflow experiment; by default the experiment's name. The MLflow run has the run's name."""
     tags: dict[str, str] = field(default_factory=dict)
     """Tags of the MLflow run."""
 
@@ -58,19 +59,19 @@ class MLflow(Tracker, Hook):
         self._params = flatten(state.config)
         self.open(self.name or "mlflow", self._connect)
 
-    # In the sender's thread
+    # The methods below run in the sender's thread.
 
     def _connect(self) -> tuple[MlflowClient, str]:
-        """The client and the run: the checkpoint's where there is one, else a new one."""
         if self._client is None or self.run_id is None:
             from mlflow.tracking import MlflowClient
 
             client = MlflowClient(tracking_uri=self._uri)
-            self.run_id = self._go_on(client) or self._create(client)
+            self.run_id = self._reopen(client) or self._create(client)
             self._client = client
         return self._client, self.run_id
 
-    def _go_on(self, client: MlflowClient) -> str | None:
+    def _reopen(self, client: MlflowClient) -> str | None:
+        """Continue the checkpoint's MLflow run, if there is one."""
         from mlflow.exceptions import MlflowException
 
         if self.run_id is None:
@@ -78,7 +79,7 @@ class MLflow(Tracker, Hook):
         try:
             client.update_run(self.run_id, status="RUNNING")
         except MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":  # a database of its own that was left on another machine
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":  # its own database is on another machine
                 return None
             raise
         return self.run_id
@@ -91,8 +92,8 @@ class MLflow(Tracker, Hook):
         experiment_id = experiment.experiment_id if experiment else client.create_experiment(experiment_name)
         run_id: str = client.create_run(experiment_id, tags=dict(self.tags), run_name=run_name).info.run_id
         params = [Param(_key(name), str(value)[:_LONGEST]) for name, value in self._params.items()]
-        for some in _chunks(params, _PARAMS):
-            client.log_batch(run_id, params=some)
+        for chunk in _chunks(params, _PARAMS):
+            client.log_batch(run_id, params=chunk)
         return run_id
 
     def log(self, values: Mapping[str, float], at: Point) -> None:
@@ -103,8 +104,8 @@ class MLflow(Tracker, Hook):
         metrics = [
             Metric(_key(name), value, int(1000 * at.time_s), at.step) for name, value in {**values, **place}.items()
         ]
-        for some in _chunks(metrics, _METRICS):
-            client.log_batch(run_id, metrics=some)
+        for chunk in _chunks(metrics, _METRICS):
+            client.log_batch(run_id, metrics=chunk)
 
     def note(self, name: str, value: str) -> None:
         client, run_id = self._connect()
@@ -116,7 +117,7 @@ class MLflow(Tracker, Hook):
 
 
 def _key(name: str) -> str:
-    """A name as MLflow allows it."""
+    """Replace the characters that MLflow does not allow in a name."""
     return _NO_KEY.sub("_", name)
 
 

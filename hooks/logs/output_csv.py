@@ -1,4 +1,4 @@
-"""What the model says of each sample."""
+"""Predictions as CSV files."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from hooks.metrics.names import kind_of
 from hooks.state import State
 
 PENDING = 50
-"""Batches whose values stay on their device, at most."""
+"""Most batches that stay on their device."""
 
 
 @dataclass
 class OutputCSV(Hook):
-    """Writes the predicted class of each val and test sample, with its target, one CSV file a phase.
+    """Predicted class and target of each val and test sample, in a CSV file per phase.
 
-    `<artifacts>/<hook's name>/val/step-00000100.csv` has `id`, `predicted`, `target` and, where they are asked for, the
-    outputs as `score_0`, `score_1` ...; averaged weights that are validated besides have a folder of their own, such as
-    `val/ema`. Outputs are scores of shape (B, C), targets are classes (B,), or one-hot or soft (B, C), of which the
-    largest counts. Every rank keeps its samples in memory until the phase ends; then the master gathers them and writes
-    a line of each rank in turn, which is the order of the dataset as the loop deals it out. One collective at the end
-    of each phase. Raises ValueError for outputs and targets of other shapes and for keys that a batch does not have.
-    Source: ClassyVision OutputCSVHook, whose ranks write into one file.
+        output_csv: {id_key: id, target_key: label, scores: true}
+
+    `<artifacts>/<hook's name>/val/step-00000100.csv` has `id`, `predicted`, `target` and, with `scores`, the outputs as
+    `score_0`, `score_1`, ... Averaged weights that are also validated have a folder of their own, such as `val/ema`.
+    Outputs are scores of shape (B, C); targets are classes (B,), or one-hot or soft (B, C). Each rank keeps its samples
+    in memory until the phase ends; the master then gathers and writes them in the order of the dataset. Source:
+    ClassyVision OutputCSVHook.
     """
 
     id_key: int | str | None = None
-    """Where in a batch the samples' ids are: a place or a key; without it their places in the dataset, from 0."""
+    """Index or key of the samples' ids in a batch; by default their indices in the dataset."""
     target_key: int | str | None = 1
-    """Where in a batch the targets are; null writes none."""
+    """Index or key of the targets in a batch; null writes none."""
     scores: bool = False
     """Writes the outputs too."""
     phases: tuple[Literal["val", "test"], ...] = ("val", "test")
-    """The phases that are written, each of a kind where there are several."""
+    """Kinds of phases to write."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.LOW
@@ -72,7 +72,7 @@ class OutputCSV(Hook):
             folder = state.artifacts / (self.name or "output_csv") / state.phase / label
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / f"step-{state.step:08d}.csv").open("w", newline="") as file:
-                csv.writer(file).writerows(_lines([rank[label] for rank in ranks or ()]))
+                csv.writer(file).writerows(_table([rank[label] for rank in ranks or ()]))
 
     def _columns(self, state: State) -> dict[str, Any]:
         output = state.output
@@ -93,37 +93,36 @@ class OutputCSV(Hook):
 
 
 class _Samples:
-    """One rank's samples of one phase: batches that are on their device still, and what was read of those before."""
+    """One rank's samples of one phase."""
 
     def __init__(self) -> None:
         self._pending: list[dict[str, Any]] = []
+        """Batches that are still on their device."""
         self._read: dict[str, list[Any]] = {}
 
     def add(self, columns: dict[str, Any]) -> None:
-        """Takes a batch."""
         self._pending.append(columns)
         if len(self._pending) >= PENDING:
             self.columns()
 
     def columns(self) -> dict[str, list[Any]]:
-        """All so far, in pieces: tensors on the CPU, or lists; what is pending is read in one transfer for each
-        column."""
+        """Return all samples so far, in pieces: tensors on the CPU, or lists. Reads pending batches in one transfer."""
         pending, self._pending = self._pending, []
         for name in pending[0] if pending else ():
-            self._read.setdefault(name, []).append(_joined([columns[name] for columns in pending]))
+            self._read.setdefault(name, []).append(_join([columns[name] for columns in pending]))
         return self._read
 
 
-def _lines(ranks: Sequence[Mapping[str, list[Any]]]) -> Iterator[list[Any]]:
-    """The table of all ranks: its header, and a line of each rank in turn until none has any."""
-    some = next((rank for rank in ranks if rank), {})
-    scores = [f"score_{index}" for index in range(some["scores"][0].shape[1])] if "scores" in some else []
-    yield ["id", "predicted", *(["target"] if "target" in some else []), *scores]
-    own = [_of_rank(rank, number, len(ranks)) for number, rank in enumerate(ranks)]
-    yield from (line for lines in zip_longest(*own) for line in lines if line is not None)
+def _table(ranks: Sequence[Mapping[str, list[Any]]]) -> Iterator[list[Any]]:
+    """Yield the header, and a line of each rank in turn until none is left."""
+    example = next((rank for rank in ranks if rank), {})
+    scores = [f"score_{index}" for index in range(example["scores"][0].shape[1])] if "scores" in example else []
+    yield ["id", "predicted", *(["target"] if "target" in example else []), *scores]
+    lines_by_rank = [_lines(columns, rank, len(ranks)) for rank, columns in enumerate(ranks)]
+    yield from (line for lines in zip_longest(*lines_by_rank) for line in lines if line is not None)
 
 
-def _of_rank(columns: Mapping[str, list[Any]], rank: int, world_size: int) -> Iterator[list[Any]]:
+def _lines(columns: Mapping[str, list[Any]], rank: int, world_size: int) -> Iterator[list[Any]]:
     values = {
         name: chain.from_iterable(piece.tolist() if isinstance(piece, Tensor) else piece for piece in pieces)
         for name, pieces in columns.items()
@@ -131,32 +130,32 @@ def _of_rank(columns: Mapping[str, list[Any]], rank: int, world_size: int) -> It
     scores = values.pop("scores", None)
     names = [name for name in ("predicted", "target") if name in values]
     for place, line in enumerate(zip(*(values[name] for name in names), strict=True)):
-        identity = next(values["id"]) if "id" in values else rank + world_size * place
-        yield [identity, *line, *(next(scores) if scores else ())]
+        sample_id = next(values["id"]) if "id" in values else rank + world_size * place
+        yield [sample_id, *line, *(next(scores) if scores else ())]
 
 
 def _entry(batch: Any, key: int | str, parameter: str) -> Any:
     try:
         return batch[key]
     except (KeyError, IndexError, TypeError) as error:
-        there = f"the keys {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else f"{len(batch)} entries"
-        raise ValueError(f"output_csv: {parameter} is {key!r}, and a batch has {there}") from error
+        entries = f"the keys {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else f"{len(batch)} entries"
+        raise ValueError(f"output_csv: {parameter} is {key!r}, and a batch has {entries}") from error
 
 
 def _classes(target: Any, samples: int) -> Tensor:
-    """Targets as classes, of shape (B,)."""
-    found = torch.as_tensor(target)
-    if found.shape == (samples, 1):
-        return found.squeeze(1)
-    if found.ndim == 2 and len(found) == samples:
-        return found.argmax(1)
-    if found.shape != (samples,):
+    """Return targets as classes, of shape (B,)."""
+    classes = torch.as_tensor(target)
+    if classes.shape == (samples, 1):
+        return classes.squeeze(1)
+    if classes.ndim == 2 and len(classes) == samples:
+        return classes.argmax(1)
+    if classes.shape != (samples,):
         raise ValueError(
             f"output_csv takes targets of shape ({samples},) or ({samples}, classes); the batch's have"
-            f" {tuple(found.shape)}"
+            f" {tuple(classes.shape)}"
         )
-    return found
+    return classes
 
 
-def _joined(values: list[Any]) -> Any:
+def _join(values: list[Any]) -> Any:
     return torch.cat(values).cpu() if isinstance(values[0], Tensor) else [*chain.from_iterable(values)]

@@ -1,4 +1,4 @@
-"""Progress bars on the driver's terminal."""
+"""Progress bars."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hooks.state import State
 
 @dataclass
 class ProgressBar(Hook):
-    """Shows how far each phase has come, one bar each for train, val and test.
+    """Progress bars on the terminal, one each for train, val and test.
 
-    Runs on the master; draws nothing itself but tells `state.display`, and does nothing where there is none. It reads
-    no tensors, so the device is never waited for. Source: ClassyVision ProgressBarHook (which shows train only).
+    Runs on the master; no effect without `state.display`. Reads no tensors, so nothing waits for the device. Source:
+    ClassyVision ProgressBarHook.
     """
 
     every: Iterations = Interval(10, "iterations")
@@ -56,6 +56,6 @@ class ProgressBar(Hook):
         self._open = completed < state.phase_length
 
     def _finish(self, state: State) -> None:
-        # A phase may end early, and a bar is only gone once it is full.
+        # A phase may end early, and a bar disappears only when it is full.
         if self._open:
             self._move(state, state.phase_length)

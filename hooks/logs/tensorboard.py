@@ -1,25 +1,29 @@
-"""Curves and hyperparameters in TensorBoard."""
+"""TensorBoard."""
 
 from __future__ import annotations
 
+import io
 import logging
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt
-from torch import Tensor
+from torch import Tensor, nn
 
 from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
 from hooks.interval import STEPS_OR_NEVER, Interval, StepsOrNever, paced_by
 from hooks.metrics.names import PHASES
 from hooks.parts.cleanup import Cleanup
+from hooks.parts.eval_mode import evaluating, one_batch
 from hooks.parts.logs.curve_names import Curves
 from hooks.parts.logs.hyperparameters import flatten, swept
-from hooks.parts.logs.model_graph import add_graph
-from hooks.parts.logs.readings import under_way
-from hooks.parts.logs.window_statistics import LookBack, Size, Statistic
+from hooks.parts.logs.readings import present_row
+from hooks.parts.logs.window_statistics import LookBack, Statistic, Window
 from hooks.parts.unread_fields import refuse_unread
+from hooks.private_torch import tree_flatten, tree_leaves, tree_unflatten
 from hooks.state import State
 
 if TYPE_CHECKING:
@@ -29,51 +33,46 @@ logger = logging.getLogger("hookyard")
 
 FOLDER = "tensorboard"
 _HYPER = "hp/"
-"""Before the names of metrics in the table of hyperparameters."""
+"""Prefix of metrics in the table of hyperparameters."""
 _FIRST = "Loss"
-"""The group in which losses stand besides: TensorBoard opens those that come first by ASCII, capitals before the
-others."""
+"""The group of losses; TensorBoard opens the first groups by ASCII, capitals first."""
 _COUNTERS = {"step": "step", "iteration": "iteration", "epoch": "epoch", "samples": "world_samples"}
-"""What each axis counts."""
+"""Counter of each axis."""
 
 
 @dataclass
 class TensorBoard(Cleanup, Hook):
-    """Writes curves, phase metrics and the experiment's hyperparameters for TensorBoard, under `tensorboard/`.
+    """Curves, metrics and hyperparameters for TensorBoard, under `tensorboard/`.
 
-    Runs on the master. Each point of training holds the mean of `train/loss`, of gradient norms and of times (under
-    `perf/`) since the point before, and the newest of every other numeric column: `train/lr`, sizes under `memory/`.
-    There is one `every` so many iterations, and one for what is left as training's phase ends. Metrics keep
-    their names, except that a phase's own mean `train/loss` is `train/phase_loss`. Losses are drawn a second time as
-    `Loss/train` and `Loss/val`, the group that TensorBoard opens first; each metric is also written as `hp/<metric>`
-    for the hyperparameter table, which in a sweep begins with what trials differ in and what they are judged by. What a
-    hook leaves in `state.info` as a mapping of tensors, such as activation_stats, is drawn with the next point, under
-    `activations/<layer>/mean` and the like.
+        tensorboard: {every: 100 iterations, histograms: 500 steps, graph: true}
 
-    All share one axis, so train and val can be compared; a resumed run takes back what its checkpoint did not know, so
-    that no point is there twice (a histogram at the very step of the checkpoint is lost by that). Tensors are read only
-    when a point is written.
-    Source: MMEngine TensorboardVisBackend, VISSL SSLTensorboardHook.
+    A point of training holds the means of `train/loss`, gradient norms and times (`perf/`) since the last point, and
+    the newest value of each other numeric column: `train/lr`, sizes under `memory/`. Metrics keep their names, except
+    that a phase's mean `train/loss` is `train/phase_loss`. Losses also appear as `Loss/train` and `Loss/val`, in one
+    chart that TensorBoard opens first. Metrics also appear as `hp/<metric>`, for the table of hyperparameters. Mappings
+    of tensors in `state.info`, such as those of `activation_stats`, are drawn as `activations/<layer>/mean`.
+
+    A resumed run deletes points that its checkpoint did not know, so no point appears twice; a histogram at the step of
+    the checkpoint is lost by that. Runs on the master. Source: MMEngine TensorboardVisBackend, VISSL
+    SSLTensorboardHook.
     """
 
     every: LookBack = Interval(50, "iterations")
-    """Training iterations between two points; on the axis `epoch` there is one an epoch."""
-    window: Size = "line"
-    """What loss, times and gradient norms are averaged over: `line` (since the point before), a number of iterations,
-    `epoch` or `global`."""
+    """Training iterations between two points; with `axis: epoch` there is one an epoch."""
+    window: Window = "line"
+    """Iterations for the means of loss, times and gradient norms: `line` (since the last point), a number, `epoch` or
+    `global`."""
     statistics: dict[str, Statistic] = field(default_factory=dict)
-    """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`.
-    One with a column's name stands in for it."""
+    """Further statistics by name, such as `slowest: {column: step_s, method: max, window: epoch}`."""
     axis: Literal["step", "iteration", "epoch", "samples"] = "step"
-    """What the curves are drawn over: optimizer steps, iterations, completed epochs, or the samples of all ranks."""
+    """Horizontal axis: optimizer steps, iterations, completed epochs, or samples of all ranks."""
     histograms: StepsOrNever = Interval(0, "steps")
-    """How often to draw the distributions of parameters and gradients, such as `500 steps`; 0 is never. Gradients are
-    those the optimizer gets, parameters are those after its step."""
+    """Optimizer steps between two histograms of parameters (after the step) and gradients (as the optimizer gets them);
+    0 means never."""
     graph: bool = False
-    """Whether to draw the model's graph, by tracing it with a training batch as the run begins; where that fails, a
-    warning says so and the run goes on."""
+    """Draws the model's graph by tracing a training batch at the start; a failure is only a warning."""
     flush_s: Annotated[float, Gt(0)] = 120.0
-    """Seconds after which points are on disk at the latest; the end of a phase writes them in any case."""
+    """Seconds after which points are written at the latest; the end of a phase writes them too."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
@@ -103,9 +102,9 @@ class TensorBoard(Cleanup, Hook):
         known = self._points if self._x == x else {}
         self._writer = SummaryWriter(str(state.artifacts / FOLDER), purge_step=x, flush_secs=self.flush_s)
         self._points = {}
-        # The purge also takes the points at x itself; those that led up to the checkpoint are written again.
+        # The purge deletes also the points at x itself, so write those that the checkpoint knows again.
         self._add(known, x)
-        # At once, for a run that is killed.
+        # Now, as the run may be killed.
         _, start, _ = _session(state, ())
         self._write_summaries(start)
         if self.graph:
@@ -119,7 +118,7 @@ class TensorBoard(Cleanup, Hook):
         if state.phase != "train":
             return
         if self.axis == "epoch":
-            self._curves.catch_up(under_way(state))
+            self._curves.catch_up(present_row(state))
         else:
             self._add(self._curves.point(state), self._axis_value(state))
 
@@ -142,7 +141,7 @@ class TensorBoard(Cleanup, Hook):
         self._add_metrics(self._curves.reported(state, metrics), state)
 
     def on_end(self, state: State) -> None:
-        # Only now it is known which metrics there are.
+        # Only now all metrics are known.
         experiment, _, end = _session(state, self._named)
         self._write_summaries(experiment, end)
         super().on_end(state)
@@ -158,7 +157,7 @@ class TensorBoard(Cleanup, Hook):
         return int(getattr(state, _COUNTERS[self.axis]))
 
     def _add_histograms(self, group: str, tensors: Mapping[str, Tensor], state: State) -> None:
-        """Draws the finite values of each tensor at the step under way, which is not counted yet."""
+        """Draw the finite values of each tensor at the present step, which is not counted yet."""
         if self._writer is None:
             return
         coming = {"step": 1, "iteration": 1, "samples": state.batch_size * state.world_size, "epoch": 0}
@@ -171,9 +170,9 @@ class TensorBoard(Cleanup, Hook):
     def _draw_graph(self, writer: SummaryWriter, state: State) -> None:
         try:
             add_graph(writer, state)
-        except Exception as error:  # a model may fail in any way when it is traced, and trains nevertheless
+        except Exception as error:  # tracing may fail in any way, and training works all the same
             logger.warning(
-                "the model's graph is not in TensorBoard, as torch cannot trace the model: %s",
+                "TensorBoard has no graph of the model, as torch cannot trace it: %s",
                 str(error).strip().split("\n")[0],
             )
 
@@ -187,7 +186,7 @@ class TensorBoard(Cleanup, Hook):
             self._writer.flush()
 
     def _add(self, points: Mapping[str, float], x: int) -> None:
-        """Writes points at `x`, each tag once, all in one event."""
+        """Write points at `x`, each tag once."""
         if self._writer is None:
             return
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -201,7 +200,7 @@ class TensorBoard(Cleanup, Hook):
             self._write(Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in new.items()]), x)
 
     def _write_summaries(self, *summaries: Any) -> None:
-        # SummaryWriter.add_hparams would open a second file, behind which TensorBoard no longer reads the first.
+        # SummaryWriter.add_hparams would open a second file, and TensorBoard stops reading the first one then.
         if self._writer is None:
             return
         for summary in summaries:
@@ -219,7 +218,7 @@ class TensorBoard(Cleanup, Hook):
 
 
 def _session(state: State, metrics: Iterable[str]) -> tuple[Any, Any, Any]:
-    """TensorBoard's summaries of experiment, session start and session end."""
+    """Return TensorBoard's summaries of experiment, session start and session end."""
     from torch.utils.tensorboard.summary import hparams
 
     values = flatten(state.config)
@@ -228,8 +227,7 @@ def _session(state: State, metrics: Iterable[str]) -> tuple[Any, Any, Any]:
 
 
 def _experiment(values: Mapping[str, Any], differing: Mapping[str, bool], metrics: Sequence[str]) -> Any:
-    """The table's columns. TensorBoard takes those of the first run that it finds, and shows those first that
-    differ."""
+    """Return the columns of the table; TensorBoard takes them from the first run that it finds."""
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
     from tensorboard.plugins.hparams.api_pb2 import (
         DATA_TYPE_FLOAT64,
@@ -256,7 +254,39 @@ def _experiment(values: Mapping[str, Any], differing: Mapping[str, bool], metric
 
 
 def _objective_first(config: Mapping[str, Any], metrics: Iterable[str]) -> list[str]:
-    """The tags of the metrics, that of the sweep first."""
+    """Return the tags of the metrics, those of the sweep first."""
     objective = (config.get("sweep") or {}).get("metric") or ()
     wanted = [f"{_HYPER}{name}" for name in ([objective] if isinstance(objective, str) else objective)]
     return sorted(metrics, key=lambda tag: tag not in wanted)
+
+
+class Forward(nn.Module):
+    """The task's forward pass of a batch whose tensors are passed one by one, as tracing needs it.
+
+    The name of the class is that of the graph's outermost node.
+    """
+
+    def __init__(self, state: State, batch: Any) -> None:
+        super().__init__()
+        self.model = state.module
+        self._forward = state.forward
+        self._leaves, self._structure = tree_flatten(batch)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors of the batch."""
+        return tuple(leaf for leaf in self._leaves if isinstance(leaf, Tensor))
+
+    def forward(self, *tensors: Tensor) -> list[Tensor]:
+        """Put the tensors into the batch, and return the tensors of the output."""
+        remaining = iter(tensors)
+        leaves = [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
+        output = self._forward(self.model, tree_unflatten(leaves, self._structure))
+        return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+
+
+def add_graph(writer: SummaryWriter, state: State) -> None:
+    """Trace the forward pass of a training batch in eval mode and draw it; raises what the model raises."""
+    traced = Forward(state, one_batch(state))
+    # torch warns of each value that becomes a constant, and prints errors before it raises them.
+    with evaluating(state), warnings.catch_warnings(action="ignore"), redirect_stdout(io.StringIO()):
+        writer.add_graph(traced, traced.tensors(), use_strict_trace=False)

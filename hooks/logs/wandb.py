@@ -1,4 +1,4 @@
-"""Curves, parameters and checkpoints in Weights & Biases."""
+"""Weights & Biases."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 @dataclass
 class WandB(Tracker, Hook):
-    """Sends curves, metrics and the experiment's hyperparameters to Weights & Biases; the newest checkpoint's path is
-    in the summary.
+    """Curves, metrics, hyperparameters and the newest checkpoint's path in Weights & Biases.
 
-    Runs on the master; needs the extra `wandb`. All is sent by a thread of its own, so that no step waits for the
-    server, and a failure is logged and never ends the run. Curves are those that the tensorboard hook draws. Their axis
-    is the column `step`, the optimizer step, and not W&B's count of messages, so that a resumed run goes on in its W&B
-    run at its own steps; `epoch`, `iteration` and `samples` are columns, too. W&B takes nothing back: steps that are
-    done again have two values. Source: MMEngine WandbVisBackend (which leaves the axis to W&B).
+        wandb: {project: digits, tags: [baseline]}
+
+    Needs the extra `wandb`. A thread sends everything, so no step waits for the server; a failure is logged and never
+    ends the run. The curves are those of the tensorboard hook, over the column `step` (optimizer steps), so that a
+    resumed run continues its W&B run at its own steps. W&B deletes nothing, so repeated steps have two values. Runs on
+    the master. Source: MMEngine WandbVisBackend.
     """
 
     project: str | None = None
-    """The W&B project; else the experiment's own name."""
+    """W&B project; by default the experiment's name."""
     entity: str | None = None
-    """The user or team that the project belongs to; W&B's default where it is not said."""
+    """User or team of the project; by default W&B's."""
     group: str | None = None
-    """Runs that belong together, such as a sweep's name."""
+    """Name of a group of runs, such as a sweep's."""
     tags: tuple[str, ...] = ()
     """Tags of the W&B run."""
     mode: Literal["online", "offline", "disabled"] | None = None
-    """`offline` writes files under `wandb/` for `wandb sync`; else the environment's WANDB_MODE, else online."""
+    """`offline` writes files under `wandb/` for `wandb sync`; by default WANDB_MODE, else online."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,7 +51,6 @@ class WandB(Tracker, Hook):
                 "the wandb hook needs Weights & Biases, which is not installed: pip install 'hookyard[wandb]'"
             )
         state.artifacts.mkdir(parents=True, exist_ok=True)
-        # W&B makes its own folder `wandb` in it.
         self._about: dict[str, Any] = {
             "dir": str(state.artifacts),
             "project": self.project or str(state.config.get("name") or state.name),
@@ -60,10 +59,9 @@ class WandB(Tracker, Hook):
         }
         self.open(self.name or "wandb", self._connect)
 
-    # In the sender's thread
+    # The methods below run in the sender's thread.
 
     def _connect(self) -> Run:
-        """The W&B run: a new one, or that of the checkpoint."""
         if self._run is None:
             import wandb
 
@@ -77,7 +75,7 @@ class WandB(Tracker, Hook):
                 mode=self.mode,
                 allow_val_change=True,
                 reinit="create_new",
-                # Nobody may be asked for a key in a terminal that shows training.
+                # Never ask for a key in the terminal.
                 settings=wandb.Settings(console="off", silent=True, login_timeout=1),
             )
             run.define_metric("step", hidden=True)
@@ -96,5 +94,5 @@ class WandB(Tracker, Hook):
         import wandb
 
         self._connect().finish(exit_code=int(failed))
-        # W&B's own process may write the files of an offline run a moment later, when they are on their way elsewhere.
+        # Wait for W&B's process, which writes the files of an offline run.
         wandb.teardown()

@@ -1,4 +1,4 @@
-"""How long training will still take."""
+"""The remaining time of training."""
 
 from __future__ import annotations
 
@@ -16,39 +16,38 @@ from hooks.recent_rows import RECENT, Recent
 from hooks.state import State
 
 _WARM_UP = 3
-"""Iterations of a process that say nothing about the rest of the run."""
+"""First iterations of a process, which are left out."""
 _NEWEST = 10
-"""Iterations that are looked at each time; looking at all would cost a small model more than its own work."""
-_LOOKED_AT = frozenset({"phase", "epoch", "step_s"})
+"""Iterations to read each time; reading all would cost a small model more than its own work."""
+_COLUMNS = frozenset({"phase", "epoch", "step_s"})
 _SAMPLE = 100
-"""Iterations whose median the remaining time is reckoned with."""
+"""Iterations for the median."""
 
 
 @dataclass
 class _Pause:
-    """What interrupts training now and then: how long, on average, and after how many iterations."""
+    """Mean duration of what interrupts training, and the mean number of iterations between two."""
 
     count: int = 0
     seconds: float = 0.0
     trained_between: float = 0.0
     began: float = 0.0
 
-    def over(self, trained: int) -> None:
+    def end(self, trained: int) -> None:
         self.count += 1
         self.seconds += (perf_counter() - self.began - self.seconds) / self.count
         self.trained_between = trained / self.count
 
-    def still_to_come(self, iterations: int) -> float:
-        """The seconds of the pauses in so many iterations more."""
+    def remaining_s(self, iterations: int) -> float:
+        """Return the seconds of the pauses in the next iterations."""
         return math.ceil(iterations / self.trained_between) * self.seconds if self.trained_between else 0.0
 
 
 class Remaining:
-    """Reckons the time to the end of training: the iterations to come at their median time, and the validations and
-    checkpoints on the way at their mean. One slow iteration changes nothing; a slow start is left out.
+    """Estimate of the remaining time: the remaining iterations at their median time, and validations and checkpoints
+    at their mean time.
 
-    Its owner passes the events on. Source: MMEngine IterTimerHook, VISSL LogLossLrEtaHook (which take the mean of all
-    iterations, tests among them), iMIX (a median, without validations).
+    Its owner passes the events on. Source: MMEngine IterTimerHook, VISSL LogLossLrEtaHook, iMIX.
     """
 
     def __init__(self) -> None:
@@ -56,31 +55,28 @@ class Remaining:
         self._saving_at: int | None = None
         self._sample: deque[float] = deque(maxlen=_SAMPLE)
 
-    def phase_began(self, state: State) -> None:
+    def on_phase_start(self) -> None:
         self._validation.began, self._saving_at = perf_counter(), None
 
-    def phase_ended(self, state: State) -> None:
+    def on_phase_end(self, state: State) -> None:
         if kind_of(state.phase) == "val" and state.iteration:
-            self._validation.over(state.iteration)
+            self._validation.end(state.iteration)
 
-    def saving(self, state: State) -> None:
+    def on_save(self, state: State) -> None:
         self._checkpoint.began, self._saving_at = perf_counter(), state.iteration
 
-    def saved(self, state: State) -> None:
-        if state.iteration and state.iteration == self._saving_at:  # else it was written beside the training
-            self._checkpoint.over(state.iteration)
+    def on_saved(self, state: State) -> None:
+        if state.iteration and state.iteration == self._saving_at:  # else it was written in the background
+            self._checkpoint.end(state.iteration)
 
     def seconds(self, state: State) -> float | None:
-        """Seconds to the end of training; None where it has no end, and before there is anything to reckon with."""
+        """Return the seconds to the end of training; None if it has no end, or no iteration was measured yet."""
         self._sample.extend(_newest(state.recent))
         iterations = iterations_to_come(state)
         if iterations is None or not self._sample:
             return None
-        return (
-            iterations * median(self._sample)
-            + self._validation.still_to_come(iterations)
-            + self._checkpoint.still_to_come(iterations)
-        )
+        pauses = (self._validation, self._checkpoint)
+        return iterations * median(self._sample) + sum(pause.remaining_s(iterations) for pause in pauses)
 
     def state_dict(self) -> dict[str, Any]:
         return {"validation": asdict(self._validation), "checkpoint": asdict(self._checkpoint)}
@@ -90,8 +86,10 @@ class Remaining:
 
 
 def iterations_to_come(state: State) -> int | None:
-    """Training iterations to come; None where the run has no end, or it is not known how long an epoch is. Where a task
-    trains by itself, it is taken to be as long as those before."""
+    """Return the remaining training iterations; None if the run has no end, or the length of an epoch is unknown.
+
+    In a custom loop, an epoch is assumed to be as long as those before.
+    """
     if state.max_steps is not None:
         return max(0, state.max_steps - state.step) * state.accumulate
     length = state.phase_length or (state.iterations_before // state.epoch if state.epoch else None)
@@ -101,12 +99,12 @@ def iterations_to_come(state: State) -> int | None:
 
 
 def _newest(recent: Recent) -> list[float]:
-    """The seconds of the newest training iterations, of a GPU those it is through with. The first of a phase also waits
-    for the loader's processes to start."""
+    """Return the seconds of the newest training iterations that are measured, without the first of each phase, which
+    waits for the loader to start."""
     warm = len(recent) - _WARM_UP if len(recent) < RECENT else _NEWEST
     if warm < 1:
         return []
-    columns = recent.columns(min(warm, _NEWEST) + 1, names=_LOOKED_AT)
+    columns = recent.columns(min(warm, _NEWEST) + 1, names=_COLUMNS)
     phases = list(zip(columns["phase"], columns["epoch"], strict=True))
     seconds = read(columns.get("step_s", [])[1:])
     return [

@@ -1,4 +1,4 @@
-"""What of an experiment is a hyperparameter."""
+"""The hyperparameters of an experiment."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 _PATH = re.compile(r"(^|_)(path|dir|folder|storage)$")
+_Value = bool | int | float | str
 
 
-def flatten(config: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """The hyperparameters of an experiment by dotted key, all but its sweep and its paths; None is "none", lists are
-    written out.
+def flatten(config: Mapping[str, Any]) -> dict[str, _Value]:
+    """Return the hyperparameters by dotted key, without the sweep and paths, those in which trials differ first.
 
-    All trials of a sweep have the same keys. What a trial has not, as it is in a hook that is off, is "none"; what is a
-    mapping in some trials and nothing in others, such as that hook, has a key of its own: "on" or "none". Those in
-    which trials differ come first.
+    All trials of a sweep have the same keys. None is "none", as is a key that this trial lacks because its hook is
+    off. A mapping that some trials lack, such as that hook, has a key of its own: "on" or "none".
     """
     differing = swept(config)
     own = _leaves({name: value for name, value in config.items() if name != "sweep"}, "", differing)
@@ -23,34 +22,28 @@ def flatten(config: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
 
 
 def swept(config: Mapping[str, Any]) -> dict[str, bool]:
-    """The keys in which the trials of a sweep may differ, and whether each is a number in all of them: from what the
-    sweep says, so that it is the same for each trial. None outside a sweep."""
+    """Return the keys in which trials of the sweep may differ, and whether each is a number in all of them."""
     space: Mapping[str, Mapping[str, list[Any]]] = (config.get("sweep") or {}).get("space") or {}
     values: dict[str, list[Any]] = {}
     for path, domain in space.items():
         for option in (option for options in domain.values() for option in options):
             for key, value in _leaves({path: option}, "", ()):
                 values.setdefault(key, []).append(value)
-    return {
-        key: not any(isinstance(value, bool | str) for value in of) and not _may_lack(key, values)
-        for key, of in values.items()
-    }
+
+    def is_number(key: str) -> bool:
+        is_optional = any(key.startswith(f"{other}.") for other in values)  # its hook is off in some trials
+        return not is_optional and not any(isinstance(value, bool | str) for value in values[key])
+
+    return {key: is_number(key) for key in values}
 
 
-def _may_lack(key: str, keys: Collection[str]) -> bool:
-    """Whether what the key is in is nothing in some trials."""
-    return any(key.startswith(f"{other}.") for other in keys)
-
-
-def _leaves(
-    config: Mapping[str, Any], prefix: str, named: Collection[str]
-) -> Iterator[tuple[str, bool | int | float | str]]:
-    """What is no mapping, by its key; of mappings, those that are `named`."""
+def _leaves(config: Mapping[str, Any], prefix: str, mappings: Collection[str]) -> Iterator[tuple[str, _Value]]:
+    """Yield all values that are no mappings by their keys, and "on" for the given mappings."""
     for name, value in config.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            if key in named:
+            if key in mappings:
                 yield key, "on"
-            yield from _leaves(value, f"{key}.", named)
+            yield from _leaves(value, f"{key}.", mappings)
         elif not _PATH.search(name):
             yield key, value if isinstance(value, bool | int | float | str) else "none" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""What a logger reads when it writes."""
+"""Reading numbers from rows, metrics and the state, for loggers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ _PLAIN = {int, float}
 
 
 def read(values: Sequence[Any]) -> list[float | None]:
-    """Each value as a Python number, None where it is none. Tensors of one element on a device are read in one
-    transfer, which waits for it; a time that the device has not measured yet is None, and is not waited for."""
+    """Return each value as a number, or None if it is none, or a time that the device has not measured yet.
+
+    Tensors of one element on a device are read in one transfer, which waits for it.
+    """
     if _PLAIN.issuperset(map(type, values)):
         return list(values)
     on_device = [value for value in values if is_on_device(value)]
@@ -24,35 +26,32 @@ def read(values: Sequence[Any]) -> list[float | None]:
     return [next(numbers) if is_on_device(value) else _number(value) for value in values]
 
 
-def numbers(columns: Mapping[str, Any]) -> dict[str, float]:
-    """The numeric columns as Python numbers, read as `read` does."""
+def read_numbers(columns: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numeric columns as numbers, read as `read` does."""
     return {name: value for name, value in zip(columns, read(list(columns.values())), strict=True) if value is not None}
 
 
 def learning_rates(state: State) -> dict[str, float]:
-    """The rate of each parameter group as `lr`, `lr_1` ..., as the optimizer has it now; of several optimizers `lr_d`,
-    `lr_d_1` ..."""
-    return numbers(
-        {
-            "_".join(["lr", *([name] if name else []), *([str(index)] if index else [])]): group["lr"]
-            for name, optimizer in state.optimizers.items()
-            for index, group in enumerate(optimizer.param_groups)
-        }
-    )
+    """Return the rate of each parameter group: `lr`, `lr_1`, ...; of several optimizers `lr_d`, `lr_d_1`, ..."""
+    rates = {}
+    for name, optimizer in state.optimizers.items():
+        for index, group in enumerate(optimizer.param_groups):
+            rates["_".join(["lr", *([name] if name else []), *([str(index)] if index else [])])] = group["lr"]
+    return read_numbers(rates)
 
 
 def phase_metrics(state: State) -> dict[str, float]:
-    """The metrics of the phase that has ended, by their names."""
+    """Return the metrics of the present phase."""
     return {name: value for name, value in state.metrics.items() if name.startswith(f"{state.phase}/")}
 
 
-def under_way(state: State) -> dict[str, Any]:
-    """What the row of the present iteration will have so far: its columns, and the rates, which the loop adds as it is
-    closed. Before the scheduler steps."""
+def present_row(state: State) -> dict[str, Any]:
+    """Return the columns of the present iteration so far, with the rates, before the scheduler steps."""
     return {**learning_rates(state), **state.row}
 
 
 def is_on_device(value: Any) -> bool:
+    """Return whether a value is a tensor of one element outside the CPU."""
     return isinstance(value, Tensor) and not value.is_cpu and value.numel() == 1
 
 

@@ -1,54 +1,110 @@
-"""What hooks have in common that send a run to a tracking service: when something is said, and in which thread."""
+"""The base of hooks that send a run to a tracking service, from a thread of their own."""
 
 from __future__ import annotations
 
+import logging
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from time import time
+from queue import Full, Queue
+from time import monotonic, time
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
 from hooks.hook import Priority, Ranks
 from hooks.interval import Interval, paced_by
-from hooks.parts.logs.background_sender import BackgroundSender
 from hooks.parts.logs.curve_names import Curves
-from hooks.parts.logs.window_statistics import LookBack, Size, Statistic
+from hooks.parts.logs.window_statistics import LookBack, Statistic, Window
 from hooks.state import State
+
+logger = logging.getLogger("hookyard")
+
+MOST_WAITING = 1000
+"""Jobs that may wait; further ones are dropped."""
+
+
+class BackgroundSender:
+    """Runs jobs one after the other in a thread, so that training never waits for a server.
+
+    Failed jobs and dropped jobs are counted. The first failure is logged when it happens, the number of all at the end.
+    Nothing is raised, and the thread does not keep the process alive.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: Queue[Callable[[], object] | None] = Queue(MOST_WAITING)
+        self._failed = 0
+        self._thread = threading.Thread(target=self._work, name=f"{name}-sender", daemon=True)
+        self._thread.start()
+
+    def put(self, job: Callable[[], object]) -> None:
+        """Add a job; returns at once."""
+        try:
+            self._jobs.put_nowait(job)
+        except Full:
+            self._count_failure(f"{MOST_WAITING} messages are waiting already")
+
+    def close(self, wait_s: float) -> None:
+        """Wait until all jobs are done, at most `wait_s` seconds."""
+        until = monotonic() + wait_s
+        try:
+            self._jobs.put(None, timeout=wait_s)
+        except Full:
+            pass
+        else:
+            self._thread.join(max(0.0, until - monotonic()))
+        waiting = self._jobs.qsize() if self._thread.is_alive() else 0
+        if self._thread.is_alive() or self._failed:
+            logger.warning(
+                "%s: %d messages failed, %d were not sent within %g s", self._name, self._failed, waiting, wait_s
+            )
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception as error:  # a server or its package may fail in any way, and the run continues
+                self._count_failure(f"{type(error).__name__}: {error}")
+
+    def _count_failure(self, reason: str) -> None:
+        self._failed += 1
+        if self._failed == 1:
+            logger.warning("%s cannot send (the run continues, and it keeps trying): %s", self._name, reason)
 
 
 @dataclass(frozen=True)
 class Point:
-    """Where in a run values belong."""
+    """The place of values in a run."""
 
     step: int
     epoch: int
     iteration: int
     samples: int
-    """Those of all ranks."""
+    """Samples of all ranks."""
     time_s: float
-    """Since 1970."""
+    """Seconds since 1970."""
 
 
 @dataclass
 class Tracker(ABC):
-    """The part of a hook that sends curves, metrics and the newest checkpoint's path to a service.
+    """The base of hooks that send curves, metrics and the newest checkpoint's path to a service. Runs on the master.
 
-    Runs on the master. A hook opens it in `on_start`, with its first job, and brings `log`, `note` and `finish`, which
-    are called in a thread of their own and may fail. `run_id`, the service's name for the run, is kept in checkpoints.
+    A hook calls `open` in `on_start` and implements `log`, `note` and `finish`, which run in the sender's thread and
+    may fail. Checkpoints keep `run_id`, the service's name of the run.
     """
 
     every: LookBack = Interval(50, "iterations")
-    """Training iterations between two points; there is one more for what is left as training's phase ends."""
-    window: Size = "line"
-    """What loss, times and gradient norms are averaged over: `line` (since the point before), a number of iterations,
-    `epoch` or `global`."""
+    """Training iterations between two points; another point comes at the end of the phase."""
+    window: Window = "line"
+    """Iterations for the means of loss, times and gradient norms: `line` (since the last point), a number, `epoch` or
+    `global`."""
     statistics: dict[str, Statistic] = field(default_factory=dict)
-    """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`."""
+    """Further statistics by name, such as `slowest: {column: step_s, method: max, window: epoch}`."""
     wait_s: Annotated[float, Ge(0)] = 30.0
-    """Seconds to wait at the end of the run for what is still to be sent."""
+    """Seconds to wait at the end of the run for messages that are not yet sent."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
@@ -63,18 +119,18 @@ class Tracker(ABC):
 
     @abstractmethod
     def log(self, values: Mapping[str, float], at: Point) -> None:
-        """Sends values."""
+        """Send values."""
 
     @abstractmethod
     def note(self, name: str, value: str) -> None:
-        """Sends what is known of the run; a later value takes the place of an earlier one."""
+        """Send a fact about the run, in place of an earlier one of this name."""
 
     @abstractmethod
     def finish(self, *, failed: bool) -> None:
-        """Says that the run is over."""
+        """Tell the service that the run is over."""
 
     def open(self, name: str, connect: Callable[[], object]) -> None:
-        """Begins to send, `connect` before all else."""
+        """Start the sender; `connect` is its first job."""
         self._sender = BackgroundSender(name)
         self._sender.put(connect)
 
@@ -110,9 +166,8 @@ class Tracker(ABC):
 
     def _send(self, state: State, values: Mapping[str, float]) -> None:
         if values:
-            self._put(
-                partial(self.log, values, Point(state.step, state.epoch, state.iteration, state.world_samples, time()))
-            )
+            point = Point(state.step, state.epoch, state.iteration, state.world_samples, time())
+            self._put(partial(self.log, values, point))
 
     def _put(self, job: Callable[[], object]) -> None:
         if self._sender is not None:

@@ -15,7 +15,7 @@ from hooks.interval import Interval
 from hooks.logs import console
 from hooks.logs.console import Console
 from hooks.parts.logs import eta as remaining
-from hooks.parts.logs.window_statistics import Size, Windows
+from hooks.parts.logs.window_statistics import Window, Windows
 from tests.hooks.phases import Screen, Ticks, check_tensors_are_read_every_third_time, loss_rows, run_phase
 
 
@@ -58,7 +58,7 @@ def test_a_line_every_interval_and_at_the_end_of_a_long_phase() -> None:
 
 
 @pytest.mark.parametrize(("window", "mean"), [("line", 3.0), (4, 3.5), ("epoch", 4.5)])
-def test_short_phases_have_a_line_every_interval_too_and_it_leaves_nothing_out(window: Size, mean: float) -> None:
+def test_short_phases_have_a_line_every_interval_too_and_it_leaves_nothing_out(window: Window, mean: float) -> None:
     """Epochs of three iterations and a line every fifth: the losses since the last line, the last four, those of the
     epoch."""
     screen, hook = Screen(), Console(every=Interval(5, "iterations"), window=window)

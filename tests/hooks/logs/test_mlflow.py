@@ -182,7 +182,7 @@ def test_a_server_that_is_down_does_not_end_the_run_and_is_tried_again(
         run_phase(hook, state, "train", loss_rows(2), length=3)
         hook.on_end(state)
     assert (
-        "mlflow cannot send (the run goes on, and it is tried again): ConnectionError: no server there"
+        "mlflow cannot send (the run continues, and it keeps trying): ConnectionError: no server there"
         in caplog.messages
     )
     assert server.curve("train/loss") == [(2, 2)]

@@ -158,7 +158,7 @@ def test_a_service_that_is_down_does_not_end_the_run(
         hook.on_end(state)
     assert (
         caplog.messages[0]
-        == "wandb cannot send (the run goes on, and it is tried again): ConnectionError: no service there"
+        == "wandb cannot send (the run continues, and it keeps trying): ConnectionError: no service there"
     )
     assert len(caplog.messages) == 2
 

@@ -7,20 +7,20 @@ import torch
 from torch import nn
 
 from hooks import State
-from hooks.parts.logs.readings import learning_rates, numbers, read
+from hooks.parts.logs.readings import learning_rates, read, read_numbers
 
 
 def test_numbers_are_kept_and_tensors_read_exactly() -> None:
     big = 2**53 - 1
     columns = {"a": 3, "b": 0.1, "c": torch.tensor(big), "d": torch.tensor([0.5]), "e": numpy.float32(0.25), "f": True}
-    read = numbers(columns)
+    read = read_numbers(columns)
     assert read == {"a": 3, "b": 0.1, "c": float(big), "d": 0.5, "e": 0.25, "f": True}
     assert type(read["a"]) is int
     assert list(read) == list(columns)
 
 
 def test_what_is_no_number_is_left_out() -> None:
-    assert numbers({"phase": "train", "span": object(), "many": torch.ones(3), "none": None}) == {}
+    assert read_numbers({"phase": "train", "span": object(), "many": torch.ones(3), "none": None}) == {}
 
 
 class _Span:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hooks.parts.logs import background_sender as sender
-from hooks.parts.logs.background_sender import BackgroundSender
+from hooks.parts.logs import tracker as sender
+from hooks.parts.logs.tracker import BackgroundSender
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_failure_is_told_once_and_the_rest_is_done(caplog: pytest.LogCaptureFi
         box.close(60)
     assert done == ["last"]
     assert caplog.messages == [
-        "tracker cannot send (the run goes on, and it is tried again): ConnectionError: no server there",
+        "tracker cannot send (the run continues, and it keeps trying): ConnectionError: no server there",
         "tracker: 2 messages failed, 0 were not sent within 60 s",
     ]
 
@@ -72,7 +72,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
 def test_what_waits_is_bounded(
     gate: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "WAITING", 3)
+    monkeypatch.setattr(sender, "MOST_WAITING", 3)
     started = threading.Event()
     done = []
 

@@ -10,8 +10,7 @@ from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
 from hooks import Hook, State
-from hooks.logs.tensorboard import FOLDER, TensorBoard
-from hooks.parts.logs.model_graph import add_graph
+from hooks.logs.tensorboard import FOLDER, TensorBoard, add_graph
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, experiment, numbers
