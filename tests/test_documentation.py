@@ -317,7 +317,7 @@ def test_the_page_on_experiments_merges_as_it_says(folder: Path) -> None:
 def test_the_page_on_experiments_types_overrides_that_hold(folder: Path) -> None:
     write_files(ROOT / "docs" / "experiment.md", folder)
     commands = re.findall(
-        r"^hookyard run (study/\S+) (.*)$", (ROOT / "docs" / "experiment.md").read_text(), re.MULTILINE
+        r"^hookyard run (study/\S+) (?!--)(.*)$", (ROOT / "docs" / "experiment.md").read_text(), re.MULTILINE
     )
     typed = [to_dict(load_experiment(file, shlex.split(words.partition(" --")[0]))) for file, words in commands]
     assert [one["epochs"] for one in typed] == [4, None, 4]
@@ -327,6 +327,29 @@ def test_the_page_on_experiments_types_overrides_that_hold(folder: Path) -> None
     assert typed[2]["optimizer"] == {"type": "SGD", "lr": 0.1}
     assert typed[2]["hooks"]["ema"]["decay"] == 0.99
     assert typed[2]["hooks"]["throughput"] is None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_parts_of_experiments_are_valid(folder: Path, page: Path) -> None:
+    """Whatever a page shows of an experiment without a file's name, laid over one of the digits."""
+    parts = [
+        yaml.safe_load(part)
+        for part in re.findall(r"^```yaml\n(?!#)(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    ]
+    for written in parts:
+        part = {
+            key: value
+            for key, value in written.items()
+            if key in ("scheduler", "workers", "sync_batchnorm", "accumulate")
+        }
+        part |= (
+            {"optimizer": written["optimizer"]} if written.get("optimizer", {}).get("type", "task") != "task" else {}
+        )
+        hooks = {name: hook for name, hook in (written.get("hooks") or {}).items() if "type" not in hook}
+        (folder / "part.yaml").write_text(
+            yaml.safe_dump({"base": str(ROOT / "experiments/digits.yaml"), **part, "hooks": hooks})
+        )
+        load_experiment(folder / "part.yaml")
 
 
 def test_the_page_on_experiments_runs_what_it_makes_in_python(folder: Path) -> None:
