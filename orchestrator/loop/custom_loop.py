@@ -23,12 +23,12 @@ from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.custom_contents import KeptParts
 from orchestrator.loop.step.iterations import iteration_columns
-from orchestrator.loop.step.task_errors import TAKEN, described, of_kind
+from orchestrator.loop.step.task_errors import COLUMNS, check_type, describe
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task, hide_progress, show_progress
 from orchestrator.training_session import Part, TrainingSession
 
-_OF_THE_ROW = TAKEN - {"loss", "lr", "microbatches", "evaluations"}
+_OF_THE_ROW = frozenset(COLUMNS)
 """Columns that a row has by itself."""
 
 
@@ -74,7 +74,7 @@ class CustomLoop(Rounds):
         cursor.stage, self._is_begun = Stage.TRAIN, False
         if self._training is None:
             training: Any = self.task.train(_CustomSession(self), **self._arguments)
-            self._training = of_kind(self.task.train, training, Generator, "a generator of reports")
+            self._training = check_type(self.task.train, training, Generator, "a generator of reports")
         else:
             self._begin_round()
         report = next(self._training, None)
@@ -154,7 +154,7 @@ class CustomLoop(Rounds):
         """A report as plain numbers; raises RunError for what is none."""
         where = source_location(self.task.train)
         if not isinstance(given, Mapping) or not given:
-            raise RunError(f"train() yields {described(given)}, and must yield a mapping of metrics to numbers{where}")
+            raise RunError(f"train() yields {describe(given)}, and must yield a mapping of metrics to numbers{where}")
         for name, value in given.items():
             if not isinstance(name, str) or not phase_of(name) or not name.partition("/")[2]:
                 raise RunError(
@@ -162,7 +162,7 @@ class CustomLoop(Rounds):
                     f" 'train/{name}'{where}"
                 )
             if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)):
-                raise RunError(f"train() yields {described(value)} for '{name}', and must yield a number{where}")
+                raise RunError(f"train() yields {describe(value)} for '{name}', and must yield a number{where}")
         return {name: float(value) for name, value in given.items()}
 
     def _validate(self) -> None:

@@ -16,7 +16,7 @@ from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.strategy import is_sharded
 from orchestrator.loop.state.cursor import TrainingCursor
 from orchestrator.loop.step.iterations import Iterations
-from orchestrator.loop.step.task_errors import described, of_kind
+from orchestrator.loop.step.task_errors import check_type, describe
 from orchestrator.loop.world import World
 from orchestrator.randomness import drawn_alike
 from orchestrator.task import Task
@@ -53,7 +53,7 @@ class Evaluation:
 
     def run(self, kind: str) -> None:
         """Runs the phases of `val` or of `test` and puts their values into `state.metrics`; collective."""
-        for phase in self._data.of_kind(kind):
+        for phase in self._data.phase_names(kind):
             self._run(phase)
 
     def _run(self, phase: str) -> None:
@@ -112,11 +112,11 @@ class Evaluation:
     def _meters(self) -> Mapping[str, Any]:
         """The task's meters; raises RunError where they are none."""
         method = self._task.meters
-        meters = of_kind(method, method(), Mapping, "a mapping of names to meters")
+        meters = check_type(method, method(), Mapping, "a mapping of names to meters")
         for name, meter in meters.items():
             if isinstance(meter, type) or not all(hasattr(meter, part) for part in ("to", "update", "compute")):
                 raise RunError(
-                    f"meters() gives {described(meter)} for '{name}', and must give torchmetrics"
+                    f"meters() gives {describe(meter)} for '{name}', and must give torchmetrics"
                     f" objects{source_location(method)}"
                 )
         return meters

@@ -41,7 +41,7 @@ class EvaluationLoop(Loop):
                 self.state.show(line)
 
     def _rounds(self) -> Iterator[Report]:
-        if not self.data.of_kind(self._kind):
+        if not self.data.phase_names(self._kind):
             raise RunError(
                 f"data() of {type(self.task).__name__} gives {', '.join(self.data.phases)}, and no {self._kind} to"
                 " evaluate"

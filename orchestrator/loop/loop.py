@@ -220,18 +220,18 @@ class Loop(Rounds):
 
     def _validation_due(self) -> bool:
         every = self.experiment.validate_every
-        if not self.data.of_kind("val") or every.count == 0:
+        if not self.data.phase_names("val") or every.count == 0:
             return False
         return self.state.finished or every.due(self.state)
 
     def phases(self) -> tuple[str, ...]:
         """The phases that the run has at some time."""
-        never = [] if self.experiment.validate_every.count else self.data.of_kind("val")
+        never = [] if self.experiment.validate_every.count else self.data.phase_names("val")
         return tuple(phase for phase in self.data.phases if phase not in never)
 
     def _report_to_come(self) -> bool:
         """Whether the test phase is."""
-        return bool(self.data.of_kind("test")) and not self.stopping.interrupted
+        return bool(self.data.phase_names("test")) and not self.stopping.interrupted
 
     # Training
 
@@ -279,7 +279,7 @@ class Loop(Rounds):
         """The step at which the training phase under way ends, unless its epoch is over before."""
         state, every = self.state, self.experiment.validate_every
         last = math.inf if state.max_steps is None else float(state.max_steps)
-        if not self.data.of_kind("val") or every.unit != "steps" or every.count == 0:
+        if not self.data.phase_names("val") or every.unit != "steps" or every.count == 0:
             return last
         return min(last, (state.step // every.count + 1) * every.count)
 

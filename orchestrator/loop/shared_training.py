@@ -22,7 +22,7 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.hooked_contents import HookedContents
-from orchestrator.loop.step.means import Means
+from orchestrator.loop.step.metrics import Means
 from orchestrator.randomness import restore_random_state, storable_random_state
 
 OF_TRAINING = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")

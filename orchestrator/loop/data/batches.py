@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from orchestrator.errors import RunError
-from orchestrator.loop.step.task_errors import no_batch, wrong_batch, wrong_sample
+from orchestrator.loop.step.task_errors import missing_batch, wrong_batch, wrong_sample
 
 
 def batches_of(loader: Iterable[Any], phase: str) -> Iterator[Any]:
@@ -35,7 +35,7 @@ def _fetched_here(loader: Any, batches: Iterable[list[int]], phase: str) -> Iter
         except Exception as error:  # the user's own code, which may raise anything
             raise _explained(loader, indices, phase, error)  # noqa: B904  # its cause is chosen there
         if batch is None:
-            raise no_batch(collate)
+            raise missing_batch(collate)
         yield batch
 
 
@@ -51,7 +51,7 @@ def _fetched_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) ->
                 raise
             raise _explained(loader, next(islice(iter(batches), made, None)), phase, error)  # noqa: B904  # its cause is chosen there
         if batch is None:
-            raise no_batch(loader.collate_fn)
+            raise missing_batch(loader.collate_fn)
         made += 1
         yield batch
 

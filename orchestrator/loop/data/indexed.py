@@ -14,7 +14,7 @@ from orchestrator.loop.data.batches import batches_of
 from orchestrator.loop.data.sampling import sampled
 from orchestrator.loop.data.seeded_batches import SeededBatches
 from orchestrator.loop.data.sharding import ShardedSampler, in_order, shuffled
-from orchestrator.loop.step.task_errors import of_kind
+from orchestrator.loop.step.task_errors import check_type
 from orchestrator.loop.world import World
 from orchestrator.randomness import with_own_generators
 from orchestrator.task import Task
@@ -83,7 +83,7 @@ class Indexed:
         if options.num_workers:
             arguments |= {"num_workers": options.num_workers, "persistent_workers": True}
         made = self._task.loader(self._dataset, batches, self._phase, arguments)
-        return of_kind(
+        return check_type(
             self._task.loader, made, Loader, "a loader that can be gone through and has a length, such as a DataLoader"
         )
 

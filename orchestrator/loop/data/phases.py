@@ -15,7 +15,7 @@ from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.data.stream import Stream, is_loader
-from orchestrator.loop.step.task_errors import of_kind
+from orchestrator.loop.step.task_errors import check_type
 from orchestrator.loop.step.transfer import to_device
 from orchestrator.loop.world import World
 from orchestrator.task import Task
@@ -26,7 +26,7 @@ DataOf = Callable[[Task, Experiment, World], Mapping[str, Any]]
 
 def given_by(task: Task, experiment: Experiment, world: World) -> Mapping[str, Any]:
     """What the task gives, as it is; raises ConfigError for what is no mapping."""
-    given: Mapping[str, Any] = of_kind(task.data, task.data(), Mapping, PHASES_OF_DATA)
+    given: Mapping[str, Any] = check_type(task.data, task.data(), Mapping, PHASES_OF_DATA)
     return given
 
 
@@ -60,7 +60,7 @@ class Data:
         self.loaders = {phase: data.loader for phase, data in self.phases.items()}
         """Phase to its loader, for hooks."""
 
-    def of_kind(self, kind: str) -> list[str]:
+    def phase_names(self, kind: str) -> list[str]:
         """The phases of val, or of test, that there are, as they are run."""
         return phases_of(kind, self.phases)
 

@@ -22,7 +22,7 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem, RunError
 from orchestrator.loop.model.meta_device import initialized_shards, is_on_meta, parameters_on_meta
 from orchestrator.loop.model.torch_settings import compile_mode
-from orchestrator.loop.step.task_errors import of_kind
+from orchestrator.loop.step.task_errors import check_type
 from orchestrator.loop.world import World
 from orchestrator.task import Task, takes_turns
 
@@ -39,7 +39,7 @@ def built(task: Task, experiment: Experiment, world: World) -> nn.Module:
     """Return the task's model; its parameters are on the meta device where no rank is to build it whole."""
     on_meta = experiment.workers.meta_device and world.world_size > 1
     with parameters_on_meta() if on_meta else nullcontext():
-        return of_kind(task.model, task.model(), nn.Module, "the model, a torch.nn.Module")
+        return check_type(task.model, task.model(), nn.Module, "the model, a torch.nn.Module")
 
 
 def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) -> nn.Module:

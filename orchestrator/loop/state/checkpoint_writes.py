@@ -9,7 +9,7 @@ from copy import deepcopy
 from functools import partial
 from threading import Event
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 from weakref import finalize
 
 import torch
@@ -21,20 +21,19 @@ from orchestrator.errors import CheckpointError
 from orchestrator.loop.world import World
 
 Entries = Mapping[str, dict[str, Any]]
-"""What a manifest says of files, by their names."""
+"""Entries of a manifest, by the names of the files."""
 
-_ASKED_AGAIN_S = 0.5
-"""How often the master looks at most for what other ranks have written."""
+_POLL_S = 0.5
+"""The longest pause of the master between two looks for the files of other ranks."""
 OTHERS_S = 10.0
-"""How long after its own files the master waits for those of ranks that may be gone."""
+"""Seconds that the master waits, after its own files, for those of ranks that may be gone."""
 
 
 class Background:
-    """A thread beside the training that writes copies of what is saved, and deletes what is given up, one after the
-    other. Worker process.
+    """A thread beside the training that writes copies of checkpoints, and deletes old ones. Worker process.
 
-    The copies are one more of all that this rank saves, in memory that is kept from one checkpoint to the next, and
-    page-locked where it comes from a GPU. Source: torch.distributed.checkpoint.async_save.
+    The copies are in memory that is kept from one checkpoint to the next, page-locked where they come from a GPU.
+    Source: torch.distributed.checkpoint.async_save.
     """
 
     def __init__(self, device: torch.device, store: CheckpointStore) -> None:
@@ -46,14 +45,13 @@ class Background:
         )
         self._new_stager = partial(DefaultStager, options)
         self._stager = self._new_stager()
-        finalize(self, self._stager.close)  # it holds itself in a cycle, and all copies with it
+        finalize(self, self._stager.close)  # it refers to itself in a cycle, and so keeps all copies
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._deletions: list[Future[None]] = []
         store.index.defer = lambda call: self._deletions.append(self.thread.submit(call))
 
     def copied(self, tree: Any) -> Any:
-        """Return a copy on the CPU, which is whole when this returns; tensors that share memory do so in it. Raises
-        CheckpointError for what cannot be copied."""
+        """Return a copy on the CPU, whole when this returns. Tensors that share memory share it in the copy."""
         tensors: dict[Any, Tensor] = {id(tensor): tensor for tensor in placeholders.tensors_in(tree)}
         try:
             copies: Any = self._stager.stage(
@@ -63,108 +61,91 @@ class Background:
             raise
         except (RuntimeError, AssertionError) as error:
             raise CheckpointError(
-                f"what a checkpoint holds cannot be copied to this host's memory: {error}. Say"
+                f"the checkpoint's tensors cannot be copied to this host's memory: {error}. Set"
                 " hooks.checkpoint.background: false"
             ) from error
         if torch.__version__ < "2.13":
-            self._stager = self._new_stager()  # which closes itself as it has copied
+            self._stager = self._new_stager()  # which closes itself after it has copied
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # the stager waits for the current device, which may be another
-        # The stager takes tensors only: of a parameter and of other containers than dicts it makes something else.
+        # The stager changes parameters, and containers other than dicts. So it gets the tensors only.
         return deepcopy(tree, {key: _like(copies[key], tensor) for key, tensor in tensors.items()})
 
     def finish_deletions(self) -> None:
-        """Waits for the last deletion; raises what kept one from being done."""
+        """Wait for the last deletion; raises an error of one."""
         deletions, self._deletions = self._deletions, []
         for deletion in deletions:
             deletion.result()
 
 
 def _like(copy: Tensor, tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor with what else the tensor is."""
+    """Return a copy with the tensor's class and `requires_grad`."""
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(copy, tensor.requires_grad)
     return copy.requires_grad_(tensor.requires_grad)
 
 
-class Write(Protocol):
-    """Files of one checkpoint on their way. Each rank has one, of its own files."""
-
-    seconds: float
-    """What it has taken beside the training."""
-    entries: Entries
-    """What this rank has written."""
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether this rank has more to do for it."""
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether this rank could not do its part."""
-
-    def failure(self) -> BaseException | None:
-        """What kept this rank from writing its files, once they are written or cannot be."""
-
-    def publish(self, entries: Entries) -> None:
-        """Returns once the checkpoint is in its place, of the files of all ranks; raises what kept it from that.
-        Master."""
-
-    def end(self, others_s: float = OTHERS_S) -> bool:
-        """Returns once nothing of it goes on, whether it is there: the master waits `others_s` longer than for its own
-        files for those of ranks that may be gone. Asks no rank; raises what kept this one from its part."""
-
-
 class ForegroundWrite:
-    """Written as it is made, by the loop itself. Worker process."""
+    """This rank's files of one checkpoint, written by the loop itself. Worker process."""
 
-    seconds = 0.0
     is_under_way = has_failed = False
+    """Whether this rank has more to do, and whether it could not do its part."""
 
     def __init__(
         self, store: CheckpointStore, name: str, files: Mapping[str, Any], commit: Callable[[Entries], None]
     ) -> None:
-        self.publish = commit
+        self._store, self._name, self._files, self._commit = store, name, files, commit
+        self.seconds = 0.0
+        """Seconds that it has taken beside the training."""
         self.entries: Entries = {}
-        self._failure: Exception | None = None
+        """Files that this rank has written."""
+        self._failure: BaseException | None = None
+        self._begin()
+
+    def _begin(self) -> None:
         try:
-            self.entries = store.write_files(name, files)
+            self.entries = self._store.write_files(self._name, self._files)
         except Exception as error:  # whatever it is, the other ranks must not wait for this one
             self._failure = error
 
     def failure(self) -> BaseException | None:
+        """Wait until this rank's files are written, or cannot be; returns the error."""
         return self._failure
 
+    def publish(self, entries: Entries) -> None:
+        """Put the checkpoint in its place, made of the files of all ranks. Master."""
+        self._commit(entries)
+
     def end(self, others_s: float = OTHERS_S) -> bool:
+        """Return whether the checkpoint is in its place, once nothing of it is under way.
+
+        The master waits `others_s` longer than for its own files for those of ranks that may be gone. Asks no rank;
+        raises this rank's own error.
+        """
         return False
 
 
-class BackgroundWrite:
-    """Written in a thread, which calls no collective: each rank hands in as a file what it has written, and the
-    master's commits once all have. Worker process."""
+class BackgroundWrite(ForegroundWrite):
+    """The same in a thread, which calls no collective.
 
-    def __init__(
-        self,
-        thread: ThreadPoolExecutor,
-        store: CheckpointStore,
-        name: str,
-        files: Mapping[str, Any],
-        world: World,
-        commit: Callable[[Entries], None],
-    ) -> None:
-        self._store, self._name, self._files, self._world, self._commit = store, name, files, world, commit
-        self._folder, self._given_up = store.storage / store.staging(name), Event()
-        self.seconds = 0.0
-        self.entries: Entries = {}
-        self._written = thread.submit(self._write)
-        self._published = thread.submit(self._publish) if world.is_master else self._written
+    Each rank writes a file with its entries, and the master's thread commits once all are there.
+    """
+
+    def __init__(self, thread: ThreadPoolExecutor, world: World, *arguments: Any) -> None:
+        self._thread, self._world, self._given_up = thread, world, Event()
+        super().__init__(*arguments)
+
+    def _begin(self) -> None:
+        self._folder = self._store.storage / self._store.staging(self._name)
+        self._written = self._thread.submit(self._write)
+        self._published = self._thread.submit(self._publish) if self._world.is_master else self._written
 
     @property
-    def is_under_way(self) -> bool:
+    def is_under_way(self) -> bool:  # type: ignore[override]
         return not self._published.done()
 
     @property
-    def has_failed(self) -> bool:
+    def has_failed(self) -> bool:  # type: ignore[override]
         return any(part.done() and part.exception() for part in (self._written, self._published))
 
     def failure(self) -> BaseException | None:
@@ -185,7 +166,7 @@ class BackgroundWrite:
         self.entries = self._store.write_files(self._name, self._files)
         self._files = {}
         if not self._world.is_master:
-            self._folder.write(_handed_in(self._world.rank), json.dumps(self.entries))
+            self._folder.write(_entries_file(self._world.rank), json.dumps(self.entries))
         self.seconds = perf_counter() - began
         return True
 
@@ -193,19 +174,19 @@ class BackgroundWrite:
         if not self.entries:
             return False
         entries = dict(self.entries)
-        began, others = perf_counter(), [_handed_in(rank) for rank in range(1, self._world.world_size)]
+        began, others = perf_counter(), [_entries_file(rank) for rank in range(1, self._world.world_size)]
         pause_s = 0.01
         while others and not {*others} <= {*self._folder.names()}:
             if self._given_up.wait(pause_s):
                 return False
-            pause_s = min(2 * pause_s, _ASKED_AGAIN_S)
-        for handed_in in self._folder.each(self._folder.read, others):
-            entries |= json.loads(handed_in)
+            pause_s = min(2 * pause_s, _POLL_S)
+        for text in self._folder.each(self._folder.read, others):
+            entries |= json.loads(text)
         self._folder.each(self._folder.delete, others)
         self._commit(entries)
         self.seconds += perf_counter() - began
         return True
 
 
-def _handed_in(rank: int) -> str:
+def _entries_file(rank: int) -> str:
     return f"rank-{rank:04d}.json"

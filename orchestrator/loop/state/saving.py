@@ -16,7 +16,7 @@ from orchestrator.checkpoint.store import CheckpointStore, shared_files
 from orchestrator.checkpoint.training_files import TrainingFiles
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.clock.hook_costs import Ledger
-from orchestrator.loop.state.checkpoint_writes import Background, BackgroundWrite, ForegroundWrite, Write
+from orchestrator.loop.state.checkpoint_writes import Background, BackgroundWrite, ForegroundWrite
 from orchestrator.loop.state.cursor import TrainingCursor
 from orchestrator.loop.world import World
 from orchestrator.randomness import restore_random_state, storable_random_state
@@ -83,7 +83,7 @@ class Saving:
         """The generators as the last training phase left them: evaluation begins with these."""
         in_background = getattr(plan.hooks.get("checkpoint"), "background", False)
         self._background = Background(world.device, store) if store and in_background else None
-        self._unpublished: tuple[str, Write] | None = None
+        self._unpublished: tuple[str, ForegroundWrite] | None = None
         """The checkpoint whose files are being written, or just were, and which nobody sees yet."""
         self._paused_s = 0.0
         self.training_files: TrainingFiles | None = None
@@ -116,7 +116,7 @@ class Saving:
         commit = partial(store.commit, name, position=self._cursor.position(), details=described)
         self.last_step = state.step
         if self._background:
-            self._unpublished = name, BackgroundWrite(self._background.thread, store, name, files, world, commit)
+            self._unpublished = name, BackgroundWrite(self._background.thread, world, store, name, files, commit)
             self._paused_s = perf_counter() - begun
             return
         shared = self.training_files if world.is_master and not sharded else None
@@ -184,7 +184,7 @@ class Saving:
         if self._background:
             self._background.finish_deletions()
 
-    def _tell_stored(self, name: str, write: Write, begun: float) -> None:
+    def _tell_stored(self, name: str, write: ForegroundWrite, begun: float) -> None:
         assert self.store is not None
         self.last_path = self.store.path(name)
         with self.store.index.changing():

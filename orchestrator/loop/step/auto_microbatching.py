@@ -1,155 +1,202 @@
-"""Automatic microbatching: a batch is gone through in as many pieces as fit the memory."""
+"""Automatic microbatching: a batch that does not fit the memory is computed in pieces. Worker process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import accumulate, groupby
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, groupby, pairwise
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.batch_norm_statistics import BatchNorm
 from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import RunError
-from orchestrator.loop.step.iterations import clearing
-from orchestrator.loop.step.microbatches import is_out_of_memory, microbatches_of, rows_of
-from orchestrator.loop.step.multi_pass import MultiPassIterations
+from orchestrator.loop.step.iterations import Iterations, Marks, clearing
+from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
 
 _EXCHANGED_AT_ONCE = 2**24
 """Numbers that are copied together to be exchanged."""
+_OUT_OF_MEMORY = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+"""Words by which torch reports in a plain RuntimeError that memory ran out."""
 
-Marks = list[tuple[Any, ...]]
-"""The clock's, of each part of an iteration."""
 
+class MicrobatchedIterations(Iterations):
+    """Trains on a batch, and where memory runs out begins it again in twice as many pieces.
 
-class MicrobatchedIterations(MultiPassIterations):
-    """Takes a batch through the model, and where memory runs out begins it again in twice as many pieces, whose
-    gradients add up to those of the batch. Worker process.
-
-    Ranks exchange nothing before all of them are through, and agree then whether they are: within a backward pass, as
-    DDP exchanges, a rank that runs out would leave the others waiting. All go on with the same number of pieces.
+    The pieces' gradients add up to those of the batch. Ranks exchange gradients once all of them are through: within a
+    backward pass, as in DDP, a rank that runs out would leave the others waiting. All use the same number of pieces.
     """
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
-        """Trains on a batch at each `next`, and makes an optimizer step."""
-        state, optimizer = self.state, self.state.optimizer
-        assert optimizer is not None
-        clear = clearing(optimizer)
-        self._loss_of = self.precision.autocasting(cast(Callable[..., Any], self.task.loss))
+        """Make an optimizer step at each `next`."""
+        state, mark, calls, optimizer = self.state, self.clock.mark, self.plan.calls, self._optimizer
         self._begin_rows(state.epoch)
+        fetch, update = self._fetcher(batches), self._updater(optimizer, self.precision)
         ended = self.clock.restart()
         while True:
-            begun = self._begin(batches)
+            begun = fetch()
             batch, samples = state.batch, state.batch_size
-            parts = self._through(batch, samples, begun[-1], clear)
+            parts = self._compute(batch, samples, begun[-1], clearing(optimizer))
             state.batch, state.batch_size = batch, samples
             began = parts[-1][-1]
             self._exchange()
-            t_backward = t_gradients = self.clock.mark()
-            if self.plan.calls["on_backward"]:
+            t_backward = t_gradients = mark()
+            if calls["on_backward"]:
                 self.plan.fire("on_backward", state)
-                t_gradients = self.clock.mark()
-            if self._on_cpu:
-                state.row["lr"] = float(optimizer.param_groups[0]["lr"])
+                t_gradients = mark()
             self._record_rates(optimizer)
-            updated = self._update(optimizer, self.precision, clear)
-            parts.append((*(began,) * 6, t_backward, t_gradients, *updated, self.clock.mark()))
+            parts.append((*(began,) * 6, t_backward, t_gradients, *update(), mark()))
             ended = self._end(ended, begun, parts)
             yield
 
-    def _through(self, batch: Any, samples: int, began: Any, clear: Callable[[], None]) -> Marks:
-        """Goes through a batch, in more pieces each time that memory runs out on a rank; raises RunError where there
-        can be no more."""
-        state, failed = self.state, Marks()
+    def _compute(self, batch: Any, samples: int, began: Any, clear: Callable[[], None]) -> list[Marks]:
+        """Compute a batch's gradients, in more pieces each time that memory runs out on a rank."""
+        state, failed = self.state, list[Marks]()
         while True:
-            means, row, parts = self.means.copied(), dict(state.row), Marks()
+            means, row, parts = self.means.snapshot(), dict(state.row), list[Marks]()
             reason = self._attempt(batch, samples, began, parts)
-            rank, is_last = self._agree(reason is not None, rows_of(batch) <= self.microbatches)
+            rank, is_last = self._agree(reason is not None, row_count(batch) <= self.microbatches)
             if rank is None:
                 state.row["microbatches"] = len(parts)
                 return failed + parts
-            self.means.become(means)
+            self.means.revert(means)
             state.row, state.output, state.loss = row, None, None
             clear()
             whose = "" if self.world.world_size == 1 else f" on rank {rank}"
             if is_last:
                 raise RunError(
                     f"memory runs out{whose}, even over pieces of a batch of one row each:"
-                    f" {reason or 'that rank says more'}"
+                    f" {reason or 'see that rank for details'}"
                 )
             if state.device.type == "cuda":
                 torch.cuda.empty_cache()
             self.microbatches *= 2
-            self._tell(whose)
+            self._show(whose)
             failed.append((began, *(self.clock.mark(),) * 12))
             began = failed[-1][-1]
 
-    def _attempt(self, batch: Any, samples: int, began: Any, parts: Marks) -> str | None:
-        """Goes through all pieces, to their gradients; says why memory ran out where it did."""
+    def _attempt(self, batch: Any, samples: int, began: Any, parts: list[Marks]) -> str | None:
+        """Compute all pieces. Return torch's message if memory ran out."""
         pieces = self._pieces(batch, samples)
         try:
             for piece, size in pieces:
                 self.state.batch, self.state.batch_size = piece, size
-                parts.append((began, *self._pass(size / samples if len(pieces) > 1 and samples else 1 / len(pieces))))
+                weight = 1 if len(pieces) == 1 else size / samples if samples else 1 / len(pieces)
+                parts.append((began, *self._compute_piece(weight)))
                 began = parts[-1][-1]
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            return str(error)  # and not the error, in whose frames lies what takes the memory
+            return str(error)  # and not the error, as its frames hold what takes the memory
         return None
 
     def _pieces(self, batch: Any, samples: int) -> list[tuple[Any, int]]:
-        """Pieces and their numbers of samples; raises RunError where the batch cannot be cut, or is cut along something
-        else."""
+        """Return the pieces and their numbers of samples; raises RunError if the batch cannot be cut by samples."""
         size_of = self.task.batch_size
         if self.microbatches == 1:
             return [(batch, samples)]
+        advice = "Set a smaller batch_size, and accumulate as a number"
         try:
             pieces = [(piece, size_of(piece)) for piece in microbatches_of(batch, self.microbatches)]
         except ValueError as error:
-            raise RunError(
-                f"memory ran out, and the batch cannot be cut into pieces: {error}. Write a smaller batch_size, and"
-                " accumulate as a number"
-            ) from None
+            raise RunError(f"memory ran out, and the batch cannot be cut into pieces: {error}. {advice}") from None
         if sum(size for _, size in pieces) != samples:
             raise RunError(
                 f"memory ran out, and the batch of {samples} samples is cut into pieces of"
-                f" {', '.join(str(size) for _, size in pieces)}: its samples do not lie along the first dimension of"
-                f" its tensors. Write a smaller batch_size, and accumulate as a number{source_location(size_of)}"
+                f" {', '.join(str(size) for _, size in pieces)}: its samples are not along the first dimension of its"
+                f" tensors. {advice}{source_location(size_of)}"
             )
         return pieces
 
+    def _compute_piece(self, weight: float) -> Marks:
+        """Compute a piece's gradients, with its share of the batch's loss. Return the clock's marks."""
+        row = self.state.row
+        before = dict(row)
+        passed = self._forward_pass(self.state.model)()
+        for name in ("loss", *self._loss_parts):
+            row[name] = before.get(name, 0.0) + row[name] * weight
+        loss = cast(Tensor, self.state.loss)
+        self.precision.scaled(loss if weight == 1 else loss * weight).backward()
+        return *passed, *(self.clock.mark(),) * 8
+
     def _agree(self, failed: bool, is_last: bool) -> tuple[int | None, bool]:
-        """Which rank ran out of memory, if one did, and whether its batch can be cut no further; collective. Where none
-        did, what has a gradient on some ranks alone gets one of zeros on the others."""
+        """Return a rank that ran out of memory, if any, and whether its batch cannot be cut further; collective.
+
+        If none did, a parameter that has a gradient on some ranks gets one of zeros on the others.
+        """
         trained = [parameter for parameter in self.state.module.parameters() if parameter.requires_grad]
-        there = [float(parameter.grad is not None) for parameter in trained]
-        rank, can_no_more, *anywhere = self.world.maximum(
-            [self.world.rank + 1.0 if failed else 0.0, float(failed and is_last), *there]
+        existing = [float(parameter.grad is not None) for parameter in trained]
+        rank, cannot_cut, *anywhere = self.world.maximum(
+            [self.world.rank + 1.0 if failed else 0.0, float(failed and is_last), *existing]
         )
         if rank:
-            return int(rank) - 1, bool(can_no_more)
+            return int(rank) - 1, bool(cannot_cut)
         for parameter, has in zip(trained, anywhere, strict=True):
             if has and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         return None, False
 
     def _exchange(self) -> None:
-        """Makes gradients the means over all ranks, some at a time, as they are copied for it; collective."""
+        """Average gradients over all ranks, some at a time, as they are copied for it; collective."""
         if self.world.world_size == 1:
             return
         gradients = [parameter.grad for parameter in self.state.module.parameters() if parameter.grad is not None]
-        begins = accumulate(gradient.numel() for gradient in gradients)
-        for _, some in groupby(zip(begins, gradients, strict=True), lambda pair: pair[0] // _EXCHANGED_AT_ONCE):
+        ends = accumulate(gradient.numel() for gradient in gradients)
+        for _, some in groupby(zip(ends, gradients, strict=True), lambda pair: pair[0] // _EXCHANGED_AT_ONCE):
             coalesced.average(gradient for _, gradient in some)
 
-    def _tell(self, whose: str) -> None:
+    def _show(self, whose: str) -> None:
         if not self.state.is_master:
             return
         norms = any(isinstance(part, BatchNorm) and part.training for part in self.state.module.modules())
-        others = "; BatchNorm normalizes by pieces then, so that numbers are others" if norms else ""
+        others = "; BatchNorm then normalizes each piece, which changes the numbers" if norms else ""
         self.state.show(
-            f"memory ran out{whose}: from iteration {self.state.iteration + 1} on a batch is gone through in"
+            f"memory ran out{whose}: from iteration {self.state.iteration + 1} on a batch is computed in"
             f" {self.microbatches} pieces{others}"
         )
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether an allocation failed, on a device or on the host."""
+    return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in _OUT_OF_MEMORY)
+
+
+def row_count(batch: Any) -> int:
+    """Return the length of a batch's first tensor that has one; 1 if there is none."""
+    return next((len(leaf) for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim), 1)
+
+
+def microbatches_of(batch: Any, number: int) -> list[Any]:
+    """Return a batch cut along the first dimension of its tensors, into at most as many pieces as it has rows.
+
+    Each piece has what all samples share: numbers, text, tensors without dimensions. Raises ValueError if the batch
+    cannot be cut.
+    """
+    rows = row_count(batch)
+    number = min(number, rows)
+    ends = [rows * place // number for place in range(number + 1)]
+    return [_piece(batch, rows, slice(*bounds)) for bounds in pairwise(ends)]
+
+
+def _piece(part: Any, rows: int, cut: slice) -> Any:
+    if isinstance(part, Tensor):
+        if part.ndim and len(part) != rows:
+            raise ValueError(f"it has a tensor of shape {tuple(part.shape)} beside others of {rows} rows")
+        return part[cut] if part.ndim else part
+    if moves_itself(part):
+        raise ValueError(f"it has a {type(part).__name__}, whose samples are not known")
+    parts = items_in(part)
+    if parts is None:
+        return part
+    # A list with an entry for each sample, of text or of tensors of any shape.
+    is_of_samples = isinstance(part, Sequence) and len(part) == rows
+    if is_of_samples and not any(isinstance(leaf, Tensor) for leaf in leaves(part)):
+        return part[cut]
+    try:
+        return container_with(part, [_piece(inner, rows, cut) for inner in parts])
+    except ValueError:
+        if is_of_samples:
+            return part[cut]
+        raise

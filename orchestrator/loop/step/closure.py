@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import reduce
 from operator import add
 from typing import Any, cast
@@ -14,8 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks.parts import coalesced_collectives as coalesced
 from orchestrator.errors import RunError
 from orchestrator.loop.model.strategy import check_exchanged
-from orchestrator.loop.step.iterations import clearing
-from orchestrator.loop.step.multi_pass import MultiPassIterations
+from orchestrator.loop.step.iterations import Iterations, Marks, clearing
 from orchestrator.loop.step.task_errors import loss_parts
 
 
@@ -23,7 +22,7 @@ class _Skipped(Exception):
     """A hook leaves this step out."""
 
 
-class ClosureIterations(MultiPassIterations):
+class ClosureIterations(Iterations):
     """Makes each step by `optimizer.step(closure)` on one batch.
 
     Rows, means and hooks see the first evaluation; the column `evaluations` counts all. The closure returns the mean
@@ -32,19 +31,13 @@ class ClosureIterations(MultiPassIterations):
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Make an optimizer step at each `next`."""
-        state, optimizer, fire, mark, calls = (
-            self.state,
-            cast(Any, self.state.optimizer),
-            self.plan.fire,
-            self.clock.mark,
-            self.plan.calls,
-        )
-        self._loss_of = self.precision.autocasting(cast(Callable[..., Any], self.task.loss))
+        state, mark, calls, optimizer = self.state, self.clock.mark, self.plan.calls, cast(Any, self._optimizer)
         self._clear = clearing(optimizer)
-        self._begin_rows(state.epoch)
+        self._begin_rows(state.epoch, "loss", "lr", "evaluations")
+        fetch, self._forward = self._fetcher(batches), self._forward_pass(state.model)
         ended = self.clock.restart()
         while True:
-            begun = self._begin(batches)
+            begun = fetch()
             self._evaluations = 0
             try:
                 optimizer.step(self._closure)
@@ -56,11 +49,11 @@ class ClosureIterations(MultiPassIterations):
             state.row["evaluations"] = self._evaluations
             t_stepped = t_updated = mark()
             if state.stepped and calls["on_update"]:
-                fire("on_update", state)
+                self.plan.fire("on_update", state)
                 t_updated = mark()
             self._clear()
             state.forget_gradients()
-            ended = self._end(ended, begun, [(begun[-1], *self._marks, t_stepped, t_updated, mark())])
+            ended = self._end(ended, (*begun, *self._marks, t_stepped, t_updated, mark()))
             yield
 
     @torch.enable_grad()
@@ -80,23 +73,21 @@ class ClosureIterations(MultiPassIterations):
             coalesced.average([loss := loss.detach().clone()])
         return loss
 
-    def _evaluate_first(self) -> tuple[Any, ...]:
-        """Evaluate the loss and fire the events. Return the clock's marks until the optimizer goes on."""
-        state, optimizer, fire, mark, calls = (
+    def _evaluate_first(self) -> Marks:
+        """Evaluate the loss and fire the events. Return the clock's marks until the optimizer continues."""
+        state, fire, mark, calls, optimizer = (
             self.state,
-            self.state.optimizer,
             self.plan.fire,
             self.clock.mark,
             self.plan.calls,
+            self._optimizer,
         )
-        assert optimizer is not None
-        *until_loss, t_backward = self._pass(1)[:5]
-        t_own = t_backward
+        passed = self._forward()
+        cast(Tensor, state.loss).backward()
+        t_own = t_backward = mark()
         if self._backward_timer is not None:
             t_own = self._backward_timer.take(t_backward)
             check_exchanged(cast(DistributedDataParallel, state.model))
-        if self._on_cpu:
-            state.row["lr"] = float(optimizer.param_groups[0]["lr"])
         self._record_rates(optimizer)
         before = self._versions()
         if calls["on_backward"]:
@@ -112,7 +103,7 @@ class ClosureIterations(MultiPassIterations):
         if state.skip_reasons:
             state.skip_reasons.clear()
             raise _Skipped
-        return *until_loss, t_own, t_backward, t_gradients, t_gradients, mark()
+        return *passed, t_own, t_backward, t_gradients, t_gradients, mark()
 
     def _versions(self) -> list[tuple[int, int]]:
         gradients = [parameter.grad for parameter in self.state.module.parameters()]

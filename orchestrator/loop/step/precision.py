@@ -13,7 +13,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """fp32, bf16 or fp16 (with a GradScaler, of these arguments). Worker process."""
+    """fp32, bf16, or fp16 with a GradScaler of these arguments. Worker process."""
 
     def __init__(self, name: str, device: torch.device, scaler: Mapping[str, Any] | None = None) -> None:
         self._dtype = _AUTOCAST.get(name)
@@ -21,51 +21,42 @@ class Precision:
         self.scaler = torch.amp.GradScaler(device.type, **(scaler or {})) if name == "fp16" else None
 
     def autocasting(self, function: Callable[..., _T]) -> Callable[..., _T]:
-        """The function under torch's autocast; itself where that changes nothing, as the context costs more than it
-        looks."""
+        """Return the function under torch's autocast, or itself in fp32, as the context costs time."""
         if self._dtype is None:
             return function
         under_autocast: Callable[..., _T] = torch.autocast(self._device_type, dtype=self._dtype)(function)
         return under_autocast
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """torch's autocast, for what is no function; nothing where that changes nothing."""
+        """Return torch's autocast; in fp32 a context that does nothing."""
         return nullcontext() if self._dtype is None else torch.autocast(self._device_type, dtype=self._dtype)
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss as it is to be differentiated: scaled where fp16 needs it."""
+        """Return the loss to call `backward` on."""
         return self.scaler.scale(loss) if self.scaler else loss
 
-    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Gives the gradients their true size."""
-        if self.scaler:
-            self.scaler.unscale_(optimizer)
-
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Steps the optimizer; False where the scaler left it out because a gradient overflowed. With a scaler the host
-        waits for the device once, as the scaler itself does to decide; the fused optimizers decide on the device, and
-        are asked twice."""
-        if self.scaler is None:
-            optimizer.step()
-            return True
+        """Step the optimizer with the scaler; returns False if a gradient overflowed.
+
+        The host waits for the device once, as the scaler itself does to decide. The fused optimizers decide on the
+        device, and are asked twice.
+        """
+        assert self.scaler is not None
         if optimizer.defaults.get("fused"):
             before = self.scaler.get_scale()
-            self._step_scaled(optimizer)
+            self.scaler.step(optimizer)
+            self.scaler.update()
             return self.scaler.get_scale() >= before
-        made: list[bool] = []
-        noting = optimizer.register_step_post_hook(lambda *_: made.append(True))
+        steps: list[bool] = []
+        hook = optimizer.register_step_post_hook(lambda *_: steps.append(True))
         try:
-            self._step_scaled(optimizer)
+            self.scaler.step(optimizer)
+            self.scaler.update()
         finally:
-            noting.remove()
-        return bool(made)
-
-    def _step_scaled(self, optimizer: torch.optim.Optimizer) -> None:
-        assert self.scaler is not None
-        self.scaler.step(optimizer)
-        self.scaler.update()
+            hook.remove()
+        return bool(steps)
 
     def skip(self) -> None:
-        """Leaves this step out, keeping the scaler's count in order."""
+        """Leave this step out, and keep the scaler's count in order."""
         if self.scaler:
             self.scaler.update()

@@ -13,21 +13,20 @@ from torch import Tensor
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Moves the tensors of a batch, however it is nested: containers and dataclasses keep their type.
+    """Move the tensors of a batch, however it is nested. Containers and dataclasses keep their type.
 
-    What has a `to` of its own (a PackedSequence, a graph, a batch of a task's own) is moved by that, and so may leave a
-    part where it is.
+    An object with a `to` of its own (a PackedSequence, a graph, a batch of the task's own) is moved by that.
     """
     return with_leaves(batch, partial(_moved, device=device))
 
 
 def with_leaves(batch: Any, change: Callable[[Any], Any]) -> Any:
-    """A batch with other leaves; itself where each is what it was."""
-    parts = held(batch)
+    """Return a batch with changed leaves; the batch itself if none changes."""
+    parts = items_in(batch)
     if parts is None:
         return change(batch)
     changed = [with_leaves(part, change) for part in parts]
-    return batch if all(new is old for new, old in zip(changed, parts, strict=True)) else holding(batch, changed)
+    return batch if all(new is old for new, old in zip(changed, parts, strict=True)) else container_with(batch, changed)
 
 
 def _moved(leaf: Any, device: torch.device) -> Any:
@@ -37,12 +36,12 @@ def _moved(leaf: Any, device: torch.device) -> Any:
 
 
 def moves_itself(part: Any) -> bool:
-    """Whether a part of a batch has a `to` of its own, as a tensor has."""
+    """Return whether a part of a batch has a `to` of its own, as a tensor has."""
     return callable(getattr(part, "to", None))
 
 
-def held(batch: Any) -> list[Any] | None:
-    """What a container holds; None of what is none, or moves itself."""
+def items_in(batch: Any) -> list[Any] | None:
+    """Return the items of a container; None for anything else, and for what moves itself."""
     if moves_itself(batch):
         return None
     if isinstance(batch, Mapping):
@@ -54,25 +53,24 @@ def held(batch: Any) -> list[Any] | None:
     return None
 
 
-def holding(batch: Any, parts: list[Any]) -> Any:
-    """A container of the same type that holds other parts."""
+def container_with(batch: Any, items: list[Any]) -> Any:
+    """Return a container of the same type with other items."""
     if isinstance(batch, Mapping):
         mapping = copy(batch) if isinstance(batch, MutableMapping) else dict(batch)
-        for key, part in zip(batch, parts, strict=True):
-            mapping[key] = part
+        mapping.update(zip(batch, items, strict=True))
         return mapping
     if isinstance(batch, Sequence):
         kind: Any = type(batch)
-        return kind(*parts) if hasattr(batch, "_fields") else kind(parts)
+        return kind(*items) if hasattr(batch, "_fields") else kind(items)
     other = copy(batch)
-    for field, part in zip(fields(batch), parts, strict=True):
-        object.__setattr__(other, field.name, part)  # frozen ones too
+    for field, item in zip(fields(batch), items, strict=True):
+        object.__setattr__(other, field.name, item)  # frozen ones too
     return other
 
 
 def leaves(batch: Any) -> Iterator[Any]:
-    """What a batch holds at last: tensors, what moves itself, and the rest."""
-    parts = held(batch)
+    """Yield the leaves of a batch: tensors, what moves itself, and the rest."""
+    parts = items_in(batch)
     if parts is None:
         yield batch
         return
@@ -83,9 +81,9 @@ def leaves(batch: Any) -> Iterator[Any]:
 class Copies:
     """Moves batches to a GPU on a stream of its own, while the GPU still works on the batch before. Worker process.
 
-    On the stream of that work a copy would wait for its end. What uses a batch waits for its copy, on the GPU; the host
-    waits for neither, if the batch lies in page-locked memory. A batch with a part that moves itself is copied on the
-    stream of the work: which memory its copy takes is not known, so none of it can be kept from a later copy.
+    On the stream of that work a copy would wait for its end. The GPU waits for the copy before it uses the batch; the
+    host waits for neither, if the batch is in page-locked memory. A batch with a part that moves itself is copied on
+    the stream of the work, as nobody knows which memory to keep from a later copy.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -96,15 +94,15 @@ class Copies:
             return to_device(batch, self._device)
         with torch.cuda.stream(self._stream):
             moved = to_device(batch, self._device)
-        present = torch.cuda.current_stream(self._device)
-        present.wait_stream(self._stream)
+        current = torch.cuda.current_stream(self._device)
+        current.wait_stream(self._stream)
         for leaf in leaves(moved):
             if isinstance(leaf, Tensor):
-                # Their memory is not to be given to a later copy before this stream is done with it.
-                leaf.record_stream(present)
+                # A later copy must not get their memory before this stream is done with it.
+                leaf.record_stream(current)
         return moved
 
 
 def mover(device: torch.device) -> Callable[[Any], Any]:
-    """What moves batches to a device."""
+    """Return a function that moves batches to a device."""
     return Copies(device) if device.type == "cuda" else partial(to_device, device=device)

@@ -413,7 +413,7 @@ def reports_elsewhere(session: TrainingSession) -> Iterator[Any]:
     ("train", "said"),
     [
         (yields(), r"train\(\) ended without a report or a row, so nothing was trained"),
-        (yields(3.0), "yields a float, and must yield a mapping"),
+        (yields(3.0), "yields 3.0, and must yield a mapping"),
         (yields({}), "must yield a mapping of metrics to numbers"),
         (yields({"loss": 1.0}), "write 'train/loss'"),
         (yields({"val/": 1.0}), "yields a metric 'val/'"),
@@ -425,7 +425,7 @@ def reports_elsewhere(session: TrainingSession) -> Iterator[Any]:
         (records(step=1), "given step, which every row has"),
         (records(batch_size=1.5), "batch_size=1.5"),
         (reports_elsewhere, "write `yield metrics`"),
-        (lambda session: [{"train/loss": 1.0}], "gives a list, and must give a generator"),
+        (lambda session: [{"train/loss": 1.0}], "returns a list; expected a generator"),
     ],
 )
 def test_what_cannot_be_is_told_with_what_to_write(tmp_path: Path, train: Any, said: str) -> None:

@@ -76,7 +76,7 @@ def test_a_meter_of_several_values_gives_each_a_name() -> None:
 
 
 def test_a_meter_that_gives_no_numbers_is_named() -> None:
-    message = r"compute\(\) of the meter 'f1' gives values of shape \(3, 3\), and must give one number, a vector"
+    message = r"compute\(\) of the meter 'f1' returns values of shape \(3, 3\); expected one number, a vector"
     with pytest.raises(RunError, match=message):
         list(Loop(Given(meter=MulticlassConfusionMatrix(3)), experiment(epochs=1), {}).run())
 
@@ -84,7 +84,7 @@ def test_a_meter_that_gives_no_numbers_is_named() -> None:
 @pytest.mark.parametrize("name", ["loss", "accuracy"])
 def test_a_meter_called_as_another_value_is_refused(name: str) -> None:
     with pytest.raises(
-        RunError, match=rf"meters\(\) gives '{name}', and val/{name} is there by loss\(\), metrics\(\) or another meter"
+        RunError, match=rf"meters\(\) returns '{name}', but val/{name} is already a value of loss\(\), metrics\(\)"
     ):
         list(Loop(Given(meter=MulticlassF1Score(3), called=name), experiment(epochs=1), {}).run())
 

@@ -108,12 +108,12 @@ def test_two_ranks_agree_on_the_means_and_go_on_bit_for_bit(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, r"loss\(\) gives a dict, and must give one number"),
-        ({"a": torch.ones(2)}, r"loss\(\) gives a tensor of shape \(2,\) for its part 'a'"),
-        ({"a": 1.0}, r"loss\(\) gives a float for its part 'a'"),
-        ({"": torch.ones(())}, r"loss\(\) calls a part '', and must call each by a text"),
-        ({"loss": torch.ones(())}, r"loss\(\) calls a part 'loss', which is what every row has"),
-        ({"accuracy": torch.ones((), requires_grad=True)}, r"metrics\(\) gives 'accuracy', and so does loss\(\)"),
+        ({}, r"loss\(\) returns a dict; expected one number"),
+        ({"a": torch.ones(2)}, r"loss\(\) returns a tensor of shape \(2,\) for its part 'a'"),
+        ({"a": 1.0}, r"loss\(\) returns 1.0 for its part 'a'"),
+        ({"": torch.ones(())}, r"loss\(\) names a part '': expected a text"),
+        ({"loss": torch.ones(())}, r"loss\(\) names a part 'loss': every row has a column"),
+        ({"accuracy": torch.ones((), requires_grad=True)}, r"metrics\(\) and loss\(\) both return 'accuracy'"),
     ],
 )
 def test_parts_that_are_none_are_told(

@@ -118,7 +118,7 @@ def test_samples_that_make_no_batch_are_named_with_their_shapes(processes: int) 
     batches = batches_of(DataLoader(Broken(7), 4, num_workers=processes), "train")
     next(batches)
     with pytest.raises(
-        RunError, match=r"samples 4 of shapes \(2,\) and 7 of shapes \(3,\) of the train data cannot be made a batch"
+        RunError, match=r"samples 4 of shapes \(2,\) and 7 of shapes \(3,\) of the train data cannot be collated"
     ):
         next(batches)
 
@@ -185,14 +185,14 @@ def failure_of(**fields: Any) -> str:
         ((), "a tensor of shape ()"),
         ((1,), "a tensor of shape (1,)"),
         ((4, 1), "a tensor of shape (4, 1)"),
-        ((0,), "a float"),
+        ((0,), "0.5"),
     ],
 )
 def test_a_metric_that_is_not_one_value_for_each_sample_is_refused(shape: tuple[int, ...], words: str) -> None:
     line = 1 + Path(__file__).read_text().splitlines().index("    def metrics(self, output: Any, batch: Any) -> Any:")
     said = failure_of(metric_shape=shape)
     assert said.startswith(
-        f"metrics() gives {words} for 'score', and must give one value for each of the batch's 4 samples"
+        f"metrics() returns {words} for 'score'; expected one value for each of the batch's 4 samples"
     )
     assert said.endswith(f"({__file__}:{line})")
 
@@ -201,7 +201,7 @@ def test_a_metric_that_is_not_one_value_for_each_sample_is_refused(shape: tuple[
     ("shape", "words"), [((4,), "a tensor of shape (4,)"), ((1,), "a tensor of shape (1,)"), ((0,), "a list")]
 )
 def test_a_loss_that_is_no_number_is_refused(shape: tuple[int, ...], words: str) -> None:
-    assert failure_of(loss_shape=shape).startswith(f"loss() gives {words}, and must give one number for a batch")
+    assert failure_of(loss_shape=shape).startswith(f"loss() returns {words}; expected one number")
 
 
 # What comes out of the experiment's own code

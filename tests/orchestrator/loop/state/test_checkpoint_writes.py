@@ -217,7 +217,7 @@ def test_what_cannot_be_copied_is_refused_with_what_to_say(tmp_path: Path) -> No
             continue
         with pytest.raises(
             CheckpointError,
-            match=r"cannot be copied to this host's memory: .*\. Say hooks\.checkpoint\.background: false",
+            match=r"cannot be copied to this host's memory: .*\. Set hooks\.checkpoint\.background: false",
         ):
             list(run)
 
@@ -337,7 +337,7 @@ def written_by_two(store: CheckpointStore, name: str, step: int) -> bool:
 
     def write(rank: int, files: Any) -> bool:
         world: Any = SimpleNamespace(rank=rank, world_size=2, is_master=rank == 0)
-        return BackgroundWrite(thread, store, name, files, world, commit).end(others_s=0)
+        return BackgroundWrite(thread, world, store, name, files, commit).end(others_s=0)
 
     return write(1, {"rank-0001.pt": weights(step)}) and write(
         0, {"model.pt": weights(step), "rank-0000.pt": weights(step)}

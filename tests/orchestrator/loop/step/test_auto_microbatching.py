@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_sequence
 
 from hooks import Interval
 from hooks.checkpointing.checkpoint import Checkpoint
@@ -15,6 +17,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.step.auto_microbatching import is_out_of_memory, microbatches_of, row_count
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -144,13 +147,13 @@ def test_what_does_not_is_gone_through_in_pieces_to_the_same_numbers(fields: dic
     check_near(found, expected, ("loss", "lr", "grad_norm", "iteration", "step", "samples", "batch_size", *parts))
     assert [row["microbatches"] for row in found["rows"]] == [4] * 14
     assert found["told"] == [
-        f"memory ran out: from iteration 1 on a batch is gone through in {pieces} pieces" for pieces in (2, 4)
+        f"memory ran out: from iteration 1 on a batch is computed in {pieces} pieces" for pieces in (2, 4)
     ]
 
 
 def test_it_is_told_that_batch_norm_normalizes_by_pieces() -> None:
     found = run_loop(Fits(batch_norm=True, most=4), accumulate="auto", steps=2)
-    assert found["told"][0].endswith("in 2 pieces; BatchNorm normalizes by pieces then, so that numbers are others")
+    assert found["told"][0].endswith("in 2 pieces; BatchNorm then normalizes each piece, which changes the numbers")
 
 
 def test_a_resume_goes_on_with_as_many_pieces_bit_for_bit(tmp_path: Path) -> None:
@@ -190,7 +193,7 @@ def test_ranks_agree_on_the_pieces_also_where_one_alone_runs_out_in_the_backward
             check_near(found, whole)
         assert [row["microbatches"] for row in alone["rows"]] == [2] * 6
         assert alone["told"] == (
-            ["memory ran out on rank 1: from iteration 1 on a batch is gone through in 2 pieces"] if rank == 0 else []
+            ["memory ran out on rank 1: from iteration 1 on a batch is computed in 2 pieces"] if rank == 0 else []
         )
 
 
@@ -234,9 +237,74 @@ def test_what_cannot_be_cut_further_says_so() -> None:
         (Fits(most=0), "memory runs out, even over pieces of a batch of one row each: .*DefaultCPUAllocator"),
         (
             Together(),
-            "8 samples is cut into pieces of 8, 8: its samples do not lie along the first dimension of its tensors",
+            "8 samples is cut into pieces of 8, 8: its samples are not along the first dimension of its tensors",
         ),
         (Ragged(), r"cannot be cut into pieces: it has a tensor of shape \(3,\) beside others of 8 rows"),
     ):
         with pytest.raises(RunError, match=message):
             run_loop(task, accumulate="auto")
+
+
+Pair = namedtuple("Pair", "points names")
+
+
+@dataclass(frozen=True)
+class Views:
+    first: Tensor
+    scale: float
+
+
+def told(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: told(one) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(*map(told, value)) if hasattr(value, "_fields") else type(value)(map(told, value))
+    return (told(value.first), value.scale) if isinstance(value, Views) else value
+
+
+def test_samples_are_dealt_out_and_what_they_share_is_in_each_piece() -> None:
+    three = torch.arange(3)
+    batch = {
+        "views": [three, three * 10],
+        "pair": Pair(three, ["a", "b", "c"]),
+        "boxes": [{"box": torch.ones(number)} for number in (1, 2, 4)],
+        "more": Views(three, 0.5),
+        "shared": (torch.tensor(7.0), "text", None, 3, ("x", "y")),
+    }
+    shared = (7.0, "text", None, 3, ("x", "y"))
+    assert [told(piece) for piece in microbatches_of(batch, 2)] == [
+        {
+            "views": [[0], [0]],
+            "pair": Pair([0], ["a"]),
+            "boxes": [{"box": [1.0]}],
+            "more": ([0], 0.5),
+            "shared": shared,
+        },
+        {
+            "views": [[1, 2], [10, 20]],
+            "pair": Pair([1, 2], ["b", "c"]),
+            "boxes": [{"box": [1.0, 1.0]}, {"box": [1.0] * 4}],
+            "more": ([1, 2], 0.5),
+            "shared": shared,
+        },
+    ]
+    assert [told(piece) for piece in microbatches_of((three, three), 8)] == [([0], [0]), ([1], [1]), ([2], [2])]
+    assert row_count({"name": "x", "points": torch.zeros(5, 2)}) == 5
+    assert row_count("text") == 1
+
+
+def test_what_cannot_be_cut_is_said() -> None:
+    with pytest.raises(ValueError, match=r"a tensor of shape \(4,\) beside others of 3 rows"):
+        microbatches_of((torch.zeros(3), torch.zeros(4)), 2)
+    with pytest.raises(ValueError, match="a PackedSequence, whose samples are not known"):
+        microbatches_of((torch.zeros(3), pack_sequence([torch.zeros(2)])), 2)
+
+
+def test_memory_that_is_not_there_is_known_from_other_errors() -> None:
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(2**50)
+    assert is_out_of_memory(refused.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

@@ -27,39 +27,33 @@ def test_the_forward_pass_computes_in_the_precisions_own_type(name: str, dtype: 
     assert Precision(name, CPU).autocasting(linear)(torch.ones(1, 3)).dtype is dtype
 
 
-@pytest.mark.parametrize("name", ["fp32", "bf16"])
-def test_without_a_scaler_every_step_is_made(name: str) -> None:
-    precision = Precision(name, CPU)
-    linear, optimizer = layer()
-    before = linear.weight.detach().clone()
-    precision.scaled(linear(torch.ones(1, 3)).sum()).backward()
-    precision.unscale(optimizer)
-    assert precision.scaler is None
-    assert precision.step(optimizer)
-    assert torch.equal(linear.weight.detach(), before - 0.1)
+def stepped(precision: Precision, linear: nn.Linear, optimizer: torch.optim.Optimizer, factor: float = 1.0) -> bool:
+    """Whether a step with gradients of this factor was made."""
+    assert precision.scaler is not None
+    optimizer.zero_grad()
+    precision.scaled(linear(torch.ones(1, 3)).sum() * factor).backward()
+    precision.scaler.unscale_(optimizer)
+    return precision.step(optimizer)
 
 
 def test_fp16_gives_hooks_the_true_gradients_and_steps_with_them() -> None:
     precision = Precision("fp16", CPU)
     linear, optimizer = layer()
     before = linear.weight.detach().clone()
-    precision.scaled(linear(torch.ones(1, 3)).sum()).backward()
-    assert precision.scaler is not None
+    assert stepped(precision, linear, optimizer)
     assert linear.weight.grad is not None
-    assert torch.equal(linear.weight.grad, torch.full((2, 3), 65536.0))
-    precision.unscale(optimizer)
     assert torch.equal(linear.weight.grad, torch.ones(2, 3))
-    assert precision.step(optimizer)
     assert torch.equal(linear.weight.detach(), before - 0.1)
 
 
-def test_fp16_says_that_an_overflow_was_left_out_and_halves_the_scale() -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_fp16_reports_that_an_overflow_was_left_out_and_halves_the_scale(fused: bool) -> None:
     precision = Precision("fp16", CPU)
-    linear, optimizer = layer()
+    linear, _ = layer()
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1, fused=fused)
+    assert stepped(precision, linear, optimizer)
     before = linear.weight.detach().clone()
-    precision.scaled(linear(torch.ones(1, 3)).sum() * float("inf")).backward()
-    precision.unscale(optimizer)
-    assert not precision.step(optimizer)
+    assert not stepped(precision, linear, optimizer, float("inf"))
     assert precision.scaler is not None
     assert precision.scaler.get_scale() == 32768
     assert torch.equal(linear.weight.detach(), before)
@@ -67,48 +61,28 @@ def test_fp16_says_that_an_overflow_was_left_out_and_halves_the_scale() -> None:
 
 @pytest.mark.parametrize("factor", [1.0, float("inf")])
 def test_fp16_waits_for_the_device_once_a_step_as_the_scaler_itself_does(factor: float) -> None:
-    precision = Precision("fp16", CPU)
-    linear, optimizer = layer()
-    precision.scaled(linear(torch.ones(1, 3)).sum() * factor).backward()
-    precision.unscale(optimizer)
-    read: list[str] = []
+    precision, read = Precision("fp16", CPU), list[str]()
     with DeviceReads(read.append):
-        assert precision.step(optimizer) == (factor == 1.0)
+        assert stepped(precision, *layer(), factor) == (factor == 1.0)
     assert read == ["item"]
-
-
-def test_the_fused_optimizer_tells_of_an_overflow_too() -> None:
-    precision = Precision("fp16", CPU)
-    linear, _ = layer()
-    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1, fused=True)
-    for factor in (1.0, float("inf")):
-        precision.scaled(linear(torch.ones(1, 3)).sum() * factor).backward()
-        precision.unscale(optimizer)
-        assert precision.step(optimizer) == (factor == 1.0)
-        optimizer.zero_grad()
 
 
 def test_a_scale_that_grows_is_no_overflow() -> None:
     precision = Precision("fp16", CPU)
     precision.scaler = torch.amp.GradScaler("cpu", growth_interval=1)
-    linear, optimizer = layer()
-    precision.scaled(linear(torch.ones(1, 3)).sum()).backward()
-    precision.unscale(optimizer)
-    assert precision.step(optimizer)
+    assert stepped(precision, *layer())
     assert precision.scaler.get_scale() == 131072
 
 
 def test_after_a_skipped_step_the_scaler_takes_the_next_one() -> None:
     precision = Precision("fp16", CPU)
     linear, optimizer = layer()
+    assert precision.scaler is not None
     for _ in range(2):
         precision.scaled(linear(torch.ones(1, 3)).sum()).backward()
-        precision.unscale(optimizer)
+        precision.scaler.unscale_(optimizer)
         precision.skip()
-        optimizer.zero_grad()
-    precision.scaled(linear(torch.ones(1, 3)).sum()).backward()
-    precision.unscale(optimizer)
-    assert precision.step(optimizer)
+    assert stepped(precision, linear, optimizer)
 
 
 def test_a_run_in_bf16_is_torchs_autocast() -> None:

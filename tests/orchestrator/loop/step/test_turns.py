@@ -514,7 +514,8 @@ def test_parameters_of_nobody_are_told_as_the_run_begins(
 
 
 @pytest.mark.parametrize(
-    ("order", "message"), [("de", r"turns\(\) yields 'e', and optimizers has d, g"), ("", r"turns\(\) yields nothing")]
+    ("order", "message"),
+    [("de", r"turns\(\) yields 'e', but `optimizers` has d, g"), ("", r"turns\(\) yields nothing")],
 )
 def test_turns_of_nobody_are_told(order: str, message: str) -> None:
     loop, _ = loop_of(written(task_args={"order": order}))

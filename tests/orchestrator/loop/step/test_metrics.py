@@ -1,4 +1,4 @@
-"""A meter is what it is over all ranks, or is refused."""
+"""Means count each sample of all ranks once; a meter has the value over all ranks, or is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.step.meters import refuse_different
+from orchestrator.loop.step.metrics import Means, refuse_different
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment
@@ -74,7 +74,7 @@ def test_a_meter_that_is_not_of_all_ranks_is_refused_on_each() -> None:
         assert first == second
         assert f"the meter 'spread' differs between ranks: {name} is " in first
         assert " on rank 0, " in first
-        assert "test_meters.py" in first
+        assert "test_metrics.py" in first
 
 
 def test_one_that_is_has_the_value_of_a_single_rank() -> None:
@@ -99,3 +99,71 @@ def test_others_are_not(values: tuple[float, ...]) -> None:
 def test_a_name_that_one_rank_lacks_is_a_difference() -> None:
     with pytest.raises(RunError, match=r"val/m/b is 1\.0 on rank 0, None on rank 1"):
         refuse_different(Points(), "val", "m", [{"m/a": 1.0, "m/b": 1.0}, {"m/a": 1.0}])
+
+
+def over(*means: Means) -> dict[str, float]:
+    return Means.over_ranks(one.state_dict() for one in means)
+
+
+def filled(*entries: tuple[str, float, int]) -> Means:
+    means = Means()
+    for entry in entries:
+        means.add(*entry)
+    return means
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        # 8 samples of sum 4 and 2 of sum 2: 6 / 10, while a mean of means would be 0.75
+        ([[("accuracy", 4.0, 8), ("accuracy", 2.0, 2)]], {"accuracy": 0.6}),
+        ([[("loss", 1.5, 3), ("loss", 0.5, 1)], [("loss", 4.0, 2)], []], {"loss": 1.0}),
+        ([[], [("auc", 3.0, 4)]], {"auc": 0.75}),
+        ([[("loss", 0.0, 0)]], {}),
+    ],
+)
+def test_a_mean_counts_every_sample_of_all_ranks_once(ranks: Any, expected: dict[str, float]) -> None:
+    assert over(*(filled(*entries) for entries in ranks)) == expected
+
+
+def test_tensors_are_summed_where_they_are() -> None:
+    means = Means()
+    means.add("loss", torch.tensor(1.5, dtype=torch.float64), 2)
+    means.add("loss", torch.tensor(0.5, dtype=torch.float64), 2)
+    assert over(means) == {"loss": 0.5}
+    means.add("accuracy", torch.tensor(1.5, device="meta"), 2)
+    means.add("accuracy", torch.tensor(0.5, device="meta"), 2)  # of that device no number can be read
+
+
+def test_sums_of_floats_are_not_rounded_to_float32() -> None:
+    means = Means()
+    for _ in range(1000):
+        means.add("loss", 0.1, 1)
+    assert over(means)["loss"] == pytest.approx(0.1, rel=1e-13)
+
+
+def test_the_sums_of_another_rank_are_taken_in() -> None:
+    mine, other = Means(), Means()
+    mine.add("loss", 6.0, 3)
+    other.add("loss", 4.0, 1)
+    other.add("accuracy", 1.0, 2)
+    mine.include(other.state_dict())
+    assert over(mine) == {"loss": 2.5, "accuracy": 0.5}
+
+
+def test_its_state_goes_on_where_it_was_taken() -> None:
+    first = filled(("loss", 0.1, 1), ("loss", 0.7, 2))
+    second = Means()
+    second.include(first.state_dict())
+    for means in (first, second):
+        means.add("loss", 0.3, 1)
+    assert second.state_dict() == first.state_dict() == {"loss": [0.1 + 0.7 + 0.3, 4]}
+
+
+def test_what_was_added_can_be_taken_back() -> None:
+    means = filled(("loss", 6.0, 2))
+    before = means.snapshot()
+    means.add("loss", 100.0, 1)
+    means.add("kl", 1.0, 1)
+    means.revert(before)
+    assert over(means) == {"loss": 3.0}

@@ -1,0 +1,122 @@
+"""Metrics of a phase: means over the samples of all ranks, and the task's meters. Worker process."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, SupportsFloat
+
+from torch import Tensor
+
+from orchestrator.config.python.user_code import source_location
+from orchestrator.errors import RunError
+from orchestrator.loop.world import World
+from orchestrator.task import Task
+
+MOST_RANKS = 8
+"""Number of ranks whose values an error lists."""
+
+logger = logging.getLogger("hookyard")
+
+
+class Means:
+    """Sums and counts by name.
+
+    A sum stays on its device until it is read, so adding to it never waits for the device. On the CPU it is a Python
+    float, which is faster and as exact as float64.
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Any] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, name: str, total: float | Tensor, count: int) -> None:
+        """Add the sum of a value over `count` samples."""
+        self._totals[name] = self._totals.get(name, 0.0) + total
+        self._counts[name] = self._counts.get(name, 0) + count
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, int]]:
+        """Return the sums and counts, for `revert`."""
+        return dict(self._totals), dict(self._counts)
+
+    def revert(self, snapshot: tuple[dict[str, Any], dict[str, int]]) -> None:
+        """Take back what was added since a snapshot."""
+        self._totals, self._counts = snapshot
+
+    def state_dict(self) -> dict[str, list[float]]:
+        """Return this rank's sums and counts."""
+        return {name: [float(total), self._counts[name]] for name, total in self._totals.items()}
+
+    def include(self, state: dict[str, list[float]]) -> None:
+        """Add a `state_dict`, of this rank or of another."""
+        for name, (total, count) in state.items():
+            self.add(name, total, int(count))
+
+    @staticmethod
+    def over_ranks(states: Iterable[dict[str, list[float]]]) -> dict[str, float]:
+        """Return the means over all ranks, from the `state_dict` of each; a rank may have no sample."""
+        means = Means()
+        for state in states:
+            means.include(state)
+        return {name: total / means._counts[name] for name, total in means._totals.items() if means._counts[name]}
+
+
+def phase_metrics(task: Task, prefix: str, means: Means, meters: Mapping[str, Any], world: World) -> dict[str, float]:
+    """Return the means and the meters' values over all ranks, as `<prefix>/<name>`; collective.
+
+    Raises RunError for a meter whose values differ between ranks, are not numbers, or have the name of a mean.
+    """
+    own = {name: _flat(name, meter.compute()) for name, meter in meters.items()}
+    states, computed = zip(*world.gather((means.state_dict(), own)), strict=True)
+    values = Means.over_ranks(states)
+    for name, numbers in computed[0].items():
+        refuse_different(task, prefix, name, [ranks.get(name, {}) for ranks in computed])
+        if twice := numbers.keys() & values.keys():
+            raise RunError(
+                f"meters() returns '{name}', but {prefix}/{min(twice)} is already a value of loss(), metrics() or"
+                " another meter: rename one of them"
+            )
+        values |= numbers
+    for name, value in values.items():
+        if math.isnan(value):
+            logger.warning("%s/%s is not a number", prefix, name)
+    return {f"{prefix}/{name}": value for name, value in values.items()}
+
+
+def _flat(name: str, value: Any) -> dict[str, float]:
+    """Return a number under its name, a vector's numbers as `<name>/<index>`, and a mapping's as `<name>/<key>`."""
+    if isinstance(value, Mapping):
+        return {path: number for key, part in value.items() for path, number in _flat(f"{name}/{key}", part).items()}
+    shape = tuple(getattr(value, "shape", ()))
+    if isinstance(value, SupportsFloat) and math.prod(shape) == 1:
+        return {name: float(value)}
+    if len(shape) == 1:
+        return {f"{name}/{index}": float(number) for index, number in enumerate(value)}
+    returned = f"values of shape {shape}" if shape else f"a {type(value).__name__}"
+    raise RunError(
+        f"compute() of the meter '{name}' returns {returned}; expected one number, a vector of numbers, or a mapping of"
+        " these by name. Average over the rest (torchmetrics: average='macro'), or use a meter for each value"
+    )
+
+
+def refuse_different(task: Task, prefix: str, meter: str, ranks: Sequence[Mapping[str, float]]) -> None:
+    """Raise RunError if ranks have computed different values of a meter, apart from rounding."""
+    for name in dict.fromkeys(name for values in ranks for name in values):
+        values = [computed.get(name) for computed in ranks]
+        if all(_are_close(value, values[0]) for value in values):
+            continue
+        listed = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values[:MOST_RANKS]))
+        more = ", ..." if len(values) > MOST_RANKS else ""
+        raise RunError(
+            f"the meter '{meter}' differs between ranks: {prefix}/{name} is {listed}{more}. Each rank's meter sees"
+            " its own samples, so compute() must first combine its state over all ranks (all_reduce or"
+            " all_gather_object of torch.distributed; torchmetrics does so with sync_on_compute=True, for states of"
+            f" add_state with dist_reduce_fx); a mean over samples belongs in metrics(){source_location(task.meters)}"
+        )
+
+
+def _are_close(value: float | None, other: float | None) -> bool:
+    if value is None or other is None:
+        return value is other
+    return math.isclose(value, other, rel_tol=1e-6) or (math.isnan(value) and math.isnan(other))
