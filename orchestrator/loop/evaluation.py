@@ -10,13 +10,12 @@ import torch
 from hooks.metrics.names import kind_of
 from hooks.plan import Plan
 from hooks.state import State
-from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import RunError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.strategy import is_sharded
 from orchestrator.loop.state.cursor import TrainingCursor
 from orchestrator.loop.step.iterations import Iterations
-from orchestrator.loop.step.task_errors import check_type, describe
+from orchestrator.loop.step.task_errors import check_type, unexpected
 from orchestrator.loop.world import World
 from orchestrator.randomness import drawn_alike
 from orchestrator.task import Task
@@ -115,10 +114,7 @@ class Evaluation:
         meters = check_type(method, method(), Mapping, "a mapping of names to meters")
         for name, meter in meters.items():
             if isinstance(meter, type) or not all(hasattr(meter, part) for part in ("to", "update", "compute")):
-                raise RunError(
-                    f"meters() gives {describe(meter)} for '{name}', and must give torchmetrics"
-                    f" objects{source_location(method)}"
-                )
+                raise unexpected(method, f" for '{name}'", meter, "a torchmetrics object")
         return meters
 
     def _together(self, places: Iterable[object]) -> Iterator[bool]:

@@ -24,7 +24,7 @@ def check_type(method: Callable[..., Any], value: R, kind: type[Any], expected: 
     """Return what a method of the task has returned; raises RunError if it is of another type."""
     if isinstance(value, kind):
         return value
-    raise _unexpected(method, "", value, expected)
+    raise unexpected(method, "", value, expected)
 
 
 def loss_parts(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
@@ -32,10 +32,10 @@ def loss_parts(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
     number = "one number, the mean over the batch's samples, as a tensor without dimensions"
     if not isinstance(loss, Mapping) or not loss:
         expected = f"{number} (end it with .mean()), or a mapping of such numbers, whose sum is trained"
-        raise _unexpected(method, "", loss, expected)
+        raise unexpected(method, "", loss, expected)
     for name, part in loss.items():
         if not isinstance(part, Tensor) or part.ndim:
-            raise _unexpected(method, f" for its part '{name}'", part, number)
+            raise unexpected(method, f" for its part '{name}'", part, number)
         if not isinstance(name, str) or not name or name in _TAKEN:
             reason = "every row has a column of this name" if name in _TAKEN else "expected a text"
             raise RunError(f"{method.__name__}() names a part {name!r}: {reason}{source_location(method)}")
@@ -53,18 +53,18 @@ def checked_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> M
                 " batches differ in size. Use a meter (meters()) for what is not a mean over samples, and batch_size()"
                 " where samples are not the batch's rows"
             )
-            raise _unexpected(method, f" for '{name}'", values, expected)
+            raise unexpected(method, f" for '{name}'", values, expected)
     return metrics  # type: ignore[no-any-return]  # checked above
 
 
 def wrong_batch_size(method: Callable[..., Any], size: Any) -> RunError:
     """Return the error for a number of samples that is not one."""
-    return _unexpected(method, "", size, "the number of the batch's samples, as an int from 0")
+    return unexpected(method, "", size, "the number of the batch's samples, as an int from 0")
 
 
 def missing_batch(collate: Callable[..., Any]) -> RunError:
     """Return the error for a collate function without a result."""
-    return _unexpected(collate, "", None, "the batch that it makes of the samples")
+    return unexpected(collate, "", None, "the batch that it makes of the samples")
 
 
 def wrong_sample(phase: str, index: Any, error: Exception) -> RunError:
@@ -88,12 +88,13 @@ def wrong_batch(phase: str, indices: Sequence[Any], samples: Sequence[Any], erro
 
 def describe(value: Any) -> str:
     """Return a value's type and shape, or a number itself."""
-    if isinstance(value, int | float):
+    if value is None or isinstance(value, int | float):
         return repr(value)
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
-def _unexpected(method: Callable[..., Any], place: str, value: Any, expected: str) -> RunError:
+def unexpected(method: Callable[..., Any], place: str, value: Any, expected: str) -> RunError:
+    """Return the error for a value that the task's method must not return."""
     name = getattr(method, "__name__", "collate")
     return RunError(f"{name}() returns {describe(value)}{place}; expected {expected}{source_location(method)}")
 

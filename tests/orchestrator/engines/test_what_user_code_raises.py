@@ -135,13 +135,13 @@ def stands_in(name: str) -> Any:
 
 GIVES: dict[str, tuple[Any, str]] = {
     "required_hooks": ([1], "gives a list, and must give a mapping of names to hooks"),
-    "model": (len, "gives a builtin_function_or_method, and must give the model"),
-    "data": ([PointSet(8, False, 0)], "gives a list, and must give a mapping of train"),
-    "metrics": ([1.0], "gives a list, and must give a mapping"),
-    "meters": ({"m": 5}, "gives a int for 'm', and must give torchmetrics objects"),
-    "batch_size": (8.0, "gives 8.0, and must give how many samples"),
-    "collate": (None, "gives None, and must give the batch"),
-    "loader": (5, "gives a int, and must give a loader"),
+    "model": (len, "returns a builtin_function_or_method; expected the model"),
+    "data": ([PointSet(8, False, 0)], "returns a list; expected a mapping of train"),
+    "metrics": ([1.0], "returns a list; expected a mapping"),
+    "meters": ({"m": 5}, "returns 5 for 'm'; expected a torchmetrics object"),
+    "batch_size": (8.0, "returns 8.0; expected the number of the batch's samples"),
+    "collate": (None, "returns None; expected the batch"),
+    "loader": (5, "returns 5; expected a loader"),
 }
 
 
