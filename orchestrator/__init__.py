@@ -1,7 +1,6 @@
 """Hookyard: hooked PyTorch experiments on Ray, and one table of what every rank measured.
 
-This is the public API. Names are imported when they are first used, so that `import orchestrator` brings neither ray
-nor torch.
+This is the public API. A name is imported at its first use, so `import orchestrator` imports neither ray nor torch.
 """
 
 from __future__ import annotations
@@ -12,78 +11,67 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.config.load import load_experiment
-    from orchestrator.config.sections.experiment import Experiment
-    from orchestrator.errors import CheckpointError, ConfigError, HookyardError, RunError, StorageError, UsageError
-    from orchestrator.runs.driver import resume, run
-    from orchestrator.runs.result import Run, open_run
-    from orchestrator.sweeps.driver import resume_sweep, sweep
-    from orchestrator.sweeps.results.result import Sweep, open_sweep
-    from orchestrator.task import Task
-    from orchestrator.training_session import TrainingSession
+    from orchestrator.config.load import load_experiment as load_experiment
+    from orchestrator.config.sections.experiment import Experiment as Experiment
+    from orchestrator.errors import CheckpointError as CheckpointError
+    from orchestrator.errors import ConfigError as ConfigError
+    from orchestrator.errors import HookyardError as HookyardError
+    from orchestrator.errors import RunError as RunError
+    from orchestrator.errors import StorageError as StorageError
+    from orchestrator.errors import UsageError as UsageError
+    from orchestrator.runs.driver import resume as resume
+    from orchestrator.runs.driver import run as run
+    from orchestrator.runs.result import Run as Run
+    from orchestrator.runs.result import open_run as open_run
+    from orchestrator.sweeps.driver import resume_sweep as resume_sweep
+    from orchestrator.sweeps.driver import sweep as sweep
+    from orchestrator.sweeps.results.result import Sweep as Sweep
+    from orchestrator.sweeps.results.result import open_sweep as open_sweep
+    from orchestrator.task import Task as Task
+    from orchestrator.training_session import TrainingSession as TrainingSession
 
-_HOMES = {
-    "CheckpointError": "orchestrator.errors",
-    "ConfigError": "orchestrator.errors",
-    "Experiment": "orchestrator.config.sections.experiment",
-    "HookyardError": "orchestrator.errors",
-    "Run": "orchestrator.runs.result",
-    "RunError": "orchestrator.errors",
-    "StorageError": "orchestrator.errors",
-    "Sweep": "orchestrator.sweeps.results.result",
-    "Task": "orchestrator.task",
-    "TrainingSession": "orchestrator.training_session",
-    "UsageError": "orchestrator.errors",
-    "load_experiment": "orchestrator.config.load",
-    "open_run": "orchestrator.runs.result",
-    "open_sweep": "orchestrator.sweeps.results.result",
-    "resume": "orchestrator.runs.driver",
-    "resume_sweep": "orchestrator.sweeps.driver",
-    "run": "orchestrator.runs.driver",
-    "sweep": "orchestrator.sweeps.driver",
+_MODULES = {
+    "orchestrator.config.load": ("load_experiment",),
+    "orchestrator.config.sections.experiment": ("Experiment",),
+    "orchestrator.errors": (
+        "CheckpointError",
+        "ConfigError",
+        "HookyardError",
+        "RunError",
+        "StorageError",
+        "UsageError",
+    ),
+    "orchestrator.runs.driver": ("resume", "run"),
+    "orchestrator.runs.result": ("Run", "open_run"),
+    "orchestrator.sweeps.driver": ("resume_sweep", "sweep"),
+    "orchestrator.sweeps.results.result": ("Sweep", "open_sweep"),
+    "orchestrator.task": ("Task",),
+    "orchestrator.training_session": ("TrainingSession",),
 }
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = [
-    "CheckpointError",
-    "ConfigError",
-    "Experiment",
-    "HookyardError",
-    "Run",
-    "RunError",
-    "StorageError",
-    "Sweep",
-    "Task",
-    "TrainingSession",
-    "UsageError",
-    "load_experiment",
-    "open_run",
-    "open_sweep",
-    "resume",
-    "resume_sweep",
-    "run",
-    "sweep",
-]
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'orchestrator' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def _refuse_another_hooks() -> None:
-    """Raises ImportError where the import path has a user's `hooks` before Hookyard's, without which nothing runs."""
-    own, found = Path(__file__).parents[1] / "hooks", find_spec("hooks")
-    places = [str(place) for place in found.submodule_search_locations or [str(found.origin)]] if found else []
+def _require_own_hooks() -> None:
+    """Raise ImportError if another package `hooks` comes first on the import path."""
+    own, spec = Path(__file__).parents[1] / "hooks", find_spec("hooks")
+    places = [str(place) for place in spec.submodule_search_locations or [str(spec.origin)]] if spec else []
     if own.resolve() not in [Path(place).resolve() for place in places]:
         raise ImportError(
-            f"`hooks` is Hookyard's own package ({own}), and {', '.join(places) or 'nothing'} is found by that name; "
-            "call it something else, such as my_hooks, or start with the command `hookyard`, which looks there last"
+            f"Python finds {', '.join(places) or 'no package'} as `hooks`, which must be Hookyard's own package"
+            f" ({own}). Rename yours, such as my_hooks, or use the command `hookyard`, which searches your folder last"
         )
 
 
-_refuse_another_hooks()
+_require_own_hooks()

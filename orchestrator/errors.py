@@ -1,11 +1,11 @@
 """The errors of Hookyard.
 
 HookyardError
-├── UsageError          the call is wrong: a name that exists, a flag that does not fit (exit code 2)
-│   └── ConfigError     a YAML file or an override is wrong: every problem, with its place (exit code 2)
+├── UsageError          a wrong call: a name that exists, a flag that does not fit (exit code 2)
+│   └── ConfigError     a wrong YAML file or override: every problem, with its place (exit code 2)
 ├── CheckpointError     a checkpoint is missing, incomplete or damaged (exit code 1)
-├── StorageError        a storage stays away or refuses (exit code 1; 2 where nothing was started)
-│   └── DamagedFile     a file of a run is not as it was written: which, what is wrong, what can be done
+├── StorageError        a storage is unreachable or refuses access (exit code 1; 2 if nothing was started)
+│   └── DamagedFile     a damaged file of a run: its name, the damage, and advice
 └── RunError            a run failed (exit code 1)
     ├── MetricMissing   a trial's reports lack the sweep's metric
     ├── WorkersDisagree the ranks do not run the same plan
@@ -22,12 +22,12 @@ from functools import lru_cache
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
-_MOST = 200
-"""Problems that one error tells."""
-_LONGEST = 2_000
+_MAX_PROBLEMS = 200
+"""Problems that one error prints."""
+_MAX_TEXT = 2_000
 """Characters of a problem's message, and of its path, file and suggestion."""
-_LONGEST_NAME = 100
-"""Characters of a name that is compared with those that may have been meant."""
+_MAX_NAME = 100
+"""Longer names get no suggestion."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,7 +43,7 @@ class UsageError(HookyardError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a config: where, what, and what to do."""
+    """A problem in a config: place, message and suggestion."""
 
     path: str
     """Dotted path, such as `hooks.ema.decay`."""
@@ -53,12 +53,12 @@ class Problem:
     suggestion: str | None = None
 
     def shortened(self) -> Problem:
-        """The problem with no more of each text than can be read."""
-        file, suggestion = (shortened(text, _LONGEST) if text else text for text in (self.file, self.suggestion))
+        """Return the problem with each text cut to a readable length."""
+        file, suggestion = (shortened(text, _MAX_TEXT) if text else text for text in (self.file, self.suggestion))
         return replace(
             self,
-            path=shortened(self.path, _LONGEST),
-            message=shortened(self.message, _LONGEST),
+            path=shortened(self.path, _MAX_TEXT),
+            message=shortened(self.message, _MAX_TEXT),
             file=file,
             suggestion=suggestion,
         )
@@ -70,19 +70,19 @@ class Problem:
 
 
 class ConfigError(UsageError):
-    """A config is wrong; carries every problem found, and tells the first hundreds."""
+    """A wrong config; has all problems, and prints the first hundreds."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problem.shortened() for problem in problems)
-        rest = [f"and {len(problems) - _MOST:,} more problems"] if len(problems) > _MOST else []
-        super().__init__("\n".join([*map(str, self.problems[:_MOST]), *rest]))
+        rest = [f"and {len(problems) - _MAX_PROBLEMS:,} more problems"] if len(problems) > _MAX_PROBLEMS else []
+        super().__init__("\n".join([*map(str, self.problems[:_MAX_PROBLEMS]), *rest]))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:
         return type(self), (self.problems,)
 
 
 def collect_problems(problems: list[Problem], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
-    """The function's value, or None once the problems of its ConfigError are noted."""
+    """Return the function's value; on a ConfigError, add its problems and return None."""
     try:
         return function(*args, **kwargs)
     except ConfigError as error:
@@ -91,13 +91,13 @@ def collect_problems(problems: list[Problem], function: Callable[P, R], *args: P
 
 
 def shortened(text: str, length: int = 80) -> str:
-    """The text, or where it is longer its beginning."""
+    """Cut a text to a length."""
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """A suggestion of the nearest known name, upper and lower case aside; None when none is near."""
-    return _nearest(name, tuple(known)) if len(name) <= _LONGEST_NAME else None
+    """Suggest the nearest known name, ignoring case; None if none is near."""
+    return _nearest(name, tuple(known)) if len(name) <= _MAX_NAME else None
 
 
 @lru_cache(maxsize=1000)
@@ -112,11 +112,11 @@ class CheckpointError(HookyardError):
 
 
 class StorageError(HookyardError):
-    """A storage stays away, for longer than it is waited for, or refuses."""
+    """A storage is unreachable for too long, or refuses access."""
 
 
 class DamagedFile(StorageError):
-    """A file of a run is not as it was written."""
+    """A file of a run is damaged."""
 
     def __init__(self, file: str, what: str, advice: str) -> None:
         super().__init__(f"{file} is damaged: {what}. {advice}")
@@ -131,7 +131,7 @@ class RunError(HookyardError):
 
 
 class MetricMissing(RunError):
-    """A trial's reports lack the sweep's metric, and so will those of every other."""
+    """A trial's reports lack the sweep's metric, as will those of all trials."""
 
 
 class WorkersDisagree(RunError):
@@ -139,11 +139,11 @@ class WorkersDisagree(RunError):
 
 
 class LeaseLost(RunError):
-    """Another driver has the run by now; this one has ended."""
+    """Another driver has taken the run's lease; this one ends."""
 
 
 def raised_in_python(traceback: TracebackType | None) -> bool:
-    """Whether the innermost frame stood at a `raise`, as against a call into C++."""
+    """Return whether the innermost frame was at a `raise`, not in a call into C++."""
     if traceback is None:
         return True
     while traceback.tb_next:

@@ -92,7 +92,7 @@ def _hook(argument: str) -> Hook:
     if not file or not name:
         raise UsageError(f"--hook must be FILE:CLASS or MODULE:CLASS, such as probe.py:Probe; got {argument!r}")
     if file.endswith(".py") and not Path(file).is_file():
-        raise UsageError(f"--hook {argument}: there is no file {file}")
+        raise UsageError(f"--hook {argument}: the file {file} does not exist")
     extend_import_path([Path(file).parent.absolute()])
     try:
         return make_hook("replay_hook", {"type": f"{Path(file).stem if file.endswith('.py') else file}:{name}"}).hook

@@ -1,4 +1,4 @@
-"""Errors of the command line: a message on stderr, an exit code, and no traceback for what Hookyard raises itself."""
+"""Errors of the command line: a message on stderr, an exit code, and no traceback for Hookyard's own errors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _each_message_once() -> Iterator[None]:
 
 
 class PipeSafe:
-    """A text stream that drops what is written after its reader has gone, so that training continues."""
+    """A text stream that drops text once its reader has gone, so that training continues."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -107,4 +107,5 @@ def open_standard_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115  # open until the process ends
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115  # until the process ends
+            setattr(sys, name, stream)

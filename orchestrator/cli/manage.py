@@ -43,7 +43,7 @@ def ls(
         raise UsageError(f"--status must be one of {', '.join(STATUSES)}, got {unknown[0]}")
     listed = list_runs(storage)
     if not listed and not Storage(storage).exists():
-        raise UsageError(f"there is no folder {storage}; --storage names the folder that holds the runs")
+        raise UsageError(f"the folder {storage} does not exist; --storage names the folder that holds the runs")
     if not listed and RunFolder(storage).exists():
         raise UsageError(f"{storage} is a run, not a folder of runs. To see it: hookyard show {storage}")
     wanted = [
@@ -136,7 +136,7 @@ def rm(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs and sweeps.", autocompletion=run_folders)],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Remove runs and sweeps with all their files, after showing what they hold."""
+    """Remove runs and sweeps with all their files, after listing their contents."""
     from orchestrator.records.removal import Removal
 
     removals = [Removal.of(run) for run in runs]

@@ -97,7 +97,7 @@ def resume(
     address: options.Address = None,
     failed: Annotated[bool, typer.Option("--failed", help="Sweeps only: retry the failed trials too.")] = False,
     accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="Sweeps only: use the experiment file as it is now.")
+        bool, typer.Option("--accept-changes", help="Sweeps only: use the present experiment file.")
     ] = False,
     workers: Annotated[
         int | None, typer.Option("--workers", metavar="N", min=1, help="Runs only: resume on N ranks.")

@@ -40,7 +40,7 @@ _SWEEP_LINES, _MIN_TRIALS = 8, 3
 
 
 def viewer(folder: RunFolder) -> tuple[Callable[[], Any], Callable[[Any, int | None], RenderableType]]:
-    """Return a function that reads a run or sweep, and one that draws what was read in a number of lines."""
+    """Return a function that reads a run or sweep, and one that draws the view in a number of lines."""
     if folder.metadata().sweep:
         return LiveSweep(folder).look, sweep_frame
     return LiveRun(folder).look, lambda view, lines: run_frame(view)

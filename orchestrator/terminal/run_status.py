@@ -54,7 +54,7 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class RankView:
-    """One rank; None for what it did not record."""
+    """A rank at one moment; None for values that it did not record."""
 
     rank: int
     node: str
@@ -71,7 +71,7 @@ class RankView:
 
 @dataclass(frozen=True)
 class RunView:
-    """The state of a run at one moment, as plain data; None for what is unknown."""
+    """The state of a run at one moment, as plain data; None for unknown values."""
 
     name: str
     path: str
@@ -99,7 +99,7 @@ class RunView:
 
 
 class LiveRun:
-    """Reads what is new in a run's files at each look. Runs in any process that sees the run's storage.
+    """Reads new data in a run's files at each look. Runs in any process that sees the run's storage.
 
     `clock` gives seconds since 1970; without `diagnosed` there are no findings.
     """
@@ -133,11 +133,11 @@ class LiveRun:
         return run
 
     def reports(self) -> list[Mapping[str, Any]]:
-        """Return the reports that count, of those that `metadata` or `look` has read."""
+        """Return the valid reports, as far as `metadata` or `look` has read them."""
         return counted_reports(self._lines, self.folder.attempts())
 
     def look(self) -> RunView:
-        """Read what is new, and return the present state."""
+        """Read new data, and return the present state."""
         metadata, attempts = self.metadata(), self.folder.attempts()
         status, attempt = status_of(self.folder, metadata), attempts[-1] if attempts else None
         reports = counted_reports(self._lines, attempts)

@@ -1,4 +1,4 @@
-"""The present state of a sweep, read from its trials' files: what runs, what is best, what failed, what is left."""
+"""The present state of a sweep, read from its trials' files: running, best and failed trials."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SweepView:
 
 
 class LiveSweep:
-    """Reads what is new in a sweep's folder at each look; an ended trial is read once.
+    """Reads new data in a sweep's folder at each look; an ended trial is read once.
 
     Runs in any process that sees the sweep's storage. `clock` gives seconds since 1970.
     """
@@ -94,7 +94,7 @@ class LiveSweep:
         self._attempts = 0
 
     def look(self) -> SweepView:
-        """Read what is new, and return the present state."""
+        """Read new data, and return the present state."""
         metadata = self._own.metadata()
         starts = [metadata.started, *metadata.resumed]
         sweep = metadata.sweep

@@ -1,4 +1,4 @@
-"""What a hook does in its events, observed from outside: device reads, collectives, columns, and shared state."""
+"""Observers of a hook's events: device reads, collectives, columns, and shared state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ READS = frozenset(
     "item tolist numpy cpu __bool__ __float__ __int__ __index__ __array__ is_nonzero equal allclose nonzero argwhere"
     " masked_select unique unique_consecutive bincount new_tensor".split()
 )
-"""Functions whose result the host must have before it goes on, or that copy from its memory."""
+"""Functions whose result the host must have before it continues, or that copy from its memory."""
 FACTORIES = frozenset(
     "tensor as_tensor from_numpy zeros ones full empty eye arange linspace rand randn randint randperm".split()
 )
@@ -40,7 +40,7 @@ class HookCheckFailed(AssertionError):
 
 
 class CheckFailure(BaseException):
-    """One check that failed. No part of the loop mistakes it for an error of the hook; ranks send it to each other."""
+    """A failed check. No part of the loop mistakes it for an error of the hook; ranks send it to each other."""
 
     def __init__(self, check: str, what: str, to_do: str) -> None:
         super().__init__(check, what, to_do)
@@ -154,7 +154,7 @@ class SharedState:
 
 
 class Watch:
-    """Observes a hook's calls in one loop; raises CheckFailure if it does what it has not declared."""
+    """Observes a hook's calls in one loop; raises CheckFailure for undeclared behavior."""
 
     def __init__(self, hook: Hook, plan: Plan, *, collectives: bool, observes: bool) -> None:
         self._hook, self._observes = hook, observes

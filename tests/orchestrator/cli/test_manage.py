@@ -22,7 +22,7 @@ def call(*arguments: str) -> Result:
 def test_a_folder_that_is_not_there_is_wrong_usage(tmp_path: Path, more: list[str]) -> None:
     listed = call("ls", "--storage", f"{tmp_path}/nowhere", *more)
     assert (listed.exit_code, listed.stdout) == (2, "")
-    assert listed.stderr.startswith(f"there is no folder {tmp_path}/nowhere; ")
+    assert listed.stderr.startswith(f"the folder {tmp_path}/nowhere does not exist; ")
 
 
 def test_a_run_is_no_storage(tmp_path: Path) -> None:

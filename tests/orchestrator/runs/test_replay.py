@@ -122,7 +122,7 @@ def test_ctrl_c_does_not_reach_its_processes() -> None:
     [
         ("probe.py", "such as probe.py:Probe; got 'probe.py'"),
         ("", "such as probe.py:Probe; got ''"),
-        ("nowhere.py:Probe", "there is no file nowhere.py"),
+        ("nowhere.py:Probe", "the file nowhere.py does not exist"),
         ("tests.tasks:Points", "--hook tests.tasks:Points: 'tests.tasks:Points' is no subclass of"),
     ],
 )
