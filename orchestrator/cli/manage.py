@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from time import localtime, strftime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,8 @@ from orchestrator.cli.completion import run_folders
 from orchestrator.cli.options import AsJson, RunOrSweep, StorageFlag
 from orchestrator.cli.output import cell, echo, print_json, print_table
 from orchestrator.errors import DamagedFile, UsageError
+from orchestrator.records.metadata import seconds_at
+from orchestrator.stats.aggregate.quantities import duration
 from orchestrator.storage import Storage
 
 if TYPE_CHECKING:
@@ -60,8 +63,8 @@ def ls(
         return print_json(rows)
     if not rows:
         return echo(f"no matching runs in {storage}" if listed else f"no runs in {storage}", err=True)
-    shown = [{**row, "best": _best(row["best"]), "tags": " ".join(row["tags"])} for row in rows]
-    columns = [name for name in rows[0] if name != "path" and (name not in _OPTIONAL or any(row[name] for row in rows))]
+    shown = [_texts(row) for row in rows]
+    columns = [name for name in shown[0] if name not in _OPTIONAL or any(row[name] for row in shown)]
     return print_table(columns, [[row[name] for name in columns] for row in shown])
 
 
@@ -96,6 +99,20 @@ def _row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, Any]:
         "notes": run.notes,
         "started": run.started,
         "ended": run.ended or "",
+    }
+
+
+def _texts(row: Mapping[str, Any]) -> dict[str, str]:
+    """Format a row for people, with local times and without the path."""
+    started, ended = row["started"] and seconds_at(row["started"]), row["ended"] and seconds_at(row["ended"])
+    return {
+        **{name: row[name] for name in ("name", "kind", "status", "driver")},
+        "best": _best(row["best"]),
+        "diverged": row["diverged"],
+        "tags": " ".join(row["tags"]),
+        "notes": row["notes"],
+        "started": started and strftime("%Y-%m-%d %H:%M", localtime(started)),
+        "took": duration(ended - started) if started and ended else "",
     }
 
 

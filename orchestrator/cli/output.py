@@ -63,8 +63,10 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if len(parts[-1]) > 1 and sum(widths[other] + _GAP for other in (*parts[-1], place)) > console.width:
             parts.append([0])
         parts[-1].append(place)
-    for part in parts:
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, part in enumerate(parts):
+        if number:
+            console.print()
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
         for place in part:
             table.add_column(columns[place], overflow="fold", min_width=widths[place])
         for row in rows:

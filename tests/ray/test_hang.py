@@ -60,7 +60,7 @@ def test_a_rank_that_stands_is_told_and_the_second_ctrl_c_leaves_nothing_behind(
         started = psutil.Process(driver.pid).children(recursive=True)
         assert any("raylet" in process.name() for process in started)
         driver.send_signal(signal.SIGINT)
-        assert "Ctrl-C again leaves at once" in next(line for line in driver.stderr if "Ctrl-C" in line)
+        assert "Press Ctrl-C again to exit at once" in next(line for line in driver.stderr if "Ctrl-C" in line)
         driver.send_signal(signal.SIGINT)
         assert driver.wait(timeout=20) == 130
         assert "Ended " in driver.stderr.read()

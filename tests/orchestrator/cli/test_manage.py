@@ -82,7 +82,7 @@ def test_only_what_is_asked_for(storage: str, arguments: list[str], found: list[
 
 def test_tags_and_notes_are_shown_where_there_are_any(storage: str) -> None:
     lines = call("ls", "--storage", storage).stdout.splitlines()
-    assert lines[0].split() == ["name", "kind", "status", "best", "tags", "notes", "started", "ended"]
+    assert lines[0].split() == ["name", "kind", "status", "best", "tags", "notes", "started", "took"]
     assert [line for line in lines if "slow kept  about digits-b" in line]
     assert "tags" not in call("ls", "digits-a", "--storage", storage).stdout.splitlines()[0]
 

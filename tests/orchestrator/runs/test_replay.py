@@ -73,7 +73,7 @@ def test_one_rank_comes_to_the_same_numbers_and_the_run_stays_as_it_is(tmp_path:
     assert (anew.checkpoint, anew.agrees, anew.losses["iteration"].tolist()) == (None, True, [1, 2, 3, 4, 5])
     assert files(done.path) == before
     told = CliRunner().invoke(app, ["replay", done.path, "--iteration", "13"])
-    assert "the losses of iterations 12 to 13 agree bit for bit with the stored ones" in told.stdout
+    assert "with 1 thread: the losses of iterations 12 to 13 are bit-for-bit equal" in told.stdout
     with pytest.raises(UsageError, match="no training row of iteration 99 on rank 0; the last is 14"):
         replay(done, 99)
 
