@@ -135,13 +135,13 @@ def note(
 
     A run starts with the `notes` and `tags` of its experiment.
     """
-    from orchestrator.records.run_driver import lease_of
+    from orchestrator.records.run_driver import make_lease
     from orchestrator.records.run_folder import RunFolder
 
     folder = RunFolder.open(run)
     if text is None and not tag and not untag:
         raise UsageError("nothing to note: give a text, --tag or --untag")
-    with lease_of(folder):
+    with make_lease(folder):
         metadata = folder.metadata()
         if missing := [name for name in untag or () if name not in metadata.tags]:
             raise UsageError(f"{folder} has no tag {', '.join(missing)}; it has {', '.join(metadata.tags) or 'none'}")

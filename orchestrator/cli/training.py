@@ -117,7 +117,7 @@ def resume(
     as_json: options.AsJson = False,
 ) -> None:
     """Resume a run or sweep that was interrupted, failed or lost its driver."""
-    from orchestrator.records.run_driver import being_taken_up, lease_of
+    from orchestrator.records.run_driver import make_lease
     from orchestrator.records.run_folder import RunFolder, nothing_started
 
     with nothing_started():
@@ -127,7 +127,7 @@ def resume(
         raise UsageError(f"{run} is a single run; --failed and --accept-changes are for sweeps")
     if metadata.sweep and (workers is not None or from_start):
         raise UsageError(f"{run} is a sweep; --workers and --from-start are for single runs")
-    with lease_of(folder, force_lease=force_lease) as lease, being_taken_up(folder):
+    with make_lease(folder, force=force_lease) as lease:
         from orchestrator.cluster.preflight import preflight
         from orchestrator.runs import driver as runs
 

@@ -1,4 +1,4 @@
-"""A run has one driver: who that is, taken by claims in the run's folder, alike on a disk, NFS and an object store."""
+"""The lease on a run: one driver at a time, by claims in the run's folder, on a disk, NFS or an object store."""
 
 from __future__ import annotations
 
@@ -18,26 +18,24 @@ from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import checked, parsed
 
 FOLDER = ".driver"
-"""Where the claims of a run lie."""
+"""Folder with the claims on a run."""
 HEARTBEAT_S = 10.0
-"""How often a driver gives a heartbeat."""
 LEASE_TTL_S = 120.0
-"""A driver that cannot be seen and gave no sign for so long is gone: as long as a storage that is away is asked again,
-and twice what NFS may keep back."""
+"""Time after its last heartbeat at which a driver on another machine counts as gone: as long as a store that is away is
+asked again, and twice what NFS may delay."""
 _WAIT_S = 0.2
-_LOOKS, _WRITING_S = 10, 0.02
-"""How often a claim that makes no sense is read, and the time between."""
+_READS, _READ_AGAIN_S = 10, 0.02
+"""How often a claim that cannot be read is read again: not every store hides a file until it is whole."""
 
 _own: dict[str, Lease] = {}
-"""The leases that this process has or asks for, by the names of their claims."""
-
+"""Leases that this process has or asks for, by the names of their claims."""
 
 State = Literal["asking", "driving", "over"]
 
 
 @dataclass(frozen=True)
-class _Claim:
-    """What a claim's file holds beside its driver."""
+class _Entries:
+    """Entries of a claim's file beside its driver."""
 
     state: State
     since: str
@@ -46,94 +44,98 @@ class _Claim:
 
 @dataclass(frozen=True)
 class Claim:
-    """What one driver says: that it asks for the run, drives it, or did."""
+    """A driver's claim on a run."""
 
     name: str
-    """Of its file, which no other driver has."""
+    """Unique name of its file."""
     state: State
     driver: Process
     since: str
     fencing_token: int = 0
-    """The how-many-th driver of the run it is; 0 as long as it asks."""
+    """Number of the driver, from 1; 0 while it asks."""
 
     @property
     def rank(self) -> tuple[int, str]:
-        """Of two drivers the one with the greater rank took the run over."""
+        """Order of claims: the driver with the highest rank has the run."""
         return self.fencing_token, self.name
 
     def is_alive(self, files: Mapping[str, FileState], now: float | None) -> bool:
-        """Whether its driver is still there: seen from here, or by the age of its last sign at `now`, by the clock of
-        whoever keeps the files."""
+        """Return whether its driver is alive: on this machine by the process, elsewhere by the age of its file at
+        `now`, by the clock of the store."""
         if self.state == "over":
             return False
         if self.driver.is_this():
             return self.name in _own
         if self.driver.is_visible():
             return self.driver.is_alive()
-        sign = files[self.name].modified if self.name in files else None
-        return sign is None or now is None or now - sign < LEASE_TTL_S
+        written = files[self.name].modified if self.name in files else None
+        return written is None or now is None or now - written < LEASE_TTL_S
 
 
-def claims_in(run: Storage) -> list[Claim]:
-    """Every claim of a run, a sweep's too."""
-    there = run / FOLDER
-    return [claim for name in there.names() if name.endswith(".json") and (claim := _read(there, name))]
+def read_claims(run: Storage) -> list[Claim]:
+    """Return all claims on a run or a sweep."""
+    folder = run / FOLDER
+    names = [name for name in folder.names() if name.endswith(".json")]
+    return [claim for name in names if (claim := _read_claim(folder, name))]
 
 
-def _read(there: Storage, name: str) -> Claim | None:
-    """A claim; None of one that was withdrawn meanwhile. One that is damaged may be of somebody who drives, and will
-    write it again; not every store keeps a file from sight until it is whole, so it is looked at more than once."""
-    for _ in range(_LOOKS):
+def _read_claim(folder: Storage, name: str) -> Claim | None:
+    """Read a claim; None if it was withdrawn meanwhile. A damaged one may be of a driver, which will write it again."""
+    for _ in range(_READS):
         try:
-            entries = parsed(there.read(name))
-            claim: _Claim = checked(entries, _Claim)
-            return Claim(name, claim.state, checked(entries, Process), claim.since, claim.fencing_token)
+            data = parsed(folder.read(name))
+            entries: _Entries = checked(data, _Entries)
+            return Claim(name, entries.state, checked(data, Process), entries.since, entries.fencing_token)
         except FileNotFoundError:
             return None
         except ValueError:
-            sleep(_WRITING_S)
+            sleep(_READ_AGAIN_S)
     return Claim(name, "driving", Process(0, "an unknown host"), "an unknown time")
 
 
-def is_driven(run: Storage) -> bool | None:
-    """Whether somebody drives a run, as far as it can be told without writing: by this machine's clock. None where
-    nobody ever claimed it."""
-    claims = claims_in(run)
+def is_driven(run: Storage, *, other_process: bool = False) -> bool | None:
+    """Return whether a run has a driver, or another process as driver; None if it never had one."""
+    claims = [claim for claim in read_claims(run) if not other_process or not claim.driver.is_this()]
     if not claims:
         return None
     files = {} if all(claim.driver.is_visible() for claim in claims) else (run / FOLDER).files()
     return any(claim.is_alive(files, time()) for claim in claims)
 
 
+def check_lease(path: str) -> None:
+    """Raise LeaseLost if this process drove the run at a path, or its sweep, and another driver has it now."""
+    for lease in [*_own.values()]:
+        if lease.covers(path):
+            lease.renew()
+
+
 class Lease:
-    """The right to drive a run or a sweep, for as long as the block lasts and the process lives. Driver.
+    """The right to drive a run or a sweep while the block and the process last. Driver.
 
-    Each driver puts a claim of its own beside the others', and drives only once it has listed them and no other is left
-    whose driver lives. Of two that ask at once, the later to list sees the other's claim, whatever the clocks say: so a
-    store needs nothing but listings that show what was written before. It gives way to one that drives, and to one that
-    asks with a lesser name; of one with a greater name it waits for the same. What a dead driver has left hinders
-    nobody, and who comes after it is found by asking too. A driver that was silent for so long that it was taken for
-    dead finds the claim of a later fencing_token, and raises LeaseLost before it writes.
+    Each driver writes its own claim, lists all claims, and drives once no other live claim is there. Of two that ask at
+    once, the one that lists later sees the other, whatever the clocks say. It gives way to a driver and to a claim with
+    a smaller name, and waits for one with a greater name. Claims of dead drivers are ignored. A driver that was taken
+    for dead finds a claim with a higher fencing token, and raises LeaseLost before it writes.
 
-    Entering raises UsageError where somebody else drives, or the storage refuses; `force_lease` says that drivers which
-    cannot be seen from here are gone.
+    Entering raises UsageError if there is another driver, or the storage refuses. With `force`, drivers on other
+    machines count as gone.
     """
 
-    def __init__(self, run: Storage, *, force_lease: bool = False) -> None:
-        self._run, self._there, self._force_lease = run, run / FOLDER, force_lease
+    def __init__(self, run: Storage, *, force: bool = False) -> None:
+        self._run, self._folder, self._force = run, run / FOLDER, force
         self.name = f"{secrets.token_hex(8)}.json"
         self._claim = Claim(self.name, "asking", Process.this(), strftime("%Y-%m-%dT%H:%M:%SZ", gmtime()))
         self._lost: str | None = None
-        self._lock, self._left = Lock(), Event()
+        self._lock, self._released = Lock(), Event()
 
     def __enter__(self) -> Self:
         _own[self.name] = self
         try:
-            self._take()
+            self._acquire()
             self._run.delete_leftovers(is_pid_alive)
         except BaseException as error:
             with suppress(HookyardError, OSError):
-                self._there.delete(self.name)
+                self._folder.delete(self.name)
             del _own[self.name]
             if isinstance(error, StorageError):
                 raise UsageError(f"{error}. Nothing was started.") from error
@@ -142,104 +144,86 @@ class Lease:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._left.set()
+        self._released.set()
         with self._lock, suppress(HookyardError, OSError):
             if not self._lost:
                 self._write("over")
         del _own[self.name]
 
-    def drives(self, path: str) -> bool:
-        """Whether what lies at a path is driven by this: the run, or a trial of the sweep."""
+    def covers(self, path: str) -> bool:
+        """Return whether a path is the run, or a trial of the sweep."""
         return self._claim.state == "driving" and f"{path}/".startswith(f"{self._run.path}/")
 
     def check(self) -> None:
-        """Raises LeaseLost where it was found that another driver has the run. Asks nobody."""
+        """Raise LeaseLost if a heartbeat found another driver."""
         if self._lost:
             raise LeaseLost(f"{self._lost}. This driver ends, and writes nothing more there")
 
     def renew(self) -> None:
-        """Gives a heartbeat; raises LeaseLost where another driver has the run by now."""
+        """Write a heartbeat; raises LeaseLost if another driver has the run."""
         with self._lock:
-            if not self._lost and not self._left.is_set():
-                self._lost = self._loss({claim.name: claim for claim in claims_in(self._run)})
+            if not self._lost and not self._released.is_set():
+                self._lost = self._find_loss({claim.name: claim for claim in read_claims(self._run)})
                 if self._lost is None:
                     self._write("driving")
                 else:
-                    self._there.delete(self.name)
+                    self._folder.delete(self.name)
         self.check()
 
-    def _loss(self, claims: Mapping[str, Claim]) -> str | None:
-        """Why the run is no longer this driver's, by the claims that there are."""
+    def _find_loss(self, claims: Mapping[str, Claim]) -> str | None:
         last = max(claims.values(), key=lambda claim: claim.rank, default=self._claim)
         if last.rank > self._claim.rank:
             return (
-                f"{self._run} was taken over by {last.driver} at {last.since}, as this driver had given no heartbeat"
-                f" for {LEASE_TTL_S:g} s or was said to be gone"
+                f"{last.driver} has driven {self._run} since {last.since}: this driver wrote no heartbeat for"
+                f" {LEASE_TTL_S:g} s, or the lease was forced"
             )
-        return (
-            None
-            if self.name in claims
-            else f"{self._run} was removed, or what says who drives it ({self._there}/{self.name})"
-        )
+        if self.name not in claims:
+            return f"{self._run} was removed, or the claim of its driver ({self._folder}/{self.name})"
+        return None
 
     def _send_heartbeats(self) -> None:
-        while not self._left.wait(HEARTBEAT_S):
+        while not self._released.wait(HEARTBEAT_S):
             try:
                 self.renew()
             except LeaseLost:
                 return
             except (HookyardError, OSError):
-                continue  # whoever would take the run over does not reach the storage either
+                continue  # another driver does not reach the storage either
 
     def _write(self, state: State, fencing_token: int | None = None) -> None:
-        claim = self._claim = replace(self._claim, state=state)
-        if fencing_token is not None:
-            claim = self._claim = replace(claim, fencing_token=fencing_token)
-        entries = {
-            "state": state,
-            "fencing_token": claim.fencing_token,
-            "since": claim.since,
-            **asdict(claim.driver),
-        }
-        self._there.write(self.name, json.dumps(entries, indent=1))
+        token = self._claim.fencing_token if fencing_token is None else fencing_token
+        self._claim = replace(self._claim, state=state, fencing_token=token)
+        entries = asdict(_Entries(state, self._claim.since, token))
+        self._folder.write(self.name, json.dumps({**entries, **asdict(self._claim.driver)}, indent=1))
 
-    def _take(self) -> None:
-        """Asks until nobody else is left."""
-        gone = {claim.name for claim in claims_in(self._run) if self._force_lease and not claim.driver.is_visible()}
-        others, living = self._ask(gone)
-        while living:
-            if rival := next((claim for claim in living if claim.state == "driving" or claim.name < self.name), None):
+    def _acquire(self) -> None:
+        gone = {claim.name for claim in read_claims(self._run) if self._force and not claim.driver.is_visible()}
+        others, alive = self._ask(gone)
+        while alive:
+            if rival := next((claim for claim in alive if claim.state == "driving" or claim.name < self.name), None):
                 raise UsageError(self._refusal(rival))
             sleep(_WAIT_S)
-            others, living = self._ask(gone)
+            others, alive = self._ask(gone)
         self._write("driving", max((claim.fencing_token for claim in others), default=0) + 1)
         for claim in others:
-            self._there.delete(claim.name)
+            self._folder.delete(claim.name)
 
     def _ask(self, gone: Container[str]) -> tuple[list[Claim], list[Claim]]:
-        """Writes the own claim; gives all others, and those of them that stand against it."""
+        """Write the own claim; return the others, and those of them that are alive."""
         self._write("asking")
-        others = [claim for claim in claims_in(self._run) if claim.name != self.name]
-        # Read after they were opened, with which NFS looks again.
-        files = {} if all(claim.driver.is_visible() for claim in others) else self._there.files()
+        others = [claim for claim in read_claims(self._run) if claim.name != self.name]
+        # Listed after the files were opened, at which NFS refreshes them.
+        files = {} if all(claim.driver.is_visible() for claim in others) else self._folder.files()
         now = files[self.name].modified if self.name in files else None
         return others, [claim for claim in others if claim.name not in gone and claim.is_alive(files, now)]
 
     def _refusal(self, rival: Claim) -> str:
         if rival.state == "asking":
-            return f"{self._run} was taken up by {rival.driver} at the same moment, and that one goes on"
+            return f"{rival.driver} started to drive {self._run} at the same moment, and has it"
         if rival.driver.is_visible():
             return f"{self._run} is still running (process {rival.driver.pid}, since {rival.since}); end that first"
         return (
-            f"{self._run} is run by {rival.driver} since {rival.since}, and whether that still lives cannot be seen"
-            f" from here: it counts as gone {LEASE_TTL_S:g} s after its last heartbeat. End it there, or wait; where it"
-            f" is gone for certain: hookyard resume {shlex.quote(str(self._run))} --force-lease"
+            f"{self._run} has been driven by {rival.driver} since {rival.since}, and this machine cannot see whether"
+            f" that is alive. It counts as gone {LEASE_TTL_S:g} s after its last heartbeat. End it there, or wait; if"
+            f" it is certainly gone: hookyard resume {shlex.quote(str(self._run))} --force-lease"
         )
-
-
-def renew_lease(path: str) -> None:
-    """Raises LeaseLost where this process drove the run at a path, or the sweep around it, and another one does by
-    now."""
-    for lease in [*_own.values()]:
-        if lease.drives(path):
-            lease.renew()

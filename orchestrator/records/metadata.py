@@ -88,8 +88,6 @@ class RunMetadata:
     local: bool = False
     seed: int | None = None
     ended: str | None = None
-    taken_up_by: Mapping[str, Any] | None = None
-    """The process that is about to go on with it, as `Process` says, until that drives it or refuses."""
     resumed: Sequence[str] = ()
     """When it was taken up again."""
     attempts: int | None = None
@@ -147,8 +145,6 @@ class RunMetadata:
         for moment in (self.started, self.ended, *self.resumed):
             if moment is not None:
                 seconds_at(moment)
-        if self.taken_up_by is not None:
-            checked(self.taken_up_by, Process, "taken_up_by")
         if self.continued_from is not None:
             checked(self.continued_from, ParentCheckpoint, "continued_from")
         if self.init is not None:

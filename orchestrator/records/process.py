@@ -1,4 +1,4 @@
-"""Which process drives a run, and whether it still lives. Imports neither ray nor torch."""
+"""The process of a driver, and whether it is alive. Imports neither ray nor torch."""
 
 from __future__ import annotations
 
@@ -12,41 +12,40 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Process:
-    """One process, told from every other that has or had its number."""
+    """A process, distinguishable from others with the same number."""
 
     pid: int
     host: str
     boot: str | None = None
-    """Which start of its machine it was, and in which namespace the number counts; None where the system does not
-    say."""
+    """Boot of its machine, and its namespace of process numbers; None if the system does not say."""
     process_started: str | None = None
-    """When it began, in units of its system."""
+    """Start time in the system's units."""
 
     @classmethod
     def this(cls) -> Self:
-        """The process that asks."""
-        return cls(os.getpid(), socket.gethostname(), _boot(), _started(os.getpid()))
+        """Return this process."""
+        return cls(os.getpid(), socket.gethostname(), _boot(), _start_time(os.getpid()))
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
     def is_visible(self) -> bool:
-        """Whether it can be seen from here whether it lives."""
+        """Return whether this machine can tell if it is alive."""
         return (self.host, self.boot) == (socket.gethostname(), _boot())
 
     def is_this(self) -> bool:
-        """Whether it is the process that asks."""
+        """Return whether it is this process."""
         return self == Process.this()
 
     def is_alive(self) -> bool:
-        """Whether it is still there, and no other by its number; ask it of a visible one."""
-        started = _started(self.pid)
+        """Return whether a visible process is alive, and is not another one with its number."""
+        started = _start_time(self.pid)
         return started is not None and self.process_started in (None, started)
 
 
 def is_pid_alive(pid: int) -> bool:
-    """Whether a process of this machine has the number."""
-    return _started(pid) is not None
+    """Return whether a process of this machine has this number."""
+    return _start_time(pid) is not None
 
 
 def _boot() -> str | None:
@@ -56,19 +55,19 @@ def _boot() -> str | None:
         return None
 
 
-def _started(pid: int) -> str | None:
-    """When a process began; None where there is none, or a zombie alone."""
+def _start_time(pid: int) -> str | None:
+    """Return the start time of a process; None if there is none, or only a zombie."""
     if sys.platform != "linux":
-        return _started_by_psutil(pid)
+        return _start_time_by_psutil(pid)
     try:
-        # What stands in brackets is the program's name, with whatever it likes in it.
+        # The program's name stands in brackets, and may contain anything.
         state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (OSError, ValueError):
         return None
     return None if state in "ZX" else fields[18]
 
 
-def _started_by_psutil(pid: int) -> str | None:
+def _start_time_by_psutil(pid: int) -> str | None:
     import psutil
 
     try:

@@ -20,7 +20,7 @@ from orchestrator.checkpoint.position import Position
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import CheckpointError, DamagedFile, StorageError, UsageError
 from orchestrator.records.lease import FOLDER as DRIVERS
-from orchestrator.records.lease import renew_lease
+from orchestrator.records.lease import check_lease
 from orchestrator.records.metadata import Attempt, Host, RunMetadata
 from orchestrator.records.process import Process
 from orchestrator.records.reports import checked_report
@@ -221,7 +221,7 @@ class RunFolder:
         return read_json(self.storage, "run.json", RunMetadata.read, ADVICE["run.json"])
 
     def _write(self, entries: Mapping[str, Any]) -> None:
-        renew_lease(self.storage.path)
+        check_lease(self.storage.path)
         write_json(self.storage, "run.json", entries)
 
     def update(self, **changes: Any) -> None:

@@ -19,7 +19,7 @@ from orchestrator.records.metadata import EngineName
 from orchestrator.records.process import Process
 from orchestrator.records.provenance import provenance
 from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_driver import lease_of
+from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, nothing_started, now
 from orchestrator.runs.continuation import parent_run, refuse_other_optimizers, refuse_other_ranks
 from orchestrator.runs.launch import chosen_engine, drive, refuse_what_cannot_be
@@ -94,7 +94,7 @@ def resume(
         metadata = folder.metadata()
     if metadata.sweep:
         raise UsageError(f"{folder} is a sweep; go on with it with resume_sweep (hookyard resume)")
-    with lease_of(folder, force_lease=force_lease) as lease:
+    with make_lease(folder, force=force_lease) as lease:
         return go_on(folder, lease, workers=workers, address=address, from_start=from_start)
 
 
@@ -135,7 +135,6 @@ def _made_ready(
         "error": None,
         "stopped": [],
         "resumed": [*metadata.resumed, now()],
-        "taken_up_by": None,
     }
     folder.write_experiment(to_yaml(experiment), experiment.source)
     folder.update(**again, **asdict(Process.this()))

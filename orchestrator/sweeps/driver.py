@@ -35,7 +35,7 @@ from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.records.process import Process
 from orchestrator.records.provenance import provenance
-from orchestrator.records.run_driver import lease_of
+from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, nothing_started, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_name
 from orchestrator.runs.driver import experiment_to_resume, resume_command
@@ -134,7 +134,7 @@ def resume_sweep(
     goes on with that.
     """
     folder = open_sweep_folder(path)
-    with lease_of(folder, force_lease=force_lease) as lease:
+    with make_lease(folder, force=force_lease) as lease:
         return go_on(folder, lease, failed=failed, accept_changes=accept_changes, address=address)
 
 
@@ -168,7 +168,7 @@ def go_on(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool
         _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.over])
         History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
         folder.write_experiment(to_yaml(experiment), experiment.source)
-        folder.update(**again, taken_up_by=None, **asdict(Process.this()))
+        folder.update(**again, **asdict(Process.this()))
     return _carry_out(folder, experiment, previous, address, lease)
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from orchestrator.records.metadata import Attempt
-from orchestrator.records.run_driver import lease_of
+from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.aggregate.usage import with_usage
 from orchestrator.stats.read.reading import described, recorded_tables
@@ -79,5 +79,5 @@ def compact_ended(folder: RunFolder) -> None:
     reads it."""
     if is_compacted(folder.storage) or folder.metadata().status not in ENDED:
         return
-    with suppress(Exception), lease_of(folder):  # somebody else's run, storage or memory: it is read as it is
+    with suppress(Exception), make_lease(folder):  # somebody else's run, storage or memory: it is read as it is
         compact(folder.storage, folder.attempts())

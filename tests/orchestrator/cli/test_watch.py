@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
-from orchestrator.records.run_driver import being_taken_up, status_of
+from orchestrator.records.process import Process
+from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import RunFolder
+from tests.orchestrator.records.test_lease import put
 from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
 from tests.orchestrator.stats.insight.runs import slower, training
 from tests.orchestrator.terminal.test_sweep_status import trial, written_sweep
@@ -64,8 +68,9 @@ def test_json_is_one_object_of_what_a_frame_shows(run: RunFolder) -> None:
 def test_a_run_that_is_about_to_go_on_is_running(run: RunFolder) -> None:
     """A resume reads the experiment and imports torch before it trains, and whoever watches comes sooner."""
     run.end("interrupted")
-    with being_taken_up(run):
-        shown = call(str(run), "--once")
+    claim = put(run.storage, replace(Process.this(), pid=os.getppid(), process_started=None))
+    shown = call(str(run), "--once")
+    claim.unlink()
     assert (shown.exit_code, shown.stdout.splitlines()[0]) == (0, f"{run}  running")
     assert call(str(run), "--once").exit_code == 130
 

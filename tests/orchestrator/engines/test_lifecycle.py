@@ -17,7 +17,7 @@ from orchestrator.engines.rank_failures import DIED, RankFailed
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError, Problem, RunError, StorageError, UsageError
 from orchestrator.loop.report import Report
-from orchestrator.records.run_driver import lease_of
+from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import open_run
 from orchestrator.stats.write import compaction
@@ -113,7 +113,7 @@ def test_a_run_has_ended_before_its_rows_are_compacted_and_whoever_reads_them_do
         if isinstance(error, Exception):
             assert f"they cannot be compacted: {error}" in caplog.text
             assert open_run(str(folder)).stats["iteration"].tolist() == [1, 2, 3]
-    with lease_of(folder):  # somebody goes on with it
+    with make_lease(folder):  # somebody goes on with it
         assert open_run(str(folder)).stats["iteration"].tolist() == [1, 2, 3]
         assert not folder.storage.exists("stats.parquet")
     assert open_run(str(folder)).stats["iteration"].tolist() == [1, 2, 3]

@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.errors import LeaseLost, UsageError
 from orchestrator.records import lease
-from orchestrator.records.lease import FOLDER, LEASE_TTL_S, Lease, claims_in, is_driven
+from orchestrator.records.lease import FOLDER, LEASE_TTL_S, Lease, is_driven, read_claims
 from orchestrator.records.process import Process
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
@@ -75,10 +75,10 @@ def test_a_run_has_one_driver_until_that_leaves(storage: Storage) -> None:
             Lease(storage),
         ):
             pass
-        assert len(claims_in(storage)) == 1, "who was refused leaves nothing"
+        assert len(read_claims(storage)) == 1, "who was refused leaves nothing"
     assert is_driven(storage) is False
     with Lease(storage) as second:
-        assert [(claim.name, claim.state, claim.fencing_token) for claim in claims_in(storage)] == [
+        assert [(claim.name, claim.state, claim.fencing_token) for claim in read_claims(storage)] == [
             (second.name, "driving", 2)
         ]
 
@@ -87,7 +87,7 @@ def test_a_driver_that_was_killed_here_is_followed_at_once(storage: Storage) -> 
     put(storage, gone())
     assert is_driven(storage) is False
     with Lease(storage) as own:
-        assert [claim.name for claim in claims_in(storage)] == [own.name]
+        assert [claim.name for claim in read_claims(storage)] == [own.name]
 
 
 def test_a_driver_elsewhere_is_gone_when_it_has_given_no_sign_for_long(folder: Storage) -> None:
@@ -95,14 +95,14 @@ def test_a_driver_elsewhere_is_gone_when_it_has_given_no_sign_for_long(folder: S
     with (
         pytest.raises(
             UsageError,
-            match=rf"is run by process \d+ on elsewhere since 2026.*gone {LEASE_TTL_S:g} s after.*--force-lease",
+            match=rf"driven by process \d+ on elsewhere since 2026.*gone {LEASE_TTL_S:g} s after.*--force-lease",
         ),
         Lease(folder),
     ):
         pass
     put(folder, elsewhere(), age_s=LEASE_TTL_S + 10)
     with Lease(folder):
-        assert len(claims_in(folder)) == 1
+        assert len(read_claims(folder)) == 1
 
 
 def test_signs_are_dated_by_the_clock_of_the_store(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,13 +126,13 @@ def test_a_store_that_dates_nothing_leaves_it_to_the_user(storage: Storage) -> N
     put(storage, elsewhere())
     with pytest.raises(UsageError, match="--force-lease"), Lease(storage):
         pass
-    with Lease(storage, force_lease=True):
-        assert [claim.driver.host for claim in claims_in(storage)] == [Process.this().host]
+    with Lease(storage, force=True):
+        assert [claim.driver.host for claim in read_claims(storage)] == [Process.this().host]
 
 
 def test_what_can_be_seen_to_live_is_not_taken_over(folder: Storage) -> None:
     put(folder, replace(Process.this(), pid=os.getppid(), process_started=None))
-    with pytest.raises(UsageError, match=rf"\(process {os.getppid()}, since"), Lease(folder, force_lease=True):
+    with pytest.raises(UsageError, match=rf"\(process {os.getppid()}, since"), Lease(folder, force=True):
         pass
 
 
@@ -150,7 +150,7 @@ def test_a_claim_that_cannot_be_read_is_somebody_s_until_it_is_old(
 ) -> None:
     file = put(folder, elsewhere())
     file.write_text("{" if change is None else json.dumps({**json.loads(file.read_text()), **change}))
-    with pytest.raises(UsageError, match=r"is run by process 0 on an unknown host .* --force-lease"), Lease(folder):
+    with pytest.raises(UsageError, match=r"driven by process 0 on an unknown host .* --force-lease"), Lease(folder):
         pass
     os.utime(file, (0, 0))
     with Lease(folder):
@@ -161,9 +161,7 @@ def test_of_two_that_ask_the_lesser_name_goes_on(folder: Storage, monkeypatch: p
     put(folder, elsewhere(), "asking", name="0", fencing_token=0)
     monkeypatch.setattr("secrets.token_hex", lambda size: "5" * 2 * size)
     with (
-        pytest.raises(
-            UsageError, match=r"taken up by process .* on elsewhere at the same moment, and that one goes on"
-        ),
+        pytest.raises(UsageError, match=r"process .* on elsewhere started to drive .* at the same moment"),
         Lease(folder),
     ):
         pass
@@ -179,7 +177,7 @@ def test_one_that_becomes_the_driver_meanwhile_is_seen(folder: Storage, monkeypa
     monkeypatch.setattr(lease, "sleep", lambda seconds: put(folder, elsewhere(), name="x"))
     with pytest.raises(UsageError, match="on elsewhere since"), Lease(folder):
         pass
-    assert [claim.name for claim in claims_in(folder)] == ["x.json"]
+    assert [claim.name for claim in read_claims(folder)] == ["x.json"]
 
 
 def _locked(operation: Any, lock: threading.Lock) -> Any:
@@ -231,15 +229,15 @@ def test_a_driver_that_was_silent_for_too_long_writes_nothing_more(tmp_path: Pat
     run = RunFolder(tmp_path, "run")
     with Lease(run.storage) as first:
         run.begin("name: run\n")
-        (claim,) = claims_in(run.storage)
+        (claim,) = read_claims(run.storage)
         put(run.storage, elsewhere(), name="other", fencing_token=2)
         first.check()
-        with pytest.raises(LeaseLost, match=r"was taken over by process \d+ on elsewhere .* writes nothing more there"):
+        with pytest.raises(LeaseLost, match=r"process \d+ on elsewhere has driven .* writes nothing more there"):
             run.update(status="failed")
         with pytest.raises(LeaseLost):
             first.check()
         assert run.metadata().status == "running"
-    assert [claim.name for claim in claims_in(run.storage)] == ["other.json"], "nor its own claim"
+    assert [claim.name for claim in read_claims(run.storage)] == ["other.json"], "nor its own claim"
     assert claim.name == first.name
 
 

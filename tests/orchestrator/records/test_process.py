@@ -43,8 +43,8 @@ def test_a_program_may_be_called_anything(tmp_path: os.PathLike[str]) -> None:
     os.symlink("/bin/sleep", program)
     child = subprocess.Popen([program, "60"])
     try:
-        assert process._started(child.pid) == str(process._started(child.pid))
-        assert process._started(child.pid).isdecimal()  # type: ignore[union-attr]
+        assert process._start_time(child.pid) == str(process._start_time(child.pid))
+        assert process._start_time(child.pid).isdecimal()  # type: ignore[union-attr]
     finally:
         child.kill()
         child.wait()

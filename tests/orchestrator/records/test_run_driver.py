@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import os
 import subprocess
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator.records.lease import Lease
 from orchestrator.records.process import Process
-from orchestrator.records.run_driver import being_taken_up, status_of
+from orchestrator.records.run_driver import status_of
+from tests.orchestrator.records.test_lease import gone, put
 from tests.orchestrator.records.test_run_folder import make
 
 
@@ -46,11 +49,13 @@ def test_a_stranger_with_the_driver_s_number_is_not_the_driver(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("status", ["interrupted", "failed"])
-def test_a_run_that_is_about_to_go_on_is_running_until_that_is_refused_or_dies(tmp_path: Path, status: str) -> None:
+def test_a_run_that_is_about_to_be_resumed_is_running_until_that_process_ends(tmp_path: Path, status: str) -> None:
     folder = make(tmp_path)
     folder.end(status)
-    with being_taken_up(folder):
-        assert status_of(folder) == "running"
-    assert status_of(folder) == status
-    folder.update(taken_up_by={**asdict(Process.this()), "pid": dead_pid()})
+    with Lease(folder.storage):
+        assert status_of(folder) == status, "the driver itself knows better"
+    claim = put(folder.storage, replace(Process.this(), pid=os.getppid(), process_started=None))
+    assert status_of(folder) == "running"
+    claim.unlink()
+    put(folder.storage, gone())
     assert status_of(folder) == status

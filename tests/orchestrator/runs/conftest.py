@@ -25,7 +25,7 @@ class AskedAfter:
     def __exit__(self, *error: object) -> None: ...
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         self.looked += threading.current_thread() is threading.main_thread()
         return self.looked >= self.looks
 

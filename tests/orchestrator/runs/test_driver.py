@@ -18,8 +18,9 @@ import torch.distributed as dist
 
 from orchestrator import Experiment, RunError, UsageError, open_run, resume, run, sweep
 from orchestrator.engines.ray_environment import Ray
-from orchestrator.records.run_driver import lease_of
+from orchestrator.records.run_driver import make_lease
 from orchestrator.runs.result import Run
+from tests.orchestrator.records.test_lease import elsewhere, put
 from tests.orchestrator.runs.compared import NOISY, each_row_once, stored
 from tests.ranks import on_ranks
 from tests.tasks import described
@@ -218,7 +219,7 @@ def test_a_run_resumed_with_other_workers_has_them_from_then_on(
 def test_a_run_under_way_is_not_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     with (
-        lease_of(cut.folder),
+        make_lease(cut.folder),
         pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}, since .*Z\); end that first"),
     ):
         resume(cut.path, force_lease=True)
@@ -249,21 +250,11 @@ def test_of_two_that_take_up_a_run_at_once_one_goes_on_and_loses_nothing(
     assert done.metrics["val/loss"].tolist() == whole.metrics["val/loss"].tolist()
 
 
-def test_a_run_of_before_there_were_leases_is_judged_by_its_metadata(
-    tmp_path: Path, interrupted: Callable[..., Run]
-) -> None:
-    cut = interrupted(5, run, described(), tmp_path, local=True)
-    cut.folder.storage.delete(".driver")
-    cut.folder.update(status="running")
-    with pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}\); end that first"):
-        resume(cut.path, force_lease=True)
-
-
 def test_a_run_of_another_machine_is_taken_over_only_where_that_is_said(
     tmp_path: Path, interrupted: Callable[..., Run]
 ) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
-    cut.folder.storage.delete(".driver")
+    put(cut.folder.storage, elsewhere())
     cut.folder.update(status="running", host="elsewhere")
     with pytest.raises(
         UsageError, match=rf"process {os.getpid()} on elsewhere.*hookyard resume {cut.path} --force-lease"

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator import UsageError, load_experiment, open_sweep, resume, resume_sweep, sweep
-from orchestrator.records.run_driver import lease_of
+from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.driver import failed_trials
+from tests.orchestrator.records.test_lease import elsewhere, put
 from tests.ray.conftest import EXPERIMENT, HOOKS, TASK
 
 SWEEP = """
@@ -199,7 +200,7 @@ def test_failed_trials_are_tried_again_only_where_that_is_asked_for(outside: Pat
 
 def test_a_sweep_under_way_is_left_alone(outside: Path) -> None:
     folder = interrupted_after_one(outside)
-    with lease_of(RunFolder(folder)):
+    with make_lease(RunFolder(folder)):
         with pytest.raises(UsageError, match=f"is still running \\(process {os.getpid()}, since"):
             resume_sweep(folder)
         with pytest.raises(UsageError, match=f"{folder} is still running"):
@@ -208,7 +209,7 @@ def test_a_sweep_under_way_is_left_alone(outside: Path) -> None:
 
 def test_a_sweep_of_another_machine_is_taken_over_only_where_that_is_said(outside: Path) -> None:
     folder = interrupted_after_one(outside)
-    RunFolder(folder).storage.delete(".driver")
+    put(RunFolder(folder).storage, elsewhere())
     RunFolder(folder).update(status="running", host="elsewhere")
     with pytest.raises(UsageError, match=r"on elsewhere.*--force-lease"):
         resume_sweep(folder)
