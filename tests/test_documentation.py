@@ -142,7 +142,7 @@ def test_the_hook_guide_s_hook_records_the_norm_of_the_weights(folder: Path) -> 
 def test_the_hook_guide_s_other_hook_looks_back(folder: Path) -> None:
     write_files(ROOT / "README.md", folder)
     write_files(ROOT / "docs" / "hooks.md", folder)
-    hook = "hooks.loss_fall={type: 'study.falls:LossFall', every: 10 steps, stretch: 4}"
+    hook = "hooks.loss_fall={type: 'study.falls:LossFall', every: 10 steps, window: 4}"
     done = run(load_experiment("study/wine.yaml", ["epochs=5", hook]), folder / "runs", local=True)
     training = done.stats[done.stats["phase"] == "train"].set_index("step")
     losses = training["loss"]
@@ -347,7 +347,7 @@ def test_parts_of_experiments_are_valid(folder: Path, page: Path) -> None:
         )
         hooks = {name: hook for name, hook in (written.get("hooks") or {}).items() if "type" not in hook}
         (folder / "part.yaml").write_text(
-            yaml.safe_dump({"base": str(ROOT / "experiments/digits.yaml"), **part, "hooks": hooks})
+            yaml.safe_dump({"name": "part", "task": "experiments.digits:Digits", "epochs": 5, **part, "hooks": hooks})
         )
         load_experiment(folder / "part.yaml")
 
