@@ -22,6 +22,7 @@ import pyarrow as pa
 from benchmarks.timing import print_table
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.write.checksums import END, sealed
 from orchestrator.stats.write.compaction import compact
 
 READ = """
@@ -75,11 +76,10 @@ def write(folder: RunFolder, ranks: int, iterations: int, flush: int) -> None:
     folder.storage.write("stats/attempt=0/attempt.json", json.dumps({"attempt": 0, "position": None}))
     for rank in range(ranks):
         rows = rows_of(rank, iterations)
-        with (
-            folder.storage.open_stream(f"stats/attempt=0/rank={rank}/rows-00000.arrow") as file,
-            pa.ipc.new_stream(file, rows.schema) as stream,
-        ):
-            stream.write_table(rows, max_chunksize=flush)
+        with folder.storage.open_stream(f"stats/attempt=0/rank={rank}/rows-00000.arrow") as file:
+            for message in (rows.schema, *rows.to_batches(max_chunksize=flush)):
+                file.write(sealed(message.serialize()))
+            file.write(END)
 
 
 def measure(path: str, call: str) -> tuple[float, float, float, float, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -144,8 +145,8 @@ def described(name: str, entry: Any) -> list[str]:
 
 
 def _change(name: str, value: float | None, first: float | None, finding: str | None) -> str:
-    shown = quantities.text(name, value) or "-"
-    if finding is None or value is None or not first:
+    shown = quantities.text(name, value) or ("-" if value is None else "nan")
+    if finding is None or value is None or not first or not isfinite(value - first):
         return shown
     if value == first and finding == "unknown":
         return f"{shown} (equal)"

@@ -28,7 +28,7 @@ from orchestrator.report.views.learning import Reports
 from orchestrator.report.views.spans import ORDER
 from orchestrator.report.views.trials import details, trials
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.read.shared_training import columns_of
+from orchestrator.stats.read.counted_rows import columns_of
 from orchestrator.sweeps.results.analysis import CONFIG, best_first
 from orchestrator.sweeps.results.population_history import Exploit, History
 from orchestrator.sweeps.results.result import Sweep

@@ -97,8 +97,8 @@ class Run(Result):
     def load_stats(self, columns: Sequence[str] | None = None, where: str | None = None) -> pd.DataFrame:
         """The columns of `stats` asked for, of the rows that meet a condition; only these are read.
 
-        `where` is such as `rank == 0 and phase == 'train' and epoch >= 3`: columns, numbers, text, None, comparisons,
-        `in`, `and`, `or`, `not`. Raises UsageError for a column that was not recorded and for anything else.
+        `where` is a condition in SQL, such as `rank = 0 and phase = 'train' and epoch >= 3`. An empty cell and NaN are
+        null. Raises UsageError for a column that was not recorded and for a wrong condition.
         """
         from orchestrator.stats.read.tables import load
 
@@ -147,7 +147,7 @@ class Run(Result):
         what cannot be summarized.
         """
         from orchestrator.stats.aggregate import summaries
-        from orchestrator.stats.read.row_filter import check_columns
+        from orchestrator.stats.read.query import check_columns
 
         if by == "hook":
             if columns is not None or where is not None:
@@ -172,18 +172,18 @@ class Run(Result):
         The table `rows` has the rows of `stats`, in no order; an empty cell is null. SQL is DuckDB's, reads nothing
         else and changes nothing. Raises UsageError for what is no query, with the place where it is wrong.
         """
-        from orchestrator.stats.read.dataset import recorded_rows
+        from orchestrator.stats.read.counted_rows import counted_rows
         from orchestrator.stats.read.query import query
 
-        return query(recorded_rows(self._compacted(), self.folder.attempts()), sql)
+        return query(counted_rows(self._compacted(), self.folder.attempts()), sql)
 
     def rows(self, where: str | None = None) -> Rows:
         """The rows that count and meet a condition, as `load_stats` takes it, for questions that are larger than
         memory."""
-        from orchestrator.stats.read.dataset import recorded_rows
+        from orchestrator.stats.read.counted_rows import counted_rows
         from orchestrator.stats.read.query import Rows
 
-        return Rows(recorded_rows(self._compacted(), self.folder.attempts(), where))
+        return Rows(counted_rows(self._compacted(), self.folder.attempts()), where)
 
     def samples(self, where: str | None = None, rank: int | None = None) -> pd.DataFrame:
         """Which samples the batches of some rows had, of one rank or of all: for each its `index` in the dataset of the
@@ -196,7 +196,7 @@ class Run(Result):
         for a rank that never was.
         """
         from orchestrator.runs.samples import samples
-        from orchestrator.stats.read.shared_training import columns_of
+        from orchestrator.stats.read.counted_rows import columns_of
 
         attempts = self.folder.attempts()
         ranks = max((attempt.world_size for attempt in attempts), default=0)
@@ -314,7 +314,7 @@ class Run(Result):
 
 def training_unless_said(where: str | None) -> str:
     """The condition with the rows of `train` alone, where it does not speak of the phase."""
-    from orchestrator.stats.read.row_filter import mentions
+    from orchestrator.stats.read.query import mentions
 
     if where is None:
         return "phase == 'train'"

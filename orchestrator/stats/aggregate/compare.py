@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 
 from hooks.metrics.direction import direction
 from orchestrator.stats.aggregate.quantities import is_number
+from orchestrator.stats.aggregate.usage import TRAINING, train_s
 from orchestrator.stats.read.query import Rows
 
 BLOCKS = 10
@@ -65,7 +68,7 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
         "config": config_differences([side.config for side in sides]),
         "metrics": _metrics([side.reports for side in sides], modes),
         "not_known": [name for name, mode in modes.items() if mode is None],
-        "costs": _costs([side.rows for side in sides], ranks),
+        "costs": _costs([side.rows for side in sides]),
     }
 
 
@@ -97,17 +100,18 @@ def _modes(sides: Sequence[Side]) -> dict[str, str | None]:
 def _metrics(
     runs: Sequence[Sequence[Mapping[str, Any]]], modes: Mapping[str, str | None]
 ) -> dict[str, dict[str, list[Any]]]:
-    found: dict[str, dict[str, list[Any]]] = {}
+    entries: dict[str, dict[str, list[Any]]] = {}
     for name, mode in modes.items():
         curves = [
-            np.array([report[name] for report in reports if is_number(report.get(name))], dtype=float)
+            np.array([report[name] for report in reports if isinstance(report.get(name), Real)], dtype=float)
             for reports in runs
         ]
+        finite = [curve[np.isfinite(curve)] for curve in curves]
         if mode is not None:
-            finite = [curve[np.isfinite(curve)] for curve in curves]
-            found[f"{name} best"] = comparison(finite, np.max if mode == "max" else np.min, finite, compare_metrics)
-        found[f"{name} last"] = comparison(curves, lambda curve: curve[-1], curves, compare_metrics)
-    return found
+            best = np.max if mode == "max" else np.min
+            entries[f"{name} best"] = comparison(finite, best, finite, compare_metrics)
+        entries[f"{name} last"] = comparison(curves, lambda curve: curve[-1], finite, compare_metrics)
+    return entries
 
 
 def _is_metric(name: str) -> bool:
@@ -127,35 +131,42 @@ def compare_metrics(difference: float, first: Series, other: Series) -> str:
     return direction_of(difference) if abs(difference) > 3 * np.sqrt(variance) else "noise"
 
 
-def _costs(runs: Sequence[Rows], ranks: Sequence[int]) -> dict[str, dict[str, list[Any]]]:
-    every = [max(1, rows.total // (MOST_ITERATIONS * max(1, count))) for rows, count in zip(runs, ranks, strict=True)]
-    steps = [_iterations(rows, each) for rows, each in zip(runs, every, strict=True)]
-    found: dict[str, dict[str, list[Any]]] = {}
+def _costs(runs: Sequence[Rows]) -> dict[str, dict[str, list[Any]]]:
+    tables = [iterations(rows) for rows in runs]
+    entries: dict[str, dict[str, list[Any]]] = {}
     for name in ("step_s", "data_wait_s", "samples_per_s"):
-        series = [_column(one, name) for one in steps]
-        found[name] = comparison(series, np.median, [blocks(one) for one in series], compare_costs)
-    times = [_column(one, "step_s") * each for one, each in zip(steps, every, strict=True)]
-    # Together the blocks of a total come to it.
-    found["train_s"] = comparison(times, np.sum, [blocks(one, np.mean) * len(one) for one in times], compare_costs)
+        series = [_column(table, name) for table in tables]
+        entries[name] = comparison(series, np.median, [blocks(values) for values in series], compare_costs)
+    # The blocks of a total add up to it.
+    parts = [blocks(values, np.mean) * len(values) for values in (_column(table, "step_s") for table in tables)]
+    totals = [np.array([train_s(rows)]) for rows in runs]
+    totals = [total[np.isfinite(total)] for total in totals]
+    entries["train_s"] = comparison(totals, np.sum, parts, compare_costs)
     for name in ("rss_bytes", "cuda_peak_allocated_bytes"):
         peaks = [_peaks(rows, name) for rows in runs]
-        found[f"peak_{name.removeprefix('cuda_peak_')}"] = comparison(peaks, np.max, peaks, compare_memory)
-    return {name: entry for name, entry in found.items() if any(value is not None for value in entry["values"])}
+        entries[f"peak_{name.removeprefix('cuda_peak_')}"] = comparison(peaks, np.max, peaks, compare_memory)
+    return {name: entry for name, entry in entries.items() if any(value is not None for value in entry["values"])}
 
 
 def _column(table: pd.DataFrame, name: str) -> Series:
     return table[name].to_numpy(dtype=float) if name in table else np.empty(0)
 
 
-def _iterations(rows: Rows, every: int) -> pd.DataFrame:
-    """One row per iteration of one stretch in `every`: the slowest rank's times, and the samples of all ranks by the
-    second."""
-    if "epoch" not in rows.columns:
+def iterations(rows: Rows) -> pd.DataFrame:
+    """Return the slowest rank's times and all ranks' `samples_per_s` of each training iteration; of a long run's some.
+
+    Those are stretches of STRETCH iterations, evenly over the run.
+    """
+    if not {"epoch", "step_s"} <= {*rows.columns}:
         return pd.DataFrame()
-    found: dict[str, str] = {name: f"max({name})" for name in ("step_s", "data_wait_s") if name in rows.columns}
-    if {"step_s", "batch_size"} <= {*rows.columns}:
-        found["samples_per_s"] = "sum(batch_size) / max(step_s)"
-    return rows.aggregate(found, ["epoch", "iteration"], f"iteration // {STRETCH} % {every} = 0").dropna()
+    columns: dict[str, str] = {name: f"max({name})" for name in ("step_s", "data_wait_s") if name in rows.columns}
+    if "batch_size" in rows.columns:
+        columns["samples_per_s"] = "sum(batch_size) / max(step_s)"
+    every = 1
+    if rows.total > MOST_ITERATIONS:
+        every = max(1, rows.total // (MOST_ITERATIONS * len(rows.aggregate({}, ["rank"]))))
+    where = f"{TRAINING} and iteration // {STRETCH} % {every} = 0"
+    return rows.aggregate(columns, ["epoch", "iteration"], where).dropna()
 
 
 def blocks(series: Series, summary: Callable[[Series], Any] = np.median) -> Series:
@@ -226,7 +237,9 @@ def comparison(
     """What each run's series comes to, and what its difference from the first run's is worth by their spreads."""
     values = [float(summary(one)) if len(one) else None for one in series]
     findings = [
-        "unknown" if value is None or values[0] is None else tell(value - values[0], spreads[0], spread)
+        tell(value - values[0], spreads[0], spread)
+        if value is not None and values[0] is not None and isfinite(value - values[0])
+        else "unknown"
         for value, spread in zip(values[1:], spreads[1:], strict=True)
     ]
     return {"values": values, "findings": [None, *findings]}

@@ -26,11 +26,11 @@ from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import ENDED, INDEX, REOPENED, RunFolder
 from orchestrator.stats.aggregate.best_report import best_report, divergence
-from orchestrator.stats.aggregate.usage import kept_usage, usage, usage_of_many
-from orchestrator.stats.read.reading import described
-from orchestrator.stats.read.recorded_files import COMPACTED, recorded_files, tell_lost_rows
-from orchestrator.stats.read.tables import load
-from orchestrator.stats.write.compaction import JOINED_ROWS, is_compacted
+from orchestrator.stats.aggregate.usage import kept_usage, usage
+from orchestrator.stats.read.counted_rows import counted_rows
+from orchestrator.stats.read.query import Rows
+from orchestrator.stats.read.recorded_files import COMPACTED, tell_lost_rows
+from orchestrator.stats.write.compaction import is_compacted
 from orchestrator.storage import FileState, Storage
 
 VERSION = 1
@@ -124,16 +124,11 @@ class TrialRecord:
 
 
 def _usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
-    """What a trial took: as its joined file says, or from its rows; raises DamagedFile."""
+    """Return what a trial took: from its joined file, or from its rows. Raises DamagedFile."""
     with suppress(FileNotFoundError, ArrowException), trial.open(COMPACTED["rows"]) as file:
         if kept := kept_usage(file, attempts):
             return kept
-    if described(trial, recorded_files(trial, "rows"))[1] <= JOINED_ROWS:
-        return usage(load(trial, attempts))
-    from orchestrator.stats.read.dataset import recorded_rows  # which takes DuckDB
-    from orchestrator.stats.read.query import Rows
-
-    return usage_of_many(Rows(recorded_rows(trial, attempts)))
+    return usage(Rows(counted_rows(trial, attempts)))
 
 
 @dataclass(frozen=True)

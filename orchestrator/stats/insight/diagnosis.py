@@ -85,9 +85,8 @@ def diagnose(
         return Diagnosis((ending,) if ending else (), {"iterations": 0, "ranks": 0})
     sample, found_s = sample or sample_iterations(rows), times(rows)
     exchanges = gradient_syncs(sample.rows, sample.share)
-    other = (
-        None if against is None else sample_iterations(against if isinstance(against, Rows) else Rows.of(against)).rows
-    )
+    other = against if against is None or isinstance(against, Rows) else Rows.of(against)
+    compared = None if other is None else throughput(rows, other)
     found = [
         *data_bound(sample.typical, found_s),
         *saving_stalls(rows, found_s),
@@ -99,13 +98,12 @@ def diagnose(
         found += stragglers(exchanges, hooks)
     if hooks is not None:
         found += hook_costs(found_s, hooks)
-    if other is not None:
-        found += regression(sample.rows, other, against_name)
+    if compared is not None and other is not None:
+        found += regression(rows, other, compared, against_name)
     if ending is not None:
         found.append(_with_its_moment(ending, rows))
     found.sort(key=lambda finding: finding.weight, reverse=True)
     signs = vital_signs(sample, found_s, exchanges)
-    compared = throughput(sample.rows, other) if other is not None else None
     if compared is not None:
         signs["throughput_ratio"] = compared.ratio
     return Diagnosis(tuple(found), signs)

@@ -1,98 +1,76 @@
-"""Regression: whether a run is slower than another."""
+"""Regression: a run that trains slower than another."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from orchestrator.stats.aggregate import quantities
+from orchestrator.stats.aggregate.compare import SHORTEST, blocks, compare_costs, iterations
 from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.aggregate.usage import TRAINING
 from orchestrator.stats.insight.finding import Finding
-from orchestrator.stats.insight.robust_statistics import Floats, block_medians, median_error
+from orchestrator.stats.read.query import Rows
 
 LEAST_CHANGE = 0.03
-"""A smaller loss of throughput is not worth a finding."""
+"""The smallest loss of throughput that is a finding."""
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """How fast a run trained, beside another."""
+    """The training speed of a run and of another."""
 
     samples_per_s: float
-    """Over all ranks; iterations a second where the table has no batch_size."""
+    """Median over all ranks; iterations per second if the rows have no batch_size."""
     other_samples_per_s: float
-    ratio: float
-    """This run's by the other's; 1 is as fast."""
-    low: float
-    """Lower bound of the ratio's 95 % confidence interval."""
-    high: float
-    """Upper bound."""
+    finding: str
+    """`less`, `more`, or `noise`, as `compare` tells."""
+
+    @property
+    def ratio(self) -> float:
+        return self.samples_per_s / self.other_samples_per_s
 
 
-def throughput(stats: pd.DataFrame, other: pd.DataFrame) -> Throughput | None:
-    """Compares median speeds; None where one of the runs was not timed, or is shorter than 16 iterations."""
-    ours, theirs = _times(stats), _times(other)
-    if ours is None or theirs is None:
+def throughput(rows: Rows, other: Rows) -> Throughput | None:
+    """Compare the speeds of two runs; None if one was not timed or is too short."""
+    tables = [iterations(rows), iterations(other)]
+    if any(len(table) < SHORTEST or not (table["step_s"] > 0).all() for table in tables):
         return None
-    (mine, my_samples), (its, its_samples) = ours, theirs
-    my_blocks, its_blocks = block_medians(np.log(mine)), block_medians(np.log(its))
-    change = math.log(my_samples / its_samples) - float(np.median(my_blocks) - np.median(its_blocks))
-    error = math.hypot(float(median_error(my_blocks)), float(median_error(its_blocks)))
-    return Throughput(
-        my_samples / math.exp(float(np.median(my_blocks))),
-        its_samples / math.exp(float(np.median(its_blocks))),
-        math.exp(change),
-        math.exp(change - 1.96 * error),
-        math.exp(change + 1.96 * error),
+    has_samples = all("samples_per_s" in table for table in tables)
+    mine, others = (
+        (table["samples_per_s"] if has_samples else 1 / table["step_s"]).to_numpy(dtype=float) for table in tables
     )
+    speed, other_speed = float(np.median(mine)), float(np.median(others))
+    return Throughput(speed, other_speed, compare_costs(speed - other_speed, blocks(others), blocks(mine)))
 
 
-def regression(stats: pd.DataFrame, other: pd.DataFrame, name: str = "the other run") -> Iterator[Finding]:
-    """A throughput below another run's, with the span that takes longer."""
-    compared = throughput(stats, other)
-    if compared is None or compared.high >= 1 or compared.ratio > 1 - LEAST_CHANGE:
+def regression(rows: Rows, other: Rows, compared: Throughput, name: str = "the other run") -> Iterator[Finding]:
+    """Yield a finding if the throughput is below another run's, with the span that takes longer."""
+    if compared.finding != "less" or compared.ratio > 1 - LEAST_CHANGE:
         return
-    longer = _longer(stats, other)
+    spans = {span: span for span in SPANS if span in rows.columns and span in other.columns}
+    medians = [run.quantiles(spans, [0.5], TRAINING) for run in (rows, other)]
+    longer = {span: float((medians[0] - medians[1])[span].iloc[0]) for span in spans}
     span = max(longer, key=lambda key: longer[key]) if longer else None
     because = (
         f"; {span} takes {quantities.seconds(longer[span])} longer per iteration" if span and longer[span] > 0 else ""
     )
     yield Finding(
         "regression",
-        f"{1 - compared.ratio:.1%} less throughput than {name}: {compared.samples_per_s:.4g} samples/s for"
-        f" {compared.other_samples_per_s:.4g} ({1 - compared.high:.1%} to {1 - compared.low:.1%} less with 95 %"
-        f" confidence){because}",
+        f"{1 - compared.ratio:.1%} less throughput than {name}: {compared.samples_per_s:.4g} samples/s instead of"
+        f" {compared.other_samples_per_s:.4g}{because}",
         {
-            **asdict(compared),
+            "samples_per_s": compared.samples_per_s,
+            "other_samples_per_s": compared.other_samples_per_s,
+            "ratio": compared.ratio,
             "span": span,
             "longer_s": longer,
         },
         'stats.query("phase == \'train\'").median(numeric_only=True) - other.query("phase =='
         " 'train'\").median(numeric_only=True)",
-        "compare the experiments and versions (run.json) and the span that grew; measure again where the machines were"
+        "compare the experiments and versions (run.json) and the span that grew; measure again if the machines were"
         " shared",
         1 - compared.ratio,
     )
-
-
-def _times(stats: pd.DataFrame) -> tuple[Floats, float] | None:
-    """Seconds of each iteration, as the ranks live it together, and the samples of one."""
-    rows = stats[stats["phase"] == "train"]
-    if "step_s" not in rows:
-        return None
-    times = rows.groupby("iteration")["step_s"].median().dropna().to_numpy(dtype=float)[2:]
-    times = times[times > 0]
-    if len(times) < 16:
-        return None
-    samples = float(rows.groupby("rank")["batch_size"].median().sum()) if "batch_size" in rows else 1.0
-    return times, samples
-
-
-def _longer(stats: pd.DataFrame, other: pd.DataFrame) -> dict[str, float]:
-    ours, theirs = (table[table["phase"] == "train"] for table in (stats, other))
-    spans = [name for name in SPANS if name in ours and name in theirs]
-    return {name: float(ours[name].median() - theirs[name].median()) for name in spans}

@@ -54,7 +54,7 @@ class RankTail:
         self._storage, self._folder = storage, folder
         self._sizes: dict[str, int] = {}
         self._ends: dict[str, int] = {}
-        self._schemas: dict[str, tuple[pa.Schema, bool]] = {}
+        self._schemas: dict[str, pa.Schema] = {}
         self._segment = -1
         """The number of the newest segment."""
         self._since = 0
@@ -107,7 +107,7 @@ class RankTail:
             for column in map(group.column, range(metadata.num_columns)):
                 self._take_peak(column.path_in_schema, column.statistics and column.statistics.max)
         if is_newest:
-            self.take_joined(read_segment(self._storage, recorded_at(path)).slice(before).drop_columns("superseded"))
+            self.take_joined(read_segment(self._storage, recorded_at(path)).slice(before))
 
     def take_joined(self, rows: pa.Table) -> None:
         """Takes the last rows of any phases, in the order in which they were made."""
@@ -128,7 +128,7 @@ class RankTail:
                         return
                     self._schemas[name] = begun
                     self._ends[name] = start + stream.tell()
-                for batch in whole_batches(stream, *self._schemas[name], place):
+                for batch in whole_batches(stream, self._schemas[name], place):
                     self._ends[name] = start + stream.tell()
                     yield batch
             except (EOFError, pa.ArrowInvalid, OSError):

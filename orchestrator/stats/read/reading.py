@@ -1,16 +1,26 @@
-"""Reading what the ranks of a run recorded: a few files at a time, so that no more is in memory than what is asked
-for."""
+"""The rows that the ranks of a run recorded, as a dataset of pyarrow's: only what a question needs is read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from typing import Any, cast
+from weakref import finalize
 
+import psutil
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from pyarrow.fs import LocalFileSystem
 
-from orchestrator.stats.read.recorded_files import Recorded, RecordedFiles, opened_parquet, recorded_files
+from orchestrator.errors import DamagedFile, UsageError
+from orchestrator.stats.read.recorded_files import ADVICE, Recorded, RecordedFiles, opened_parquet, recorded_files
 from orchestrator.stats.write.checksums import schema_in, whole_batches
 from orchestrator.storage import Storage
 
@@ -22,111 +32,211 @@ SMALL = {
     "batch_size": pa.int32(),
     "attempt": pa.int16(),
 }
-"""The integers of the columns that count; others are 64 bits wide."""
+"""Types of the counters; other integers have 64 bits."""
 PARTITIONS = pa.schema([("rank", SMALL["rank"]), ("attempt", SMALL["attempt"])])
-"""What the paths of segments hold, and not these themselves: so DuckDB, polars, Spark and pandas expect it."""
+"""Columns that only the path of a segment holds, as DuckDB, polars, Spark and pandas expect."""
+IN_MEMORY = 2**20
+"""Rows outside of Parquet that are held in memory; more go to a temporary file."""
 _AT_ONCE = 16
-"""Files that are read together."""
+"""Ranks whose Arrow streams are read together."""
+_FORMAT = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
+_TEMPORARY = "hookyard-query-"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset, and the pyarrow expression that the wanted rows meet; None for all rows."""
+
+    data: ds.Dataset
+    condition: Any = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        schema: pa.Schema = self.data.schema
+        return schema
+
+    @property
+    def holds_rows(self) -> bool:
+        """False if nothing was recorded, so that no column has a type."""
+        return any(not pa.types.is_null(field.type) for field in self.schema)
+
+    @property
+    def rows(self) -> ds.Dataset:
+        return self.data if self.condition is None else self.data.filter(self.condition)
+
+    def batches(self, columns: Sequence[str] | None = None, where: Any = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that also meet `where`, batch by batch. Raises DamagedFile."""
+        with self.naming_damage():
+            yield from self.rows.to_batches(columns=columns, filter=where)
+
+    def read(self) -> pa.Table:
+        """Return the rows as a table. Raises DamagedFile."""
+        with self.naming_damage():
+            return self.rows.to_table()
+
+    @contextmanager
+    def naming_damage(self) -> Iterator[None]:
+        """Turn an error that a damaged file caused into a DamagedFile."""
+        try:
+            yield
+        except UsageError:
+            raise
+        except Exception as error:
+            for fragment in self.data.get_fragments():
+                try:
+                    for _ in fragment.to_batches():
+                        pass
+                except FileNotFoundError:
+                    raise
+                except (pa.ArrowException, OSError) as reason:
+                    raise DamagedFile(fragment.path, str(reason), ADVICE) from error
+            raise
+
+
+def recorded(storage: Storage, table: str = "rows") -> Source:
+    """Return all that a run recorded of a table, `rows` or `costs`, superseded rows too; without columns if nothing.
+
+    `storage` is the run's folder.
+    """
+    files = recorded_files(storage, table)
+    return source_of(storage, files, described(storage, files)[0])
+
+
+def source_of(storage: Storage, files: RecordedFiles, schema: pa.Schema, more: Iterable[pa.Table] = ()) -> Source:
+    """Return the rows of some files, and `more`, in the columns of `schema`."""
+    if not schema.names:
+        return Source(ds.dataset(pa.table({})))
+    tails, folder = _in_memory(chain(_read_tails(storage, files), more), schema)
+    data = ds.dataset([_parquet_dataset(storage, files, schema), *tails])
+    if folder:
+        finalize(data, shutil.rmtree, folder, ignore_errors=True)
+    return Source(data)
+
+
+def _parquet_dataset(storage: Storage, files: RecordedFiles, schema: pa.Schema) -> ds.Dataset:
+    system = storage.filesystem or LocalFileSystem()
+    fragments = [_FORMAT.make_fragment(f"{storage.root}/{files.joined}", system)] if files.joined else []
+    for segment in files.segments:
+        is_rank = ds.field("rank") == pa.scalar(segment.rank, schema.field("rank").type)
+        is_attempt = ds.field("attempt") == pa.scalar(segment.attempt, schema.field("attempt").type)
+        fragments.append(_FORMAT.make_fragment(f"{storage.root}/{segment.path}", system, is_rank & is_attempt))
+    return ds.FileSystemDataset(fragments, schema, _FORMAT, system)
+
+
+def _read_tails(storage: Storage, files: RecordedFiles) -> Iterator[pa.Table]:
+    tails = files.tails
+    for first in range(0, len(tails), _AT_ONCE):
+        yield from storage.each(lambda parts: read_tail(storage, parts), tails[first : first + _AT_ONCE])
+
+
+def _in_memory(tables: Iterable[pa.Table], schema: pa.Schema) -> tuple[list[ds.Dataset], str | None]:
+    """Return the tables as datasets; if they have many rows in a temporary folder, which is the second value."""
+    tables = (as_schema(table, schema) for table in tables)
+    held: list[pa.Table] = []
+    for table in tables:
+        held.append(table)
+        if sum(map(len, held)) > IN_MEMORY:
+            folder = temporary_folder()
+            with pq.ParquetWriter(f"{folder}/rows.parquet", schema, compression="zstd") as file:
+                for some in chain(held, tables):
+                    file.write_table(some)
+            return [ds.dataset(f"{folder}/rows.parquet", schema, format="parquet")], folder
+    return ([ds.dataset(pa.concat_tables(held))] if held else []), None
+
+
+def temporary_folder() -> str:
+    """Make a folder for what does not fit in memory, and remove those that dead processes left."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*-*"):
+        pid = left.name.removeprefix(_TEMPORARY).partition("-")[0]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+    return tempfile.mkdtemp(prefix=f"{_TEMPORARY}{os.getpid()}-")
 
 
 def recorded_schema(storage: Storage) -> pa.Schema:
-    """Every column of rows that any rank of a run recorded, and what it holds; empty where nothing is recorded."""
+    """Return every column of rows that any rank of a run recorded."""
     return described(storage, recorded_files(storage, "rows"))[0]
 
 
 def described(storage: Storage, files: RecordedFiles) -> tuple[pa.Schema, int]:
-    """Every column that is in some files, and how many rows are in those that are Parquet."""
+    """Return every column of some files, and the number of rows in those that are Parquet."""
 
     def parquet(path: str) -> tuple[pa.Schema, int]:
         with opened_parquet(storage, path) as file:
             metadata = pq.read_metadata(file)
             return metadata.schema.to_arrow_schema().remove_metadata(), metadata.num_rows
 
-    def part(one: Recorded) -> pa.Schema:
+    def part(file: Recorded) -> pa.Schema:
         try:
-            with storage.open(one.path) as stream:
-                begun = schema_in(stream, str(storage / one.path))
+            with storage.open(file.path) as stream:
+                return schema_in(stream, str(storage / file.path)) or pa.schema([])
         except FileNotFoundError:
-            return described(storage, _there_by_now(storage, one))[0]
-        return begun[0] if begun else pa.schema([])
+            return described(storage, _files_now(storage, file))[0]
 
-    told = storage.each(
-        parquet, [*([files.joined] if files.joined else []), *(segment.path for segment in files.segments)]
-    )
+    paths = [*([files.joined] if files.joined else []), *(segment.path for segment in files.segments)]
+    footers = storage.each(parquet, paths)
     schemas = [
         PARTITIONS if files.segments else pa.schema([]),
-        *(schema for schema, _ in told),
+        *(schema for schema, _ in footers),
         *storage.each(part, files.parts),
     ]
     schema = pa.unify_schemas(list(dict.fromkeys(schemas)), promote_options="permissive")
-    return pa.schema([field for field in schema if field.name != "superseded"]), sum(rows for _, rows in told)
+    return pa.schema([field for field in schema if field.name != "superseded"]), sum(rows for _, rows in footers)
 
 
-def read_batches(data: bytes, columns: Collection[str] | None = None, place: str = "a stream") -> list[pa.RecordBatch]:
-    """The whole batches of an Arrow stream, named by its place; what a kill cut short at its end is left out, and what
-    is damaged, which is said."""
+def read_batches(data: bytes, place: str = "a stream") -> list[pa.RecordBatch]:
+    """Return the whole batches of an Arrow stream. Warns of what is damaged; a kill may have cut the end."""
     stream = pa.BufferReader(data)
-    begun = schema_in(stream, place)
-    if begun is None:
-        return []
+    schema = schema_in(stream, place)
     batches: list[pa.RecordBatch] = []
-    names = [name for name in begun[0].names if columns is None or name in columns]
-    is_all = len(names) == len(begun[0].names)
     with suppress(pa.ArrowInvalid, EOFError, OSError):
-        # Taken one by one: those before the cut are kept.
-        for batch in whole_batches(stream, *begun, place):
-            batches.append(batch if is_all else batch.select(names))
+        # One by one, so that those before the cut are kept.
+        for batch in whole_batches(stream, schema, place) if schema else ():
+            batches.append(batch)
     return batches
 
 
-def read_parquet(storage: Storage, path: str, schema: pa.Schema | None = None, where: Any = None) -> pa.Table:
-    """The rows of a Parquet file of a run that meet an expression, all of them where there is none; the columns of
-    `schema`, of which those that the file lacks are empty. Raises DamagedFile."""
-    with opened_parquet(storage, path, at_once=path.startswith("stats/")) as file:
-        names = None if schema is None else schema.names
-        found = pq.read_table(file, columns=names, filters=where, schema=schema, page_checksum_verification=True)
-        return found.replace_schema_metadata()
+def read_segment(storage: Storage, segment: Recorded) -> pa.Table:
+    """Return the rows of a segment, with the columns that its path holds. Raises DamagedFile."""
+    with opened_parquet(storage, segment.path, at_once=True) as file:
+        rows = pq.read_table(file, page_checksum_verification=True).replace_schema_metadata()
+    rows = rows.drop_columns([name for name in rows.column_names if name == "superseded"])
+    for name, value in (("attempt", segment.attempt), ("rank", segment.rank)):
+        rows = rows.append_column(name, pa.repeat(pa.scalar(value, PARTITIONS.field(name).type), len(rows)))
+    return rows
 
 
-def read_segment(storage: Storage, segment: Recorded, schema: pa.Schema | None = None, where: Any = None) -> pa.Table:
-    """As `read_parquet`, with the columns that the path of a segment holds."""
-    held = {"attempt": segment.attempt, "rank": segment.rank}
-    own = None if schema is None else pa.schema([field for field in schema if field.name not in held])
-    rows = read_parquet(storage, segment.path, own, where)
-    for name, value in held.items():
-        if schema is None or name in schema.names:
-            rows = rows.append_column(name, pa.repeat(pa.scalar(value, PARTITIONS.field(name).type), len(rows)))
-    return rows if schema is None else rows.select(schema.names)
+def read_tail(storage: Storage, parts: Sequence[Recorded]) -> pa.Table:
+    """Return the rows of some parts of one rank, also if they become a segment meanwhile.
 
-
-def read_tail(storage: Storage, parts: Sequence[Recorded], columns: Collection[str] | None = None) -> pa.Table:
-    """The rows of some parts of one rank, joined. Parts that have become a segment meanwhile are read from that; raises
-    FileNotFoundError where they have been joined with those of other ranks."""
+    Raises FileNotFoundError if they have been joined with those of other ranks.
+    """
     tables = []
     try:
         for part in parts:
-            batches = read_batches(storage.read(part.path), columns, str(storage / part.path))
-            tables += [_joined(batches)] if batches else []
+            batches = read_batches(storage.read(part.path), str(storage / part.path))
+            tables += [_join(batches)] if batches else []
     except FileNotFoundError:
-        now = _there_by_now(storage, parts[0])
+        now = _files_now(storage, parts[0])
         if not (now.segments or now.parts):
             raise
-        schema = pa.schema([field for field in described(storage, now)[0] if columns is None or field.name in columns])
-        tables = [read_segment(storage, segment, schema) for segment in now.segments]
-        tables += [read_tail(storage, now.parts, columns)] if now.parts else []
+        tables = [read_segment(storage, segment) for segment in now.segments]
+        tables += [read_tail(storage, now.parts)] if now.parts else []
     return pa.concat_tables([pa.table({}), *tables], promote_options="permissive")
 
 
-def _there_by_now(storage: Storage, part: Recorded) -> RecordedFiles:
-    """What the rank of a part that is gone has of it and of what came after."""
+def _files_now(storage: Storage, part: Recorded) -> RecordedFiles:
+    """Return the files that hold a part which is gone, and what its rank recorded after it."""
     table = part.path.rpartition("/")[2].partition("-")[0]
     now = recorded_files(storage, table, part.folder)
     segments, parts = ([file for file in files if file.number >= part.number] for files in (now.segments, now.parts))
     return RecordedFiles(None, segments, parts, [])
 
 
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """Batches of a few rows each as one, without what each of them takes beside its rows."""
+def _join(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Join batches of a few rows each, without the memory that each takes beside its rows."""
     table = pa.Table.from_batches(batches)
     return pa.table([_in_one_piece(column) for column in table.columns], schema=table.schema)
 
@@ -139,53 +249,19 @@ def _in_one_piece(column: pa.ChunkedArray) -> pa.Array:
     )
 
 
-def read_recorded(storage: Storage, table: str) -> pa.Table:
-    """Every row recorded for a run, those that were done again too; no column where nothing is recorded.
-
-    `storage` is the run's folder, `table` is `rows` or `costs`.
-    """
-    files = recorded_files(storage, table)
-    found = [pa.table({}), *recorded_tables(storage, files, described(storage, files)[0])]
-    return pa.concat_tables(found, promote_options="permissive")
-
-
-def recorded_tables(
-    storage: Storage,
-    files: RecordedFiles,
-    schema: pa.Schema,
-    keep: Callable[[pa.Table], pa.Table] = lambda rows: rows,
-    where: Any = None,
-) -> Iterator[pa.Table]:
-    """What `keep` leaves of the rows of each file, in the columns of `schema`, a few files at a time. `where` is an
-    expression of columns that are in every file, which all rows that are kept meet: row groups that hold none such are
-    not read."""
-
-    def of_segment(segment: Recorded) -> pa.Table:
-        return keep(narrow(read_segment(storage, segment, schema, where)))
-
-    def of_tail(parts: Sequence[Recorded]) -> pa.Table:
-        return keep(narrow(as_schema(read_tail(storage, parts, schema.names), schema)))
-
-    if files.joined:
-        yield keep(narrow(read_parquet(storage, files.joined, schema, where)))
-    for first in range(0, len(files.segments), _AT_ONCE):
-        yield from storage.each(of_segment, files.segments[first : first + _AT_ONCE])
-    tails = files.tails
-    for first in range(0, len(tails), _AT_ONCE):
-        yield from storage.each(of_tail, tails[first : first + _AT_ONCE])
-
-
 def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A table with the columns of a schema; those that it lacks are empty."""
+    """Return a table with the columns of a schema; those that it lacks are empty."""
     columns = [
-        table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(len(table), field.type)
+        pa.nulls(len(table), field.type)
+        if field.name not in table.column_names or pa.types.is_null(field.type)
+        else table[field.name].cast(field.type)
         for field in schema
     ]
     return pa.table(columns, schema=schema)
 
 
 def narrow(rows: pa.Table) -> pa.Table:
-    """Counters as the integers of SMALL, where they fit."""
+    """Return the rows with their counters in the types of SMALL, if they fit."""
     for index, name in enumerate(rows.column_names):
         if name in SMALL and pa.types.is_int64(rows[name].type):
             with suppress(pa.ArrowInvalid):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from orchestrator.errors import DamagedFile
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.read.row_filter import Condition, joint_condition
 from orchestrator.stats.write.checksums import CopiedFile, check_footer
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import left_out
@@ -63,27 +62,10 @@ class RecordedFiles:
     left: Sequence[str]
     """Files of which every row is in one of the others by now."""
 
-    def of(self, conditions: Sequence[Condition]) -> RecordedFiles:
-        """Without the files that hold no row which meets the conditions, as their paths tell."""
-        told = [one for one in conditions if one.columns <= {"rank", "attempt"}]
-        return replace(self, segments=_meeting(self.segments, told), parts=_meeting(self.parts, told)) if told else self
-
     @property
     def tails(self) -> list[list[Recorded]]:
         """The parts of each rank, in order."""
         return [[*parts] for _, parts in groupby(self.parts, key=lambda part: part.folder)]
-
-
-def _meeting(files: Sequence[Recorded], conditions: Sequence[Condition]) -> list[Recorded]:
-    columns = {
-        "rank": [file.rank for file in files],
-        "attempt": [file.attempt for file in files],
-        "": range(len(files)),
-    }
-    met = pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()}).filter(
-        joint_condition(conditions)
-    )
-    return [files[index] for index in met[""].to_pylist()]
 
 
 def recorded_files(storage: Storage, table: str, folder: str = "stats") -> RecordedFiles:

@@ -53,30 +53,24 @@ def _seal(*data: bytes | memoryview | pa.Buffer) -> bytes:
     return _MARK + struct.pack("<I", checksum)
 
 
-def is_sealed(message: Any) -> bool:
-    """Whether a message that was read carries a checksum; those of earlier versions carry none."""
-    return bool(message.metadata[-_SEAL:-4].to_pybytes() == _MARK)
-
-
 def is_whole(message: Any) -> bool:
-    """Whether the checksum of a sealed message holds."""
+    """Return whether a message has a checksum, and it holds."""
     metadata = memoryview(message.metadata)
     body = b"" if message.body is None else message.body
     return _seal(metadata[:-_SEAL], body) == bytes(metadata[-_SEAL:])
 
 
-def schema_in(stream: Any, place: str) -> tuple[pa.Schema, bool] | None:
-    """The schema at the beginning of a stream, and whether its messages are sealed; None where that is damaged, which
-    is said, or a kill cut it short."""
+def schema_in(stream: Any, place: str) -> pa.Schema | None:
+    """Return the schema at the beginning of a stream; None if a kill cut it short, or with a warning if damaged."""
     message = _message(stream)
     with suppress(pa.ArrowException, OSError):
-        if message is not None and (not is_sealed(message) or is_whole(message)):
+        if message is not None and is_whole(message):
             schema = pa.ipc.read_schema(message)
             own = (schema.metadata or {}).get(FILE, b"").decode()
             if place.endswith(".arrow") and not (place.endswith(own) or own.endswith(place)):
                 left_out(place, f"all of its rows are left out: it is a copy of {own}")
                 return None
-            return schema.remove_metadata(), is_sealed(message)
+            return schema.remove_metadata()
     stream.seek(0)
     data = stream.read()
     if message is not None or _next_whole(data) is not None or END in (data[: len(END)], data[-len(END) :]):
@@ -84,9 +78,7 @@ def schema_in(stream: Any, place: str) -> tuple[pa.Schema, bool] | None:
     return None
 
 
-def whole_batches(
-    stream: Any, schema: pa.Schema, is_sealed_stream: bool, place: str, *, is_over: bool = False
-) -> Iterator[pa.RecordBatch]:
+def whole_batches(stream: Any, schema: pa.Schema, place: str, *, is_over: bool = False) -> Iterator[pa.RecordBatch]:
     """Yield the batches from the stream's position, each once; raise EOFError at its end.
 
     Damaged batches and copies of earlier batches are left out with a warning. What a kill cut short at the end is no
@@ -96,9 +88,9 @@ def whole_batches(
     while True:
         begin = stream.tell()
         message = _message(stream)
-        if message is not None and (not is_sealed_stream or (is_sealed(message) and is_whole(message))):
+        if message is not None and is_whole(message):
             seal = message.metadata[-_SEAL:].to_pybytes(), adler32(message.body or b"")
-            if is_sealed_stream and seal in seen:
+            if seal in seen:
                 left_out(place, f"the rows in bytes {begin} to {stream.tell()} are left out: they are a copy")
                 continue
             seen.add(seal)
@@ -110,7 +102,7 @@ def whole_batches(
             continue
         stream.seek(begin)
         rest = stream.read()
-        follows = _next_whole(rest) if is_sealed_stream else None
+        follows = _next_whole(rest)
         end = begin + (len(rest) if follows is None else follows)
         if message is not None or follows is not None or (END in (rest[: len(END)], rest[-len(END) :]) and rest != END):
             left_out(place, f"the rows in bytes {begin} to {end} are left out: their checksum does not hold")
@@ -196,14 +188,12 @@ def verify_parquet(file: Any, path: str) -> bool:
 
 
 def verify_stream(data: bytes, is_over: bool) -> bool:
-    """Whether an Arrow stream carries checksums; what is damaged in it is said."""
+    """Return whether an Arrow stream begins whole. Warns of what is damaged in it."""
     stream = pa.BufferReader(data)
-    begun = schema_in(stream, "")
-    if begun is None:
-        return False
+    schema = schema_in(stream, "")
     with suppress(EOFError):
-        deque(whole_batches(stream, *begun, "", is_over=is_over), maxlen=0)
-    return begun[1]
+        deque(whole_batches(stream, schema, "", is_over=is_over) if schema else (), maxlen=0)
+    return schema is not None
 
 
 def _footer(file: Any) -> bytes:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-import pyarrow as pa
-
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.aggregate.usage import with_usage
-from orchestrator.stats.read.reading import described, recorded_tables
+from orchestrator.stats.read.reading import described, narrow, source_of
 from orchestrator.stats.read.recorded_files import COMPACTED, RecordedFiles, recorded_files
 from orchestrator.stats.read.tables import in_order
 from orchestrator.stats.write.checksums import write_parquet
@@ -51,19 +49,19 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
 
 
 def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence[Attempt]) -> bool:
-    """Writes the table's file, where its rows are few enough."""
+    """Write the table's file, if it has few rows."""
     schema, in_parquet = described(storage, files)
     if in_parquet > JOINED_ROWS:
         return False
-    found: list[pa.Table] = []
-    for rows in recorded_tables(storage, files, schema):
-        found.append(rows)
-        if sum(map(len, found)) > JOINED_ROWS:
-            return False
-    if any(map(len, found)):
-        joined = in_order(pa.concat_tables(found, promote_options="permissive"))
+    source = source_of(storage, files, schema)
+    if source.data.count_rows() > JOINED_ROWS:
+        return False
+    rows = narrow(source.read())
+    if len(rows):
+        rows = in_order(rows)
+        if table == "rows":
+            rows = with_usage(with_mark(rows, attempts), attempts)
         with storage.create(COMPACTED[table]) as file:
-            rows = with_usage(with_mark(joined, attempts), attempts) if table == "rows" else joined
             write_parquet([rows], file, COMPACTED[table])
     return True
 

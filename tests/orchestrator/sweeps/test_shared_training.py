@@ -351,7 +351,7 @@ def test_a_follower_away_from_its_leader_says_where_its_rows_are(
     shared = sweep(searching({"hooks.ema.decay": {"grid": [0.5, 0.9]}}, epochs=1), tmp_path, local=True)
     moved = Run(RunFolder(shutil.copytree(shared.runs[1].path, tmp_path / "moved")))
     assert set(moved.load_stats(["phase"])["phase"]) == {"val", "test"}
-    assert "they lie with its leader" in caplog.text
+    assert "they are in the folder of its leader" in caplog.text
     assert f"{tmp_path}/trial-0000" in caplog.text
 
 

@@ -12,7 +12,7 @@ from orchestrator.loop import loop as loop_module
 from orchestrator.loop.clock.span_clock import CudaClock
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.stats.read.reading import read_recorded
+from orchestrator.stats.read.reading import recorded
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.device_stand_in import Device
@@ -32,7 +32,7 @@ def test_what_saving_took_stands_beside_what_hooks_took(tmp_path: Path) -> None:
     next(reports)
     loop.save()
     reports.close()
-    costs = read_recorded(storage, "costs").to_pylist()
+    costs = recorded(storage, "costs").read().to_pylist()
     (saving,) = [row for row in costs if row["hook"] == "(loop)"]
     assert (saving["event"], saving["calls"], saving["epoch"], saving["step"]) == ("save", 1, 0, 7)
     assert saving["seconds"] > 0
@@ -78,7 +78,7 @@ def test_a_hook_that_waits_for_the_device_is_not_charged_the_work_given_before(
             task, experiment(epochs=1), {"works": Works(device), "waits": Waits(device)}, RunContext(recorder=recorder)
         ).run()
     )
-    costs = {row["hook"]: row for row in read_recorded(storage, "costs").to_pylist() if row["event"] == "on_step"}
+    costs = {row["hook"]: row for row in recorded(storage, "costs").read().to_pylist() if row["event"] == "on_step"}
     assert {hook: row["calls"] for hook, row in costs.items()} == {"works": 270, "waits": 270}
     assert {hook: row["seconds"] for hook, row in costs.items()} == {
         "works": pytest.approx(540),

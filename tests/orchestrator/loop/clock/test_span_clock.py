@@ -22,7 +22,7 @@ from orchestrator.loop.clock.span_clock import INTERVALS, Clock, CudaClock, Devi
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.stats.aggregate.spans import SPANS
-from orchestrator.stats.read.reading import read_recorded
+from orchestrator.stats.read.reading import recorded
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.device_stand_in import Device
@@ -313,7 +313,7 @@ def test_speed_and_remaining_time_are_the_devices(
     with caplog.at_level(logging.INFO, "hookyard"):
         reports = list(loop.run())
     assert [report.metrics["stats/step_s/max"] for report in reports] == [2.0, 2.0]
-    table = read_recorded(Storage(tmp_path), "rows").to_pandas().query("phase == 'train'")
+    table = recorded(Storage(tmp_path), "rows").read().to_pandas().query("phase == 'train'")
     assert table["step_s"].tolist() == [2.0] * 14
     assert table["samples_per_s"].dropna().tolist() == [4.0, 4.0]
     assert sorted(table["host_step_s"])[-1] == 10.0

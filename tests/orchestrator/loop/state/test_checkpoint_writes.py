@@ -27,7 +27,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.checkpoint_writes import BackgroundWrite
 from orchestrator.loop.world import World
-from orchestrator.stats.read.reading import read_recorded
+from orchestrator.stats.read.reading import recorded
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.orchestrator.checkpoint.saved import ended_at, weights
@@ -282,7 +282,7 @@ def test_the_pause_and_the_time_beside_are_told_apart(tmp_path: Path) -> None:
         RunContext(store=CheckpointStore(storage), recorder=recorder),
     )
     list(loop.run())
-    costs = [row for row in read_recorded(storage, "costs").to_pylist() if row["hook"] == "(loop)"]
+    costs = [row for row in recorded(storage, "costs").read().to_pylist() if row["hook"] == "(loop)"]
     assert {(event, sum(row["calls"] for row in costs if row["event"] == event)) for event in ("save", "write")} == {
         ("save", 2),
         ("write", 2),

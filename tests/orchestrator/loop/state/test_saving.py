@@ -25,7 +25,7 @@ from orchestrator.errors import CheckpointError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
-from orchestrator.stats.read.reading import read_recorded
+from orchestrator.stats.read.reading import recorded
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -315,7 +315,7 @@ class Witness(Hook):
             state.request_checkpoint("a test")
 
     def on_saved(self, state: State, path: str) -> None:
-        table = read_recorded(self.storage, "rows")
+        table = recorded(self.storage, "rows").read()
         self.found.append((state.iteration, table.num_rows))
         assert self.store.names()[-1] == Path(path).name
 

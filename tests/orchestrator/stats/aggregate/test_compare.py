@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from orchestrator.report.side_by_side import described
 from orchestrator.stats.aggregate import compare as comparing
 from orchestrator.stats.aggregate.compare import (
     Side,
@@ -19,6 +20,7 @@ from orchestrator.stats.aggregate.compare import (
     config_differences,
     deals_of,
 )
+from orchestrator.stats.aggregate.usage import usage
 from orchestrator.stats.read.query import Rows
 
 MIB = 2.0**20
@@ -50,6 +52,7 @@ def side(
         pd.DataFrame(
             {
                 "rank": rank,
+                "phase": "train",
                 "epoch": 0,
                 "iteration": np.arange(1, length + 1),
                 "batch_size": 32,
@@ -90,6 +93,7 @@ def test_the_numbers_are_those_of_the_runs() -> None:
     rows = pd.DataFrame(
         {
             "rank": [0, 1] * 50,
+            "phase": "train",
             "epoch": 0,
             "iteration": np.repeat(np.arange(50), 2),
             "batch_size": 64,
@@ -109,6 +113,23 @@ def test_the_numbers_are_those_of_the_runs() -> None:
         "val/loss last": [0.75, None],
     }
     assert found["metrics"]["val/loss last"]["findings"] == [None, "unknown"]
+
+
+def test_training_that_takes_turns_being_slow_takes_as_long_as_its_slowest_rank() -> None:
+    """Each rank is slow in every other iteration: 75 s each, though some rank takes 2 s in each of 50 iterations."""
+    rows = pd.DataFrame({"rank": [0, 1] * 50, "phase": "train", "epoch": 0, "iteration": np.repeat(np.arange(50), 2)})
+    rows["step_s"] = np.where((rows["rank"] + rows["iteration"]) % 2, 1.0, 2.0)
+    found = compare([Side("a", {}, [], Rows.of(rows))])
+    assert found["costs"]["train_s"]["values"] == [75.0] == [usage(Rows.of(rows))["train_s"]]
+
+
+def test_a_metric_that_ended_as_nan_is_shown_as_such() -> None:
+    reports = [{"val/loss": value} for value in (*[0.5] * 9, float("nan"))]
+    entry = compare([Side(name, {}, reports, Rows.of(pd.DataFrame({"rank": []}))) for name in "ab"])["metrics"]
+    np.testing.assert_equal(entry["val/loss last"]["values"], [np.nan, np.nan])
+    assert entry["val/loss last"]["findings"] == [None, "unknown"]
+    assert entry["val/loss best"]["values"] == [0.5, 0.5]
+    assert described("val/loss last", entry["val/loss last"]) == ["nan", "nan"]
 
 
 def test_the_best_is_what_runs_say_or_a_metric_s_words_tell() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.checkpoint.position import Position
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.aggregate.usage import kept_usage, usage, usage_of_many
-from orchestrator.stats.read import tables
+from orchestrator.stats.aggregate.usage import kept_usage, usage
+from orchestrator.stats.read.counted_rows import counted_rows
 from orchestrator.stats.read.query import Rows
 from orchestrator.stats.read.recorded_files import COMPACTED
 from orchestrator.stats.write.compaction import compact
@@ -35,7 +35,7 @@ ROWS = pd.DataFrame(
 
 def test_the_numbers_are_what_the_rows_come_to() -> None:
     """Two ranks: 4 s and 6 s of training, 28 samples; evaluation is no training but its memory counts."""
-    assert usage(ROWS) == {
+    assert usage(Rows.of(ROWS)) == {
         "ranks": 2,
         "step_s": 2.5,
         "train_s": 6.0,
@@ -47,14 +47,10 @@ def test_the_numbers_are_what_the_rows_come_to() -> None:
     }
 
 
-def test_of_very_many_rows_they_are_the_same() -> None:
-    assert usage_of_many(Rows.of(ROWS)) == pytest.approx(usage(ROWS))
-    assert usage_of_many(Rows.of(ROWS[["rank", "phase", "step_s"]])) == {"ranks": 2, "step_s": 2.5, "train_s": 6.0}
-    assert usage_of_many(Rows.of(ROWS[["rank", "phase"]])) == {"ranks": 2}
-
-
-def test_without_rows_there_is_nothing_but_no_ranks() -> None:
-    assert usage(pd.DataFrame(columns=["rank", "phase", "step_s"])) == {"ranks": 0}
+def test_a_column_that_no_rank_recorded_has_no_number() -> None:
+    assert usage(Rows.of(ROWS[["rank", "phase", "step_s"]])) == {"ranks": 2, "step_s": 2.5, "train_s": 6.0}
+    assert usage(Rows.of(ROWS[["rank", "phase"]])) == {"ranks": 2}
+    assert usage(Rows.of(ROWS[:0])) == {"ranks": 0}
 
 
 def test_the_joined_file_keeps_it_without_the_rows_that_were_done_again(tmp_path: Path) -> None:
@@ -70,8 +66,7 @@ def test_the_joined_file_keeps_it_without_the_rows_that_were_done_again(tmp_path
     with storage.open(COMPACTED["rows"]) as file:
         kept = kept_usage(file, begun)
         assert kept_usage(file, [*begun, Attempt(2)]) is None
-    stats = tables.load(storage, begun)
-    assert kept == usage(stats)
+    assert kept == usage(Rows(counted_rows(storage, begun)))
     assert kept == {"ranks": 1, "step_s": 5.0, "train_s": 10.0, "samples_per_s": 0.2}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from orchestrator.errors import UsageError
@@ -52,7 +53,7 @@ def test_quantiles_are_those_of_pandas_to_the_last_bit(
     first."""
     monkeypatch.setattr(queries, "AT_ONCE", at_once)
     monkeypatch.setattr(queries, "SAMPLE", 100)
-    monkeypatch.setattr(queries._Selection.values, "__defaults__", (deviations,))
+    monkeypatch.setattr(queries, "DEVIATIONS", deviations)
     table = drawn(seed)
     rows, asked = Rows.of(table), {name: queries.quoted(name) for name in NUMBERS}
     assert rows.numbers == NUMBERS
@@ -134,3 +135,75 @@ def test_what_did_not_fit_into_memory_is_swept(tmp_path: Path) -> None:
     assert len(done.stdout.split()) == 2
     assert list(tmp_path.iterdir()) == []
     assert tempfile.gettempdir() != str(tmp_path)
+
+
+ROWS = pa.table(
+    {
+        "row": [0, 1, 2, 3],
+        "rank": pa.array([0, 1, 0, 1], pa.int32()),
+        "phase": ["train", "train", "val", "val"],
+        "loss": [0.5, float("nan"), 2.0, None],
+        "skipped": [True, False, None, False],
+        "unseen": pa.nulls(4),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ("rank == 0 and phase = 'val'", [2]),
+        ("not (rank == 0 or phase == 'val')", [1]),
+        ("row in [0, 3, 7] or row in (1)", [0, 1, 3]),
+        ("row between 1 and 2 -- a comment", [1, 2]),
+        # Null meets nothing but the question for it.
+        ("loss > 0", [0, 2]),
+        ("not loss > 0", []),
+        ("loss is null", [1, 3]),
+        ("unseen = 1", []),
+        ("not skipped", [1, 3]),
+        ("\n rank == 0\n", [0, 2]),
+        (" or ".join(["rank = 0"] * 4000), [0, 2]),
+    ],
+)
+def test_the_rows_that_meet_a_condition(where: str, rows: list[int]) -> None:
+    source = Rows.of(ROWS).source
+    batches = queries.matching_rows(source, ["row"], where)
+    assert sorted(row for batch in batches for row in batch["row"].to_pylist()) == rows
+    assert sorted(Rows(source, where).ask("select row from rows")["row"]) == rows
+    assert Rows(source, where).total == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("epok = 1 and rank = 0", "no column 'epok'"),
+        ("los > 1", "did you mean 'loss'?"),
+        ('phase = "train"', "Text is in single quotes"),
+        ("rank == ", "syntax error"),
+        ("", "syntax error"),
+        ("rank = 0; rank = 1", "cannot read"),
+        ("rank = 0; select 1", "semicolon"),
+        ("loss > 5) or (rank = 0", "syntax error"),
+        ("rank = 0 limit 1", "syntax error"),
+        ("phase = 3", "Could not convert string 'train' to INT32"),
+        ("0 < row < 2", "Chained comparisons are not supported"),
+        ("getenv('HOME') = 'x'", "getenv does not exist"),
+        ("(select count(*) from read_text('/etc/passwd')) > 0", "cannot read"),
+        (f"rank in [{'0, ' * 20_000}0]", "has 60,011 characters, and may have 50,000"),
+        ("not " * 5000 + "skipped", "expression depth limit"),
+    ],
+)
+def test_what_is_wrong_in_a_condition_is_named(where: str, says: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        list(queries.matching_rows(Rows.of(ROWS).source, ["row"], where))
+    assert says in str(raised.value)
+    with pytest.raises(UsageError):
+        Rows(Rows.of(ROWS).source, where).ask("select * from rows")
+
+
+def test_a_condition_mentions_the_columns_that_it_uses() -> None:
+    assert queries.mentions("Phase = 'val' and loss > 1", "phase")
+    assert not queries.mentions("node = 'phase' and phases > 1", "phase")
+    with pytest.raises(UsageError, match="cannot read"):
+        queries.mentions("loss > 1 and", "phase")

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.errors import DamagedFile
-from orchestrator.stats.read.reading import read_batches, read_recorded
+from orchestrator.stats.read.reading import read_batches, recorded
 from orchestrator.stats.read.recorded_files import recorded_files
 from orchestrator.stats.write.checksums import END, schema_in, verify_parquet, whole_batches
 from orchestrator.stats.write.compaction import compact
@@ -45,9 +45,10 @@ def test_a_flipped_bit_leaves_rows_out_and_changes_none(data: bytes) -> None:
 
 def test_what_is_left_out_is_said(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     place = data.rindex(b"\x00\x00\x00\x00\x00\x00\xf8\x3f")  # 1.5
-    assert read_batches(data[:place] + b"\x01" + data[place + 1 :], None, "rows-00000.arrow")[0][
-        "loss"
-    ].to_pylist() == [0.5, 0.25]
+    assert read_batches(data[:place] + b"\x01" + data[place + 1 :], "rows-00000.arrow")[0]["loss"].to_pylist() == [
+        0.5,
+        0.25,
+    ]
     assert "rows-00000.arrow is damaged: the rows in bytes" in caplog.text
     assert "their checksum does not hold" in caplog.text
 
@@ -67,11 +68,11 @@ def joined(tmp_path: Path) -> Path:
 def test_whichever_byte_of_a_joined_table_is_changed_it_is_told_or_no_number_differs(
     joined: Path, tmp_path: Path
 ) -> None:
-    data, rows, told = joined.read_bytes(), read_recorded(Storage(tmp_path), "rows"), 0
+    data, rows, told = joined.read_bytes(), recorded(Storage(tmp_path), "rows").read(), 0
     for place in range(0, len(data), 11):
         joined.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
         try:
-            assert read_recorded(Storage(tmp_path), "rows").equals(rows), place
+            assert recorded(Storage(tmp_path), "rows").read().equals(rows), place
         except DamagedFile:
             told += 1
     assert told > len(data) // 22  # half of them, where a pyarrow writes more that nobody reads
@@ -83,7 +84,7 @@ def test_a_joined_table_that_was_cut_is_told(joined: Path, tmp_path: Path, lengt
     with pytest.raises(
         DamagedFile, match=r"stats\.parquet is damaged: it is no Parquet file, or its end is missing\. Put back a copy"
     ):
-        read_recorded(Storage(tmp_path), "rows")
+        recorded(Storage(tmp_path), "rows").read()
 
 
 def test_any_reader_reads_a_joined_table_and_ours_one_without_a_checksum(joined: Path, tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_any_reader_reads_a_joined_table_and_ours_one_without_a_checksum(joined:
     assert rows["loss"].to_pylist() == [0.123456789, 0.25]
     assert b"HYcr" in joined.read_bytes()[-16:-8]
     pq.write_table(rows, joined)
-    assert read_recorded(Storage(tmp_path), "rows")["loss"].to_pylist() == [0.123456789, 0.25]
+    assert recorded(Storage(tmp_path), "rows").read()["loss"].to_pylist() == [0.123456789, 0.25]
 
 
 def test_what_a_kill_cut_short_is_no_damage_and_what_no_kill_makes_is(
@@ -139,7 +140,7 @@ def test_a_stream_that_is_over_has_its_end(data: bytes, caplog: pytest.LogCaptur
         begun = schema_in(stream, "rows")
         assert begun is not None
         with pytest.raises(EOFError):
-            list(whole_batches(stream, *begun, "rows", is_over=True))
+            list(whole_batches(stream, begun, "rows", is_over=True))
         assert ("rows is damaged: it was cut short" in caplog.text) == (cut is not data)
 
 
@@ -166,23 +167,23 @@ def test_a_file_of_rows_copied_to_another_name_is_named_and_counts_no_row_twice(
     files.close()
     if kind == "parquet":
         pack(storage, recorded_files(storage, "rows").parts)
-    rows = read_recorded(storage, "rows")
+    rows = recorded(storage, "rows").read()
     copy = tmp_path / f"stats/attempt=0/{to}.{kind}"
     copy.parent.mkdir(exist_ok=True)
     copy.write_bytes((tmp_path / own / f"rows-00000.{kind}").read_bytes())
     if kind == "arrow":
-        assert read_recorded(storage, "rows").equals(rows)
+        assert recorded(storage, "rows").read().equals(rows)
         assert f"{copy} is damaged: all of its rows are left out: it is a copy" in caplog.text
         return
     with pytest.raises(DamagedFile, match=f"{to}.parquet is damaged: it is a copy of another file.* Remove it"):
-        read_recorded(storage, "rows")
+        recorded(storage, "rows").read()
 
 
 def test_a_joined_table_that_was_doubled_is_told_by_its_check(joined: Path, tmp_path: Path) -> None:
-    data, rows = joined.read_bytes(), read_recorded(Storage(tmp_path), "rows")
+    data, rows = joined.read_bytes(), recorded(Storage(tmp_path), "rows").read()
     with joined.open("rb") as file:
         assert verify_parquet(file, joined.name)
     joined.write_bytes(data + data)
-    assert read_recorded(Storage(tmp_path), "rows").equals(rows)
+    assert recorded(Storage(tmp_path), "rows").read().equals(rows)
     with joined.open("rb") as file, pytest.raises(pa.ArrowInvalid, match="a second copy of itself"):
         verify_parquet(file, joined.name)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from orchestrator.stats.read.reading import read_recorded
+from orchestrator.stats.read.reading import recorded
 from orchestrator.stats.write import device_values
 from orchestrator.stats.write.device_values import DeviceValues
 from orchestrator.stats.write.recorder import Recorder
@@ -74,7 +74,7 @@ def test_a_flush_on_the_way_leaves_what_the_gpu_has_not_computed(gpu: Gpu, tmp_p
     assert gpu.asked == ["mark the training's stream"] * 2
     recorder.close()
     assert gpu.asked[2:] == ["wait for the mark on another", "begin", "end"] * 2
-    assert read_recorded(Storage(tmp_path), "rows")["loss"].to_pylist() == [0.0, 1.0, 2.0, 3.0]
+    assert recorded(Storage(tmp_path), "rows").read()["loss"].to_pylist() == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_rows_without_such_values_ask_nothing_of_a_gpu(gpu: Gpu) -> None:
@@ -92,7 +92,7 @@ def closed_with_a_row(folder: Any, within_s: float) -> tuple[Recorder, Any]:
     recorder.settle(within_s)
     recorder.lose_device()
     recorder.close()
-    return recorder, read_recorded(Storage(folder), "rows").to_pylist()
+    return recorder, recorded(Storage(folder), "rows").read().to_pylist()
 
 
 def test_a_rank_that_fails_takes_what_the_gpu_computes_within_its_time_and_leaves_the_rest(
@@ -113,5 +113,5 @@ def test_what_is_lost_while_it_is_read_is_left_out(gpu: Gpu, tmp_path: Any, monk
     recorder.begin({"phase": "train"}, {"iteration": lambda numbers: numbers[:, 0]})
     recorder.append({"loss": torch.tensor(0.5)}, (1.0, 0.0))
     recorder.close()
-    (row,) = read_recorded(Storage(tmp_path), "rows").to_pylist()
+    (row,) = recorded(Storage(tmp_path), "rows").read().to_pylist()
     assert ("loss" in row, row["iteration"], recorder.rows_left_out) == (False, 1.0, 1)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from orchestrator.errors import StorageError
-from orchestrator.stats.read.reading import read_batches, read_recorded
+from orchestrator.stats.read.reading import read_batches, recorded
 from orchestrator.stats.write import rank_files
 from orchestrator.stats.write.checksums import END
 from orchestrator.stats.write.rank_files import RankFiles
@@ -192,7 +192,7 @@ def test_what_is_long_becomes_a_segment_and_nothing_is_lost(place: Storage, monk
             files._pack()
         names.append([name for name in place.names(FOLDER) if name.endswith("t")])
         if place.local:
-            assert sorted(read_recorded(place, "rows")["n"].to_pylist()) == [
+            assert sorted(recorded(place, "rows").read()["n"].to_pylist()) == [
                 *range(min(number + 1, 3)),
                 *(n + 0.5 for n in range(3, number + 1)),
             ]
@@ -206,7 +206,7 @@ def test_what_is_long_becomes_a_segment_and_nothing_is_lost(place: Storage, monk
     ]
     write(files, 70.5)
     files.close()
-    assert read_recorded(place, "rows")["n"].to_pylist() == [0, 1, 2, *(n + 0.5 for n in range(3, 71))]
+    assert recorded(place, "rows").read()["n"].to_pylist() == [0, 1, 2, *(n + 0.5 for n in range(3, 71))]
     assert {name.partition(".")[2] for name in place.names(FOLDER)} == {"parquet", "arrow"}
 
 
@@ -231,8 +231,8 @@ def test_a_segment_that_cannot_be_written_leaves_its_parts(
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "create", Mock(side_effect=StorageError("the disk is full")))
         write(files, *range(5))
-        assert read_recorded(place, "rows")["n"].to_pylist() == [*range(5)]
+        assert recorded(place, "rows").read()["n"].to_pylist() == [*range(5)]
     assert len(caplog.records) == 1, "it waits until there are twice as many"
     write(files, 5)
     assert place.names(FOLDER) == ["rows-00001.parquet"]
-    assert read_recorded(place, "rows")["n"].to_pylist() == [*range(6)]
+    assert recorded(place, "rows").read()["n"].to_pylist() == [*range(6)]

@@ -12,8 +12,8 @@ import pytest
 from orchestrator.checkpoint.position import Stage
 from orchestrator.errors import DamagedFile
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.read import dataset
-from orchestrator.stats.read.dataset import recorded_rows
+from orchestrator.stats.read import reading
+from orchestrator.stats.read.counted_rows import counted_rows
 from orchestrator.stats.read.query import Rows, query
 from orchestrator.stats.read.tables import load
 from orchestrator.stats.write import compaction
@@ -51,7 +51,7 @@ def test_every_row_that_counts_is_asked_once(
 ) -> None:
     storage, (rows, attempts) = Storage(tmp_path), drawn(seed)
     last = len(attempts) - 1
-    monkeypatch.setattr(dataset, "IN_MEMORY", 0 if lie == "spooled" else 2**20)
+    monkeypatch.setattr(reading, "IN_MEMORY", 0 if lie == "spooled" else 2**20)
     monkeypatch.setattr(compaction, "JOINED_ROWS", 0 if "apart" in lie else 2**20)
     record(storage, [one for one in rows if lie != "apart and alive" or one["attempt"] < last])
     if lie not in ("alive", "spooled"):
@@ -62,12 +62,14 @@ def test_every_row_that_counts_is_asked_once(
         expected = (
             load(storage, attempts, None, where).astype({"phase": str, "node": str}).sort_values(KEY, ignore_index=True)
         )
-        found = query(recorded_rows(storage, attempts, where), "select * from rows").sort_values(KEY, ignore_index=True)
+        condition = f" where {where}" if where else ""
+        found = query(counted_rows(storage, attempts), f"select * from rows{condition}")
+        found = found.sort_values(KEY, ignore_index=True)
         pd.testing.assert_frame_equal(found[[*expected.columns]], expected, check_dtype=False, check_exact=True)
 
 
 def test_a_run_that_has_recorded_nothing_has_no_rows(tmp_path: Path) -> None:
-    rows = Rows(recorded_rows(Storage(tmp_path), []))
+    rows = Rows(counted_rows(Storage(tmp_path), []))
     assert (rows.total, rows.columns) == (0, ["rank", "node", "phase", "epoch", "iteration", "step"])
     assert len(query(rows.source, "select rank, count(*) from rows group by rank")) == 0
 
@@ -81,6 +83,6 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     harmed[place] ^= 0xFF
     (tmp_path / "stats.parquet").write_bytes(harmed)
     with pytest.raises(DamagedFile, match=r"stats\.parquet"):
-        query(recorded_rows(storage, attempts), "select * from rows")
+        query(counted_rows(storage, attempts), "select * from rows")
     with pytest.raises(DamagedFile, match=r"stats\.parquet"):
-        Rows(recorded_rows(storage, attempts)).ask("select * from rows")
+        Rows(counted_rows(storage, attempts)).ask("select * from rows")
