@@ -23,9 +23,9 @@ from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.driver import experiment_to_resume
 from orchestrator.sweeps import in_process
-from orchestrator.sweeps.search.search import trial_config
 from orchestrator.sweeps.trial_setup import trial_source
 from orchestrator.sweeps.tune import trainable
+from orchestrator.sweeps.tune.tune_config import tune_config
 from tests.orchestrator.config.samples import HERE, TEXT
 from tests.ranks import on_ranks
 from tests.tasks import described
@@ -163,7 +163,7 @@ def trial_on_ray(told: Mapping[str, Any], number: int, values: Mapping[str, Any]
     """A trial as Tune makes one, in this process."""
     trial = object.__new__(trainable.Trial)
     trial._iteration = trial._time_total = 0
-    trial.setup(trial_config(number, values), **told)
+    trial.setup(tune_config(number, values), **told)
     return trial
 
 
@@ -400,7 +400,7 @@ def test_so_does_a_trial_on_ray(tmp_path: Path, counted: Counter[str], monkeypat
     assert trial.step()["done"]
     once = dict.fromkeys(["checks", "task", *(f"hooks.{name}" for name in experiment.hooks)], 1)
     assert counted == once
-    assert trial.reset_config(trial_config(1, {"hooks.ema.decay": 0.25}))
+    assert trial.reset_config(tune_config(1, {"hooks.ema.decay": 0.25}))
     assert trial.step()["done"]
     assert counted == dict.fromkeys(once, 2)
     assert json.loads((tmp_path / "trials/trial-0001/run.json").read_text())["status"] == "finished"

@@ -54,7 +54,7 @@ class SharedSession:
                     if turn:  # the leader's own still has what trains
                         everybody[turn].close()
         except Exception as error:  # whatever it is, it goes on with a word of whose turn it was
-            error.add_note(f"{TURN}{turn_of(error, turn)}")
+            error.add_note(f"{TURN}{member_of(error, turn)}")
             raise
         finally:
             for reports in reversed(everybody):
@@ -102,12 +102,12 @@ class SharedSession:
                 session.assignment = replace(session.assignment, checkpoint=store.path(common[number]))
 
 
-def turn_of(error: BaseException, otherwise: int = 0) -> int:
+def member_of(error: BaseException, otherwise: int = 0) -> int:
     """Of which of the runs a failure is, as a note of it says, or of what caused it."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(TURN)]
     if notes:
         return int(notes[0].removeprefix(TURN))
-    return turn_of(error.__cause__, otherwise) if error.__cause__ else otherwise
+    return member_of(error.__cause__, otherwise) if error.__cause__ else otherwise
 
 
 def session_of(

@@ -256,10 +256,10 @@ def _carry_out(
         )
         context = SweepContext(experiment, settings, folder, previous, search, rules, announcer, index)
         if metadata.local:
-            from orchestrator.sweeps.in_process import TrialsInTurn
+            from orchestrator.sweeps.in_process import SequentialTrials
 
             with hangs:
-                TrialsInTurn(context, interrupts.fail).run()
+                SequentialTrials(context, interrupts.fail).run()
         else:
             _on_ray(context, address, display, hangs)
             if interrupts.requested:

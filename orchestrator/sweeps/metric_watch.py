@@ -1,9 +1,6 @@
-"""Which reports of a trial hold the sweep's metrics, and when it is plain that none will. In the process that drives
-the trial."""
+"""Checks that the reports of a trial have the sweep's metrics. In the process that drives the trial."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from hooks.metrics.names import nearest, phase_of, phases_of, there_are
 from hooks.stats.row_stats import PREFIX
@@ -15,72 +12,55 @@ from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.read.reading import recorded_schema
 
-_CLEARLY = 0.8
-"""How like a name that is there one must be to be a misspelling of it, where it might also come later (difflib's
-ratio)."""
+_MISSPELLING = 0.8
+"""Similarity (difflib's ratio) from which a missing metric counts as a misspelling of a reported one."""
 
 
 class MetricWatch:
-    """Looks at each report of one trial, until one holds the sweep's metrics; where none will, lets go of the trial.
+    """Checks the reports of one trial until one has the sweep's metrics. `seen` if an earlier attempt had them.
 
-    What is said of a phase comes with each report of that phase, so the first such report without the metric tells. A
-    hook of the user's own may give a metric now and then, and a column of the rows may be recorded later: of these only
-    what is clearly a misspelling is told before the trial's end. `judged` says whether an earlier attempt has had the
-    metrics; `leave` lets go of the trial.
+    A metric comes with each report of its phase, so the first such report without it tells. A hook of the user's own
+    may add a metric now and then, and a column of the rows may be recorded later. Before the trial's end these count as
+    missing only where they look misspelled.
     """
 
-    def __init__(
-        self,
-        settings: Sweep,
-        resolved: ResolvedExperiment,
-        folder: RunFolder,
-        *,
-        judged: bool = False,
-        leave: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._metrics, self._folder, self._judged, self._leave = settings.metrics, folder, judged, leave
-        self._own_hooks = may_add_metrics(resolved.task, resolved.hooks.values())
+    def __init__(self, settings: Sweep, resolved: ResolvedExperiment, folder: RunFolder, *, seen: bool = False) -> None:
+        self._metrics, self._folder, self._seen = settings.metrics, folder, seen
+        self._has_own_hooks = may_add_metrics(resolved.task, resolved.hooks.values())
 
-    def holds(self, report: Report) -> bool:
-        """Whether a report holds all of the sweep's metrics; raises MetricMissing where none ever will."""
+    def has_metrics(self, report: Report) -> bool:
+        """Whether a report has all of the sweep's metrics. Raises MetricMissing if none ever will."""
         missing = [metric for metric in self._metrics if metric not in report.metrics]
-        self._judged = self._judged or not missing
-        if self._judged:
+        self._seen = self._seen or not missing
+        if self._seen:
             return not missing
         names = self._names(report, missing)
         if (report.final and not report.stopped) or any(self._is_missing(metric, report, names) for metric in missing):
-            self._leave()
-            raise MetricMissing(f"no report of a trial holds {self._named()}; {there_are(names, *missing)}")
+            raise MetricMissing(f"no report of a trial has {self._described()}; {there_are(names, *missing)}")
         return False
 
-    def unjudged(self, last: Report | None) -> RunError:
-        """The failure of a trial that was ended before it reported the sweep's metrics."""
-        self._leave()
+    def ended_without_metrics(self, last: Report | None) -> RunError:
+        """Return the failure of a trial that ended before it reported the sweep's metrics."""
         reason = f": {', '.join(last.stopped)}" if last and last.stopped else ""
-        return RunError(f"the trial ended without a report that holds {self._named()}{reason}")
+        return RunError(f"the trial ended without a report that has {self._described()}{reason}")
 
     def _is_missing(self, metric: str, report: Report, names: list[str]) -> bool:
         phase = phase_of(metric, report.phases)
         if phase_of(metric) and not phase:
-            return not self._own_hooks
-        may_come_later = self._own_hooks or metric.startswith(PREFIX)
-        held = phase or (phases_of("val", report.phases) or ["train"])[-1]
-        told = not report.cut_short and any(name.startswith(f"{held}/") for name in report.metrics)
-        return told and (not may_come_later or nearest(metric, names, _CLEARLY) is not None)
+            return not self._has_own_hooks
+        may_come_later = self._has_own_hooks or metric.startswith(PREFIX)
+        expected = phase or (phases_of("val", report.phases) or ["train"])[-1]
+        is_complete = not report.cut_short and any(name.startswith(f"{expected}/") for name in report.metrics)
+        return is_complete and (not may_come_later or nearest(metric, names, _MISSPELLING) is not None)
 
     def _names(self, report: Report, missing: list[str]) -> list[str]:
-        """The metrics there are; of statistics of rows, those of the columns recorded so far."""
-        names = [name for name in report.metrics if "/" in name]
-        of_rows = [metric.rpartition("/")[2] for metric in missing if metric.startswith(PREFIX)]
-        columns = recorded_schema(self._folder.storage).names if of_rows else []
-        return [
-            *names,
-            *(f"{PREFIX}{column}/{statistic}" for column in columns for statistic in dict.fromkeys(of_rows)),
-        ]
+        """Return the reported metrics, and the statistics of rows that could be reported."""
+        statistics = dict.fromkeys(metric.rpartition("/")[2] for metric in missing if metric.startswith(PREFIX))
+        columns = recorded_schema(self._folder.storage).names if statistics else []
+        rows = [f"{PREFIX}{column}/{statistic}" for column in columns for statistic in statistics]
+        return [*(name for name in report.metrics if "/" in name), *rows]
 
-    def _named(self) -> str:
-        return (
-            f"the sweep's metric '{self._metrics[0]}'"
-            if len(self._metrics) == 1
-            else f"the sweep's metrics {self._metrics}"
-        )
+    def _described(self) -> str:
+        if len(self._metrics) > 1:
+            return f"the sweep's metrics {self._metrics}"
+        return f"the sweep's metric '{self._metrics[0]}'"

@@ -1,5 +1,4 @@
-"""Trials that share one training, driven to their ends. In the process that drives them: a sweep's own, or a trial's
-under Tune."""
+"""Trials that share one training, or a single trial, driven to their ends. Driver, or a trial's process under Tune."""
 
 from __future__ import annotations
 
@@ -13,11 +12,11 @@ from orchestrator.config.sections.sweep import Sweep
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.lifecycle import Lifecycle, ending_of, put_away
 from orchestrator.engines.session import Assignment
-from orchestrator.engines.shared_training import turn_of
+from orchestrator.engines.shared_training import member_of
 from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.metric_watch import MetricWatch
-from orchestrator.sweeps.results.previous_trials import judged_reports, training_seconds
+from orchestrator.sweeps.results.previous_trials import reports_with_metrics, training_seconds
 from orchestrator.sweeps.trial_setup import begin_trial
 
 if TYPE_CHECKING:
@@ -25,115 +24,127 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class TrialUnderWay:
+class ActiveTrial:
     """A trial that has begun."""
 
     number: int
     values: Mapping[str, Any]
+    resolved: ResolvedExperiment | None
+    """Its experiment, until an attempt trains with the task and the hooks."""
     source: ExperimentSource
-    unused: ResolvedExperiment | None
-    """Its task and hooks until something trains with them."""
     folder: RunFolder
     watch: MetricWatch
-    made: list[Mapping[str, Any]]
-    """Its reports that hold the sweep's metrics."""
+    reports: list[Mapping[str, Any]]
+    """Those that have the sweep's metrics."""
+    seconds_before: float
+    """Training time of earlier attempts."""
     began: float
-    """When it would have begun without a pause, by `monotonic`."""
     last: Report | None = None
     ending: tuple[str, Sequence[str]] | None = None
-    """How it ends, and why."""
+    """Status and reasons of its end."""
     is_over: bool = False
-    """Whether that is written down."""
+    """Whether its end is written down."""
 
     @classmethod
     def begin(
         cls, location: str, number: int, source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]
-    ) -> TrialUnderWay:
-        """As `begin_trial`."""
+    ) -> ActiveTrial:
+        """Begin or resume a trial, as `begin_trial` does."""
         resolved, folder = begin_trial(location, number, source, settings, values)
-        made = judged_reports(folder, settings)
-        watch = MetricWatch(settings, resolved, folder, judged=bool(made))
-        began, source = monotonic() - training_seconds(folder), resolved.experiment.source
-        return cls(number, values, source, resolved, folder, watch, made, began)
+        reports = reports_with_metrics(folder, settings)
+        watch = MetricWatch(settings, resolved, folder, seen=bool(reports))
+        before, source = training_seconds(folder), resolved.experiment.source
+        return cls(number, values, resolved, source, folder, watch, reports, before, monotonic() - before)
 
     @property
     def seconds(self) -> float:
-        """How long it has trained."""
+        """Training time so far."""
         return monotonic() - self.began
 
 
 class TrialGroup:
-    """Trials that share the training of the first; a single one where none does.
+    """Trials that share the training of the first one.
 
-    How a trial ended is written down once its files are closed, which is when another one reports; the rows of all are
-    put away when training has ended.
+    The end of a trial is written down once its files are closed, which is when another one reports.
     """
 
-    def __init__(self, engine: Engine, trials: Sequence[TrialUnderWay], settings: Sweep) -> None:
+    def __init__(
+        self, engine: Engine, trials: Sequence[ActiveTrial], settings: Sweep, checkpoint: str | None = None
+    ) -> None:
         sweep = settings.model_dump(mode="json")
-        leader, *followers = (Assignment(trial.source, trial.folder.location, sweep=sweep) for trial in trials)
-        resolved, trials[0].unused = trials[0].unused, None
-        self._life = Lifecycle(engine, replace(leader, followers=tuple(followers)), resolved)
+        leader, *followers = (
+            Assignment(trial.source, trial.folder.location, checkpoint=checkpoint, sweep=sweep) for trial in trials
+        )
+        resolved, trials[0].resolved = trials[0].resolved, None
+        self._lifecycle = Lifecycle(engine, replace(leader, followers=tuple(followers)), resolved)
         self._trials, self._settings = trials, settings
-        self._unheard = list(trials)
-        self._judging: TrialUnderWay | None = None
+        self._unreported = list(trials)
+        self._current: ActiveTrial | None = None
 
-    def next(self) -> TrialUnderWay | None:
-        """Trains up to the next report of one of them, which is its `last`; None when all are over. Raises what a
-        training or a hook does, and RunError for one that ended without a report that holds the sweep's metrics."""
-        self._judging = None
-        report = self._life.next()
-        if report is None:
-            self._life.leave()
-            for trial in self._trials:
-                self._ends(trial)
-        self._write_down_ends()
-        if report is None:
-            return None
-        trial = self._judging = self._trials[report.member]
-        trial.last = report
-        if trial in self._unheard:
-            self._unheard.remove(trial)
-            trial.made = self._counting(trial.folder, report)
-        return trial
+    def next(self) -> ActiveTrial | None:
+        """Train to the next report with the sweep's metrics and return its trial; None when all are over.
 
-    def _counting(self, folder: RunFolder, first: Report) -> list[Mapping[str, Any]]:
-        """The reports of a trial that count before the first of an attempt: those after where it goes on from are made
-        again."""
-        made = judged_reports(folder, self._settings)
-        return made[:-1] if self._settings.has_metrics(first.metrics) and not first.cut_short else made
+        Raises what a training or a hook does, and RunError for a trial that ended without the sweep's metrics.
+        """
+        while True:
+            self._current = None
+            report = self._lifecycle.next()
+            if report is None:
+                self._lifecycle.leave()
+                for trial in self._trials:
+                    self._end(trial)
+            self._write_down_ends()
+            if report is None:
+                return None
+            trial = self._current = self._trials[report.member]
+            trial.last = report
+            if trial in self._unreported:
+                self._unreported.remove(trial)
+                trial.reports = self._earlier_reports(trial.folder, report)
+            has_metrics = trial.watch.has_metrics(report)
+            if has_metrics:
+                trial.reports.append(report.metrics)
+            if report.final:
+                self._end(trial)
+            if has_metrics:
+                return trial
 
-    def judged(self, trial: TrialUnderWay, reason: str | None) -> None:
-        """What becomes of the trial that has just reported: it is stopped for a reason, or goes on, or that was its
-        end."""
+    def _earlier_reports(self, folder: RunFolder, first: Report) -> list[Mapping[str, Any]]:
+        """Return the reports that count before the first one of this attempt; later ones are made again."""
+        reports = reports_with_metrics(folder, self._settings)
+        return reports[:-1] if self._settings.has_metrics(first.metrics) and not first.cut_short else reports
+
+    def stop(self, trial: ActiveTrial, reason: str) -> None:
+        """Stop a trial at the report that it has just made."""
         assert trial.last is not None
-        if reason:
+        if not trial.ending:
             trial.ending = "stopped", [reason]
-            self._life.drop(trial.last.member)
-        elif trial.last.final:
-            self._ends(trial)
+            self._lifecycle.drop(trial.last.member)
 
-    def failed(self, error: BaseException) -> TrialUnderWay:
-        """Of which trial a failure is; its end is not written down."""
-        trial = self._judging or self._trials[turn_of(error)]
+    def failed(self, error: BaseException) -> ActiveTrial:
+        """Return the trial that failed. The caller writes down its end."""
+        trial = self._current or self._trials[member_of(error)]
         trial.ending, trial.is_over = None, True
         return trial
 
+    def save(self) -> str:
+        """Write a checkpoint between two reports; return its path."""
+        return self._lifecycle.save()
+
     def leave(self) -> None:
-        """Lets go of all of them where they stand."""
-        self._life.leave()
+        """Leave all trials where they are."""
+        self._lifecycle.leave()
         self._write_down_ends()
         for trial in self._trials:
             if trial.is_over and trial.ending:
                 put_away(trial.folder)
 
-    def _ends(self, trial: TrialUnderWay) -> None:
-        """Notes how a trial has ended by itself."""
+    def _end(self, trial: ActiveTrial) -> None:
         if trial.is_over or trial.ending:
             return
-        self._judging, last = trial, trial.last
-        if not trial.made and not (last and last.interrupted):
-            raise trial.watch.unjudged(last)
+        self._current, last = trial, trial.last
+        if not trial.reports and not (last and last.interrupted):
+            raise trial.watch.ended_without_metrics(last)
         trial.ending = ending_of(last)
 
     def _write_down_ends(self) -> None:

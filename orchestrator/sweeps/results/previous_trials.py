@@ -48,7 +48,7 @@ def previous_trials(sweep: RunFolder, settings: Sweep, *, failed_again: bool = F
     return previous
 
 
-def judged_reports(folder: RunFolder, settings: Sweep) -> list[Mapping[str, Any]]:
+def reports_with_metrics(folder: RunFolder, settings: Sweep) -> list[Mapping[str, Any]]:
     """A trial's reports that count and hold all of the sweep's metrics, oldest first."""
     return [report for report in counted_reports(folder.reports(), folder.attempts()) if settings.has_metrics(report)]
 

@@ -189,6 +189,6 @@ def test_a_sweep_is_judged_by_a_set_and_ends_where_its_name_is_wrong(tmp_path: P
     found = sweep(described(**of_sets, sweep={"metric": "val/few/accuracy", **asked}), tmp_path, "found", local=True)
     assert found.trials["val/few/accuracy"].tolist() == [found.best.metrics["val/few/accuracy"].max()]
     with pytest.raises(
-        RunError, match=r"holds the sweep's metric 'val/fev/accuracy'; .*\(did you mean 'val/few/accuracy'\?\)"
+        RunError, match=r"has the sweep's metric 'val/fev/accuracy'; .*\(did you mean 'val/few/accuracy'\?\)"
     ):
         sweep(described(**of_sets, sweep={"metric": "val/fev/accuracy", **asked}), tmp_path, "misspelt", local=True)

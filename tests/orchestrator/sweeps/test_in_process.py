@@ -145,7 +145,7 @@ class LosesTheGPU(Hook):
 
 
 def test_no_trial_begins_where_the_gpu_is_lost(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"the GPU failed(.|\n)*can use its GPU no more, so no other trial"):
+    with pytest.raises(RunError, match=r"the GPU failed(.|\n)*can no longer use its GPU, so the sweep ends here"):
         sweep(
             searching({"seed": {"grid": [1, 2]}}, hooks={"lost": {"type": f"{__name__}:LosesTheGPU"}}),
             tmp_path,
@@ -314,7 +314,7 @@ def test_a_misspelt_metric_ends_the_sweep_with_the_first_report_that_could_hold_
     """Validation comes after every second epoch, so the first of four reports cannot tell."""
     misspelt = searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, metric="val/acuracy", epochs=4, validate_every=2)
     with pytest.raises(
-        RunError, match=r"holds the sweep's metric 'val/acuracy'; there are: .*\(did you mean 'val/accuracy'\?\)"
+        RunError, match=r"has the sweep's metric 'val/acuracy'; there are: .*\(did you mean 'val/accuracy'\?\)"
     ) as caught:
         sweep(misspelt, tmp_path, local=True)
     outcome = open_sweep(tmp_path / "points")
@@ -352,7 +352,7 @@ def test_once_the_metric_was_reported_a_trial_without_it_fails_alone(tmp_path: P
 def test_a_misspelt_column_of_the_rows_ends_the_sweep_with_the_first_report_too(tmp_path: Path) -> None:
     space = {"optimizer.lr": {"grid": [0.01, 0.1]}}
     with pytest.raises(
-        RunError, match=r"holds the sweep's metric 'stats/setp_s/p95'; .*\(did you mean 'stats/step_s/p95'\?\)"
+        RunError, match=r"has the sweep's metric 'stats/setp_s/p95'; .*\(did you mean 'stats/step_s/p95'\?\)"
     ):
         sweep(searching(space, metric="stats/setp_s/p95", mode="min", epochs=3), tmp_path, local=True)
     assert open_sweep(tmp_path / "points").trials["reports"].tolist() == [1]
@@ -360,7 +360,7 @@ def test_a_misspelt_column_of_the_rows_ends_the_sweep_with_the_first_report_too(
 
 def test_a_metric_of_a_phase_without_data_ends_the_sweep_with_the_first_report(tmp_path: Path) -> None:
     trained_only = searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, epochs=3, task_args={"val": 0})
-    with pytest.raises(RunError, match="holds the sweep's metric 'val/accuracy'; there are: train/loss"):
+    with pytest.raises(RunError, match="has the sweep's metric 'val/accuracy'; there are: train/loss"):
         sweep(trained_only, tmp_path, local=True)
     assert open_sweep(tmp_path / "points").trials["reports"].tolist() == [1]
 

@@ -250,16 +250,12 @@ def stopped_by_tune(alone: Sweep, trainings: Sequence[Sequence[int]]) -> list[in
 def test_optuna_draws_the_rest_and_hears_the_best_of_its_followers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("optuna")
-    from ray.tune.search.optuna import OptunaSearch
-
+    optuna = pytest.importorskip("optuna")
     told: list[Any] = []
-    monkeypatch.setattr(
-        OptunaSearch, "on_trial_complete", lambda self, name, result, error: told.append((name, result, error))
-    )
+    monkeypatch.setattr(optuna.Study, "tell", lambda self, trial, values: told.append((trial.number, values)))
     done = sweep(judged(search="optuna"), tmp_path, local=True)
     values = done.trials["val/accuracy"].tolist()
-    assert told == [("0", {"val/accuracy": max(values[:3])}, False), ("1", {"val/accuracy": max(values[3:])}, False)]
+    assert told == [(0, [max(values[:3])]), (1, [max(values[3:])])]
     assert done.trials["leader"].tolist() == ["trial-0000"] * 3 + ["trial-0003"] * 3
 
 

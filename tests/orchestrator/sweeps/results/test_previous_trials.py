@@ -15,9 +15,9 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import checkpoint_to_exploit, trial_folder
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, previous_trials, remaining_trials, seconds_used
-from orchestrator.sweeps.search.search import trial_config
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.tune.schedulers import make_scheduler
+from orchestrator.sweeps.tune.tune_config import tune_config
 from tests.orchestrator.sweeps.search.draws import Draws
 
 CURVES = {
@@ -33,7 +33,7 @@ class Trial:
     """As much of a trial of Tune's as a scheduler looks at."""
 
     def __init__(self, number: int) -> None:
-        self.trial_id, self.config = f"id-{number}", trial_config(number, {})
+        self.trial_id, self.config = f"id-{number}", tune_config(number, {})
 
 
 def settings(**more: Any) -> Sweep:

@@ -130,7 +130,7 @@ def test_a_job_that_fails_fails_its_trial_for_good(tmp_path: Path, freed: list[s
 
 
 def test_a_trial_that_never_reports_the_metric_leaves_no_job_behind(tmp_path: Path, freed: list[str]) -> None:
-    with pytest.raises(RunError, match=r"no report of a trial holds the sweep's metric 'val/top'.*val/accuracy"):
+    with pytest.raises(RunError, match=r"no report of a trial has the sweep's metric 'val/top'.*val/accuracy"):
         begun(tmp_path, metric="val/top").step()
     folder = trial_folder(str(tmp_path), 0)
     assert (folder.metadata().status, folder.metadata().metric_missing) == ("failed", True)
