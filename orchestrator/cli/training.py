@@ -138,7 +138,7 @@ def resume(
             else:
                 from orchestrator.sweeps import driver as sweeps
 
-                swept = sweeps.go_on(folder, lease, failed=failed, accept_changes=accept_changes, address=address)
+                swept = sweeps.resume(folder, lease, failed=failed, accept_changes=accept_changes, address=address)
     return finish_run(done, as_json) if metadata.sweep is None else finish_sweep(swept, as_json)
 
 

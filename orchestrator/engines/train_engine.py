@@ -102,7 +102,7 @@ class TrainJobs:
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         """Starts the job in a thread. A run's mailbox is its queue too."""
-        give_back(RunFolder(assignment.location))
+        remove_placement_group_of(RunFolder(assignment.location))
         self._queue = (
             ray.get_actor(assignment.mailbox)
             if assignment.mailbox
@@ -115,7 +115,7 @@ class TrainJobs:
         try:
             fit(partial(train_and_report, queue), assignment, experiment, lean=self._lean)
         finally:
-            give_back(RunFolder(assignment.location))
+            remove_placement_group_of(RunFolder(assignment.location))
             ray.get(queue.close.remote())
 
     def next(self) -> Report | None:
@@ -183,7 +183,7 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment:
         folder.storage.delete(SCRATCH)
 
 
-def give_back(run: RunFolder) -> None:
+def remove_placement_group_of(run: RunFolder) -> None:
     """Frees the places of a job that is over or was killed: where Train could not, Ray would hold them until the
     sweep's driver ends. Driver, or the trial's process."""
     if not run.storage.exists(_GROUP):

@@ -1,1 +1,1 @@
-"""Sweeps: many trials of one experiment, and the table that joins what each chose with what it cost."""
+"""Sweeps: many trials of one experiment, each a run of its own."""

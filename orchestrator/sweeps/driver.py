@@ -1,4 +1,4 @@
-"""The driver of a sweep: hands trials to Ray Tune, shows how they fare, and keeps what they made."""
+"""The driver of a sweep: runs its trials under Ray Tune or in this process, and shows their progress."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ from orchestrator.terminal.interrupts import Interrupts
 from orchestrator.terminal.notebook import NotebookDisplay, in_notebook
 
 REPLAY = "replay.yaml"
-"""A population's best trial as a single run."""
+"""The best trial of a population, as a single run."""
 
 _ORPHANS_S = 30
-"""How long the processes of a lost driver may take to end."""
+"""Seconds that the processes of a lost driver may take to end."""
 
 
 def sweep(
@@ -73,13 +73,12 @@ def sweep(
     address: str | None = None,
     fail_fast: bool = False,
 ) -> Sweep:
-    """Runs the trials of a sweep and returns what they made. A trial that fails does not end the sweep, unless
-    `fail_fast`.
+    """Run the trials of a sweep. A failed trial does not end it, unless with `fail_fast`.
 
     With `local` the trials run one after the other in this process, each as one rank.
 
-    Raises UsageError where the name is taken, an extra is missing or not even one trial fits, before anything is
-    started; RunError where the sweep itself failed.
+    Raises UsageError before anything starts if the name is taken, an extra is missing, or no trial fits; RunError if
+    the sweep itself failed.
     """
     experiment = check_experiment(experiment)
     settings = experiment.sweep
@@ -87,7 +86,8 @@ def sweep(
         raise UsageError("this experiment has no sweep section; use run (hookyard run)")
     if experiment.source.continued_from:
         raise UsageError(
-            f"this experiment goes on from {experiment.source.continued_from}, and the trials of a sweep begin anew"
+            f"this experiment continues from {experiment.source.continued_from}, but the trials of a sweep start from"
+            " scratch"
         )
     address = chosen_address(address, local=local)
     Storage(storage).reach()
@@ -100,7 +100,7 @@ def sweep(
         "notes": experiment.notes,
         "local": local,
         "fail_fast": fail_fast,
-        "sweep": _described(settings),
+        "sweep": _summary(settings),
     }
     folder = RunFolder(storage, check_run_name(experiment, name))
     folder.refuse_if_taken()
@@ -112,7 +112,7 @@ def sweep(
 
 
 def _find_all_weights(experiment: Experiment, settings: Settings) -> None:
-    """Raises ConfigError where weights that a trial may begin with are not there."""
+    """Raise ConfigError if initial weights of a trial are missing."""
     varied = {path: domain.candidates() for path, domain in settings.space.items() if path.partition(".")[0] == "init"}
     for chosen in product(*varied.values()) if varied or experiment.init else ():
         find_for(resolve(trial_source(experiment.source, settings, dict(zip(varied, chosen, strict=True)))).experiment)
@@ -126,41 +126,39 @@ def resume_sweep(
     address: str | None = None,
     force_lease: bool = False,
 ) -> Sweep:
-    """Goes on with a sweep that was interrupted or lost its driver: finished trials stay as they are, interrupted ones
-    go on from their newest checkpoints, the others are begun; those that failed are tried again with `failed`.
+    """Resume a sweep that was interrupted or lost its driver. Finished trials stay as they are; the others resume from
+    their newest checkpoints, or begin. With `failed` failed trials are tried again.
 
-    Raises UsageError where nothing is left to do; where it is still under way, or may be on another machine, unless
-    `force_lease` says it is not; or where the file it came from says something else by now, unless `accept_changes`
-    goes on with that.
+    Raises UsageError if no trial is left, if the sweep is running or may be on another machine (unless `force_lease`),
+    or if its file has changed since (unless `accept_changes`).
     """
     folder = open_sweep_folder(path)
     with make_lease(folder, force=force_lease) as lease:
-        return go_on(folder, lease, failed=failed, accept_changes=accept_changes, address=address)
+        return resume(folder, lease, failed=failed, accept_changes=accept_changes, address=address)
 
 
-def go_on(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool, address: str | None) -> Sweep:
-    """As `resume_sweep`, of a sweep whose lease is had."""
+def resume(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool, address: str | None) -> Sweep:
+    """Resume a sweep as `resume_sweep` does, with its lease held."""
     with nothing_started():
         metadata = folder.metadata()
         address = chosen_address(address, local=metadata.local)
-        experiment = _as_it_stands(folder, accept_changes)
+        experiment = _current_experiment(folder, accept_changes)
         settings = experiment.sweep
         assert settings is not None
         previous = previous_trials(folder, settings, failed_again=failed)
     if not remaining_trials(settings, previous):
         if metadata.status in ("running", "interrupted"):
-            say(f"All {len(previous)} trials of {folder} are over; nothing is left but to write that down.")
-            return _concluded(folder, experiment)
-        raise UsageError(
-            f"all {len(previous)} trials of {folder} are over; there is nothing to"
-            f" resume{_hint_of_failed(previous, failed)}"
-        )
+            say(f"All {len(previous)} trials of {folder} are over; its result is written now.")
+            return _conclude(folder, experiment)
+        count = sum(trial.failed for trial in previous.values())
+        hint = f"; use --failed to run failed trials again ({count})" if count and not failed else ""
+        raise UsageError(f"all {len(previous)} trials of {folder} are over; there is nothing to resume{hint}")
     _refuse_what_is_missing(experiment, settings, metadata.local, address)
     again = {
         "status": "running",
         "error": None,
         "stopped": [],
-        "sweep": _described(settings),
+        "sweep": _summary(settings),
         "resumed": [*metadata.resumed, now()],
     }
     with nothing_started():
@@ -172,42 +170,47 @@ def go_on(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool
     return _carry_out(folder, experiment, previous, address, lease)
 
 
-def _as_it_stands(folder: RunFolder, accept_changes: bool) -> Experiment:
-    """The sweep as it was begun, or as its file says now where that is accepted."""
-    begun = experiment_to_resume(folder)
-    file = begun.source.file
+def _current_experiment(folder: RunFolder, accept_changes: bool) -> Experiment:
+    """Return the experiment as the sweep began, or as its file is now if changes are accepted."""
+    original = experiment_to_resume(folder)
+    file = original.source.file
     if file is None or not Path(file).exists():
-        return begun
-    present = reload_experiment(begun.source)
-    if present == begun:
-        return begun
+        return original
+    present = reload_experiment(original.source)
+    if present == original:
+        return original
     if present.sweep is None:
-        raise UsageError(f"{file} has no sweep section any more; {folder} was begun with one")
-    assert begun.sweep is not None
-    if present.sweep.repeats != begun.sweep.repeats:
+        raise UsageError(f"{file} no longer has a sweep section, but {folder} began with one")
+    assert original.sweep is not None
+    if present.sweep.repeats != original.sweep.repeats:
         raise UsageError(
-            f"{folder} was begun with repeats: {begun.sweep.repeats}, and {file} says {present.sweep.repeats} by now:"
-            " its trials would be of other configurations. Change it back, or begin another sweep"
+            f"{folder} began with repeats: {original.sweep.repeats}, but {file} has {present.sweep.repeats} now, which"
+            " would change the configurations of its trials. Change it back, or start another sweep"
         )
     if accept_changes:
         return present
     difference = difflib.unified_diff(
-        to_yaml(begun).splitlines(), to_yaml(present).splitlines(), f"{folder}/experiment.yaml", file, lineterm="", n=1
+        to_yaml(original).splitlines(),
+        to_yaml(present).splitlines(),
+        f"{folder}/experiment.yaml",
+        file,
+        lineterm="",
+        n=1,
     )
     raise UsageError(
         "\n".join(difference)
-        + f"\n{file} has changed since the sweep was begun. Change it back, or go on with it as it is "
-        "now, for the trials that are not over, with --accept-changes"
+        + f"\n{file} has changed since the sweep began. Change it back, or use --accept-changes to run the remaining"
+        " trials with the new file"
     )
 
 
 def _wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> None:
-    """Waits until the trials of a driver that is gone have gone too: two processes must not write one trial."""
+    """Wait until the trial processes of a lost driver have ended: two processes must not write one trial."""
     until, trials = monotonic() + _ORPHANS_S, [RunFolder(folder.storage / "trials", name) for name in names]
     while alive := [run for run in folder.storage.each(RunFolder.metadata, trials) if _is_trained_here(run)]:
         if monotonic() > until:
             raise UsageError(
-                f"{folder}/trials/{alive[0].name} is still being trained by process {alive[0].pid}; end that first"
+                f"process {alive[0].pid} still trains {folder}/trials/{alive[0].name}; end that process first"
             )
         sleep(0.5)
 
@@ -218,8 +221,8 @@ def _is_trained_here(trial: RunMetadata) -> bool:
     )
 
 
-def _described(settings: Settings) -> dict[str, Any]:
-    """What trials are judged by, with several metrics the first and all of them; and how many there are to be."""
+def _summary(settings: Settings) -> dict[str, Any]:
+    """Return what run.json records of a sweep's settings."""
     metric, mode = settings.objectives[0]
     counts = {"trials": count_trials(settings), "repeats": settings.repeats, "aggregate": settings.aggregate}
     return {"metric": metric, "mode": mode, "objectives": settings.objectives, **counts}
@@ -228,13 +231,13 @@ def _described(settings: Settings) -> dict[str, Any]:
 def _carry_out(
     folder: RunFolder, experiment: Experiment, previous: Mapping[int, PreviousTrial], address: str | None, lease: Lease
 ) -> Sweep:
-    """Runs what is left of a sweep, and writes down how that went."""
+    """Run the remaining trials of a sweep and write down its end."""
     settings, metadata = experiment.sweep, folder.metadata()
     assert settings is not None
-    # Tune would take Ctrl-C for itself.
+    # Tune would handle Ctrl-C itself.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     how = resume_command(folder)
-    words = "Each trial ends at its next report; it will go on from its newest checkpoint."
+    words = "Each trial ends at its next report; `hookyard resume` continues it from its newest checkpoint."
     shown = NotebookDisplay if in_notebook() else TerminalDisplay
     with failing(folder), shown(folder.storage, LiveFrame(folder)) as display, Interrupts(how, words) as interrupts:
 
@@ -247,7 +250,7 @@ def _carry_out(
         search = make_search(experiment, settings, previous, display.line)
         rules = StoppingRules(settings, ranks, search=search, asked=asked, fail_fast=metadata.fail_fast)
         hangs = HangReporter(
-            lambda: [RunFolder(folder.storage / "trials", name) for name in announcer.under_way()],
+            lambda: [RunFolder(folder.storage / "trials", name) for name in announcer.active_trials()],
             display,
             lambda: interrupts.requested,
         )
@@ -263,36 +266,28 @@ def _carry_out(
         else:
             _on_ray(context, address, display, hangs)
             if interrupts.requested:
-                say(f"Interrupted. To go on: {how}")
+                say(f"Interrupted. To continue: {how}")
         if rules.metric_missing:
             raise MetricMissing(rules.metric_missing)
-    return _concluded(folder, experiment, interrupts.requested)
+    return _conclude(folder, experiment, interrupts.requested)
 
 
 def _on_ray(sweep: SweepContext, address: str | None, display: Display, hangs: HangReporter) -> None:
-    """Runs what is left as trials of Ray Tune, as many at once as there is room for."""
+    """Run the remaining trials under Ray Tune, as many at a time as fit."""
     experiment, settings, previous = sweep.experiment, sweep.settings, sweep.previous
     display.line(connection_line(address))
     with Ray(address, environment=environment_values(experiment.environment) if address else None) as ray:
         from orchestrator.sweeps.tune.launch import launch
 
-        at_once, arithmetic = _concurrency(ray, experiment, settings)
+        max_concurrent, arithmetic = _concurrency(ray, experiment, settings)
         left = f"{len(remaining_trials(settings, previous))} trials{' left,' if previous else ''}"
-        display.line(f"{left} of {experiment.workers.describe('rank')}, {at_once} at a time: {arithmetic}")
+        display.line(f"{left} of {experiment.workers.describe('rank')}, {max_concurrent} at a time: {arithmetic}")
         with hangs:
-            launch(sweep, at_once)
+            launch(sweep, max_concurrent)
 
 
-def _hint_of_failed(previous: Mapping[int, PreviousTrial], asked: bool) -> str:
-    """Return what can be done about trials that failed; empty where none did."""
-    failed = sum(trial.failed for trial in previous.values())
-    if not failed or asked:
-        return ""
-    return f"; with --failed, the {failed} that failed {'are' if failed > 1 else 'is'} tried again"
-
-
-def _concluded(folder: RunFolder, experiment: Experiment, interrupted: bool = False) -> Sweep:
-    """What no trial is trained in any more: its tables joined, its end written down."""
+def _conclude(folder: RunFolder, experiment: Experiment, interrupted: bool = False) -> Sweep:
+    """Join the tables of a sweep whose trials are over, and write down its end."""
     assert experiment.sweep is not None
     folder.storage.delete(SCRATCH)
     index = TrialIndex(folder, experiment.sweep.objectives)
@@ -308,24 +303,22 @@ def _concluded(folder: RunFolder, experiment: Experiment, interrupted: bool = Fa
 
 
 def _best_trial(done: Sweep) -> dict[str, Any] | None:
-    """What the best trial reached, and its configuration, for `ls`; None where none has reported the sweep's metric."""
+    """Return what `ls` shows of the best trial; None if no trial has reported the sweep's metric."""
     try:
         trial = done.best
     except UsageError:
         return None
     if trial.best is None:
         return None
-    leader = configurations_of(done.trials, *done.objective, done.aggregate)[0] if done.repeats > 1 else None
-    of_group = (
-        {"configuration": leader.number, "mean": leader.mean, "in_words": leader.in_words(done.objective[0])}
-        if leader
-        else {}
-    )
-    return {"trial": trial.name, **asdict(trial.best), **of_group}
+    if done.repeats == 1:
+        return {"trial": trial.name, **asdict(trial.best)}
+    best = configurations_of(done.trials, *done.objective, done.aggregate)[0]
+    group = {"configuration": best.number, "mean": best.mean, "in_words": best.in_words(done.objective[0])}
+    return {"trial": trial.name, **asdict(trial.best), **group}
 
 
 def _join_rows(sweep: RunFolder, index: TrialIndex) -> None:
-    """Joins what the ranks of each trial that is over have written, where that has not been done."""
+    """Join the rows of each trial that is over, if that has not been done."""
     for name, record in index.records().items():
         if isinstance(record, TrialRecord) and record.status in ENDED and not record.compacted:
             folder = RunFolder(sweep.storage / "trials", name)
@@ -333,18 +326,16 @@ def _join_rows(sweep: RunFolder, index: TrialIndex) -> None:
 
 
 def _write_replay(folder: RunFolder, experiment: Experiment) -> None:
-    """Keeps the best trial of a population as an experiment that changes its values when that trial's weights saw
-    them."""
+    """Write the best trial of a population as an experiment that repeats its changes of values."""
     try:
         best = replay(folder, experiment, Sweep(folder).best.name)
     except UsageError as error:
-        return say(f"There is no {REPLAY}: {error}")
+        return say(f"Wrote no {REPLAY}: {error}")
     return folder.storage.write(REPLAY, to_yaml(best))
 
 
 def _refuse_what_is_missing(experiment: Experiment, settings: Settings, local: bool, address: str | None) -> None:
-    """Raises UsageError where an extra or what a trial asks of this machine is missing, or trials that wait for each
-    other would run one after the other."""
+    """Raise UsageError if an extra or a resource of this machine is missing, or if --local cannot run the scheduler."""
     needed = {"optuna": settings.search == "optuna", "sklearn": settings.scheduler.type == "pb2"}
     for package, extra in (("optuna", "optuna"), ("sklearn", "pb2")):
         if needed[package] and find_spec(package) is None:
@@ -358,30 +349,28 @@ def _refuse_what_is_missing(experiment: Experiment, settings: Settings, local: b
     refuse_what_is_not_here(experiment.workers, f"each trial of {experiment.name}", address, local=local)
     if local and isinstance(settings.scheduler, HyperBand | Population):
         raise UsageError(
-            f"the trials of {settings.scheduler.type} live side by side, and in one process they run one after the"
-            " other. Leave out --local, or say sweep.scheduler=fifo"
+            f"{settings.scheduler.type} needs its trials side by side, but --local runs them one after the other; leave"
+            " out --local, or set sweep.scheduler to fifo, asha, median or race"
         )
 
 
 def _concurrency(ray: Any, experiment: Experiment, settings: Settings) -> tuple[int, str]:
-    """How many trials run side by side, and the arithmetic; raises UsageError where not even one fits."""
+    """Return how many trials run at a time, and why. Raises UsageError if none fits."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    workers, asked = experiment.workers, Resources.asked_by(experiment.workers)
+    workers = experiment.workers
     has = Resources.of(
         {resource: sum(node.get(resource, 0) for node in nodes) for resource in {"CPU", "GPU", *workers.bundle()}}
     )
     where = f"{has}" if len(nodes) == 1 else f"{has} on {len(nodes)} nodes"
     more = " at least" if workers.min_count < workers.max_count else ""
-    arithmetic = f"each asks for {asked}{more}, the cluster has {where}"
-    at_once = trials_at_once(settings, count_trials(settings), workers, nodes)
-    if at_once < 1:
-        raise UsageError(
-            f"no trial fits: {arithmetic}, and each of its {workers.min_count} ranks needs a place on one node"
-        )
-    return at_once, arithmetic
+    arithmetic = f"each needs {Resources.asked_by(workers)}{more}, the cluster has {where}"
+    max_concurrent = trials_at_once(settings, count_trials(settings), workers, nodes)
+    if max_concurrent < 1:
+        raise UsageError(f"no trial fits: {arithmetic}, and each of its {workers.min_count} ranks must fit on one node")
+    return max_concurrent, arithmetic
 
 
 def failed_trials(outcome: Sweep) -> int:
-    """How many trials of a sweep that is over failed, or died without a word."""
+    """Return how many trials of a sweep that is over failed or were lost."""
     records = outcome.records().values()
     return sum(isinstance(record, DamagedFile) or record.status not in (*ENDED, "interrupted") for record in records)

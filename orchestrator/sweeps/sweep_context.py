@@ -1,4 +1,4 @@
-"""The context of a sweep: what is left of it, and who hears how it goes. Driver."""
+"""The parts of a running sweep. Driver."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 
 @dataclass(frozen=True)
 class SweepContext:
-    """What runs the trials of a sweep is given, in this process or on Ray."""
+    """What an engine of trials needs, in this process or on Ray."""
 
     experiment: Experiment
     settings: Sweep
     folder: RunFolder
     previous: Mapping[int, PreviousTrial]
-    """What an earlier attempt of it has left, by number."""
+    """Trials of earlier attempts, by number."""
     search: Search
     rules: StoppingRules
     announcer: TrialAnnouncer
@@ -39,7 +39,7 @@ def make_search(
     previous: Mapping[int, PreviousTrial],
     tell: Callable[[str], None] = lambda line: None,
 ) -> Search:
-    """Return the search that the settings name, which goes on from what earlier attempts left. `tell` shows a line."""
+    """Return the search that the settings name, with what earlier attempts found. `tell` shows a line."""
     if isinstance(settings.scheduler, RaceSettings):
         return Race(settings, experiment.seed, previous, tell)
     kind = OptunaTrials if settings.search == "optuna" else DrawnTrials

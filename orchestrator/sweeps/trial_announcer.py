@@ -1,4 +1,4 @@
-"""The announcer: shows how the trials of a sweep fare, in a line for each event. Driver."""
+"""Shows a line for each event of a sweep's trials, and the progress of all. Driver."""
 
 from __future__ import annotations
 
@@ -13,64 +13,63 @@ from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining
 
 
 class TrialAnnouncer:
-    """Hears of each trial when it begins, reports, recovers and ends, and shows lines of that and how far all are."""
+    """Shows when trials begin, report, restart and end."""
 
     def __init__(self, display: Display, settings: Sweep, previous: Mapping[int, PreviousTrial]) -> None:
         self._ended = sum(trial.over for trial in previous.values())
         self._display, self._total = display, self._ended + len(remaining_trials(settings, previous))
         self._metric, mode = settings.objectives[0]
-        self._whose = "best trial's" if settings.repeats > 1 else "best"
-        self._best_of: Callable[..., float] = max if mode == "max" else min
-        self._reached: dict[str, float] = {}
-        """The best of each trial that is under way."""
+        self._best_label = f"{'best trial' if settings.repeats > 1 else 'best'} {self._metric}"
+        self._better: Callable[..., float] = max if mode == "max" else min
+        self._best_of_trial: dict[str, float] = {}
         self._best = math.nan
         self._begun: set[str] = set()
         for number, trial in previous.items():
             for report in trial.reports:
                 self._count_report(trial_name(number), report[self._metric])
             if trial.over:
-                self._reached.pop(trial_name(number), None)
+                self._best_of_trial.pop(trial_name(number), None)
 
-    def under_way(self) -> list[str]:
-        """The trials that have begun and are not over."""
+    def active_trials(self) -> list[str]:
+        """Return the trials that have begun and are not over."""
         return sorted(self._begun)
 
     def begins(self, trial: str, values: Mapping[str, Any]) -> None:
-        """A trial is about to train; one that was paused, or is started again, has begun before."""
+        """Show that a trial begins, once."""
         if trial not in self._begun:
             self._begun.add(trial)
-            self._display.line(f"{trial} begins: {_chosen(values)}")
+            self._display.line(f"{trial} begins: {_format_values(values)}")
 
     def reported(self, trial: str, metrics: Mapping[str, Any]) -> None:
-        """A trial has reported."""
+        """Show the progress after a report."""
         self._count_report(trial, metrics[self._metric])
         self._show_progress()
 
     def recovers(self, trial: str, error: str) -> None:
-        """A trial has lost a process, and is started again."""
-        goes_on = "it goes on from its newest checkpoint" if trial in self._begun else "it begins"
-        self._display.line(f"{trial}: {error}; {goes_on} on new processes")
+        """Show that a trial lost a process and starts again."""
+        how = "resumes from its newest checkpoint" if trial in self._begun else "begins"
+        self._display.line(f"{trial}: {error}; it {how} on new processes")
 
     def ended(self, trial: str, values: Mapping[str, Any], error: str | None = None) -> None:
-        """A trial is over."""
+        """Show how a trial ended."""
         self._ended += 1
         self._begun.discard(trial)
-        best = self._reached.pop(trial, math.nan)
-        reached = f"failed: {error}" if error else f"{self._metric} {best:.4g}"
-        self._display.line(f"{trial} [{self._ended}/{self._total}] {_chosen(values)}: {reached}")
+        best = self._best_of_trial.pop(trial, math.nan)
+        result = f"failed: {error}" if error else f"{self._metric} {best:.4g}"
+        self._display.line(f"{trial} [{self._ended}/{self._total}] {_format_values(values)}: {result}")
         self._show_progress()
 
     def _show_progress(self) -> None:
-        best = "" if math.isnan(self._best) else f"{self._whose} {self._metric} {self._best:.4g}"
+        best = "" if math.isnan(self._best) else f"{self._best_label} {self._best:.4g}"
         self._display.progress("trials", self._ended, self._total, best)
 
     def _count_report(self, trial: str, value: float) -> None:
         if math.isfinite(value):
-            self._reached[trial] = self._best_of(self._reached.get(trial, value), value)
-            self._best = value if math.isnan(self._best) else self._best_of(self._best, value)
+            self._best_of_trial[trial] = self._better(self._best_of_trial.get(trial, value), value)
+            self._best = value if math.isnan(self._best) else self._better(self._best, value)
 
 
-def _chosen(values: Mapping[str, Any]) -> str:
+def _format_values(values: Mapping[str, Any]) -> str:
     return " ".join(
         f"{path}={value:.4g}" if isinstance(value, float) else f"{path}={value}" for path, value in values.items()
     )

@@ -1,5 +1,4 @@
-"""A trial begins: its experiment, and its run on disk. In the process that trains it; in the driver where that died
-before."""
+"""The experiment and the run folder of a trial. In the process that trains it, or in the driver if that died."""
 
 from __future__ import annotations
 
@@ -22,10 +21,9 @@ from orchestrator.records.sweep_folder import trial_folder
 def begin_trial(
     location: str, number: int, source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]
 ) -> tuple[ResolvedExperiment, RunFolder]:
-    """A trial's experiment and its run, made if it is new; one that goes on, perhaps with other values, is taken up
-    again.
+    """Return a trial's experiment and its folder, made if it is new. A resumed trial may have other values.
 
-    `source` is the sweep's. Values that do not go together make a failed trial, and ConfigError is raised.
+    `source` is the sweep's. Raises ConfigError if the values do not go together, and writes down a failed trial.
     """
     try:
         source = trial_source(source, settings, values)
@@ -39,16 +37,15 @@ def begin_trial(
 
 
 def trial_source(source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]) -> ExperimentSource:
-    """The source of one trial of a sweep, with what that says of metrics; where trials are judged by statistics of
-    rows, with the hook on that reports them."""
+    """Return the source of one trial, with the modes of the sweep's metrics; `row_stats` reports statistics of rows."""
     trial = source.without_sweep().with_values(values)
     written, _ = trial.merged()
     trial = trial.with_values(inferred_modes(written, settings))
     if not settings.row_stats:
         return trial
     entry = (written.get("hooks") or {}).get("row_stats")
-    given = entry.get("report", []) if isinstance(entry, dict) else []
-    return trial.with_values({"hooks.row_stats.report": list(dict.fromkeys([*given, *settings.row_stats]))})
+    reported = entry.get("report", []) if isinstance(entry, dict) else []
+    return trial.with_values({"hooks.row_stats.report": list(dict.fromkeys([*reported, *settings.row_stats]))})
 
 
 def _open_or_create(

@@ -165,7 +165,7 @@ def test_optuna_suggests_trial_by_trial_and_rules_and_budget_end_them(ray_cluste
     assert done.status == "finished"
     assert trials["config/hooks.bowl.place"].iloc[0] == 0.7
     about = [json.loads(Path(one.path, "run.json").read_text()) for one in done.runs]
-    assert about[0]["stopped"] == ["val/score is 3, as good as the target 3"]
+    assert about[0]["stopped"] == ["val/score 3 reached the target 3"]
     assert all(one["status"] == "stopped" for one in about)
     assert about[-1]["stopped"] == ["the sweep's budget of 1040 samples is used up"]
     # 3 reports to the target and at most 4 of each trial after it; the 13th epoch of 80 samples is the last of all, but

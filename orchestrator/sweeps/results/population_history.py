@@ -1,4 +1,4 @@
-"""What a population did: who went on from whom, when, with which values."""
+"""Exploits of a population: which trial resumed from which other one, when, and with which values."""
 
 from __future__ import annotations
 
@@ -15,64 +15,63 @@ FILE = "population.jsonl"
 
 @dataclass(frozen=True)
 class Exploit:
-    """A trial that went on from another one's weights."""
+    """A trial that resumed from another trial's weights."""
 
     time: str
     trial: str
     source: str
-    """Whose weights it took."""
+    """The trial whose weights it took."""
     report: int
-    """Which report of the source, counted from 1, its checkpoint belongs to."""
+    """Report of the source, counted from 1, that its checkpoint belongs to."""
     epoch: int
     step: int
-    """Optimizer steps behind those weights."""
+    """Optimizer steps of those weights."""
     score: float
-    """The metric the trial had reached."""
+    """Metric of the trial."""
     source_score: float
     before: Mapping[str, Any]
-    """The source's values."""
+    """Values of the source."""
     after: Mapping[str, Any]
-    """The values the trial goes on with."""
+    """New values of the trial."""
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The values that are others than the source's."""
+        """The values that differ from the source's."""
         return {
             path: value for path, value in self.after.items() if path not in self.before or self.before[path] != value
         }
 
 
 class History:
-    """The exploits of a sweep, in a file of its own as they happen. Driver."""
+    """The exploits of a sweep, in a file of its own. Driver."""
 
     def __init__(self, sweep: RunFolder) -> None:
         self._storage = sweep.storage
 
     def append(self, **fields: Any) -> None:
-        """Adds one."""
+        """Add an exploit."""
         append_line(self._storage, FILE, asdict(Exploit(time=now(), **fields)))
 
     def read(self) -> list[Exploit]:
-        """All of them, oldest first; none where no trial took another one's weights."""
+        """Return all exploits, oldest first."""
         return read_lines(self._storage, FILE, Exploit)
 
     def forget_unbegun(self, values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Drops a trial's last exploit where the driver was lost before the trial took it up; `values` are those it
-        has."""
+        """Drop a trial's last exploit if the driver was lost before it took effect; `values` are its present ones."""
         exploits = self.read()
         last = {exploit.trial: exploit for exploit in exploits}
-        unbegun = [one for trial, one in last.items() if trial in values and one.after != values[trial]]
-        kept = [exploit for exploit in exploits if exploit not in unbegun]
+        unbegun = [exploit for trial, exploit in last.items() if trial in values and exploit.after != values[trial]]
         if unbegun:
+            kept = [exploit for exploit in exploits if exploit not in unbegun]
             self._storage.join(FILE)
             self._storage.write(FILE, "".join(sealed(json.dumps(asdict(exploit))) + "\n" for exploit in kept))
 
 
 def lineage(exploits: list[Exploit], trial: str) -> list[Exploit]:
-    """The exploits that led to a trial's weights, oldest first: its last, then its source's before that, and so on."""
-    found: list[Exploit] = []
+    """Return the exploits that led to a trial's weights, oldest first."""
+    path: list[Exploit] = []
     for exploit in reversed(exploits):
         if exploit.trial == trial:
-            found.append(exploit)
+            path.append(exploit)
             trial = exploit.source
-    return found[::-1]
+    return path[::-1]

@@ -1,4 +1,4 @@
-"""What a population did to a trial, as a single run that does the same."""
+"""Replays a trial of a population as a single run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from orchestrator.sweeps.trial_setup import trial_source
 
 
 def replay(sweep: RunFolder, experiment: Experiment, trial: str) -> Experiment:
-    """The experiment of a single run that goes through the values a trial's weights have seen, step by step.
+    """Return an experiment that changes its values at the steps at which those of the trial's weights changed.
 
-    Raises UsageError where there is no such trial, ConfigError where a value cannot change in flight.
+    Raises UsageError without such a trial, ConfigError if a value cannot change during a run.
     """
     exploits = lineage(History(sweep).read(), trial)
     folder = RunFolder(sweep.storage / "trials", trial)

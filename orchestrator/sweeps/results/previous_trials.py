@@ -1,4 +1,4 @@
-"""What an earlier attempt of a sweep has left: which trials are over, which go on, and what all have reported."""
+"""Trials of earlier attempts of a sweep: which are over, which resume, and what they reported."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from orchestrator.stats.aggregate.trial_index import TrialIndex
 
 @dataclass(frozen=True)
 class PreviousTrial:
-    """A trial that an earlier attempt of the sweep has begun."""
+    """A trial that an earlier attempt of the sweep began."""
 
     values: dict[str, Any]
-    """What it has chosen; in a population, what it had last."""
+    """Its latest values."""
     over: bool
-    """Whether it is not run again."""
+    """Whether it does not run again."""
     failed: bool = False
     reports: tuple[Mapping[str, Any], ...] = ()
-    """Of its reports that count and hold the sweep's metrics these, and the samples by then."""
+    """The sweep's metrics and the samples of each report that counts."""
     reported: tuple[str, ...] = ()
-    """When each of its attempts made its last report."""
+    """Time of each attempt's last report."""
 
 
 def previous_trials(sweep: RunFolder, settings: Sweep, *, failed_again: bool = False) -> dict[int, PreviousTrial]:
-    """Return every trial begun so far, by number; raises DamagedFile.
+    """Return every trial begun so far, by number. With `failed_again` the failed ones are not over.
 
-    Those that failed are over, unless they are to be tried again.
+    Raises DamagedFile.
     """
     previous = {}
     for name, record in TrialIndex(sweep, settings.objectives).records().items():
@@ -49,25 +49,25 @@ def previous_trials(sweep: RunFolder, settings: Sweep, *, failed_again: bool = F
 
 
 def reports_with_metrics(folder: RunFolder, settings: Sweep) -> list[Mapping[str, Any]]:
-    """A trial's reports that count and hold all of the sweep's metrics, oldest first."""
+    """Return the reports of a trial that count and have all of the sweep's metrics, oldest first."""
     return [report for report in counted_reports(folder.reports(), folder.attempts()) if settings.has_metrics(report)]
 
 
 def remaining_trials(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> list[int]:
-    """The numbers of the trials that are not over: those begun, and those to come."""
+    """Return the numbers of the trials that are not over."""
     numbers = sorted({*range(count_trials(settings)), *previous})
     return [number for number in numbers if number not in previous or not previous[number].over]
 
 
 def training_seconds(folder: RunFolder) -> float:
-    """How long a trial has trained so far: from the start of each attempt to its last report."""
+    """Return a trial's training time: from the start of each attempt to its last report."""
     starts = {attempt.number: seconds_at(attempt.started) for attempt in folder.attempts() if attempt.started}
     ends = {line["attempt"]: seconds_at(line["time"]) for line in folder.reports() if "time" in line}
     return float(sum(max(0, end - starts.get(attempt, end)) for attempt, end in ends.items()))
 
 
 def seconds_used(metadata: RunMetadata, previous: Mapping[int, PreviousTrial]) -> float:
-    """How long the earlier attempts of a sweep took: from the start of each to the last report in it."""
+    """Return the time of a sweep's earlier attempts: from the start of each to the last report in it."""
     starts = [seconds_at(metadata.started), *(seconds_at(moment) for moment in metadata.resumed)]
     reported = [seconds_at(moment) for trial in previous.values() for moment in trial.reported]
     attempts = zip(starts, [*starts[1:], float("inf")], strict=True)

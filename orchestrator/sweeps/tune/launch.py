@@ -1,4 +1,4 @@
-"""Launches a sweep on Ray Tune. Driver."""
+"""Runs the trials of a sweep under Ray Tune. Driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.config.sections.sweep import HyperBand, Population, Sweep
 from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.main_classes import with_classes_of_main
 from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.engines.train_engine import give_back
+from orchestrator.engines.train_engine import remove_placement_group_of
 from orchestrator.errors import ConfigError
 from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_trials
 from orchestrator.records.run_folder import ENDED, RunFolder
@@ -32,26 +32,29 @@ from orchestrator.sweeps.tune.trainable import Trial
 from orchestrator.sweeps.tune.tune_config import FAILED, REPORTED, TRIAL
 
 
-def launch(context: SweepContext, at_once: int) -> None:
-    """Runs all trials, `at_once` side by side, on the engine that the settings name; returns when they are over."""
+def launch(context: SweepContext, max_concurrent: int) -> None:
+    """Run all trials to their ends, `max_concurrent` at a time."""
     experiment, settings, sweep, rules = context.experiment, context.settings, context.folder, context.rules
     search = context.search
-    given = {
+    parameters = {
         "source": with_classes_of_main(experiment.source),
         "settings": settings,
         "workers": experiment.workers,
         "location": sweep.location,
     }
     bundles = ENGINES[settings.engine].bundles(experiment.workers)
+    trainable = tune.with_resources(
+        tune.with_parameters(Trial, **parameters), tune.PlacementGroupFactory(bundles, strategy="PACK")
+    )
+    # Tune's populations refuse any search algorithm, so drawn trials are samples: each sample is the next trial.
+    drawn = {TRIAL: tune.sample_from(lambda _: search.suggest())} if isinstance(search, DrawnTrials) else {}
     tuner = tune.Tuner(
-        tune.with_resources(tune.with_parameters(Trial, **given), tune.PlacementGroupFactory(bundles, strategy="PACK")),
-        # Drawn trials go through Tune's own algorithm, as its populations refuse any other: each sample is the next
-        # one.
-        param_space=({TRIAL: tune.sample_from(lambda _: search.suggest())} if isinstance(search, DrawnTrials) else {}),
-        tune_config=_tune_config(context, at_once),
+        trainable,
+        param_space=drawn,
+        tune_config=_tune_config(context, max_concurrent),
         run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(context), experiment.max_failures),
     )
-    # The announcer reports a trial that fails, in its own words and without Tune's traceback.
+    # The announcer reports a failed trial without Tune's traceback.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     try:
         with seeded(settings.seed + len(context.previous)), forgetting_trials():
@@ -63,20 +66,20 @@ def launch(context: SweepContext, at_once: int) -> None:
             end_trial(RunFolder(sweep.storage / "trials", name), *rules.ending(name))
 
 
-def _tune_config(context: SweepContext, at_once: int) -> tune.TuneConfig:
+def _tune_config(context: SweepContext, max_concurrent: int) -> tune.TuneConfig:
     settings, sweep, search = context.settings, context.folder, context.search
     scheduler = make_scheduler(
         settings, History(sweep), context.previous, lambda number: _is_mistake(trial_folder(sweep.location, number))
     )
-    # Here and not through Tune, which knows one metric; the search has its own, of which there may be several.
+    # Not through Tune, which knows one metric only; the search may have several.
     scheduler.set_search_properties(*settings.objectives[0])
     drawn = isinstance(search, DrawnTrials)
-    side_by_side = isinstance(settings.scheduler, Population | HyperBand)
+    waits = isinstance(settings.scheduler, Population | HyperBand)
     return tune.TuneConfig(
         num_samples=search.count,
         search_alg=None if drawn else _Searcher(search, settings),
         # Trials that wait for each other must all have begun.
-        max_concurrent_trials=None if drawn and side_by_side else at_once,
+        max_concurrent_trials=None if drawn and waits else max_concurrent,
         scheduler=scheduler,
         reuse_actors=True,
         trial_dirname_creator=lambda trial: trial.trial_id,
@@ -85,7 +88,7 @@ def _tune_config(context: SweepContext, at_once: int) -> tune.TuneConfig:
 
 def _run_config(sweep: RunFolder, stopper: _Stopper, events: _TrialEvents, max_failures: int) -> tune.RunConfig:
     return tune.RunConfig(
-        # A name of its own for each attempt: Tune would take up its own notes of an earlier one, and ours decide.
+        # A new name for each attempt, so that Tune does not restore its own state of an earlier one.
         name=f"tune-{uuid.uuid4().hex[:8]}",
         storage_path=f"{sweep.storage.root}/{SCRATCH}",
         storage_filesystem=sweep.storage.filesystem,
@@ -94,29 +97,28 @@ def _run_config(sweep: RunFolder, stopper: _Stopper, events: _TrialEvents, max_f
         failure_config=tune.FailureConfig(max_failures=max_failures),
         checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         verbose=0,
-        # Without a word at this verbosity; the one for notebooks, which Tune finds there itself, takes the cell's
-        # output away.
+        # Silent at this verbosity; Tune's reporter for notebooks would clear the cell's output.
         progress_reporter=tune.CLIReporter(),
     )
 
 
 def _is_mistake(trial: RunFolder) -> bool:
-    """Whether a trial has failed in a way that would come again."""
+    """Return whether a trial failed by a mistake that would happen again."""
     if not trial.exists():
         return False
     metadata = trial.metadata()
     return metadata.status == "failed" and metadata.mistake
 
 
-class _OfThisDriver:
-    """What belongs to the living driver: Tune's saved state of the experiment leaves its contents out."""
+class _Unsaved:
+    """Base of objects of the live driver, whose contents Tune's saved state of the experiment omits."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
 
-class _Stopper(_OfThisDriver, tune.Stopper):
-    """The sweep's rules, as Tune asks for them."""
+class _Stopper(_Unsaved, tune.Stopper):
+    """The sweep's rules, as Tune calls them."""
 
     def __init__(self, rules: StoppingRules) -> None:
         self._rules = rules
@@ -125,7 +127,7 @@ class _Stopper(_OfThisDriver, tune.Stopper):
         if REPORTED not in result:
             return self._rules.stops(trial_name(result["config"][TRIAL]["number"]), result, result[TIME_TOTAL_S])
         if result[REPORTED] is not None:
-            # Its own process stops it, as others may go on; here its report counts.
+            # Its own process stops it, as the others may go on. Here the report counts for the budget.
             self._rules.stops(trial_name(result[REPORTED]), result, 0)
         return False
 
@@ -133,8 +135,8 @@ class _Stopper(_OfThisDriver, tune.Stopper):
         return self._rules.sweep_is_over()
 
 
-class _Searcher(_OfThisDriver, Searcher):
-    """The sweep's search, as Tune asks for it."""
+class _Searcher(_Unsaved, Searcher):
+    """The sweep's search, as Tune calls it. `_TrialEvents` tells the search how trials end."""
 
     def __init__(self, search: Search, settings: Sweep) -> None:
         metric, mode = settings.objectives[0]
@@ -148,7 +150,7 @@ class _Searcher(_OfThisDriver, Searcher):
         return Searcher.FINISHED if self._search.is_finished else None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Do nothing: `_TrialEvents` tells the search."""
+        """Do nothing."""
 
     def save(self, checkpoint_path: str) -> None:
         """Do nothing: a sweep resumes from its trials' folders."""
@@ -157,23 +159,25 @@ class _Searcher(_OfThisDriver, Searcher):
         """Do nothing."""
 
 
-class _TrialEvents(_OfThisDriver, tune.Callback):
-    """Hands Tune's news of trials to the announcer, and writes down how those ended that Tune stopped."""
+class _TrialEvents(_Unsaved, tune.Callback):
+    """Passes Tune's events to the announcer, and writes down the ends of trials that Tune stopped."""
 
     def __init__(self, context: SweepContext) -> None:
         self._sweep, self._experiment, self._search = context.folder, context.experiment, context.search
         self._announcer, self._rules, self._index = context.announcer, context.rules, context.index
         self._last: dict[int, Mapping[str, Any]] = {}
-        """The last report of each trial that is under way; Tune has none for one that is ended while it is paused."""
+        """Last report of each active trial; Tune has none of a trial that ends while it is paused."""
         self._failed_before: set[int] = set()
-        """Those whose failure was told before all that share their training were over."""
+        """Trials that failed before the others of their training were over."""
 
     def _trials(self, trial: Any) -> list[tuple[int, Any, RunFolder]]:
-        """Number, values and folder of a trial and of those that share its training, as far as they are not known to
-        have failed."""
-        chosen = trial.config[TRIAL]
-        trials = (one for one in (chosen, *chosen["followers"]) if one["number"] not in self._failed_before)
-        return [(one["number"], one["values"], trial_folder(self._sweep.location, one["number"])) for one in trials]
+        """Return number, values and folder of each trial behind one of Tune's, without those that failed before."""
+        config = trial.config[TRIAL]
+        return [
+            (member["number"], member["values"], trial_folder(self._sweep.location, member["number"]))
+            for member in (config, *config["followers"])
+            if member["number"] not in self._failed_before
+        ]
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for _, values, folder in self._trials(trial):
@@ -230,7 +234,7 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
                 begin_trial(self._sweep.location, number, self._experiment.source, settings, values)
         if folder.metadata().status == "running":
             folder.end("failed", error=error)
-        give_back(folder)
+        remove_placement_group_of(folder)
         metadata = folder.metadata()
         self._rules.trial_failed(folder.name, metadata.error if metadata.metric_missing else None)
         self._announcer.ended(folder.name, values, error)
@@ -242,11 +246,11 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
         return error or f"the trial's process {RankFailed.died(0, folder).words}"
 
 
-class _Silence(_OfThisDriver, TrialProgressCallback):
-    """Stands in for Tune's own, which keeps every trial and prints a line of some; the announcer reports them."""
+class _Silence(_Unsaved, TrialProgressCallback):
+    """Takes the place of Tune's progress output, as the announcer reports the trials."""
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def log_result(self, trial: Any, result: dict[str, Any], error: bool = False) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -233,7 +233,7 @@ def test_rules_end_a_trial_and_say_why(tmp_path: Path) -> None:
     outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.02]}}, epochs=4, stop=stop), tmp_path, local=True)
     assert outcome.trials["reports"].tolist() == [2, 2]
     assert outcome.trials["status"].tolist() == ["stopped", "stopped"]
-    assert [run.folder.metadata().stopped for run in outcome.runs] == [["it has made max_reports=2 reports"]] * 2
+    assert [run.folder.metadata().stopped for run in outcome.runs] == [["max_reports: 2 reached"]] * 2
 
 
 def test_the_budget_of_samples_ends_the_sweep(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_a_metric_of_a_phase_without_data_ends_the_sweep_with_the_first_report(t
 @pytest.mark.parametrize("scheduler", ["pbt", "pb2", {"type": "hyperband", "max_t": 4}])
 def test_schedulers_whose_trials_wait_for_each_other_are_refused(tmp_path: Path, scheduler: Any) -> None:
     space = {"optimizer.lr": {"loguniform": [0.001, 0.5]}}
-    with pytest.raises(UsageError, match="live side by side"):
+    with pytest.raises(UsageError, match="needs its trials side by side"):
         sweep(searching(space, search="random", trials=3, scheduler=scheduler), tmp_path, local=True)
     assert not list(tmp_path.iterdir())
 

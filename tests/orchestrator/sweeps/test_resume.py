@@ -171,7 +171,7 @@ def test_repeats_go_on_with_their_seeds_and_cannot_become_others(outside: Path) 
     (outside / "kept.yaml").write_text(repeated)
     folder = interrupted_after_one(outside)
     (outside / "kept.yaml").write_text(repeated.replace("repeats: 2", "repeats: 3"))
-    with pytest.raises(UsageError, match=r"was begun with repeats: 2, and .* says 3"):
+    with pytest.raises(UsageError, match=r"began with repeats: 2, but .* has 3 now"):
         resume_sweep(folder, accept_changes=True)
     (outside / "kept.yaml").write_text(repeated)
     done = resume_sweep(folder)
@@ -189,7 +189,7 @@ def test_failed_trials_are_tried_again_only_where_that_is_asked_for(outside: Pat
     assert done.trials["status"].tolist() == ["failed"]
     after = resume_sweep(done.path)
     assert after.trials["status"].tolist() == ["failed", "finished"]
-    with pytest.raises(UsageError, match="with --failed, the 1 that failed"):
+    with pytest.raises(UsageError, match=r"use --failed to run failed trials again \(1\)"):
         resume_sweep(done.path)
     assert failed_trials(after) == 1
     (outside / "repaired").touch()

@@ -51,7 +51,7 @@ def test_a_metric_that_is_nowhere_ends_the_sweep_and_one_that_was_there_does_not
     nowhere.trial_failed("trial-0000", "no such metric")
     assert nowhere.sweep_is_over()
     assert nowhere.metric_missing == "no such metric"
-    assert nowhere.ending("trial-0001") == ("interrupted", "trial-0000 failed, and the sweep was to end then")
+    assert nowhere.ending("trial-0001") == ("interrupted", "trial-0000 failed, which ends the sweep")
     was_there.stops("trial-0000", {"val/score": 1.0}, 0)
     was_there.trial_failed("trial-0001", "no such metric")
     assert not was_there.sweep_is_over()
@@ -67,7 +67,7 @@ def test_trials_are_judged_each_by_itself_and_the_reason_is_kept() -> None:
     for trial in ("a", "b"):
         assert not stopping.stops(trial, {"val/score": 1}, 0)
     assert stopping.stops("a", {"val/score": 1}, 0)
-    assert stopping.reasons == {"a": "it has made max_reports=2 reports"}
+    assert stopping.reasons == {"a": "max_reports: 2 reached"}
 
 
 def test_the_time_of_the_whole_sweep() -> None:

@@ -30,7 +30,7 @@ def test_each_event_of_a_trial_is_a_line(lines: Any) -> None:
         announcer.ended("trial-0001", {"optimizer.lr": 0.5}, "rank 0: broken")
     assert lines() == [
         "trial-0000 begins: optimizer.lr=0.1235",
-        "trial-0000: rank 1: its process died; it goes on from its newest checkpoint on new processes",
+        "trial-0000: rank 1: its process died; it resumes from its newest checkpoint on new processes",
         "trial-0000 [1/3] optimizer.lr=0.1235: val/accuracy 0.9",
         "trial-0001: the trial's process died; it begins on new processes",
         "trial-0001 [2/3] optimizer.lr=0.5: failed: rank 0: broken",

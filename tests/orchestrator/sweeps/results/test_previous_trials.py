@@ -107,7 +107,7 @@ def test_rules_count_what_was_reported_before() -> None:
     # A report made again after a process was replaced is none.
     assert not stopping.stops("a", {"val/score": 0.2, "samples": 800, "training_iteration": 2}, 0)
     assert stopping.stops("a", {"val/score": 0.3, "samples": 1000, "training_iteration": 3}, 0)
-    assert stopping.reasons["a"] == "it has made max_reports=3 reports"
+    assert stopping.reasons["a"] == "max_reports: 3 reached"
     assert stopping.budget_used() == "the sweep's budget of 1000 samples is used up"
     stopping.replay_reports({}, seconds=1)
     assert stopping.budget_used() == "the sweep's budget of 100 s is used up"
