@@ -11,7 +11,7 @@ import torch
 from benchmarks.gpu.part import Device, print_row, run
 from benchmarks.gpu.steps import print_ratios
 from benchmarks.gpu.workloads import Tokens, Workload
-from hooks.parts.gpu_peaks import peak_flops
+from hooks.stats.throughput import peak_flops
 
 OPTIMIZER = {"type": "AdamW", "lr": 3e-4, "fused": True}
 

@@ -22,7 +22,7 @@ from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
 from hooks.interval import Interval, paced_by
 from hooks.parts.activation_checkpointing import keep_activations
 from hooks.parts.eval_mode import evaluating, one_batch
-from hooks.parts.leaf_modules import tensors
+from hooks.parts.layers import tensors
 from hooks.parts.unread_fields import refuse_unread
 from hooks.private_torch import tree_map
 from hooks.state import State

@@ -1,4 +1,4 @@
-"""Mean and spread of what the layers put out."""
+"""Statistics of activations."""
 
 from __future__ import annotations
 
@@ -10,33 +10,31 @@ import torch
 from torch import Tensor, nn
 
 from hooks.hook import Hook
-from hooks.parts.layer_monitor import LayerMonitor
-from hooks.parts.leaf_modules import tensors
+from hooks.parts.layers import LayerMonitor, tensors
 from hooks.state import State
 
 
 @dataclass
 class ActivationStats(LayerMonitor, Hook):
-    """Measures the outputs of the model's leaf modules now and then: their mean, and their spread max |x - mean|.
+    """Mean and spread max |x - mean| of the outputs of the model's leaf modules, in some training iterations.
 
-    Training only. Every rank measures its own batch; no communication. What each layer gave goes to Parquet files
-    under `activations/` (`pandas.read_parquet`: rank, epoch, iteration, layer, mean, spread) and to
-    `state.info["activations"]` for whoever draws it; the row has `activation_mean_max` (the largest |mean|),
-    `activation_spread_max` and `activation_spread_min` over the layers. A layer is called as in `named_modules`; its
-    second output or second call in one pass is `<layer>#1`, and so on. Outputs may be nested in any way; those that
-    hold no floating-point numbers are left out.
+        activation_stats: {every: 100 steps, ignored: [ReLU, GELU]}
 
-    The module hooks are there only in the iterations that are measured; a compiled model runs those uncompiled. All is
-    reduced on the device, in three operations a tensor, and read in one transfer as the phase ends.
-    Source: VISSL ActivationStatisticsMonitor, Composer ActivationMonitor.
+    Each rank measures its own batch. Values by layer go to Parquet files under `activations/` (`pandas.read_parquet`:
+    rank, epoch, iteration, layer, mean, spread) and to `state.info["activations"]`. The row has `activation_mean_max`
+    (of |mean|), `activation_spread_max` and `activation_spread_min` over the layers. A second output or call of a layer
+    is `<layer>#1`, and so on. Outputs without floating-point numbers are left out.
+
+    A measured iteration runs a compiled model uncompiled. Costs three operations per tensor, and one transfer at the
+    end of the phase. Source: VISSL ActivationStatisticsMonitor, Composer ActivationMonitor.
     """
 
     inputs: bool = False
-    """Whether to measure what goes into each layer, too, as `<layer>.input`."""
+    """Also measures the inputs of each layer, as `<layer>.input`."""
     ignored: tuple[str, ...] = ("ReLU",)
-    """Types of modules to leave out, as `ReLU` or `torch.nn.modules.activation.ReLU`."""
+    """Types of modules to skip, as `ReLU` or `torch.nn.modules.activation.ReLU`."""
     sample_feature_map: bool = False
-    """Whether to look at the centre pixel alone of feature maps of shape (N, C, H, W), which is cheaper."""
+    """Measures only the center pixel of feature maps of shape (N, C, H, W), which is cheaper."""
 
     folder: ClassVar[str] = "activations"
 

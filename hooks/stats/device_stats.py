@@ -1,4 +1,4 @@
-"""How busy the machine and the GPU are."""
+"""Load of the machine and the GPU."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ logger = logging.getLogger("hookyard")
 
 @dataclass
 class DeviceStats(Cleanup, Hook):
-    """Records how busy processor and memory are, and utilisation, power, temperature and clock of the GPU.
+    """Load of CPU, memory and GPU: utilization, power, temperature and clock.
 
-    Every rank reads its own process and its own GPU, in every phase; no communication, and nothing waits for the GPU.
-    Records `cpu_percent` (of this process; 100 is one core) and `system_cpu_percent` since the reading before,
-    `rss_bytes` and `system_memory_percent`; on CUDA, by NVML, `gpu_utilization_percent` and
-    `gpu_memory_utilization_percent` (the share of time that kernels ran, and that memory was read or written),
-    `gpu_power_w`, `gpu_temperature_c` and `gpu_sm_clock_mhz`. What a GPU does not tell is left out; without NVML
-    there is a warning at start. Memory that torch holds is memory_stats' part.
-    Source: Lightning DeviceStatsMonitor, composer SystemMetricsMonitor, VISSL LogGpuStatsHook.
+    Each rank reads its own process and GPU, in all phases; nothing waits for the GPU. Records `cpu_percent` (of this
+    process; 100 is one core), `system_cpu_percent`, `rss_bytes` and `system_memory_percent`; on CUDA, by NVML,
+    `gpu_utilization_percent` and `gpu_memory_utilization_percent` (the share of time in which kernels ran, and memory
+    was accessed), `gpu_power_w`, `gpu_temperature_c` and `gpu_sm_clock_mhz`, as far as the GPU supports them. Source:
+    Lightning DeviceStatsMonitor, composer SystemMetricsMonitor, VISSL LogGpuStatsHook.
     """
 
     every: Iterations = Interval(50, "iterations")
@@ -39,7 +37,7 @@ class DeviceStats(Cleanup, Hook):
         self._gpu: _Gpu | None = None
 
     def on_start(self, state: State) -> None:
-        # The first call of each says nothing: they measure from one call to the next.
+        # These measure from call to call.
         self._process.cpu_percent()
         psutil.cpu_percent()
         if state.device.type == "cuda":
@@ -60,7 +58,7 @@ class DeviceStats(Cleanup, Hook):
 
 
 class _Gpu:
-    """One GPU as NVML sees it. Each reading that it does not support is asked for once."""
+    """One GPU as NVML sees it. An unsupported reading is tried once."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
@@ -72,18 +70,16 @@ class _Gpu:
         ]
 
     def read(self) -> dict[str, float]:
-        """The columns there are."""
         columns: dict[str, float] = {}
         for reading in list(self._readings):
             try:
                 columns |= reading()
             except self._nvml.NVMLError as error:
-                logger.warning("device_stats reads on without what NVML refuses: %s", error)
+                logger.warning("device_stats skips a reading that NVML does not support: %s", error)
                 self._readings.remove(reading)
         return columns
 
     def close(self) -> None:
-        """Lets NVML go."""
         self._nvml.nvmlShutdown()
 
 
@@ -92,11 +88,12 @@ def _utilization(rates: Any) -> dict[str, float]:
 
 
 def _open(device: torch.device) -> _Gpu | None:
-    """The GPU by its UUID, as torch and NVML number GPUs differently (CUDA_VISIBLE_DEVICES); None with a warning."""
+    """Find the GPU by its UUID, as torch and NVML may number GPUs differently; log a warning and return None on
+    failure."""
     try:
         import pynvml
     except ImportError:
-        logger.warning("device_stats records nothing of the GPU: that needs nvidia-ml-py (pip install 'hookyard[gpu]')")
+        logger.warning("device_stats records nothing of the GPU: install nvidia-ml-py (pip install 'hookyard[gpu]')")
         return None
     try:
         pynvml.nvmlInit()

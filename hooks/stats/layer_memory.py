@@ -9,22 +9,17 @@ import torch
 from torch import nn
 
 from hooks.hook import Hook
-from hooks.parts.layer_monitor import LayerMonitor
-from hooks.parts.leaf_modules import tensors
+from hooks.parts.layers import LayerMonitor, tensors
 from hooks.state import State
 
 
 @dataclass
 class LayerMemory(LayerMonitor, Hook):
-    """Measures now and then how much memory the forward pass of each leaf module takes and keeps, in training.
+    """Memory that the forward pass of each leaf module takes and keeps, in some training iterations.
 
-    Every rank measures itself; no communication, and nothing waits for the device. Goes to Parquet files under
-    `layer_memory/` (`pandas.read_parquet`: rank, epoch, iteration, layer): `output_bytes`, the size of what the module
-    gave, and on CUDA `allocated_bytes`, by which torch's allocator held more after the module than before it: outputs
-    and what is kept for the backward pass. torch does not count the CPU's memory, so there is no such column there. A
-    module called several times has a row for each call, in the order of the calls.
-
-    The module hooks are there only in the iterations that are measured; a compiled model runs those uncompiled.
+    Parquet files under `layer_memory/` (`pandas.read_parquet`: rank, epoch, iteration, layer) have `output_bytes`, the
+    size of the outputs, and on CUDA `allocated_bytes`, the growth of allocated memory during the call: outputs and what
+    the backward pass needs. Each call of a module has a row. A measured iteration runs a compiled model uncompiled.
     Source: VISSL ProfilingHook (TRACK_BY_LAYER_MEMORY).
     """
 

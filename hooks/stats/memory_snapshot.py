@@ -1,4 +1,4 @@
-"""What is in memory: at a step, or when a run fails."""
+"""Snapshots of memory."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ from hooks.state import State
 
 FOLDER = "memory"
 LINES = 200
-"""How many kinds of tensors, and how many source lines, a text lists at most."""
+"""Most kinds of tensors and source lines in a text."""
 
 
 @dataclass
 class MemorySnapshot(Cleanup, Hook):
-    """Writes down what is in memory: after the steps that were asked for, and when the run fails.
+    """Description of what is in memory, after chosen steps and when the run fails.
 
-    Every rank writes files of its own under `memory/`, named as in `rank=0-step=12`, followed by the error that led to
-    it. `.txt` has the process's resident memory, the live tensors by type, shape and device with their number and
-    bytes, torch's summary of the GPU's memory, and the source lines that allocated most where `tracemalloc` is tracing.
-    Python sees no tensors that autograd alone keeps. On CUDA the history of allocations is recorded while the run
-    lasts, and `.pickle` is torch's snapshot, for https://docs.pytorch.org/memory_viz; out of memory it is taken before
-    anything is freed. A failure to write is logged and never hides the run's own. Source: Composer MemorySnapshot and
-    OOMObserver, VISSL DumpMemoryOnException.
+        memory_snapshot: {steps: [10, 1000]}
+
+    Each rank writes files under `memory/`, such as `rank=0-step=12.txt`, at a failure with the error's name. They have
+    the process's resident memory, the live tensors by type, shape and device, torch's summary of GPU memory, and, if
+    `tracemalloc` is tracing, the source lines that allocated most. Python does not see tensors that only autograd
+    keeps. On CUDA the hook records the history of allocations, and `.pickle` is torch's snapshot for
+    https://docs.pytorch.org/memory_viz; out of memory, it is taken before anything is freed. Source: Composer
+    MemorySnapshot and OOMObserver, VISSL DumpMemoryOnException.
     """
 
     steps: tuple[Annotated[int, Ge(1)], ...] = ()
     """Optimizer steps after which to write."""
     failures: Literal["any", "out_of_memory", "none"] = "any"
-    """Which failures to write at."""
+    """Failures at which to write."""
     max_entries: Annotated[int, Ge(1)] = 100_000
-    """Allocations that the GPU's history keeps, which bounds the size of a snapshot."""
+    """Allocations in the GPU's history, which limits the size of a snapshot."""
 
     priority: ClassVar[Priority | int] = Priority.HIGHEST
     best_effort: ClassVar[bool] = True
@@ -53,7 +54,7 @@ class MemorySnapshot(Cleanup, Hook):
     def __post_init__(self) -> None:
         self._recording = False
         self._state: State | None = None
-        """While the history is recorded."""
+        """Set while the history is recorded."""
         self._ran_out = False
 
     def on_start(self, state: State) -> None:
@@ -70,21 +71,21 @@ class MemorySnapshot(Cleanup, Hook):
 
     def on_exception(self, state: State, error: BaseException) -> None:
         try:
-            lack = _out_of_memory(error)
-            if self.failures == "any" or (self.failures == "out_of_memory" and lack is not None):
-                self._write(state, f"-{type(lack or error.__cause__ or error).__name__}")
+            memory_error = _out_of_memory(error)
+            if self.failures == "any" or (self.failures == "out_of_memory" and memory_error is not None):
+                self._write(state, f"-{type(memory_error or error.__cause__ or error).__name__}")
         finally:
             self.close()
 
     def _write(self, state: State, reason: str = "") -> None:
-        with warnings.catch_warnings(action="ignore"):  # torch warns of tensors that have no address, and so do proxies
+        with warnings.catch_warnings(action="ignore"):  # reading proxies and tensors without memory warns
             _path(state, reason, "txt").write_text("\n".join(_lines(state.device)) + "\n")
         snapshot = _path(state, reason, "pickle")
         if self._recording and not snapshot.exists():
             dump_memory_snapshot(snapshot)
 
     def _run_out(self) -> None:
-        # Once: a program that lives on with too little memory may come here again and again.
+        # Only once, as a program may survive and run out of memory again and again.
         if self._state is not None and not self._ran_out:
             self._ran_out = True
             dump_memory_snapshot(_path(self._state, "-OutOfMemoryError", "pickle"))
@@ -97,10 +98,10 @@ class MemorySnapshot(Cleanup, Hook):
 
 
 def _run_out(hook: ref[MemorySnapshot]) -> None:
-    """By a reference that keeps nothing: torch has an observer for as long as the process lives."""
-    alive = hook()
-    if alive is not None:
-        alive._run_out()
+    # Torch keeps an observer as long as the process lives, so it must not keep the hook alive.
+    existing = hook()
+    if existing is not None:
+        existing._run_out()
 
 
 def _path(state: State, reason: str, suffix: str) -> Path:
@@ -110,7 +111,7 @@ def _path(state: State, reason: str, suffix: str) -> Path:
 
 
 def _out_of_memory(error: BaseException | None) -> BaseException | None:
-    """The lack of memory that led to a failure, if one did."""
+    """Return the out-of-memory error that led to a failure, if any."""
     while error is not None:
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
             return error
@@ -151,11 +152,11 @@ def _tensor_lines() -> Iterator[str]:
 
 
 def _live_tensors() -> Iterator[tuple[Tensor, int]]:
-    """Tensors that have memory, with the address of their storage."""
-    for thing in gc.get_objects():
-        # By its type: isinstance asks proxies for their class, which may do anything.
-        if issubclass(type(thing), Tensor) and (address := _address(thing)):
-            yield thing, address
+    """Yield tensors that have memory, with the address of their storage."""
+    for value in gc.get_objects():
+        # By its type, as isinstance runs code of proxies.
+        if issubclass(type(value), Tensor) and (address := _address(value)):
+            yield value, address
 
 
 def _address(tensor: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Memory of the process and of its GPU."""
+"""Memory of the process and its GPU."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ _PEAKS = {
     "cuda_peak_allocated_bytes": "cuda_peak_allocated_bytes",
     "cuda_peak_reserved_bytes": "cuda_peak_reserved_bytes",
 }
-"""Column whose largest value is kept, and what that is called in a report."""
+"""Columns with peaks, and their names in a report."""
 
 
 @dataclass
 class MemoryStats(Cleanup, Hook):
-    """Records the memory of the process and of its GPU, with the peaks of iteration, phase and run.
+    """Memory of the process and its GPU, with the peaks of iteration, phase and run.
 
-    Every rank measures itself; no communication, and nothing waits for the device. Records `rss_bytes`, and on CUDA
-    `cuda_allocated_bytes`, `cuda_reserved_bytes`, `cuda_peak_allocated_bytes` and `cuda_peak_reserved_bytes` (since
-    the reading before) and `cuda_alloc_retries` (since the run began). Adds to each report `memory/rss_bytes`, the
-    run's peaks as `memory/...` and the phases' as `<phase>/...`. RSS peaks are the largest of the readings. The first
-    row of a phase holds what was read as the phase began. The run's peaks and retries are of all its attempts.
+    Each rank measures itself; nothing waits for the device. Records `rss_bytes`, and on CUDA `cuda_allocated_bytes`,
+    `cuda_reserved_bytes`, `cuda_peak_allocated_bytes` and `cuda_peak_reserved_bytes` (since the last reading) and
+    `cuda_alloc_retries` (since the run began). A report has `memory/rss_bytes`, the run's peaks as `memory/...` and
+    those of each phase as `<phase>/...`. Peaks of RSS are the largest readings. Peaks and retries cover all attempts.
 
-    It alone resets CUDA's peak counters: any other reset would lose the peaks it keeps.
-    Source: MMEngine LogProcessor, VISSL SSLTensorboardHook, ClassyVision TensorboardPlotHook.
+    Nothing else may reset CUDA's peak counters. Source: MMEngine LogProcessor, VISSL SSLTensorboardHook, ClassyVision
+    TensorboardPlotHook.
     """
 
     every: Iterations = Interval(10, "iterations")
-    """Iterations between two readings; each phase begins with one, which stands in its first row."""
+    """Iterations between two readings; another one at the start of a phase is in its first row."""
 
     def __post_init__(self) -> None:
         self._statm: int | None = None
@@ -47,7 +46,7 @@ class MemoryStats(Cleanup, Hook):
         self._retries = 0
         self._run: dict[str, int] = {}
         self._phases: dict[str, int] = {}
-        """Of the phases since the last report, by the names they have in it."""
+        """Peaks of the phases since the last report."""
 
     def on_start(self, state: State) -> None:
         self._statm = _open_statm()
@@ -86,7 +85,7 @@ class MemoryStats(Cleanup, Hook):
             self._statm = None
 
     def _read_in(self, phase: str) -> dict[str, int]:
-        """A reading that counts for a phase, besides the run."""
+        """Read, and count the values for a phase too."""
         columns = self._read()
         _keep_largest(
             self._phases, {f"{phase}/{name}": columns[column] for column, name in _PEAKS.items() if column in columns}
@@ -101,7 +100,7 @@ class MemoryStats(Cleanup, Hook):
         return columns
 
     def _read_cuda(self, device: torch.device) -> dict[str, int]:
-        # One call for everything: each of torch.cuda.memory_allocated() and the like builds all of it anew.
+        # torch.cuda.memory_allocated() and the like compute all of these each time.
         stats = torch.cuda.memory_stats_as_nested_dict(device)
         torch.cuda.reset_peak_memory_stats(device)
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
@@ -128,10 +127,10 @@ def _open_statm() -> int | None:
 
 
 def resident_bytes(statm: int | None) -> int:
-    """This process's resident memory, by /proc where that is open."""
+    """Return the resident memory of this process, from /proc if it is open."""
     if statm is None:
         import psutil
 
         return int(psutil.Process().memory_info().rss)
-    # A descriptor kept open: psutil opens and parses the same file at eight times the cost.
+    # psutil opens and parses the same file at eight times the cost.
     return int(os.pread(statm, 128, 0).split()[1]) * mmap.PAGESIZE

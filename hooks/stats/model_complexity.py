@@ -1,4 +1,4 @@
-"""How large the model is, and what a forward pass costs."""
+"""Size of the model, and cost of a forward pass."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ FILE = "model_complexity.csv"
 
 @dataclass
 class ModelComplexity(Hook):
-    """Counts the model's parameters, and the FLOPs, MACs and activations of a forward pass, once as the run begins.
+    """Number of parameters, and FLOPs, MACs and activations of a forward pass, counted once at the start.
 
-    Runs on the master, with a real training batch, in eval mode; weights, buffers, random states and the training order
-    stay as they are. MACs are the multiply-adds of matrix products, convolutions and attention, and FLOPs twice as
-    many; activations are the elements that linear layers and convolutions (Conv1d, Conv2d, Conv3d) put out. Puts
-    `parameters`, `trainable_parameters`, `flops_per_sample`, `macs_per_sample` and `activations_per_sample` into
-    `state.info`, shows them in a line, and writes `model_complexity.csv`, with a row for each module down to
-    `max_depth`. A model that cannot be counted gives a note, and the run goes on. Source: ClassyVision and VISSL
-    ModelComplexityHook, whose FLOPs are MACs (and a few more, of norms and pooling), Lightning ModelSummary,
-    torch.utils.flop_counter.
+        model_complexity: {max_depth: 2}
+
+    Runs on the master with a training batch in eval mode, without effect on training. MACs are the multiply-adds of
+    matrix products, convolutions and attention; FLOPs are twice as many; activations are the output elements of linear
+    layers and convolutions. The hook sets `parameters`, `trainable_parameters`, `flops_per_sample`, `macs_per_sample`
+    and `activations_per_sample` in `state.info`, shows them, and writes a row for each module to
+    `model_complexity.csv`. A model that cannot be counted gives a note. Source: ClassyVision and VISSL
+    ModelComplexityHook, Lightning ModelSummary, torch.utils.flop_counter.
     """
 
     max_depth: Annotated[int, Ge(0)] = 2
-    """How deep modules are nested that have a row of their own; 0 is the whole model alone."""
+    """Depth of the modules with a row of their own; 0 is the whole model only."""
 
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
@@ -46,8 +46,8 @@ class ModelComplexity(Hook):
     def on_start(self, state: State) -> None:
         try:
             self._count(state)
-        except Exception as error:  # a model may refuse to be counted for any reason, and trains all the same
-            state.show(f"model_complexity: the model cannot be counted further: {type(error).__name__}: {error}")
+        except Exception as error:  # counting may fail in any way, and training works all the same
+            state.show(f"model_complexity: cannot count the whole model: {type(error).__name__}: {error}")
 
     def _count(self, state: State) -> None:
         module = state.module
@@ -82,22 +82,22 @@ class ModelComplexity(Hook):
 
 @dataclass
 class _Cost:
-    """What a forward pass costs in one module and all below it."""
+    """Cost of a forward pass in a module and its parts."""
 
     flops: int = 0
     activations: int = 0
     entered: list[int] = field(default_factory=list)
-    """The FLOPs so far as each call began that is under way."""
+    """FLOPs so far at the start of each call that is running."""
 
     def per_sample(self, samples: int) -> dict[str, int]:
-        """What it costs by name; torch counts a multiply-add as two FLOPs."""
+        """Return the cost by name; torch counts a multiply-add as two FLOPs."""
         totals = {"flops": self.flops, "macs": self.flops / 2, "activations": self.activations}
         return {f"{name}_per_sample": round(total / samples) for name, total in totals.items()}
 
 
 @contextmanager
 def _counting(module: nn.Module, flops: FlopCounterMode) -> Iterator[dict[str, _Cost]]:
-    """Counts by module name while it is open; `""` is the whole, and has every module's activations."""
+    """Count by module name; `""` is the whole model, with the activations of all modules."""
     costs = {name: _Cost() for name, _ in module.named_modules()}
     open_calls: list[_Cost] = []
 
@@ -127,7 +127,7 @@ def _counting(module: nn.Module, flops: FlopCounterMode) -> Iterator[dict[str, _
 
 @contextmanager
 def _without_fused_attention() -> Iterator[None]:
-    """torch's fused transformer layers hide what they do from the counter, and from hooks on what is in them."""
+    """Turn off torch's fused transformer layers, which hide their work from counters and module hooks."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -137,11 +137,11 @@ def _without_fused_attention() -> Iterator[None]:
 
 
 _MISSING = {CPU_ATTENTION: lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)}
-"""The FLOPs of an operator that torch's table lacks."""
+"""FLOPs of an operator that torch's table lacks."""
 
 
 def _parameters(module: nn.Module) -> tuple[int, int]:
-    """All and trainable ones, each counted once however often it is used."""
+    """Return the numbers of all and of trainable parameters, shared ones once."""
     parameters = list(module.parameters())
     return sum(p.numel() for p in parameters), sum(p.numel() for p in parameters if p.requires_grad)
 
@@ -160,7 +160,7 @@ def _summary(info: Mapping[str, Any]) -> str:
 
 
 def readable(value: float) -> str:
-    """Three digits and a prefix of the unit: `1.23 M`."""
+    """Return a number with three digits and a prefix: `1.23 M`."""
     for prefix in ("", " k", " M", " G", " T"):
         if value < 999.5:
             return f"{value:.3g}{prefix}"

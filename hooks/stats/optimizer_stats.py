@@ -12,28 +12,26 @@ from torch import Tensor, nn
 
 from hooks.hook import Hook, Priority, Ranks, Setup
 from hooks.interval import paced_by
-from hooks.parts.layer_table import LayerMeasurement
+from hooks.parts.layers import LayerMeasurement
 from hooks.private_torch import foreach_norm, foreach_sub_
 from hooks.state import State
 
 
 @dataclass
 class OptimizerStats(LayerMeasurement, Hook):
-    """Measures what an optimizer step works with and does: 2-norms of parameters, gradients, moments and the update.
+    """Norms of parameters, gradients, moments and updates of some optimizer steps, for all parameters and each.
 
-    Runs on the master: after the gradients are averaged, all ranks do the same. Gradients are those the optimizer gets:
-    accumulated, unscaled and clipped. The update is the difference that the step made to the parameters, so that weight
-    decay and the learning rate are in it; parameters are those after the step. The row has `param_norm`,
-    `step_grad_norm`, `update_norm`, `update_ratio` (update to parameters) and, for each kind of moment that the
-    optimizer keeps, such as `exp_avg`, `exp_avg_sq` or `momentum_buffer`, `exp_avg_norm` and so on. The same columns
-    for each parameter go to Parquet files under `optimizer/` (`pandas.read_parquet`: rank, epoch, iteration, step,
-    layer ...) and to `state.info["optimizer"]`; not a number where a parameter has none, such as a frozen one's
-    gradient.
+        optimizer_stats: {every: 100 steps}
 
-    Where optimizers take turns, the columns are of each one's parameters, with its name.
+    Gradients are those that the optimizer gets; the update is the change of the parameters, with weight decay and
+    learning rate; parameters are those after the step. The row has `param_norm`, `step_grad_norm`, `update_norm`,
+    `update_ratio` (update to parameters) and one for each moment, such as `exp_avg_norm`. The same columns for each
+    parameter go to Parquet files under `optimizer/` (`pandas.read_parquet`: rank, epoch, iteration, step, layer, ...)
+    and to `state.info["optimizer"]`; NaN if a parameter has no such value. If optimizers take turns, columns have their
+    names.
 
-    Only a measured step pays: a copy of the trainable parameters until it is done, and a few fused operations. Nothing
-    waits for the device before the phase ends. Source: Composer OptimizerMonitor.
+    Only a measured step costs: a copy of the trainable parameters and a few fused operations. Nothing waits for the
+    device before the phase ends. Runs on the master, as all ranks are equal. Source: Composer OptimizerMonitor.
     """
 
     folder: ClassVar[str] = "optimizer"
@@ -80,9 +78,9 @@ class OptimizerStats(LayerMeasurement, Hook):
         norms |= {f"{kind}_norm": _norms(values) for kind, values in _moments(state.optimizer, parameters).items()}
         self.release()
         totals = {
-            name: torch.linalg.vector_norm(torch.stack(there))
+            name: torch.linalg.vector_norm(torch.stack(existing))
             for name, values in norms.items()
-            if (there := _there(values))
+            if (existing := _existing(values))
         }
         state.record(**totals, update_ratio=totals["update_norm"] / totals["param_norm"])
         columns = {name: _column(values, state.device) for name, values in norms.items()}
@@ -90,19 +88,19 @@ class OptimizerStats(LayerMeasurement, Hook):
         self.keep(state, list(self._parameters), columns, step=state.step + 1)
 
     def release(self) -> None:
-        """Gives the copy back; one whose step was left out has waited for it."""
+        """Free the copy; if the step was skipped, it is still there."""
         self._before, self._gradient_norms = [], []
 
 
 def _norms(tensors: Iterable[Tensor | None]) -> list[Tensor | None]:
-    """The norm of each tensor there is, all in a few operations."""
+    """Return the norm of each tensor that exists, in a few operations."""
     values = [tensor.coalesce().values() if tensor is not None and tensor.is_sparse else tensor for tensor in tensors]
-    there = _there(values)
-    norms = iter(foreach_norm(there) if there else ())
+    existing = _existing(values)
+    norms = iter(foreach_norm(existing) if existing else ())
     return [None if value is None else next(norms) for value in values]
 
 
-def _there(values: Iterable[Tensor | None]) -> list[Tensor]:
+def _existing(values: Iterable[Tensor | None]) -> list[Tensor]:
     return [value for value in values if value is not None]
 
 
@@ -112,7 +110,7 @@ def _column(norms: Sequence[Tensor | None], device: torch.device) -> Tensor:
 
 
 def _moments(optimizer: torch.optim.Optimizer | None, parameters: Sequence[Tensor]) -> dict[str, list[Tensor | None]]:
-    """What the optimizer keeps in the shape of each parameter, by kind."""
+    """Return the optimizer's values in the shape of each parameter, by kind."""
     kept: list[Mapping[str, Any]] = [optimizer.state.get(p, {}) if optimizer is not None else {} for p in parameters]
     kinds = dict.fromkeys(
         kind

@@ -1,4 +1,4 @@
-"""Throughput of each phase, and the clock's spans in each row."""
+"""Time of each iteration, and throughput of each phase."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hooks.state import State
 
 @dataclass
 class _Total:
-    """What one phase has done since the last report."""
+    """Seconds, samples and iterations of a phase since the last report."""
 
     seconds: float = 0.0
     samples: int = 0
@@ -23,19 +23,17 @@ class _Total:
 
 @dataclass
 class PerfStats(Hook):
-    """Measures where each iteration's time goes, and how many samples a second each phase handles.
+    """Time spans of each iteration, and samples per second of each phase.
 
-    Every rank measures itself; no communication. Switches on the loop's clock, which puts its spans (`data_wait_s`,
-    `forward_s`, `step_s` and the others) into each row, and adds `<phase>/samples_per_s` and `<phase>/iteration_s` to
-    each report. Both come from the phase's own wall time and the samples that were really in its batches, so they
-    hold under gradient accumulation and changing batch sizes, and validation never counts as training. Samples are
-    counted at the end of a phase: an iteration pays nothing for it.
-    Source: VISSL LogPerfTimeMetricsHook, MMEngine IterTimerHook.
+    Turns on the loop's clock, which puts its spans (`data_wait_s`, `forward_s`, `step_s` and others) into each row. A
+    report has `<phase>/samples_per_s` and `<phase>/iteration_s`, from the wall time of the phase and the samples in its
+    batches, so they hold with accumulation and changing batch sizes. Each rank measures itself. Source: VISSL
+    LogPerfTimeMetricsHook, MMEngine IterTimerHook.
     """
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     reach: ClassVar[int] = RECENT
-    """Iterations of val and test after which the recent rows are counted, before they are forgotten."""
+    """Iterations of val and test after which recent rows are counted, before they are dropped."""
 
     def __post_init__(self) -> None:
         self._began = 0.0
@@ -73,12 +71,12 @@ class PerfStats(Hook):
         self._totals.clear()
 
     def _done(self, state: State) -> tuple[int, int]:
-        """Samples and iterations of the phase that ends: training has counters, evaluation only its rows."""
+        """Return samples and iterations of the ending phase; evaluation has only its rows to count."""
         if state.phase == "train":
             return state.samples - self._before[0], state.iteration - self._before[1]
         return self._counted + _samples(state, state.phase_iteration - self._looked), state.phase_iteration
 
 
 def _samples(state: State, rows: int) -> int:
-    """Samples in the last so many rows."""
+    """Return the number of samples in the last rows."""
     return sum(state.recent.columns(rows, names=("batch_size",)).get("batch_size", ()))

@@ -1,4 +1,4 @@
-"""Traces of a few iterations by torch's profiler."""
+"""Traces by torch's profiler."""
 
 from __future__ import annotations
 
@@ -18,56 +18,56 @@ from hooks.state import State
 
 FOLDER = "traces"
 ROWS = 100
-"""How many operations the table has, at most."""
+"""Most operations in the table."""
 _ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 
 
 @dataclass
 class Profiler(Cleanup, Hook):
-    """Traces a few training iterations with torch's profiler: what the CPU and the GPU did, and how long it took.
+    """Traces of a few training iterations by torch's profiler: the work of CPU and GPU, and its duration.
 
-    Iterations are those of training, counted from the run's first: after `skip_first`, each window is `wait`, then
-    `warmup` under the profiler without keeping anything, then `active` that are kept. A resumed run goes on in the same
-    schedule. Outside the windows there is no profiler. Each rank that is traced writes files of its own under
-    `traces/`, named after their end: `rank=0-step=13-iteration=13.pt.trace.json.gz` for Perfetto, chrome://tracing or
-    TensorBoard, and a table of the operations by time, `....txt`. The parts of an iteration are marked as `data`,
-    `forward`, `loss`, `backward` and `optimizer`. A validation or a checkpoint that falls into a window is in the
-    trace, too; a run that fails or ends in a window leaves the trace up to there. Source: MMEngine ProfilerHook, VISSL
-    ProfilingHook, iMIX AutogradProfilerHook.
+        profiler: {skip_first: 10, wait: 5, warmup: 1, active: 3, repeat: 2}
+
+    Counts the run's training iterations: after `skip_first`, each window is `wait`, then `warmup` with the profiler but
+    without a trace, then `active` with one. A resumed run continues this schedule; outside of windows there is no
+    profiler. Each traced rank writes files under `traces/`: `rank=0-step=13-iteration=13.pt.trace.json.gz` for
+    Perfetto, chrome://tracing or TensorBoard, and a table of operations, `....txt`. The parts of an iteration are
+    `data`, `forward`, `loss`, `backward` and `optimizer`. A run that ends or fails in a window keeps its trace. Source:
+    MMEngine ProfilerHook, VISSL ProfilingHook, iMIX AutogradProfilerHook.
     """
 
     skip_first: Annotated[int, Ge(0)] = 10
     """Iterations before the first window."""
     wait: Annotated[int, Ge(0)] = 0
-    """Iterations at the beginning of each window without the profiler."""
+    """Iterations at the start of a window without profiler."""
     warmup: Annotated[int, Ge(0)] = 1
-    """Iterations under the profiler that are not kept: the first ones are slow by its own doing."""
+    """Iterations with the profiler but no trace, as the first ones are slow."""
     active: Annotated[int, Ge(1)] = 3
-    """Iterations that are kept."""
+    """Iterations in the trace."""
     repeat: Annotated[int, Ge(0)] = 1
-    """How many windows; 0 is without end."""
+    """Number of windows; 0 means no end."""
     profiled_ranks: tuple[int, ...] = (0,)
-    """The ranks that are traced."""
+    """Ranks to trace."""
     activities: tuple[Literal["cpu", "cuda"], ...] | None = None
-    """What is traced; by default the CPU, and the GPU where the run has one."""
+    """Devices to trace; by default the CPU, and the GPU if the run has one."""
     record_shapes: bool = False
-    """Whether to keep the shapes of the operations' inputs."""
+    """Records the shapes of inputs."""
     profile_memory: bool = False
-    """Whether to keep what each operation allocates and frees."""
+    """Records what each operation allocates and frees."""
     with_stack: bool = False
-    """Whether to keep the source line of each operation, which is slow."""
+    """Records the source line of each operation, which is slow."""
     with_flops: bool = False
-    """Whether to estimate the FLOPs of matrix products and convolutions."""
+    """Estimates the FLOPs of matrix products and convolutions."""
     nvtx: bool = False
-    """Whether to mark the parts of every iteration, in windows or not, as NVTX ranges for Nsight Systems; on a GPU."""
+    """Marks the parts of all iterations as NVTX ranges for Nsight Systems; on a GPU."""
     stop_after: bool = False
-    """Whether to end the run after the last window."""
+    """Ends the run after the last window."""
 
     priority: ClassVar[Priority | int] = Priority.HIGHEST
 
     def __post_init__(self) -> None:
         if self.repeat == 0:
-            refuse_unread(self, "a last window, and repeat: 0 is without end", "stop_after")
+            refuse_unread(self, "a repeat above 0, as repeat: 0 has no end", "stop_after")
         self._profile: profile | None = None
         self._part = ExitStack()
         self._begin, self._end = inf, inf
@@ -117,10 +117,10 @@ class Profiler(Cleanup, Hook):
         self.close()
         self._begin, self._end = self._next_window(state.iteration)
         if self.stop_after and self._begin == inf:
-            state.request_stop(f"the hook '{self.name}' has its traces")
+            state.request_stop(f"the hook '{self.name}' has written its traces")
 
     def _next_window(self, iteration: int) -> tuple[float, float]:
-        """Where the profiler starts and stops next; in the middle of a window it has what is left of it."""
+        """Return where the profiler starts and stops next; within a window, the rest of it."""
         cycle = self.wait + self.warmup + self.active
         window = max(0, (iteration - self.skip_first) // cycle)
         end = self.skip_first + (window + 1) * cycle
@@ -131,10 +131,10 @@ class Profiler(Cleanup, Hook):
         return max(iteration, end - self.active - self.warmup), end
 
     def _start(self, state: State) -> None:
-        given = self.activities or (("cpu", "cuda") if state.device.type == "cuda" else ("cpu",))
+        activities = self.activities or (("cpu", "cuda") if state.device.type == "cuda" else ("cpu",))
         kept = int(self._end) - state.iteration - self.warmup
         self._profile = profile(
-            activities=[_ACTIVITIES[activity] for activity in given],
+            activities=[_ACTIVITIES[activity] for activity in activities],
             schedule=schedule(wait=0, warmup=self.warmup, active=kept, repeat=1),
             on_trace_ready=lambda trace: _export(trace, state),
             record_shapes=self.record_shapes,
@@ -145,14 +145,14 @@ class Profiler(Cleanup, Hook):
         self._profile.start()
 
     def close(self) -> None:
-        """Ends the profiler, which then writes what it has; once, however the window ends."""
+        """Stop the profiler, which then writes its trace; no effect when called again."""
         self._mark("")
         running, self._profile = self._profile, None
         if running is not None:
             running.stop()
 
     def _mark(self, part: str) -> None:
-        """Ends the part of the iteration that was marked last, and begins the next."""
+        """End the last part of the iteration, and begin the next."""
         if self._profile is None and not self.nvtx:
             return
         self._part.close()

@@ -1,4 +1,4 @@
-"""Statistics of the rows as metrics of a report, such as the slowest step or the highest memory of any rank."""
+"""Statistics of rows as metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hooks.recent_rows import RECENT
 from hooks.state import State
 
 PREFIX = "stats/"
-"""What the metrics begin with: `stats/step_s/p95`."""
+"""Prefix of the metrics: `stats/step_s/p95`."""
 
 STATISTICS: dict[str, Callable[[Any], Any]] = {
     "min": np.min,
@@ -28,43 +28,41 @@ STATISTICS: dict[str, Callable[[Any], Any]] = {
     "max": np.max,
     "sum": np.sum,
 }
-"""What may be asked of a column."""
+"""The statistics of a column, by name."""
 
 
 def column_and_statistic(written: str) -> tuple[str, str]:
-    """The two parts of `step_s/p95`; raises ValueError where it has no such parts."""
+    """Split `step_s/p95` in two; raises ValueError for anything else."""
     column, _, statistic = written.rpartition("/")
     if not column or "/" in column:
-        raise ValueError(f"is written COLUMN/STATISTIC, such as step_s/p95, got '{written}'")
+        raise ValueError(f"expected COLUMN/STATISTIC such as step_s/p95, got '{written}'")
     if statistic not in STATISTICS:
         near = get_close_matches(statistic.lower(), STATISTICS, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(STATISTICS)}"
-        raise ValueError(f"'{statistic}' in '{written}' is no statistic: {hint}")
+        raise ValueError(f"no statistic '{statistic}' in '{written}': {hint}")
     return column, statistic
 
 
 @dataclass
 class RowStats(Hook):
-    """Adds statistics of the columns of the rows to each report: over all ranks and the training iterations since the
-    last one.
+    """Statistics of columns as metrics of each report, over all ranks and the training iterations since the last
+    report.
 
-    `report: [step_s/p95]` gives the metric `stats/step_s/p95`: a column of the table of rows, and `min`, `median`,
-    `mean`, `p95`, `max` or `sum`. A sweep whose metric is called so switches the hook on. A row in which the column is
-    empty, or not a number, does not count; where none counts, the metric is missing from that report. What was read
-    survives a restart.
+        row_stats: {report: [step_s/p95, cuda_peak_allocated_bytes/max]}
 
-    Communication: one exchange of the values at each report; in between an iteration costs nothing but a look back
-    every 500. On CUDA that waits for the iterations it looks at, which have long passed but for the last.
+    `step_s/p95` gives the metric `stats/step_s/p95`. Statistics are `min`, `median`, `mean`, `p95`, `max` and `sum`. A
+    sweep with such a metric turns the hook on. Empty and NaN values do not count; a metric without values is missing.
+    Costs an exchange of the values at each report, and a look back every 500 iterations.
     """
 
     report: list[str] = field(default_factory=list)
-    """The statistics, as COLUMN/STATISTIC."""
+    """Statistics, as COLUMN/STATISTIC."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
     reach: ClassVar[int] = RECENT // 2
-    """Iterations after which the recent rows are read, well before they are forgotten."""
+    """Iterations after which the recent rows are read, before they are dropped."""
 
     def __post_init__(self) -> None:
         self._asked = {written: column_and_statistic(written) for written in self.report}
@@ -85,18 +83,18 @@ class RowStats(Hook):
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         self._look_back(state)
-        everybody: list[dict[str, array[float]]] = [self._values] * state.world_size
+        gathered: list[dict[str, array[float]]] = [self._values] * state.world_size
         if state.world_size > 1:
-            dist.all_gather_object(everybody, self._values)
+            dist.all_gather_object(gathered, self._values)
         for written, (column, statistic) in self._asked.items():
-            values = np.concatenate([np.asarray(own[column]) for own in everybody])
+            values = np.concatenate([np.asarray(own[column]) for own in gathered])
             values = values[~np.isnan(values)]
             if len(values):
                 metrics[PREFIX + written] = float(STATISTICS[statistic](values))
         self._values = {column: array("d") for column in self._values}
 
     def _look_back(self, state: State) -> None:
-        """Reads the training rows that came since the last time."""
+        """Read the training rows since the last time."""
         columns = state.recent.columns(RECENT, phase="train", names={"iteration", *self._values})
         iterations = columns.get("iteration", [])
         first = bisect_right(iterations, self._read)

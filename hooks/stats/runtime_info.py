@@ -1,4 +1,4 @@
-"""What a run is and how far it has come, in one place."""
+"""Facts about a run."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ from hooks.state import State
 
 @dataclass
 class RuntimeInfo(Hook):
-    """Keeps in `state.info` what a run is and how far it has come; in the run's `run.json` when it is over.
+    """Facts about a run and its position in `state.info`, and in the run's `run.json` at its end.
 
-    Every rank keeps its own; no communication. `experiment`, `seed`, `versions`, `world_size`, `max_epochs` and
-    `max_steps`; `data`: for each phase the `samples` of the dataset, this rank's `batches` in it, and the `classes`
-    where the dataset names them (`classes`, or MMEngine's `metainfo`); `phase` (null between phases), `epoch`,
-    `iteration`, `step` and `samples` completed; `learning_rates` of every parameter group; `metrics`: the newest value
-    of each. All of it is as of the last beginning or end of a phase, or of a failure: within a phase the state itself
-    knows, and nothing is done. Source: MMEngine RuntimeInfoHook, which keeps the first group's rate alone and waits for
-    the GPU at each iteration.
+    `experiment`, `seed`, `versions`, `world_size`, `max_epochs` and `max_steps`; `data`: for each phase the `samples`
+    of the dataset, this rank's `batches`, and the `classes` that the dataset names; `phase` (null between phases),
+    `epoch`, `iteration`, `step` and `samples` completed; `learning_rates` of all parameter groups; `metrics`: the
+    newest values. Updated when a phase begins or ends, and at a failure. Source: MMEngine RuntimeInfoHook.
     """
 
     observes: ClassVar[bool] = True
@@ -39,7 +36,7 @@ class RuntimeInfo(Hook):
             world_size=state.world_size,
             max_epochs=state.max_epochs,
             max_steps=state.max_steps,
-            data={phase: _described(loader) for phase, loader in state.loaders.items()},
+            data={phase: _describe(loader) for phase, loader in state.loaders.items()},
             metrics=dict(state.metrics),
         )
         _update(state, None)
@@ -77,13 +74,12 @@ def _versions() -> dict[str, str | None]:
     }
 
 
-def _described(loader: Any) -> dict[str, Any]:
-    """What a loader and its dataset say of themselves; a part of a dataset has the classes of the whole."""
+def _describe(loader: Any) -> dict[str, Any]:
     described: dict[str, Any] = {}
     dataset: Any = getattr(loader, "dataset", None)
     with suppress(TypeError):
         described["samples"] = len(dataset)
-    with suppress(TypeError):  # a loader of a stream has a length that raises
+    with suppress(TypeError):  # len() of a stream's loader raises
         described["batches"] = len(loader)
     classes = _classes(dataset)
     if classes:

@@ -1,7 +1,8 @@
-"""How fast training is now, and what share of the device's peak that is."""
+"""Throughput of training, and its share of the device's peak."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,36 +12,68 @@ from torch import nn
 
 from hooks.hook import Hook
 from hooks.interval import Interval, Iterations, paced_by
-from hooks.parts.gpu_peaks import peak_flops
 from hooks.parts.logs.readings import read
 from hooks.recent_rows import RECENT
 from hooks.state import State
 
-BACKWARD_AND_FORWARD = 3
-"""What training costs in forward passes: backward differentiates by inputs and by weights."""
+PEAKS: dict[tuple[str, ...], dict[str, float]] = {
+    # Tesla V100 data sheet (1165301)
+    ("V100", "PCIE"): {"fp16": 112e12, "fp32": 14e12},
+    ("V100",): {"fp16": 125e12, "fp32": 15.7e12},
+    # T4 data sheet (951643)
+    ("T4",): {"fp16": 65e12, "fp32": 8.1e12},
+    # Ampere GA102 whitepaper v2, appendix A, "with FP32 accumulate"
+    ("3090",): {"bf16": 71e12, "fp16": 71e12, "tf32": 35.6e12, "fp32": 35.6e12},
+    # A10 data sheet
+    ("A10",): {"bf16": 125e12, "fp16": 125e12, "tf32": 62.5e12, "fp32": 31.2e12},
+    # A100 data sheet (1758950), the same for SXM and PCIe
+    ("A100",): {"bf16": 312e12, "fp16": 312e12, "tf32": 156e12, "fp32": 19.5e12},
+    # Ada whitepaper v2, appendix A, "with FP32 accumulate"
+    ("4090",): {"bf16": 165.2e12, "fp16": 165.2e12, "tf32": 82.6e12, "fp32": 82.6e12},
+    # L4 data sheet, halved
+    ("L4",): {"bf16": 121e12, "fp16": 121e12, "tf32": 60e12, "fp32": 30.3e12},
+    # L40S data sheet (28413)
+    ("L40S",): {"bf16": 362e12, "fp16": 362e12, "tf32": 183e12, "fp32": 91.6e12},
+    # H100 data sheet, halved
+    ("H100", "PCIE"): {"bf16": 756e12, "fp16": 756e12, "tf32": 378e12, "fp32": 51e12},
+    ("H100", "NVL"): {"bf16": 835e12, "fp16": 835e12},
+    ("H100",): {"bf16": 989e12, "fp16": 989e12, "tf32": 494e12, "fp32": 67e12},
+    # H200 data sheet, halved; none was found for the NVL
+    ("H200", "NVL"): {},
+    ("H200",): {"bf16": 989e12, "fp16": 989e12, "tf32": 494e12, "fp32": 67e12},
+    # Blackwell data sheet (3384703), HGX B200 at 1,000 W, halved
+    ("B200",): {"bf16": 2250e12, "fp16": 2250e12, "tf32": 1100e12, "fp32": 75e12},
+}
+"""Dense FLOPs a second with fp32 accumulation, by words of the device's name, from the NVIDIA document named above
+each.
+
+`halved` where the document counts sparsity. Unknown values are missing.
+"""
+
+PASSES_OF_TRAINING = 3
+"""Cost of a training step in forward passes: backward computes gradients of inputs and of weights."""
 
 
 @dataclass
 class Throughput(Hook):
-    """Measures training's speed over the last iterations, in samples and, where they are known, in FLOPs.
+    """Speed of training over the last iterations, in samples and FLOPs per second, and the model FLOPs utilization
+    (MFU).
 
-    Every rank measures itself; no communication. perf_stats says how fast whole phases were; this says how fast
-    training is at the moment, and how well it uses the device. Records `samples_per_s` of this rank and
-    `world_samples_per_s` (times the number of ranks, which keep in step); on a rank that knows `flops_per_sample`
-    (model_complexity, on the master) also `flops_per_s`, three times those of the forward pass, and `mfu`, their share
-    of the peak, from 0 to 1. A report has them at the end of training as `throughput/...`. Time is that of whole
-    iterations, on a GPU of those it is through with, with hooks and checkpoints and without validation; samples are
-    those that were in the batches. Source: composer SpeedMonitor, Lightning ThroughputMonitor; MFU: "PaLM" (Chowdhery
+        throughput: {every: 50 iterations, window: 100}
+
+    Records this rank's `samples_per_s`, and `world_samples_per_s`, which assumes that ranks keep in step. On a rank
+    that knows `flops_per_sample` (from `model_complexity`, on the master) also `flops_per_s`, three times that of the
+    forward pass, and `mfu`, its share of the peak. A report has them as `throughput/...`. Time includes hooks and
+    checkpoints, but not validation. Source: composer SpeedMonitor, Lightning ThroughputMonitor; MFU: "PaLM" (Chowdhery
     et al., 2022), appendix B.
     """
 
     every: Iterations = Interval(50, "iterations")
     """Training iterations between two measurements."""
     window: Annotated[int, Ge(1), Le(RECENT)] = 100
-    """Training iterations that a measurement looks back on."""
+    """Training iterations of a measurement."""
     peak_flops: Annotated[float, Gt(0)] | None = None
-    """FLOPs a second the device could do; where it is not said, NVIDIA's figure for the GPU and the precision, if
-    known."""
+    """Peak FLOPs a second of the device; by default NVIDIA's figure for the GPU and the precision, if known."""
 
     def __post_init__(self) -> None:
         self._peak: float | None = self.peak_flops
@@ -48,7 +81,7 @@ class Throughput(Hook):
 
     def on_start(self, state: State) -> None:
         if self.peak_flops is None and state.device.type == "cuda":
-            self._peak = peak_flops(torch.cuda.get_device_name(state.device), _kind(state))
+            self._peak = peak_flops(torch.cuda.get_device_name(state.device), _precision(state))
 
     @paced_by("every")
     def on_step(self, state: State) -> None:
@@ -64,7 +97,7 @@ class Throughput(Hook):
         self._last = {}
 
     def _measure(self, state: State) -> dict[str, float]:
-        """Over the last closed rows: the present one's time is not known yet."""
+        """Measure over the last closed rows, as the time of the present one is unknown."""
         columns = state.recent.columns(self.window, phase="train", names=("step_s", "batch_size"))
         timed = [
             (time, size)
@@ -77,15 +110,15 @@ class Throughput(Hook):
         samples_per_s = sum(size for _, size in timed) / seconds
         measured = {"samples_per_s": samples_per_s, "world_samples_per_s": samples_per_s * state.world_size}
         if "flops_per_sample" in state.info:
-            measured["flops_per_s"] = BACKWARD_AND_FORWARD * state.info["flops_per_sample"] * samples_per_s
+            measured["flops_per_s"] = PASSES_OF_TRAINING * state.info["flops_per_sample"] * samples_per_s
             if self._peak is not None:
                 measured["mfu"] = measured["flops_per_s"] / self._peak
         return measured
 
 
-def _kind(state: State) -> str:
-    """What most of the work is computed in: that of convolutions, where there are any, else of matrix products. Torch's
-    default is TF32 for the one and fp32 for the other."""
+def _precision(state: State) -> str:
+    """Return the precision of most of the work: of convolutions if there are any, else of matrix products, as torch
+    uses TF32 by default only for the former."""
     precision = str(state.config.get("precision", "fp32"))
     if precision != "fp32":
         return precision
@@ -93,3 +126,14 @@ def _kind(state: State) -> str:
     cudnn: Any = torch.backends.cudnn
     backend = cudnn.conv if convolves else torch.backends.cuda.matmul
     return "tf32" if backend.fp32_precision == "tf32" else "fp32"
+
+
+def peak_flops(device_name: str, precision: str) -> float | None:
+    """Return the peak of a GPU, by torch's name of it, for `fp32`, `tf32`, `bf16` or `fp16`.
+
+    None if it is unknown, or for a part of a GPU (MIG).
+    """
+    words = set(re.split(r"[^A-Z0-9]+", device_name.upper()))
+    if "MIG" in words:
+        return None
+    return next((peaks.get(precision) for name, peaks in PEAKS.items() if words.issuperset(name)), None)

@@ -12,8 +12,7 @@ from torch import nn
 
 from hooks import Hook, State
 from hooks.interval import Interval
-from hooks.parts.gpu_peaks import PEAKS, peak_flops
-from hooks.stats.throughput import Throughput
+from hooks.stats.throughput import PEAKS, Throughput, peak_flops
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, Rows, experiment

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from hooks import State
-from hooks.parts import layer_table
-from hooks.parts.layer_table import LayerTable
+from hooks.parts import layers
+from hooks.parts.layers import LayerTable
 
 
 def _read(folder: Path) -> pd.DataFrame:
@@ -81,7 +81,7 @@ def test_what_ranks_wrote_that_are_no_more_is_dropped_alike(tmp_path: Path) -> N
 
 
 def test_few_readings_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer_table, "PENDING", 2)
+    monkeypatch.setattr(layers, "PENDING", 2)
     state = State(artifacts=tmp_path)
     table = LayerTable("sizes", state)
     for state.iteration in range(5):

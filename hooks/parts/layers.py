@@ -1,0 +1,184 @@
+"""Measurements by layer: which modules are measured, and the table that keeps the values."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from hooks.hook import Priority
+from hooks.interval import STEPS_OR_NEVER, Interval, StepsOrNever, paced_by
+from hooks.parts.cleanup import Cleanup
+from hooks.private_torch import compiler_is_imported, tree_leaves
+from hooks.state import State
+
+PENDING = 100
+"""Most measurements that wait on their device before they are written."""
+
+
+class LayerTable:
+    """One rank's values by layer, as Parquet files under `<artifacts>/<name>/rank=R/`.
+
+    `pandas.read_parquet("<artifacts>/<name>")` reads those of all ranks: a row for each measurement and layer, with its
+    position, `layer`, and a column for each statistic. Values stay on their device until `write`, which reads all in
+    one transfer; call it when a phase ends and before a checkpoint. A table that is opened again drops what came after
+    `state.iteration`, also of ranks that no longer exist, so no file has rows of both sides of a checkpoint.
+
+    The newest measurement is also `state.info[name]`: `<layer>/<statistic>` to a tensor of one element.
+    """
+
+    def __init__(self, name: str, state: State) -> None:
+        import pyarrow.parquet  # noqa: F401  # takes a third of a second, here rather than during training
+
+        self._name = name
+        self._folder = state.artifacts / name / f"rank={state.rank}"
+        self._pending: list[tuple[Mapping[str, int], Sequence[str], Sequence[str], Tensor]] = []
+        ranks = {int(folder.name.removeprefix("rank=")): folder for folder in self._folder.parent.glob("rank=*")}
+        gone = [folder for rank, folder in ranks.items() if rank >= state.world_size and state.is_master]
+        for file in (file for folder in (self._folder, *gone) for file in folder.glob("*.parquet")):
+            if int(file.stem) > state.iteration:
+                file.unlink()
+
+    def add(self, state: State, layers: Sequence[str], statistics: Mapping[str, Tensor], **position: int) -> None:
+        """Add a measurement in the present iteration: tensors of shape (layers,) and one dtype, by statistic."""
+        values = torch.stack(list(statistics.values())).detach()
+        position = {"epoch": state.epoch, "iteration": state.iteration + 1, **position}
+        self._pending.append((position, layers, list(statistics), values))
+        state.info[self._name] = {
+            f"{layer}/{statistic}": value
+            for statistic, row in zip(statistics, values.unbind(), strict=True)
+            for layer, value in zip(layers, row.unbind(), strict=True)
+        }
+        if len(self._pending) >= PENDING:
+            self.write()
+
+    def write(self) -> None:
+        """Write the measurements that wait; waits for the device if there are any."""
+        if not self._pending:
+            return
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        pending, self._pending = self._pending, []
+        flat = torch.cat([values.reshape(-1) for *_, values in pending]).cpu()
+        numbers = torch.split(flat, [values.numel() for *_, values in pending])
+        tables = []
+        for (position, layers, statistics, _), values in zip(pending, numbers, strict=True):
+            columns: dict[str, Any] = {name: [number] * len(layers) for name, number in position.items()}
+            rows = zip(statistics, values.view(len(statistics), -1), strict=True)
+            tables.append(pa.table({**columns, "layer": list(layers), **{name: row.numpy() for name, row in rows}}))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        last = pending[-1][0]["iteration"]
+        unfinished = self._folder / f".{last}"
+        parquet.write_table(pa.concat_tables(tables, promote_options="default"), unfinished)
+        unfinished.replace(self._folder / f"{last:010d}.parquet")
+
+
+@dataclass
+class LayerMeasurement(Cleanup):
+    """The base of hooks that keep measurements by layer in Parquet files under `folder`, written before checkpoints."""
+
+    every: StepsOrNever = Interval(100, "steps")
+    """Optimizer steps between two measurements."""
+
+    folder: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        STEPS_OR_NEVER.parse(self.every)
+        self._table: LayerTable | None = None
+
+    def on_start(self, state: State) -> None:
+        self._table = LayerTable(self.folder, state)
+
+    def keep(self, state: State, layers: Sequence[str], statistics: Mapping[str, Tensor], **position: int) -> None:
+        """Add a measurement, as `LayerTable.add` does."""
+        if self._table is not None:
+            self._table.add(state, layers, statistics, **position)
+
+    def on_phase_end(self, state: State) -> None:
+        self.close()
+
+    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
+        self._write()
+
+    def close(self) -> None:
+        self.release()
+        self._write()
+
+    def release(self) -> None:
+        """Drop a measurement that is not finished."""
+
+    def _write(self) -> None:
+        if self._table is not None:
+            self._table.write()
+
+
+@dataclass
+class LayerMonitor(LayerMeasurement):
+    """The base of hooks that watch leaf modules in the forward passes of some training iterations.
+
+    Each rank watches its own model, without communication. A hook implements `watch`, which puts module hooks on a
+    layer, and `read`, which takes the results. The module hooks exist only in measured iterations, which run a compiled
+    model uncompiled.
+    """
+
+    every: StepsOrNever = Interval(100, "steps")
+    """Optimizer steps between two measurements; each micro-batch of such a step is measured."""
+
+    priority: ClassVar[Priority | int] = Priority.VERY_HIGH
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._watching = ExitStack()
+
+    @abstractmethod
+    def watch(self, name: str, layer: nn.Module, state: State) -> None:
+        """Put module hooks on a layer, each by `until_read`."""
+
+    @abstractmethod
+    def read(self, state: State) -> None:
+        """Take the results when the forward pass is over."""
+
+    def until_read(self, handle: RemovableHandle) -> None:
+        """Remove a module hook when the forward pass is over."""
+        self._watching.enter_context(handle)
+
+    @paced_by("every")
+    def on_batch(self, state: State) -> None:
+        self._watching.enter_context(run_uncompiled())
+        for name, layer in leaf_modules(state.module):
+            self.watch(name, layer, state)
+
+    @paced_by("every")
+    def on_forward(self, state: State) -> None:
+        self._watching.close()
+        self.read(state)
+
+    def release(self) -> None:
+        self._watching.close()
+
+
+def leaf_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules without children by name; a model without parts has the name of its type."""
+    for name, module in model.named_modules():
+        if not any(module.children()):
+            yield name or type(module).__name__, module
+
+
+def tensors(values: Any) -> list[Tensor]:
+    """Return the tensors in a nested value, in order."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def run_uncompiled() -> AbstractContextManager[Any]:
+    """Run compiled models uncompiled, as compiled code does not call module hooks."""
+    if not compiler_is_imported():
+        return nullcontext()
+    context: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return context
