@@ -1,4 +1,4 @@
-"""Offline clustering: DeepCluster v2's memory of embeddings, its clusters, and what each sample is assigned to."""
+"""DeepCluster v2: offline clustering."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from annotated_types import Ge, Gt, MinLen
 from torch import Tensor
 from torch.nn import functional
@@ -13,67 +14,63 @@ from torch.nn import functional
 from hooks.hook import NEEDS_OUTPUT, NEEDS_WHOLE_BATCHES, Hook, Priority, Setup
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.eval_mode import evaluating
-from hooks.parts.self_supervised import spherical_kmeans
 from hooks.parts.self_supervised.gather import batch_sizes, gather
 from hooks.state import State
 
 UNASSIGNED = -100
-"""The assignment of a sample that was not in the memory; cross entropy's ignore_index."""
+"""Assignment of a sample that is not in the memory; cross entropy's ignore_index."""
 
 
 @dataclass(frozen=True)
 class ClusteredViews:
-    """What DeepCluster's loss needs."""
+    """Input of DeepCluster's loss."""
 
     embeddings: list[Tensor]
-    """For each view the unit-length embeddings, (B, D), with gradients."""
+    """Unit-length embeddings of each view, (B, D), with gradients."""
     centroids: list[Tensor]
-    """For each head its unit-length centroids, (K, D): prototypes that are not trained."""
+    """Unit-length centroids of each head, (K, D), which are not trained."""
     assignments: Tensor
-    """The cluster of each sample in each head, (heads, B) int64; UNASSIGNED where there is none."""
+    """Cluster of each sample in each head, (heads, B) int64, or UNASSIGNED."""
 
 
 @dataclass
 class DeepCluster(Hook):
-    """Remembers the embeddings of all training samples, clusters them as an epoch begins, and gives the loss the
-    clusters.
+    """Clusters of the embeddings of all training samples, for the loss of DeepCluster v2.
 
-    The task's forward pass gives a list of embeddings, (B, D) for each view, and a batch is `(views, indices)`, the
-    indices being places in the training data. The hook replaces the output by `ClusteredViews`. The memory has the
-    newest embedding of every sample for each assigned view; head h clusters that of view h modulo their number. Rank r
-    keeps the samples whose index modulo the number of ranks is r, whoever trains on them. It is filled by one pass over
-    the training data, in eval mode, before the first clustering. Clustering is spherical k-means over all ranks; its
-    result is the same on all of them. In val and test samples are assigned to the nearest centroid of their own
-    embedding. Communication: one gathering of the batch's embeddings per iteration, and of sums of K x D values per
-    k-means iteration. Memory, centroids and assignments survive a restart; with another number of ranks the memory is
-    filled anew. Raises ValueError where there are fewer samples than clusters, an index is out of place or the task
-    counts views for samples; TypeError for other outputs. Source: "Unsupervised Learning of Visual Features by
-    Contrasting Cluster Assignments" (Caron et al., 2020), VISSL InitMemoryHook and ClusterMemoryHook.
+        deepcluster: {clusters: [300, 300, 300], assigned_views: [0, 1]}
+
+    The task's forward pass returns a list of embeddings, (B, D) for each view, and a batch is `(views, indices)` with
+    the samples' indices in the training data. The hook replaces the output by `ClusteredViews`. It keeps the newest
+    embedding of each sample for each assigned view, and clusters them when an epoch begins, by spherical k-means over
+    all ranks; head h clusters view h modulo their number. Rank r keeps the samples whose index modulo the number of
+    ranks is r. One pass over the training data fills the memory, also after a restart with another number of ranks. In
+    val and test, samples are assigned to the centroid nearest to their embedding.
+
+    Each iteration gathers the batch's embeddings, and each k-means iteration adds K x D values over ranks. Source:
+    "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), VISSL
+    InitMemoryHook and ClusterMemoryHook.
     """
 
     clusters: Annotated[list[Annotated[int, Gt(1)]], MinLen(1)] = field(default_factory=lambda: [3000, 3000, 3000])
-    """The number of clusters of each head."""
+    """Number of clusters of each head."""
     assigned_views: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] = field(default_factory=lambda: [0, 1])
-    """The places of the views whose embeddings are remembered: the large crops."""
+    """Indices of the views to remember: the large crops."""
     iterations: Annotated[int, Ge(1)] = 10
     """Iterations of k-means."""
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_forward"})
-    """In a phase's last iteration, whose batches may be of other sizes."""
+    """In a phase's last iteration, as batch sizes may differ."""
 
     def __post_init__(self) -> None:
-        # Both have one place more than there are samples, for what other ranks keep: which samples these are is not
-        # asked of the device, which would have to be waited for.
+        # Both have an additional place for samples that other ranks keep, as selecting them would wait for the device.
         self._memory = torch.zeros(0, 1, 0)
         self._remembered = torch.zeros(1, dtype=torch.bool)
         self._ranks = 0
         self._centroids: list[Tensor] = []
         self._assignments = Tensor()
         self._epoch = -1
-
-    # Events
 
     def unsuitable(self, setup: Setup) -> str:
         return setup.explain(
@@ -84,7 +81,7 @@ class DeepCluster(Hook):
         )
 
     def on_phase_start(self, state: State) -> None:
-        """Once per epoch, also where an epoch has several training phases or is resumed in its middle."""
+        """Cluster once per epoch, also if an epoch has several phases or resumes."""
         self._to(state.device)
         if state.phase != "train":
             return
@@ -101,8 +98,8 @@ class DeepCluster(Hook):
         if state.phase == "train":
             assignments = self._assignments[:, indices]
             sizes = batch_sizes(state)
-            everybody = gather(remembered.transpose(0, 1), sizes).transpose(0, 1)
-            self._remember(everybody, gather(indices, sizes), state)
+            embeddings_of_ranks = gather(remembered.transpose(0, 1), sizes).transpose(0, 1)
+            self._remember(embeddings_of_ranks, gather(indices, sizes), state)
         else:
             assignments = self._nearest(remembered)
         state.output = ClusteredViews(embeddings, self._centroids, assignments)
@@ -131,7 +128,7 @@ class DeepCluster(Hook):
         self._assignments = self._assignments.to(device)
 
     def _fill(self, state: State) -> None:
-        """One pass over this rank's share of the training data."""
+        """Fill the memory by one pass over this rank's share of the training data."""
         size = _samples(state)
         own = len(range(state.rank, size, state.world_size))
         self._remembered = torch.zeros(own + 1, dtype=torch.bool, device=state.device)
@@ -147,7 +144,7 @@ class DeepCluster(Hook):
         self._ranks = state.world_size
 
     def _remember(self, embeddings: Tensor, indices: Tensor, state: State) -> None:
-        """Keeps the embeddings (V, B, D) of those samples that are this rank's to keep."""
+        """Keep the embeddings (V, B, D) of the samples that are this rank's to keep."""
         if not self._memory.shape[2]:
             self._memory = embeddings.new_zeros(*self._memory.shape[:2], embeddings.shape[2])
         own = indices % state.world_size == state.rank
@@ -169,16 +166,13 @@ class DeepCluster(Hook):
         for head, centroids in enumerate(self._centroids):
             samples = self._memory[self._view(head), :-1][remembered]
             across = state.world_size > 1
-            self._centroids[head], nearest = spherical_kmeans.cluster(
-                samples, centroids, self.iterations, across_ranks=across
-            )
+            self._centroids[head], nearest = cluster(samples, centroids, self.iterations, across_ranks=across)
             assignments[head, own] = nearest + 1
         coalesced.total([assignments])
         self._assignments = torch.where(assignments > 0, assignments - 1, UNASSIGNED)
 
     def _draw(self, known: Tensor, state: State) -> list[Tensor]:
-        """For each head the indices of the samples its centroids begin at: the same on all ranks, other ones each
-        epoch."""
+        """Return the indices of each head's first centroids: equal on all ranks, different in each epoch."""
         if max(self.clusters) > len(known):
             raise ValueError(
                 f"clusters has {max(self.clusters)}, but the memory has {len(known)} samples; use fewer clusters"
@@ -189,23 +183,20 @@ class DeepCluster(Hook):
         ]
 
     def _look_up(self, starts: list[Tensor], state: State) -> list[Tensor]:
-        """The embeddings of samples, whichever ranks keep them, as each head sees them."""
-        found = [self._memory.new_zeros(len(indices), self._memory.shape[2]) for indices in starts]
+        """Return the embeddings of samples of any rank, as each head sees them."""
+        embeddings = [self._memory.new_zeros(len(indices), self._memory.shape[2]) for indices in starts]
         for head, indices in enumerate(starts):
             own = indices % state.world_size == state.rank
-            found[head][own] = self._memory[self._view(head), indices[own] // state.world_size]
-        coalesced.total(found)
-        return found
+            embeddings[head][own] = self._memory[self._view(head), indices[own] // state.world_size]
+        coalesced.total(embeddings)
+        return embeddings
 
     def _nearest(self, embeddings: Tensor) -> Tensor:
         if not self._centroids:
             raise RuntimeError(
-                "there are no clusters yet: DeepCluster makes them as training begins, and this run began with an"
-                " evaluation"
+                "there are no clusters yet: DeepCluster makes them when training begins; train before validating"
             )
-        nearest = [
-            spherical_kmeans.assign(embeddings[self._view(head)], c)[0] for head, c in enumerate(self._centroids)
-        ]
+        nearest = [assign(embeddings[self._view(head)], c)[0] for head, c in enumerate(self._centroids)]
         return torch.stack(nearest)
 
     def _view(self, head: int) -> int:
@@ -216,21 +207,68 @@ def _samples(state: State) -> int:
     dataset = state.loaders["train"].dataset
     if not hasattr(dataset, "__len__"):
         raise TypeError(
-            "DeepCluster keeps an assignment for each sample, and the train data is a stream, whose samples have no"
-            " place; give map-style data"
+            "DeepCluster keeps an assignment for each sample, and the samples of a stream have no index; use map-style"
+            " train data"
         )
     return len(dataset)
 
 
 def _unit_length(output: Any, count: int) -> list[Tensor]:
-    """The embeddings of each view at unit length; raises TypeError if the task's forward pass gave something else."""
+    """Return the embeddings of each view at unit length; raises TypeError for other outputs."""
     if (
         not isinstance(output, list | tuple)
         or len(output) != count
-        or not all(isinstance(one, Tensor) for one in output)
+        or not all(isinstance(part, Tensor) for part in output)
     ):
         raise TypeError(
-            f"the task's forward pass gave {type(output).__name__} for {count} views; "
+            f"the task's forward pass returned {type(output).__name__} for {count} views; "
             "DeepCluster needs a list with one tensor of embeddings (B, D) per view"
         )
     return [functional.normalize(embeddings.float(), dim=1) for embeddings in output]
+
+
+_CHUNK = 16384
+"""Samples to compare with all centroids at once, which limits memory."""
+
+
+@torch.no_grad()
+def cluster(samples: Tensor, centroids: Tensor, iterations: int, *, across_ranks: bool) -> tuple[Tensor, Tensor]:
+    """Return unit-length centroids (K, D) after k-means, and the nearest one of each own sample, (N,) int64.
+
+    `samples` (N, D) are this rank's, of unit length and any number. An empty centroid moves to the sample that is
+    farthest from its own. All ranks get the same bits. With `across_ranks` each iteration has two collectives, or three
+    with an empty centroid. Source: "Concept Decompositions for Large Sparse Text Data Using Clustering" (Dhillon and
+    Modha, 2001); empty clusters as in scikit-learn's KMeans.
+    """
+    for _ in range(iterations):
+        nearest, similarity = assign(samples, centroids)
+        sums = torch.zeros_like(centroids).index_add_(0, nearest, samples)
+        counts = torch.bincount(nearest, minlength=len(centroids))
+        if across_ranks:
+            coalesced.total([sums, counts])
+        empty = (counts == 0).nonzero().squeeze(1)
+        if len(empty):
+            sums[empty] = _farthest(samples, similarity, len(empty), across_ranks)
+        centroids = functional.normalize(sums, dim=1)
+    return centroids, assign(samples, centroids)[0]
+
+
+@torch.no_grad()
+def assign(samples: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the nearest centroid of each sample and their similarity: (N,) int64 and (N,)."""
+    best = [(chunk @ centroids.t()).max(dim=1) for chunk in torch.split(samples, _CHUNK)]
+    return torch.cat([chunk.indices for chunk in best]), torch.cat([chunk.values for chunk in best])
+
+
+def _farthest(samples: Tensor, similarity: Tensor, count: int, across_ranks: bool) -> Tensor:
+    """Return the samples of all ranks that are least similar to their centroids, (count, D)."""
+    order = similarity.argsort(stable=True)[:count]
+    if not across_ranks:
+        return samples[order]
+    # Similarity and sample side by side; a rank with fewer samples fills up with ones that are never chosen.
+    mine = samples.new_full((count, samples.shape[1] + 1), torch.inf)
+    mine[: len(order), 0], mine[: len(order), 1:] = similarity[order], samples[order]
+    gathered = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, mine)
+    joined = torch.cat(gathered)
+    return joined[joined[:, 0].argsort(stable=True)[:count], 1:]

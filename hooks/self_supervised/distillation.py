@@ -1,4 +1,4 @@
-"""Distillation: the outputs of a trained teacher that stays as it is."""
+"""Distillation from a frozen teacher."""
 
 from __future__ import annotations
 
@@ -17,39 +17,38 @@ from hooks.state import State
 
 @dataclass(frozen=True)
 class DistillationOutput:
-    """What a distillation loss needs."""
+    """Input of a distillation loss."""
 
     student: Any
-    """What the task's forward pass gave, with gradients."""
+    """The task's output with the student, with gradients."""
     teacher: Any
-    """What it gave with the teacher for a model."""
+    """The task's output with the teacher."""
 
 
 @dataclass
 class Distillation(Hook):
-    """Gives the loss the outputs of a frozen teacher beside the student's.
+    """Outputs of a frozen teacher beside the student's, for a distillation loss.
 
-    The teacher is what `teacher` builds, or else a copy of the model as the task built it, with the weights in
-    `checkpoint` where that is given. It runs in evaluation mode through the task's forward pass, in every phase; the
-    hook replaces the output by `DistillationOutput`. Every rank does the same; no communication. The teacher is no part
-    of a run's checkpoints, as it is found again where it was.
-    Raises ValueError where neither is given, where the callable is none, or where the weights do not fit.
-    Source: "Distilling the Knowledge in a Neural Network" (Hinton et al., 2015), VISSL DistillationHook.
+        distillation: {teacher: "study.models:large", checkpoint: runs/large/model.pt}
+
+    The teacher is what `teacher` builds, or else a copy of the model, with the weights in `checkpoint`. It runs in eval
+    mode through the task's forward pass, in all phases; the hook replaces the output by `DistillationOutput`. A run's
+    checkpoints do not contain it. Source: "Distilling the Knowledge in a Neural Network" (Hinton et al., 2015), VISSL
+    DistillationHook.
     """
 
     teacher: str | None = None
     """`module:callable` that builds the teacher: a subclass of nn.Module, or a function annotated to return one."""
     checkpoint: str | None = None
-    """A file with the teacher's weights: a state dict, such as a checkpoint's model.pt, alone or under the key
-    `model`."""
+    """File with the teacher's weights: a state dict such as a checkpoint's model.pt, alone or under `model`."""
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
 
     def __post_init__(self) -> None:
         if self.teacher is None and self.checkpoint is None:
             raise ValueError(
-                "no teacher: give a callable that builds one (teacher: module:callable), a file with weights"
-                " (checkpoint), or both"
+                "no teacher: set teacher to a callable that builds one (module:callable), checkpoint to a file with"
+                " weights, or both"
             )
         self._builder = callable_at(self.teacher, "teacher", nn.Module) if self.teacher else None
         self._module: nn.Module = nn.Identity()
@@ -76,8 +75,8 @@ class Distillation(Hook):
 
 
 def _load(module: nn.Module, path: str) -> None:
-    found: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    weights: Mapping[str, Tensor] = found["model"] if isinstance(found.get("model"), Mapping) else found
+    loaded: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    weights: Mapping[str, Tensor] = loaded["model"] if isinstance(loaded.get("model"), Mapping) else loaded
     try:
         module.load_state_dict(weights)
     except RuntimeError as error:

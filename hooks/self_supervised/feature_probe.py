@@ -1,4 +1,4 @@
-"""How good features are: nearest neighbours, and a linear classifier of a few labels."""
+"""Quality of features: nearest neighbours, and a linear classifier of few labels."""
 
 from __future__ import annotations
 
@@ -18,45 +18,44 @@ from hooks.import_path import callable_at
 from hooks.metrics.names import phases_of
 from hooks.parts.eval_mode import evaluating
 from hooks.parts.self_supervised.gather import gather
-from hooks.parts.self_supervised.teacher import part_of
+from hooks.parts.self_supervised.teacher import find_part
 from hooks.state import State
 
 DRAWS = 5
-"""How many times the few labels are drawn; the linear classifier's accuracy is the mean."""
+"""Number of draws of the few labels; their mean accuracy counts."""
 PENALTY = 1e-2
-"""What the linear classifier pays for half the square of its weights, beside the mean cross entropy."""
+"""Weight decay of the linear classifier: half the square of its weights times this."""
 
 
 @dataclass
 class FeatureProbe(Hook):
-    """Measures an encoder's features at each validation: by nearest neighbours, and by a linear classifier of few
-    labels.
+    """Quality of an encoder's features at each validation, by nearest neighbours and a linear classifier.
 
-    kNN: the `neighbours` most similar training samples by cosine vote for their label with weight exp(cosine /
-    temperature). Linear: logistic regression on standardized features, trained on `labels_per_class` random training
-    samples of each class; the draws are the same in every run. Adds `val/knn_accuracy` and `val/linear_accuracy` to the
-    metrics, and, to compare with, the same of the inputs' own values and of the encoder before training, as
-    `val/pixels/...` and `val/untrained/...`. Measures every set of weights that is validated with, such as EMA's, as
-    `val/ema/...`. Where the task has several sets of val, they stand by the name of the first.
-    Each rank encodes its share of the data and classifies its share of `val`; training features are gathered and counts
-    added, so that all ranks get the same values. Raises ValueError for a callable or encoder that is none.
-    Source: "Unsupervised Feature Learning via Non-Parametric Instance Discrimination" (Wu et al., 2018), DINO's
-    eval_knn.
+        feature_probe: {data: "study.data:plain", encoder: encoder.backbone}
+
+    Adds `val/knn_accuracy`: the `neighbours` most similar training samples vote with weight exp(cosine / temperature).
+    Adds `val/linear_accuracy`: logistic regression on standardized features of `labels_per_class` random training
+    samples of each class, the same in all runs. For comparison, `val/pixels/...` uses the inputs, and
+    `val/untrained/...` the encoder before training. Other weights of the validation, such as EMA's, give `val/ema/...`.
+    With several val sets, these stand under the first.
+
+    Each rank encodes its share of the data; training features are gathered, so all ranks get the same values. Source:
+    "Unsupervised Feature Learning via Non-Parametric Instance Discrimination" (Wu et al., 2018), DINO's eval_knn.
     """
 
     data: str
-    """`module:callable`, annotated to return a Mapping: the datasets `train` and `val` with samples (input, label), not
-    augmented."""
+    """`module:callable`, annotated to return a Mapping: datasets `train` and `val` of samples (input, label), without
+    augmentation."""
     encoder: str = "encoder.backbone"
-    """The part of the model that gives features: inputs (B, ...) to (B, ...)."""
+    """Part of the model that returns features: inputs (B, ...) to (B, ...)."""
     neighbours: Annotated[int, Ge(1)] = 20
-    """Training samples that vote."""
+    """Number of training samples that vote."""
     temperature: Annotated[float, Gt(0)] = 0.07
-    """How fast a vote loses weight with distance."""
+    """Decay of a vote with distance."""
     labels_per_class: Annotated[int, Ge(1)] = 10
-    """Labels the linear classifier is trained on."""
+    """Number of labels per class for the linear classifier."""
     batch_size: Annotated[int, Ge(1)] = 256
-    """Samples that are encoded at once."""
+    """Samples to encode at once."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.HIGH
@@ -71,9 +70,9 @@ class FeatureProbe(Hook):
         return setup.explain(fsdp="it runs a part of the model over each rank's own batches", custom_loop=NEEDS_MODEL)
 
     def on_start(self, state: State) -> None:
-        with evaluating(state):  # a function of the user's may draw random numbers
+        with evaluating(state):  # user code may draw random numbers
             self._datasets = self._build()
-        encoder = part_of(state.module, self.encoder)
+        encoder = find_part(state.module, self.encoder)
         if self._baselines is None and state.step == 0:
             pixels = self._measure(nn.Identity(), state)
             untrained = self._measure(encoder, state)
@@ -86,7 +85,7 @@ class FeatureProbe(Hook):
         values: dict[str, float] = {}
         for label, weights in state.evaluations.items():
             with weights(state):
-                measured = self._measure(part_of(state.module, self.encoder), state)
+                measured = self._measure(find_part(state.module, self.encoder), state)
             values |= {f"{label}/{name}" if label else name: value for name, value in measured.items()}
         values |= self._baselines or {}
         state.metrics |= {f"{state.phase}/{name}": value for name, value in values.items()}
@@ -100,14 +99,14 @@ class FeatureProbe(Hook):
     @torch.no_grad()
     def _measure(self, encoder: nn.Module, state: State) -> dict[str, float]:
         with evaluating(state):
-            bank, labels = self._gathered("train", encoder, state)
-            features, targets = self._encoded("val", encoder, state)
+            bank, labels = self._gather("train", encoder, state)
+            features, targets = self._encode("val", encoder, state)
         classes = int(labels.max()) + 1
         nearest = knn_classes(bank, labels, features, classes, self.neighbours, self.temperature)
         counts = [nearest == targets]
         mean, deviation = bank.mean(0), bank.std(0) + 1e-6
         for draw in range(DRAWS):
-            few = few_of_each(labels, self.labels_per_class, draw)
+            few = draw_of_each_class(labels, self.labels_per_class, draw)
             classify = logistic_regression((bank[few] - mean) / deviation, labels[few], classes)
             counts.append(classify((features - mean) / deviation).argmax(1) == targets)
         total = torch.tensor(
@@ -118,8 +117,8 @@ class FeatureProbe(Hook):
         size, knn, *linear = total.tolist()
         return {"knn_accuracy": knn / size, "linear_accuracy": sum(linear) / (DRAWS * size)}
 
-    def _encoded(self, phase: str, encoder: nn.Module, state: State) -> tuple[Tensor, Tensor]:
-        """Features (n, D) and labels (n,) of this rank's share: every world_size-th sample."""
+    def _encode(self, phase: str, encoder: nn.Module, state: State) -> tuple[Tensor, Tensor]:
+        """Return features (n, D) and labels (n,) of every world_size-th sample."""
         dataset = self._datasets[phase]
         share = Subset(dataset, range(state.rank, len(dataset), state.world_size))
         loader = DataLoader(share, self.batch_size)
@@ -128,9 +127,9 @@ class FeatureProbe(Hook):
         ]
         return torch.cat([features for features, _ in pairs]), torch.cat([labels for _, labels in pairs])
 
-    def _gathered(self, phase: str, encoder: nn.Module, state: State) -> tuple[Tensor, Tensor]:
-        """Features and labels of all samples in the order of the dataset."""
-        features, labels = self._encoded(phase, encoder, state)
+    def _gather(self, phase: str, encoder: nn.Module, state: State) -> tuple[Tensor, Tensor]:
+        """Return features and labels of all samples in the order of the dataset."""
+        features, labels = self._encode(phase, encoder, state)
         length, ranks = len(self._datasets[phase]), range(state.world_size)
         shares = [torch.arange(rank, length, state.world_size) for rank in ranks]
         back = torch.cat(shares).argsort().to(state.device)
@@ -141,7 +140,7 @@ class FeatureProbe(Hook):
 def knn_classes(
     bank: Tensor, labels: Tensor, features: Tensor, classes: int, neighbours: int, temperature: float
 ) -> Tensor:
-    """The class (n,) of each of the features (n, D) by the weighted vote of its nearest rows in the bank (m, D)."""
+    """Return the class (n,) of features (n, D) by the weighted vote of the nearest rows of the bank (m, D)."""
     bank = functional.normalize(bank, dim=1).t()
     chosen = []
     for part in torch.split(functional.normalize(features, dim=1), 1024):
@@ -152,18 +151,18 @@ def knn_classes(
     return torch.cat(chosen) if chosen else labels[:0]
 
 
-def few_of_each(labels: Tensor, count: int, draw: int) -> Tensor:
-    """The places of `count` random samples of each class, the same for the same draw."""
+def draw_of_each_class(labels: Tensor, count: int, draw: int) -> Tensor:
+    """Return the indices of `count` random samples of each class, the same for the same draw."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(draw)).to(labels.device)
     return torch.cat([order[labels[order] == label][:count] for label in torch.unique(labels)])
 
 
 @torch.enable_grad()
 def logistic_regression(features: Tensor, labels: Tensor, classes: int) -> Callable[[Tensor], Tensor]:
-    """Fits a linear classifier to features (n, D) and labels (n,) and returns it: features to logits.
+    """Fit a linear classifier to features (n, D) and labels (n,), and return it: features to logits.
 
-    Minimizes the mean cross entropy + PENALTY / 2 * |weights|^2 to convergence, in float64: the problem is convex, so
-    that the result depends on the data alone.
+    Minimizes the mean cross entropy + PENALTY / 2 * |weights|^2 to convergence in float64. The problem is convex, so
+    the result depends only on the data.
     """
     features = features.double()
     weights = features.new_zeros(classes, features.shape[1], requires_grad=True)

@@ -1,4 +1,4 @@
-"""Self-distillation of views and of masked patches: a momentum teacher that sees the patches its student does not."""
+"""iBOT: self-distillation of views and of masked patches."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from hooks.hook import Hook
-from hooks.parts.self_supervised.centre import Centre, CentredTeacher, warmed_up
+from hooks.parts.self_supervised.centre import Centre, CentredTeacher, warm_up
 from hooks.parts.unread_fields import refuse_unread
 from hooks.state import State
 
 Tokens = tuple[Tensor, Tensor]
-"""Of a view: the output for the whole of it, (B, K), and those for its patches, (B, N, P)."""
+"""Outputs of a view: for the whole view (B, K), and for its patches (B, N, P)."""
 
 
 @dataclass(frozen=True)
 class IBOTOutput:
-    """What iBOT's loss needs besides the masks."""
+    """Input of iBOT's loss, besides the masks."""
 
     student: list[Tokens]
-    """The student's outputs for every view, with gradients; the global views, which were masked for it, first."""
+    """Student's outputs for all views, with gradients; the global views, which it sees masked, first."""
     teacher: list[Tokens]
-    """The teacher's outputs for the global views, which were not masked for it."""
+    """Teacher's outputs for the unmasked global views."""
     centre: Tensor
-    """The running mean of the teacher's outputs for whole views, over all ranks, (1, K), without this batch."""
+    """Running mean of the teacher's outputs for whole views over all ranks, (1, K), without this batch."""
     patch_centre: Tensor
-    """The same of its outputs for patches, (1, P)."""
+    """The same for patches, (1, P)."""
     temperature: float
-    """What the teacher's outputs for whole views are divided by once they are centred."""
+    """Divisor of the teacher's centred outputs for whole views."""
     patch_temperature: float
     """The same for patches."""
 
 
 @dataclass
 class IBOT(CentredTeacher, Hook):
-    """Gives the loss iBOT's teacher outputs for views and patches, their centres and their temperatures.
+    """Teacher outputs of iBOT for views and patches, with their centres and temperatures, for the loss.
 
-    The encoder gives a pair for a view: an output for the whole of it (B, K), and one for each patch (B, N, P). The
-    task's forward pass gives a list of the student's pairs, global views first; it masks patches of the global views,
-    which is its own affair. The hook replaces the output by `IBOTOutput`. The teacher sees the global views alone, and
-    whole: it is called with a view and nothing else. It follows after each optimizer step, with a momentum that rises
-    to 1 by a cosine over the run; temperatures rise linearly from epoch to epoch while they warm up. Records
-    `teacher_momentum`, `teacher_temperature` and `teacher_patch_temperature`. In val and test teacher and centres stay.
-    Communication: sums of K + 1 and of P + 1 values for each training batch. Raises ValueError where the model has no
-    such encoder or the output does not have one pair per view.
-    Source: "iBOT: Image BERT Pre-Training with Online Tokenizer" (Zhou et al., 2022), VISSL IBOTHook.
+        ibot: {global_views: 2, temperature: 0.04, patch_temperature: 0.07}
+
+    The encoder returns a pair for a view: an output for the whole view (B, K), and one for each patch (B, N, P). The
+    task's forward pass masks patches of the global views itself, and returns a list of the student's pairs, global
+    views first; the hook replaces it by `IBOTOutput`. The teacher sees the global views without masks. It follows after
+    each optimizer step with a momentum that rises to 1 by a cosine; temperatures rise by epoch during the warm-up.
+    Records `teacher_momentum`, `teacher_temperature` and `teacher_patch_temperature`. In val and test nothing moves.
+    Sums of K + 1 and P + 1 values per training batch. Source: "iBOT: Image BERT Pre-Training with Online Tokenizer"
+    (Zhou et al., 2022), VISSL IBOTHook.
     """
 
     patch_centre_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
-    """How much of the centre of patches stays at each batch."""
+    """Share of the centre of patches that stays at each batch."""
     temperature: Annotated[float, Gt(0)] = 0.04
     """The teacher's temperature for whole views after the warm-up."""
     patch_temperature: Annotated[float, Gt(0)] = 0.07
     """The teacher's temperature for patches after the warm-up."""
     warmup_patch_temperature: Annotated[float, Gt(0)] = 0.04
-    """The same in the first epoch of the warm-up."""
+    """Teacher's temperature for patches in the first epoch of the warm-up."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,7 +70,7 @@ class IBOT(CentredTeacher, Hook):
         views, student = state.batch[0], list(state.output)
         if len(student) != len(views) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in student):
             raise ValueError(
-                f"the forward pass gave {len(student)} outputs for {len(views)} views; iBOT needs a pair (view,"
+                f"the forward pass returned {len(student)} outputs for {len(views)} views; iBOT needs a pair (view,"
                 " patches) for each"
             )
         teacher = [self._teacher(view) for view in views[: self.global_views]]
@@ -78,8 +78,8 @@ class IBOT(CentredTeacher, Hook):
             torch.cat([pair[0] for pair in teacher]),
             torch.cat([pair[1] for pair in teacher]).flatten(0, 1),
         )
-        temperature = warmed_up(state.epoch, self.warmup_epochs, self.warmup_temperature, self.temperature)
-        patch_temperature = warmed_up(
+        temperature = warm_up(state.epoch, self.warmup_epochs, self.warmup_temperature, self.temperature)
+        patch_temperature = warm_up(
             state.epoch, self.warmup_epochs, self.warmup_patch_temperature, self.patch_temperature
         )
         centre, patch_centre = self._centre.like(whole), self._patch_centre.like(patches)

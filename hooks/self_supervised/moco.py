@@ -1,4 +1,4 @@
-"""Momentum contrast: keys by a momentum encoder, and a queue of earlier ones."""
+"""MoCo: contrast with keys by a momentum encoder and a queue of earlier keys."""
 
 from __future__ import annotations
 
@@ -19,40 +19,38 @@ from hooks.state import State
 
 @dataclass(frozen=True)
 class MoCoOutput:
-    """What the loss of momentum contrast needs; all rows have length 1."""
+    """Input of MoCo's loss; all rows have length 1."""
 
     query: Tensor
     """Embeddings of the first view, (B, D), with gradients."""
     key: Tensor
-    """Embeddings of the second view by the momentum encoder, (B, D): what each query must find."""
+    """Embeddings of the second view by the momentum encoder, (B, D): the positives."""
     queue: Tensor
-    """Keys of earlier batches, (K, D): what it must not find. Changed in place once the loss is differentiated."""
+    """Keys of earlier batches, (K, D): the negatives. Changed in place after the backward pass."""
 
 
 @dataclass
 class MoCo(MomentumTeacher, Hook):
-    """Gives the loss MoCo's keys and its queue of earlier keys.
+    """Keys of MoCo and the queue of earlier keys, for the loss.
 
-    The task's forward pass gives the embeddings of the first view (B, D), or a list that begins with them; the hook
-    replaces it by `MoCoOutput`. The momentum encoder follows after each optimizer step, which gives the same keys as
-    the original's update before each forward pass, and the right ones where gradients are accumulated. Where it has
-    BatchNorm layers that are not synchronized, images are shuffled over ranks before it and keys put back in order
-    after it, by a permutation that all ranks draw alike. The keys of all ranks enter the queue in rank order, after the
-    backward pass, so that all ranks hold the same queue and none copies it. In val and test, where ranks may have
-    different numbers of batches, nothing is shuffled and the queue is left alone.
-    Communication: the images and keys of a batch where it shuffles, else its keys.
-    Raises ValueError where the model has no such encoder.
-    Source: "Momentum Contrast for Unsupervised Visual Representation Learning" (He et al., 2020), VISSL MoCoHook.
+        moco: {momentum: 0.999, queue_length: 65536}
+
+    The task's forward pass returns the embeddings of the first view (B, D), or a list that begins with them; the hook
+    replaces it by `MoCoOutput`. The momentum encoder follows after each optimizer step. If it has BatchNorm layers that
+    are not synchronized, images are shuffled over ranks before it, and keys put back in order after it. The keys of all
+    ranks enter the queue after the backward pass, so all ranks hold the same queue. In val and test nothing is
+    shuffled, and the queue stays. Each batch exchanges its keys, and its images if it shuffles. Source: "Momentum
+    Contrast for Unsupervised Visual Representation Learning" (He et al., 2020), VISSL MoCoHook.
     """
 
     momentum: Annotated[float, Ge(0), Le(1)] = 0.999
-    """How much of the momentum encoder stays at each step."""
+    """Share of the momentum encoder that stays at each step."""
     queue_length: Annotated[int, Gt(0)] = 65536
-    """Keys in the queue; it begins with random directions."""
+    """Number of keys in the queue; it begins with random directions."""
 
     collective: ClassVar[bool] = True
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_forward"})
-    """In a phase's last iteration, whose batches may be of other sizes."""
+    """In a phase's last iteration, as batch sizes may differ."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +72,7 @@ class MoCo(MomentumTeacher, Hook):
         state.output = MoCoOutput(query, key, queue)
 
     def _all_keys(self, view: Tensor, state: State) -> Tensor:
-        """This rank's keys; those of all ranks are kept for the queue."""
+        """Return this rank's keys, and keep those of all ranks for the queue."""
         sizes = batch_sizes(state)
         if self._shuffles:
             order = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(state.iteration))
@@ -95,8 +93,7 @@ class MoCo(MomentumTeacher, Hook):
         return self._queue
 
     def on_backward(self, state: State) -> None:
-        """Takes the keys in place of the oldest: now that the loss is differentiated, autograd no longer needs
-        these."""
+        """Put the keys into the queue, now that autograd no longer needs the oldest."""
         assert self._queue is not None
         assert self._keys is not None
         keys, length = self._keys[-self.queue_length :], self.queue_length
@@ -118,7 +115,7 @@ class MoCo(MomentumTeacher, Hook):
             if len(state["queue"]) != self.queue_length:
                 raise ValueError(
                     f"queue_length is {self.queue_length}, but the checkpoint's queue has {len(state['queue'])} keys;"
-                    " keep that number"
+                    " set that number"
                 )
             self._queue, self._next = state["queue"], state["next"]
 
@@ -128,5 +125,5 @@ def _unit(rows: Tensor) -> Tensor:
 
 
 def _mixes_samples(layer: nn.Module) -> bool:
-    """Whether a layer's output for a sample shows which others are in the rank's batch."""
+    """Return whether a layer's output for a sample depends on others in the rank's batch."""
     return isinstance(layer, BatchNorm) and not isinstance(layer, nn.SyncBatchNorm)

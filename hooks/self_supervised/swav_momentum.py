@@ -1,4 +1,4 @@
-"""SwAV with a momentum encoder: the codes come from a slowly moving copy of the model."""
+"""SwAV with a momentum encoder."""
 
 from __future__ import annotations
 
@@ -18,18 +18,15 @@ from hooks.state import State
 
 @dataclass
 class SwAVMomentum(SwappedPrediction, Hook):
-    """Gives the loss codes by a momentum encoder, and keeps the prototypes of both on the unit sphere.
+    """Codes of SwAV by a momentum encoder, and prototypes of both on the unit sphere.
 
-    As `SwAV`, but codes and queue are of the embeddings that a copy of the model gives for the assigned views. After
-    each optimizer step its parameters move towards the model's, and its buffers become the model's; it runs in eval
-    mode. VISSL does the same at the beginning of the next iteration; only buffers are one forward pass younger there.
-    Communication: one collective per Sinkhorn iteration, of K values for each assigned view. Encoder and queue survive
-    a restart, the queue with as many ranks. Raises ValueError where the model has no such prototypes, TypeError for
-    other outputs. Source: VISSL SwAVMomentumHook and SwAVMomentumNormalizePrototypesHook.
+    As `swav`, but codes and queue use embeddings of a copy of the model, in eval mode. After each step its parameters
+    move towards the model's, and its buffers become the model's. VISSL does so at the start of the next iteration.
+    Source: VISSL SwAVMomentumHook and SwAVMomentumNormalizePrototypesHook.
     """
 
     momentum: Annotated[float, Ge(0), Le(1)] = 0.99
-    """How much of the encoder stays at each step."""
+    """Share of the encoder that stays at each step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,20 +37,20 @@ class SwAVMomentum(SwappedPrediction, Hook):
         return super().unsuitable(setup) or setup.explain(fsdp="its teacher is a whole copy of the student")
 
     def on_start(self, state: State) -> None:
-        own = prototypes.layer(state.module, self.prototypes)
+        own = prototypes.find_layer(state.module, self.prototypes)
         if state.step == 0:
             prototypes.normalize(own)
         self._teacher.follow(state.module)
-        self._layers = [own, prototypes.layer(self._teacher.module, self.prototypes)]
+        self._layers = [own, prototypes.find_layer(self._teacher.module, self.prototypes)]
         self._teacher.train(False)
 
     def on_forward(self, state: State) -> None:
         views, indices = state.batch
-        _, scores = prototypes.of_views(state.output, len(views))
+        _, scores = prototypes.split_output(state.output, len(views))
         with torch.no_grad():
             output = state.forward(self._teacher.module, ([views[view] for view in self.assigned_views], indices))
-        embeddings, assigned = prototypes.of_views(output, len(self.assigned_views))
-        state.output = self.swapped(scores, assigned, embeddings, self._layers[1], state)
+        embeddings, assigned = prototypes.split_output(output, len(self.assigned_views))
+        state.output = self.swap(scores, assigned, embeddings, self._layers[1], state)
 
     def on_update(self, state: State) -> None:
         prototypes.normalize(self._layers[0])

@@ -1,4 +1,4 @@
-"""The rows of all ranks, on every rank."""
+"""Gathering rows of all ranks."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from hooks.state import State
 
 
 def batch_sizes(state: State) -> list[int]:
-    """The samples each rank has in this training batch, in rank order; collective in the last iteration of a phase.
+    """Return each rank's number of samples in this training batch.
 
-    All batches but an epoch's last are full, so only there are ranks asked, and only there does the host wait; of a
-    stream always.
+    All batches but an epoch's last are full, so ranks exchange their sizes only there, and always for a stream.
     """
     if state.world_size == 1 or (state.full_batches and state.phase_iteration + 1 < state.phase_length):
         return [state.batch_size] * state.world_size
     sizes = torch.zeros(state.world_size, dtype=torch.int64, device=state.device)
     sizes[state.rank] = state.batch_size
     dist.all_reduce(sizes)
-    every: list[int] = sizes.tolist()
-    return every
+    all_sizes: list[int] = sizes.tolist()
+    return all_sizes
 
 
 @torch.no_grad()
 def gather(rows: Tensor, sizes: list[int]) -> Tensor:
-    """Joins the rows of all ranks in rank order: (sizes[rank], ...) becomes (sum(sizes), ...), without gradients.
+    """Join the rows of all ranks in rank order, without gradients: (sizes[rank], ...) becomes (sum(sizes), ...).
 
-    Collective; `sizes` may differ from rank to rank, and every rank must give the same ones. Raises ValueError where
-    this rank has another number of rows than its size says.
+    Collective; `sizes` must be equal on all ranks. Raises ValueError if this rank has another number of rows.
     """
     own = sizes[dist.get_rank() if len(sizes) > 1 else 0]
     if len(rows) != own:

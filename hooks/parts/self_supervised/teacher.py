@@ -1,5 +1,4 @@
-"""The teacher: a momentum copy of a module, as MoCo, BYOL, DINO and SwAV with momentum keep one; and what their hooks
-share."""
+"""Teachers: momentum copies of a module, as in MoCo, BYOL, DINO and SwAV with momentum."""
 
 from __future__ import annotations
 
@@ -19,15 +18,14 @@ from hooks.state import State
 
 
 class Teacher:
-    """A copy of a module, whose parameters follow those of its student: teacher = m * teacher + (1 - m) * student.
+    """A copy of a module whose parameters follow its student: teacher = m * teacher + (1 - m) * student.
 
-    It stands on the student's device, has no gradients and dropout off, and is not wrapped for data parallelism: all
-    ranks do the same arithmetic on the same weights, without communication. Buffers are its `own`, made by its own
-    passes in training (MoCo, BYOL, DINO), or a `copy` of the student's at each update (SwAV with momentum).
+    It is on the student's device, without gradients, dropout and wrapper: all ranks compute the same, without
+    communication. Its buffers are its `own`, from its passes in training (MoCo, BYOL, DINO), or a `copy` of the
+    student's at each update (SwAV with momentum).
 
-    A hook makes one when it is made, so that what a checkpoint holds can be given to it, and lets it `follow` the
-    student in `on_start`. Such a hook has priority VERY_HIGH: a student that other hooks have put forward hooks on
-    would be copied with them.
+    A hook creates it in `__post_init__`, so that a checkpoint can be loaded, and calls `follow` in `on_start`. The hook
+    has priority VERY_HIGH, to copy the student before other hooks put forward hooks on it.
     """
 
     def __init__(self, buffers: Literal["own", "copy"] = "own") -> None:
@@ -39,7 +37,7 @@ class Teacher:
         self._loaded_buffers: dict[str, Tensor] = {}
 
     def follow(self, student: nn.Module) -> None:
-        """Becomes a copy of the student, or what was loaded; from here on it follows this module's parameters."""
+        """Become a copy of the student, or what was loaded, and follow this module's parameters."""
         self.module, self._student = deepcopy(student).requires_grad_(False), student
         self._pairs = list(self.module.parameters()), list(student.parameters())
         if self._loaded is not None:
@@ -50,8 +48,7 @@ class Teacher:
         self._loaded, self._loaded_buffers = None, {}
 
     def train(self, mode: bool) -> None:
-        """Chooses batch statistics or running ones; all else that draws or drops in training stays off. Call it in
-        `on_phase_start`."""
+        """Use batch statistics or running ones; dropout and the like stay off. Call it in `on_phase_start`."""
         self.module.train(mode)
         for layer in self.module.modules():
             if not isinstance(layer, RunningNorm):
@@ -59,12 +56,12 @@ class Teacher:
 
     @torch.no_grad()
     def __call__(self, *inputs: Any) -> Any:
-        """The module's output, a constant to autograd; in `on_forward` it is computed at the run's precision."""
+        """Return the module's output without gradients; in `on_forward` at the run's precision."""
         return self.module(*inputs)
 
     @torch.no_grad()
     def update(self, momentum: float) -> None:
-        """Moves towards the student: 1 leaves the teacher as it is, 0 makes it the student."""
+        """Move towards the student: 1 keeps the teacher, 0 makes it the student."""
         teacher, student = self._pairs
         foreach_lerp_(teacher, student, 1 - momentum)
         if self.buffers == "copy":
@@ -72,36 +69,32 @@ class Teacher:
                 own.copy_(other)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The parameters and buffers: for the hook's `state_dict`."""
         return self.module.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Takes back what `state_dict` gave, to be used by `follow`."""
         self._loaded = state
 
     def rank_state_dict(self) -> dict[str, Tensor]:
-        """The buffers, which differ from rank to rank where they are its own: for the hook's `rank_state_dict`."""
+        """Return the buffers, which differ between ranks if they are the teacher's own."""
         return dict(self.module.named_buffers())
 
     def load_rank_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Takes back what `rank_state_dict` gave, to be used by `follow`."""
         self._loaded_buffers = state
 
 
 @dataclass
 class MomentumTeacher:
-    """The part of a hook that keeps a teacher of the model's encoder, lets it follow, and saves it.
+    """The base of hooks with a teacher of the model's encoder.
 
-    The teacher begins as a copy and follows after each optimizer step, with a momentum that rises to 1 by a cosine over
-    the run and is recorded as `teacher_momentum`. In training it uses batch statistics, in val and test its running
-    ones. Every rank does the same; no communication. A hook brings `on_forward`, which calls `self._teacher` on views.
-    Raises ValueError at start where the model has no such encoder.
+    The teacher follows after each optimizer step. Its momentum rises to 1 by a cosine over the run, and is recorded as
+    `teacher_momentum`. It uses batch statistics in training, and running ones in val and test. A hook implements
+    `on_forward`, which calls `self._teacher` on views.
     """
 
     encoder: str = "encoder"
-    """The part of the model that is copied: what gives the outputs of one view; the whole model where empty."""
+    """Part of the model to copy, which gives the outputs of one view; empty for the whole model."""
     momentum: Annotated[float, Ge(0), Le(1)] = 0.996
-    """How much of the teacher stays at the first step."""
+    """Share of the teacher that stays at the first step."""
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
 
@@ -117,7 +110,7 @@ class MomentumTeacher:
         )
 
     def on_start(self, state: State) -> None:
-        self._teacher.follow(part_of(state.module, self.encoder))
+        self._teacher.follow(find_part(state.module, self.encoder))
 
     def on_phase_start(self, state: State) -> None:
         self._teacher.train(state.phase == "train")
@@ -140,21 +133,20 @@ class MomentumTeacher:
         self._teacher.load_rank_state_dict(state)
 
 
-def part_of(module: nn.Module, name: str) -> nn.Module:
-    """The part of a model of this name, the model itself where the name is empty; raises ValueError where there is
-    none."""
-    found: nn.Module | None = dict(module.named_modules()).get(name)
-    if found is None:
+def find_part(module: nn.Module, name: str) -> nn.Module:
+    """Return a part of a model by name, or the model for an empty name; raises ValueError if there is none."""
+    part: nn.Module | None = dict(module.named_modules()).get(name)
+    if part is None:
         parts = ", ".join(name for name, _ in module.named_children()) or "no parts"
         raise ValueError(
             f"encoder: {type(module).__name__} has no part '{name}', it has {parts}; name one, or '' for the whole"
             " model"
         )
-    return found
+    return part
 
 
 def cosine_momentum(base: float, completed: float) -> float:
-    """A momentum that rises from `base` to 1 as the completed share of the run, k / K, goes from 0 to 1.
+    """Return a momentum that rises from `base` to 1 with the completed share of the run, k / K.
 
     m = 1 - (1 - base) * (cos(pi * k / K) + 1) / 2. Source: "Bootstrap Your Own Latent" (Grill et al., 2020).
     """
@@ -162,11 +154,7 @@ def cosine_momentum(base: float, completed: float) -> float:
 
 
 def completed_share(state: State) -> float:
-    """How much of the training is done, 0 to 1: of its steps where the experiment counts these, else of its epochs.
-
-    Call it in an event of a training iteration; the iteration under way does not count. It depends on counters alone,
-    so it goes on where it was after a resume, with another number of ranks too.
-    """
+    """Return the completed share of the training, 0 to 1, in an event of an iteration that does not count yet."""
     if state.max_steps is not None:
         return state.step / state.max_steps
     assert state.max_epochs is not None, "an experiment has epochs or steps"

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from hooks import Hook, HookError, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
-from hooks.parts.self_supervised.spherical_kmeans import cluster
-from hooks.self_supervised.deepcluster import UNASSIGNED, DeepCluster
+from hooks.self_supervised.deepcluster import UNASSIGNED, DeepCluster, cluster
 from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.world import World
 from tests.hooks.self_supervised.clouds import Clouds, train

@@ -17,7 +17,7 @@ from hooks.self_supervised.feature_probe import (
     DRAWS,
     PENALTY,
     FeatureProbe,
-    few_of_each,
+    draw_of_each_class,
     knn_classes,
     logistic_regression,
 )
@@ -58,7 +58,7 @@ def expected(features: Any) -> dict[str, float]:
     mean, deviation = bank.mean(0), bank.std(0) + 1e-6
     linear = []
     for draw in range(DRAWS):
-        few = few_of_each(labels, 10, draw)
+        few = draw_of_each_class(labels, 10, draw)
         fitted = LogisticRegression(C=1 / (PENALTY * len(few)), max_iter=1000, tol=1e-8).fit(
             ((bank[few] - mean) / deviation).double().numpy(), labels[few]
         )
@@ -115,7 +115,7 @@ def test_near_neighbours_outweigh_many_far_ones() -> None:
 
 def test_few_labels_are_so_many_of_each_class_and_the_draws_differ() -> None:
     labels = clouds()["train"].tensors[1]
-    draws = [few_of_each(labels, 4, draw) for draw in (0, 0, 1)]
+    draws = [draw_of_each_class(labels, 4, draw) for draw in (0, 0, 1)]
     assert torch.bincount(labels[draws[0]]).tolist() == [4, 4, 4]
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])

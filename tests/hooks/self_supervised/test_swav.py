@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
-from hooks.parts.self_supervised.sinkhorn import codes
+from hooks.parts.self_supervised.prototypes import assign_codes
 from hooks.self_supervised.swav import SwAV
 from hooks.training.freeze_parameters import FreezeParameters
 from orchestrator.config.sections.experiment import Component
@@ -52,7 +52,7 @@ class Original(Hook):
             samples = embeddings[view]
             if self.queue.shape[1] >= self.length:
                 samples = torch.cat([samples, self.queue[view, -self.length :]]) if self.length else samples
-            tables.append(codes(samples @ weight.t(), 0.05, 3, across_ranks=False)[:8])
+            tables.append(assign_codes(samples @ weight.t(), 0.05, 3, across_ranks=False)[:8])
         self.codes.append(tables)
         if state.step >= self.begin:
             self.queue = torch.cat([self.queue, torch.stack(embeddings[:2])], dim=1)

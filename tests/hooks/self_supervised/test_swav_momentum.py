@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
-from hooks.parts.self_supervised.sinkhorn import codes
+from hooks.parts.self_supervised.prototypes import assign_codes
 from hooks.self_supervised.swav_momentum import SwAVMomentum
 from orchestrator.loop.world import World
 from tests.hooks.self_supervised.clouds import Clouds, train
@@ -59,7 +59,7 @@ class Original(Hook):
             weight = self.copy.prototypes.weight
             joined = torch.cat([joined, self.queue[:, -self.length :] @ weight.t()], dim=1)
         self.queue = torch.cat([self.queue, torch.stack(embeddings)], dim=1)
-        return torch.stack([codes(table, 0.05, 3, across_ranks=False)[:8] for table in joined])
+        return torch.stack([assign_codes(table, 0.05, 3, across_ranks=False)[:8] for table in joined])
 
     def _normalize(self, module: Any) -> None:
         module.prototypes.weight.copy_(functional.normalize(module.prototypes.weight, dim=1))

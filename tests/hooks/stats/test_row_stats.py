@@ -147,10 +147,10 @@ def test_the_values_of_all_ranks_count_on_each() -> None:
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("step_s/p59", "'p59' in 'step_s/p59' is no statistic: did you mean 'p95'?"),
+        ("step_s/p59", "no statistic 'p59' in 'step_s/p59': did you mean 'p95'?"),
         ("step_s/total", "there are min, median, mean, p95, max, sum"),
-        ("p95", "is written COLUMN/STATISTIC, such as step_s/p95, got 'p95'"),
-        ("val/accuracy/max", "is written COLUMN/STATISTIC"),
+        ("p95", "expected COLUMN/STATISTIC such as step_s/p95, got 'p95'"),
+        ("val/accuracy/max", "expected COLUMN/STATISTIC"),
     ],
 )
 def test_what_is_no_statistic_is_refused(written: str, message: str) -> None:

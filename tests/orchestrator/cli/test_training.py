@@ -258,7 +258,7 @@ def test_several_metrics_are_shown_with_their_front(study: Path) -> None:
 def test_an_unknown_statistic_is_refused_before_anything_is_made(study: Path) -> None:
     wrong = call("sweep", "lines.yaml", "--local", "sweep.metric=stats/step_s/p59")
     assert wrong.exit_code == 2
-    assert "'p59' in 'step_s/p59' is no statistic: did you mean 'p95'?" in wrong.stderr
+    assert "no statistic 'p59' in 'step_s/p59': did you mean 'p95'?" in wrong.stderr
     assert not (study / "runs").exists()
 
 

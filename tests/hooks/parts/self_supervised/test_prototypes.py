@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hooks.parts.self_supervised.prototypes import Queue, layer, of_views
+from hooks.parts.self_supervised.prototypes import Queue, find_layer, split_output
 
 
 def embeddings(samples: int, seed: int) -> Tensor:
@@ -46,10 +46,10 @@ def test_scores_of_the_queue_are_of_the_present_prototypes_in_full_precision() -
 def test_prototypes_must_be_a_linear_layer_without_bias(name: str, what: str) -> None:
     module = nn.ModuleDict({"biased": nn.Linear(2, 2), "other": nn.ReLU()})
     with pytest.raises(ValueError, match=f"'{name}' in ModuleDict {what}"):
-        layer(module, name)
+        find_layer(module, name)
 
 
 @pytest.mark.parametrize("output", [torch.zeros(2, 3), [torch.zeros(2, 3)], ([torch.zeros(2, 3)], []), None])
 def test_an_output_of_another_form_is_told(output: object) -> None:
     with pytest.raises(TypeError, match="needs \\(embeddings, scores\\)"):
-        of_views(output, 1)
+        split_output(output, 1)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from hooks import State
-from hooks.parts.self_supervised.teacher import Teacher, completed_share, cosine_momentum, part_of
+from hooks.parts.self_supervised.teacher import Teacher, completed_share, cosine_momentum, find_part
 
 
 def student() -> nn.Module:
@@ -138,7 +138,7 @@ def test_the_completed_share_counts_steps_or_epochs() -> None:
 
 def test_a_part_is_found_by_name() -> None:
     module = nn.Sequential(nn.Sequential(nn.Linear(1, 1)), nn.ReLU())
-    assert part_of(module, "0.0") is module[0][0]
-    assert part_of(module, "") is module
+    assert find_part(module, "0.0") is module[0][0]
+    assert find_part(module, "") is module
     with pytest.raises(ValueError, match="Sequential has no part 'trunk', it has 0, 1"):
-        part_of(module, "trunk")
+        find_part(module, "trunk")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hooks.parts.self_supervised.spherical_kmeans import assign, cluster
+from hooks.self_supervised.deepcluster import assign, cluster
 from tests.ranks import on_ranks
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hooks.parts.self_supervised.sinkhorn import codes
+from hooks.parts.self_supervised.prototypes import assign_codes
 from tests.ranks import on_ranks
 
 
@@ -27,7 +27,7 @@ def paper(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
 def test_codes_are_those_of_the_paper(epsilon: float, iterations: int) -> None:
     scores = similarities(24, 6)
     torch.testing.assert_close(
-        codes(scores, epsilon, iterations, across_ranks=False).double(),
+        assign_codes(scores, epsilon, iterations, across_ranks=False).double(),
         paper(scores, epsilon, iterations),
         rtol=1e-4,
         atol=1e-7,
@@ -35,7 +35,7 @@ def test_codes_are_those_of_the_paper(epsilon: float, iterations: int) -> None:
 
 
 def test_each_sample_is_given_away_whole_and_each_prototype_gets_its_share() -> None:
-    table = codes(similarities(24, 6), 0.2, 100, across_ranks=False)
+    table = assign_codes(similarities(24, 6), 0.2, 100, across_ranks=False)
     torch.testing.assert_close(table.sum(dim=1), torch.ones(24))
     torch.testing.assert_close(table.sum(dim=0), torch.full((6,), 4.0))
 
@@ -44,21 +44,21 @@ def test_prototypes_that_all_samples_like_best_are_shared_out() -> None:
     scores = similarities(24, 6) * 0.1
     scores[:, 0] += 0.5
     assert (scores.argmax(dim=1) == 0).all()
-    share = codes(scores, 0.05, 100, across_ranks=False).sum(dim=0)
+    share = assign_codes(scores, 0.05, 100, across_ranks=False).sum(dim=0)
     torch.testing.assert_close(share, torch.full((6,), 4.0), rtol=0.01, atol=0)
 
 
 def test_tables_do_not_mix() -> None:
     tables = torch.stack([similarities(8, 3, seed) for seed in range(2)])
-    together = codes(tables, 0.05, 3, across_ranks=False)
+    together = assign_codes(tables, 0.05, 3, across_ranks=False)
     for table, alone in zip(tables, together, strict=True):
-        torch.testing.assert_close(alone, codes(table, 0.05, 3, across_ranks=False))
+        torch.testing.assert_close(alone, assign_codes(table, 0.05, 3, across_ranks=False))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_small_epsilon_neither_overflows_nor_vanishes(dtype: torch.dtype) -> None:
     """exp(1 / 0.001) is no number, and exp(-2 / 0.001) is 0, in single and in double precision."""
-    table = codes(similarities(24, 6).to(dtype), 0.001, 3, across_ranks=False)
+    table = assign_codes(similarities(24, 6).to(dtype), 0.001, 3, across_ranks=False)
     assert table.dtype is torch.float32
     torch.testing.assert_close(table.sum(dim=1), torch.ones(24))
     assert table.isfinite().all()
@@ -66,7 +66,7 @@ def test_small_epsilon_neither_overflows_nor_vanishes(dtype: torch.dtype) -> Non
 
 def of_a_share(rank: int, world_size: int) -> list[list[float]]:
     scores = similarities(10, 4)
-    return codes(scores[:7] if rank == 0 else scores[7:], 0.05, 3, across_ranks=True).tolist()
+    return assign_codes(scores[:7] if rank == 0 else scores[7:], 0.05, 3, across_ranks=True).tolist()
 
 
 def test_ranks_together_are_one_with_all_samples() -> None:
