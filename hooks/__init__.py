@@ -1,7 +1,7 @@
-"""Hooks: what happens around a step of a PyTorch training loop. Knows torch; knows neither Ray nor the orchestrator.
+"""Hooks: what happens around a step of a PyTorch training loop. Imports torch, and neither Ray nor the orchestrator.
 
-What it offers stands in `hooks.table`, `HOOKS` first of all, and is imported when it is first asked for: parts that
-need no torch, such as `hooks.metrics.direction`, come without it.
+Names come from `hooks.table`, imported when they are first used. So `hooks.metrics.direction` can be imported without
+torch.
 """
 
 from importlib import import_module

@@ -1,18 +1,18 @@
-"""An error's own words, which may be of any length or fail to be said. Any process."""
+"""Texts of errors."""
 
 from __future__ import annotations
 
 import re
 
 LONGEST = 2_000
-"""Characters that are told of an error."""
+"""Most characters of an error's text."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-"""A terminal's colours, which Ray puts around the names of its tasks, and a file or another terminal shows as signs."""
+"""Terminal colours, which Ray puts around names of tasks."""
 
 
 def error_text(error: BaseException, longest: int = LONGEST) -> str:
-    """What an error says, no more of it than can be read."""
+    """Return the text of an error, shortened and without colours."""
     try:
         text = str(error)
     except Exception as failure:  # a __str__ of the user's own may raise anything
@@ -22,6 +22,6 @@ def error_text(error: BaseException, longest: int = LONGEST) -> str:
 
 
 def named_text(error: BaseException) -> str:
-    """An error's class, and what it says."""
+    """Return the class of an error and its text."""
     text = error_text(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""Parameters, and parts of a model, by patterns of their names."""
+"""Names of parameters and modules by patterns."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ Match = Literal["glob", "regex"]
 
 
 def compiled(pattern: str, match: Match = "glob") -> re.Pattern[str]:
-    """What matches a whole name; raises ValueError where a pattern is no regular expression."""
+    """Compile a pattern for whole names; raises ValueError for an invalid regular expression."""
     try:
         return re.compile(translate(pattern) if match == "glob" else pattern)
     except re.error as error:
         raise ValueError(
-            f"pattern '{pattern}' is no regular expression: {error}; for * and ? write match: glob"
+            f"pattern '{pattern}' is not a regular expression: {error}; for * and ? write match: glob"
         ) from None
 
 
 def matched(
     patterns: Iterable[str], names: Collection[str], match: Match = "glob", kind: str = "parameter"
 ) -> list[str]:
-    """The names that any of the patterns matches, in their order; raises ValueError for a pattern that matches none."""
-    found: set[str] = set()
+    """Return the names that any pattern matches, in their order; raises ValueError for a pattern without match."""
+    selected: set[str] = set()
     for pattern in patterns:
-        these = set(filter(compiled(pattern, match).fullmatch, names))
-        if not these:
+        matches = set(filter(compiled(pattern, match).fullmatch, names))
+        if not matches:
             raise ValueError(f"pattern '{pattern}' matches no {kind}; {_nearest(pattern, list(names))}")
-        found |= these
-    return [name for name in names if name in found]
+        selected |= matches
+    return [name for name in names if name in selected]
 
 
 def listed(names: Sequence[str], most: int = 10) -> str:
-    """Some names for people to read."""
+    """Return some names as text."""
     return f"{', '.join(names[:most])}{' ...' if len(names) > most else ''}"
 
 

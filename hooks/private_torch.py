@@ -1,8 +1,4 @@
-"""What Hookyard takes from torch beyond its public API, the loop too; nothing else names any of it. Read in torch 2.9
-to 2.13.
-
-The tests of this file have a line for each name, which says what it is for and which torch has lost it.
-"""
+"""Torch functions beyond its public API, in one place. Checked in torch 2.9 to 2.13; the tests say what each is for."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_map_only as tree_map_only
 from torch.utils._pytree import tree_unflatten as tree_unflatten
 
-# One operation over many tensors: on a GPU one kernel instead of one for each.
+# One operation over many tensors, on a GPU in one kernel.
 foreach_lerp_ = torch._foreach_lerp_
 foreach_norm = torch._foreach_norm
 foreach_sub_ = torch._foreach_sub_
@@ -32,47 +28,44 @@ foreach_clamp_min_ = torch._foreach_clamp_min_
 foreach_clamp_max_ = torch._foreach_clamp_max_
 
 CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-"""The operator of fused attention on the CPU, which torch's table of FLOPs lacks."""
+"""Operator of fused attention on the CPU, which torch's table of FLOPs lacks."""
 
 
 def import_compiler() -> None:
-    """Imports torch's compiler, which is large: every optimizer does as it is made."""
-    import torch._dynamo  # noqa: F401  # for its being imported alone
+    """Import torch's compiler, which is large; every optimizer imports it."""
+    import torch._dynamo  # noqa: F401  # imported for its effect
 
 
 def compiler_is_imported() -> bool:
-    """Whether anything can be compiled yet; asking the compiler itself would import it."""
+    """Return whether anything can be compiled yet, without importing the compiler."""
     return "torch._dynamo" in sys.modules
 
 
 def record_memory_history(**options: Any) -> None:
-    """Begins to record what is allocated on the GPU, or ends it. Source:
-    https://docs.pytorch.org/docs/stable/torch_cuda_memory.html."""
+    """Start or stop recording GPU allocations. Source: https://docs.pytorch.org/docs/stable/torch_cuda_memory.html."""
     torch.cuda.memory._record_memory_history(**options)
 
 
 def dump_memory_snapshot(path: Path) -> None:
-    """Writes down what the GPU's memory holds, with the history of allocations that was recorded."""
+    """Write the contents of GPU memory, with the recorded history."""
     torch.cuda.memory._dump_snapshot(str(path))
 
 
 def when_out_of_memory(call: Callable[[], None]) -> None:
-    """Calls where an allocation on a GPU fails, while everything is still allocated. It cannot be taken back."""
-    attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)  # a torch for the CPU has none
+    """Call a function when a GPU allocation fails, before anything is freed. Cannot be undone."""
+    attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)  # missing in torch for the CPU
     if attach is not None:
         attach(lambda device, size, total, free: call())
 
 
 def at_end_of_backward(call: Callable[[], None]) -> None:
-    """Calls when the backward pass that is under way ends, in the order in which that was asked for. In a tensor's
-    hook."""
+    """Call a function at the end of the running backward pass, in the order of registration; from a tensor's hook."""
     Variable._execution_engine.queue_callback(call)
 
 
 def gradients_never_exchanged(model: DistributedDataParallel) -> list[int] | None:
-    """Which parameters, by their place among those that are trained, had no gradient in the backward pass that has just
-    ended, so that ranks have not exchanged all of them; None where they have, or were not to. Costs no
-    communication."""
+    """Return the indices of trained parameters that got no gradient in the last backward pass, so that DDP has not
+    exchanged all of them; None if it has."""
     try:
         model._check_reducer_finalized()
     except RuntimeError as error:
@@ -82,21 +75,20 @@ def gradients_never_exchanged(model: DistributedDataParallel) -> list[int] | Non
 
 
 def initializer(part: nn.Module) -> Callable[[], None] | None:
-    """What gives a part of a model its values anew: its `reset_parameters`, which torch's own attention has under
-    another name."""
+    """Return a module's `reset_parameters`, which torch's attention names differently."""
     reset: Any = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
     return reset if callable(reset) else None
 
 
 def count_writes(tensor: Tensor) -> int:
-    """Return how often a tensor was written in place, but through `.data`."""
+    """Return how often a tensor was written in place, except through `.data`."""
     return int(tensor._version)
 
 
 def compile_in_place(module: nn.Module, mode: str | None = None) -> None:
-    """Compile a module and each part of it as torch's `module.compile(mode=mode)` does.
+    """Compile a module and each of its parts, as `module.compile(mode=mode)` does.
 
-    The outermost part that is called is compiled. All stay the same objects with the same names.
+    Torch compiles the outermost part that is called. All stay the same objects with the same names.
     """
     for part in module.modules():
         part._compiled_call_impl = torch.compile(_call_of(part), mode=mode)
@@ -105,7 +97,7 @@ def compile_in_place(module: nn.Module, mode: str | None = None) -> None:
 def _call_of(module: nn.Module) -> Callable[..., Any]:
     call: Any = module._call_impl
 
-    # torch compiles no frame of its own code, as the call of a `Sequential` is one, but what it finds below another.
+    # torch does not compile frames of its own code, such as the call of a Sequential, unless another one calls them.
     def called(*arguments: Any, **named: Any) -> Any:
         return call(*arguments, **named)
 
@@ -113,5 +105,5 @@ def _call_of(module: nn.Module) -> Callable[..., Any]:
 
 
 def inner_schedulers(scheduler: Any) -> Iterable[Any]:
-    """The schedulers that a SequentialLR or a ChainedScheduler is made of; none of another."""
+    """Return the schedulers of a SequentialLR or a ChainedScheduler."""
     return getattr(scheduler, "_schedulers", ())

@@ -1,4 +1,4 @@
-"""The last rows of a rank, to look back on."""
+"""The last rows of a rank."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ from itertools import islice
 from typing import Any, overload
 
 RECENT = 1000
-"""How many rows back `State.recent` reaches."""
+"""Number of rows that `State.recent` holds."""
 
 
 class Recent(Sequence[Mapping[str, Any]]):
-    """The last closed rows of a rank, oldest first. Worker process.
-
-    Whoever wants more than a row takes columns: rows may be kept as such, and a row is then made to be looked at.
-    """
+    """The last closed rows of a rank, oldest first. Columns are cheaper than single rows."""
 
     @property
     @abstractmethod
     def total(self) -> int:
-        """How many rows there have been, with those that are forgotten: what tells how many came since."""
+        """Number of all rows so far, including dropped ones."""
 
     @abstractmethod
     def columns(
         self, count: int, phase: str | None = None, names: Container[str] | None = None
     ) -> dict[str, list[Any]]:
-        """The columns of the last `count` rows, or of as many as there are, of one phase or of all; None where a row
-        has no such column. Of `names` those that there are: to look at a few costs less."""
+        """Return columns of the last `count` rows, of one phase or all; None if a row lacks a column. `names` limits
+        the columns."""
 
     @overload
     def __getitem__(self, index: int) -> Mapping[str, Any]: ...
@@ -46,14 +43,14 @@ class Recent(Sequence[Mapping[str, Any]]):
 
 
 class KeptRows(Recent):
-    """Rows that are kept as they come, where nothing records them."""
+    """Rows kept in memory, if nothing records them."""
 
     def __init__(self) -> None:
         self._rows: deque[Mapping[str, Any]] = deque(maxlen=RECENT)
         self._total = 0
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Takes a row that is closed."""
+        """Add a closed row."""
         self._rows.append(row)
         self._total += 1
 
@@ -67,11 +64,10 @@ class KeptRows(Recent):
     def columns(
         self, count: int, phase: str | None = None, names: Container[str] | None = None
     ) -> dict[str, list[Any]]:
-        rows = [*islice((row for row in reversed(self._rows) if phase is None or row.get("phase") == phase), count)][
-            ::-1
-        ]
-        there = dict.fromkeys(name for row in rows for name in row if names is None or name in names)
-        return {name: [row.get(name) for row in rows] for name in there}
+        newest_first = (row for row in reversed(self._rows) if phase is None or row.get("phase") == phase)
+        rows = [*islice(newest_first, count)][::-1]
+        known = dict.fromkeys(name for row in rows for name in row if names is None or name in names)
+        return {name: [row.get(name) for row in rows] for name in known}
 
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""HOOKS: the hooks that ship, those imported here, by the name of their file; and what else `hooks` offers."""
+"""The hooks that ship, by the names of their files, and the other names of `hooks`."""
 
 from hooks.checkpointing.checkpoint import Checkpoint as Checkpoint
 from hooks.checkpointing.export import Export as Export

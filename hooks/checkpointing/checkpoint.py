@@ -1,4 +1,4 @@
-"""When a checkpoint is made, and which are kept."""
+"""Checkpoints: when they are made, and which are kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
 from hooks.interval import Interval
-from hooks.metrics.direction import MODES, Mode, Rule, choose_main_metric, declared_modes, directions, of_val
+from hooks.metrics.direction import MODES, Mode, Rule, choose_main_metric, declared_modes, directions, val_metrics
 from hooks.metrics.names import kind_of, phase_of, phases_of, there_are
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.unread_fields import refuse_unread
@@ -28,7 +28,7 @@ logger = logging.getLogger("hookyard")
 
 @dataclass
 class _Best:
-    """The best value of one metric so far, and the checkpoint that has it."""
+    """The best value of a metric so far, and its checkpoint."""
 
     metric: str
     mode: Mode
@@ -45,8 +45,7 @@ class _Best:
 
 @dataclass
 class _Taken:
-    """What is known of a checkpoint that is being written: the step it is of, whether this hook asked for it, and the
-    metrics it is the best of."""
+    """A checkpoint being written: its step, whether this hook asked for it, and the metrics it is the best of."""
 
     step: int
     asked: bool
@@ -55,47 +54,41 @@ class _Taken:
 
 @dataclass
 class Checkpoint(Hook):
-    """Asks for checkpoints at an interval, at the end and where a metric is best, and says which are kept.
+    """Checkpoints at an interval, at the end, and whenever a metric is best.
 
-    Runs on every rank, and all decide alike, from counters and reduced metrics; only the master's word to the store
-    has an effect. A checkpoint after training is made before validation; the one that validates best is marked, or
-    made where there is none of that step. An older one is given up only after a newer one is stored.
-    Source: MMEngine CheckpointHook, VISSL LogLossMetricsCheckpointHook, ClassyVision CheckpointHook, iMIX
-    CheckPointHook.
+        checkpoint: {every: 500 steps, keep: 3, best: val/accuracy}
+
+    All ranks decide alike, from counters and reduced metrics. A checkpoint after training is made before validation; if
+    it validates best, it is marked. An old checkpoint is deleted only after a newer one is stored. Source: MMEngine
+    CheckpointHook, VISSL LogLossMetricsCheckpointHook, ClassyVision CheckpointHook, iMIX CheckPointHook.
     """
 
     every: Interval = Interval(1)
-    """How often a checkpoint is made."""
+    """Interval between two checkpoints."""
     keep: Annotated[int, Ge(1)] | None = 3
-    """How many of the newest are kept, besides the best; null keeps all."""
+    """Number of the newest checkpoints to keep, besides the best; null keeps all."""
     save_last: bool = True
-    """Makes one at the end of training though it is not due."""
+    """Makes one at the end of training in any case."""
     best: str | list[str] | None = None
-    """Metrics whose best checkpoint is kept, and made where there is none of that step, such as `val/accuracy`; `auto`
-    is the first metric of val, its loss where there is no other. Where nothing is said, the best of those that are made
-    anyway is kept: by the sweep's metric or another that the experiment judges val by, else the first of val whose
-    better way is known."""
+    """Metrics whose best checkpoint is made and kept, such as `val/accuracy`; `auto` is the first metric of val besides
+    its loss. By default the best of the checkpoints made anyway is kept, by the main metric or the first of val with a
+    known direction."""
     mode: Mode | list[Mode] | None = None
-    """Whether more (`max`) or less (`min`) is better, for all or for each of `best`; told from the metric's name where
-    that is clear."""
+    """`max` if more is better, `min` if less, for all metrics or each; by default from their names."""
     rule: Rule | list[Rule] | None = None
-    """MMEngine's word for `mode`: `greater` is `max`, `less` is `min`."""
+    """MMEngine's name for `mode`: `greater` is `max`, `less` is `min`."""
     begin: Annotated[int, Ge(0)] = 0
-    """The first epoch or step (in the unit of `every`) that may have one."""
+    """First epoch or step, in the unit of `every`, that may have one."""
     background: bool = False
-    """Training waits only until what is saved is copied to this host's memory, which takes as much of it once more;
-    files are written and verified beside. The checkpoint is there once those of all ranks are; one is written at a
-    time. Read by the run."""
+    """Writes files in the background: training waits only until they are copied to host memory."""
     out_dir: str | None = None
-    """Another folder for the run's checkpoints; read by the run, not by this hook."""
+    """Another folder for the run's checkpoints."""
     publish: Annotated[list[str], MinLen(1)] | None = None
-    """Parts of the last and best checkpoints to write as files of their own at the end: `model`, the weights that were
-    judged (those of `ema` where it validates), `raw_model`, the weights in training, `optimizer`, `hooks`, a hook's
-    record by its name, or `meta`, the checkpoint's manifest with the experiment as `config`. `state_dict`, MMEngine's
-    key, is `model`."""
+    """Parts of the last and best checkpoints to write as files of their own at the end: `model` (the evaluated weights;
+    `state_dict` is the same), `raw_model` (the weights in training), `optimizer`, `hooks`, the record of a hook by its
+    name, or `meta` (the manifest with the experiment as `config`)."""
     save_on_exception: bool = False
-    """Keeps, when something fails, what each rank then has in `failed/`; a resume does not use it, see
-    `on_exception`."""
+    """Writes what each rank has at a failure to `failed/`; a resume does not use it."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
@@ -106,20 +99,17 @@ class Checkpoint(Hook):
         if not self.best:
             refuse_unread(self, "best", "mode", "rule")
         if self.every.count == 0:
-            refuse_unread(self, "checkpoints at an interval, and every is 0", "keep", "begin")
+            refuse_unread(self, "every above 0", "keep", "begin")
         if self.every.count == 0 and not (self.save_last or self.best):
             refuse_unread(self, "every, save_last or best", "publish", "background", "out_dir")
         metrics = [self.best] if isinstance(self.best, str) else list(self.best or [])
         if "auto" in metrics and len(metrics) > 1:
-            raise ValueError(f"best is {metrics}: auto stands alone, or name every metric")
+            raise ValueError(f"best is {metrics}: write auto alone, or all metrics")
         if not metrics and (self.mode or self.rule):
-            raise ValueError(
-                f"{'mode' if self.mode else 'rule'} is of the metrics in best, and there are none; say best: METRIC, or"
-                " best: auto"
-            )
-        self._told_later = metrics in (["auto"], [])
+            raise ValueError(f"{'mode' if self.mode else 'rule'} needs best; write best: METRIC, or best: auto")
+        self._is_chosen_later = metrics in (["auto"], [])
         self._bests: dict[str, _Best] = {}
-        if not self._told_later:
+        if not self._is_chosen_later:
             self._monitor(metrics)
         self._names: list[str] = []
         self._requested = False
@@ -128,7 +118,7 @@ class Checkpoint(Hook):
         self._saved: tuple[int, str] | None = None
         self._restored: str | None = None
         self._run: str | None = None
-        """The run that the memory is of."""
+        """The run that this memory is of."""
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
         self._restored = checkpoint.get("name")
@@ -145,7 +135,7 @@ class Checkpoint(Hook):
             self._request(state, "interval")
 
     def handles(self, event: str) -> bool:
-        """A step only where it counts steps."""
+        """Return whether the hook acts at an event; steps only with `every` in steps."""
         return (event != "on_step" or self.every.unit == "steps") and super().handles(event)
 
     def on_phase_end(self, state: State) -> None:
@@ -158,23 +148,23 @@ class Checkpoint(Hook):
         self._requested, self._pending = False, []
 
     def on_saved(self, state: State, path: str) -> None:
-        """Training may have gone on since it was taken, and another may be asked for."""
+        """Training may have continued meanwhile, and asked for another checkpoint."""
         assert self._taken is not None
         taken, self._taken = self._taken, None
         name = path.rstrip("/").rpartition("/")[2]
         self._saved = (taken.step, name)
         if taken.asked:
             self._names = [*(known for known in self._names if known != name), name]
-        self._crown(state, name, taken.metrics)
+        self._mark_best(state, name, taken.metrics)
         self._retain(state)
 
     def on_end(self, state: State) -> None:
         if self.publish is None or state.checkpoints is None:
             return
         last = self._saved[1] if self._saved else self._names[-1] if self._names else None
-        for name in _once([last, *(best.name for best in self._bests.values())]):
+        for name in _unique([last, *(best.name for best in self._bests.values())]):
             places = {"model": state.checkpoints.find_evaluated_weights(name), "raw_model": "model"}
-            parts = {key: places.get(key, key) for key in map(_part, self.publish)}
+            parts = {key: places.get(key, key) for key in map(_entry, self.publish)}
             state.checkpoints.publish(name, parts, "published", state.config)
 
     def unsuitable(self, setup: Setup) -> str:
@@ -183,26 +173,24 @@ class Checkpoint(Hook):
             return f"`{key}` holds for all checkpoints of a run; set it in the hook named checkpoint"
         records = (name for name, hook in setup.hooks.items() if hook.keeps_record)
         known = ["model", "raw_model", "optimizer", "hooks", "meta", *records]
-        unknown = [key for key in self.publish or () if _part(key) not in known]
+        unknown = [key for key in self.publish or () if _entry(key) not in known]
         if unknown:
             return f"publish: a checkpoint has no {', '.join(unknown)}; it has {', '.join(known)}"
         return setup.explain(custom_loop=f"save_on_exception: {NEEDS_MODEL}" if self.save_on_exception else "")
 
     def on_exception(self, state: State, error: BaseException) -> None:
-        """Writes `<artifacts>/failed/step-00000012/rank=0.pt` where that was asked for and a step was made.
+        """Write `<artifacts>/failed/step-00000012/rank=0.pt` if asked for and after at least one step.
 
-        It is no checkpoint, and a resume goes on from the last one: ranks may have failed in different places, and none
-        waits for another here. It holds this rank's `model`, `optimizer`, `scheduler` and `scaler` as the failure left
-        them (its own shards, with `strategy: fsdp`), `counters`, and the `error` with its traceback;
-        `torch.load(file, weights_only=True)` reads it. The weights are those after `step` steps, unless the failure
-        came while they were updated; buffers such as BatchNorm's have seen the batch that failed.
+        It is no checkpoint, as ranks may fail in different places. It holds this rank's `model`, `optimizer`,
+        `scheduler` and `scaler` (its own shards, with `strategy: fsdp`), `counters`, and the `error` with its
+        traceback. `torch.load(file, weights_only=True)` reads it.
         """
         if self.save_on_exception and state.step > 0:
             _save_failed(state, error)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was saved before, and which metrics the checkpoint being written is the best of: its own name is not
-        known yet, so a resume puts it in."""
+        """Return what was saved before, and the metrics that the checkpoint being written is the best of, as its own
+        name is not known yet."""
         bests = {
             best.metric: {"mode": best.mode, "score": best.score, "name": best.name} for best in self._bests.values()
         }
@@ -212,9 +200,9 @@ class Checkpoint(Hook):
         self._names = list(state["names"])
         for metric, best in state["bests"].items():
             mode = MODES[best["mode"]]
-            if self._told_later and not self._bests:
+            if self._is_chosen_later and not self._bests:
                 self._monitor([metric], {metric: mode})
-            # A score is of no use where the other way is better now.
+            # A score is useless if its direction has changed.
             if metric in self._bests and self._bests[metric].mode == mode:
                 self._bests[metric] = _Best(metric, mode, best["score"], best["name"])
         self._pending = [metric for metric in state["pending"] if metric in self._bests]
@@ -231,8 +219,8 @@ class Checkpoint(Hook):
             self._request(state, "last")
 
     def _update_best(self, state: State) -> None:
-        """Looks for metrics that are better than ever, and gives them a checkpoint of this step."""
-        if self._told_later and not self._bests and kind_of(state.phase) == "val":
+        """Find metrics that are better than ever, and give them a checkpoint of this step."""
+        if self._is_chosen_later and not self._bests and kind_of(state.phase) == "val":
             self._choose_metric(state)
         better = [best for best in self._bests.values() if best.improved_by(_value(best, state))]
         taken, saved = self._taken_at(state), self._saved_at(state)
@@ -244,15 +232,14 @@ class Checkpoint(Hook):
         if taken:
             taken.metrics += metrics
         elif saved:
-            self._crown(state, saved, metrics)
+            self._mark_best(state, saved, metrics)
             self._retain(state)
         else:
             self._pending += metrics
             self._request(state, "best")
 
     def _choose_metric(self, state: State) -> None:
-        """Settles by which metric of val to judge; by none where nothing is said and of none it is known which way is
-        better."""
+        """Choose the metric of val to monitor; none if no direction is known and none is set."""
         metric = _first_of_val(state.metrics) if self.best else choose_main_metric(state.metrics, state.config)
         if not metric:
             return
@@ -261,8 +248,8 @@ class Checkpoint(Hook):
         mode = self._bests[metric].mode
         if declared.get(metric, mode) != mode:
             raise ValueError(
-                f"best: auto is {metric}, of which {mode} is better by this hook and {declared[metric]} by another part"
-                " of the experiment; say the same mode"
+                f"best: auto is {metric}, with mode {mode} here and {declared[metric]} elsewhere in the experiment; set"
+                " the same mode"
             )
 
     def _monitor(self, metrics: Sequence[str], declared: Mapping[str, str] | None = None) -> None:
@@ -270,15 +257,15 @@ class Checkpoint(Hook):
         self._bests = {metric: _Best(metric, mode) for metric, mode in modes.items()}
 
     def _taken_at(self, state: State) -> _Taken | None:
-        """The checkpoint of the present step where it is still being written."""
+        """Return the checkpoint of the present step that is still being written."""
         return self._taken if self._taken and self._taken.step == state.step else None
 
     def _saved_at(self, state: State) -> str | None:
-        """The checkpoint that this attempt made at the present step."""
+        """Return the checkpoint that this attempt made at the present step."""
         return self._saved[1] if self._saved and self._saved[0] == state.step else None
 
-    def _crown(self, state: State, name: str, metrics: Iterable[str]) -> None:
-        """Makes a stored checkpoint the best of some metrics; the label `best` goes with the first metric of all."""
+    def _mark_best(self, state: State, name: str, metrics: Iterable[str]) -> None:
+        """Make a stored checkpoint the best of some metrics; the first metric of all has the label `best`."""
         for metric in metrics:
             self._bests[metric].name = name
             labels = [f"best-{re.sub(r'[/ ]+', '-', metric)}"]
@@ -292,11 +279,10 @@ class Checkpoint(Hook):
             return
         newest = self._names if self.keep is None else self._names[-self.keep :]
         self._names = list(newest)
-        state.checkpoints.retain(self.name, _once([*newest, *(best.name for best in self._bests.values())]))
+        state.checkpoints.retain(self.name, _unique([*newest, *(best.name for best in self._bests.values())]))
 
     def _forget_another_run(self, state: State) -> None:
-        """Where the restored checkpoint is of another run, its earlier ones are not here, and none of them is to be
-        beaten."""
+        """Forget names and scores if the restored checkpoint is of another run."""
         if self._run in (None, state.name):
             return
         self._names = []
@@ -306,22 +292,23 @@ class Checkpoint(Hook):
         }
 
     def _reconcile(self, state: State, restored: str) -> None:
-        """Sets the memory of the restored checkpoint right by what is stored: it could not know itself, and what has
-        been deleted since, or was made after it, is none of its own."""
-        there = set(state.checkpoints.names()) if state.checkpoints else set()
-        self._names = [name for name in _once([*self._names, restored]) if name in there]
+        """Adjust the restored memory to the stored checkpoints, and add the restored one, which could not know its own
+        name."""
+        stored = set(state.checkpoints.names()) if state.checkpoints else set()
+        self._names = [name for name in _unique([*self._names, restored]) if name in stored]
         for metric in self._pending:
             self._bests[metric].name = restored
         self._pending = []
         for best in self._bests.values():
             name, best.name = best.name, None
-            if name in there:
-                self._crown(state, name, [best.metric])
+            if name in stored:
+                self._mark_best(state, name, [best.metric])
         self._saved = (state.step, restored)
 
 
 def _value(best: _Best, state: State) -> float:
-    """The metric's value where this phase gives it, else NaN; raises ValueError when the first such phase does not."""
+    """Return the metric's value if this phase gives it, else NaN; raises ValueError if the first such phase does
+    not."""
     validated = (phases_of("val", state.loaders) or ["val"])[-1]
     if not (state.gives(best.metric) if phase_of(best.metric) else state.phase == validated):
         return math.nan
@@ -334,11 +321,10 @@ def _value(best: _Best, state: State) -> float:
 
 
 def _first_of_val(metrics: Mapping[str, float]) -> str:
-    """The first metric of val that is not its loss, and that where there is no other."""
-    found = of_val(metrics)
-    if not found:
-        raise ValueError(f"best: auto found no metric of val; {there_are(metrics)}")
-    return found[0]
+    """Return the first metric of val besides its loss, or its loss if there is no other."""
+    if names := val_metrics(metrics):
+        return names[0]
+    raise ValueError(f"best: auto found no metric of val; {there_are(metrics)}")
 
 
 def _save_failed(state: State, error: BaseException) -> None:
@@ -347,7 +333,7 @@ def _save_failed(state: State, error: BaseException) -> None:
     parts: dict[str, Any] = {"model": state.module}
     for name, optimizer in state.optimizers.items():
         made = {"optimizer": optimizer, "scheduler": state.schedulers.get(name), "scaler": state.scalers.get(name)}
-        parts |= {f"{part}_{name}" if name else part: one for part, one in made.items()}
+        parts |= {f"{part}_{name}" if name else part: value for part, value in made.items()}
     counters = {
         name: getattr(state, name) for name in ("epoch", "step", "iteration", "samples", "phase", "phase_iteration")
     }
@@ -361,16 +347,16 @@ def _save_failed(state: State, error: BaseException) -> None:
         partial,
     )
     partial.replace(file)
-    logger.warning("what rank %d had when it failed is in %s", state.rank, file)
+    logger.warning("rank %d wrote its state at the failure to %s", state.rank, file)
 
 
 def _local(tree: Any) -> Any:
     return tree_map(lambda leaf: shards.local(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
-def _part(key: str) -> str:
+def _entry(key: str) -> str:
     return "model" if key == "state_dict" else key
 
 
-def _once(names: Iterable[str | None]) -> list[str]:
+def _unique(names: Iterable[str | None]) -> list[str]:
     return list(dict.fromkeys(name for name in names if name is not None))

@@ -1,4 +1,4 @@
-"""The model as a file that runs without this project."""
+"""Export of the model to a file that runs without this project."""
 
 from __future__ import annotations
 
@@ -35,27 +35,28 @@ _TORCHSCRIPT = ("trace", "script")
 
 @dataclass
 class Export(Hook):
-    """Writes the model as a program of its own: torch.export's `model.pt2`, or ONNX, or TorchScript.
+    """Export of the model as a program of its own: torch.export's `model.pt2`, ONNX, or TorchScript.
 
-    The model is exported in eval mode without gradients, in full precision, with the arguments that the task's forward
-    pass gives it for a training batch. A file is read back and its outputs compared with the model's before it gets its
-    name, `<artifacts>/<hook's name>/epoch-0003/model.<format>`, so what is there is right. Model, device, buffers and
-    random states stay as they are. Every rank enters the context of averaged weights, which may communicate; the
-    master writes. Raises ValueError where outputs differ, and what torch says where a model cannot be exported.
-    Source: ClassyVision TorchscriptHook (which traces in training mode), composer ExportForInferenceCallback.
+        export: {format: onnx, every: 5 epochs}
+
+    The model is exported in eval mode and full precision, with the arguments of its call in the task's forward pass of
+    a training batch. The file is read back and its outputs compared with the model's before it gets its name,
+    `<artifacts>/<hook's name>/epoch-0003/model.<format>`. Training does not change. All ranks enter the context of
+    averaged weights, which may communicate; the master writes. Source: ClassyVision TorchscriptHook, composer
+    ExportForInferenceCallback.
     """
 
     format: Format = "pt2"
-    """pt2 is torch.export; onnx needs the extra `onnx`; trace and script are TorchScript, which torch has given up."""
+    """pt2 is torch.export; onnx needs the extra `onnx`; trace and script are TorchScript, which torch deprecates."""
     every: Interval = Interval(0)
-    """How often; at the end in any case."""
+    """Interval between two exports; another one is made at the end."""
     weights: Literal["evaluated", "raw", "ema"] = "evaluated"
-    """`evaluated`: those of the validation, so the averages of `ema` where it evaluates; `raw` are the weights in
-    training, written as `raw_model`; `ema` is refused where there are no averages."""
+    """`evaluated`: those of the validation, so the averages of `ema` if it evaluates; `raw`: those in training, written
+    as `raw_model`; `ema`: the averages, or an error."""
     dynamic_batch: bool = True
-    """Leaves the number of samples open: the first dimension of the arguments, as long as that of the first of them."""
+    """Leaves the number of samples open: the first dimension of the arguments."""
     tolerance: Annotated[float, Gt(0)] = 1e-4
-    """How far an output may be off, absolutely and relative to its size."""
+    """Largest absolute and relative difference of an output."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
@@ -75,7 +76,7 @@ class Export(Hook):
         if self.format == "onnx":
             _require_onnx()
         if self.format in _TORCHSCRIPT:
-            logger.warning("export: TorchScript is deprecated in torch; format: pt2 is what replaces it")
+            logger.warning("export: torch deprecates TorchScript; use format: pt2")
         _context(state, self.weights)
 
     @paced_by("every")
@@ -113,51 +114,48 @@ class Export(Hook):
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    def _compare(self, expected: Any, found: Any, name: Path) -> None:
-        ours, theirs = tensors(expected), tensors(found)
+    def _compare(self, expected: Any, exported: Any, name: Path) -> None:
+        ours, theirs = tensors(expected), tensors(exported)
         shapes = [tuple(tensor.shape) for tensor in ours], [tuple(tensor.shape) for tensor in theirs]
         if shapes[0] != shapes[1]:
-            raise ValueError(
-                f"export of {name}: the model's outputs have the shapes {shapes[0]}, the file's {shapes[1]}"
-            )
-        for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            other = other.to(one)
-            if not torch.allclose(other, one, rtol=self.tolerance, atol=self.tolerance, equal_nan=True):
-                apart = (other.double() - one.double()).abs().max().item()
+            raise ValueError(f"export of {name}: the model's outputs have shapes {shapes[0]}, the file's {shapes[1]}")
+        for index, (our, their) in enumerate(zip(ours, theirs, strict=True)):
+            their = their.to(our)
+            if not torch.allclose(their, our, rtol=self.tolerance, atol=self.tolerance, equal_nan=True):
+                difference = (their.double() - our.double()).abs().max().item()
                 raise ValueError(
-                    f"export of {name}: output {index} differs from the model's by up to {apart:.3g} (its largest value"
-                    f" is {one.abs().max().item():.3g}, tolerance is {self.tolerance:g}); the file was not kept"
+                    f"export of {name}: output {index} differs from the model's by up to {difference:.3g} (its largest"
+                    f" value is {our.abs().max().item():.3g}, tolerance is {self.tolerance:g}); the file was not kept"
                 )
 
 
 @dataclass(frozen=True)
 class _Call:
-    """How the task's forward pass calls the model."""
+    """The model with the arguments of a call."""
 
     module: nn.Module
     arguments: tuple[Any, ...]
     named: dict[str, Any]
 
     def run(self, program: Callable[..., Any]) -> Any:
-        """Calls something else in the same way."""
+        """Call another program with these arguments."""
         return program(*self.arguments, **self.named)
 
     def on_cpu(self) -> _Call:
-        """The same with a copy of the model: a trace keeps the devices that its constants had, and no loading moves
-        them."""
+        """Return the call of a copy on the CPU, as a trace fixes the device of its constants."""
         arguments, named = tree_map(
             lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, (self.arguments, self.named)
         )
         return _Call(keep_activations(copy.deepcopy(self.module)).cpu(), arguments, named)
 
     def tensors(self) -> list[Tensor]:
-        """The tensors among the arguments."""
+        """Return the tensors among the arguments."""
         return tensors((self.arguments, self.named))
 
 
 def _call(state: State) -> _Call:
-    """Runs the forward pass on a batch and catches the model's arguments; a batch of one is doubled, as torch takes a
-    dimension of 1 for a constant."""
+    """Run the forward pass on a batch and catch the model's arguments; a batch of one is doubled, as torch would fix
+    its size."""
     caught: list[_Call] = []
 
     def catch(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -167,7 +165,7 @@ def _call(state: State) -> _Call:
         state.forward(state.module, one_batch(state))
     if not caught:
         raise ValueError(
-            "the task's forward pass does not call the model itself but parts of it, so it cannot be exported"
+            "the task's forward pass calls parts of the model instead of the model, so it cannot be exported"
         )
     call = caught[0]
     if not call.tensors():
@@ -185,7 +183,8 @@ def _is_batched(leaf: Any, samples: int) -> bool:
 
 
 def _context(state: State, weights: str) -> AbstractContextManager[Any]:
-    """What puts the weights into the model; raises ValueError where there are none, or several, to choose from."""
+    """Return the context that puts the weights into the model; raises ValueError if averages are missing or
+    ambiguous."""
     if weights == "raw":
         return nullcontext()
     if weights == "evaluated":
@@ -194,13 +193,13 @@ def _context(state: State, weights: str) -> AbstractContextManager[Any]:
     chosen = averaged.get(weights) or (next(iter(averaged.values())) if len(averaged) == 1 else None)
     if chosen is None:
         raise ValueError(
-            f"export: weights: {weights} needs one hook that validates with averaged weights, there are"
-            f" {len(averaged)}; add ema, with evaluate: ema or both, or write weights: evaluated"
+            f"export: weights: {weights} needs one hook that validates with averages, and there are {len(averaged)};"
+            " add ema, with evaluate: ema or both, or write weights: evaluated"
         )
     return chosen(state)
 
 
-# Writers: each writes a file and gives a function that reads it back and runs it.
+# Writers: each writes a file, and returns a function that reads it back and runs it.
 
 
 def _program(call: _Call, dynamic_batch: bool) -> torch.export.ExportedProgram:
@@ -209,12 +208,13 @@ def _program(call: _Call, dynamic_batch: bool) -> torch.export.ExportedProgram:
     for tensor in call.tensors() if dynamic_batch else ():
         if _is_batched(tensor, samples):
             shapes[tensor] = {0: torch.export.Dim("batch")}
-    found = shapes.dynamic_shapes(call.module, call.arguments, call.named)
-    return torch.export.export(call.module, call.arguments, call.named, dynamic_shapes=found)
+    dynamic = shapes.dynamic_shapes(call.module, call.arguments, call.named)
+    return torch.export.export(call.module, call.arguments, call.named, dynamic_shapes=dynamic)
 
 
 def _write_pt2(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
-    """On the CPU, so that any machine can load it; compared where the model is, as devices round differently."""
+    """Write for the CPU, so that any machine can load it; compare on the model's device, as devices round
+    differently."""
     from torch.export.passes import move_to_device_pass
 
     torch.export.save(move_to_device_pass(_program(call, dynamic_batch), "cpu"), path)
@@ -231,7 +231,7 @@ def _require_onnx() -> None:
 
 
 def _write_onnx(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
-    """Compared by ONNX's own reference interpreter, which needs no runtime and no GPU."""
+    """Compare with ONNX's reference interpreter, which needs no runtime and no GPU."""
     from onnx.reference import ReferenceEvaluator
 
     program = _program(call, dynamic_batch)
@@ -239,14 +239,16 @@ def _write_onnx(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], An
 
     def reload() -> Any:
         model = ReferenceEvaluator(str(path))
-        given = [tensor.cpu().numpy() for tensor in tensors(program.example_inputs)]
-        return [torch.as_tensor(output) for output in model.run(None, dict(zip(model.input_names, given, strict=True)))]
+        inputs = [tensor.cpu().numpy() for tensor in tensors(program.example_inputs)]
+        return [
+            torch.as_tensor(output) for output in model.run(None, dict(zip(model.input_names, inputs, strict=True)))
+        ]
 
     return reload
 
 
 def _write_trace(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
-    """A trace leaves the number of samples open by itself; not strict, so that outputs may be dicts and lists."""
+    """Trace, not strictly, so that outputs may be dicts and lists."""
     named = dict(inspect.signature(call.module.forward).bind(*call.arguments, **call.named).arguments)
     example = {"example_kwarg_inputs": named} if call.named else {"example_inputs": call.arguments}
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):

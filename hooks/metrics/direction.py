@@ -1,7 +1,7 @@
-"""Which way a metric is better: as the experiment says, else as the metric's name tells, else not known.
+"""The direction of a metric: whether more or less of it is better.
 
-An experiment says it as `mode: max` or `min` beside a metric: in its sweep, in the checkpoint hook, in any hook that
-monitors one. MMEngine's `rule: greater` or `less` is read as the same.
+An experiment sets it as `mode: max` or `min` beside a metric: in its sweep, in the checkpoint hook, in any hook that
+monitors a metric. MMEngine's `rule: greater` or `less` means the same. Otherwise it follows from the metric's name.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ Mode = Literal["max", "min"]
 Rule = Literal["greater", "less"]
 
 AUTO = "auto"
-"""What `best` says where the run chooses its metric."""
-HOW_TO_SAY = "write mode: max or mode: min"
+"""Value of `best` if the run chooses the metric."""
+SET_MODE = "write mode: max or mode: min"
 MODES: Mapping[str, Mode] = {"greater": "max", "less": "min", "max": "max", "min": "min"}
-"""What each word for it means."""
+"""Mode of each word for it."""
 _MORE = frozenset(
     """
     acc accuracy ap ar ari auc auprc auroc bleu chrf cider corr correlation dice f1 hit hits iou jaccard kappa map
@@ -33,34 +33,36 @@ _LESS = frozenset(
     """.split()
 )
 _UNITS: dict[str, Mode] = {"_per_s": "max", "_s": "min", "_bytes": "min"}
-"""Ends of names, the first that fits: of speed more is better, of seconds and bytes less."""
+"""Suffixes of units, the first that matches."""
 
 
 def direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode | None:
-    """`max` where more of a metric is better, `min` where less is, None where that is not known: the last part of its
-    name tells before all of it, which may have that of a data set. `declared` is what an experiment says, as
-    `declared_modes` gives it."""
+    """Return `max` or `min`, whichever of a metric is better, or None if unknown.
+
+    The last part of its name counts before the whole, which may include the name of a data set. `declared` is what the
+    experiment says, from `declared_modes`.
+    """
     return (
         MODES.get((declared or {}).get(metric, ""))
-        or _of_unit(metric)
-        or _of_words(metric.rpartition("/")[2])
-        or _of_words(metric)
+        or _direction_by_unit(metric)
+        or _direction_by_words(metric.rpartition("/")[2])
+        or _direction_by_words(metric)
     )
 
 
 def known_direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode:
-    """As `direction`; raises ValueError where it is not known."""
-    found = direction(metric, declared)
-    if found is None:
-        raise ValueError(f"cannot tell whether more or less of '{metric}' is better; {HOW_TO_SAY}")
-    return found
+    """As `direction`; raises ValueError if it is unknown."""
+    mode = direction(metric, declared)
+    if mode is None:
+        raise ValueError(f"unknown whether more or less of '{metric}' is better; {SET_MODE}")
+    return mode
 
 
-def not_known(metrics: Sequence[str]) -> str:
-    """What to say where the best of some metrics would stand."""
+def explain_unknown_direction(metrics: Sequence[str]) -> str:
+    """Return a note for metrics without a known direction."""
     return (
-        f"Whether more or less of {', '.join(metrics)} is better is not known, so no value is called the best. "
-        f"An experiment says it as hooks.checkpoint: {{best: {metrics[0]}, mode: max}}, or mode: min."
+        f"It is unknown whether more or less of {', '.join(metrics)} is better, so no value is the best. "
+        f"Set it in the experiment: hooks.checkpoint: {{best: {metrics[0]}, mode: max}}, or mode: min."
     )
 
 
@@ -70,38 +72,36 @@ def directions(
     rule: str | Sequence[str] | None = None,
     declared: Mapping[str, str] | None = None,
 ) -> dict[str, Mode]:
-    """Each metric with what is better of it: as `mode` or `rule` says, one for all or one for each, else as
-    `direction`.
+    """Return the mode of each metric, from `mode` or `rule` for all or each, else from its name.
 
-    Raises ValueError where it is not known, said twice, or said of another number of metrics.
+    Raises ValueError if it is unknown, set twice, or set for another number of metrics.
     """
     if mode is not None and rule is not None:
+        raise ValueError(f"has both mode={mode} and rule={rule}, which mean the same; set only mode")
+    modes = _modes({"mode": mode, "rule": rule}, len(metrics))
+    if len(modes) != len(metrics):
         raise ValueError(
-            f"has both mode={mode} and rule={rule}; rule is MMEngine's word for the same, so say mode alone"
+            f"{len(modes)} modes for {len(metrics)} metrics ({', '.join(metrics)}); set one for all, or one for each"
         )
-    given = _modes({"mode": mode, "rule": rule}, len(metrics))
-    if len(given) != len(metrics):
-        raise ValueError(
-            f"{len(given)} modes are said for {len(metrics)} metrics ({', '.join(metrics)}); say one for all, or one"
-            " for each"
-        )
-    return {metric: one or known_direction(metric, declared) for metric, one in zip(metrics, given, strict=True)}
+    return {name: mode or known_direction(name, declared) for name, mode in zip(metrics, modes, strict=True)}
 
 
 def declared_modes(config: Mapping[str, Any], auto: str = AUTO) -> dict[str, Mode]:
-    """`max` or `min` of each metric of which an experiment, as plain data, says it: its sweep before its hooks. `auto`
-    is the metric that `best: auto` has become."""
+    """Return the mode of each metric for which an experiment sets one; the sweep comes before hooks. `auto` is the
+    metric that `best: auto` has chosen."""
     return dict(ChainMap(*(monitored.modes for monitored in find_monitored_metrics(config, auto))))
 
 
-def best_by(reported: Collection[str], config: Mapping[str, Any], kept_by: str = "") -> tuple[str, Mode] | None:
-    """Return the metric by which a run's best is told and which way it is better; None where that is not known.
+def find_best_metric(
+    reported: Collection[str], config: Mapping[str, Any], kept_by: str = ""
+) -> tuple[str, Mode] | None:
+    """Return a run's main metric and its mode; None if that is unknown.
 
-    `kept_by` is the metric by which its best checkpoint is kept. Until there is one it is the first of `best` of the
-    checkpoint hook, or what that hook would choose.
+    `kept_by` is the metric of its best checkpoint. Without one, it is the first of `best` of the checkpoint hook, or
+    the metric that this hook would choose.
     """
     named = next((monitored.metrics[0] for monitored in find_monitored_metrics(config) if monitored.key == "best"), "")
-    chosen = next(iter(of_val(reported)), "") if named == AUTO else named
+    chosen = next(iter(val_metrics(reported)), "") if named == AUTO else named
     metric = kept_by or chosen or choose_main_metric(reported, config)
     mode = direction(metric, declared_modes(config, metric if named == AUTO else AUTO)) if metric else None
     return (metric, mode) if metric and mode else None
@@ -113,12 +113,12 @@ def choose_main_metric(reported: Collection[str], config: Mapping[str, Any]) -> 
     """
     declared = declared_modes(config)
     monitored_names = [metric for monitored in find_monitored_metrics(config) for metric in monitored.metrics]
-    candidates = dict.fromkeys([*monitored_names, *of_val(reported)])
-    return next((name for name in candidates if name in of_val(reported) and direction(name, declared)), None)
+    candidates = dict.fromkeys([*monitored_names, *val_metrics(reported)])
+    return next((name for name in candidates if name in val_metrics(reported) and direction(name, declared)), None)
 
 
-def of_val(reported: Iterable[str]) -> list[str]:
-    """The metrics of val among those reported, losses last."""
+def val_metrics(reported: Iterable[str]) -> list[str]:
+    """Return the metrics of val, losses last."""
     return sorted((name for name in reported if name.startswith("val/")), key=lambda name: name.endswith("/loss"))
 
 
@@ -127,11 +127,11 @@ class MonitoredMetrics(NamedTuple):
 
     path: str
     key: str
-    """Under which its metrics stand: `metric`, `best` or `monitor`."""
+    """Key of its metrics: `metric`, `best` or `monitor`."""
     entry: dict[str, Any]
     metrics: list[str]
     modes: dict[str, Mode]
-    """What it says of its metrics, where it does."""
+    """Modes that it sets."""
 
 
 def find_monitored_metrics(config: Mapping[str, Any], auto: str = AUTO) -> Iterator[MonitoredMetrics]:
@@ -153,18 +153,18 @@ def find_monitored_metrics(config: Mapping[str, Any], auto: str = AUTO) -> Itera
 
 
 def _modes(entry: Mapping[str, Any], count: int) -> list[Mode | None]:
-    given = entry.get("mode") or entry.get("rule")
-    return [MODES.get(str(one)) for one in (given if isinstance(given, list) else [given] * count)]
+    words = entry.get("mode") or entry.get("rule")
+    return [MODES.get(str(word)) for word in (words if isinstance(words, list) else [words] * count)]
 
 
-def _of_unit(metric: str) -> Mode | None:
-    # In stats/step_s/p95 the unit stands before the statistic.
+def _direction_by_unit(metric: str) -> Mode | None:
+    # In stats/step_s/p95 the unit comes before the statistic.
     names = (metric, metric.rpartition("/")[0])
     return next((mode for name in names for end, mode in _UNITS.items() if name.endswith(end)), None)
 
 
-def _of_words(metric: str) -> Mode | None:
-    """As whole words of a name tell, where all of them tell the same."""
+def _direction_by_words(metric: str) -> Mode | None:
+    """Return the direction that all known words of a name agree on."""
     if re.search(r"\b(bits|nats)_per_(?!s$|sec)", metric.replace("/", " ")):
         return "min"
     words = {word for part in re.split(r"[^A-Za-z0-9]+", metric) for word in _words(part)}
@@ -175,7 +175,6 @@ def _of_words(metric: str) -> Mode | None:
 
 
 def _words(part: str) -> set[str]:
-    """A part of a name as it is, without trailing digits, and cut at its capitals: `top1` is also `top`, `mAcc` also
-    `acc`."""
+    """Return a part of a name, and its pieces at digits and capitals: `top1` gives also `top`, `mAcc` also `acc`."""
     pieces = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part)
     return {word.lower() for word in (part, part.rstrip("0123456789"), *pieces)}

@@ -1,4 +1,4 @@
-"""The names of metrics and of the phases that give them, and which may have been meant by one that is not there."""
+"""Names of metrics and of the phases that give them."""
 
 from __future__ import annotations
 
@@ -6,46 +6,45 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 PHASES = ("train", "val", "test")
-"""The kinds of phases, as they are run. Of val and test there may be several, by name: `val/noisy`."""
+"""Kinds of phases in their order. There may be several of val and test by name: `val/noisy`."""
 
 
 def kind_of(phase: str) -> str:
-    """`train`, `val` or `test`."""
+    """Return the kind of a phase: `train`, `val` or `test`."""
     return phase.partition("/")[0]
 
 
 def phases_of(kind: str, phases: Iterable[str]) -> list[str]:
-    """Those of a kind, as they are run: the one without a name first."""
+    """Return the phases of a kind, the one without a name first."""
     return sorted((phase for phase in phases if kind_of(phase) == kind), key=lambda phase: phase != kind)
 
 
-def as_run(phases: Iterable[str]) -> list[str]:
-    """Phases in the order of their kinds, those of a kind by name; what is none comes last."""
+def sort_phases(phases: Iterable[str]) -> list[str]:
+    """Sort phases by kind, then by name; other names come last."""
     places = {kind: place for place, kind in enumerate(PHASES)}
     return sorted(phases, key=lambda phase: (places.get(kind_of(phase), len(PHASES)), phase))
 
 
 def phase_of(metric: str, phases: Iterable[str] = PHASES) -> str:
-    """The phase that gives a metric: with whose name it begins, such as `val/accuracy`, the longest where several fit;
-    empty where none does."""
+    """Return the phase that gives a metric: the longest whose name it begins with, or an empty string."""
     return max((phase for phase in phases if f"{metric}/".startswith(f"{phase}/")), key=len, default="")
 
 
 def there_are(names: Iterable[str], *missing: str) -> str:
-    """`there are: val/loss, val/accuracy (did you mean 'val/accuracy'?)`: the names, and the nearest to each missing
-    one."""
+    """Return `there are: val/loss, val/accuracy (did you mean 'val/accuracy'?)`, with the nearest to each missing
+    name."""
     names = list(names)
-    near = [f"'{found}'" for metric in missing if (found := nearest(metric, names))]
+    near = [f"'{name}'" for metric in missing if (name := nearest(metric, names))]
     hint = f" (did you mean {', '.join(near)}?)" if near else ""
     return f"there are: {', '.join(names) or 'none'}{hint}"
 
 
 def nearest(metric: str, names: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The name most like a metric's, upper and lower case aside: of the same phase first, as `val/` says nothing of
-    what was meant. One without a phase is taken for one of val."""
+    """Return the name most like a metric's, ignoring case, preferably of the same phase. A metric without a phase is
+    taken for one of val."""
     names = list(names)
-    if "/" not in metric and (found := nearest(f"val/{metric}", names, cutoff)):
-        return found
+    if "/" not in metric and (of_val := nearest(f"val/{metric}", names, cutoff)):
+        return of_val
     whole = {name.lower(): name for name in names}
     phase, _, rest = metric.lower().rpartition("/")
     beside = {name.removeprefix(f"{phase}/"): full for name, full in whole.items() if name.startswith(f"{phase}/")}

@@ -80,7 +80,7 @@ def compare(
 
 
 def _print(differences: dict[str, Any]) -> None:
-    from hooks.metrics.direction import not_known
+    from hooks.metrics.direction import explain_unknown_direction
     from orchestrator.report.side_by_side import PARTS, described, headings
 
     echo(", ".join(f"{name} ({kind})" for name, kind in headings(differences)))
@@ -91,7 +91,7 @@ def _print(differences: dict[str, Any]) -> None:
             rows = [(name, *described(name, entry)) for name, entry in differences[part].items()]
             print_table((title, *names), rows) if rows else echo(f"{title}: {empty}")
     if differences.get("not_known"):
-        echo(f"\n{not_known(differences['not_known'])}")
+        echo(f"\n{explain_unknown_direction(differences['not_known'])}")
 
 
 def _write_page(output: str, page: str) -> None:

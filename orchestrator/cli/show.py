@@ -97,7 +97,7 @@ def _last_metrics(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def show_brief(folder: RunFolder) -> None:
     """Print the summary of a run, and how to use its checkpoints."""
-    from hooks.metrics.direction import not_known
+    from hooks.metrics.direction import explain_unknown_direction
     from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
     from orchestrator.records.metadata import Evaluated
     from orchestrator.runs.best import Best
@@ -125,7 +125,7 @@ def show_brief(folder: RunFolder) -> None:
     if run["best"]:
         echo(f"Best: {Best(**run['best'])}")
     elif not run["evaluates"] and (metrics := sorted(name for name in run["metrics"] if name.startswith("val/"))):
-        echo(not_known(metrics))
+        echo(explain_unknown_direction(metrics))
     if run["use"]:
         _show_use(**run["use"])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hooks.metrics.direction import not_known
+from hooks.metrics.direction import explain_unknown_direction
 from orchestrator.report import page
 from orchestrator.report.charts.lines import Line, lines
 from orchestrator.report.markup import Markup, element, joined
@@ -101,7 +101,7 @@ def _section(part: str, found: Mapping[str, Any]) -> page.Section:
         if rows
         else f"{title}: {nothing}."
     )
-    note = not_known(found["not_known"]) if part == "metrics" and found.get("not_known") else ""
+    note = explain_unknown_direction(found["not_known"]) if part == "metrics" and found.get("not_known") else ""
     return page.Section(part, title.capitalize(), drawn, note)
 
 

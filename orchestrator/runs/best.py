@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from hooks.metrics.direction import best_by
+from hooks.metrics.direction import find_best_metric
 from orchestrator.checkpoint.index import read_index
 from orchestrator.checkpoint.manifest import position_in, read_manifest
 from orchestrator.errors import CheckpointError, DamagedFile, HookyardError
@@ -71,7 +71,7 @@ def best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence | No
     storage = folder.kept_checkpoints()
     index = read_index(storage)
     reported = dict.fromkeys(name for report in reports for name in report)
-    told = best_by(reported, config, index.get("metrics", {}).get("best", ""))
+    told = find_best_metric(reported, config, index.get("metrics", {}).get("best", ""))
     diverged = divergence(reports, told[0] if told else None)
     report = best_report(reports, *told) if told else None
     if told is None or report is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hooks.metrics.direction import direction, not_known
+from hooks.metrics.direction import direction, explain_unknown_direction
 from hooks.metrics.names import PHASES, phase_of
 from orchestrator.report import page, palette
 from orchestrator.report.binning import Floats, envelope
@@ -124,4 +124,4 @@ def _bests(reports: Reports, modes: Mapping[str, str]) -> Markup | None:
     rows = [(name, one.get(name), one.get("epoch"), one.get("step"), latest[name][name]) for name, one in bests.items()]
     drawn = table("Each metric at its best and as last reported", ("metric", "best", "epoch", "step", "last"), rows)
     unknown = [name for name, one in bests.items() if not one]
-    return joined([drawn, page.nothing(not_known(unknown)) if unknown else None])
+    return joined([drawn, page.nothing(explain_unknown_direction(unknown)) if unknown else None])

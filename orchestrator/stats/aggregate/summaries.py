@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from hooks.hook import WITHIN_ITERATION
-from hooks.metrics.names import as_run
+from hooks.metrics.names import sort_phases
 from orchestrator.errors import UsageError
 from orchestrator.stats.aggregate.blocks import quoted
 from orchestrator.stats.aggregate.spans import SPANS
@@ -95,7 +95,7 @@ def by_phase(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
     table = rows.aggregate({"rows": "count(*)"}, ["phase"]).join(
         medians if asked else medians.dropna(axis=1, how="all")
     )
-    return table.loc[as_run(table.index)]
+    return table.loc[sort_phases(table.index)]
 
 
 def by_span(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:

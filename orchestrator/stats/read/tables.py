@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hooks.metrics.names import as_run
+from hooks.metrics.names import sort_phases
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.aggregate import quantities
@@ -82,7 +82,7 @@ def in_order(rows: pa.Table) -> pa.Table:
 def _numbers(rows: pa.Table, name: str) -> NDArray[Any]:
     column = rows[name]
     if name == "phase":
-        column = pc.index_in(column, value_set=pa.array(as_run(pc.unique(column).to_pylist()), pa.string()))
+        column = pc.index_in(column, value_set=pa.array(sort_phases(pc.unique(column).to_pylist()), pa.string()))
     return cast(NDArray[Any], column.to_numpy())
 
 
