@@ -152,7 +152,7 @@ def test_a_path_names_a_callable() -> None:
         ("math:root", "has no attribute 'root'"),
         ("no_such_module:f", "no module 'no_such_module' in"),
         (":f", "cannot be imported"),
-        ("math:pi", "what 'math:pi' returns cannot be told"),
+        ("math:pi", "unknown return type of 'math:pi'"),
         ("os:getcwd", "'os:getcwd' is neither a subclass of torch.*Module nor a function annotated to return one"),
         ("subprocess:Popen", "'subprocess:Popen' is neither"),
         ("experiments.mnist_ssl:labelled", "neither a subclass"),

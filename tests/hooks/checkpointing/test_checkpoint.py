@@ -341,9 +341,9 @@ def test_auto_hears_what_the_sweep_says() -> None:
 
 
 def test_modes_must_fit_the_metrics() -> None:
-    with pytest.raises(ValueError, match="2 modes are said for 1 metrics"):
+    with pytest.raises(ValueError, match="2 modes for 1 metrics"):
         Checkpoint(best=["val/loss"], mode=["min", "max"])
-    with pytest.raises(ValueError, match="auto stands alone"):
+    with pytest.raises(ValueError, match="write auto alone"):
         Checkpoint(best=["auto", "val/loss"])
     with pytest.raises(ValueError, match="both mode=max and rule=greater"):
         Checkpoint(best="val/score", mode="max", rule="greater")
@@ -425,9 +425,9 @@ def test_what_cannot_be_published_is_refused_at_load(publish: list[str]) -> None
 
 def test_another_folder_is_said_by_the_hook_called_checkpoint() -> None:
     described(hooks={"checkpoint": {"out_dir": "elsewhere"}})
-    with pytest.raises(ConfigError, match=r"hooks\.slow: out_dir is read of the hook called checkpoint alone"):
+    with pytest.raises(ConfigError, match=r"hooks\.slow: `out_dir` holds for all checkpoints of a run"):
         described(hooks={"slow": {"type": "checkpoint", "out_dir": "elsewhere"}})
-    with pytest.raises(ConfigError, match=r"hooks\.slow: background is read of the hook called checkpoint alone"):
+    with pytest.raises(ConfigError, match=r"hooks\.slow: `background` holds for all checkpoints of a run"):
         described(hooks={"slow": {"type": "checkpoint", "background": True}})
     with pytest.raises(ConfigError, match=r"background: has no effect, got True: it needs every, save_last or best"):
         described(hooks={"checkpoint": {"every": 0, "save_last": False, "background": True}})

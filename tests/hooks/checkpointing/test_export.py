@@ -148,7 +148,7 @@ def test_the_tolerance_is_what_is_tolerated(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("forward", "said"),
     [
-        (lambda model, batch: model.layers(batch[0]), "does not call the model itself but parts of it"),
+        (lambda model, batch: model.layers(batch[0]), "calls parts of the model instead of the model"),
         (lambda model, batch: model("no tensor", batch_first=True), "without a tensor"),
     ],
 )
@@ -303,7 +303,7 @@ def test_torchscript_of_a_model_on_a_gpu_runs_on_the_cpu(tmp_path: Path, written
 @pytest.mark.parametrize("written", ["trace", "script"])
 def test_torchscript_is_warned_of(written: Any, caplog: pytest.LogCaptureFixture) -> None:
     Export(format=written).on_start(State())
-    assert "TorchScript is deprecated" in caplog.text
+    assert "torch deprecates TorchScript" in caplog.text
 
 
 @pytest.mark.parametrize("wrong", [{"format": "pickle"}, {"weights": "swa"}, {"tolerance": 0}, {"every": "often"}])

@@ -88,7 +88,7 @@ def test_what_is_written_wrong_says_nothing(config: dict[str, object]) -> None:
 def test_one_mode_for_all_or_one_for_each() -> None:
     assert directions(["a", "b"], "min") == {"a": "min", "b": "min"}
     assert directions(["a", "val/loss"], None, declared={"a": "max"}) == {"a": "max", "val/loss": "min"}
-    with pytest.raises(ValueError, match="3 modes are said for 1 metrics"):
+    with pytest.raises(ValueError, match="3 modes for 1 metrics"):
         directions(["a"], ["max", "min", "max"])
 
 

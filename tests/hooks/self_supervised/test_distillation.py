@@ -130,7 +130,7 @@ def test_a_file_that_holds_code_is_not_run(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_is_an_error_that_names_the_field(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no teacher: give a callable"):
+    with pytest.raises(ValueError, match="no teacher: set teacher"):
         Distillation()
     for path in (f"{__name__}:no_teacher", "os:getcwd"):
         with pytest.raises(ValueError, match=f"teacher: '{path}' is neither a subclass of torch"):

@@ -119,7 +119,7 @@ def test_prototypes_are_unit_vectors_that_first_stand_still(freeze: Interval, fr
 
 
 def test_the_model_needs_prototypes() -> None:
-    with pytest.raises(Exception, match=r"'heads\.other' in Embedder is nothing"):
+    with pytest.raises(Exception, match=r"'heads\.other' of Embedder is missing"):
         train(Clouds(), {"swav": SwAV(prototypes="heads.other")})
 
 

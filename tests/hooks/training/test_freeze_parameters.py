@@ -154,7 +154,7 @@ def test_a_pattern_that_matches_nothing_is_an_error_with_the_nearest_names() -> 
 def test_a_pattern_that_is_no_regular_expression_is_refused() -> None:
     with pytest.raises(
         ValueError,
-        match=r"pattern '\*.bias' is no regular expression: nothing to repeat.*; for \* and \? write match: glob",
+        match=r"pattern '\*.bias' is not a regular expression: nothing to repeat.*; for \* and \? write match: glob",
     ):
         FreezeParameters(["*.bias"], match="regex")
 

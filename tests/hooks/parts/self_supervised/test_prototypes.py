@@ -41,11 +41,11 @@ def test_scores_of_the_queue_are_of_the_present_prototypes_in_full_precision() -
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("missing", "is nothing"), ("biased", "is Linear with bias"), ("other", "is ReLU")]
+    ("name", "what"), [("missing", "is missing"), ("biased", "is a Linear with bias"), ("other", "is a ReLU")]
 )
 def test_prototypes_must_be_a_linear_layer_without_bias(name: str, what: str) -> None:
     module = nn.ModuleDict({"biased": nn.Linear(2, 2), "other": nn.ReLU()})
-    with pytest.raises(ValueError, match=f"'{name}' in ModuleDict {what}"):
+    with pytest.raises(ValueError, match=f"'{name}' of ModuleDict {what}"):
         find_layer(module, name)
 
 

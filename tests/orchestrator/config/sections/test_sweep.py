@@ -92,7 +92,7 @@ def test_times_are_seconds_or_say_their_unit(written: Any, seconds: float) -> No
             {"metric": ["a", "b"], "mode": "max", "search": "optuna", "scheduler": "asha"},
             "several metrics need scheduler: fifo; asha goes by one",
         ),
-        ({"metric": ["a", "b"], "search": "optuna", "mode": ["max"]}, "1 modes are said for 2 metrics"),
+        ({"metric": ["a", "b"], "search": "optuna", "mode": ["max"]}, "1 modes for 2 metrics"),
         ({"search": "optuna", "scheduler": "pbt"}, "pbt changes values itself"),
         ({"scheduler": "hyperband", "max_concurrent": 2}, "max_concurrent does not go with hyperband"),
         (
