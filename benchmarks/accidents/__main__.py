@@ -1,0 +1,43 @@
+"""Train random experiments through random accidents; each must equal the same loop written by hand, bit for bit.
+
+    python -m benchmarks.accidents [--cases 1000] [--seed 0]
+
+A case draws a model, data, an optimizer, a scheduler and settings. Its process is killed or interrupted up to three
+times, and a file of its newest checkpoint may be damaged then. Each time the run is resumed. In the end all losses,
+rates, metrics, weights and the optimizer's state are compared, and each row must exist once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.accidents.check import check
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    accidents: Counter[str] = Counter()
+    failed = 0
+    with tempfile.TemporaryDirectory() as root:
+        for seed in range(arguments.seed, arguments.seed + arguments.cases):
+            outcome = check(seed, Path(root))
+            accidents.update(str(code) for code in outcome.exit_codes)
+            if outcome.problem:
+                failed += 1
+                print(
+                    f"case {seed}: exit codes {outcome.exit_codes}\n  {outcome.case}\n  {outcome.problem}", flush=True
+                )
+    print(f"{arguments.cases - failed} of {arguments.cases} cases equal the loop written by hand")
+    print(f"exit codes of all attempts: {dict(accidents)}")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
