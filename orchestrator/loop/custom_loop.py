@@ -40,7 +40,7 @@ class CustomLoop(Rounds):
         super().__init__(task, experiment, hooks, context, Clock())
         seed_all(experiment.seed)
         self.state = State(
-            **context.told_hooks(experiment),
+            **context.hook_fields(experiment),
             max_epochs=experiment.epochs,
             max_steps=experiment.steps,
             recent=self.recorder.recent,

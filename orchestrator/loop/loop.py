@@ -138,7 +138,7 @@ class Loop(Rounds):
             raise ConfigError(problems)
         first = next(iter(optimizers))
         return State(
-            **self.context.told_hooks(self.experiment),
+            **self.context.hook_fields(self.experiment),
             model=model,
             module=module,
             optimizer=optimizers[first],

@@ -36,7 +36,7 @@ class RunContext:
     stop_asked: Callable[[], bool] = lambda: False
     """Whether somebody outside wants this rank to stop."""
 
-    def told_hooks(self, experiment: Experiment) -> dict[str, Any]:
+    def hook_fields(self, experiment: Experiment) -> dict[str, Any]:
         """What hooks see of it in their state, by the state's fields."""
         world = self.world
         return {

@@ -228,7 +228,7 @@ class Follower(Loop):
             stop_reasons=[],
             pause_reasons=[],
             skip_reasons=[],
-            **context.told_hooks(experiment),
+            **context.hook_fields(experiment),
         )
         self._make_parts_that_train()
         self.state.model = leader.state.model

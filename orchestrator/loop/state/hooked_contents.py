@@ -1,12 +1,9 @@
-"""What a checkpoint holds of what the hooked loop trains: model, optimizers, the place in the data, the means under
-way."""
+"""What a checkpoint holds of the hooked loop's training: model, optimizers, the place in the data, running means."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
-
-from torch.optim import Optimizer
 
 from hooks.state import State
 from orchestrator.checkpoint.manifest import position_in
@@ -15,14 +12,13 @@ from orchestrator.config.optim.schedule import Schedule
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.strategy import mesh_of, sharded_model, sharded_optimizer
-from orchestrator.loop.state.optimizer_state import load_state
+from orchestrator.loop.state.optimizer_state import load_state, with_settings_of
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.iterations import Iterations
 
 
 class HookedContents:
-    """Takes down what the loop trains, and puts it back, on each rank. Worker process. `schedules` are what each
-    optimizer's scheduler goes by."""
+    """Saves and restores what the loop trains, on each rank. Worker process."""
 
     files: tuple[str, ...] = ("model", "optimizer")
     unread: tuple[str, ...] = ()
@@ -40,11 +36,9 @@ class HookedContents:
 
     @property
     def mesh(self) -> Any:
-        """The mesh over which ranks share out the model; None where they do not."""
         return mesh_of(self._state.module)
 
     def shared(self) -> dict[str, Any]:
-        """What all ranks have alike."""
         state = self._state
         optimizers = {
             name: {
@@ -57,7 +51,6 @@ class HookedContents:
         return {"model": state.module.state_dict(), "optimizer": optimizers.get("", optimizers)}
 
     def per_rank(self) -> dict[str, Any]:
-        """What is this rank's own."""
         return {
             "buffers": dict(self._state.module.named_buffers()),
             "means": self._iterations.means.state_dict(),
@@ -66,45 +59,46 @@ class HookedContents:
             "task": self._iterations.task.state_dict(),
         }
 
-    def described(self) -> dict[str, Any]:
-        """What the manifest says of it."""
+    def details(self) -> dict[str, Any]:
+        optimizers = {
+            name: {"optimizer": self._changes.in_force(name), "scheduler": record}
+            for name, record in self._schedules.items()
+        }
         return {
             "data": self._data.sizes(),
             "phases": [*self._data.phases],
-            **self._in_force(),
+            **(optimizers.get("") or {"optimizers": optimizers}),
             "microbatches": self._iterations.microbatches,
         }
 
     def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
-        """Puts back what all ranks have alike; raises CheckpointError where it does not fit."""
-        self._saved = in_force = self._saved_in_force(manifest)
+        self._saved = saved = self._saved_optimizers(manifest)
         position = position_in(manifest)
-        self._rescheduled = {one for one, record in self._schedules.items() if in_force[one]["scheduler"] != record}
+        self._rescheduled = {key for key, record in self._schedules.items() if saved[key]["scheduler"] != record}
         self._restore_training(name, checkpoint, dict.fromkeys(self._rescheduled, position))
         self._iterations.microbatches = manifest.get("microbatches", 1)
-        self._tell_of_other_data(name, manifest.get("data", {}), position)
+        self._check_data(name, manifest.get("data", {}), position)
 
     def restore_rank(
         self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]
     ) -> None:
-        """Puts back this rank's own, once the run stands where the checkpoint does; `other` gives that of another
-        rank."""
-        state, rescheduled = self._state, self._rescheduled
+        state, means = self._state, self._iterations.means
+        same_ranks = saved_world_size == state.world_size
         self._changes.restored(
-            {one: {} if one in rescheduled else said["optimizer"] for one, said in self._saved.items()}
+            {name: {} if name in self._rescheduled else entry["optimizer"] for name, entry in self._saved.items()}
         )
         self._restore_buffers(rank_state.get("buffers", {}))
-        self._restore_task(rank_state if saved_world_size == state.world_size else other(0), saved_world_size)
-        self._iterations.means.include(rank_state.get("means", {}))
+        self._restore_task(rank_state if same_ranks else other(0), saved_world_size)
+        means.include(rank_state.get("means", {}))
         self._data.train.restore(rank_state.get("data"), saved_world_size)
         if self._data.train.is_over:
             state.max_steps = state.step
-        if "samples" in rank_state and saved_world_size == state.world_size:
-            # Of a stream, ranks may have had batches of other sizes than rank 0, whose counters the position has.
+        if "samples" in rank_state and same_ranks:
+            # Ranks may have had other batch sizes of a stream than rank 0, whose counters the position has.
             state.samples, state.world_samples = rank_state["samples"]
         for rank in range(state.rank + state.world_size, saved_world_size, state.world_size):
-            # The sums of ranks that are no more: the means of the phase under way are of their samples too.
-            self._iterations.means.include(other(rank)["means"])
+            # The means of the phase under way count the samples of ranks that are gone too.
+            means.include(other(rank)["means"])
 
     def _restore_task(self, rank_state: Mapping[str, Any], saved_world_size: int) -> None:
         saved = rank_state["task"]
@@ -112,77 +106,69 @@ class HookedContents:
             return
         if saved_world_size != self._state.world_size:
             raise CheckpointError(
-                f"the checkpoint holds what the task kept on each of {saved_world_size} ranks ({', '.join(saved)}), and"
-                f" cannot go on with {self._state.world_size}; write workers.count: {saved_world_size}"
+                f"the checkpoint holds the task's state on each of {saved_world_size} ranks ({', '.join(saved)}), and"
+                f" cannot continue with {self._state.world_size}; set workers.count: {saved_world_size}"
             )
         self._iterations.task.load_state_dict(saved)
 
-    def _in_force(self) -> dict[str, Any]:
-        """What the optimizers and their schedulers go by, for the manifest; of several by name."""
-        each = {
-            name: {"optimizer": self._changes.in_force(name), "scheduler": record}
-            for name, record in self._schedules.items()
-        }
-        return each.get("") or {"optimizers": each}
-
-    def _saved_in_force(self, manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-        """What those of a checkpoint went by, by name; raises CheckpointError where they are others."""
+    def _saved_optimizers(self, manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+        """Return the checkpoint's optimizers and schedulers by name; raises CheckpointError if they are others."""
         saved: dict[str, Mapping[str, Any]] = manifest.get("optimizers") or {"": manifest}
         if saved.keys() != self._schedules.keys():
             before, now = (", ".join(filter(None, names)) or "a single one" for names in (saved, self._schedules))
             raise CheckpointError(
-                f"the checkpoint was made with other optimizers ({before}), and cannot go on with these ({now})"
+                f"the checkpoint was made with other optimizers ({before}), and cannot continue with these ({now})"
             )
-        for name, one in saved.items():
-            self._changes.refuse_another_optimizer(name, one["optimizer"])
+        for name, entry in saved.items():
+            self._changes.refuse_another_optimizer(name, entry["optimizer"])
         return saved
 
-    def _tell_of_other_data(self, name: str, before: Mapping[str, int], position: Position) -> None:
-        """Says where a phase has other samples than when the checkpoint was made; raises CheckpointError where training
-        stands past the last of them."""
+    def _check_data(self, name: str, before: Mapping[str, int], position: Position) -> None:
+        """Show where a phase has another number of samples now.
+
+        Raises CheckpointError if training stands past the last sample.
+        """
         for phase, now in self._data.sizes().items():
             then = before.get(phase, now)
             if then == now:
                 continue
-            words = f"{phase} had {then:,} samples when checkpoint '{name}' was made, and has {now:,} now"
-            within = phase == "train" and position.phase_iteration > 0
-            if within and position.offset >= now:
+            text = f"{phase} had {then:,} samples when checkpoint '{name}' was made, and has {now:,} now"
+            is_within_epoch = phase == "train" and position.phase_iteration > 0
+            if is_within_epoch and position.offset >= now:
                 raise CheckpointError(
-                    f"{words}: it stands in the middle of an epoch, after {position.offset:,} of them. Put the others"
-                    " back, or go on from a checkpoint at the end of an epoch (run RUN@NAME begins a run of its own"
-                    " there)"
+                    f"{text}: it is in the middle of an epoch, after {position.offset:,} of them. Restore the others,"
+                    " or continue from a checkpoint at the end of an epoch (run RUN@NAME starts a new run there)"
                 )
-            effect = "; in what is left of this epoch some may come again, or not at all" if within else ""
+            effect = "; the rest of this epoch may repeat or miss some" if is_within_epoch else ""
             if self._state.is_master:
-                self._state.show(words + effect)
+                self._state.show(text + effect)
 
     def _restore_training(self, name: str, checkpoint: dict[str, Any], rescheduled: Mapping[str, Position]) -> None:
-        state, kept = self._state, checkpoint.get("optimizer", {})
+        state, saved = self._state, checkpoint.get("optimizer", {})
         try:
             state.module.load_state_dict(sharded_model(checkpoint["model"], state.module))
-            for one in state.optimizers if kept else ():
-                self._restore_optimizer(one, kept[one] if one else kept, rescheduled.get(one))
+            for key in state.optimizers if saved else ():
+                self._restore_optimizer(key, saved[key] if key else saved, rescheduled.get(key))
         except (RuntimeError, ValueError, KeyError) as error:
-            reason = (
-                f"its optimizer's state has no {error}, so it is of another optimizer"
-                if isinstance(error, KeyError)
-                else error
-            )
+            missing = f"its optimizer's state has no {error}, so it is of another optimizer"
+            reason = missing if isinstance(error, KeyError) else error
             raise CheckpointError(f"checkpoint '{name}' does not fit this experiment: {reason}") from error
 
-    def _restore_optimizer(self, name: str, kept: Mapping[str, Any], rescheduled: Position | None) -> None:
-        """Put back an optimizer and what goes with it. Where its schedule is not the checkpoint's, take this to the
-        run's position."""
-        state, saved, scheduled = self._state, kept["optimizer"], kept["scheduler"]
+    def _restore_optimizer(self, name: str, saved: Mapping[str, Any], rescheduled: Position | None) -> None:
+        """Restore an optimizer, its scheduler and its scaler.
+
+        Another schedule than the checkpoint's is moved to the run's position instead.
+        """
+        state, optimizer_state, schedule = self._state, saved["optimizer"], saved["scheduler"]
         optimizer, scheduler, scaler = state.optimizers[name], state.schedulers[name], state.scalers[name]
         if rescheduled is not None:
-            self._changes.replay(name, rescheduled, default=scheduled.get("last_epoch", 0) if scheduled else 0)
-            saved = _with_settings_of(optimizer, saved)
-        load_state(optimizer, sharded_optimizer(saved, optimizer))
-        if scheduler is not None and scheduled is not None and rescheduled is None:
-            scheduler.load_state_dict(scheduled)
-        if scaler is not None and kept["scaler"] is not None:
-            scaler.load_state_dict(kept["scaler"])
+            self._changes.replay(name, rescheduled, default=schedule.get("last_epoch", 0) if schedule else 0)
+            optimizer_state = with_settings_of(optimizer, optimizer_state)
+        load_state(optimizer, sharded_optimizer(optimizer_state, optimizer))
+        if scheduler is not None and schedule is not None and rescheduled is None:
+            scheduler.load_state_dict(schedule)
+        if scaler is not None and saved["scaler"] is not None:
+            scaler.load_state_dict(saved["scaler"])
 
     def _restore_buffers(self, saved: Mapping[str, Any]) -> None:
         buffers = dict(self._state.module.named_buffers())
@@ -192,8 +178,7 @@ class HookedContents:
 
 
 class WeightsAlone(HookedContents):
-    """What of it is put back where a checkpoint is measured, and not gone on with, on any number of ranks: weights and
-    buffers, and what hooks had been changed to."""
+    """What an evaluation restores, on any number of ranks: weights, buffers, and changes of hooks."""
 
     files = ("model",)
     unread = ("optimizer",)
@@ -204,14 +189,5 @@ class WeightsAlone(HookedContents):
     def restore_rank(
         self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]
     ) -> None:
-        self._changes.restored({one: {} for one in self._schedules})
+        self._changes.restored({name: {} for name in self._schedules})
         self._restore_buffers(rank_state.get("buffers", {}))
-
-
-def _with_settings_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    """An optimizer's saved state with the settings, such as the learning rates, that this optimizer has now."""
-    present = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    return {
-        **saved,
-        "param_groups": [{**group, **now} for group, now in zip(saved["param_groups"], present, strict=True)],
-    }

@@ -1,4 +1,4 @@
-"""An optimizer's state, put back as it was saved."""
+"""An optimizer's state, restored as it was saved."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch.optim import Optimizer
 
 
 def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
-    """Load a state dict into an optimizer, with the types that its tensors were saved with.
+    """Load a state dict into an optimizer, with the dtypes that its tensors were saved with.
 
-    `load_state_dict` gives floating-point tensors the parameter's type: ASGD's and NAdam's factors, which are in single
-    precision, come back as others where the parameters are not.
+    `load_state_dict` gives floating-point tensors the parameter's dtype. So the single-precision factors of ASGD and
+    NAdam would change where the parameters have another.
     """
     optimizer.load_state_dict(saved)
     numbers = [number for group in saved["param_groups"] for number in group["params"]]
@@ -22,3 +22,10 @@ def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
         for name, value in saved["state"].get(number, {}).items():
             if isinstance(value, Tensor) and value.dtype != state[name].dtype:
                 state[name] = value.to(state[name].device)
+
+
+def with_settings_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """Return a saved state with this optimizer's present settings, such as the learning rates."""
+    settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    groups = [{**group, **now} for group, now in zip(saved["param_groups"], settings, strict=True)]
+    return {**saved, "param_groups": groups}

@@ -419,7 +419,7 @@ def reports_elsewhere(session: TrainingSession) -> Iterator[Any]:
         (yields({"val/": 1.0}), "yields a metric 'val/'"),
         (yields({"val/loss": torch.ones(2)}), r"yields a tensor of shape \(2,\) for 'val/loss'"),
         (yields({"val/loss": "low"}), "yields a str for 'val/loss'"),
-        (restores(model=3), "given a int as 'model', and takes what has state_dict"),
+        (restores(model=3), "got a int as 'model'; expected an object with state_dict"),
         (restores(hooks={}), "a part 'hooks'"),
         (restores(env={"grid": [object()]}), r"cannot hold env\['grid'\]\[0\], a builtins.object"),
         (records(step=1), "given step, which every row has"),
@@ -436,7 +436,7 @@ def test_what_cannot_be_is_told_with_what_to_write(tmp_path: Path, train: Any, s
 def test_a_checkpoint_is_put_back_into_the_parts_it_is_of(tmp_path: Path) -> None:
     list(loop_of(yields({"train/loss": 1.0}), tmp_path, {"checkpoint": Checkpoint()}).run())
     for train, said in (
-        (restores(other={}), "holds place, and session.restore\\(\\) is given other"),
+        (restores(other={}), "holds place, but session.restore\\(\\) got other"),
         (records(loss=1.0), "train\\(\\) has not put it back"),
     ):
         loop = loop_of(train, tmp_path)
@@ -453,7 +453,7 @@ def test_what_is_each_ranks_own_is_not_shared_out_to_another_number_of_them(tmp_
     if is_new_rank:
         del entries["files"]["rank-0000.pt"]
     manifest.write_text(sealed(json.dumps(entries | {"world_size": 2})))
-    with pytest.raises(CheckpointError, match=r"each rank's own of 2 ranks \(place\), and cannot go on with 1"):
+    with pytest.raises(CheckpointError, match=r"parts of each of 2 ranks \(place\), and cannot continue with 1"):
         loop_of(restores(per_rank={"place": {}}), tmp_path).restore("epoch-0001")
 
 

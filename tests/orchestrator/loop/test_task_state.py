@@ -128,6 +128,8 @@ def test_state_of_other_ranks_is_refused(tmp_path: Path) -> None:
     reports = loop.run()
     next(reports)
     contents = loop.saving._contents
-    with pytest.raises(CheckpointError, match=r"kept on each of 2 ranks \(hidden\), and cannot go on with 1"):
+    with pytest.raises(
+        CheckpointError, match=r"task's state on each of 2 ranks \(hidden\), and cannot continue with 1"
+    ):
         contents._restore_task(contents.per_rank(), 2)  # type: ignore[attr-defined]  # of the hooked loop
     reports.close()

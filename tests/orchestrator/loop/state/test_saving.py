@@ -411,8 +411,8 @@ def begin(root: Path, every: str) -> None:
             44,
             23,
             [
-                "train had 52 samples when checkpoint 'step-00000003' was made, and has 44 now; in what is left of this"
-                " epoch some may come again, or not at all"
+                "train had 52 samples when checkpoint 'step-00000003' was made, and has 44 now; the rest of this"
+                " epoch may repeat or miss some"
             ],
         ),
         (
@@ -420,8 +420,8 @@ def begin(root: Path, every: str) -> None:
             60,
             23,
             [
-                "train had 52 samples when checkpoint 'step-00000003' was made, and has 60 now; in what is left of this"
-                " epoch some may come again, or not at all"
+                "train had 52 samples when checkpoint 'step-00000003' was made, and has 60 now; the rest of this"
+                " epoch may repeat or miss some"
             ],
         ),
     ],
@@ -441,8 +441,6 @@ def test_training_that_stands_past_the_last_sample_does_not_go_on(tmp_path: Path
     loop = Loop(Points(train=20), experiment(), {}, RunContext(store=CheckpointStore(Storage(tmp_path))))
     with pytest.raises(
         CheckpointError,
-        match=(
-            r"had 52 samples.*has 20 now: it stands in the middle of an epoch, after 24 of them\. Put the others back"
-        ),
+        match=(r"had 52 samples.*has 20 now: it is in the middle of an epoch, after 24 of them\. Restore the others"),
     ):
         loop.restore("step-00000003")

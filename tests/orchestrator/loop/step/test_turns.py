@@ -530,6 +530,6 @@ def test_a_checkpoint_of_other_optimizers_is_refused(tmp_path: Path) -> None:
     renamed = {"critic": OPTIMIZERS["d"], "g": OPTIMIZERS["g"]}
     other, _ = loop_of(written(optimizers=renamed), folder=tmp_path)
     with pytest.raises(
-        CheckpointError, match=r"made with other optimizers \(d, g\), and cannot go on with these \(critic, g\)"
+        CheckpointError, match=r"made with other optimizers \(d, g\), and cannot continue with these \(critic, g\)"
     ):
         other.restore("epoch-0001")
