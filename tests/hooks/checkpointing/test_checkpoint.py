@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import TypeAdapter, ValidationError
 
 from hooks import HookError, Interval
 from hooks.checkpointing.checkpoint import Checkpoint
@@ -347,22 +346,6 @@ def test_modes_must_fit_the_metrics() -> None:
         Checkpoint(best=["auto", "val/loss"])
     with pytest.raises(ValueError, match="both mode=max and rule=greater"):
         Checkpoint(best="val/score", mode="max", rule="greater")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"keep": 0}, {"begin": -1}, {"rule": "max"}, {"mode": "greater"}, {"every": "often"}, {"best": "val/score"}],
-)
-def test_yaml_with_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        TypeAdapter(Checkpoint).validate_python(wrong)
-
-
-def test_yaml_becomes_a_hook() -> None:
-    hook = TypeAdapter(Checkpoint).validate_python(
-        {"every": "100 steps", "keep": None, "best": "val/loss", "publish": ["model"]}
-    )
-    assert (hook.every, hook.keep, hook.publish) == (Interval(100, "steps"), None, ["model"])
 
 
 # Publishing

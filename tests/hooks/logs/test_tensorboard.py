@@ -18,7 +18,7 @@ from tensorboard.summary.writer import event_file_writer
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
-from hooks import Hook, Interval, Plan, Priority, State
+from hooks import Hook, Interval, Priority, State
 from hooks.logs.tensorboard import FOLDER, TensorBoard
 from hooks.parts.logs.hyperparameters import flatten
 from hooks.parts.logs.window_statistics import Statistic
@@ -223,18 +223,6 @@ def test_what_is_left_at_the_end_of_training_has_a_point(start: Start, tmp_path:
     assert _points(tmp_path, "train/loss") == [(2, 2.0), (3, 9.0), (4, 2.0), (6, 5.0)]
 
 
-def test_nothing_is_called_between_two_points(start: Start) -> None:
-    hook = TensorBoard(every=Interval(5, "iterations"), histograms=Interval(4, "steps"))
-    state = start(hook, phase="train")
-    plan = Plan({"tensorboard": hook})
-    for _ in range(3):
-        for event in ("on_gradients", "on_update"):
-            plan.fire(event, state)
-        state.stepped, state.step, state.phase_iteration = True, state.step + 1, state.phase_iteration + 1
-        plan.fire("on_step", state)
-    assert plan.drain_costs() == []
-
-
 def test_several_learning_rates_are_curves_of_their_own(start: Start, tmp_path: Path) -> None:
     """A list of rates crashed VISSL's TensorBoard hook."""
     groups = [{"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in (0.5, 0.25)]
@@ -335,11 +323,6 @@ def test_histograms_leave_out_what_is_not_finite_or_not_there(start: Start, tmp_
     events = _events(tmp_path)
     assert events.Tags()["histograms"] == ["gradients/weight"]
     assert events.Histograms("gradients/weight")[0].histogram_value.num == 1
-
-
-def test_histograms_of_epochs_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected an interval, got '2 epochs'; write a number of steps"):
-        TensorBoard(histograms=Interval(2))
 
 
 def test_the_pace_of_flushing_is_the_writer_s(monkeypatch: pytest.MonkeyPatch, start: Start) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from hooks.self_supervised.dino import DINO
-from tests.hooks.self_supervised.views import Miniature, Network, check_resume, pairs, plain, share
+from tests.hooks.self_supervised.views import Miniature, Network, pairs, plain, share
 from tests.ranks import on_ranks
 
 EPOCHS, LENGTH = 3, 2
@@ -119,8 +118,3 @@ def test_two_ranks_have_the_centre_loss_and_teacher_of_one_with_the_joined_batch
         assert joined == pytest.approx(one["losses"][step], abs=1e-6)
     for name, value in one["teacher"].items():
         torch.testing.assert_close(torch.tensor(two[0]["teacher"][name]), torch.tensor(value))
-
-
-def test_resumed_in_mid_phase_everything_is_bit_identical(tmp_path: Path) -> None:
-    hooks = [DINO(**SCHEDULES) for _ in range(2)]
-    check_resume(tmp_path, "dino", hooks[0], hooks[1], "step-00000003", 3)

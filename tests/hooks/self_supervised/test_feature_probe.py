@@ -144,22 +144,6 @@ def test_each_set_of_weights_that_is_validated_with_is_measured() -> None:
     assert metrics["val/knn_accuracy"] == metrics["val/untrained/knn_accuracy"]
 
 
-def test_training_does_not_notice() -> None:
-    module = network()
-    state, hook = State(model=module, module=module), FeatureProbe(data=DATA, encoder="")
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    hook.on_start(state)
-    validated(hook, state)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert all(part.training for part in module.modules())
-    assert all(torch.equal(buffer, buffers[name]) for name, buffer in module.named_buffers())
-    state.phase, state.metrics = "train", {}
-    hook.on_phase_end(state)
-    assert state.metrics == {}
-
-
 def test_after_a_resume_the_untrained_encoder_is_still_that_of_the_beginning() -> None:
     module = network()
     state, first = State(model=module, module=module), FeatureProbe(data=DATA, encoder="")

@@ -196,26 +196,6 @@ def test_validation_changes_nothing() -> None:
     assert plain(mine.hook.state_dict()) == before
 
 
-def test_what_was_saved_goes_on_to_the_bit() -> None:
-    data = batches(4)
-    whole, half = (Miniature(IBOT(**SCHEDULES)).start() for _ in range(2))
-    for batch in data:
-        whole.train(batch)
-    for batch in data[:2]:
-        half.train(batch)
-    hook = IBOT(**SCHEDULES)
-    hook.load_state_dict(half.hook.state_dict())
-    hook.load_rank_state_dict(half.hook.rank_state_dict())
-    resumed = Miniature(hook)
-    resumed.state.module.load_state_dict(half.state.module.state_dict())
-    resumed.state.iteration = 2
-    resumed.start()
-    for batch in data[2:]:
-        resumed.train(batch)
-    assert half.losses + resumed.losses == whole.losses
-    assert plain(hook.state_dict()) == plain(whole.hook.state_dict())
-
-
 @pytest.mark.parametrize("output", [[(torch.zeros(8, 3), torch.zeros(8, 7, 4))], [torch.zeros(8, 3)] * 3])
 def test_an_output_without_a_pair_for_each_view_is_an_error(output: Any) -> None:
     mine = Miniature(IBOT()).start()

@@ -207,11 +207,6 @@ def test_evaluation_is_not_measured(tmp_path: Path) -> None:
     assert not model[0]._forward_hooks
 
 
-def test_epochs_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected an interval, got '2 epochs'; write a number of steps"):
-        ActivationStats(every=Interval(2))
-
-
 @pytest.mark.parametrize("finish", ["on_end", "on_exception"])
 def test_no_module_hook_stays_behind(tmp_path: Path, finish: str) -> None:
     """A forward pass that fails never comes to on_forward."""
@@ -283,15 +278,6 @@ def test_each_micro_batch_of_a_step_is_measured(tmp_path: Path) -> None:
     """Six iterations an epoch, four to a step: steps 2 and 4 are what is left of each epoch."""
     _train(tmp_path, accumulate=4)
     assert sorted(set(pd.read_parquet(tmp_path / "activations")["iteration"])) == [5, 6, 11, 12]
-
-
-def test_a_resumed_run_has_the_table_of_one_that_was_not_disturbed(tmp_path: Path) -> None:
-    _train(tmp_path / "whole")
-    _train(tmp_path / "cut", epochs=1)
-    assert pd.read_parquet(tmp_path / "cut" / "activations")["iteration"].max() == 6
-    _train(tmp_path / "cut", restore=True)
-    whole, cut = (pd.read_parquet(tmp_path / name / "activations") for name in ("whole", "cut"))
-    pd.testing.assert_frame_equal(whole, cut)
 
 
 def _on_a_rank(rank: int, world_size: int, folder: str) -> list[float]:

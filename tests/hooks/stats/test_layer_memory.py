@@ -81,8 +81,3 @@ def test_a_pass_that_fails_leaves_no_hooks(tmp_path: Path) -> None:
     assert model[0]._forward_hooks
     hook.on_exception(state, ValueError())
     assert not model[0]._forward_hooks
-
-
-def test_epochs_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected an interval, got '2 epochs'; write a number of steps"):
-        LayerMemory(every=Interval(2))

@@ -139,12 +139,6 @@ def test_a_step_that_is_left_out_measures_nothing_and_gives_the_copy_back(tmp_pa
     assert not (tmp_path / "optimizer").exists()
 
 
-def test_epochs_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected an interval, got '2 epochs'; write a number of steps"):
-        OptimizerStats(every=Interval(2))
-    OptimizerStats(every=Interval(0))
-
-
 # In the loop
 
 
@@ -184,12 +178,3 @@ def test_it_measures_at_its_steps_under_accumulation_and_clipping(tmp_path: Path
 
 def _flat_column(values: Any) -> float:
     return math.sqrt((values.astype(float) ** 2).sum())
-
-
-def test_a_resumed_run_has_the_table_of_one_that_was_not_disturbed(tmp_path: Path) -> None:
-    _train(tmp_path / "whole")
-    _train(tmp_path / "cut", epochs=1)
-    _train(tmp_path / "cut", restore=True)
-    whole, cut = (pd.read_parquet(tmp_path / name / "optimizer") for name in ("whole", "cut"))
-    assert whole["step"].unique().tolist() == [2, 4, 6, 8, 10, 12]
-    pd.testing.assert_frame_equal(whole, cut)

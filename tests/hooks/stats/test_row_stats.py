@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,14 +119,6 @@ def test_values_that_lie_on_a_device_are_read() -> None:
         state.recent.append(row)
     hook.on_report(state, metrics)
     assert metrics == {"stats/forward_s/max": 0.5, "stats/loss/mean": 2.5}
-
-
-def test_a_run_that_goes_on_in_mid_epoch_reports_what_an_undisturbed_one_does(tmp_path: Path) -> None:
-    whole, _ = trained(ALL, tmp_path / "whole")
-    shutil.copytree(tmp_path / "whole", tmp_path / "again")
-    resumed, rows = trained(ALL, tmp_path / "again", "step-00000005")
-    assert rows.columns("iteration", phase="train")[0] == (6,)
-    assert resumed == whole
 
 
 def _on_rank(rank: int, world_size: int) -> tuple[list[dict[str, Any]], list[tuple[Any, ...]]]:

@@ -104,12 +104,6 @@ def test_an_average_of_one_s_own_overrides_the_weight_of_an_update() -> None:
         torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_decay_0_is_the_weights_themselves() -> None:
-    state, hook = new_state(small_model()), EMA(decay=0)
-    train(state, {"ema": hook}, batches(5))
-    assert same(averages(hook, state), weights(state.module))
-
-
 def test_updates_once_per_optimizer_step_and_not_per_micro_batch() -> None:
     """MMEngine updates at every micro-batch."""
     module = small_model()
@@ -206,24 +200,6 @@ def test_nesting_is_refused_and_harms_nothing() -> None:
     with pytest.raises(RuntimeError, match=r"leave applied\(\) before entering it again"), hook.applied(state):
         hook.on_save(state, {})  # a checkpoint from within would take the averages for the raw weights
     assert same(weights(state.module), raw)
-
-
-@pytest.mark.parametrize("buffers", ["copy", "ema", "recompute"])
-def test_training_goes_on_as_if_nothing_had_been_averaged(buffers: Any) -> None:
-    module = small_model()
-    plain = deepcopy(module)
-    state, reference = new_state(module, fresh_batches=lambda phase, shuffled: iter(batches(3))), new_state(plain)
-    hook = EMA(decay=0.9, buffers=buffers)
-    hook.on_start(state)
-    for part in range(3):
-        train(state, {"ema": hook}, batches(3, seed=part))
-        with state.evaluations[""](state):
-            module.eval()(batches(1)[0][0])
-            module.train()
-        hook.on_save(state, {})
-        train(reference, {}, batches(3, seed=part))
-    ours, theirs = module.state_dict(), plain.state_dict()
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import math
 import shutil
@@ -251,20 +250,6 @@ def test_evaluation_is_not_its_business(tmp_path: Path) -> None:
     assert len(hook.state_dict()["losses"]) == 20
     assert not (tmp_path / "loss_spikes").exists()
     assert loop.state.step == loop.state.iteration == 36
-
-
-@pytest.mark.parametrize("cut", [1, 5, 9])
-def test_the_window_survives_a_restart(cut: int, tmp_path: Path) -> None:
-    losses = [1.0, 1.2, 0.9, 1.1, 9.0, 1.0, 1.6, 9.0, math.nan, 9.0, 1.0, 9.0]
-    expected = spikes(LossSpike(**SMALL), losses, tmp_path)
-    hook, resumed = LossSpike(**SMALL), LossSpike(**SMALL)
-    first = spikes(hook, losses[:cut], tmp_path)
-    file = io.BytesIO()
-    torch.save(hook.state_dict(), file)
-    file.seek(0)
-    resumed.load_state_dict(torch.load(file, weights_only=True))
-    assert first + spikes(resumed, losses[cut:], tmp_path) == expected
-    assert sum(expected) == 5
 
 
 def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:

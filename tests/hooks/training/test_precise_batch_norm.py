@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +10,9 @@ from torch.utils.data import Dataset
 from hooks import Hook, State
 from hooks.training.precise_batch_norm import PreciseBatchNorm
 from hooks.training.sync_buffers import SyncBuffers
-from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
-from orchestrator.storage import Storage
 from tests.hooks.training.steps import batches, new_state, small_model
 from tests.ranks import on_ranks
 from tests.tasks import Points, PointSet, experiment, numbers
@@ -136,24 +133,6 @@ def test_sync_batch_norm_is_refused() -> None:
     state = State(module=nn.Sequential(nn.SyncBatchNorm(3)))
     with pytest.raises(ValueError, match="precise_batch_norm does not work with SyncBatchNorm"):
         PreciseBatchNorm(8).on_start(state)
-
-
-@pytest.mark.parametrize("cache_samples", [False, True])
-def test_a_resume_in_the_middle_of_an_epoch_changes_nothing(tmp_path: Path, cache_samples: bool) -> None:
-    class SaveAt(Hook):
-        def on_step(self, state: State) -> None:
-            if state.phase == "train" and state.iteration == 10:
-                state.request_checkpoint("a test")
-
-    def live(restore: str | None = None) -> dict[str, Any]:
-        hooks = {"precise": PreciseBatchNorm(24, cache_samples), "save": SaveAt()}
-        loop = Loop(TASK, experiment(), hooks, RunContext(store=CheckpointStore(Storage(tmp_path))))
-        if restore:
-            loop.restore(restore)
-        reports = [report.metrics for report in loop.run()]
-        return {"model": numbers(loop.state.module), "report": reports[-1]}
-
-    assert live() == live("step-00000010")
 
 
 def _on_a_rank(rank: int, world_size: int) -> Any:
