@@ -21,7 +21,7 @@ def error_text(error: BaseException, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
 
 
-def named_text(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the class of an error and its text."""
     text = error_text(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

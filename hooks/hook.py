@@ -60,7 +60,8 @@ class Setup:
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """`workers.strategy`; with fsdp each rank has only its shards of the model."""
     custom_loop: bool = False
-    """True if the task trains by itself (`Task.train`). Such a loop fires `on_step` only, of an iteration's events."""
+    """True if the task has a loop of its own (`Task.train`). Such a loop fires `on_step` only, of an iteration's
+    events."""
     several_optimizers: bool = False
     """True if optimizers take turns within an iteration."""
     splits_batches: bool = False
@@ -106,7 +107,7 @@ class Hook:
     """A part of training that can be added and removed: every event is a no-op to override. Worker process.
 
     A hook is a dataclass whose fields are its parameters. It reads and changes the state. It asks the loop to save or
-    stop, and never does so itself. The events below stand in the order in which they fire.
+    stop, and never does so itself. The events below are in the order in which they fire.
     """
 
     name: str = ""
@@ -147,7 +148,7 @@ class Hook:
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
         """Called on resume, after the model is restored and before `on_start`.
 
-        `checkpoint` holds what was saved, and the checkpoint's name as `name`.
+        `checkpoint` holds the saved parts, and its own name as `name`.
         """
 
     def on_start(self, state: State) -> None:

@@ -18,7 +18,7 @@ _user_folders: list[str] = []
 
 
 class NoSuchModule(ImportError):
-    """No module has this name, or another one hides the user's."""
+    """A missing module, or one that another module hides."""
 
 
 def extend_import_path(paths: Iterable[str | Path]) -> None:

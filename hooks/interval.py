@@ -102,10 +102,13 @@ class Units:
         )
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        most = {} if self.le is None else {"maximum": self.le}
+        maximum = {} if self.le is None else {"maximum": self.le}
         never = "" if self.ge else "; 0 means never"
         return {
-            "anyOf": [{"type": "integer", "minimum": self.ge, **most}, {"type": "string", "pattern": self._pattern()}],
+            "anyOf": [
+                {"type": "integer", "minimum": self.ge, **maximum},
+                {"type": "string", "pattern": self._pattern()},
+            ],
             "description": f"How often: a number of {self.names[0]}, or {self._examples()}{never}.",
         }
 

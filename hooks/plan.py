@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from hooks.error_text import named_text
+from hooks.error_text import describe_error
 from hooks.hook import EVENTS, Hook, Priority, Ranks
 from hooks.interval import Interval, is_due_now
 from hooks.state import State
@@ -33,7 +33,7 @@ class HookError(RuntimeError):
 
 @dataclass
 class Call:
-    """One hook at one event, with its cost so far."""
+    """A hook at an event, with its cost so far."""
 
     name: str
     event: str
@@ -171,8 +171,8 @@ class Plan:
 
     def _handle_failure(self, call: Call, error: BaseException) -> None:
         if not call.best_effort and call.event != "on_exception":
-            raise HookError(call.name, call.event, self.rank, named_text(error)) from error
-        logger.warning("hook '%s' failed in %s (the run continues): %s", call.name, call.event, named_text(error))
+            raise HookError(call.name, call.event, self.rank, describe_error(error)) from error
+        logger.warning("hook '%s' failed in %s (the run continues): %s", call.name, call.event, describe_error(error))
 
     def leave_device(self) -> None:
         """Measure by the host's clock from now on, and keep what the device has measured without waiting for it."""

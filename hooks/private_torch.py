@@ -1,4 +1,4 @@
-"""Torch functions beyond its public API, in one place. Checked in torch 2.9 to 2.13; the tests say what each is for."""
+"""Torch functions beyond its public API, in one place. Checked in torch 2.9 to 2.13; the tests explain each."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def when_out_of_memory(call: Callable[[], None]) -> None:
         attach(lambda device, size, total, free: call())
 
 
-def at_end_of_backward(call: Callable[[], None]) -> None:
+def call_after_backward(call: Callable[[], None]) -> None:
     """Call a function at the end of the running backward pass, in the order of registration; from a tensor's hook."""
     Variable._execution_engine.queue_callback(call)
 
@@ -98,10 +98,10 @@ def _call_of(module: nn.Module) -> Callable[..., Any]:
     call: Any = module._call_impl
 
     # torch does not compile frames of its own code, such as the call of a Sequential, unless another one calls them.
-    def called(*arguments: Any, **named: Any) -> Any:
+    def run_call(*arguments: Any, **named: Any) -> Any:
         return call(*arguments, **named)
 
-    return called
+    return run_call
 
 
 def inner_schedulers(scheduler: Any) -> Iterable[Any]:

@@ -45,7 +45,7 @@ class Checkpoints(Protocol):
 
 
 class Display(Protocol):
-    """Where rank 0's lines go: a terminal, and the run's log."""
+    """The terminal and the run's log, for the lines of rank 0."""
 
     def line(self, text: str) -> None:
         """Show a line of plain text and keep it in the log."""
@@ -86,7 +86,7 @@ def evaluation_of(metric: str, labels: Container[str]) -> str | None:
 class State:
     """The state of a run, which hooks read and change. The loop makes one in each worker process.
 
-    Counters count what is completed, so in `on_step` and later they include the present iteration. `iteration` counts
+    Counters count completed units, so in `on_step` and later they include the present iteration. `iteration` counts
     micro-batches, `step` optimizer steps, `samples` this rank's training samples, `epoch` passes over the training
     data.
     """

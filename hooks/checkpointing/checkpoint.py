@@ -17,7 +17,7 @@ from torch import Tensor
 from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
 from hooks.interval import Interval
 from hooks.metrics.direction import MODES, Mode, Rule, choose_main_metric, declared_modes, directions, val_metrics
-from hooks.metrics.names import kind_of, phase_of, phases_of, there_are
+from hooks.metrics.names import kind_of, list_known, phase_of, phases_of
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.unread_fields import refuse_unread
 from hooks.private_torch import tree_map
@@ -48,7 +48,7 @@ class _Taken:
     """A checkpoint being written: its step, whether this hook asked for it, and the metrics it is the best of."""
 
     step: int
-    asked: bool
+    is_requested: bool
     metrics: list[str]
 
 
@@ -88,7 +88,7 @@ class Checkpoint(Hook):
     `state_dict` is the same), `raw_model` (the weights in training), `optimizer`, `hooks`, the record of a hook by its
     name, or `meta` (the manifest with the experiment as `config`)."""
     save_on_exception: bool = False
-    """Writes what each rank has at a failure to `failed/`; a resume does not use it."""
+    """Writes each rank's state at a failure to `failed/`; a resume does not use it."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
@@ -153,7 +153,7 @@ class Checkpoint(Hook):
         taken, self._taken = self._taken, None
         name = path.rstrip("/").rpartition("/")[2]
         self._saved = (taken.step, name)
-        if taken.asked:
+        if taken.is_requested:
             self._names = [*(known for known in self._names if known != name), name]
         self._mark_best(state, name, taken.metrics)
         self._retain(state)
@@ -189,7 +189,7 @@ class Checkpoint(Hook):
             _save_failed(state, error)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was saved before, and the metrics that the checkpoint being written is the best of, as its own
+        """Return the saved checkpoints, and the metrics that the checkpoint being written is the best of, as its own
         name is not known yet."""
         bests = {
             best.metric: {"mode": best.mode, "score": best.score, "name": best.name} for best in self._bests.values()
@@ -215,7 +215,7 @@ class Checkpoint(Hook):
     def _after_training(self, state: State) -> None:
         if self.every.unit == "epochs" and self.every.due(state, self.begin):
             self._request(state, "interval")
-        elif self.save_last and state.finished and not (self._taken_at(state) or self._saved_at(state)):
+        elif self.save_last and state.finished and not (self._pending_at(state) or self._saved_at(state)):
             self._request(state, "last")
 
     def _update_best(self, state: State) -> None:
@@ -223,7 +223,7 @@ class Checkpoint(Hook):
         if self._is_chosen_later and not self._bests and kind_of(state.phase) == "val":
             self._choose_metric(state)
         better = [best for best in self._bests.values() if best.improved_by(_value(best, state))]
-        taken, saved = self._taken_at(state), self._saved_at(state)
+        taken, saved = self._pending_at(state), self._saved_at(state)
         if not better or not (taken or saved or self.best):
             return
         for best in better:
@@ -256,7 +256,7 @@ class Checkpoint(Hook):
         modes = directions(metrics, self.mode, self.rule, declared)
         self._bests = {metric: _Best(metric, mode) for metric, mode in modes.items()}
 
-    def _taken_at(self, state: State) -> _Taken | None:
+    def _pending_at(self, state: State) -> _Taken | None:
         """Return the checkpoint of the present step that is still being written."""
         return self._taken if self._taken and self._taken.step == state.step else None
 
@@ -315,7 +315,7 @@ def _value(best: _Best, state: State) -> float:
     if best.metric not in state.metrics and best.score is None and state.metrics:
         raise ValueError(
             f"best: there is no metric '{best.metric}' after the {state.phase} phase;"
-            f" {there_are(state.metrics, best.metric)}"
+            f" {list_known(state.metrics, best.metric)}"
         )
     return state.metrics.get(best.metric, math.nan)
 
@@ -324,7 +324,7 @@ def _first_of_val(metrics: Mapping[str, float]) -> str:
     """Return the first metric of val besides its loss, or its loss if there is no other."""
     if names := val_metrics(metrics):
         return names[0]
-    raise ValueError(f"best: auto found no metric of val; {there_are(metrics)}")
+    raise ValueError(f"best: auto found no metric of val; {list_known(metrics)}")
 
 
 def _save_failed(state: State, error: BaseException) -> None:
@@ -332,8 +332,8 @@ def _save_failed(state: State, error: BaseException) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     parts: dict[str, Any] = {"model": state.module}
     for name, optimizer in state.optimizers.items():
-        made = {"optimizer": optimizer, "scheduler": state.schedulers.get(name), "scaler": state.scalers.get(name)}
-        parts |= {f"{part}_{name}" if name else part: value for part, value in made.items()}
+        entries = {"optimizer": optimizer, "scheduler": state.schedulers.get(name), "scaler": state.scalers.get(name)}
+        parts |= {f"{part}_{name}" if name else part: value for part, value in entries.items()}
     counters = {
         name: getattr(state, name) for name in ("epoch", "step", "iteration", "samples", "phase", "phase_iteration")
     }

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
 from hooks.interval import Interval, paced_by
 from hooks.parts.activation_checkpointing import keep_activations
-from hooks.parts.eval_mode import evaluating, one_batch
+from hooks.parts.eval_mode import evaluating, first_batch
 from hooks.parts.layers import tensors
 from hooks.parts.unread_fields import refuse_unread
 from hooks.private_torch import tree_map
@@ -162,7 +162,7 @@ def _call(state: State) -> _Call:
         caught.append(_Call(module, arguments, named))
 
     with state.module.register_forward_pre_hook(catch, with_kwargs=True, prepend=True):
-        state.forward(state.module, one_batch(state))
+        state.forward(state.module, first_batch(state))
     if not caught:
         raise ValueError(
             "the task's forward pass calls parts of the model instead of the model, so it cannot be exported"

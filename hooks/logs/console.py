@@ -25,7 +25,7 @@ _MOST_RATES = 4
 
 @dataclass
 class Console(Hook):
-    """Progress lines: one every so many iterations, and one with the metrics at the end of each phase.
+    """Progress lines: one at an interval, and one with the metrics at the end of each phase.
 
         console: {every: 100 iterations, window: 50}
 

@@ -93,7 +93,7 @@ class OutputCSV(Hook):
 
 
 class _Samples:
-    """One rank's samples of one phase."""
+    """The samples of a rank in a phase."""
 
     def __init__(self) -> None:
         self._pending: list[dict[str, Any]] = []

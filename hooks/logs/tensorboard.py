@@ -17,7 +17,7 @@ from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
 from hooks.interval import STEPS_OR_NEVER, Interval, StepsOrNever, paced_by
 from hooks.metrics.names import PHASES
 from hooks.parts.cleanup import Cleanup
-from hooks.parts.eval_mode import evaluating, one_batch
+from hooks.parts.eval_mode import evaluating, first_batch
 from hooks.parts.logs.curve_names import Curves
 from hooks.parts.logs.hyperparameters import flatten, swept
 from hooks.parts.logs.readings import present_row
@@ -286,7 +286,7 @@ class Forward(nn.Module):
 
 def add_graph(writer: SummaryWriter, state: State) -> None:
     """Trace the forward pass of a training batch in eval mode and draw it; raises what the model raises."""
-    traced = Forward(state, one_batch(state))
+    traced = Forward(state, first_batch(state))
     # torch warns of each value that becomes a constant, and prints errors before it raises them.
     with evaluating(state), warnings.catch_warnings(action="ignore"), redirect_stdout(io.StringIO()):
         writer.add_graph(traced, traced.tensors(), use_strict_trace=False)

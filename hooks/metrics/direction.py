@@ -51,7 +51,7 @@ def direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode | 
 
 
 def known_direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode:
-    """As `direction`; raises ValueError if it is unknown."""
+    """Return the direction; raises ValueError if it is unknown."""
     mode = direction(metric, declared)
     if mode is None:
         raise ValueError(f"unknown whether more or less of '{metric}' is better; {SET_MODE}")

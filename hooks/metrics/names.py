@@ -30,7 +30,7 @@ def phase_of(metric: str, phases: Iterable[str] = PHASES) -> str:
     return max((phase for phase in phases if f"{metric}/".startswith(f"{phase}/")), key=len, default="")
 
 
-def there_are(names: Iterable[str], *missing: str) -> str:
+def list_known(names: Iterable[str], *missing: str) -> str:
     """Return `there are: val/loss, val/accuracy (did you mean 'val/accuracy'?)`, with the nearest to each missing
     name."""
     names = list(names)

@@ -59,7 +59,7 @@ class Snapshots:
             state.checkpoints.retain(owner, [*self._numbers])
 
     def _stride(self, done: int) -> int:
-        """Return the distance of two snapshots in intervals, after so many epochs or steps."""
+        """Return the distance of two snapshots in intervals, after `done` epochs or steps."""
         stride = 1
         while done // self.interval.count // stride > self.most:
             stride *= 2

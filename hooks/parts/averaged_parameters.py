@@ -36,26 +36,26 @@ class AveragedParameters:
     @torch.no_grad()
     def take(self, weight: float, state: State) -> None:
         """Move the average towards the weights by a share; in a turn, only the parameters of the turn."""
-        (averages, parameters), unlike = self._of_turn(state) if state.turn else self._all
+        (averages, parameters), unlike = self._pairs_in_turn(state) if state.turn else self._all
         if averages:
             foreach_lerp_(averages, parameters, weight)
         for average, parameter in brought(unlike):
             average.lerp_(parameter.to(average), weight)
 
-    def named(self) -> Iterator[tuple[str, Tensor]]:
+    def items(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each average by its parameter's name."""
         yield from zip(self.parameters, self.values, strict=True)
 
     def whole(self) -> dict[str, Tensor]:
         """Return the averages, sharded as their parameters are."""
-        return {name: shards.of_parts(average, self.parameters[name]) for name, average in self.named()}
+        return {name: shards.join_shards(average, self.parameters[name]) for name, average in self.items()}
 
     def restore(self, values: Mapping[str, Tensor]) -> None:
         """Load averages by name; raises ValueError if they do not fit."""
-        for name, average in self.named():
+        for name, average in self.items():
             restore_average(name, average, self.parameters[name], values)
 
-    def _of_turn(self, state: State) -> Pairs:
+    def _pairs_in_turn(self, state: State) -> Pairs:
         """Return the averages and weights that the present turn trains."""
         if state.turn not in self._turns:
             assert state.optimizer is not None
@@ -87,6 +87,6 @@ def wide_copy(tensor: Tensor, device: str | None) -> Tensor:
 def restore_average(name: str, average: Tensor, whole: Tensor, values: Mapping[str, Tensor]) -> None:
     """Load an average by name; raises ValueError if its shape differs."""
     if name not in values or values[name].shape != whole.shape:
-        found = f"has shape {tuple(values[name].shape)}" if name in values else "is missing"
-        raise ValueError(f"the checkpoint's average of '{name}' {found}; the model needs {tuple(whole.shape)}")
+        problem = f"has shape {tuple(values[name].shape)}" if name in values else "is missing"
+        raise ValueError(f"the checkpoint's average of '{name}' {problem}; the model needs {tuple(whole.shape)}")
     average.copy_(shards.local(shards.like(values[name], whole)))

@@ -17,13 +17,13 @@ def average(tensors: Iterable[Tensor]) -> None:
     def mean(flat: Tensor) -> None:
         dist.all_reduce(flat.div_(dist.get_world_size()))  # divides first, so that fp16 cannot overflow
 
-    _in_one_call(tensors, mean)
+    _run_coalesced(tensors, mean)
 
 
 @torch.no_grad()
 def total(tensors: Iterable[Tensor]) -> None:
     """Replace tensors by their sum over all ranks, in place. Collective."""
-    _in_one_call(tensors, dist.all_reduce)
+    _run_coalesced(tensors, dist.all_reduce)
 
 
 @torch.no_grad()
@@ -33,10 +33,10 @@ def broadcast(tensors: Iterable[Tensor]) -> None:
     def from_master(flat: Tensor) -> None:
         dist.broadcast(flat, src=0)
 
-    _in_one_call(tensors, from_master)
+    _run_coalesced(tensors, from_master)
 
 
-def _in_one_call(tensors: Iterable[Tensor], collective: Callable[[Tensor], None]) -> None:
+def _run_coalesced(tensors: Iterable[Tensor], collective: Callable[[Tensor], None]) -> None:
     if not dist.is_initialized():
         return
     alike: dict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)

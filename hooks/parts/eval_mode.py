@@ -13,7 +13,7 @@ import torch
 from hooks.state import State
 
 
-def one_batch(state: State) -> Any:
+def first_batch(state: State) -> Any:
     """Return the first of this rank's training batches; raises ValueError if there is none."""
     batch = next(iter(state.fresh_batches("train")), None)
     if batch is None:

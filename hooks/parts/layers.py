@@ -23,7 +23,7 @@ PENDING = 100
 
 
 class LayerTable:
-    """One rank's values by layer, as Parquet files under `<artifacts>/<name>/rank=R/`.
+    """Table of a rank's values by layer, in Parquet files under `<artifacts>/<name>/rank=R/`.
 
     `pandas.read_parquet("<artifacts>/<name>")` reads those of all ranks: a row for each measurement and layer, with its
     position, `layer`, and a column for each statistic. Values stay on their device until `write`, which reads all in

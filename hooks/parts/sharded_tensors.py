@@ -24,7 +24,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def like(value: Tensor, reference: Tensor) -> Tensor:
-    """Shard a whole tensor as the reference is; a tensor that is sharded already is returned as it is. No
+    """Shard a whole tensor as the reference is; a sharded tensor is returned unchanged. No
     communication."""
     if not is_sharded(reference) or is_sharded(value):
         return value
@@ -35,7 +35,7 @@ def like(value: Tensor, reference: Tensor) -> Tensor:
     return whole.redistribute(placements=placed.placements)
 
 
-def of_parts(part: Tensor, reference: Tensor) -> Tensor:
+def join_shards(part: Tensor, reference: Tensor) -> Tensor:
     """Join the ranks' shards to a DTensor like the reference, or return the part itself if that is whole."""
     if not is_sharded(reference):
         return part

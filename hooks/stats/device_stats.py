@@ -58,7 +58,7 @@ class DeviceStats(Cleanup, Hook):
 
 
 class _Gpu:
-    """One GPU as NVML sees it. An unsupported reading is tried once."""
+    """A GPU as NVML sees it. An unsupported reading is tried once."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml

@@ -29,7 +29,7 @@ LINES = 200
 
 @dataclass
 class MemorySnapshot(Cleanup, Hook):
-    """Description of what is in memory, after chosen steps and when the run fails.
+    """Description of the memory's contents, after chosen steps and when the run fails.
 
         memory_snapshot: {steps: [10, 1000]}
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from hooks.hook import NEEDS_MODEL, Hook, Ranks, Setup
-from hooks.parts.eval_mode import evaluating, one_batch
+from hooks.parts.eval_mode import evaluating, first_batch
 from hooks.private_torch import CPU_ATTENTION
 from hooks.state import State
 
@@ -52,7 +52,7 @@ class ModelComplexity(Hook):
     def _count(self, state: State) -> None:
         module = state.module
         state.info["parameters"], state.info["trainable_parameters"] = _parameters(module)
-        batch = one_batch(state)
+        batch = first_batch(state)
         with (
             evaluating(state),
             _without_fused_attention(),

@@ -53,7 +53,7 @@ class Profiler(Cleanup, Hook):
     record_shapes: bool = False
     """Records the shapes of inputs."""
     profile_memory: bool = False
-    """Records what each operation allocates and frees."""
+    """Records the memory of each operation."""
     with_stack: bool = False
     """Records the source line of each operation, which is slow."""
     with_flops: bool = False

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt
 
 from hooks.hook import Hook
 from hooks.metrics.direction import Mode, Rule, directions
-from hooks.metrics.names import there_are
+from hooks.metrics.names import list_known
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -64,7 +64,7 @@ class EarlyStopping(Hook):
             state.request_stop(f"{self.monitor} {reason}")
 
     def _handle_missing(self, state: State) -> None:
-        message = f"monitor={self.monitor!r} is not a metric of this run; {there_are(state.metrics, self.monitor)}"
+        message = f"monitor={self.monitor!r} is not a metric of this run; {list_known(state.metrics, self.monitor)}"
         if self.strict:
             raise KeyError(message)
         logger.warning("early_stopping skips this %s phase: %s", state.phase, message)

@@ -185,7 +185,7 @@ class EMA(Hook):
             "model": model,
             "updates": self._updates,
             "exact": self._exact(model),
-            **(self._of_power(state.module) if self._stds else {"decay": self.decay}),
+            **(self._power_record(state.module) if self._stds else {"decay": self.decay}),
         }
 
     def _exact(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -194,7 +194,7 @@ class EMA(Hook):
         kept = {**first, **{name: average for name, (_, average) in self._buffers.items()}}
         return {name: average for name, average in kept.items() if average.dtype != model[name].dtype}
 
-    def _of_power(self, module: nn.Module) -> dict[str, Any]:
+    def _power_record(self, module: nn.Module) -> dict[str, Any]:
         """Return the record of power averages: the parameter of each name in the state dict, and the averages of all
         but the first std."""
         called = {

@@ -41,8 +41,8 @@ class EmptyCache(Hook):
 
     def handles(self, event: str) -> bool:
         """Return whether an event was asked for, so that the others cost nothing."""
-        asked = {"on_phase_start": self.before_epoch, "on_step": self.after_iter, "on_phase_end": self.after_epoch}
-        return asked.get(event, False)
+        is_active = {"on_phase_start": self.before_epoch, "on_step": self.after_iter, "on_phase_end": self.after_epoch}
+        return is_active.get(event, False)
 
     def on_phase_start(self, state: State) -> None:
         _empty(state)

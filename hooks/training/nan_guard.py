@@ -107,5 +107,5 @@ class NanGuard(Hook):
 
 
 def _number(value: Tensor) -> Tensor | float:
-    """Return a value as a number on the CPU, and as it is elsewhere."""
+    """Return a value as a number on the CPU, and unchanged elsewhere."""
     return value.item() if value.device.type == "cpu" else value.detach()

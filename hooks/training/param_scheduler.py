@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from hooks.hook import NEEDS_MODEL, Hook, Priority, Setup
 from hooks.interval import Interval
 from hooks.metrics.direction import declared_modes, direction
-from hooks.metrics.names import there_are
+from hooks.metrics.names import list_known
 from hooks.parts.unread_fields import refuse_unread
 from hooks.state import State
 
@@ -72,11 +72,11 @@ class ParamScheduler(Hook):
 
     def handles(self, event: str) -> bool:
         """Return whether the hook acts at an event, so that the others cost nothing."""
-        asked = {
+        is_active = {
             "on_loss": self.record_momentum or self.record_weight_decay,
             "on_step": self.every.unit == "steps" and self.monitor is None,
         }
-        return asked.get(event, True) and super().handles(event)
+        return is_active.get(event, True) and super().handles(event)
 
     def _record(self, state: State, optimizer: Optimizer) -> None:
         for index, group in enumerate(optimizer.param_groups):
@@ -103,7 +103,7 @@ class ParamScheduler(Hook):
         if not schedulers or not state.gives(monitor):
             return
         if monitor not in state.metrics:
-            raise KeyError(f"monitor={monitor!r} is not a metric of this run; {there_are(state.metrics, monitor)}")
+            raise KeyError(f"monitor={monitor!r} is not a metric of this run; {list_known(state.metrics, monitor)}")
         for scheduler in schedulers:
             scheduler.step(state.metrics[monitor])
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from hooks.error_text import named_text
+from hooks.error_text import describe_error
 from orchestrator.cluster.job import Job
 from orchestrator.engines.ray_environment import environment_values, set_environment
 from orchestrator.errors import RunError, UsageError
@@ -167,7 +167,7 @@ class Jobs:
 
 
 def _first_line(error: Exception) -> str:
-    return named_text(error).removeprefix(f"{type(error).__name__}: ").splitlines()[0].split(". ")[0].rstrip(".:")
+    return describe_error(error).removeprefix(f"{type(error).__name__}: ").splitlines()[0].split(". ")[0].rstrip(".:")
 
 
 def _dashboard_url(address: str | None) -> str:

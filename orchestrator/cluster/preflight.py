@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from hooks.error_text import named_text
+from hooks.error_text import describe_error
 from orchestrator.cluster.checks import Finding, Level, Node, check_nodes
 from orchestrator.cluster.probe import Facts, Probe
 from orchestrator.config.sections.experiment import Experiment
@@ -177,7 +177,7 @@ class _Probes:
             try:
                 answers[asked[answer]] = self._ray.get(answer)
             except Exception as error:  # of any kind; the node's own error is the last line of Ray's
-                self._silent[asked[answer]] = named_text(error).strip().splitlines()[-1]
+                self._silent[asked[answer]] = describe_error(error).strip().splitlines()[-1]
         self._silent.update({asked[answer]: f"no answer within {ANSWER_S:g} s" for answer in late})
         return answers
 

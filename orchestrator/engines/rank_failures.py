@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hooks
-from hooks.error_text import error_text, named_text
+from hooks.error_text import describe_error, error_text
 from hooks.plan import HookError
 from orchestrator.errors import HookyardError, RunError, UsageError, raised_in_python
 from orchestrator.records.hang import find_hang
@@ -202,7 +202,7 @@ class RankFailed(RunError):
         """A rank's account of the error it has just caught."""
         # Python says no more of a StopIteration that was raised in a generator, such as the loop.
         told = error.__cause__ if isinstance(error.__cause__, StopIteration) and type(error) is RuntimeError else error
-        words = (isinstance(told, HookError | HookyardError) and error_text(told)) or named_text(told)
+        words = (isinstance(told, HookError | HookyardError) and error_text(told)) or describe_error(told)
         if lost_gpu(error):
             words = _of_the_gpu(error)
         trace = encodable(_in_bounds("".join(traceback.format_exception(error))))
@@ -244,7 +244,7 @@ def told_as(error: BaseException) -> HookyardError:
     RunError."""
     if isinstance(error, RankFailed) and error.usage:
         return error.usage
-    return error if isinstance(error, HookyardError) else RunError(named_text(error))
+    return error if isinstance(error, HookyardError) else RunError(describe_error(error))
 
 
 def loss_line(failure: RankFailed, attempts: Sequence[Attempt]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hooks.metrics.names import nearest, phase_of, phases_of, there_are
+from hooks.metrics.names import list_known, nearest, phase_of, phases_of
 from hooks.stats.row_stats import PREFIX
 from orchestrator.config.checks.metrics import may_add_metrics
 from orchestrator.config.resolve import ResolvedExperiment
@@ -36,7 +36,7 @@ class MetricWatch:
             return not missing
         names = self._names(report, missing)
         if (report.final and not report.stopped) or any(self._is_missing(metric, report, names) for metric in missing):
-            raise MetricMissing(f"no report of a trial has {self._described()}; {there_are(names, *missing)}")
+            raise MetricMissing(f"no report of a trial has {self._described()}; {list_known(names, *missing)}")
         return False
 
     def ended_without_metrics(self, last: Report | None) -> RunError:

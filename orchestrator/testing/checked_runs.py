@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hooks.error_text import named_text
+from hooks.error_text import describe_error
 from hooks.hook import Hook, Ranks
 from hooks.plan import HookError
 from orchestrator.checkpoint import placeholders
@@ -171,7 +171,7 @@ class CheckedRuns:
             if self._situation.ranks > 1:
                 raise
             to_do = "leave alone what training needs; if the task is the cause, give task= with one that trains"
-            raise CheckFailure("runs", f"a run with it fails: {named_text(error)}", to_do) from error
+            raise CheckFailure("runs", f"a run with it fails: {describe_error(error)}", to_do) from error
 
     def _snapshot(self, hook: Hook, metrics: Mapping[str, Any], loop: Loop) -> Snapshot:
         runs_here = NAME in loop.plan.hooks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hooks.error_text import error_text, named_text
+from hooks.error_text import describe_error, error_text
 
 
 class Speechless(Exception):
@@ -12,9 +12,9 @@ class Speechless(Exception):
 
 def test_an_error_is_told_in_plain_text_of_a_length_that_can_be_read() -> None:
     assert (
-        named_text(ValueError("\x1b[36mray::MapBatches(prepared)\x1b[39m (pid=7)"))
+        describe_error(ValueError("\x1b[36mray::MapBatches(prepared)\x1b[39m (pid=7)"))
         == "ValueError: ray::MapBatches(prepared) (pid=7)"
     )
     assert error_text(ValueError("x" * 2_001), longest=3) == "xxx... (2,001 characters)"
     assert error_text(Speechless()) == "which has no message: its __str__ raises KeyError"
-    assert named_text(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert describe_error(KeyboardInterrupt()) == "KeyboardInterrupt"

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, SequentialLR, StepLR
 
 from hooks import private_torch
-from hooks.private_torch import at_end_of_backward, compile_in_place, inner_schedulers
+from hooks.private_torch import call_after_backward, compile_in_place, inner_schedulers
 from tests.private_names import assert_there
 
 NAMES = {
@@ -77,8 +77,8 @@ def test_a_call_comes_at_the_end_of_a_backward_pass_in_the_order_asked_for() -> 
     first, last = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
 
     def ask(gradient: torch.Tensor) -> None:
-        at_end_of_backward(lambda: came.append("one"))
-        at_end_of_backward(lambda: came.append("two"))
+        call_after_backward(lambda: came.append("one"))
+        call_after_backward(lambda: came.append("two"))
 
     last.register_hook(ask)
     first.register_hook(lambda gradient: came.append("first"))

@@ -37,7 +37,7 @@ class Teacher:
         self._loaded_buffers: dict[str, Tensor] = {}
 
     def follow(self, student: nn.Module) -> None:
-        """Become a copy of the student, or what was loaded, and follow this module's parameters."""
+        """Become a copy of the student, or load the checkpoint's, and follow this module's parameters."""
         self.module, self._student = deepcopy(student).requires_grad_(False), student
         self._pairs = list(self.module.parameters()), list(student.parameters())
         if self._loaded is not None:

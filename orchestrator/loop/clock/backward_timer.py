@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from hooks.private_torch import at_end_of_backward
+from hooks.private_torch import call_after_backward
 from orchestrator.loop.clock.span_clock import Clock
 
 
@@ -33,7 +33,7 @@ class BackwardTimer:
     def _in_backward(self, gradient: Tensor) -> None:
         if self._clock.recording and not self._is_queued:
             self._is_queued = True
-            at_end_of_backward(self._at_end)
+            call_after_backward(self._at_end)
 
     def _at_end(self) -> None:
         self._ended = self._clock.mark()

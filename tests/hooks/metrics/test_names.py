@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hooks.metrics.names import nearest, phase_of, there_are
+from hooks.metrics.names import list_known, nearest, phase_of
 
 THERE = (
     "train/loss",
@@ -40,10 +40,10 @@ def test_what_may_have_been_meant(metric: str, meant: str | None) -> None:
 
 def test_names_and_the_nearest_are_told_together() -> None:
     assert (
-        there_are(["val/loss", "val/accuracy"], "val/acuracy")
+        list_known(["val/loss", "val/accuracy"], "val/acuracy")
         == "there are: val/loss, val/accuracy (did you mean 'val/accuracy'?)"
     )
-    assert there_are([], "val/acuracy") == "there are: none"
+    assert list_known([], "val/acuracy") == "there are: none"
 
 
 def test_a_phase_is_the_first_part_of_a_name() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks import State
-from hooks.parts.eval_mode import evaluating, one_batch
+from hooks.parts.eval_mode import evaluating, first_batch
 
 
 class Careless(nn.Module):
@@ -51,4 +51,4 @@ def test_modes_buffers_and_random_numbers_are_as_they_were(fails: bool) -> None:
 
 def test_without_data_there_is_no_example() -> None:
     with pytest.raises(ValueError, match="there is no training batch to take as an example"):
-        one_batch(State(fresh_batches=lambda phase: iter(())))
+        first_batch(State(fresh_batches=lambda phase: iter(())))
