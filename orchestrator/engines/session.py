@@ -21,8 +21,7 @@ from orchestrator.engines.ray_data import data_of
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import DataOf
-from orchestrator.loop.evaluation_loop import EvaluationLoop
-from orchestrator.loop.loop import Loop
+from orchestrator.loop.loop import EvaluationLoop, Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.report import Report
 from orchestrator.loop.rounds import Rounds

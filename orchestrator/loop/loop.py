@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from hooks.hook import Hook
-from hooks.state import State
+from hooks.metrics.names import phase_of
+from hooks.state import State, Weights
 from orchestrator.checkpoint.position import Stage
 from orchestrator.config.checks.metrics import phase_problems
 from orchestrator.config.optim.optimizer import build_optimizers, closure_problems, needs_closure
@@ -27,7 +29,7 @@ from orchestrator.loop.model.torch_settings import as_computed, needless_on_one_
 from orchestrator.loop.report import Report
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.state.hooked_contents import HookedContents
+from orchestrator.loop.state.hooked_contents import HookedContents, WeightsAlone
 from orchestrator.loop.step.auto_microbatching import MicrobatchedIterations
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.closure import ClosureIterations
@@ -315,6 +317,49 @@ class Loop(Rounds):
         if self.stopping.reasons:
             self._save()
         return bool(self.stopping.reasons)
+
+
+class EvaluationLoop(Loop):
+    """Goes once through all phases of a `kind`, `val` or `test`, with the checkpoint that was put back, and yields one
+    report. Worker process.
+
+    Where the experiment names weights to begin with, these take the place of all that the checkpoint was validated
+    with. Raises RunError where the task has no such data.
+    """
+
+    contents = WeightsAlone
+
+    def __init__(
+        self, *arguments: Any, kind: str, rewinds: bool = True, origin: InitialWeights | None = None, **more: Any
+    ) -> None:
+        super().__init__(*arguments, **more, resumes=True)
+        self._kind, self._rewinds, self._origin = kind, rewinds, origin
+
+    def _begin(self) -> None:
+        super()._begin()
+        if self.experiment.init:
+            told = self._begin_with_weights(self.state.module, self._origin)
+            self.state.evaluations = {"": Weights()}
+            for line in told if self.world.is_master else ():
+                self.state.show(line)
+
+    def _rounds(self) -> Iterator[Report]:
+        if not self.data.phase_names(self._kind):
+            raise RunError(
+                f"data() of {type(self.task).__name__} gives {', '.join(self.data.phases)}, and no {self._kind} to"
+                " evaluate"
+            )
+        self.state.metrics, self.cursor.eval_iterations, self.cursor.stage = {}, {}, Stage.VALIDATED
+        if self._rewinds:
+            self.saving.rewind_randomness()
+        self.evaluation.run(self._kind)
+        report = self._report(last=True)
+        # What a hook had of the training since its last report came with the checkpoint.
+        yield replace(
+            report,
+            metrics={name: value for name, value in report.metrics.items() if phase_of(name) in ("", self._kind)},
+            final=True,
+        )
 
 
 def _kind_of_iterations(task: Task, experiment: Experiment, state: State) -> type[Iterations]:

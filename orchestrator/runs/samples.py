@@ -21,7 +21,7 @@ from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.phases import given_by
-from orchestrator.loop.data.seeded_batches import SeededBatches
+from orchestrator.loop.data.sharding import SeededBatches
 from orchestrator.loop.state.cursor import TrainingCursor
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state, seed_all

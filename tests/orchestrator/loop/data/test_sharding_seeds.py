@@ -6,8 +6,7 @@ import random
 import numpy as np
 import torch
 
-from orchestrator.loop.data.seeded_batches import SeededBatches
-from orchestrator.loop.data.sharding import ShardedSampler, in_order
+from orchestrator.loop.data.sharding import SeededBatches, ShardedSampler, in_order
 
 
 def drawn(rank: int = 0, epoch: int = 0, offset: int = 0) -> list[tuple[list[int], float, float, float]]:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from hooks.plan import HookError
 from orchestrator.engines.rank_failures import RankFailed, would_come_again
 from orchestrator.errors import RunError
-from orchestrator.loop.data.batches import batches_of
+from orchestrator.loop.data.indexed import batches_of
 from orchestrator.loop.loop import Loop
 from orchestrator.task import Task
 from tests.tasks import experiment
