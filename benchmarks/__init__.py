@@ -1,5 +1,5 @@
-"""One script per claim, peers beside it in the same run. Everything computes on one thread, as a rank with one CPU
-does."""
+"""Benchmarks: one script per claim, with peers measured in the same run. Everything computes on one thread, like a
+rank with one CPU."""
 
 import os
 

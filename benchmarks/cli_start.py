@@ -1,4 +1,4 @@
-"""How long the command line takes to answer, beside Python alone and Ray's own command line.
+"""Start-up time of the command line, compared with Python alone and with Ray's own command line.
 
 Each call is a process of its own; calls go round robin. The claim: `hookyard --help` answers within half a second.
 

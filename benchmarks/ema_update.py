@@ -1,4 +1,4 @@
-"""What an EMA update costs beside one flat lerp_ over as many floats.
+"""Time of an EMA update, compared with one flat lerp_ over the same number of floats.
 
 25 million parameters in 100 tensors, which are views of the flat tensor: all contenders read the same memory, as where
 it lies moves a ratio by a tenth and more. They take turns in each repeat, so that what else the machine does falls on
@@ -25,7 +25,7 @@ from hooks.training.ema import EMA
 
 
 def seconds(function: Callable[[], object], times: int = 1) -> float:
-    """What one call takes, as the mean of `times`."""
+    """Return the time of one call, as the mean over `times` calls."""
     start = perf_counter()
     for _ in range(times):
         function()

@@ -1,8 +1,8 @@
-"""Sweeps written by hand against Ray, over the digits where nothing else is said, which train what Hookyard's trials
-do: the peers of its sweeps.
+"""Sweeps written by hand against Ray, on the digits by default, which train the same as Hookyard's trials: the peers of
+its sweeps.
 
 A trial: some epochs with averaged weights, validated, reported and checkpointed after each. Each trial adds the seconds
-of its own training, validation included and checkpoints not, and the time of day to what it reports.
+of its own training, validation included and checkpoints not, and the time of day to its reports.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from orchestrator import load_experiment, sweep
 
 @dataclass(frozen=True)
 class Took:
-    """What a sweep took."""
+    """Cost of a sweep."""
 
     seconds: float
     own_s: list[float]
@@ -51,14 +51,14 @@ class Took:
     """When each trial ended, in seconds since 1970."""
 
     @classmethod
-    def of(cls, seconds: float, trials: Iterable[tuple[float, float]]) -> Took:
+    def from_trials(cls, seconds: float, trials: Iterable[tuple[float, float]]) -> Took:
         """From when each trial ended and its own training, in any order."""
         ends, own_s = zip(*sorted(trials), strict=True)
         return cls(seconds, list(own_s), list(ends))
 
 
 Contestant = Callable[[str, int], Took]
-"""Runs a sweep of so many trials in a folder."""
+"""Runs a sweep of a number of trials in a folder."""
 
 DIGITS = {"task": "experiments.digits:Digits", "batch_size": 64}
 SPACE = {**DIGITS, "lr": tune.loguniform(0.01, 0.5), "decay": tune.choice([0, 0.5, 0.9, 0.99])}
@@ -76,8 +76,8 @@ def hookyard(*overrides: str) -> Contestant:
         assert outcome.trials["status"].tolist() == ["finished"] * trials
         rows = outcome.load_stats(columns=["step_s", "checkpoint_s"], where="rank == 0")
         own_s = (rows["step_s"] - rows["checkpoint_s"].fillna(0)).groupby(rows["trial"], observed=True).sum()
-        return Took.of(
-            seconds, ((Path(one.path, "run.json").stat().st_mtime, float(own_s[one.name])) for one in outcome.runs)
+        return Took.from_trials(
+            seconds, ((Path(cost.path, "run.json").stat().st_mtime, float(own_s[cost.name])) for cost in outcome.runs)
         )
 
     return run
@@ -107,12 +107,14 @@ def tuned(
         results = tuner.fit()
         seconds = time.perf_counter() - started
         assert not results.errors, results.errors
-        return Took.of(seconds, ((result.metrics["ended"], result.metrics["seconds"]) for result in results))
+        return Took.from_trials(seconds, ((result.metrics["ended"], result.metrics["seconds"]) for result in results))
 
     return run
 
 
-def in_turns(contestants: Mapping[str, Contestant], trials: int, rounds: int, **options: Any) -> dict[str, list[Took]]:
+def take_turns(
+    contestants: Mapping[str, Contestant], trials: int, rounds: int, **options: Any
+) -> dict[str, list[Took]]:
     """Every contestant's sweeps, one in each round, in a Ray that is started once with `options`."""
     took: dict[str, list[Took]] = {name: [] for name in contestants}
     ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR", **options)
@@ -126,10 +128,10 @@ def in_turns(contestants: Mapping[str, Contestant], trials: int, rounds: int, **
 
 def print_walls(title: str, took: Mapping[str, list[Took]]) -> None:
     """Prints what whole sweeps took; the first contestant is what the others are compared with."""
-    base = [one.seconds for one in next(iter(took.values()))]
+    base = [cost.seconds for cost in next(iter(took.values()))]
     rows = []
     for name, rounds in took.items():
-        wall, own = [one.seconds for one in rounds], median(mean(one.own_s) for one in rounds)
+        wall, own = [cost.seconds for cost in rounds], median(mean(cost.own_s) for cost in rounds)
         rows.append(
             (
                 name,
@@ -147,7 +149,7 @@ def print_walls(title: str, took: Mapping[str, list[Took]]) -> None:
 
 
 class Training:
-    """One trial's model, data and optimizer, trained epoch by epoch; on each rank of a job where it has several."""
+    """Model, data and optimizer of a trial, trained epoch by epoch, on each rank of a job with several ranks."""
 
     def __init__(
         self,
@@ -172,7 +174,7 @@ class Training:
         self.decay, self.epochs, self.epoch, self.seconds = config["decay"], epochs, 0, 0.0
 
     def next_epoch(self) -> dict[str, Any]:
-        """Trains and validates; returns what is to be reported."""
+        """Train and validate; return the report."""
         started = time.perf_counter()
         if self.sampler is not None:
             self.sampler.set_epoch(self.epoch)
@@ -202,7 +204,7 @@ class Training:
         torch.save({**state, "scheduler": self.scheduler.state_dict(), "epoch": self.epoch}, Path(folder) / "state.pt")
 
 
-def by_class(epochs: int) -> type[tune.Trainable]:
+def class_trainable(epochs: int) -> type[tune.Trainable]:
     """A class Trainable whose process takes one trial after the other."""
 
     class Trial(tune.Trainable):
@@ -222,7 +224,7 @@ def by_class(epochs: int) -> type[tune.Trainable]:
     return Trial
 
 
-def by_function(epochs: int) -> Callable[[dict[str, Any]], None]:
+def function_trainable(epochs: int) -> Callable[[dict[str, Any]], None]:
     """A function that reports."""
 
     def trial(config: dict[str, Any]) -> None:
@@ -233,7 +235,7 @@ def by_function(epochs: int) -> Callable[[dict[str, Any]], None]:
     return trial
 
 
-def by_train_job(epochs: int, ranks: int, poll_s: float) -> Callable[[dict[str, Any]], None]:
+def train_job_trainable(epochs: int, ranks: int, poll_s: float) -> Callable[[dict[str, Any]], None]:
     """A function that starts a Ray Train job for each trial, as Ray's guide on tuning distributed training has it.
 
     Ray Train looks for reports every `poll_s`, which is 2 s where nothing is said.
@@ -245,7 +247,7 @@ def by_train_job(epochs: int, ranks: int, poll_s: float) -> Callable[[dict[str, 
         from ray.train.torch import TorchTrainer
         from ray.tune.integration.ray_train import TuneReportCallback
 
-        def in_worker(config: dict[str, Any]) -> None:
+        def train_worker(config: dict[str, Any]) -> None:
             from ray.train import Checkpoint, report
             from ray.train.torch import prepare_model
 
@@ -256,7 +258,7 @@ def by_train_job(epochs: int, ranks: int, poll_s: float) -> Callable[[dict[str, 
             name=f"train-{uuid.uuid4().hex[:8]}", storage_path=config["folder"], callbacks=[TuneReportCallback()]
         )
         scaling = ScalingConfig(num_workers=ranks)
-        TorchTrainer(in_worker, train_loop_config=config, scaling_config=scaling, run_config=run_config).fit()
+        TorchTrainer(train_worker, train_loop_config=config, scaling_config=scaling, run_config=run_config).fit()
 
     return trial
 

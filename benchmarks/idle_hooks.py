@@ -1,4 +1,4 @@
-"""What hooks cost an iteration in which none of them has anything to do.
+"""Cost of hooks in an iteration in which none of them has work to do.
 
 The events of an iteration are fired as the loop fires them, without any training between. A turn is many iterations,
 and plans go round robin; the cost is what an iteration takes longer than with no hooks at all. The claims: 30 hooks
@@ -36,7 +36,7 @@ class Paced(Hook):
 
 
 class Unpaced(Hook):
-    """What a pace saves: called at every iteration to find that there is nothing to do."""
+    """A hook without an interval, which is called at every iteration only to find no work."""
 
     def on_step(self, state: State) -> None:
         if state.phase_iteration % SELDOM == 0:

@@ -1,7 +1,6 @@
-"""Faults put into simulated runs of 2 to 64 ranks: which of them the tables' findings find, and what they call by
-mistake.
+"""Faults put into simulated runs of 2 to 64 ranks: the share that the findings detect, and the share of false findings.
 
-A run is simulated as a synchronous step works: a rank computes by itself up to its gradients, all wait for the last of
+A run is simulated as a synchronous step works: a rank computes alone up to its gradients, all wait for the last of
 them, and what comes after the exchange delays the next one. Every rank has a speed of its own, noise that resembles
 that of the iteration before, a jitter with a long tail and rare spikes of a Pareto tail, of up to an iteration; loaders
 stop at every epoch's start, one rank logs now and then; memory settles, is reallocated, comes and goes. Each fault and
@@ -58,7 +57,7 @@ SIZES = {
     "leak": (0.05, 0.12, 0.3),
     "memory imbalance": (0.3, 0.6, 1.2),
 }
-"""What each fault is given in: of an iteration, for compute of the rank's own work, for a drift at its end, for stalls
+"""Units of the sizes: a share of an iteration for compute of the rank's own work, for a drift at its end, for stalls
 of one iteration each; of the memory that is held, for leaks over the run."""
 SPAN = {"slow data": "data_wait_s", "slow compute": "backward_s", "slow hook": "hooks_s"}
 """Where a fault is; a slow machine loses most in its longest span."""
@@ -71,7 +70,7 @@ PATTERN = {"drift": "drifting", "periodic stall": "periodic", "one-off stall": "
 
 @dataclass(frozen=True)
 class Fault:
-    """What is put into a run."""
+    """A fault to put into a run."""
 
     kind: str
     size: float
@@ -150,7 +149,7 @@ def lived_together(times: dict[str, Floats], communication_s: float) -> dict[str
 
 
 def memory(draw: np.random.Generator, iterations: int, ranks: int, fault: Fault | None) -> Floats:
-    """Resident bytes: what a process begins with, what it settles at, reallocations, and what comes and goes."""
+    """Return resident bytes: the start, the level that they settle at, reallocations, and temporary memory."""
     x = np.arange(iterations)[:, None]
     held = 2**30 * draw.uniform(0.95, 1.05, ranks) * (1 - 0.3 * np.exp(-x / draw.uniform(5, 40)))
     for _ in range(int(draw.integers(0, 4))):
@@ -185,7 +184,7 @@ def table(spans: dict[str, Floats], held: Floats, nodes: int, epoch: int) -> pd.
     )
 
 
-def drawn(draw: np.random.Generator, kind: str, size: float, ranks: int, iterations: int) -> Fault:
+def draw_fault(draw: np.random.Generator, kind: str, size: float, ranks: int, iterations: int) -> Fault:
     """A fault of a kind and size, at a rank, span and moment of its own."""
     span = SPAN.get(kind) or str(draw.choice(STALLED))
     period = int(draw.choice([5, 8, 10, 25]))
@@ -195,7 +194,7 @@ def drawn(draw: np.random.Generator, kind: str, size: float, ranks: int, iterati
 
 @dataclass(frozen=True)
 class Case:
-    """A simulated run: its fault, or None where it is clean, and what is blamed in it, the weightiest first."""
+    """A simulated run: its fault, or None for a clean run, and its findings, the most serious first."""
 
     ranks: int
     fault: Fault | None
@@ -203,7 +202,7 @@ class Case:
 
     @property
     def answer(self) -> str:
-        """What the most serious finding got right, and whether another rank is blamed beside the right one."""
+        """Return whether the most serious finding is right, and whether it blames another rank too."""
         fault = self.fault
         assert fault is not None
         if not self.blamed:
@@ -211,17 +210,19 @@ class Case:
         first = self.blamed[0].numbers
         if first["rank"] != fault.rank:
             return "other rank"
-        if (self.said in MEMORY) != (fault.kind in MEMORY) or (fault.kind in MEMORY and self.said != fault.kind):
+        if (self.diagnosis in MEMORY) != (fault.kind in MEMORY) or (
+            fault.kind in MEMORY and self.diagnosis != fault.kind
+        ):
             return "other kind"
         if fault.kind not in MEMORY and first["span"] != fault.span:
             return "other span"
-        if fault.kind not in MEMORY and self.said != PATTERN.get(fault.kind, "chronic"):
+        if fault.kind not in MEMORY and self.diagnosis != PATTERN.get(fault.kind, "chronic"):
             return "other pattern"
         ranks = {rank for finding in self.blamed for rank in finding.numbers.get("ranks", [finding.numbers["rank"]])}
         return "right" if ranks == {fault.rank} else "another too"
 
     @property
-    def said(self) -> str:
+    def diagnosis(self) -> str:
         """The pattern or the problem of the most serious finding."""
         if not self.blamed:
             return "nothing"
@@ -235,7 +236,7 @@ def case(seed: tuple[int, ...], ranks: int, kind: str, size: float, long: float)
     draw = np.random.default_rng(seed)
     longer = kind == "leak" or (kind == CLEAN and draw.random() < long)
     iterations = int(draw.integers(600, 1200) if longer else draw.integers(200, 800))
-    fault = drawn(draw, kind, size, ranks, iterations) if kind != CLEAN else None
+    fault = draw_fault(draw, kind, size, ranks, iterations) if kind != CLEAN else None
     findings = diagnose(simulate(draw, ranks, iterations, fault)).findings
     return Case(ranks, fault, tuple(finding for finding in findings if finding.kind in ("straggler", "memory")))
 
@@ -243,12 +244,12 @@ def case(seed: tuple[int, ...], ranks: int, kind: str, size: float, long: float)
 def cases(
     seed: int, each: int, numbers_of_ranks: Sequence[int], kinds: Collection[str]
 ) -> Iterator[tuple[str, float, Case]]:
-    """So many of each fault and size, and as many clean runs as with faults, of which a third are as long as those with
-    leaks."""
+    """Yield a number of runs for each fault and size, and as many clean runs as faulty ones, a third of them as long
+    as those with leaks."""
     every = [(kind, size) for kind, sizes in SIZES.items() for size in sizes]
-    asked = [place for place, (kind, _) in enumerate(every) if kind in kinds]
+    wanted = [place for place, (kind, _) in enumerate(every) if kind in kinds]
     long = 1.0 if set(kinds) == {"leak"} else 1 / 3
-    for place in (*asked, *(len(every) + place for place in asked)):
+    for place in (*wanted, *(len(every) + place for place in wanted)):
         kind, size = every[place] if place < len(every) else (CLEAN, 0.0)
         for index in range(each):
             yield (
@@ -260,42 +261,42 @@ def cases(
 
 def main(seed: int = 0, each: int = 14, *numbers_of_ranks: int, kinds: Sequence[str] = ()) -> None:
     started = perf_counter()
-    found = list(cases(seed, each, numbers_of_ranks or RANKS, kinds or tuple(SIZES)))
+    results = list(cases(seed, each, numbers_of_ranks or RANKS, kinds or tuple(SIZES)))
     how = f"seed {seed}, {each} of each, ranks {', '.join(map(str, numbers_of_ranks or RANKS))}"
-    report(found, f"{how}, {(perf_counter() - started) / len(found) * 1000:.0f} ms a run")
+    report(results, f"{how}, {(perf_counter() - started) / len(results) * 1000:.0f} ms a run")
 
 
 ANSWERS = ("right", "another too", "other pattern", "other span", "other rank", "other kind", "missed")
 SAID = ("chronic", "drifting", "periodic", "one-off", *MEMORY, "nothing")
 
 
-def report(found: Sequence[tuple[str, float, Case]], how: str) -> None:
-    """Prints what became of each fault and size, a table of what was and what was said, and the shares of the claim."""
+def report(results: Sequence[tuple[str, float, Case]], how: str) -> None:
+    """Print the outcome of each fault and size, a table of faults and findings, and the shares of the claim."""
     outcomes: dict[str, Counter[str]] = {}
-    said: dict[str, Counter[str]] = {}
-    for kind, size, one in found:
-        said.setdefault(kind, Counter())[one.said] += 1
+    diagnosis: dict[str, Counter[str]] = {}
+    for kind, size, run in results:
+        diagnosis.setdefault(kind, Counter())[run.diagnosis] += 1
         if kind != CLEAN:
-            outcomes.setdefault(f"{kind}, {size:.0%}", Counter())[one.answer] += 1
+            outcomes.setdefault(f"{kind}, {size:.0%}", Counter())[run.answer] += 1
     rows = [(name, *(counts[answer] for answer in ANSWERS)) for name, counts in outcomes.items()]
     print_table(f"Faults found ({how})", ("fault", *ANSWERS), rows)
-    rows = [(name, *(counts[word] for word in SAID)) for name, counts in said.items()]
-    print_table("What was, and what was said of it first", ("was", *SAID), rows)
+    rows = [(name, *(counts[word] for word in SAID)) for name, counts in diagnosis.items()]
+    print_table("Faults, and their first finding", ("was", *SAID), rows)
     for name, kinds in (("time", [kind for kind in SIZES if kind not in MEMORY]), ("memory", list(MEMORY))):
-        large = [one for kind, size, one in found if kind in kinds and size > 0.1]
+        large = [run for kind, size, run in results if kind in kinds and size > 0.1]
         if not large:
             continue
-        right = sum(one.answer in ("right", "another too", "other pattern") for one in large)
+        right = sum(run.answer in ("right", "another too", "other pattern") for run in large)
         print(
             f"\nRank and span right in {right} of {len(large)} faults of {name} above 10 % ({right / len(large):.1%})."
         )
-    small = [one for kind, size, one in found if kind != CLEAN and size <= 0.1]
+    small = [run for kind, size, run in results if kind != CLEAN and size <= 0.1]
     print(
-        f"Another rank blamed, first or besides, in {sum(one.answer in ('other rank', 'another too') for one in small)}"
+        f"Another rank blamed, first or besides, in {sum(run.answer in ('other rank', 'another too') for run in small)}"
         f" of {len(small)} smaller faults."
     )
-    clean = [one for kind, _, one in found if kind == CLEAN]
-    alarms = [one for one in clean if one.blamed]
+    clean = [run for kind, _, run in results if kind == CLEAN]
+    alarms = [run for run in clean if run.blamed]
     print(f"Findings on {len(alarms)} of {len(clean)} clean runs ({len(alarms) / len(clean):.2%}).")
 
 

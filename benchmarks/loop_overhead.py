@@ -1,4 +1,4 @@
-"""What a hooked iteration costs beside a raw PyTorch loop, and beside what peers make of the same iteration.
+"""Cost of a hooked iteration, compared with a raw PyTorch loop and with peers.
 
 Everybody trains the same 64-64-10 perceptron on the same digits with the same batches of 32, SGD and DataLoader, on one
 thread. A turn is one epoch, and epochs go round robin. The claim: with default hooks, EMA, clipping, a NaN guard and
@@ -202,7 +202,7 @@ def hookyard(
     task: str = "benchmarks.perceptron:Perceptron",
     **optimizers: Any,
 ) -> None:
-    """As a worker runs it: rows recorded and flushed, checkpoints written, all under `folder`."""
+    """Train as a worker does: rows recorded and flushed, checkpoints written, all under `folder`."""
     written = {"name": "overhead", "task": task, "epochs": epochs, "batch_size": BATCH, "hooks": hooks}
     experiment = experiment_from_dict({**written, **(optimizers or {"optimizer": {"type": "SGD", "lr": LR}})})
     for _ in Session(Assignment(experiment.source, folder), World(), display=Discard()).reports():
@@ -247,8 +247,8 @@ def contestants(folder: Path) -> dict[str, Callable[[Dataset[Any], int, Pause], 
 def print_beside_raw(
     title: str, raw: Callable[[Pause], None], hooked: Callable[..., None], rounds: int, iterations: int
 ) -> None:
-    """Times our loop without hooks and with the default ones beside a raw loop, so many iterations a round; `hooked`
-    takes `folder` and `hooks`."""
+    """Time our loop without hooks and with the default hooks against a raw loop, with a number of iterations per
+    round; `hooked` takes `folder` and `hooks`."""
     with tempfile.TemporaryDirectory() as folder:
         seconds = take_turns(
             {

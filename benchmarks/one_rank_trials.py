@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.handwritten_sweep import by_class, by_function, hookyard, in_turns, print_walls, tuned
+from benchmarks.handwritten_sweep import class_trainable, function_trainable, hookyard, print_walls, take_turns, tuned
 
 EPOCHS = 5
 
 
 def main(trials: int = 16, rounds: int = 3) -> None:
     contestants = {
-        "class Trainable by hand, actors reused": tuned(by_class(EPOCHS)),
+        "class Trainable by hand, actors reused": tuned(class_trainable(EPOCHS)),
         "hookyard sweep": hookyard("workers.count=1", f"epochs={EPOCHS}"),
-        "function by hand, actors reused": tuned(by_function(EPOCHS)),
+        "function by hand, actors reused": tuned(function_trainable(EPOCHS)),
     }
-    took = in_turns(contestants, trials, rounds)
+    took = take_turns(contestants, trials, rounds)
     print_walls(f"A sweep of {trials} one-rank trials ({rounds} rounds, in turns)", took)
 
 

@@ -1,7 +1,7 @@
-"""How long a large sweep takes to read: the table of a thousand trials, and one trial's rows out of ten million.
+"""Time to read a large sweep: the table of a thousand trials, and one trial's rows out of ten million.
 
 The sweep is made up: every trial has reports, attempts and values of its own, and 10,000 rows of 19 columns in the file
-that a finished trial leaves, which all trials share as one file, so that it is written quickly and lies in memory.
+that a finished trial leaves, which all trials share as one file, so that it is written quickly and stays in memory.
 The claims: `Sweep.trials` within two seconds, and `Sweep.load_stats` of one trial too.
 
     python -m benchmarks.open_sweep [trials] [rows] [rounds]
@@ -104,9 +104,9 @@ def main(trials: int = 1000, rows: int = 10_000, rounds: int = 5) -> None:
             seconds = []
             for _ in range(rounds):
                 started = perf_counter()
-                found = read(open_sweep(folder))
+                loaded = read(open_sweep(folder))
                 seconds.append(perf_counter() - started)
-            lines.append((name, f"{len(found):,}", f"{median(seconds):.3f}", f"{max(seconds):.3f}"))
+            lines.append((name, f"{len(loaded):,}", f"{median(seconds):.3f}", f"{max(seconds):.3f}"))
     title = f"Reading a sweep of {trials:,} trials and {trials * rows:,} rows"
     print_table(title, ["what", "rows read", "s, median", "s, worst"], lines)
 

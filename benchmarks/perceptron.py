@@ -1,4 +1,4 @@
-"""What every loop of the overhead benchmark trains: the same model on the same data."""
+"""Model and data of every loop of the overhead benchmark."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ same curves, report by report:
 
 - the race of a sweep (`orchestrator.sweeps.search.race`), one trial at a time and eight;
 - Optuna's WilcoxonPruner with its defaults, one configuration after the other and seed by seed, each trained to its
-  end, as its documentation has it; its winner is the best mean of those that were not pruned;
+  end, as its documentation has it; its winner has the best mean of the trials that were not pruned;
 - Ray Tune's ASHA as `--local` asks it, told the mean of repeats; its winner has the best mean of what its trials
   reached.
 
@@ -37,7 +37,7 @@ from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.search.race import Race
 
 Curves = NDArray[np.float64]
-"""What each report says, more is better: (configurations, seeds, reports)."""
+"""Metric of each report, where more is better: (configurations, seeds, reports)."""
 REPORTS = 20
 POOL, POOL_SEEDS, EPOCHS = 24, 10, 8
 
@@ -80,7 +80,7 @@ def digits_pool() -> Curves:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     random, task = np.random.default_rng(0), Digits()
     data = task.data()
-    found = np.empty((POOL, POOL_SEEDS, EPOCHS))
+    accuracies = np.empty((POOL, POOL_SEEDS, EPOCHS))
     for configuration in range(POOL):
         rate, momentum = 10 ** random.uniform(-3, -0.3), random.choice([0.0, 0.9])
         width, decay = int(random.choice([4, 8, 16])), 10 ** random.uniform(-5, -2)
@@ -88,8 +88,8 @@ def digits_pool() -> Curves:
             torch.manual_seed(seed)
             model = Digits(width=width).model()
             optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=decay)
-            found[configuration, seed] = [*_epochs(model, optimizer, data)]
-    return found
+            accuracies[configuration, seed] = [*_epochs(model, optimizer, data)]
+    return accuracies
 
 
 def _epochs(model: nn.Module, optimizer: Any, data: Any) -> Iterator[float]:
@@ -109,31 +109,31 @@ def _epochs(model: nn.Module, optimizer: Any, data: Any) -> Iterator[float]:
 # Contestants: which configuration wins, and how many steps it took
 
 
-def settings(found: Curves, scheduler: Any) -> Sweep:
-    space = {"a": {"grid": [*range(len(found))]}}
+def settings(curves: Curves, scheduler: Any) -> Sweep:
+    space = {"a": {"grid": [*range(len(curves))]}}
     return Sweep.model_validate(
         {
             "metric": "m",
             "mode": "max",
             "search": "grid",
-            "repeats": found.shape[1],
+            "repeats": curves.shape[1],
             "scheduler": scheduler,
             "space": space,
         }
     )
 
 
-def race(found: Curves, at_once: int) -> tuple[int, int]:
-    """So many trials at a time, which report in turn."""
-    run, steps, under_way = Race(settings(found, "race"), 0, {}), 0, dict[int, Iterator[float]]()
+def race(curves: Curves, at_once: int) -> tuple[int, int]:
+    """Race with a number of trials at a time, which report in turn."""
+    run, steps, under_way = Race(settings(curves, "race"), 0, {}), 0, dict[int, Iterator[float]]()
     stopped: set[int] = set()
     while True:
         while len(under_way) < at_once and (chosen := run.suggest()) is not None:
-            under_way[chosen["number"]] = iter(found.reshape(-1, found.shape[2])[chosen["number"]])
+            under_way[chosen["number"]] = iter(curves.reshape(-1, curves.shape[2])[chosen["number"]])
         if not under_way:
             break
         for number, curve in [*under_way.items()]:
-            value = None if number in stopped or number // found.shape[1] in run.eliminated else next(curve, None)
+            value = None if number in stopped or number // curves.shape[1] in run.eliminated else next(curve, None)
             if value is None:
                 del under_way[number]
                 run.ended(number, {})
@@ -141,18 +141,18 @@ def race(found: Curves, at_once: int) -> tuple[int, int]:
             steps += 1
             if run.reported(number, {"m": value}):
                 stopped.add(number)
-    contenders = set(range(len(found))) - run.eliminated.keys()
-    return max(contenders, key=lambda configuration: found[configuration].max(1).mean()), steps
+    contenders = set(range(len(curves))) - run.eliminated.keys()
+    return max(contenders, key=lambda configuration: curves[configuration].max(1).mean()), steps
 
 
-def wilcoxon(found: Curves) -> tuple[int, int]:
-    """One configuration after the other; the pruner sees the result of each seed."""
+def wilcoxon(curves: Curves) -> tuple[int, int]:
+    """Train one configuration after the other; the pruner sees the result of each seed."""
     study = optuna.create_study(direction="maximize", pruner=optuna.pruners.WilcoxonPruner())
     steps, means = 0, {}
-    for configuration, results in enumerate(found.max(2)):
+    for configuration, results in enumerate(curves.max(2)):
         trial, seen = study.ask(), []
         for seed, result in enumerate(results):
-            steps += found.shape[2]
+            steps += curves.shape[2]
             seen.append(float(result))
             trial.report(seen[-1], seed)
             if trial.should_prune():
@@ -164,36 +164,36 @@ def wilcoxon(found: Curves) -> tuple[int, int]:
     return max(means, key=lambda configuration: means[configuration]), steps
 
 
-def asha(found: Curves, grace_period: int, folder: RunFolder) -> tuple[int, int]:
-    """One trial after the other."""
+def asha(curves: Curves, grace_period: int, folder: RunFolder) -> tuple[int, int]:
+    """Train one trial after the other."""
     from orchestrator.sweeps.tune.schedulers import SequentialScheduler
 
     scheduler, reached, steps = (
-        SequentialScheduler(settings(found, {"type": "asha", "grace_period": grace_period}), History(folder), {}),
+        SequentialScheduler(settings(curves, {"type": "asha", "grace_period": grace_period}), History(folder), {}),
         [],
         0,
     )
-    for number, curve in enumerate(found.reshape(-1, found.shape[2])):
+    for number, curve in enumerate(curves.reshape(-1, curves.shape[2])):
         scheduler.begins(number)
-        made = next(
-            (made for made, value in enumerate(curve[:-1], 1) if scheduler.stops(number, {"m": value}, made)),
+        length = next(
+            (length for length, value in enumerate(curve[:-1], 1) if scheduler.stops(number, {"m": value}, length)),
             len(curve),
         )
-        scheduler.ended(number, {"m": curve[made - 1]}, made)
-        reached.append(curve[:made].max())
-        steps += made
-    return int(np.reshape(reached, found.shape[:2]).mean(1).argmax()), steps
+        scheduler.ended(number, {"m": curve[length - 1]}, length)
+        reached.append(curve[:length].max())
+        steps += length
+    return int(np.reshape(reached, curves.shape[:2]).mean(1).argmax()), steps
 
 
 def row(name: str, make: Callable[[np.random.Generator], Curves], sweeps: int, folder: RunFolder) -> list[str]:
-    random, found = np.random.default_rng(1), []
+    random, comparisons = np.random.default_rng(1), []
     for _ in range(sweeps):
         drawn = make(random)
         means = drawn.max(2).mean(1)
         outcomes = [race(drawn, 1), race(drawn, 8), wilcoxon(drawn), asha(drawn, 1, folder), asha(drawn, 5, folder)]
         # Accuracies come in steps, so that two may have the same mean.
-        found.append([(means[winner] >= means.max() - 1e-12, steps / drawn.size) for winner, steps in outcomes])
-    same, share = np.moveaxis(np.array(found, dtype=float), 2, 0)
+        comparisons.append([(means[winner] >= means.max() - 1e-12, steps / drawn.size) for winner, steps in outcomes])
+    same, share = np.moveaxis(np.array(comparisons, dtype=float), 2, 0)
     cells = [f"{100 * own:.0f} %, {100 * part:.0f} %" for own, part in zip(same.mean(0), share.mean(0), strict=True)]
     return [name, " x ".join(map(str, drawn.shape)), *cells]
 
@@ -203,12 +203,12 @@ def main(sweeps: int = 100) -> None:
     rows = []
     pool = digits_pool()
 
-    def of_pool(random: np.random.Generator) -> Curves:
+    def draw_from_pool(random: np.random.Generator) -> Curves:
         return pool[random.choice(POOL, 10, replace=False)][:, random.choice(POOL_SEEDS, 5, replace=False)]
 
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder(place)
-        rows.append(row("digits", of_pool, sweeps, folder))
+        rows.append(row("digits", draw_from_pool, sweeps, folder))
         for configurations, seeds in ((10, 5), (20, 5), (10, 3)):
             for kind in KINDS if (configurations, seeds) == (10, 5) else KINDS[:2]:
                 rows.append(
@@ -219,7 +219,7 @@ def main(sweeps: int = 100) -> None:
                         folder,
                     )
                 )
-    title = f"The winner of full training in so many of {sweeps} sweeps, for so many of its steps"
+    title = f"Share of {sweeps} sweeps with the winner of full training, and share of its steps"
     print_table(
         title,
         (

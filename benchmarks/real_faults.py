@@ -81,7 +81,7 @@ class Late(Hook):
 
 
 def findings(where: str, steps: int) -> tuple[Any, ...]:
-    """What is said of a run: the most serious finding on a rank, all ranks blamed, and whether that is right."""
+    """Return a run's most serious finding on a rank, all blamed ranks, and whether that is right."""
     settings = {
         "name": where,
         "task": "benchmarks.real_faults:LateDigits",
@@ -94,8 +94,8 @@ def findings(where: str, steps: int) -> tuple[Any, ...]:
         "hooks": {"late": {"type": "benchmarks.real_faults:Late", "where": where}},
     }
     with tempfile.TemporaryDirectory() as storage:
-        found = run(experiment_from_dict(settings), storage=storage)
-        stats, costs = found.stats, found.hook_costs
+        result = run(experiment_from_dict(settings), storage=storage)
+        stats, costs = result.stats, result.hook_costs
     blamed = [finding for finding in diagnose(stats, costs).findings if finding.kind in ("straggler", "memory")]
     numbers = blamed[0].numbers if blamed else {}
     ranks = sorted({int(finding.numbers["rank"]) for finding in blamed})

@@ -1,4 +1,4 @@
-"""What recording a row of 20 columns costs, flushing to disk included, at the start of a run and a million rows later.
+"""Cost of recording a row of 20 columns, with the flush to disk, at the start of a run and a million rows later.
 
 Beside it: only building the row; a line of JSON per row; and TensorBoard, one scalar per column. Contestants take turns
 of many rows each. The claim: a recorded row costs tens of microseconds at most, and no more after a million rows.

@@ -1,5 +1,4 @@
-"""What the page of a large run takes: 1,024 ranks, 1,000 iterations each, 20 columns; and that of a sweep of 1,000
-trials.
+"""Cost of the page of a large run (1,024 ranks, 1,000 iterations each, 20 columns), and of a sweep of 1,000 trials.
 
 The run is the one of `benchmarks.tables`. Each page is made by `hookyard report` in a process of its own, then opened
 in headless Chromium beside an empty page, in turns; opening ends with the second frame that is painted after loading. A
@@ -94,7 +93,7 @@ def large_sweep(place: Path, trials: int) -> RunFolder:
     return folder
 
 
-def made(folder: RunFolder, page: Path) -> tuple[float, float]:
+def make_page(folder: RunFolder, page: Path) -> tuple[float, float]:
     """Seconds to make a page, and the GiB its process held at most."""
     done = subprocess.run(
         [sys.executable, "-c", MAKE, str(folder), str(page)], capture_output=True, text=True, check=True
@@ -121,7 +120,7 @@ def main(ranks: int = 1024, iterations: int = 1000, trials: int = 1000, rounds: 
         empty = place / "empty.html"
         empty.write_text("<!DOCTYPE html><title>empty</title>")
         pages = {"an empty page": empty, **{what: place / f"{folder.name}.html" for what, folder in folders.items()}}
-        costs = {what: made(folder, pages[what]) for what, folder in folders.items()}
+        costs = {what: make_page(folder, pages[what]) for what, folder in folders.items()}
         opened = opening_ms(pages, rounds)
         rows = []
         for what, page in pages.items():

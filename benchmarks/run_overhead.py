@@ -1,5 +1,5 @@
-"""What `hookyard run` costs, on Ray Train and on a gang, beside a Ray Train script written by hand that trains the same
-and reports as often.
+"""Time of `hookyard run`, on Ray Train and on a gang, compared with a handwritten Ray Train script that trains and
+reports the same.
 
 All are whole processes, from the shell's call to its end: Ray's start, two workers, five epochs on the digits with
 validation, averaged weights and a checkpoint each, and Ray's end. Calls alternate. Hookyard also records every rank's

@@ -1,4 +1,4 @@
-"""Eight decays of the averaged weights that share one training, beside one trial and beside eight that train.
+"""Eight decays of averaged weights that share one training, compared with one trial and with eight separate trainings.
 
 The claim: eight decays cost at most 2 times one trial where training is 10 times its validation. They share it in this
 process and on Ray; beside them the same sweep with `share_training: false`, on Ray its trials one after the other on
@@ -32,7 +32,7 @@ import ray
 import torch
 from ray import tune
 
-from benchmarks.handwritten_sweep import DIGITS, by_train_job, tuned
+from benchmarks.handwritten_sweep import DIGITS, train_job_trainable, tuned
 from benchmarks.timing import print_table, ratio
 from orchestrator import Sweep, sweep
 from orchestrator.config.load import experiment_from_dict, load_experiment
@@ -62,7 +62,7 @@ def digits(settings: Mapping[str, Any]) -> Any:
 
 
 class Model(NamedTuple):
-    """What is trained: by an experiment, and by hand."""
+    """The model of the experiment and of the handwritten sweep."""
 
     experiment: Callable[[Mapping[str, Any]], Any]
     by_hand: Mapping[str, Any]
@@ -78,15 +78,15 @@ MODELS = {
 
 
 class Spent(NamedTuple):
-    """What something took."""
+    """Cost of some work."""
 
     processor_s: float
     wall_s: float
 
 
 class Watch(Thread):
-    """Adds up the processor's time of this process and of all below it; of one that ends, what it had taken when it was
-    last seen."""
+    """Adds up the processor time of this process and all its descendants; an ended process counts with its last
+    known time."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -100,14 +100,14 @@ class Watch(Thread):
             self._look()
 
     def spent(self, work: Callable[[], object]) -> Spent:
-        """What work takes, less what is taken in as long a time without it."""
+        """Return the cost of work, minus the cost of as long a time without it."""
         began, started = self._total_s(), perf_counter()
         work()
         wall_s = perf_counter() - started
         return Spent(self._total_s() - began - self.idle_s * wall_s, wall_s)
 
     def idle(self) -> None:
-        """Measures what is taken where there is no work."""
+        """Measure the cost of a time without work."""
         sleep(IDLE_S)  # until Ray has started
         processor_s, wall_s = self.spent(lambda: sleep(IDLE_S))
         self.idle_s = processor_s / wall_s
@@ -136,7 +136,7 @@ def sweep_in(folder: str, model: Model, decays: list[float], *, local: bool, **s
 
 
 def training_to_validation(model: Model) -> float:
-    """How many times as long as its validation the training of one trial takes."""
+    """Return the time of a trial's training as a multiple of its validation."""
     with tempfile.TemporaryDirectory() as folder:
         rows = sweep_in(folder, model, DECAYS[:1], local=True).runs[0].load_stats(["phase", "step_s"])
     took = rows.groupby("phase", observed=True)["step_s"].sum()
@@ -151,19 +151,19 @@ def swept(model: Model, decays: list[float], *, local: bool = False, **settings:
 
 def swept_by_hand(model: Model, decays: list[float]) -> None:
     """The same by Ray Tune, a job of Ray Train for each."""
-    job = by_train_job(model.epochs, ranks=1, poll_s=0.1)
+    job = train_job_trainable(model.epochs, ranks=1, poll_s=0.1)
     with tempfile.TemporaryDirectory() as folder:
         tuned(job, space={**model.by_hand, "decay": tune.grid_search(decays)}, at_once=1, reuse=False)(folder, 1)
 
 
-def in_turns(contestants: Mapping[str, Callable[[], object]], rounds: int, watch: Watch) -> dict[str, list[Spent]]:
+def take_turns(contestants: Mapping[str, Callable[[], object]], rounds: int, watch: Watch) -> dict[str, list[Spent]]:
     took: dict[str, list[Spent]] = {name: [] for name in contestants}
     for name in [*contestants] * rounds:
         took[name].append(watch.spent(contestants[name]))
     return took
 
 
-def in_this_process(model: Model) -> dict[str, Callable[[], object]]:
+def local_contestants(model: Model) -> dict[str, Callable[[], object]]:
     return {
         "one trial": partial(swept, model, DECAYS[:1], local=True),
         "8 decays, shared": partial(swept, model, DECAYS, local=True),
@@ -183,14 +183,14 @@ def on_ray(model: Model) -> dict[str, Callable[[], object]]:
 
 def rows(took: Mapping[str, list[Spent]]) -> Iterator[tuple[str, ...]]:
     """Each compared with the one trial before it."""
-    one: list[float] = []
+    baseline: list[float] = []
     for name, spent in took.items():
         processor_s = [each.processor_s for each in spent]
-        one = processor_s if name.endswith("one trial") else one
+        baseline = processor_s if name.endswith("one trial") else baseline
         yield (
             name,
             f"{median(processor_s):.2f}",
-            f"{ratio(processor_s, one):.2f}",
+            f"{ratio(processor_s, baseline):.2f}",
             f"{median(each.wall_s for each in spent):.1f}",
         )
 
@@ -201,11 +201,11 @@ def main(rounds: int = 3, rounds_on_ray: int = 1) -> None:
     watch.start()
     # A first trial of each is for what is set up once.
     shares = {name: training_to_validation(model) for name, model in MODELS.items()}
-    took = {name: in_turns(in_this_process(model), rounds, watch) for name, model in MODELS.items()}
+    took = {name: take_turns(local_contestants(model), rounds, watch) for name, model in MODELS.items()}
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     watch.idle()
     for name, model in MODELS.items():
-        took[name] |= in_turns(on_ray(model), rounds_on_ray, watch)
+        took[name] |= take_turns(on_ray(model), rounds_on_ray, watch)
         title = (
             f"Eight decays: {name} (training to validation {shares[name]:.1f}; {rounds} rounds, {rounds_on_ray} on Ray,"
             " in turns)"

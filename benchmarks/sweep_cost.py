@@ -1,4 +1,4 @@
-"""What one more trial costs a sweep beyond its own training, on a warm gang: small trials on the digits, one at a time.
+"""Cost of one more trial of a sweep beyond its own training, on a warm gang: small trials on the digits, one at a time.
 
 The claim: at most 0.5 s with one rank and 1 s with two. From the end of the first trial on the processes are warm: the
 time from then to the end of the last, less what the other trials train and validate, is shared out over them. It is the
@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from statistics import mean, median
 
-from benchmarks.handwritten_sweep import Contestant, by_class, hookyard, in_turns, tuned
+from benchmarks.handwritten_sweep import Contestant, class_trainable, hookyard, take_turns, tuned
 from benchmarks.timing import print_table
 
 EPOCHS = 5
@@ -24,14 +24,14 @@ def main(trials: int = 10, rounds: int = 2) -> None:
     contestants: dict[str, Contestant] = {
         "hookyard sweep, one rank": hookyard("workers.count=1", *settings),
         "hookyard sweep, two ranks": hookyard("workers.count=2", *settings),
-        "class Trainable by hand, one rank": tuned(by_class(EPOCHS), at_once=1),
+        "class Trainable by hand, one rank": tuned(class_trainable(EPOCHS), at_once=1),
     }
     rows = []
-    for name, took in in_turns(contestants, trials, rounds).items():
-        each = [(one.ends[-1] - one.ends[0]) / (trials - 1) for one in took]
-        own = [mean(one.own_s[1:]) for one in took]
+    for name, took in take_turns(contestants, trials, rounds).items():
+        each = [(cost.ends[-1] - cost.ends[0]) / (trials - 1) for cost in took]
+        own = [mean(cost.own_s[1:]) for cost in took]
         beyond = [all_in_all - training for all_in_all, training in zip(each, own, strict=True)]
-        first = median(one.seconds - (one.ends[-1] - one.ends[0]) for one in took)
+        first = median(cost.seconds - (cost.ends[-1] - cost.ends[0]) for cost in took)
         rows.append(
             (
                 name,

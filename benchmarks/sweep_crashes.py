@@ -1,11 +1,11 @@
-"""A sweep in one process that ends without a word at its writes to disk, one after the other, and is resumed each time.
+"""A sweep in one process that dies at each of its writes to disk in turn, and is resumed each time.
 
 Two trials of a small task with batch norm, dropout and averaged weights, a checkpoint every three steps. The process
 ends as with SIGKILL (nothing is tidied up) before, within and after each file is written, renamed, deleted or added to.
 What has to hold after `resume`: the same trials with the same values, in every report the same numbers, bit by bit, and
 every row of the tables once. It needs no Ray; `benchmarks.sweep_kills` kills the processes of sweeps on Ray.
 
-    python -m benchmarks.sweep_crashes [every so many writes]
+    python -m benchmarks.sweep_crashes [every Nth write]
 
 Ends with 1 where something does not hold.
 """
@@ -72,7 +72,7 @@ EXPERIMENT = {
 
 
 class Writes:
-    """Counts what is written, and ends the process at a number of it, leaving word of where."""
+    """Counts the writes, and ends the process at a given number after recording the place."""
 
     def __init__(self) -> None:
         self.count, self.last, self.word = 0, 0, Path()
@@ -80,7 +80,7 @@ class Writes:
             setattr(Storage, name, self._around(getattr(Storage, name)))
         Storage.create = self._within(Storage.create)
 
-    def _at(self, where: str) -> None:
+    def _count(self, where: str) -> None:
         self.count += 1
         if self.count == self.last:
             self.word.write_text(where)
@@ -88,21 +88,21 @@ class Writes:
 
     def _around(self, method: Callable[..., None]) -> Callable[..., None]:
         def counted(storage: Storage, name: str, *arguments: str) -> None:
-            self._at(f"before {method.__name__} of {name}")
+            self._count(f"before {method.__name__} of {name}")
             method(storage, name, *arguments)
-            self._at(f"after {method.__name__} of {name}")
+            self._count(f"after {method.__name__} of {name}")
 
         return counted
 
     def _within(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @contextmanager
         def counted(storage: Storage, name: str) -> Iterator[IO[bytes]]:
-            self._at(f"before {name}")
+            self._count(f"before {name}")
             with method(storage, name) as file:
                 yield file
                 file.flush()
-                self._at(f"within {name}")
-            self._at(f"after {name}")
+                self._count(f"within {name}")
+            self._count(f"after {name}")
 
         return counted
 
@@ -126,29 +126,29 @@ def crashed(writes: Writes, folder: Path, name: str, at: int) -> str:
     return writes.word.read_text()
 
 
-def told(found: Sweep) -> dict[str, Any]:
-    """What must not depend on how often the sweep was begun."""
-    stats = found.stats
+def results(done: Sweep) -> dict[str, Any]:
+    """Return the results that must not depend on the number of restarts."""
+    stats = done.stats
     return {
-        "status": (found.status, found.trials["status"].tolist()),
-        "values": [run.folder.metadata().values for run in found.runs],
+        "status": (done.status, done.trials["status"].tolist()),
+        "values": [run.folder.metadata().values for run in done.runs],
         "reports": [
-            [{name: report[name] for name in KEPT} for report in run.metrics.to_dict("records")] for run in found.runs
+            [{name: report[name] for name in KEPT} for report in run.metrics.to_dict("records")] for run in done.runs
         ],
         "rows": (len(stats), int(stats.duplicated(KEY).sum())),
     }
 
 
 def resumed(folder: Path, calm: Mapping[str, Any]) -> str:
-    """What does not hold once the sweep is resumed; nothing is to be resumed where its first file was not yet there."""
+    """Resume the sweep, and return the violated promises; before its first file there is nothing to resume."""
     if not (folder / "run.json").exists():
         return "no sweep yet"
     try:
         with redirect_stderr(StringIO()):
-            found = told(resume_sweep(folder))
+            done = results(resume_sweep(folder))
     except HookyardError as error:
         return f"{type(error).__name__}: {error}"
-    return ", ".join(f"{name} differ" for name in calm if found[name] != calm[name]) or "the same"
+    return ", ".join(f"{name} differ" for name in calm if done[name] != calm[name]) or "the same"
 
 
 def main(every: int = 1) -> int:
@@ -156,22 +156,22 @@ def main(every: int = 1) -> int:
     writes, outcomes = Writes(), dict[str, Counter[str]]()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        calm, total = told(swept(folder, "undisturbed")), writes.count
+        calm, total = results(swept(folder, "undisturbed")), writes.count
         for at in range(1, total + 1, every):
             where = crashed(writes, folder, f"sweep-{at}", at)
             outcome = resumed(folder / f"sweep-{at}", calm)
             outcomes.setdefault(_kind(where), Counter())[outcome] += 1
     rows = [
-        (kind, sum(found.values()), "; ".join(f"{outcome}: {count}" for outcome, count in found.items()))
-        for kind, found in sorted(outcomes.items())
+        (kind, sum(done.values()), "; ".join(f"{outcome}: {count}" for outcome, count in done.items()))
+        for kind, done in sorted(outcomes.items())
     ]
     print_table(
         f"A sweep that ends at its writes, every {every} of {total}",
-        ["what was being written", "ends", "resumed, to undisturbed"],
+        ["write", "ends", "resumed, to undisturbed"],
         rows,
     )
     return (
-        1 if any(outcome not in ("the same", "no sweep yet") for found in outcomes.values() for outcome in found) else 0
+        1 if any(outcome not in ("the same", "no sweep yet") for done in outcomes.values() for outcome in done) else 0
     )
 
 

@@ -1,8 +1,8 @@
-"""Sweeps killed with SIGKILL at fourteen moments, resumed, and compared with sweeps that nothing disturbed.
+"""Sweeps killed with SIGKILL at fourteen moments, resumed, and compared with undisturbed sweeps.
 
 Four trials on the digits, of one rank or of two, checkpointed every five steps. A moment is an event: a hook in a trial
-reaches it, or a file says that it is there. The driver's death takes Ray with it, and `hookyard resume` goes on; where
-a trial's process or another rank is killed, the sweep has to go on by itself. What has to hold: the same trials with
+reaches it, or a file says that it is there. The driver's death takes Ray with it, and `hookyard resume` continues; if
+a trial's process or another rank is killed, the sweep has to continue alone. What has to hold: the same trials with
 the same values, in every report the same numbers and at the end the same weights, bit by bit; every row of the tables
 once; and what had finished is left as it was.
 
@@ -125,30 +125,30 @@ class Moment:
     whom: str = "driver"
 
 
-def by_hook(name: str, ranks: int = 1, at_once: int = 1, *kills: dict[str, Any], **kill: Any) -> Moment:
+def hook_moment(name: str, ranks: int = 1, at_once: int = 1, *kills: dict[str, Any], **kill: Any) -> Moment:
     return Moment(name, ranks, at_once, kills or (kill,))
 
 
 MOMENTS = [
     Moment("driver, before the first trial", ended=-1),
-    by_hook("driver, before the first report", event="step", trial=0, step=3),
-    by_hook("driver, in mid-trial, two trials at once", at_once=2, event="step", trial=1, step=33),
-    by_hook("driver, in mid-trial of two ranks", ranks=2, event="step", trial=1, step=17),
-    by_hook("driver and trial, writing a checkpoint", event="save", trial=1, step=20, whom="both"),
+    hook_moment("driver, before the first report", event="step", trial=0, step=3),
+    hook_moment("driver, in mid-trial, two trials at once", at_once=2, event="step", trial=1, step=33),
+    hook_moment("driver, in mid-trial of two ranks", ranks=2, event="step", trial=1, step=17),
+    hook_moment("driver and trial, writing a checkpoint", event="save", trial=1, step=20, whom="both"),
     Moment("driver, between two trials", ended=1),
-    by_hook("driver, at the last step of the last trial", event="step", trial=3, step=STEPS[1]),
+    hook_moment("driver, at the last step of the last trial", event="step", trial=3, step=STEPS[1]),
     Moment("driver, after the last trial", ended=TRIALS - 1),
-    by_hook(
-        "driver, and again as a trial is taken up",
+    hook_moment(
+        "driver, and again as a trial is resumed",
         1,
         1,
         {"event": "step", "trial": 1, "step": 33},
         {"event": "load", "trial": 1},
     ),
-    by_hook("trial's process, before the first report", event="step", trial=0, step=3, whom="rank"),
-    by_hook("rank 0 of two, in mid-trial", ranks=2, event="step", trial=1, step=17, whom="rank"),
-    by_hook("rank 1 of two, in mid-trial", ranks=2, event="step", trial=2, step=17, rank=1, whom="rank"),
-    by_hook("rank 1 of two, writing a checkpoint", ranks=2, event="save", trial=1, step=10, rank=1, whom="rank"),
+    hook_moment("trial's process, before the first report", event="step", trial=0, step=3, whom="rank"),
+    hook_moment("rank 0 of two, in mid-trial", ranks=2, event="step", trial=1, step=17, whom="rank"),
+    hook_moment("rank 1 of two, in mid-trial", ranks=2, event="step", trial=2, step=17, rank=1, whom="rank"),
+    hook_moment("rank 1 of two, writing a checkpoint", ranks=2, event="save", trial=1, step=10, rank=1, whom="rank"),
     Moment("trial's process, between two trials", ended=1, whom="rank"),
 ]
 
@@ -158,7 +158,7 @@ MOMENTS = [
 
 @dataclass
 class Outcome:
-    """What a sweep came to, and what it took."""
+    """Results and costs of a sweep."""
 
     sweep: Sweep
     attempts: int
@@ -167,7 +167,7 @@ class Outcome:
     """The trials that had finished when the driver was killed, with what their run.json said."""
 
     def trained(self) -> Counter[str]:
-        """How many optimizer steps were made in each trial, those made again too."""
+        """Return the number of optimizer steps of each trial, repeated ones included."""
         return Counter(line.split()[0] for line in Path(self.sweep.path, "steps.txt").read_text().splitlines())
 
 
@@ -219,12 +219,12 @@ def carried_out(folder: Path, moment: Moment) -> Outcome:
 
 
 def hookyard(folder: Path, command: list[str], path: Path, moment: Moment | None) -> int:
-    """Calls hookyard, kills what the moment says where that is told by files, and returns how it ended."""
+    """Call hookyard, kill the process of the moment if files mark it, and return the exit code."""
     with open(folder / "log.txt", "a") as log:
         process = subprocess.Popen([sys.executable, "-m", "orchestrator", *command], stdout=log, stderr=log)
         if moment is not None and moment.ended is not None:
             file = path / ("run.json" if moment.ended < 0 else f"trials/trial-{moment.ended:04d}/run.json")
-            while (about := said(file)) is None or (moment.ended >= 0 and about["status"] != "finished"):
+            while (about := read_record(file)) is None or (moment.ended >= 0 and about["status"] != "finished"):
                 if process.poll() is not None:
                     raise RuntimeError(
                         f"{moment.name}: it never came to that:\n{(folder / 'log.txt').read_text()[-4000:]}"
@@ -234,12 +234,12 @@ def hookyard(folder: Path, command: list[str], path: Path, moment: Moment | None
         return process.wait()
 
 
-def said(file: Path) -> dict[str, Any] | None:
+def read_record(file: Path) -> dict[str, Any] | None:
     return json.loads(file.read_text()) if file.exists() else None
 
 
 def finished(path: Path) -> dict[str, str]:
-    """The trials that have finished, with what they say of themselves."""
+    """Return the finished trials with their own records."""
     texts = {file.parent.name: file.read_text() for file in sorted(path.glob("trials/*/run.json"))}
     return {trial: text for trial, text in texts.items() if json.loads(text)["status"] == "finished"}
 
@@ -247,10 +247,10 @@ def finished(path: Path) -> dict[str, str]:
 # The comparison
 
 
-def differences(found: Outcome, undisturbed: Outcome, ranks: int) -> list[str]:
-    """What does not hold."""
+def differences(problems: Outcome, undisturbed: Outcome, ranks: int) -> list[str]:
+    """Return the violated promises."""
     wrong = []
-    mine, theirs = found.sweep, undisturbed.sweep
+    mine, theirs = problems.sweep, undisturbed.sweep
     if mine.status != "finished" or mine.trials["status"].tolist() != ["finished"] * TRIALS:
         wrong.append(f"the sweep is {mine.status}, its trials {mine.trials['status'].tolist()}")
     if chosen(mine) != chosen(theirs):
@@ -269,12 +269,12 @@ def differences(found: Outcome, undisturbed: Outcome, ranks: int) -> list[str]:
             f"{len(rows)} rows, {int(rows.duplicated(KEY).sum())} of them twice, where there should be"
             f" {len(theirs.stats)}"
         )
-    for trial, text in found.finished_then.items():
+    for trial, text in problems.finished_then.items():
         if Path(mine.path, "trials", trial, "run.json").read_text() != text:
             wrong.append(f"{trial} had finished and was touched")
-    trained = found.trained()
+    trained = problems.trained()
     for run in mine.runs:
-        once = run.name in found.finished_then or len(run.folder.attempts()) == 1
+        once = run.name in problems.finished_then or len(run.folder.attempts()) == 1
         if once and trained[run.name] != STEPS[ranks]:
             wrong.append(f"{run.name} made {trained[run.name]} steps in one attempt instead of {STEPS[ranks]}")
     return wrong
@@ -314,20 +314,20 @@ def main(*numbers: int) -> int:
         for number, moment in chosen_ones:
             folder = Path(scratch, str(number))
             folder.mkdir()
-            found = carried_out(folder, moment)
-            wrong = differences(found, calm[moment.ranks], moment.ranks)
+            problems = carried_out(folder, moment)
+            wrong = differences(problems, calm[moment.ranks], moment.ranks)
             failures += bool(wrong)
-            again = sum(found.trained().values()) - TRIALS * STEPS[moment.ranks]
+            again = sum(problems.trained().values()) - TRIALS * STEPS[moment.ranks]
             rows.append(
                 (
                     f"{number}. {moment.name}",
-                    len(found.finished_then),
-                    found.attempts,
+                    len(problems.finished_then),
+                    problems.attempts,
                     again,
                     "; ".join(wrong) or "the same",
                 )
             )
-            print(f"{number}. {moment.name}: {rows[-1][-1]} ({found.seconds:.0f} s)", file=sys.stderr, flush=True)
+            print(f"{number}. {moment.name}: {rows[-1][-1]} ({problems.seconds:.0f} s)", file=sys.stderr, flush=True)
     columns = [
         "killed",
         "finished by then",

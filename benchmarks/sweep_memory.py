@@ -1,4 +1,4 @@
-"""What the driver of a long sweep holds: a thousand trials of a task that trains nothing worth the name.
+"""Memory of the driver of a long sweep: a thousand trials of a task that hardly trains.
 
 Every trial is one step, validated and reported once, and checkpointed as any trial is, two at a time. Memory is read
 whenever another tenth of the trials has been begun. The claim: a trial leaves nothing in the driver beyond what its row
@@ -114,9 +114,9 @@ def main(trials: int = 1000) -> None:
         )
     columns = ["trials begun", "MiB of the driver", "KiB more, each trial", "s, each trial"]
     print_table(f"The driver of {trials:,} trivial trials", columns, rows)
-    (first, _, least), (last, _, most) = read[1], read[-1]
+    (first, _, low), (last, _, high) = read[1], read[-1]
     print(
-        f"\nFrom {first:,} trials on {(most - least) / (last - first) / 1024:.1f} KiB each; a row of the table of"
+        f"\nFrom {first:,} trials on {(high - low) / (last - first) / 1024:.1f} KiB each; a row of the table of"
         f" trials is {row / 1024:.1f} KiB."
     )
 

@@ -1,4 +1,4 @@
-"""What it takes to read the table of a large run: 1,024 ranks, 1,000 iterations each, 20 columns.
+"""Cost of reading the table of a large run: 1,024 ranks, 1,000 iterations each, 20 columns.
 
 The rows are made by NumPy and written as ranks write them, Arrow streams of `flush` rows to a batch, then read as they
 are while the run is alive and again from the compacted file; each reading is a process of its own, whose peak memory is
@@ -94,18 +94,18 @@ def main(ranks: int = 1024, iterations: int = 1000, flush: int = 512) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder.create(Path(place), "large", "hooks: {}\n")
         write(folder, ranks, iterations, flush)
-        found = {}
+        times = {}
         for state in ("alive", "compacted"):
             if state == "compacted":
                 started = perf_counter()
                 compact(folder.storage, folder.attempts())
                 seconds = perf_counter() - started
             for name, call in CALLS.items():
-                found[name, state] = measure(str(folder), call)
+                times[name, state] = measure(str(folder), call)
         size = (Path(str(folder)) / "stats.parquet").stat().st_size / (ranks * iterations)
     rows = [
         (f"{name}, {state}", f"{took:.2f}", f"{work:.2f}", f"{memory:.2f}", f"{count:,}", f"{each:.0f}")
-        for (name, state), (took, work, memory, each, count) in found.items()
+        for (name, state), (took, work, memory, each, count) in times.items()
     ]
     rows.append(("compacting", f"{seconds:.2f}", "", "", f"{ranks * iterations:,}", f"{size:.0f} on disk"))
     print_table(

@@ -14,7 +14,7 @@ Pause = Callable[[], None]
 
 
 class _Contestant(Thread):
-    """One contestant in a thread of its own, of which one at a time is let go."""
+    """A contestant in a thread of its own; only one runs at a time."""
 
     def __init__(self, work: Callable[[Pause], None]) -> None:
         super().__init__(daemon=True)
@@ -62,7 +62,7 @@ def take_turns(contestants: Mapping[str, Callable[[Pause], None]], rounds: int) 
 
 
 def ratio(times: Sequence[float], base: Sequence[float]) -> float:
-    """How many times as long as the base, round by round; the median of the rounds."""
+    """Return the median over rounds of the time as a multiple of the base's."""
     return median(mine / theirs for mine, theirs in zip(times, base, strict=True))
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.handwritten_sweep import by_train_job, hookyard, in_turns, print_walls, tuned
+from benchmarks.handwritten_sweep import hookyard, print_walls, take_turns, train_job_trainable, tuned
 
 EPOCHS = 5
 RANKS = 2
@@ -21,11 +21,13 @@ RANKS = 2
 
 def main(trials: int = 8, rounds: int = 1) -> None:
     contestants = {
-        "Ray Tune over Ray Train by hand": tuned(by_train_job(EPOCHS, RANKS, poll_s=2.0), at_once=1, reuse=False),
-        "the same, polled every 0.1 s": tuned(by_train_job(EPOCHS, RANKS, poll_s=0.1), at_once=1, reuse=False),
+        "Ray Tune over Ray Train by hand": tuned(
+            train_job_trainable(EPOCHS, RANKS, poll_s=2.0), at_once=1, reuse=False
+        ),
+        "the same, polled every 0.1 s": tuned(train_job_trainable(EPOCHS, RANKS, poll_s=0.1), at_once=1, reuse=False),
         "hookyard sweep": hookyard(f"workers.count={RANKS}", "sweep.max_concurrent=1", f"epochs={EPOCHS}"),
     }
-    took = in_turns(contestants, trials, rounds, num_cpus=3)
+    took = take_turns(contestants, trials, rounds, num_cpus=3)
     print_walls(f"A sweep of {trials} two-rank trials, one at a time ({rounds} rounds, in turns)", took)
 
 

@@ -1,4 +1,4 @@
-"""What measuring the wait for other ranks adds to an iteration under `DistributedDataParallel`.
+"""Cost of measuring the wait for other ranks in an iteration under `DistributedDataParallel`.
 
 Two contestants take turns in one process: the same perceptron on the same batch under DDP, with and without the mark at
 the end of the rank's own backward pass. Its process group has this one rank, so that no other rank's time is measured;

@@ -1,4 +1,5 @@
-"""What a look at a live run costs, beside reading its whole table: two ranks of a million iterations, and 256 ranks.
+"""Cost of a look at a live run, compared with reading its whole table: two ranks of a million iterations, and 256
+ranks.
 
 The rows are made by NumPy and written as ranks write them, Arrow streams of 512 rows to a batch. The first look walks
 through all of them; those that follow take what came since, 20 rows of each rank. The claim: how long a look takes is a

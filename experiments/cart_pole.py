@@ -33,7 +33,7 @@ def pushed(carts: Tensor, to_the_right: Tensor) -> Tensor:
 
 
 def stand(carts: Tensor) -> Tensor:
-    """Which carts are within 2.4 metres, with poles within 12 degrees."""
+    """Return which carts are within 2.4 metres, with poles within 12 degrees."""
     return (carts[:, 0].abs() < 2.4) & (carts[:, 2].abs() < 0.2095)
 
 
@@ -77,8 +77,8 @@ class CartPole(Task):
 
     @torch.no_grad()
     def episodes(self, policy: nn.Module, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Lets every cart go until its pole falls: what was seen (m, 4), the pushes (m,), and how many of them each
-        cart lasted (n,)."""
+        """Let every cart go until its pole falls; return the observations (m, 4), the pushes (m,), and the steps
+        that each cart lasted (n,)."""
         carts = torch.rand(self.carts, 4, device=device) * 0.1 - 0.05
         lasted, numbers = torch.zeros(self.carts, device=device), torch.arange(self.carts, device=device)
         seen, pushes = [], []

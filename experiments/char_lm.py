@@ -53,10 +53,10 @@ def sources(characters: int, folder: Path | None = None) -> list[str]:
         if sum(map(len, texts)) >= characters:
             break
     if len(texts) < VALIDATION_FILE:
-        found = f"{characters} characters of {folder} come from {len(texts)} .py files"
+        message = f"{characters} characters of {folder} come from {len(texts)} .py files"
         raise ValueError(
-            f"{found}; {VALIDATION_FILE} are needed, so that one validates: read more characters, or a library that is"
-            " no zip file"
+            f"{message}; {VALIDATION_FILE} are needed, so that one validates: read more characters, or a library that"
+            " is not a zip file"
         )
     return texts
 
@@ -122,7 +122,7 @@ class CharLM(Task):
     """Learns to write Python, character by character, from the standard library of the Python that runs it.
 
     A document is a function, a class's head or what stands between them, and at most `longest` characters of it; each
-    begins anew. Every tenth file validates, so no function is split between training and validation. A batch is
+    starts from scratch. Every tenth file validates, so no function is split between training and validation. A batch is
     `(inputs, targets, lengths)`, the first two (B, T) int64 with T the longest of the batch: the targets are the
     characters, the inputs the same moved by one. The lengths are B plain numbers, so that nobody asks a GPU for them. A
     *sample* is a character: the loss, the metrics and the count of samples are over characters that are there, never
@@ -169,7 +169,7 @@ class CharLM(Task):
         return functional.cross_entropy(output.flatten(0, 1), batch[1].flatten(), ignore_index=BOUNDARY)
 
     def metrics(self, output: Tensor, batch: Any) -> Mapping[str, Tensor]:
-        """`bits_per_character`: what each character costs to tell, given those before it; shape (characters,)."""
+        """Return `bits_per_character`: the cost of each character given those before it, shape (characters,)."""
         targets = batch[1].flatten()
         # Told how many there are, torch need not wait for a GPU that counts them, as it would for a mask.
         there = (targets != BOUNDARY).nonzero_static(size=self.batch_size(batch)).squeeze(1)
@@ -181,7 +181,7 @@ class CharLM(Task):
 
 
 def ngram_bits(train: Sequence[Tensor], val: Sequence[Tensor], order: int) -> Tensor:
-    """What each character of `val` costs by counting `train`: bits, shape (characters,).
+    """Return the bits of each character of `val` under counts of `train`, shape (characters,).
 
     Order 1 counts characters, 2 pairs, 3 triples; a document's first characters follow boundaries, as for the
     model. Each order leans on the one below by a Dirichlet prior worth VOCABULARY counts, and the first on equal
@@ -189,10 +189,10 @@ def ngram_bits(train: Sequence[Tensor], val: Sequence[Tensor], order: int) -> Te
     """
     probability = torch.full((sum(map(len, val)),), 1 / VOCABULARY, dtype=torch.float64)
     for n in range(1, order + 1):
-        seen, asked = _ngrams(train, n), _ngrams(val, n)
+        seen, predicted = _ngrams(train, n), _ngrams(val, n)
         counts = torch.bincount(seen, minlength=VOCABULARY**n)
         contexts = counts.view(-1, VOCABULARY).sum(dim=1)
-        probability = (counts[asked] + VOCABULARY * probability) / (contexts[asked // VOCABULARY] + VOCABULARY)
+        probability = (counts[predicted] + VOCABULARY * probability) / (contexts[predicted // VOCABULARY] + VOCABULARY)
     return -probability.log2()
 
 

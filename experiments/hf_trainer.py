@@ -116,8 +116,8 @@ def _callback(session: TrainingSession) -> Any:
             control.should_training_stop = control.should_training_stop or session.stop_asked
 
         def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            of_epoch = [one for one in state.log_history if one["epoch"] > state.epoch - 1]
-            losses = [one["loss"] for one in of_epoch if "loss" in one]
+            of_epoch = [entry for entry in state.log_history if entry["epoch"] > state.epoch - 1]
+            losses = [entry["loss"] for entry in of_epoch if "loss" in entry]
             session.report({"train/loss": sum(losses) / len(losses), "val/loss": of_epoch[-1]["eval_loss"]})
 
     return Tells()

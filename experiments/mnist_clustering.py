@@ -73,7 +73,7 @@ class MnistSwAV(_MultiCrop):
         return self._loss(output)
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """Those of the loss, and what keeps the prototypes as they are at first."""
+        """Return the hooks of the loss, and one that freezes the prototypes at first."""
         freeze = {"type": "freeze_parameters", "patterns": ["prototypes.weight"], "until": self.freeze_prototypes}
         return {**self._loss.required_hooks(), "freeze_prototypes": freeze}
 
@@ -91,5 +91,5 @@ class MnistDeepCluster(_MultiCrop):
         return DeepClusterLoss(self.temperature)(output)
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """Those of the loss."""
+        """Return the hooks of the loss."""
         return DeepClusterLoss().required_hooks()

@@ -56,7 +56,7 @@ class MnistGan(Task):
     width: Annotated[int, Gt(0)] = 8
     """Channels of the layer next to the images."""
     noise: Annotated[int, Gt(0)] = 32
-    """What the generator draws from: so many normal numbers for each image."""
+    """Number of normal random inputs of the generator for each image."""
 
     def model(self) -> nn.Module:
         """Both networks, in one module."""
@@ -67,8 +67,8 @@ class MnistGan(Task):
         return labelled()
 
     def turns(self, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:
-        """First the discriminator, by what is real and what is not; then the generator, by what the discriminator now
-        makes of its images."""
+        """Train the discriminator on real and generated images, then the generator on the discriminator's new
+        answers."""
         real = model.discriminator(batch[0])
         images = model.generator(self._noise(batch))
         yield (
@@ -90,7 +90,7 @@ class MnistGan(Task):
         return functional.softplus(-real).mean() + functional.softplus(fake).mean()
 
     def metrics(self, output: Any, batch: Any) -> Mapping[str, Tensor]:
-        """How often the discriminator is right: of images that are real, and of those that are not."""
+        """Return the accuracy of the discriminator on real and on generated images."""
         real, fake = output
         return {"real_told": (real > 0).float(), "fake_told": (fake < 0).float()}
 

@@ -120,7 +120,7 @@ class ViewsNetwork(nn.Module):
 
 @dataclass
 class MnistViews(Task):
-    """What the tasks on MNIST without labels share: random views of its images, and a small encoder.
+    """Shared part of the tasks on MNIST without labels: random views of its images, and a small encoder.
 
     A batch is `(views, indices)`; see `Views`. Labels are seen by probes alone; see `labelled`.
     """
@@ -175,7 +175,7 @@ class MnistMoCo(MnistViews):
         return self._loss(output)
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """Those of the loss."""
+        """Return the hooks of the loss."""
         return self._loss.required_hooks()
 
     @property
@@ -195,11 +195,11 @@ class MnistBYOL(MnistViews):
         )
 
     def loss(self, output: BYOLOutput, batch: Any) -> Tensor:
-        """Of both views."""
+        """Return the loss over both views."""
         return BYOLLoss()(output)
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """Those of the loss."""
+        """Return the hooks of the loss."""
         return BYOLLoss().required_hooks()
 
 
@@ -231,7 +231,7 @@ class MnistDINO(MnistViews):
         return self._loss(output)
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """Those of the loss, and what keeps the last layer as it is at first."""
+        """Return the hooks of the loss, and one that freezes the last layer at first."""
         freeze = {"type": "freeze_parameters", "patterns": ["encoder.head.last.*"], "until": self.freeze_last_layer}
         return {**self._loss.required_hooks(), "freeze_last_layer": freeze}
 

@@ -43,7 +43,7 @@ class RandomView:
         return views + torch.rand(len(views), 1, 1, 1) * self.noise * torch.randn_like(views)
 
     def _maps(self, count: int) -> Tensor:
-        """Where a view's coordinates lie in its image: affine maps (count, 2, 3) on [-1, 1]."""
+        """Return the affine maps (count, 2, 3) of views into their images, on [-1, 1]."""
 
         def within(limit: float) -> Tensor:
             return (2 * torch.rand(count) - 1) * limit

@@ -1,1 +1,1 @@
-"""What the hooked loop costs on a GPU, and how fast it is there: one part for each claim, each a process of its own."""
+"""Cost and speed of the hooked loop on a GPU: one part for each claim, each a process of its own."""

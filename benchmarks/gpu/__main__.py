@@ -1,4 +1,4 @@
-"""What the hooked loop costs on a GPU: one table, a row for each figure with its aim, ready for a dated page.
+"""Cost of the hooked loop on a GPU: one table with a row for each figure and its aim, ready for a dated page.
 
 Each part is a process of its own with a time limit, so that one that crashes or hangs costs its own rows; rows are
 printed as they come. Needs this repository, torch, and what benchmarks/gpu/wheels.txt lists; of the peers those that
@@ -65,7 +65,7 @@ def rows_of(part: str, command: Sequence[str], limit_s: float) -> Iterator[str]:
 
 
 def heading(device: str) -> list[str]:
-    """Where and when this was measured; on a CPU that it is nothing to keep."""
+    """Return the machine and date of the measurement; on a CPU, a note that the figures mean nothing."""
     if device == "cpu":
         return ["## On a CPU, with small shapes: that everything runs; no figure here means anything", "", machine()]
     properties = torch.cuda.get_device_properties(0)
@@ -80,21 +80,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--only", choices=LIMITS_S, metavar="PART", help=f"one of {', '.join(LIMITS_S)}")
-    given = parser.parse_args()
-    if given.device == "cuda" and not torch.cuda.is_available():
+    arguments = parser.parse_args()
+    if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error(
             f"torch {torch.__version__} finds no GPU that it can use; --device cpu tries everything with small shapes"
         )
-    print("\n".join([*heading(given.device), "", "| what | figure | aim |", "| --- | ---: | ---: |"]), flush=True)
+    print("\n".join([*heading(arguments.device), "", "| what | figure | aim |", "| --- | ---: | ---: |"]), flush=True)
     ends, failed = monotonic() + BUDGET_S, False
-    for part in [given.only] if given.only else LIMITS_S:
+    for part in [arguments.only] if arguments.only else LIMITS_S:
         left = ends - monotonic()
         if left <= 0:
             print_row(part, f"not begun: {BUDGET_S} s are over")
             failed = True
             continue
         for row in rows_of(
-            part, [sys.executable, "-m", f"benchmarks.gpu.{part}", "--device", given.device], min(left, LIMITS_S[part])
+            part,
+            [sys.executable, "-m", f"benchmarks.gpu.{part}", "--device", arguments.device],
+            min(left, LIMITS_S[part]),
         ):
             print(row, flush=True)
             failed |= row.startswith(f"| {part} |")

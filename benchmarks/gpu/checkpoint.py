@@ -28,7 +28,7 @@ def torch_save(workload: Workload, file: Path) -> tuple[float, int]:
     optimizer = workload.optimizer(model)
     batch: Any = next(iter(workload.loader()))
     with workload.autocast():
-        workload.made.loss(workload.made.forward(model, batch), batch).backward()
+        workload.resident_task.loss(workload.resident_task.forward(model, batch), batch).backward()
     optimizer.step()
     taken = []
     for _ in range(SAVES):
@@ -43,7 +43,7 @@ def torch_save(workload: Workload, file: Path) -> tuple[float, int]:
 
 
 def pauses(folder: Path, between: int) -> list[float]:
-    """How long each checkpoint but the last kept training waiting: as it began, and as it was put in its place."""
+    """Return the time for which each checkpoint but the last paused training: at its start, and when it was renamed."""
     # The time of saving stands in the row of the iteration after it.
     waited = column(folder, "checkpoint_s")
     return [sum(waited[begin : begin + between]) for begin in range(between, SAVES * between, between)]

@@ -24,7 +24,7 @@ def part(device: Device) -> None:
     step_s = print_ratios(
         "GPT-2 124M, bf16, compile, 16 x 1,024", workload, rounds=8 if device.is_cuda else 1, aim=1.005
     )
-    model = workload.made.model()
+    model = workload.resident_task.model()
     tokens_per_s = workload.batch * model.context / step_s
     print_row("GPT-2 124M: tokens a second", f"{tokens_per_s:,.0f}")
     peak = peak_flops(torch.cuda.get_device_name(device.torch), "bf16") if device.is_cuda else None

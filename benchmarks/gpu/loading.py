@@ -1,5 +1,4 @@
-"""What a step waits for its data where loading is the faster: 12 processes, page-locked batches, copied beside the
-work.
+"""Wait of a step for its data when loading is faster: 12 processes, page-locked batches, copies beside the work.
 
 python -m benchmarks.gpu --only loading
 """

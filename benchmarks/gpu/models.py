@@ -65,7 +65,7 @@ class GPT2(nn.Module):
         return functional.linear(self.norm(self.blocks(x)), self.tokens.weight)
 
     def flops_per_token(self) -> float:
-        """Of training. Source: PaLM (Chowdhery et al., 2022), appendix B."""
+        """Return the FLOPs of training on a token. Source: PaLM (Chowdhery et al., 2022), appendix B."""
         parameters = sum(parameter.numel() for parameter in self.parameters())
         return 6.0 * parameters + 12.0 * self.depth * self.width * self.context
 
@@ -77,5 +77,5 @@ def perceptron(width: int = 256, depth: int = 12) -> nn.Sequential:
 
 
 def weights(parameters: int, device: torch.device, tensors: int = 100) -> nn.ParameterList:
-    """As many parameters in tensors of one size."""
+    """Return the same number of parameters in tensors of one size."""
     return nn.ParameterList(torch.randn(tensors, parameters // tensors, device=device).unbind())

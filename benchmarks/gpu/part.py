@@ -1,4 +1,4 @@
-"""What the parts have in common: the device they are told, and the rows they print."""
+"""Shared code of the parts: the device, and printing rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 @dataclass(frozen=True)
 class Device:
-    """Where a part runs. On a CPU everything is small, and the figures say that it runs and nothing more."""
+    """The device of a part. On a CPU everything is small, and the figures only show that the part runs."""
 
     torch: torch.device
 
@@ -22,7 +22,7 @@ class Device:
         return self.torch.type == "cuda"
 
     def wait(self) -> None:
-        """Returns once the device has done what it was given."""
+        """Wait until the device has finished its work."""
         if self.is_cuda:
             torch.cuda.synchronize(self.torch)
 
@@ -39,7 +39,7 @@ class Device:
 
 
 def print_row(what: str, figure: str, aim: str = "") -> None:
-    """Prints a row as soon as it is known, so that what fails later costs no more than its own."""
+    """Print a row when it is known, so that a later failure costs no other row."""
     print(f"| {what} | {figure} | {aim} |", flush=True)
 
 

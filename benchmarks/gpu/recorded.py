@@ -1,4 +1,4 @@
-"""What a run has recorded, read from its files without pandas."""
+"""Recorded rows of a run, read from its files without pandas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row with five values from the device takes of the CPU, with torch watching that nothing waits.
+"""CPU time of a row with five values from the device; torch checks that nothing waits.
 
 python -m benchmarks.gpu --only rows
 """

@@ -33,8 +33,8 @@ def listed() -> set[str]:
 
 
 def required(names: set[str]) -> set[str]:
-    """What distributions cannot do without, in turn, besides themselves."""
-    found: set[str] = set()
+    """Return the requirements of distributions, and their requirements in turn."""
+    result: set[str] = set()
     waiting = [*names]
     while waiting:
         try:
@@ -42,11 +42,13 @@ def required(names: set[str]) -> set[str]:
         except PackageNotFoundError:
             continue
         more = {
-            canonicalize_name(one.name) for one in wanted if not one.marker or one.marker.evaluate({"extra": ""})
-        } - found
-        found |= more
+            canonicalize_name(entry.name)
+            for entry in wanted
+            if not entry.marker or entry.marker.evaluate({"extra": ""})
+        } - result
+        result |= more
         waiting += more
-    return found
+    return result
 
 
 class Only(PathFinder):
@@ -56,9 +58,9 @@ class Only(PathFinder):
 
     @classmethod
     def hide_others(cls, distributions: set[str]) -> None:
-        """Stands from now on where Python looks for what is installed."""
-        given_by = packages_distributions().items()
-        cls.hidden = {name for name, ones in given_by if not distributions & {canonicalize_name(one) for one in ones}}
+        """Let Python find only this list of installed modules from now on."""
+        modules = packages_distributions().items()
+        cls.hidden = {name for name, owners in modules if not distributions & {*map(canonicalize_name, owners)}}
         sys.meta_path = [cls if finder is PathFinder else finder for finder in sys.meta_path]
 
     @classmethod
@@ -67,7 +69,7 @@ class Only(PathFinder):
 
 
 def try_list() -> None:
-    """Imports all parts and tests and trains with default hooks, in this process; prints what is in the list and was
+    """Import all parts and tests, and train with default hooks, in this process; print the listed modules that were
     not imported."""
     there = listed()
     Only.hide_others(there | {"torch"} | required({"torch"}) | BESIDE_TORCH)
@@ -85,15 +87,15 @@ def try_list() -> None:
     hookyard(workload, 1, lambda: None, hooks={"tensorboard": {}, "checkpoint": {}})
     of_module = packages_distributions()
     used = {
-        canonicalize_name(one)
+        canonicalize_name(entry)
         for name in {name.partition(".")[0] for name in sys.modules}
-        for one in of_module.get(name, ())
+        for entry in of_module.get(name, ())
     }
     print(*sorted(there - used - required(used & there) - WITH_A_GPU))
 
 
 def problem() -> str | None:
-    """What is wrong with the list, in words."""
+    """Describe the mistake in the list."""
     command = [sys.executable, "-c", f"from {__spec__.name if __spec__ else __name__} import try_list; try_list()"]
     tried = subprocess.run(command, capture_output=True, text=True, check=False)
     if tried.returncode:
@@ -103,6 +105,6 @@ def problem() -> str | None:
 
 
 if __name__ == "__main__":
-    found = problem()
-    print(found or f"{LIST.name} has what is imported, and nothing else")
-    sys.exit(found is not None)
+    result = problem()
+    print(result or f"{LIST.name} lists exactly the imported modules")
+    sys.exit(result is not None)

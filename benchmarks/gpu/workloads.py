@@ -1,6 +1,6 @@
-"""What is trained, and by whom: the raw loop, Hookyard, and peers where they are installed, all on one resident batch.
+"""Workloads and contestants: the raw loop, Hookyard, and installed peers, all on one resident batch.
 
-The batch lies on the device, so that no loader and no copy is in what is compared; `loading` measures these.
+The batch lies on the device, so that the comparison contains no loader and no copy; `loading` measures these.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Workload:
     """Keys of the experiment, which the raw loop and the peers follow."""
 
     @cached_property
-    def made(self) -> Resident:
+    def resident_task(self) -> Resident:
         """The task, whose batch all but Hookyard share."""
         return self.task(**self.task_args)
 
@@ -170,29 +170,29 @@ class Workload:
 
     def model(self) -> nn.Module:
         torch.manual_seed(0)
-        model = self.made.model().to(self.device.torch)
+        model = self.resident_task.model().to(self.device.torch)
         if self.settings.get("channels_last"):
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints leave this form out
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch
         if self.settings.get("compile"):
             model.compile()
         return model
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         arguments = dict(self.settings["optimizer"])
-        made: torch.optim.Optimizer = getattr(torch.optim, arguments.pop("type"))(model.parameters(), **arguments)
-        return made
+        kind: type[torch.optim.Optimizer] = getattr(torch.optim, arguments.pop("type"))
+        return kind(model.parameters(), **arguments)
 
     def loader(self) -> DataLoader[Any]:
-        data: Any = self.made.data()["train"]
-        return DataLoader(data, self.batch, shuffle=True, collate_fn=self.made.collate)
+        data: Any = self.resident_task.data()["train"]
+        return DataLoader(data, self.batch, shuffle=True, collate_fn=self.resident_task.collate)
 
 
 Contestant = Callable[[Workload, int, Pause], None]
-"""Trains so many epochs, calling the pause after each."""
+"""Trains for a number of epochs, and calls the pause after each."""
 
 
 def raw(workload: Workload, epochs: int, pause: Pause) -> None:
-    model, task, loader = workload.model(), workload.made, workload.loader()
+    model, task, loader = workload.model(), workload.resident_task, workload.loader()
     optimizer = workload.optimizer(model)
     for _ in range(epochs):
         for batch in loader:
@@ -206,7 +206,7 @@ def raw(workload: Workload, epochs: int, pause: Pause) -> None:
 
 
 def hookyard(workload: Workload, epochs: int, pause: Pause, folder: str = "", **more: Any) -> None:
-    """As a worker runs it, with the default hooks: a row for each iteration, flushed to files."""
+    """Train as a worker does, with the default hooks: a row for each iteration, flushed to files."""
     experiment = experiment_from_dict(
         {
             "name": "gpu",
@@ -231,7 +231,7 @@ def hookyard(workload: Workload, epochs: int, pause: Pause, folder: str = "", **
 def accelerate(workload: Workload, epochs: int, pause: Pause) -> None:
     from accelerate import Accelerator
 
-    task, model = workload.made, workload.model()
+    task, model = workload.resident_task, workload.model()
     accelerator = Accelerator(
         cpu=not workload.device.is_cuda, mixed_precision="no" if workload.precision == "fp32" else workload.precision
     )
@@ -257,7 +257,7 @@ def lightning(workload: Workload, epochs: int, pause: Pause) -> None:
             self.model = workload.model()
 
         def training_step(self, batch: Any, index: int) -> Tensor:
-            return workload.made.loss(workload.made.forward(self.model, batch), batch)
+            return workload.resident_task.loss(workload.resident_task.forward(self.model, batch), batch)
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return workload.optimizer(self.model)

@@ -1,2 +1,1 @@
-"""What grows with what: each thing that people ask of a run, a sweep or a storage, at three sizes, its cost and its
-law."""
+"""Growth of costs: each operation on a run, a sweep or a storage, at three sizes, with its cost and its law."""

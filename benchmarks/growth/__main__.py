@@ -1,8 +1,8 @@
-"""What something costs as what there is grows: at three sizes, with the law that follows from them.
+"""Cost of an operation at three sizes, with the law that follows from them.
 
     python -m benchmarks.growth WHAT [sizes ...]
 
-Each WHAT is a file of this folder, which says what it makes and counts.
+Each WHAT is a file of this folder, which describes its data and counts.
 """
 
 from __future__ import annotations

@@ -34,13 +34,13 @@ def slow_s3(filled_from: Path | None = None, delay_s: float = DELAY_S) -> Iterat
     os.environ |= {**ENVIRONMENT, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port.value}"}
     seen = 0
 
-    def asked() -> int:
+    def count_requests() -> int:
         nonlocal seen
         before, seen = seen, count.value
         return seen - before
 
     try:
-        yield asked
+        yield count_requests
     finally:
         server.terminate()
         server.join()

@@ -1,6 +1,5 @@
-"""Whether anybody stops, asked by so many ranks at steps of 10 ms: how often, and the part of the time that it takes.
-The ring is one that is made up: an answer goes around twice, at 20 us from rank to rank, and the wait of a rank that is
-late comes on top."""
+"""Agreement of ranks on stopping, at steps of 10 ms: its frequency, and its share of the time. The ring is
+simulated: an answer goes around twice, at 20 us from rank to rank, and the wait for a late rank comes on top."""
 
 from __future__ import annotations
 

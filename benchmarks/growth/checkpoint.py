@@ -39,13 +39,13 @@ def main(sizes: Sequence[int]) -> None:
         for size in sizes:
             with (
                 tempfile.TemporaryDirectory() as folder,
-                slow_s3(delay_s=0) if place == "S3" else nullcontext(lambda: 0) as asked,
+                slow_s3(delay_s=0) if place == "S3" else nullcontext(lambda: 0) as requests,
             ):
                 store = CheckpointStore(Storage("s3://bucket/checkpoints" if place == "S3" else folder))
                 content = torch.zeros(size // 2 * 2**18)
                 name = store.free_name("epoch-0001")
                 read.clear()
-                asked()
+                requests()
                 began = perf_counter()
                 entries = store.write_files(name, {"rank-0000.pt": content})
                 costs["s a rank"].append(perf_counter() - began)
@@ -53,7 +53,7 @@ def main(sizes: Sequence[int]) -> None:
                 began = perf_counter()
                 store.commit(name, entries, Position(), {"world_size": 2, "metrics": {}})
                 costs["s of rank 0 beside"].append(perf_counter() - began)
-                costs["requests"].append(float(asked()))
+                costs["requests"].append(float(requests()))
                 costs["MiB read back"].append(sum(read) / 2**20)
                 began = perf_counter()
                 assert store.latest() == name

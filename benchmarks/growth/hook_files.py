@@ -1,5 +1,4 @@
-"""What hooks write, on S3, by the number of reports: files of 8 MiB that stay as they are, and one line more in a file
-at each."""
+"""Files of hooks on S3 by the number of reports: fixed files of 8 MiB, and one line more in a file at each report."""
 
 from __future__ import annotations
 
@@ -24,17 +23,17 @@ def main(sizes: Sequence[int]) -> None:
     Storage.send = counted
     costs: dict[str, list[float]] = {"requests": [], "bytes sent": [], "bytes there": []}
     for reports in sizes:
-        with slow_s3(delay_s=0.001) as asked:
+        with slow_s3(delay_s=0.001) as requests:
             artifacts = Artifacts(Storage("s3://bucket/run"))
             for number in range(4):
                 (artifacts.folder / f"export-{number}.pt").write_bytes(bytes(8 * 2**20))
             sent.clear()
-            asked()
+            requests()
             for _ in range(reports):
                 with (artifacts.folder / "scalars.jsonl").open("a") as file:
                     file.write("x" * 299 + "\n")
                 artifacts.send()
-            costs["requests"].append(float(asked()))
+            costs["requests"].append(float(requests()))
             costs["bytes sent"].append(float(sum(sent)))
             costs["bytes there"].append(float(sum(path.stat().st_size for path in artifacts.folder.iterdir())))
             artifacts.close()

@@ -1,5 +1,5 @@
-"""Lines that are added to `metrics.jsonl` on S3, each of 300 bytes, by how many there are: requests and bytes sent a
-line, and what it takes to read all of them."""
+"""Lines appended to `metrics.jsonl` on S3, each of 300 bytes, by their number: requests and bytes per line, and the
+cost of reading all of them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def main(sizes: Sequence[int]) -> None:
         "seconds to read": [],
     }
     for lines in sizes:
-        with slow_s3(delay_s=0.001) as asked:
+        with slow_s3(delay_s=0.001) as requests:
             storage = Storage("s3://bucket/run")
             sent.clear()
-            asked()
+            requests()
             for _ in range(lines):
                 storage.append("metrics.jsonl", LINE)
-            costs["requests to add"].append(float(asked()))
+            costs["requests to add"].append(float(requests()))
             costs["bytes sent"].append(float(sum(sent)))
             began = perf_counter()
             assert len(storage.read_appended("metrics.jsonl")) == lines * len(LINE)
             costs["seconds to read"].append(perf_counter() - began)
-            costs["requests to read"].append(float(asked()))
+            costs["requests to read"].append(float(requests()))
     Storage.write = send
     print_growth("lines of metrics.jsonl on S3", "lines", sizes, costs)

@@ -23,12 +23,12 @@ def main(sizes: Sequence[int]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for number in range(runs):
                 RunFolder.create(f"{folder}/runs", f"run-{number:05d}", "name: points\n").end("finished")
-            with slow_s3(Path(folder)) as asked:
-                asked()
+            with slow_s3(Path(folder)) as requests:
+                requests()
                 began = perf_counter()
                 with redirect_stdout(StringIO()):
                     ls(None, "s3://bucket/runs", None, None, as_json=True)
                 costs["s here, with moto's own work"].append(perf_counter() - began)
-                costs["requests"].append(float(asked()))
+                costs["requests"].append(float(requests()))
                 costs["s of 30 ms, 32 at once"].append(costs["requests"][-1] * DELAY_S / CONNECTIONS)
     print_growth("ls on S3", "runs", sizes, costs)

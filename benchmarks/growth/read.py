@@ -1,5 +1,5 @@
-"""What is asked of a run, by how many rows it has: `stats --by rank`, doctor, report and compare, each in a process of
-its own.
+"""Questions about a run by its number of rows: `stats --by rank`, doctor, report and compare, each in a process of its
+own.
 
 Rows are those of 256 ranks, as `rows` makes them, whose ranks closed their files; they are compacted before. Two of the
 machine's processors work at once: where no fewer seconds of the clock are told than of the processor, others were at

@@ -1,4 +1,4 @@
-"""What the rows of a run of 256 ranks cost: on disk while it goes on, as it ends, and to be read.
+"""Cost of the rows of a run of 256 ranks: on disk during the run, at its end, and when they are read.
 
 Two ranks record as ranks do, five rows to a flush, which is what a run at five steps a second does; the others are
 links to their files. A run ends in two ways: its ranks closed their files, or all were killed with what they had not
@@ -92,7 +92,8 @@ def record(run: Storage, rank: int, rows: int, close: bool) -> tuple[float, floa
 
 
 def write_run(folder: Path, rows: int, close: bool) -> tuple[float, float]:
-    """A run of 256 ranks with so many rows in all; microseconds a row of recording, and bytes a row on disk."""
+    """Write a run of 256 ranks with a number of rows; return microseconds per recorded row, and bytes per row on
+    disk."""
     storage = Storage(folder)
     started = {
         "name": folder.name,
@@ -109,24 +110,24 @@ def write_run(folder: Path, rows: int, close: bool) -> tuple[float, float]:
         subprocess.Popen([*command, str(rank), str(rows // RANKS), str(int(close))], stdout=subprocess.PIPE)
         for rank in range(REAL)
     ]
-    made = [json.loads(rank.communicate()[0]) for rank in ranks]
+    results = [json.loads(rank.communicate()[0]) for rank in ranks]
     for rank in range(REAL, RANKS):
         own = folder / RunFolder.rank_folder(0, rank)
         own.mkdir(parents=True)
         for file in (folder / RunFolder.rank_folder(0, rank % REAL)).iterdir():
             os.link(file, own / file.name)
-    return sum(seconds for seconds, _ in made) / REAL / (rows // RANKS) * 1e6, max(size for _, size in made)
+    return sum(seconds for seconds, _ in results) / REAL / (rows // RANKS) * 1e6, max(size for _, size in results)
 
 
 def measured(folder: Path, call: str) -> tuple[float, float]:
-    """Seconds, and the process's peak in bytes beyond what it has where it does nothing."""
-    found = [
+    """Return seconds, and the process's peak in bytes above that of an idle process."""
+    outputs = [
         subprocess.run(
             [sys.executable, "-c", WORK.replace("CALL", work), str(folder)], check=True, capture_output=True, text=True
         ).stdout
         for work in (call, "")
     ]
-    (seconds, peak), (_, idle) = ([*map(float, one.split())] for one in found)
+    (seconds, peak), (_, idle) = ([*map(float, output.split())] for output in outputs)
     return seconds, peak - idle
 
 
@@ -134,8 +135,8 @@ def main(sizes: Sequence[int]) -> None:
     sizes = sizes or (1_000_000, 3_000_000, 10_000_000)
     costs: dict[str, list[float]] = {}
 
-    def note(**found: float) -> None:
-        for name, value in found.items():
+    def note(**outputs: float) -> None:
+        for name, value in outputs.items():
             costs.setdefault(name, []).append(value)
 
     for rows in sizes:

@@ -1,4 +1,4 @@
-"""What the rows of a run cost on an object store whose requests take 30 ms each: while it goes on, and as it ends.
+"""Cost of the rows of a run on an object store whose requests take 30 ms each: during the run, and at its end.
 
 Two ranks record 18,000 rows an hour, send what is new every half a minute as their threads do, and wait for a
 checkpoint's rows every hour. In the end the run is taken for one of too many rows for one file. A column is a number of
@@ -29,18 +29,18 @@ RANKS, ROWS_A_SEND, SENDS_AN_HOUR = 2, 150, 120
 
 
 class _Costs:
-    """Seconds and requests, by what they were for."""
+    """Seconds and requests by purpose."""
 
-    def __init__(self, asked: Callable[[], int]) -> None:
-        self._asked = asked
-        self.found: dict[str, float] = {}
+    def __init__(self, requests: Callable[[], int]) -> None:
+        self._asked = requests
+        self.results: dict[str, float] = {}
 
-    def of(self, name: str, work: Callable[[], object], among: int = 1) -> None:
+    def measure(self, name: str, work: Callable[[], object], among: int = 1) -> None:
         self._asked()
         started = perf_counter()
         work()
         for unit, cost in (("requests", self._asked()), ("s", perf_counter() - started)):
-            self.found[f"{name}: {unit}"] = self.found.get(f"{name}: {unit}", 0) + cost / among
+            self.results[f"{name}: {unit}"] = self.results.get(f"{name}: {unit}", 0) + cost / among
 
 
 def run_for(hours: int, costs: _Costs) -> None:
@@ -61,19 +61,19 @@ def run_for(hours: int, costs: _Costs) -> None:
                 for marks in numbers.random((ROWS_A_SEND, 21)):
                     iteration += 1
                     recorder.append(None, (iteration, iteration, 32 * iteration, 32, 0.5, 0.1, *marks))
-                costs.of("a rank's thread sends", files.sync, RANKS)
-                costs.of("a rank's thread rewrites", files._pack, RANKS)
+                costs.measure("a rank's thread sends", files.sync, RANKS)
+                costs.measure("a rank's thread rewrites", files._pack, RANKS)
             recorder.append_costs(
                 [
                     {"iteration": iteration, "hook": f"hook_{n}", "event": "on_step", "calls": 1, "seconds": 1.0}
                     for n in range(40)
                 ]
             )
-            costs.of("a rank waits before its checkpoints", recorder.sync, RANKS)
-        costs.of("a rank closes", recorder.close, RANKS)
+            costs.measure("a rank waits before its checkpoints", recorder.sync, RANKS)
+        costs.measure("a rank closes", recorder.close, RANKS)
     attempts = RunFolder(run).attempts()
-    costs.of("the driver compacts", lambda: compaction.compact(run, attempts))
-    costs.of(
+    costs.measure("the driver compacts", lambda: compaction.compact(run, attempts))
+    costs.measure(
         "three columns of a rank are read", lambda: load(run, attempts, ["iteration", "step_s", "loss"], "rank == 0")
     )
 
@@ -81,15 +81,15 @@ def run_for(hours: int, costs: _Costs) -> None:
 def main(sizes: Sequence[int]) -> None:
     sizes = sizes or (3, 6, 12)
     compaction.JOINED_ROWS = 0
-    with slow_s3() as asked:
-        found = []
+    with slow_s3() as requests:
+        results = []
         for hours in sizes:
-            costs = _Costs(asked)
+            costs = _Costs(requests)
             run_for(hours, costs)
-            found.append(costs.found)
+            results.append(costs.results)
     print_growth(
         f"Rows of {RANKS} ranks on S3, {DELAY_S * 1000:g} ms a request",
         "hours",
         sizes,
-        {name: [one[name] for one in found] for name in found[0]},
+        {name: [result[name] for result in results] for name in results[0]},
     )

@@ -1,5 +1,5 @@
-"""One checkpoint on S3 by the number of ranks, each with a small file: requests of rank 0, and of every other rank.
-Three are kept."""
+"""Cost of a checkpoint on S3 by the number of ranks, each with a small file: requests of rank 0, and of every other rank.
+Three checkpoints are kept."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ def main(sizes: Sequence[int]) -> None:
     sizes = sizes or (8, 64, 512)
     costs: dict[str, list[float]] = {"requests of rank 0": [], "of each other rank": []}
     for ranks in sizes:
-        with slow_s3(delay_s=0.001) as asked:
+        with slow_s3(delay_s=0.001) as requests:
             store, kept = CheckpointStore(Storage("s3://bucket/checkpoints")), list[str]()
             for number in range(1, 5):
-                asked()
+                requests()
                 name = store.free_name(f"epoch-{number:04d}")
                 store.discard_unfinished(name)
                 entries = store.write_files(name, {"rank-0000.pt": 0})
-                before = asked()
-                for written in store.storage.each(partial(_of_rank, store, name), range(1, ranks)):
+                before = requests()
+                for written in store.storage.each(partial(_write_rank_file, store, name), range(1, ranks)):
                     entries |= written
-                others = asked()
+                others = requests()
                 store.commit(name, entries, Position(step=number), {"world_size": ranks, "metrics": {}})
                 kept = [*kept, name][-3:]
                 store.retain("run", kept)
-                after = asked()
+                after = requests()
             costs["requests of rank 0"].append(float(before + after))
             costs["of each other rank"].append(others / (ranks - 1))
     print_growth("one checkpoint on S3", "ranks", sizes, costs)
 
 
-def _of_rank(store: CheckpointStore, name: str, rank: int) -> dict[str, dict[str, Any]]:
+def _write_rank_file(store: CheckpointStore, name: str, rank: int) -> dict[str, dict[str, Any]]:
     return store.write_files(name, {f"rank-{rank:04d}.pt": rank})

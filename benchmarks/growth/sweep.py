@@ -1,4 +1,4 @@
-"""What a sweep costs as its trials grow in number: before the first, while it goes on, at its end, and to look at.
+"""Cost of a sweep as its trials grow in number: before the first, during the sweep, at its end, and for `watch`.
 
 The trials are made up: each has files as a finished one leaves them, with reports of the sweep's metric and 29 others.
 One trial is missing, which the resume trains. On S3 what counts are requests; their time is with 30 ms added to each.
@@ -45,7 +45,7 @@ TIMES = {"started": "2026-01-01T00:00:00Z", "ended": "2026-01-01T00:10:00Z"}
 Costs = defaultdict[str, list[float]]
 
 
-def described(trials: int) -> Experiment:
+def make_experiment(trials: int) -> Experiment:
     written = {
         "name": "many",
         "task": "benchmarks.sweep_memory:Trivial",
@@ -65,7 +65,7 @@ def described(trials: int) -> Experiment:
     return experiment_from_dict(written, [Path.cwd()])
 
 
-def made_up(root: Path, experiment: Experiment, trials: int, reports: int = REPORTS) -> RunFolder:
+def write_sweep(root: Path, experiment: Experiment, trials: int, reports: int = REPORTS) -> RunFolder:
     """A sweep whose driver was lost before its last trial."""
     assert experiment.sweep is not None
     begun = {"metric": "val/loss", "mode": "min", "objectives": [("val/loss", "min")], "trials": trials}
@@ -117,10 +117,10 @@ def timed(costs: Costs, name: str) -> Iterator[None]:
 
 def on_a_disk(root: Path, trials: int, seconds: Costs, sizes: Costs) -> None:
     with timed(seconds, "checked, and its values drawn"):
-        experiment = described(trials)
+        experiment = make_experiment(trials)
         assert experiment.sweep is not None
         assert make_search(experiment.sweep, 0, {}).count == trials
-    sweep = made_up(root, experiment, trials)
+    sweep = write_sweep(root, experiment, trials)
     for name in ("table of trials, without an index", "table of trials"):
         with timed(seconds, name):
             table = open_sweep(str(sweep)).trials
@@ -153,12 +153,12 @@ def on_s3(root: Path, seconds: Costs, requests: Costs) -> None:
         "watch, its first look": lambda: LiveSweep(RunFolder(location)).look(),
         "without an index": lambda: (RunFolder(location).storage.delete(INDEX), open_sweep(location).trials),
     }
-    with slow_s3(root) as asked:
+    with slow_s3(root) as count_requests:
         for name, ask in asks.items():
-            asked()
+            count_requests()
             with timed(seconds, name):
                 ask()
-            requests[name].append(asked())
+            requests[name].append(count_requests())
 
 
 def main(sizes: Sequence[int] = ()) -> None:
@@ -169,6 +169,6 @@ def main(sizes: Sequence[int] = ()) -> None:
             on_a_disk(Path(folder), trials, disk, held)
             on_s3(Path(folder), s3, requests)
     print_growth("A sweep on a disk", "s", sizes, disk)
-    print_growth("What is held of it, and shown", "KiB", sizes, held)
+    print_growth("Memory of the view, and its frame", "KiB", sizes, held)
     print_growth("A sweep on S3, requests of 30 ms", "s", sizes, s3)
     print_growth("A sweep on S3", "requests", sizes, requests)

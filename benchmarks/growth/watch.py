@@ -42,14 +42,14 @@ def main(sizes: Sequence[int]) -> None:
     for ranks in sizes:
         with tempfile.TemporaryDirectory() as folder:
             _write(folder, ranks)
-            with slow_s3(Path(folder)) as asked:
-                asked()
+            with slow_s3(Path(folder)) as requests:
+                requests()
                 live = LiveRun(RunFolder("s3://bucket/run"))
                 for which in ("first look", "another"):
                     began = perf_counter()
                     assert len(live.look().ranks) == ranks
                     costs[f"s, {which}"].append(perf_counter() - began)
-                    costs[f"requests, {which}"].append(float(asked()))
+                    costs[f"requests, {which}"].append(float(requests()))
     print_growth("watch on S3", "ranks", sizes, costs)
 
 

@@ -22,7 +22,7 @@ class BYOLLoss:
     """
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """What makes the targets."""
+        """Return the hook that makes the targets."""
         return {"byol": {}}
 
     def __call__(self, output: BYOLOutput) -> Tensor:

@@ -26,7 +26,7 @@ class DeepClusterLoss:
     temperature: float = 0.1
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """What makes the clusters."""
+        """Return the hook that makes the clusters."""
         return {"deepcluster": {}}
 
     def __call__(self, output: ClusteredViews) -> Tensor:

@@ -26,7 +26,7 @@ class DINOLoss:
     temperature: float = 0.1
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """What makes the teacher's outputs and their centre."""
+        """Return the hook that makes the teacher's outputs and their centre."""
         return {"dino": {}}
 
     def __call__(self, output: DINOOutput) -> Tensor:

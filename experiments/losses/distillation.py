@@ -24,7 +24,7 @@ class DistillationLoss:
     weight: float = 0.9
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """What runs the teacher; the experiment says which."""
+        """Return the hook that runs the teacher, which the experiment chooses."""
         return {"distillation": {}}
 
     def __call__(self, output: DistillationOutput, labels: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ class IBOTLoss:
     patch_weight: float = 1.0
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """What makes the teacher's outputs and their centres."""
+        """Return the hook that makes the teacher's outputs and their centres."""
         return {"ibot": {}}
 
     def __call__(self, output: IBOTOutput, masks: Sequence[Tensor]) -> Tensor:

@@ -23,7 +23,7 @@ class MoCoLoss:
     temperature: float = 0.07
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """What makes the keys and the queue."""
+        """Return the hook that makes the keys and the queue."""
         return {"moco": {}}
 
     def __call__(self, output: MoCoOutput) -> Tensor:

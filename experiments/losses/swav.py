@@ -27,7 +27,7 @@ class SwAVLoss:
     """Whether the codes are those of a momentum encoder."""
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """What makes the codes."""
+        """Return the hook that makes the codes."""
         return {"swav_momentum": {}} if self.momentum_encoder else {"swav": {}}
 
     def __call__(self, output: SwappedViews) -> Tensor:
