@@ -1,5 +1,7 @@
-"""Cost of a checkpoint on S3 by the number of ranks, each with a small file: requests of rank 0, and of every other rank.
-Three checkpoints are kept."""
+"""Cost of a checkpoint on S3 by the number of ranks, each with a small file.
+
+Counts the requests of rank 0 and of every other rank. Three checkpoints are kept.
+"""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
 from benchmarks.open_sweep import rows_of_a_trial
 from orchestrator import open_sweep, resume_sweep
+from orchestrator.config.checks.shared_training import SharedPaths
 from orchestrator.config.load import experiment_from_dict, to_yaml
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.records.metadata import Attempt
@@ -35,7 +36,7 @@ from orchestrator.stats.aggregate.usage import with_usage
 from orchestrator.stats.read.recorded_files import COMPACTED
 from orchestrator.sweeps.results.analysis import importance_table
 from orchestrator.sweeps.results.comparison import compare_sweeps
-from orchestrator.sweeps.search.search import make_search
+from orchestrator.sweeps.search.search import DrawnTrials
 from orchestrator.terminal.sweep_status import LiveSweep
 
 SIZES = (300, 1000, 3000)
@@ -73,11 +74,11 @@ def write_sweep(root: Path, experiment: Experiment, trials: int, reports: int = 
     sweep.begin(to_yaml(experiment), experiment.source, sweep=begun, local=True, pid=2**30, started=TIMES["started"])
     joined = root / "rows.parquet"
     pq.write_table(with_usage(rows_of_a_trial(200), [Attempt(0)]), joined)
-    random, search = np.random.default_rng(0), make_search(experiment.sweep, 0, {})
+    random, search = np.random.default_rng(0), DrawnTrials(experiment.sweep, 0, {}, SharedPaths())
     for number in range(trials - 1):
         folder = root / "many" / "trials" / trial_name(number)
         (folder / "stats/attempt=0").mkdir(parents=True)
-        values = search.suggest("")["trial"]["values"]
+        values = search.suggest()["values"]
         _write(
             folder / "run.json",
             {"name": folder.name, "trial": folder.name, "status": "finished", **TIMES, "values": values},
@@ -119,7 +120,7 @@ def on_a_disk(root: Path, trials: int, seconds: Costs, sizes: Costs) -> None:
     with timed(seconds, "checked, and its values drawn"):
         experiment = make_experiment(trials)
         assert experiment.sweep is not None
-        assert make_search(experiment.sweep, 0, {}).count == trials
+        assert DrawnTrials(experiment.sweep, 0, {}, SharedPaths()).count == trials
     sweep = write_sweep(root, experiment, trials)
     for name in ("table of trials, without an index", "table of trials"):
         with timed(seconds, name):
