@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks.tables import write
 from benchmarks.timing import print_table
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.write.compaction import compact
 from tests.browser import CHROMIUM, looked_at
@@ -53,7 +54,7 @@ REPORTS = 30
 
 
 def large_run(place: Path, ranks: int, iterations: int) -> RunFolder:
-    folder = RunFolder.create(place, "large", "hooks: {}\n")
+    folder = create_run(place, "large", "hooks: {}\n")
     write(folder, ranks, iterations, flush=512)
     compact(folder.storage, folder.attempts())
     folder.end("finished")
@@ -64,12 +65,10 @@ def large_sweep(place: Path, trials: int) -> RunFolder:
     """A sweep of trials that reported and recorded no rows."""
     draw = np.random.default_rng(0)
     settings = {"metric": "val/accuracy", "mode": "max", "trials": trials}
-    folder = RunFolder.create(
-        place, "sweep", "sweep: {space: {optimizer.lr: {loguniform: [0.001, 1]}}}\n", sweep=settings
-    )
+    folder = create_run(place, "sweep", "sweep: {space: {optimizer.lr: {loguniform: [0.001, 1]}}}\n", sweep=settings)
     for number in range(trials):
         rate, width = float(10 ** draw.uniform(-3, 0)), int(draw.choice([16, 32, 64]))
-        trial = RunFolder.create(
+        trial = create_run(
             f"{folder}/trials",
             f"trial-{number:04d}",
             "hooks: {}\n",

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.timing import print_table
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.write.checksums import END, sealed
@@ -92,7 +93,7 @@ def measure(path: str, call: str) -> tuple[float, float, float, float, int]:
 
 def main(ranks: int = 1024, iterations: int = 1000, flush: int = 512) -> None:
     with tempfile.TemporaryDirectory() as place:
-        folder = RunFolder.create(Path(place), "large", "hooks: {}\n")
+        folder = create_run(Path(place), "large", "hooks: {}\n")
         write(folder, ranks, iterations, flush)
         times = {}
         for state in ("alive", "compacted"):

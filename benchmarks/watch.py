@@ -22,7 +22,7 @@ from benchmarks.tables import rows_of
 from benchmarks.timing import print_table
 from orchestrator.config.load import to_yaml
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.new_run import create_run
 from orchestrator.runs.result import open_run
 from orchestrator.terminal.run_status import LiveRun
 
@@ -39,7 +39,7 @@ def seconds(work: Callable[[], object]) -> float:
 def measure(place: Path, ranks: int, iterations: int) -> tuple[float, float, float]:
     """Seconds of the first look, of the quickest of the looks after it, and of reading the whole table."""
     experiment = Experiment(name="large", task="none:None", steps=iterations + NEW_ROWS * LOOKS)
-    folder = RunFolder.create(place, "large", to_yaml(experiment))
+    folder = create_run(place, "large", to_yaml(experiment))
     folder.storage.write(
         "stats/attempt=0/attempt.json", json.dumps({"attempt": 0, "checkpoint": None, "position": None})
     )

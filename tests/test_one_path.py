@@ -20,7 +20,7 @@ from orchestrator.config.text.reader import dump_yaml
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError
 from orchestrator.loop.report import Report
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.new_run import create_run
 from orchestrator.runs.driver import experiment_to_resume
 from orchestrator.sweeps import in_process
 from orchestrator.sweeps.trial_setup import trial_source
@@ -213,7 +213,7 @@ def test_a_worker_and_a_run_that_is_resumed_have_what_the_command_line_says(case
     for number, case in enumerate(cases):
         settings, begun = (
             case.experiment.sweep,
-            RunFolder.create(tmp_path, f"sweep-{number}", to_yaml(case.experiment), source=case.experiment.source),
+            create_run(tmp_path, f"sweep-{number}", to_yaml(case.experiment), source=case.experiment.source),
         )
         assert settings is not None
         resumed = experiment_to_resume(begun)
@@ -221,7 +221,7 @@ def test_a_worker_and_a_run_that_is_resumed_have_what_the_command_line_says(case
         assert resumed.source == case.experiment.source
         for place, (point, expected) in enumerate(zip(case.points[-1:], case.expected[-1:], strict=True)):
             trial = resolve.resolve(trial_source(resumed.source, settings, point)).experiment
-            folder = RunFolder.create(tmp_path, f"run-{number}-{place}", to_yaml(trial), source=trial.source)
+            folder = create_run(tmp_path, f"run-{number}-{place}", to_yaml(trial), source=trial.source)
             worker, resumed_run = (
                 resolve.resolve(pickle.loads(pickle.dumps(trial.source))).experiment,
                 experiment_to_resume(folder),
@@ -310,7 +310,7 @@ _DEFAULTS = {"batch_size": 32, "optimizer": {"type": "SGD", "lr": 0.1}}
 def test_a_run_whose_source_is_gone_goes_on_with_its_experiment_in_full(tmp_path: Path) -> None:
     (tmp_path / "line.yaml").write_text(TEXT)
     experiment = load_experiment(tmp_path / "line.yaml")
-    before = RunFolder.create(tmp_path, "before", to_yaml(experiment))
+    before = create_run(tmp_path, "before", to_yaml(experiment))
     resumed = experiment_to_resume(before, workers=2)
     assert resumed == experiment.model_copy(update={"workers": experiment.workers.model_copy(update={"count": 2})})
 
@@ -326,9 +326,7 @@ def test_what_somebody_mended_in_experiment_yaml_goes_over_what_was_written(tmp_
             ("  width: 2", "  width: 3", {"task_args.width": 3}),
         ]
     ):
-        folder = RunFolder.create(
-            tmp_path, str(number), to_yaml(experiment).replace(old, new), source=experiment.source
-        )
+        folder = create_run(tmp_path, str(number), to_yaml(experiment).replace(old, new), source=experiment.source)
         resumed = experiment_to_resume(folder)
         assert resumed.source == experiment.source.with_values(over)
         assert to_yaml(resumed) == to_yaml(experiment).replace(old, new)
@@ -338,7 +336,7 @@ def test_what_is_right_no_more_can_be_mended_in_experiment_yaml(tmp_path: Path) 
     (tmp_path / "line.yaml").write_text(TEXT)
     experiment = load_experiment(tmp_path / "line.yaml")
     gone = experiment.source.with_values({"hooks.shadow.gone": 1})
-    folder = RunFolder.create(tmp_path, "run", to_yaml(experiment).replace("    keep: 3", "    gone: 1"), source=gone)
+    folder = create_run(tmp_path, "run", to_yaml(experiment).replace("    keep: 3", "    gone: 1"), source=gone)
     with pytest.raises(ConfigError, match=r"hooks\.shadow\.gone: unknown key"):
         experiment_to_resume(folder)
     folder.storage.write("experiment.yaml", to_yaml(experiment))

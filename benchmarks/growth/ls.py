@@ -12,7 +12,7 @@ from time import perf_counter
 from benchmarks.growth._slow_s3 import DELAY_S, slow_s3
 from benchmarks.growth.law import print_growth
 from orchestrator.cli.manage import ls
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.new_run import create_run
 from orchestrator.storage.remote import CONNECTIONS
 
 
@@ -22,9 +22,15 @@ def main(sizes: Sequence[int]) -> None:
     for runs in sizes:
         with tempfile.TemporaryDirectory() as folder:
             for number in range(runs):
-                RunFolder.create(f"{folder}/runs", f"run-{number:05d}", "name: points\n").end("finished")
+<<<<<<< HEAD
+                create_run(f"{folder}/runs", f"run-{number:05d}", "name: points\n").end("finished")
             with slow_s3(Path(folder)) as requests:
                 requests()
+=======
+                create_run(f"{folder}/runs", f"run-{number:05d}", "name: points\n").end("finished")
+            with slow_s3(Path(folder)) as asked:
+                asked()
+>>>>>>> 5a8bdcf (Split the run folder: new runs, the list of runs, reports and stored checkpoints have modules of their own)
                 began = perf_counter()
                 with redirect_stdout(StringIO()):
                     ls(None, "s3://bucket/runs", None, None, as_json=True)

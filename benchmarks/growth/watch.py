@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.terminal.run_status import LiveRun
@@ -54,7 +55,7 @@ def main(sizes: Sequence[int]) -> None:
 
 
 def _write(root: str, ranks: int) -> None:
-    run = RunFolder.create(root, "run", "name: run\nepochs: 3\n", pid=None)
+    run = create_run(root, "run", "name: run\nepochs: 3\n", pid=None)
     run.begin_attempt(world_size=ranks)
     times = np.random.default_rng(0).uniform(0.001, 0.002, (ROWS, len(TIMES))).tolist()
     for rank in range(ranks):

@@ -26,6 +26,7 @@ from hooks.state import evaluation_of
 from orchestrator.checkpoint import placeholders
 from orchestrator.checkpoint.file_writing import HashingWriter, write_file, write_object
 from orchestrator.checkpoint.index import INDEX, Index
+from orchestrator.checkpoint.listing import list_checkpoints
 from orchestrator.checkpoint.manifest import (
     MANIFEST,
     Entries,
@@ -36,7 +37,7 @@ from orchestrator.checkpoint.manifest import (
     position_in,
     read_manifest,
 )
-from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.checkpoint.position import Position
 from orchestrator.errors import CheckpointError, DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import sealed
@@ -186,16 +187,7 @@ class CheckpointStore:
 
     def names(self) -> list[str]:
         """Return the stored checkpoints, oldest first, without those whose manifest is damaged."""
-        names = [name for name in self.storage.names() if not name.startswith(".")]
-        orders = dict(zip(names, self.storage.each(self._order, names), strict=True))
-        return sorted((name for name in names if orders[name]), key=lambda name: orders[name] or ())
-
-    def _order(self, name: str) -> tuple[int, Stage] | None:
-        try:
-            position = position_in(read_manifest(self.storage, name))
-        except (FileNotFoundError, DamagedFile, CheckpointError):
-            return None
-        return position.step, position.stage
+        return list_checkpoints(self.storage, warn=False)
 
     def _folders(self) -> list[str]:
         """Return the folders of checkpoints, damaged or not.

@@ -40,7 +40,8 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """List the runs and sweeps in a storage with status and best metric, the newest last."""
-    from orchestrator.records.run_folder import STATUSES, RunFolder, list_runs
+    from orchestrator.records.run_folder import STATUSES, RunFolder
+    from orchestrator.records.run_list import list_runs
 
     if unknown := [word for word in status or () if word not in STATUSES]:
         raise UsageError(f"--status must be one of {', '.join(STATUSES)}, got {unknown[0]}")

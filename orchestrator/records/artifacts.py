@@ -1,5 +1,4 @@
-"""What hooks write: into a folder of their rank's machine, where the run's storage is none, and carried there from
-it."""
+"""Files that hooks write. On an object store they are uploaded from a temporary folder."""
 
 from __future__ import annotations
 
@@ -16,17 +15,16 @@ from orchestrator.storage.storage import raising_storage_errors
 from orchestrator.storage.stored_data import mapping, read_json, sealed
 
 _LISTS = ".artifacts"
-"""Where each rank says which files it would take up again."""
+"""Folder with each rank's list of the files that a resume downloads."""
 _SMALL_BYTES = 64 * 2**20
 
 
 class Artifacts:
     """The files that one rank's hooks write. Worker process.
 
-    In a run on a disk they are where they belong. Elsewhere `folder` is a temporary one, in which a resumed rank finds
-    what it wrote before, so that hooks go on with files that they add to; `send` carries what has changed, and removes
-    what is gone. A file over 64 MiB that was written once and left alone, as an export is, is not fetched again. What a
-    rank wrote that is no more is another's.
+    On a disk they are written in their place. Elsewhere `folder` is temporary: `fetch` downloads what the rank wrote
+    before, so that hooks can append, and `send` uploads changes. A file over 64 MiB that was written only once, such as
+    an export, is not downloaded. The files of ranks that are gone go to the remaining ones.
     """
 
     def __init__(self, run: Storage, rank: int = 0, world_size: int = 1) -> None:
@@ -38,61 +36,55 @@ class Artifacts:
         self._listed: set[str] = set()
 
     def fetch(self) -> None:
-        """Takes up what there was when the run was left."""
+        """Download the files of earlier attempts."""
         if self._run.local:
             return
-        lists = [name for name in self._run.names(_LISTS) if _rank_of(name) % self._world_size == self._rank]
+        lists = [name for name in self._run.names(_LISTS) if _rank_in(name) % self._world_size == self._rank]
         self._listed = {file for files in self._run.each(self._files_in, lists) for file in files}
         self._run.each(self._fetch, sorted(self._listed))
-        self._sent = {name: state for name, state in self._present().items() if name in self._listed}
+        self._sent = {name: state for name, state in self._states().items() if name in self._listed}
 
     def send(self) -> None:
-        """Carries what is new, has grown or was written anew; raises StorageError where that cannot be done."""
+        """Upload new and changed files, and delete removed ones; raises StorageError."""
         if self._run.local:
             return
-        present = self._present()
-        changed = [name for name, state in present.items() if self._sent.get(name) != state]
-        self._list(
-            {name for name in changed if name in self._sent or present[name][0] <= _SMALL_BYTES}
-            | (self._listed & present.keys())
-        )
+        states = self._states()
+        changed = [name for name, state in states.items() if self._sent.get(name) != state]
+        grown = {name for name in changed if name in self._sent or states[name][0] <= _SMALL_BYTES}
+        # The list comes first, so that no uploaded file is unknown.
+        self._write_list(grown | (self._listed & states.keys()))
         self._run.each(self._send, changed)
-        self._run.each(self._run.delete, [name for name in self._sent if name not in present])
-        self._sent = present
+        self._run.each(self._run.delete, [name for name in self._sent if name not in states])
+        self._sent = states
 
     def close(self) -> None:
-        """Removes the temporary folder."""
+        """Remove the temporary folder."""
         if not self._run.local:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _present(self) -> dict[str, tuple[int, int]]:
-        """Every file in the folder, with its size and when it was written, in nanoseconds."""
-        found = {}
+    def _states(self) -> dict[str, tuple[int, int]]:
+        """Return size and time of each file in the folder."""
+        states = {}
         for path in self.folder.rglob("*"):
             with suppress(FileNotFoundError):
                 if path.is_file():
-                    state = path.stat()
-                    found[path.relative_to(self.folder).as_posix()] = state.st_size, state.st_mtime_ns
-        return found
+                    status = path.stat()
+                    states[path.relative_to(self.folder).as_posix()] = status.st_size, status.st_mtime_ns
+        return states
 
-    def _list(self, files: set[str]) -> None:
-        """Says which files are to be taken up again; before they are sent, as none may be there that nobody knows."""
+    def _write_list(self, files: set[str]) -> None:
         if files != self._listed:
             self._run.write(f"{_LISTS}/rank-{self._rank:04d}.json", sealed(json.dumps({"files": sorted(files)})))
             self._listed = files
 
     def _files_in(self, name: str) -> Iterable[str]:
         try:
-            files = read_json(
-                self._run, f"{_LISTS}/{name}", mapping, "What its rank's hooks wrote is left where it is."
-            )["files"]
+            entries = read_json(self._run, f"{_LISTS}/{name}", mapping, "Files of its hooks are not downloaded.")
+            files = entries["files"]
         except (FileNotFoundError, DamagedFile, KeyError):
             return []
-        return [
-            file
-            for file in files
-            if isinstance(file, str) and (self.folder / file).resolve().is_relative_to(self.folder.resolve())
-        ]
+        root = self.folder.resolve()
+        return [file for file in files if isinstance(file, str) and (self.folder / file).resolve().is_relative_to(root)]
 
     def _fetch(self, name: str) -> None:
         path = self.folder / name
@@ -105,6 +97,6 @@ class Artifacts:
             self._run.send(file, name)
 
 
-def _rank_of(name: str) -> int:
+def _rank_in(name: str) -> int:
     number = name.removeprefix("rank-").removesuffix(".json")
     return int(number) if number.isdecimal() else 0

@@ -1,5 +1,4 @@
-"""The metadata of a run: what its `run.json` and the `attempt.json` of each attempt say. Imports neither ray nor
-torch."""
+"""The metadata of a run (`run.json`) and of its attempts (`attempt.json`). Imports neither ray nor torch."""
 
 from __future__ import annotations
 
@@ -14,22 +13,22 @@ from orchestrator.records.process import Process
 from orchestrator.storage.stored_data import checked
 
 EngineName = Literal["train", "gang", "in-process"]
-"""What trains a run; a sweep's `engine` is one of the first two."""
+"""Engine of a run; a sweep uses one of the first two."""
 Status = Literal["running", "finished", "stopped", "interrupted", "failed"]
 Mode = Literal["max", "min"]
 
 
 def seconds_at(moment: str) -> float:
-    """Seconds since 1970 of a time as `now` writes it; raises ValueError for what is no time."""
+    """Return the seconds since 1970 of a time; raises ValueError."""
     try:
         return datetime.fromisoformat(moment).timestamp()
     except (ValueError, OverflowError, OSError):
-        raise ValueError(f"{moment!r} is no time") from None
+        raise ValueError(f"{moment!r} is not a time") from None
 
 
 @dataclass(frozen=True)
 class SweepMetadata:
-    """What trials are judged by, and how many there are to be."""
+    """Metrics and number of trials of a sweep."""
 
     metric: str
     mode: Mode
@@ -39,12 +38,12 @@ class SweepMetadata:
     repeats: int = 1
     """Trials of each configuration."""
     aggregate: str = "mean"
-    """What these are judged by."""
+    """Aggregation of repeats."""
 
 
 @dataclass(frozen=True)
 class ExploitedCheckpoint:
-    """The checkpoint of another trial that a trial goes on from, and how many attempts it had made before."""
+    """The checkpoint of another trial that a trial continues from, and its number of attempts before that."""
 
     checkpoint: str
     attempts: int
@@ -52,7 +51,7 @@ class ExploitedCheckpoint:
 
 @dataclass(frozen=True)
 class Evaluated(ParentCheckpoint):
-    """The checkpoint that an evaluation measures, and on which phases."""
+    """The checkpoint that an evaluation measures, and the phase."""
 
     phase: Literal["val", "test"]
 
@@ -62,7 +61,7 @@ class Evaluated(ParentCheckpoint):
 
 @dataclass(frozen=True)
 class _Reached:
-    """What is read of `best` without knowing more of it."""
+    """Entries of `best` that are read."""
 
     metric: str
     value: float
@@ -72,24 +71,23 @@ class _Reached:
 
 @dataclass(frozen=True)
 class RunMetadata:
-    """What `run.json` says of a run, a sweep or a trial of one. What is not known is None or empty."""
+    """Content of `run.json` of a run, a sweep or a trial. Unknown entries are None or empty."""
 
     name: str
     status: Status
-    """As last written down."""
+    """Last recorded status."""
     started: str
     pid: int | None = None
-    """The driver's process, as `Process` has it."""
+    """Process of the driver, as in `Process`."""
     host: str | None = None
     boot: str | None = None
     process_started: str | None = None
     engine: EngineName | None = None
-    """What trains it."""
     local: bool = False
     seed: int | None = None
     ended: str | None = None
     resumed: Sequence[str] = ()
-    """When it was taken up again."""
+    """Times at which it was resumed."""
     attempts: int | None = None
     ranks: int | None = None
     """Of the last attempt."""
@@ -98,26 +96,26 @@ class RunMetadata:
     hosts: Sequence[str] = ()
     """Of the last attempt."""
     stopped: Sequence[str] = ()
-    """Why it ended before its time."""
+    """Reasons for an early end."""
     error: str | None = None
     mistake: bool = False
-    """Whether it failed in a way that would come again."""
+    """True if it would fail again in the same way."""
     metric_missing: bool = False
-    """Whether it failed as its reports lack the sweep's metric."""
+    """True if it failed because its reports lack the sweep's metric."""
     continued_from: Mapping[str, Any] | None = None
-    """The checkpoint of another run that it began with, as `ParentCheckpoint` has it."""
+    """Checkpoint of another run that it began with, as in `ParentCheckpoint`."""
     init: Mapping[str, Any] | None = None
-    """The weights that it began with, as `InitialWeights` has them."""
+    """Weights that it began with, as in `InitialWeights`."""
     evaluates: Mapping[str, Any] | None = None
-    """What it measures where it trains nothing, as `Evaluated` has it."""
+    """Checkpoint that an evaluation measures, as in `Evaluated`."""
     tags: Sequence[str] = ()
     notes: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """What hooks know of it."""
+    """Information from hooks."""
     best: Mapping[str, Any] | None = None
-    """What it reached when it was last left, as `Best` in `runs/best.py`; of a sweep with the `trial`."""
+    """Best report, as `Best` in `runs/best.py`; for a sweep with the `trial`."""
     diverged: str = ""
-    """How its training had diverged by then; empty where it had not."""
+    """How training diverged; empty if it did not."""
 
     # Provenance
     argv: Sequence[str] = ()
@@ -134,9 +132,9 @@ class RunMetadata:
     # Of a trial
     trial: str | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted path to what it has chosen."""
+    """Values of the trial by dotted path."""
     configuration: int | None = None
-    """Which configuration it is a repeat of; None where nothing is repeated."""
+    """Configuration that it repeats; None without repeats."""
     modes: Mapping[str, Mode] = field(default_factory=dict)
     """Each metric of its sweep with its mode."""
     exploits: ExploitedCheckpoint | None = None
@@ -154,11 +152,11 @@ class RunMetadata:
         if self.best is not None:
             checked(self.best, _Reached, "best")
         if self.pid is not None and not 0 < self.pid < 2**31:
-            raise ValueError(f"`pid` is {self.pid}, which is no process")
+            raise ValueError(f"`pid` is {self.pid}, expected the number of a process")
 
     @property
     def driver(self) -> Process | None:
-        """Who drives it, or did last."""
+        """Last driver."""
         return (
             None
             if self.pid is None or self.host is None
@@ -167,18 +165,18 @@ class RunMetadata:
 
     @property
     def is_driver_gone(self) -> bool:
-        """Whether the driver was on this machine and lives no more."""
+        """True if the driver was on this machine and is not alive."""
         return self.driver is not None and self.driver.is_visible() and not self.driver.is_alive()
 
     def driver_in_words(self, status: str) -> str | None:
-        """Who drives it, and since when, while its status is that it runs."""
+        """Return driver and start of a running run."""
         return (
             f"{self.driver}, since {[self.started, *self.resumed][-1]}" if status == "running" and self.driver else None
         )
 
     @property
     def wall_s(self) -> float | None:
-        """From its start to its end, in whole seconds; None of one that is under way."""
+        """Seconds from start to end; None while it runs."""
         if self.status == "running" or self.ended is None:
             return None
         return seconds_at(self.ended) - seconds_at(self.started)
@@ -192,7 +190,7 @@ class RunMetadata:
 
 @dataclass(frozen=True)
 class Host:
-    """Where one rank of an attempt is."""
+    """Place of a rank."""
 
     rank: int
     node: str
@@ -200,12 +198,12 @@ class Host:
     device: str = "cpu"
     torch: str | None = None
     threads: int | None = None
-    """Torch's threads, by which it splits and rounds sums."""
+    """Torch's threads, which affect the rounding of sums."""
 
 
 @dataclass(frozen=True)
 class SharedTraining:
-    """Whose rows of training are those of an attempt too: another trial's, in one of its attempts."""
+    """Attempt of another trial whose rows of training count for this one."""
 
     trial: str
     attempt: int
@@ -213,12 +211,12 @@ class SharedTraining:
 
 @dataclass(frozen=True)
 class DataOrder:
-    """What decides which samples a batch of an attempt has, beside where that began and how many ranks it had."""
+    """What the order of the samples depends on, beside start and world size."""
 
     values: Mapping[str, Any]
-    """Of its experiment, by their paths."""
+    """Values of the experiment by path."""
     sizes: Mapping[str, int]
-    """Phase to its samples, where it is no stream."""
+    """Number of samples by phase, except streams."""
 
 
 @dataclass(frozen=True)
@@ -227,15 +225,15 @@ class Attempt:
 
     number: int
     checkpoint: str | None = None
-    """None where it began with nothing."""
+    """None if it began without one."""
     position: Position = Position()
     started: str | None = None
     world_size: int = 1
     hosts: Sequence[Host] = ()
     epoch_iterations: int | None = None
-    """Training iterations of a whole epoch on each rank."""
+    """Training iterations of an epoch on each rank."""
     order: DataOrder | None = None
-    """None of a task that trains by itself."""
+    """None for a task that trains by itself."""
     leader: SharedTraining | None = None
     """Of a follower."""
     until: int | None = None
@@ -243,18 +241,18 @@ class Attempt:
 
     @property
     def has_own_rows(self) -> bool:
-        """Whether its ranks record rows: one that trains by itself need not, nor one whose training is shared."""
+        """False for a task that trains by itself, and for a follower."""
         return self.order is not None and self.leader is None
 
     @classmethod
     def read(cls, entries: Any) -> Self:
-        """From the entries of `attempt.json`; raises ValueError."""
-        given = dict(checked(entries, Mapping[str, Any]))
+        """Return the attempt in the entries of `attempt.json`; raises ValueError."""
+        values = dict(checked(entries, Mapping[str, Any]))
         for name in ("attempt", "position"):
-            if name not in given:
+            if name not in values:
                 raise ValueError(f"it has no `{name}`")
-        number, position = given.pop("attempt"), given.pop("position")
-        attempt: Self = checked({**given, "number": number}, cls)
+        number, position = values.pop("attempt"), values.pop("position")
+        attempt: Self = checked({**values, "number": number}, cls)
         if attempt.number < 0 or attempt.world_size < 1:
             raise ValueError(f"it is attempt {attempt.number} of {attempt.world_size} ranks")
         if attempt.started is not None:
@@ -262,7 +260,7 @@ class Attempt:
         return replace(attempt, position=Position() if position is None else Position.read(position))
 
     def entries(self) -> dict[str, Any]:
-        """As kept in `attempt.json`."""
+        """Return the entries of `attempt.json`."""
         entries = asdict(self)
         return {
             "attempt": entries.pop("number"),

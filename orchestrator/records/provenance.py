@@ -1,13 +1,13 @@
-"""What must be known to run an experiment again: versions, code, command line. No secrets."""
+"""Versions, code and command line of a run, without secrets."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +26,24 @@ _DIFF_LIMIT = 200_000
 _FILES_LIMIT = 1000
 
 
-def provenance(import_paths: Sequence[str]) -> dict[str, Any]:
-    """Command line, versions, git state of the first folder or this one, and the few environment variables that matter.
-    Driver."""
+def collect_provenance(import_paths: Sequence[str]) -> dict[str, Any]:
+    """Return command line, versions, some environment variables, and the git state of the first import path or this
+    folder. Driver."""
     return {
         "argv": [without_credentials(argument) for argument in sys.argv],
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
+        "versions": {name: version for name in _PACKAGES if (version := installed_version(name))},
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
         "git": _git(Path(import_paths[0] if import_paths else ".")),
     }
 
 
 def installed_version(package: str) -> str | None:
-    """The version of a package; None where it is not installed."""
+    """Return the version of a package; None if it is not installed."""
     try:
-        return version(package)
-    except PackageNotFoundError:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
         return None
 
 

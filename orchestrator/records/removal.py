@@ -1,4 +1,4 @@
-"""Removing a run: what it holds, what hangs on it, and in which order it goes. Driver."""
+"""Removing a run: everything that belongs to it, in a safe order. Driver."""
 
 from __future__ import annotations
 
@@ -12,76 +12,69 @@ from orchestrator.errors import DamagedFile, StorageError, UsageError
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.lease import Lease
 from orchestrator.records.run_driver import status_of
-from orchestrator.records.run_folder import EVALUATIONS, RunFolder, run_folders
+from orchestrator.records.run_folder import EVALUATIONS, RunFolder
+from orchestrator.records.run_list import run_folders
 from orchestrator.storage import Storage
 
 _log = logging.getLogger("hookyard")
 _OUT_DIR = re.compile(r"out_dir\W*:\s*(?!null\b)\S")
-"""What an experiment has to say for its checkpoints to lie elsewhere; looking for it is a thousand times quicker than
-reading YAML."""
+"""Text of an experiment whose checkpoints may be elsewhere; a search is far quicker than reading YAML."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """A run or a sweep that is to be removed."""
+    """A run or a sweep to remove."""
 
     folder: RunFolder
     kept_elsewhere: Sequence[Storage]
-    """Where checkpoints lie that an `out_dir` put outside the folder."""
+    """Checkpoints that an `out_dir` put outside the folder."""
     successors: Sequence[RunFolder]
-    """Runs beside it that went on from its checkpoints."""
+    """Runs beside it that continued from its checkpoints."""
 
     @classmethod
     def of(cls, path: str) -> Removal:
-        """What goes with a run; raises UsageError where it is no run, under way, a trial, or another one still begins
-        from it."""
+        """Return what to remove; raises UsageError for a trial, a run that is running, and one that others still
+        need."""
         folder = RunFolder.open(path)
-        if _status(folder) == "running":
-            raise UsageError(f"{folder} is under way: end it before it is removed")
-        own = [folder, *run_folders(folder.storage / "trials")]
-        evaluations = [
-            one
-            for found in folder.storage.each(lambda run: run_folders(run.storage / EVALUATIONS), own)
-            for one in found
-        ]
-        if under_way := [one for one in evaluations if _status(one) == "running"]:
-            raise UsageError(f"{under_way[0]} is under way: end it before {folder.name} is removed")
-        around = folder.storage.parent
-        if around.name == "trials" and RunFolder(around.parent).exists():
+        runs = [folder, *run_folders(folder.storage / "trials")]
+        evaluations = folder.storage.each(lambda run: run_folders(run.storage / EVALUATIONS), runs)
+        for run in [folder, *(evaluation for group in evaluations for evaluation in group)]:
+            if _status(run) == "running":
+                raise UsageError(f"{run} is running: end it before you remove {folder.name}")
+        root = folder.storage.parent
+        if root.name == "trials" and RunFolder(root.parent).exists():
             raise UsageError(
-                f"{folder} is a trial, and its sweep's tables are made of all trials: remove the sweep, hookyard rm"
-                f" {around.parent}"
+                f"{folder} is a trial, and its sweep's tables need all trials: remove the sweep, hookyard rm"
+                f" {root.parent}"
             )
-        successors = [other for other in run_folders(around) if _continues(other, folder)]
+        successors = [other for other in run_folders(root) if _continues(other, folder)]
         if lacking := [other for other in successors if not other.checkpoint_names()]:
             raise UsageError(
-                f"{lacking[0]} goes on from {folder}, and has no checkpoint of its own yet: end or remove that first"
+                f"{lacking[0]} continues from {folder}, and has no checkpoint of its own yet: end or remove that first"
             )
-        elsewhere = [
-            kept for found in folder.storage.each(lambda run: _kept_outside(run, folder), own) for kept in found
-        ]
-        return cls(folder, elsewhere, successors)
+        elsewhere = folder.storage.each(lambda run: _kept_outside(run, folder), runs)
+        return cls(folder, [storage for storages in elsewhere for storage in storages], successors)
 
     def __str__(self) -> str:
         trials = len(run_folders(self.folder.storage / "trials"))
-        what = f"a sweep of {trials} {'trial' if trials == 1 else 'trials'}" if trials else "a run"
+        kind = f"a sweep of {trials} {'trial' if trials == 1 else 'trials'}" if trials else "a run"
         files = self.folder.storage.tree().values()
-        size_bytes = sum(state.size_bytes for state in files)
+        size_mib = sum(state.size_bytes for state in files) / 2**20
         lines = [
-            f"{self.folder}: {what}, {_status(self.folder)}; {len(files)} files, {size_bytes / 2**20:.1f} MiB",
-            *(f"  with its checkpoints in {kept}" for kept in self.kept_elsewhere),
-            *(f"  {other} went on from it, and stays as it is" for other in self.successors),
+            f"{self.folder}: {kind}, {_status(self.folder)}; {len(files)} files, {size_mib:.1f} MiB",
+            *(f"  with its checkpoints in {storage}" for storage in self.kept_elsewhere),
+            *(f"  {other} continued from it, and stays" for other in self.successors),
         ]
         return "\n".join(lines)
 
     def carry_out(self) -> None:
-        """Remove it, its `run.json` last, so that what is cut short can be taken up again.
+        """Remove it, `run.json` last, so that an interrupted removal can be repeated.
 
-        A disk that takes no lease, as it is full, is no reason to keep it: `of` has seen that nobody drives it.
+        A full disk takes no lease; the run is removed all the same, since `of` saw no driver.
         """
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
-                held.enter_context(Lease(self.folder.storage))
+                stack.enter_context(Lease(self.folder.storage))
             except UsageError as error:
                 if not isinstance(error.__cause__, StorageError):
                     raise
@@ -92,7 +85,7 @@ class Removal:
                     self.folder.storage.delete(name)
         self.folder.storage.parent.delete(self.folder.name)
         if self.folder.storage.exists():
-            raise StorageError(f"{self.folder} could not be removed altogether: look at its permissions")
+            raise StorageError(f"{self.folder} could not be removed completely: check its permissions")
 
 
 def _status(folder: RunFolder) -> str:
@@ -105,21 +98,20 @@ def _status(folder: RunFolder) -> str:
 
 def _continues(other: RunFolder, folder: RunFolder) -> bool:
     with suppress(DamagedFile):
-        before = other.metadata().continued_from
-        return before is not None and _within(before["run"], folder)
+        parent = other.metadata().continued_from
+        return parent is not None and _is_within(parent["run"], folder)
     return False
 
 
 def _kept_outside(run: RunFolder, folder: RunFolder) -> list[Storage]:
-    """Where a run's checkpoints lie, if that is not in the folder that is removed; nowhere where its experiment cannot
-    be read."""
+    """Return the folder of a run's checkpoints if it is outside of the folder to remove."""
     with suppress(DamagedFile):
         if not _OUT_DIR.search(run.experiment_text()):
             return []
         kept = run.kept_checkpoints()
-        return [] if _within(kept.path, folder) or not kept.exists() else [kept]
+        return [] if _is_within(kept.path, folder) or not kept.exists() else [kept]
     return []
 
 
-def _within(path: str, folder: RunFolder) -> bool:
+def _is_within(path: str, folder: RunFolder) -> bool:
     return f"{path}/".startswith(f"{folder.storage.path}/")

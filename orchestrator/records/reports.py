@@ -1,19 +1,23 @@
-"""Reports: the lines of metrics.jsonl that count. Imports no pandas, so that `ls` and `show` are quick."""
+"""The reports of a run, in metrics.jsonl. Imports no pandas, so that `ls` and `show` are quick."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.checkpoint.position import Position, Stage
-from orchestrator.records.metadata import Attempt, seconds_at
-from orchestrator.storage.stored_data import checked, left_out
+from orchestrator.records.metadata import Attempt, RunMetadata, seconds_at
+from orchestrator.storage import Storage
+from orchestrator.storage.stored_data import checked, left_out, whole_lines
+
+FILE = "metrics.jsonl"
 
 
 @dataclass(frozen=True)
 class _Line:
-    """What a report holds beside its metrics."""
+    """Entries of a report beside its metrics."""
 
     attempt: int | None = None
     iteration: int | None = None
@@ -22,32 +26,61 @@ class _Line:
     step: int | None = None
 
 
-def checked_report(line: Any) -> dict[str, Any]:
-    """A line of metrics.jsonl as it was read; raises ValueError for what is none."""
-    known: _Line = checked(line, _Line)
-    if not line or (known.attempt is None and (known.iteration, known.time) != (None, None)):
-        raise ValueError("it does not say of which attempt it is")
-    if known.time is not None:
-        seconds_at(known.time)
+def check_report(line: Any) -> dict[str, Any]:
+    """Return a line of metrics.jsonl that is valid; raises ValueError otherwise."""
+    entries: _Line = checked(line, _Line)
+    if not line or (entries.attempt is None and (entries.iteration, entries.time) != (None, None)):
+        raise ValueError("it has no `attempt`")
+    if entries.time is not None:
+        seconds_at(entries.time)
     return dict(line)
 
 
+def read_reports(storage: Storage, ended: RunMetadata | None) -> list[dict[str, Any]]:
+    """Return all reports of a run; damaged lines are left out with a warning, and one that a kill cut short without.
+
+    `ended` is the metadata of a run that has ended, whose reports must all be there.
+    """
+    try:
+        data = storage.read_appended(FILE)
+    except FileNotFoundError:
+        data = b""
+    place = str(storage / FILE)
+    if ended and not data.endswith(b"\n"):
+        if data:
+            left_out(place, "its last line was cut short")
+        elif ended.reports:
+            left_out(place, f"its {ended.reports} reports are gone")
+    return whole_lines(data, place, check_report)
+
+
+def repair_reports(storage: Storage) -> None:
+    """End a line that a kill cut short, and remove copies of lines."""
+    with suppress(FileNotFoundError):
+        data = storage.read_appended(FILE)
+        lines = [line for line in data.split(b"\n") if line.strip()]
+        if len(lines) > len(unique := dict.fromkeys(lines)):
+            storage.join(FILE)
+            storage.write(FILE, b"\n".join([*unique, b""]))
+        elif not data.endswith(b"\n"):
+            storage.append(FILE, "\n")
+
+
 def counted_reports(lines: Sequence[Mapping[str, Any]], attempts: Sequence[Attempt]) -> list[Mapping[str, Any]]:
-    """The reports that no later attempt made again; every attempt makes that of the test phase again. One that does not
-    say when it was made is left out, which is said."""
-    kept = []
+    """Return the reports that no later attempt repeated; each attempt repeats that of the test phase."""
+    counted = []
     for line in lines:
         if line.get("attempt") is None or line.get("iteration") is None:
-            left_out("metrics.jsonl", f"a report that says no attempt or no iteration is left out: {dict(line)}")
+            left_out(FILE, f"a report without attempt or iteration is left out: {dict(line)}")
             continue
         later = [attempt.position for attempt in attempts if attempt.number > line["attempt"]]
-        tested = any(name.startswith("test/") for name in line)
-        if not any(tested or _comes_again(line, start) for start in later):
-            kept.append(line)
-    return kept
+        is_test = any(name.startswith("test/") for name in line)
+        if not any(is_test or _is_repeated(line, start) for start in later):
+            counted.append(line)
+    return counted
 
 
-def _comes_again(line: Mapping[str, Any], start: Position) -> bool:
+def _is_repeated(line: Mapping[str, Any], start: Position) -> bool:
     if line["iteration"] == start.iteration:
         return start.stage < Stage.REPORTED
     return bool(line["iteration"] > start.iteration)

@@ -16,8 +16,9 @@ from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.loop.model.weight_sources import find_for
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName
+from orchestrator.records.new_run import create_run, refuse_if_taken
 from orchestrator.records.process import Process
-from orchestrator.records.provenance import provenance
+from orchestrator.records.provenance import collect_provenance
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, nothing_started, now
@@ -54,7 +55,7 @@ def run(
     if before := experiment.source.continued_from:
         _refuse_other_ranks(parent_run(Storage(storage), before), before.checkpoint, experiment, engine)
     metadata = {
-        **provenance(experiment.import_paths),
+        **collect_provenance(experiment.import_paths),
         "source": experiment.source,
         "tags": experiment.tags,
         "notes": experiment.notes,
@@ -65,9 +66,9 @@ def run(
         "init": find_for(experiment),
     }
     folder = RunFolder(storage, check_run_name(experiment, name))
-    folder.refuse_if_taken()
+    refuse_if_taken(folder)
     with Lease(folder.storage) as lease:
-        folder = RunFolder.create(
+        folder = create_run(
             storage, folder.name, to_yaml(experiment), code=main_source_code(to_dict(experiment)), **metadata
         )
         drive(folder, experiment, engine, address, lease, how_to_go_on=resume_command(folder))

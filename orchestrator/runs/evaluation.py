@@ -25,7 +25,8 @@ from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageErro
 from orchestrator.loop.model.weight_sources import find_for
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName, Evaluated
-from orchestrator.records.provenance import provenance
+from orchestrator.records.new_run import create_run
+from orchestrator.records.provenance import collect_provenance
 from orchestrator.records.run_folder import EVALUATIONS, RunFolder
 from orchestrator.runs.launch import chosen_engine, drive, refuse_what_cannot_be
 from orchestrator.runs.model import not_found
@@ -128,7 +129,7 @@ class Evaluation:
         address = chosen_address(address, local=engine == "in-process")
         refuse_what_cannot_be(self.experiment, engine, address)
         metadata = {
-            **provenance(self.experiment.import_paths),
+            **collect_provenance(self.experiment.import_paths),
             "source": self.experiment.source,
             "engine": engine,
             "local": engine == "in-process",
@@ -146,7 +147,7 @@ class Evaluation:
         )
         name = next(one for one in chain([stem], (f"{stem}-{number}" for number in count(2))) if one not in taken)
         with Lease(around / name) as lease:
-            folder = RunFolder.create(around, name, to_yaml(self.experiment), **metadata)
+            folder = create_run(around, name, to_yaml(self.experiment), **metadata)
             again = (
                 f"hookyard evaluate {shlex.quote(f'{self.run}@{self.subject.checkpoint}')} --phase {self.subject.phase}"
             )

@@ -18,7 +18,7 @@ from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import HookyardError
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.metadata import Attempt, RunMetadata
-from orchestrator.records.reports import checked_report
+from orchestrator.records.reports import check_report
 from orchestrator.records.run_folder import ADVICE, ENDED, EVALUATIONS, RunFolder
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import hearing, is_whole, left_out, mapping, parsed, whole_lines
@@ -157,7 +157,7 @@ def _json(storage: Storage, path: str) -> bool:
 
 def _lines(folder: RunFolder, path: str) -> bool:
     data = folder.storage.read(path)
-    found = whole_lines(data, path, checked_report if path == "metrics.jsonl" else mapping)
+    found = whole_lines(data, path, check_report if path == "metrics.jsonl" else mapping)
     run = _metadata(folder)
     if path == "metrics.jsonl" and run is not None and run.status in ENDED:
         if data and not data.endswith(b"\n"):

@@ -33,8 +33,9 @@ from orchestrator.errors import DamagedFile, MetricMissing, UsageError
 from orchestrator.loop.model.weight_sources import find_for
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import RunMetadata
+from orchestrator.records.new_run import create_run, refuse_if_taken
 from orchestrator.records.process import Process
-from orchestrator.records.provenance import provenance
+from orchestrator.records.provenance import collect_provenance
 from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, nothing_started, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_name
@@ -94,7 +95,7 @@ def sweep(
     _refuse_what_is_missing(experiment, settings, local, address)
     _find_all_weights(experiment, settings)
     metadata = {
-        **provenance(experiment.import_paths),
+        **collect_provenance(experiment.import_paths),
         "source": experiment.source,
         "tags": experiment.tags,
         "notes": experiment.notes,
@@ -103,9 +104,9 @@ def sweep(
         "sweep": _summary(settings),
     }
     folder = RunFolder(storage, check_run_name(experiment, name))
-    folder.refuse_if_taken()
+    refuse_if_taken(folder)
     with Lease(folder.storage) as lease:
-        folder = RunFolder.create(
+        folder = create_run(
             storage, folder.name, to_yaml(experiment), code=main_source_code(to_dict(experiment)), **metadata
         )
         return _carry_out(folder, experiment, {}, address, lease)

@@ -13,6 +13,7 @@ from orchestrator import Run, RunError, resume, run
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from tests.ports import (
     dcgan,
@@ -108,7 +109,7 @@ def test_a_port_on_two_ranks_that_is_killed_is_the_raw_loop_in_ddp(
 ) -> None:
     fails = Fails(place, str(tmp_path), is_killed=True)
     experiment = PORTS[name].experiment_with({"fails": fails}, name=name, workers={"count": 2}, precision=precision)
-    assignment = Assignment(experiment.source, str(RunFolder.create(tmp_path, name, to_yaml(experiment))))
+    assignment = Assignment(experiment.source, str(create_run(tmp_path, name, to_yaml(experiment))))
     assert -signal.SIGKILL in until_killed(train, 2, assignment)
     on_ranks(train, 2, assignment, name, precision, str(tmp_path))
     for rank in range(2):

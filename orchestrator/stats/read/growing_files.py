@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from orchestrator.records.metadata import Attempt
-from orchestrator.records.reports import checked_report
-from orchestrator.records.run_folder import numbered
+from orchestrator.records.reports import check_report
+from orchestrator.records.run_folder import parse_numbers
 from orchestrator.stats.read.reading import read_segment
 from orchestrator.stats.read.recorded_files import COMPACTED, opened_parquet, recorded_at, tell_lost_rows
 from orchestrator.stats.read.tables import load
@@ -44,7 +44,7 @@ class LineTail:
         whole = added[: added.rfind(b"\n") + 1]
         self._end += len(whole)
         first, self._lines = self._lines + 1, self._lines + whole.count(b"\n")
-        return whole_lines(whole, str(self._storage / self._name), checked_report, first, self._seen)
+        return whole_lines(whole, str(self._storage / self._name), check_report, first, self._seen)
 
 
 class RankTail:
@@ -186,7 +186,7 @@ class AttemptTail:
         for path, state in sorted(self._storage.tree(self._folder).items()):
             folder, _, name = path.partition("/")
             listed.setdefault(folder, {})[name] = state
-        for rank in numbered([*listed], "rank="):
+        for rank in parse_numbers([*listed], "rank="):
             if rank not in self._ranks:
                 self._ranks[rank] = RankTail(self._storage, f"{self._folder}/rank={rank}")
         self._storage.each(lambda rank: self._ranks[rank].look(listed.get(f"rank={rank}", {})), self._ranks)

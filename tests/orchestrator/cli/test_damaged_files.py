@@ -94,7 +94,7 @@ def test_a_damaged_file_is_named_with_what_is_wrong(cut: Path, name: str, data: 
     assert (code, out) == (1, "")
     assert told.startswith(f"{cut}/")
     assert said in told
-    assert "Put back a copy of it" in told
+    assert "Restore a copy" in told
 
 
 def test_runs_are_listed_beside_a_damaged_one(cut: Path) -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from orchestrator import run
 from orchestrator.cli import app
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.new_run import create_run
 from tests.tasks import described
 
 
@@ -26,7 +26,7 @@ def test_a_folder_that_is_not_there_is_wrong_usage(tmp_path: Path, more: list[st
 
 
 def test_a_run_is_no_storage(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path, "digits", "hooks: {}\n")
+    create_run(tmp_path, "digits", "hooks: {}\n")
     listed = call("ls", "--storage", f"{tmp_path}/digits")
     assert (listed.exit_code, listed.stderr) == (
         2,
@@ -60,7 +60,7 @@ def storage(tmp_path: Path) -> str:
         ("digits-b", "finished", ["slow", "kept"]),
         ("points", "finished", ["slow"]),
     ):
-        RunFolder.create(tmp_path, name, "hooks: {}\n", tags=tags, notes=f"about {name}" if tags else "").end(status)
+        create_run(tmp_path, name, "hooks: {}\n", tags=tags, notes=f"about {name}" if tags else "").end(status)
     return str(tmp_path)
 
 
@@ -114,7 +114,7 @@ def test_a_run_begins_with_its_experiment_s_notes_and_tags(tmp_path: Path) -> No
     ],
 )
 def test_what_is_refused(tmp_path: Path, status: str, arguments: list[str], says: str) -> None:
-    folder = RunFolder.create(tmp_path, "one", "hooks: {}\n")
+    folder = create_run(tmp_path, "one", "hooks: {}\n")
     folder.update(status=status)
     refused = call("note", str(folder), *arguments)
     assert refused.exit_code == 2

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
 from orchestrator.cli.report import folder_and_name
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.new_run import create_run
 from orchestrator.storage import Storage
 from tests.orchestrator.stats.insight.runs import FALLING, training
 from tests.orchestrator.stats.read.test_tables import FRESH, record, row
@@ -87,7 +87,7 @@ def test_what_cannot_be_is_wrong_usage_and_leaves_nothing(run: Path, tmp_path: P
 
 
 def made(place: Path, name: str, lr: float, step_s: float, ranks: int) -> str:
-    folder = RunFolder.create(place, name, f"name: {name}\noptimizer: {{type: SGD, lr: {lr}}}\nhooks: {{}}\n")
+    folder = create_run(place, name, f"name: {name}\noptimizer: {{type: SGD, lr: {lr}}}\nhooks: {{}}\n")
     times = step_s * (1 + 0.01 * np.random.default_rng(ranks).normal(size=(ranks, 60)))
     record(
         Storage(str(folder)),

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.new_run import create_run
 from orchestrator.storage import Storage
 from tests.orchestrator.stats.read.test_tables import FRESH, record, row
 
@@ -21,7 +21,7 @@ from tests.orchestrator.stats.read.test_tables import FRESH, record, row
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two ranks; an iteration takes as many seconds as its number, and half as much again on rank 1."""
-    folder = RunFolder.create(tmp_path_factory.mktemp("runs"), "made", "hooks: {}\n")
+    folder = create_run(tmp_path_factory.mktemp("runs"), "made", "hooks: {}\n")
     steps = [
         row(
             0,

@@ -20,6 +20,7 @@ from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.records.hang import ASKED, HangReports, RankStack
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from tests.tasks import Points, described, experiment
 
@@ -47,7 +48,7 @@ CALL: list[Any] = []
 
 
 def watching(tmp_path: Path, **limits: Any) -> HangWatch:
-    folder = RunFolder.create(tmp_path, "run", "hooks: {}\n")
+    folder = create_run(tmp_path, "run", "hooks: {}\n")
     folder.begin_attempt()
     return HangWatch(HangReports(folder, 0, 1), World(), Hang(**limits))
 

@@ -17,6 +17,7 @@ from orchestrator.engines.rank_failures import DIED, RankFailed
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError, Problem, RunError, StorageError, UsageError
 from orchestrator.loop.report import Report
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import open_run
@@ -55,7 +56,7 @@ class Scripted:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder.create(tmp_path, "points", "name: points\n")
+    return create_run(tmp_path, "points", "name: points\n")
 
 
 @pytest.fixture

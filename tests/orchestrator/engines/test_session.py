@@ -15,6 +15,7 @@ from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import ConfigError
 from orchestrator.loop.world import World
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import Run
 from orchestrator.testing.trees import difference
@@ -24,7 +25,7 @@ from tests.tasks import Points, described
 
 def assignment(root: Path, **fields: Any) -> Assignment:
     experiment = described(**fields)
-    folder = RunFolder.create(root, "points", to_yaml(experiment))
+    folder = create_run(root, "points", to_yaml(experiment))
     return Assignment(experiment.source, str(folder))
 
 

@@ -16,6 +16,7 @@ from hooks import Hook, State
 from orchestrator import run
 from orchestrator.engines.lifecycle import failing
 from orchestrator.errors import HookyardError, RunError, StorageError, UsageError
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
 from tests.tasks import Points, PointSet, described
@@ -74,7 +75,7 @@ def test_it_fails_the_run_and_is_told_with_its_place(tmp_path: Path, what: str) 
 def test_the_first_failure_is_told_where_the_second_is_that_it_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = RunFolder.create(tmp_path, "run", "hooks: {}\n")
+    folder = create_run(tmp_path, "run", "hooks: {}\n")
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

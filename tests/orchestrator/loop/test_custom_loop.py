@@ -32,6 +32,7 @@ from orchestrator.errors import CheckpointError, RunError, WorkersDisagree
 from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
@@ -106,7 +107,7 @@ def written(root: Path, name: str, **arguments: Any) -> Assignment:
     own = experiment_from_dict(
         {"name": name, "task": f"{HERE}:Fitted", "task_args": arguments, "epochs": ROUNDS, "workers": {"count": 2}}
     )
-    return Assignment(own.source, str(RunFolder.create(root, name, to_yaml(own))))
+    return Assignment(own.source, str(create_run(root, name, to_yaml(own))))
 
 
 def test_killed_on_two_ranks_and_resumed_it_is_the_undisturbed_run_and_that_is_a_raw_loop_bit_for_bit(

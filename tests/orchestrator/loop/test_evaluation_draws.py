@@ -18,6 +18,7 @@ from orchestrator import open_run, run, sweep
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session, Subject
 from orchestrator.loop.world import World
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import EVALUATIONS, RunFolder
 from orchestrator.runs.evaluation import Evaluation
 from orchestrator.runs.result import Run
@@ -104,14 +105,14 @@ def test_another_seed_draws_other_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("weights", ["raw", "both"])
 def test_so_it_does_on_two_ranks(weights: str, tmp_path: Path) -> None:
     experiment = drawing({**EVERY["the end of an epoch"], **WEIGHTS[weights]}, workers={"count": 2}, batch_size=4)
-    folder = RunFolder.create(tmp_path, "run", to_yaml(experiment))
+    folder = create_run(tmp_path, "run", to_yaml(experiment))
     on_ranks(all_on_two_ranks, 2, [Assignment(experiment.source, str(folder))])
     done = open_run(folder.location)
     subjects = [("epoch-0001", "val"), ("epoch-0002", "val"), ("epoch-0002", "test")]
     again = []
     for name, phase in subjects:
         evaluation = Evaluation.of(folder, name, phase)
-        place = RunFolder.create(folder.storage / EVALUATIONS, f"{name}-{phase}", to_yaml(evaluation.experiment))
+        place = create_run(folder.storage / EVALUATIONS, f"{name}-{phase}", to_yaml(evaluation.experiment))
         again.append(Assignment(evaluation.experiment.source, str(place), subject=Subject(name, phase)))
     on_ranks(all_on_two_ranks, 2, again)
     for (name, phase), assignment in zip(subjects, again, strict=True):

@@ -23,6 +23,7 @@ from orchestrator.config.load import experiment_from_dict, to_yaml
 from orchestrator.config.text.source import with_value
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import Run
 from tests.ranks import on_ranks
@@ -215,7 +216,7 @@ def written(root: Path, kind: str, **changes: Any) -> Assignment:
     for path, value in {**KINDS.get(kind, {}), **changes}.items():
         fields = with_value(fields, path, value)
     experiment = experiment_from_dict(fields)
-    return Assignment(experiment.source, str(RunFolder.create(root, "run", to_yaml(experiment))))
+    return Assignment(experiment.source, str(create_run(root, "run", to_yaml(experiment))))
 
 
 def run_loop(assignment: Assignment, at: int = 0, world: World | None = None, **changes: Any) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.records.hang import ASKED, HangReports, RankStack, find_hang, find_hung_ranks
 from orchestrator.records.metadata import Host
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.new_run import create_run
 
 
 def stack(rank: int, idle_s: float, *, waits: bool = False, limit_s: float = 300, at: float = 1000.0) -> RankStack:
@@ -56,7 +56,7 @@ def test_what_takes_long_is_no_hang(said: list[RankStack]) -> None:
 
 
 def test_a_run_s_newest_attempt_is_looked_at(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, "run", "hooks: {}\n")
+    folder = create_run(tmp_path, "run", "hooks: {}\n")
     for _ in range(2):
         folder.begin_attempt(hosts=[Host(rank, "n1", rank, "cpu", "2") for rank in range(2)], world_size=2)
     assert find_hang(folder) is None
@@ -75,7 +75,7 @@ def test_a_run_s_newest_attempt_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_stack_that_was_written_without_the_interpreter_tells_who_holds_it(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, "run", "hooks: {}\n")
+    folder = create_run(tmp_path, "run", "hooks: {}\n")
     folder.begin_attempt(world_size=1)
     path = HangReports(folder, 0, 1).stack_file(0)
     assert path is not None
@@ -91,7 +91,7 @@ def test_a_stack_that_was_written_without_the_interpreter_tells_who_holds_it(tmp
 
 
 def test_the_driver_asks(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, "run", "hooks: {}\n")
+    folder = create_run(tmp_path, "run", "hooks: {}\n")
     notes = HangReports(folder, 0, 1)
     assert not notes.asked()
     folder.storage.write(ASKED, "")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.records.provenance import provenance
+from orchestrator.records.provenance import collect_provenance
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -28,7 +28,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_versions_and_command_line(tmp_path: Path) -> None:
-    about = provenance([str(tmp_path)])
+    about = collect_provenance([str(tmp_path)])
     assert about["argv"] == sys.argv
     assert about["versions"]["torch"] == version("torch")
     assert about["python"] == ".".join(map(str, sys.version_info[:3]))
@@ -36,7 +36,7 @@ def test_versions_and_command_line(tmp_path: Path) -> None:
 
 def test_the_state_of_the_code(repository: Path) -> None:
     commit = git(repository, "rev-parse", "HEAD").strip()
-    assert provenance([str(repository)])["git"] == {
+    assert collect_provenance([str(repository)])["git"] == {
         "commit": commit,
         "dirty": False,
         "diff": "",
@@ -44,7 +44,7 @@ def test_the_state_of_the_code(repository: Path) -> None:
         "untracked": [],
     }
     (repository / "task.py").write_text("width = 2\n")
-    about = provenance([str(repository)])["git"]
+    about = collect_provenance([str(repository)])["git"]
     assert about["dirty"]
     assert about["diff_complete"]
     assert "-width = 1\n+width = 2\n" in about["diff"]
@@ -54,30 +54,30 @@ def test_files_that_git_does_not_know_yet_are_named(repository: Path) -> None:
     (repository / ".gitignore").write_text("*.pt\n")
     for name in ("new_task.py", "weights.pt"):
         (repository / name).touch()
-    assert provenance([str(repository)])["git"]["untracked"] == [".gitignore", "new_task.py"]
+    assert collect_provenance([str(repository)])["git"]["untracked"] == [".gitignore", "new_task.py"]
 
 
 def test_a_diff_too_long_is_cut_and_says_so(repository: Path) -> None:
     (repository / "task.py").write_text("width = 2\n" * 30_000)
-    about = provenance([str(repository)])["git"]
+    about = collect_provenance([str(repository)])["git"]
     assert len(about["diff"]) == 200_000
     assert not about["diff_complete"]
 
 
 def test_code_that_is_not_in_git_is_no_error(tmp_path: Path) -> None:
-    assert provenance([str(tmp_path)])["git"] is None
-    assert provenance([str(tmp_path / "missing")])["git"] is None
+    assert collect_provenance([str(tmp_path)])["git"] is None
+    assert collect_provenance([str(tmp_path / "missing")])["git"] is None
 
 
 def test_without_git_there_is_nothing_to_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert provenance([str(tmp_path)])["git"] is None
+    assert collect_provenance([str(tmp_path)])["git"] is None
 
 
 def test_only_listed_environment_variables_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "WANDB_API_KEY", "HF_TOKEN"):
         monkeypatch.setenv(name, "hunter2")
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    about = provenance([str(tmp_path)])
+    about = collect_provenance([str(tmp_path)])
     assert about["environment"]["OMP_NUM_THREADS"] == "4"
     assert "hunter2" not in json.dumps(about)

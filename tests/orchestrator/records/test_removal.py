@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from orchestrator import UsageError
 from orchestrator.checkpoint.position import Position
 from orchestrator.cli import app
+from orchestrator.records.new_run import create_run
 from orchestrator.records.removal import Removal
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
@@ -27,7 +28,7 @@ MANIFEST = {
 def made(
     root: Path | str, name: str, experiment: str = "hooks: {}\n", status: str = "finished", **metadata: object
 ) -> RunFolder:
-    folder = RunFolder.create(root, name, experiment, **metadata)
+    folder = create_run(root, name, experiment, **metadata)
     folder.storage.write("stats/attempt=0/rows", b"1234")
     if status != "running":
         folder.end(status)
@@ -67,18 +68,18 @@ def test_what_went_on_from_it_is_told_and_stays(tmp_path: Path) -> None:
     folder = made(tmp_path, "first")
     before = {"run": str(folder), "checkpoint": "epoch-0001", "sha256": "", "epoch": 1, "step": 1}
     longer = made(tmp_path, "longer", continued_from=before)
-    with pytest.raises(UsageError, match=r"longer goes on from .*first, and has no checkpoint of its own yet"):
+    with pytest.raises(UsageError, match=r"longer continues from .*first, and has no checkpoint of its own yet"):
         Removal.of(str(folder))
     checkpoint(longer)
     removal = Removal.of(str(folder))
-    assert f"{longer} went on from it, and stays" in str(removal)
+    assert f"{longer} continued from it, and stays" in str(removal)
     removal.carry_out()
     assert not folder.exists()
     assert longer.exists()
 
 
 def test_what_is_under_way_or_a_trial_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is under way"):
+    with pytest.raises(UsageError, match="is running"):
         Removal.of(str(made(tmp_path, "live", status="running")))
     sweep = made(tmp_path, "sweep", sweep={"metric": "val/loss", "mode": "min", "trials": 1})
     trial = made(f"{sweep}/trials", "trial-0000")

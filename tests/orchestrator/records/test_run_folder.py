@@ -13,11 +13,13 @@ from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import UsageError
 from orchestrator.records.lease import Lease
-from orchestrator.records.run_folder import RunFolder, list_runs, now
+from orchestrator.records.new_run import create_run
+from orchestrator.records.run_folder import RunFolder, now
+from orchestrator.records.run_list import list_runs
 
 
 def make(storage: str | Path, name: str = "digits", **metadata: object) -> RunFolder:
-    return RunFolder.create(storage, name, "name: digits\n", **metadata)
+    return create_run(storage, name, "name: digits\n", **metadata)
 
 
 @pytest.mark.parametrize("kind", ["folder", "memory"])
@@ -44,7 +46,7 @@ def test_a_name_that_is_taken_is_refused_with_what_to_type(tmp_path: Path) -> No
     folder = make(tmp_path / "it's mine", seed=1)
     with pytest.raises(UsageError, match=r"exists already.*\n.*--name") as refused:
         make(tmp_path / "it's mine", seed=2)
-    assert shlex.split(str(refused.value).splitlines()[0].partition("To go on with it: ")[2]) == [
+    assert shlex.split(str(refused.value).splitlines()[0].partition("To resume it: ")[2]) == [
         "hookyard",
         "resume",
         str(folder),
@@ -78,7 +80,7 @@ def test_the_name_of_a_run_that_was_killed_as_it_began_is_free(tmp_path: Path) -
     folder = RunFolder(tmp_path, "digits")
     killed_as_it_began(folder, ExperimentSource({"name": "digits"}))
     with pytest.raises(
-        UsageError, match=r"has no run.json; it was ended as it began, and `hookyard run` may take its name"
+        UsageError, match=r"has no run.json; it was killed while it was created, and a new run may take its name"
     ):
         RunFolder.open(str(folder))
     with Lease(folder.storage):
@@ -90,7 +92,7 @@ def test_the_name_of_a_run_that_was_killed_as_it_began_is_free(tmp_path: Path) -
 def test_a_folder_with_an_experiment_of_one_s_own_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "digits").mkdir()
     (tmp_path / "digits/experiment.yaml").write_text("mine")
-    with pytest.raises(UsageError, match=r"exists already and is no run: it holds experiment.yaml, and no run.json"):
+    with pytest.raises(UsageError, match=r"exists already and is no run: it contains experiment.yaml, and no run.json"):
         make(tmp_path)
 
 

@@ -20,7 +20,7 @@ from orchestrator.cli import app
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.new_run import create_run
 from orchestrator.runs.averaging import LARGEST_ERROR
 from tests.hooks.training.test_power_ema import direct
 from tests.ranks import on_ranks
@@ -172,7 +172,7 @@ def test_ranks_and_shards_make_the_same(tmp_path: Path) -> None:
     assignments = []
     for strategy in ("ddp", "fsdp"):
         experiment = averaging(epochs=5, task_args={}, workers={"count": 2, "strategy": strategy})
-        folder = RunFolder.create(tmp_path, strategy, to_yaml(experiment), source=experiment.source)
+        folder = create_run(tmp_path, strategy, to_yaml(experiment), source=experiment.source)
         assignments.append(Assignment(experiment.source, folder.location))
     on_ranks(_train, 2, assignments)
     whole, shards = (open_run(tmp_path / strategy).average(0.07) for strategy in ("ddp", "fsdp"))

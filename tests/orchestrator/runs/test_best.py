@@ -100,7 +100,7 @@ def test_a_best_without_a_checkpoint_is_told_with_the_one_that_is_kept(tmp_path:
     assert best is not None
     assert (best.metric, best.value) == ("val/loss", losses.min())
     assert best.checkpoint_value == losses[1:].min() > best.value
-    assert f"of which no checkpoint was made; {best.checkpoint} is the best that is kept, with " in str(best)
+    assert f"without a checkpoint; the best stored one is {best.checkpoint}, with " in str(best)
 
 
 def test_the_last_is_handed_over_where_nothing_was_judged(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from orchestrator.config.load import to_dict, to_yaml
 from orchestrator.engines.session import Assignment, Session, Subject
 from orchestrator.loop.model import torch_settings
 from orchestrator.loop.world import World
+from orchestrator.records.new_run import create_run
 from orchestrator.records.removal import Removal
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import EVALUATIONS, RunFolder
@@ -203,7 +204,7 @@ def _measure(rank: int, world_size: int, assignments: list[Assignment]) -> None:
 
 
 def _to_train(experiment: Any, root: Path, name: str) -> Assignment:
-    folder = RunFolder.create(root, name, to_yaml(experiment), source=experiment.source)
+    folder = create_run(root, name, to_yaml(experiment), source=experiment.source)
     return Assignment(experiment.source, folder.location)
 
 
@@ -331,7 +332,7 @@ def test_every_verb_knows_it(done: Run, tmp_path: Path) -> None:
     )
     (Path(made["path"]) / ".driver").rename(Path(made["path"]) / "gone")
     assert status_of(one) == "running"
-    with pytest.raises(UsageError, match="epoch-0001-val is under way: end it before copy is removed"):
+    with pytest.raises(UsageError, match="epoch-0001-val is running: end it before you remove copy"):
         Removal.of(copy.path)
     one.update(status="failed")
     with pytest.raises(UsageError, match=r"is an evaluation, which begins anew: hookyard evaluate .*copy@epoch-0001"):

@@ -17,6 +17,7 @@ from orchestrator import CheckpointError, Run, UsageError, run
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from tests.ranks import on_ranks
 from tests.tasks import Points, described
@@ -105,7 +106,7 @@ def test_what_ranks_trained_together_is_one_plain_model(tmp_path: Path) -> None:
     runs = []
     for strategy in ("ddp", "fsdp"):
         experiment = described(hooks=EMA, workers={"count": 2, "strategy": strategy})
-        runs.append(Run(RunFolder.create(tmp_path, strategy, to_yaml(experiment), source=experiment.source)))
+        runs.append(Run(create_run(tmp_path, strategy, to_yaml(experiment), source=experiment.source)))
     on_ranks(_train, 2, [one.path for one in runs])
     for one in runs:
         model = one.load("best")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hooks import Hook, State
 from orchestrator import open_run, run, sweep
 from orchestrator.errors import HookyardError, UsageError
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from tests.tasks import Points, described
 
@@ -93,7 +94,7 @@ def test_a_run_that_failed_before_its_first_step_gives_up_its_name(tmp_path: Pat
 def test_a_run_that_trained_keeps_its_name_whatever_else_is_lost(tmp_path: Path) -> None:
     with pytest.raises(HookyardError, match="on_step is wrong"):
         run(failing("on_step"), tmp_path, "kept", local=True)
-    with pytest.raises(UsageError, match=r"exists already\. To go on with it: hookyard resume"):
+    with pytest.raises(UsageError, match=r"exists already\. To resume it: hookyard resume"):
         run(failing("nowhere"), tmp_path, "kept", local=True)
     finished = run(failing("nowhere"), tmp_path, "done", local=True)
     left = ("stats.parquet", "metrics.jsonl", "checkpoints")
@@ -128,14 +129,14 @@ def test_a_sweep_gives_up_its_name_where_no_trial_trained(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("status", ["running", "finished", "stopped"])
 def test_a_run_that_is_under_way_or_over_keeps_its_name(tmp_path: Path, status: str) -> None:
-    folder = RunFolder.create(tmp_path, "kept", "name: kept\n")
+    folder = create_run(tmp_path, "kept", "name: kept\n")
     folder.update(status=status)
     with pytest.raises(UsageError, match="exists already"):
-        RunFolder.create(tmp_path, "kept", "name: kept\n")
+        create_run(tmp_path, "kept", "name: kept\n")
 
 
 def test_one_whose_driver_was_killed_before_it_trained_gives_it_up(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, "kept", "name: kept\n")
+    folder = create_run(tmp_path, "kept", "name: kept\n")
     folder.update(pid=2**22 + 1)
-    RunFolder.create(tmp_path, "kept", "name: other\n")
+    create_run(tmp_path, "kept", "name: other\n")
     assert folder.experiment_text() == "name: other\n"

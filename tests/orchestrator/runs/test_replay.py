@@ -19,7 +19,7 @@ from orchestrator.cli import app
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.new_run import create_run
 from orchestrator.runs.replay import replay, without_interrupts
 from orchestrator.runs.result import Run
 from tests import ranks
@@ -102,7 +102,7 @@ def test_the_iteration_in_which_a_run_failed_fails_again(tmp_path: Path) -> None
 
 def test_it_has_the_threads_of_its_run_and_no_end_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = described(workers={"count": 1, "cpus": 2}, hooks={"time_limit": {"limit": "1h"}})
-    folder = RunFolder.create(tmp_path, "points", to_yaml(experiment), source=experiment.source)
+    folder = create_run(tmp_path, "points", to_yaml(experiment), source=experiment.source)
     _train(0, 1, Assignment(experiment.source, str(folder)))
     probe, clock = Probe(), count(step=3600)
     monkeypatch.setattr("hooks.training.time_limit.monotonic", lambda: next(clock))
@@ -137,7 +137,7 @@ def _train(rank: int, world_size: int, given: Assignment) -> None:
 
 def test_two_ranks_come_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = described(**FIELDS, batch_size=4, workers={"count": 2})
-    folder = RunFolder.create(tmp_path, "points", to_yaml(experiment))
+    folder = create_run(tmp_path, "points", to_yaml(experiment))
     ranks.on_ranks(_train, 2, Assignment(experiment.source, str(folder)))
     monkeypatch.setattr(
         multiprocessing, "get_context", lambda kind: ranks._context

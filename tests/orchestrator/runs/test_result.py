@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator import UsageError, open_run, run
 from orchestrator.errors import CheckpointError
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.new_run import create_run
 from orchestrator.runs.result import Run
 from tests.tasks import described
 
@@ -80,7 +80,7 @@ def test_a_part_of_the_stats(done: Run) -> None:
 
 
 def test_a_run_just_begun_has_empty_tables(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path, "new", "hooks: {}\n")
+    create_run(tmp_path, "new", "hooks: {}\n")
     new = open_run(tmp_path / "new")
     assert new.status == "running"
     assert (len(new.stats), len(new.metrics), len(new.hook_costs)) == (0, 0, 0)

@@ -16,7 +16,7 @@ from orchestrator.cli import app
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.new_run import create_run
 from orchestrator.runs.result import Run
 from tests.ranks import on_ranks
 from tests.tasks import Points, described
@@ -103,7 +103,7 @@ def test_samples_are_those_that_the_batches_of_each_rank_truly_had_over_resumes_
         "hooks": {**HOOKS, "checkpoint": {"every": "1 steps"}},
     }
     first = described(**fields, batch_size=4)
-    folder = RunFolder.create(tmp_path, "points", to_yaml(first))
+    folder = create_run(tmp_path, "points", to_yaml(first))
     second, third = (
         described(**fields, batch_size=3, seed=1),
         described(**fields, batch_size=5, loader={"eval_batch_size": 4}),

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.config.load import to_yaml
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.write.recorder import Recorder
 from tests.tasks import described
@@ -24,9 +25,7 @@ def written_run(
     root: Path | str, name: str = "points", metadata: Mapping[str, Any] | None = None, **fields: Any
 ) -> RunFolder:
     """A run that has begun its first attempt, of epochs of 100 iterations."""
-    folder = RunFolder.create(
-        root, name, to_yaml(described(**{"epochs": 4, "batch_size": 8, **fields})), **(metadata or {})
-    )
+    folder = create_run(root, name, to_yaml(described(**{"epochs": 4, "batch_size": 8, **fields})), **(metadata or {}))
     begun(folder)
     return folder
 

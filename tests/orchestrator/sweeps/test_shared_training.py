@@ -23,6 +23,7 @@ from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.engines.shared_training import SharedSession
 from orchestrator.loop.world import World
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.result import Sweep
@@ -306,7 +307,7 @@ def assignments(place: Path, strategy: str) -> list[Assignment]:
     experiments = [
         described(hooks={"ema": {"decay": decay, "buffers": "ema"}, **others}, **fields) for decay in (0.5, 0.9)
     ]
-    folders = (RunFolder.create(place, f"trial-{number}", to_yaml(one)) for number, one in enumerate(experiments))
+    folders = (create_run(place, f"trial-{number}", to_yaml(one)) for number, one in enumerate(experiments))
     return [Assignment(one.source, str(folder)) for one, folder in zip(experiments, folders, strict=True)]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.aggregate.trial_index import TrialIndex
 from orchestrator.terminal.sweep_status import LiveSweep
@@ -23,7 +24,7 @@ def ago(seconds: float) -> str:
 
 def written_sweep(root: Path, mode: str = "max", trials: int = 8, **metadata: Any) -> RunFolder:
     settings = {"metric": "val/accuracy", "mode": mode, "trials": trials}
-    return RunFolder.create(root, "sweep", "hooks: {}\n", sweep=settings, **metadata)
+    return create_run(root, "sweep", "hooks: {}\n", sweep=settings, **metadata)
 
 
 def trial(sweep: RunFolder, number: int, *accuracies: float, **metadata: Any) -> RunFolder:

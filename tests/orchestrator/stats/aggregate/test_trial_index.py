@@ -13,6 +13,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from orchestrator.errors import StorageError
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import INDEX, RunFolder
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.stats.aggregate.trial_index import TrialIndex
@@ -39,7 +40,7 @@ class KeptFiles(LocalFileSystem):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made")
-    sweep = RunFolder.create(
+    sweep = create_run(
         root, "sweep", "", sweep={"metric": "val/loss", "mode": "min", "objectives": OBJECTIVES, "trials": 20}
     )
     for number in range(20):

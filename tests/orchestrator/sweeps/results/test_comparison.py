@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.new_run import create_run
 from orchestrator.sweeps.results.comparison import compare_signs, compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
 
@@ -23,7 +23,7 @@ def made(
 ) -> Sweep:
     """A sweep over decays whose trials reached these accuracies."""
     sweep = {"metric": "val/accuracy", "mode": "max", "trials": len(reached), "repeats": repeats}
-    folder = RunFolder.create(root, name, f"name: {name}\ntask_args: {{width: {width}}}\nhooks: {{}}\n", sweep=sweep)
+    folder = create_run(root, name, f"name: {name}\ntask_args: {{width: {width}}}\nhooks: {{}}\n", sweep=sweep)
     for number, (decay, value) in enumerate(zip(decays or DECAYS, reached, strict=True)):
         own = (
             {"values": {"seed": number % repeats}, "configuration": number // repeats}
@@ -31,7 +31,7 @@ def made(
             else {"values": {}}
         )
         own["values"] = {"hooks.ema.decay": decay, **own["values"]}
-        trial = RunFolder.create(f"{folder}/trials", f"trial-{number:04d}", "hooks: {}\n", **own)
+        trial = create_run(f"{folder}/trials", f"trial-{number:04d}", "hooks: {}\n", **own)
         trial.begin_attempt()
         trial.append_metrics({"attempt": 0, "epoch": 0, "step": 1, "iteration": 1, "val/accuracy": value})
         trial.end("finished")

@@ -16,6 +16,7 @@ from orchestrator.engines.session import SWEEP_KEEPS, Assignment, Session
 from orchestrator.errors import CheckpointError, ConfigError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
+from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.storage import Storage
@@ -62,7 +63,7 @@ def store_of(folder: RunFolder) -> CheckpointStore:
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> RunFolder:
-    return RunFolder.create(tmp_path, "sweep", "", sweep={"metric": "val/loss", "mode": "min", "trials": 3})
+    return create_run(tmp_path, "sweep", "", sweep={"metric": "val/loss", "mode": "min", "trials": 3})
 
 
 GOOD = {"hooks.ema.decay": 0.5, "optimizer.lr": 0.2}
@@ -193,12 +194,12 @@ def _on_rank(
 
 def test_two_ranks_save_together_and_take_over_together(sweep: RunFolder) -> None:
     experiment = population(batch_size=4)
-    whole, first = (RunFolder.create(sweep.storage.location, name, "") for name in ("whole", "first"))
+    whole, first = (create_run(sweep.storage.location, name, "") for name in ("whole", "first"))
     undisturbed = on_ranks(_on_rank, 2, str(whole), experiment.source, None, 3)
     (path, _), (same, _) = on_ranks(_on_rank, 2, str(first), experiment.source, None, 2)
     assert path == same
     assert {"rank-0000.pt", "rank-0001.pt"} <= set(store_of(first).files(path.rpartition("/")[2]))
-    other = RunFolder.create(sweep.storage.location, "other", "")
+    other = create_run(sweep.storage.location, "other", "")
     taken = on_ranks(_on_rank, 2, str(other), experiment.source, path, 1)
     assert [loss for _, loss in taken] == [loss for _, loss in undisturbed]
 

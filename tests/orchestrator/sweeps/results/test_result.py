@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from orchestrator import UsageError, open_run, open_sweep, run, sweep
 from orchestrator.cli import app
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.new_run import create_run
 from orchestrator.report.sweep import sweep_page
 from orchestrator.sweeps.results.analysis import best_first
 from orchestrator.sweeps.results.comparison import compare_sweeps
@@ -32,11 +32,9 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 
 def crafted(root: Path, mode: str, **accuracies: list[float | None]) -> Sweep:
     """A sweep whose trials reported the given accuracies."""
-    folder = RunFolder.create(
-        root, "sweep", "", sweep={"metric": "val/accuracy", "mode": mode, "trials": len(accuracies)}
-    )
+    folder = create_run(root, "sweep", "", sweep={"metric": "val/accuracy", "mode": mode, "trials": len(accuracies)})
     for name, values in accuracies.items():
-        trial = RunFolder.create(f"{folder}/trials", name, "hooks: {}\n", values={"hooks.ema": {"decay": 0.5}})
+        trial = create_run(f"{folder}/trials", name, "hooks: {}\n", values={"hooks.ema": {"decay": 0.5}})
         trial.begin_attempt()
         for step, value in enumerate(values, start=1):
             trial.append_metrics(
@@ -339,9 +337,9 @@ def test_the_best_configuration_is_that_of_its_mean_or_its_bound_wherever_it_is_
 ) -> None:
     """Means of 0.7 and 0.65, with standard errors of 0.2 and 0.05."""
     told = {"metric": "val/accuracy", "mode": "max", "trials": 4, "repeats": 2, "aggregate": aggregate}
-    made = Sweep(RunFolder.create(tmp_path, "sweep", "hooks: {}\n", sweep=told, status="finished"))
+    made = Sweep(create_run(tmp_path, "sweep", "hooks: {}\n", sweep=told, status="finished"))
     for number, value in enumerate((0.9, 0.5, 0.6, 0.7)):
-        trial = RunFolder.create(
+        trial = create_run(
             f"{made.path}/trials",
             f"trial-{number:04d}",
             "hooks: {}\n",

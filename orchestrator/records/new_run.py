@@ -1,0 +1,82 @@
+"""Creating a run: its name must be free. Driver."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import DamagedFile, UsageError
+from orchestrator.records.lease import FOLDER as CLAIMS
+from orchestrator.records.run_folder import ENDED, EVALUATIONS, FIRST_FILES, RunFolder, nothing_started
+from orchestrator.records.run_list import run_folders
+from orchestrator.storage import Storage
+from orchestrator.storage.growing import PARTS
+
+_log = logging.getLogger("hookyard")
+
+
+def create_run(storage: str | Path | Storage, name: str, experiment: str, **metadata: Any) -> RunFolder:
+    """Create a run; raises UsageError if the name is taken."""
+    folder = RunFolder(storage, name)
+    refuse_if_taken(folder)
+    with nothing_started():
+        if folder.exists():
+            _log.warning("%s ended before it trained: a new run takes its name, and its files are removed", folder)
+            for file in sorted(folder.storage.names(), key="run.json".__eq__):
+                if file != CLAIMS:
+                    folder.storage.delete(file)
+        folder.begin(experiment, **metadata)
+    return folder
+
+
+@nothing_started()
+def refuse_if_taken(folder: RunFolder) -> None:
+    """Raise UsageError if a new run would overwrite a run, or files that are no run.
+
+    A run that was killed while it was created, or that ended before it trained, gives up its name.
+    """
+    if folder.exists():
+        if _is_untrained(folder):
+            return
+        raise UsageError(
+            f"{folder} exists already. To resume it: hookyard resume {shlex.quote(str(folder))}\nTo start another run"
+            " beside it, give another name: --name, or name= in Python."
+        )
+    names = folder.storage.names()
+    foreign = [
+        name
+        for name in names
+        if name != CLAIMS and not any(name == first or name.startswith(f".{first}.") for first in FIRST_FILES)
+    ]
+    if foreign or names == ["experiment.yaml"]:
+        content = ", ".join((foreign or names)[:5])
+        raise UsageError(
+            f"{folder} exists already and is no run: it contains {content}, and no run.json. Give another name:"
+            " --name, or name= in Python."
+        )
+
+
+def _is_untrained(folder: RunFolder) -> bool:
+    """Return whether a run, or all trials of a sweep, ended before the first step."""
+    try:
+        metadata = folder.metadata()
+        if metadata.status == "running" and not metadata.is_driver_gone:
+            return False
+        trials = run_folders(folder.storage / "trials") if metadata.sweep else []
+        return not any(map(_has_trained, trials or [folder]))
+    except DamagedFile:
+        return False
+
+
+def _has_trained(folder: RunFolder) -> bool:
+    metadata = folder.metadata()
+    if metadata.status in ENDED:
+        return True
+    files = ("metrics.jsonl", f"{PARTS}/metrics.jsonl", "stats.parquet", EVALUATIONS)
+    if any(map(folder.storage.exists, files)) or any("/rows-" in name for name in folder.storage.tree("stats")):
+        return True
+    parent = metadata.continued_from
+    names = {name for name in folder.kept_checkpoints().names() if name != "index.json"}
+    return bool(names - {parent["checkpoint"] if parent else None})
