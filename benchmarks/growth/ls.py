@@ -22,15 +22,9 @@ def main(sizes: Sequence[int]) -> None:
     for runs in sizes:
         with tempfile.TemporaryDirectory() as folder:
             for number in range(runs):
-<<<<<<< HEAD
                 create_run(f"{folder}/runs", f"run-{number:05d}", "name: points\n").end("finished")
             with slow_s3(Path(folder)) as requests:
                 requests()
-=======
-                create_run(f"{folder}/runs", f"run-{number:05d}", "name: points\n").end("finished")
-            with slow_s3(Path(folder)) as asked:
-                asked()
->>>>>>> 5a8bdcf (Split the run folder: new runs, the list of runs, reports and stored checkpoints have modules of their own)
                 began = perf_counter()
                 with redirect_stdout(StringIO()):
                     ls(None, "s3://bucket/runs", None, None, as_json=True)

@@ -68,17 +68,10 @@ def best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence | No
     storage = folder.kept_checkpoints()
     index = read_index(storage)
     reported = dict.fromkeys(name for report in reports for name in report)
-<<<<<<< HEAD
-    told = find_best_metric(reported, config, index.get("metrics", {}).get("best", ""))
-    diverged = divergence(reports, told[0] if told else None)
-    report = best_report(reports, *told) if told else None
-    if told is None or report is None:
-=======
     main = find_best_metric(reported, config, index.get("metrics", {}).get("best", ""))
     diverged = divergence(reports, main[0] if main else None)
     report = best_report(reports, *main) if main else None
     if main is None or report is None:
->>>>>>> 5a8bdcf (Split the run folder: new runs, the list of runs, reports and stored checkpoints have modules of their own)
         return None, diverged
     metric, mode = main
     best = Best(metric, mode, report[metric], report["epoch"], report["step"], diverged=str(diverged or ""))

@@ -154,41 +154,6 @@ def test_a_run_that_failed_says_where(tmp_path: Path) -> None:
     assert (metadata.info["phase"], metadata.info["epoch"], metadata.info["iteration"]) == ("train", 1, 9)
 
 
-<<<<<<< HEAD
-=======
-def test_a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same(tmp_path: Path) -> None:
-    whole = _run(tmp_path / "whole", epochs=2)
-    given = described(epochs=2, hooks={"runtime_info": {}, "model_complexity": {}})
-    folder = create_run(tmp_path, "points", to_yaml(given))
-    assignment = Assignment(given.source, str(folder))
-    asked = iter([False] * 9)
-    *_, cut = Session(assignment, World(), stop_asked=lambda: next(asked, True)).reports()
-    assert cut.interrupted
-    assert cut.metrics["iteration"] not in (0, 7, 14)
-    list(Session(assignment, World()).reports())
-    for one in (whole, folder):
-        one.end("finished")
-    assert folder.metadata().info == whole.metadata().info
-
-
-def test_values_on_a_device_are_left_out_of_run_json(tmp_path: Path) -> None:
-    folder = create_run(tmp_path, "run", "")
-    folder.write_info(
-        {"layers": {"0/mean": torch.ones(())}, "rate": 0.5, "classes": ("a", "b"), "data": {"train": None}}
-    )
-    folder.end("finished")
-    assert folder.metadata().info == {"rate": 0.5, "classes": ["a", "b"], "data": {"train": None}}
-
-
-def test_without_anything_known_nothing_is_written(tmp_path: Path) -> None:
-    folder = create_run(tmp_path, "run", "")
-    folder.write_info({})
-    folder.end("failed", error="it broke")
-    assert folder.metadata().info == {}
-    assert folder.storage.names() == ["experiment.yaml", "run.json"]
-
-
->>>>>>> 5a8bdcf (Split the run folder: new runs, the list of runs, reports and stored checkpoints have modules of their own)
 def _on_a_rank(rank: int, world_size: int) -> Any:
     loop = Loop(
         Points(train=52, val=23),
