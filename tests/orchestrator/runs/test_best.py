@@ -51,7 +51,7 @@ def test_it_is_told_wherever_the_run_is_shown(done: Run) -> None:
         f" {done.best.checkpoint}"
     )
     shown = answer("show", done.path)
-    assert f"best: {told}\n" in shown
+    assert f"Best: {told}\n" in shown
     known = json.loads(answer("show", done.path, "--json"))
     assert known["best"] == vars(done.best)
     assert all(words in shown for words in known["use"].values())
@@ -141,7 +141,7 @@ def test_a_sweep_hands_over_its_best_trial(tmp_path: Path) -> None:
         ("@best", "nowhere is no run"),
         ("@nothing", "no checkpoint 'nothing'"),
         ("@last", "nothing is left to train"),
-        ("", "is a run, not an experiment file. To go on from its best checkpoint as a new run: hookyard run "),
+        ("", "is a run, not an experiment file. To continue its best checkpoint as a new run: hookyard run "),
     ],
 )
 def test_a_wrong_reference_is_told_and_is_wrong_usage(done: Run, reference: str, told: str) -> None:
@@ -199,7 +199,7 @@ def test_the_hook_and_all_who_read_agree_on_what_is_best(named: Any, tmp_path: P
         assert done.checkpoint("best").name == best.checkpoint
         assert done.folder.metadata().best == vars(best)
         assert done.modes[metric] == mode
-        assert f"best: {best}" in done.folder.storage.read("log.txt").decode() + answer("show", done.path), case
+        assert f"Best: {best}" in done.folder.storage.read("log.txt").decode() + answer("show", done.path), case
         shutil.rmtree(Path(done.path, "checkpoints"))
         Path(done.path, "checkpoints").mkdir()
         again = done.best
