@@ -18,8 +18,8 @@ from hooks import EVENTS, HOOKS, Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from orchestrator import Experiment, Task, load_experiment, run
-from orchestrator.config.checks.other_systems import EXPERIMENT, options_elsewhere, other_systems
 from orchestrator.config.components import IMIX_LEVELS, make_hook
+from orchestrator.config.python.wording import EXPERIMENT, options_elsewhere, other_systems
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Scaler
 from orchestrator.errors import ConfigError

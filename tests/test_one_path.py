@@ -259,7 +259,7 @@ REFUSED: Sequence[tuple[dict[str, list[Any]], str, str]] = [
     (
         {"base": ["line.yaml"]},
         "base",
-        "cannot be swept: the trials of a sweep share their base",
+        "cannot be swept: all trials share `base`",
     ),
 ]
 

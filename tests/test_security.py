@@ -16,8 +16,11 @@ from typer.testing import CliRunner
 
 from orchestrator import Run, run, sweep
 from orchestrator.cli import app
+from orchestrator.config.checks.sweep_check import MAX_CHECKED_VALUES, MAX_TRIALS
 from orchestrator.config.load import experiment_from_dict, load_experiment
-from orchestrator.config.text import bounds
+from orchestrator.config.sections.domain import MAX_VALUES
+from orchestrator.config.sections.sweep import MAX_PATHS
+from orchestrator.config.text.reader import MAX_BYTES, MAX_DEPTH
 from orchestrator.errors import ConfigError
 from tests.tasks import described
 
@@ -183,12 +186,8 @@ def _texts(file: Path) -> list[str]:
 
 
 def test_the_bounds_of_the_page_are_those_of_the_code() -> None:
-    for number in (
-        bounds.MOST_TRIED,
-        bounds.MOST_TRIALS,
-        bounds.MOST_LISTED,
-    ):
+    for number in (MAX_CHECKED_VALUES, MAX_TRIALS, MAX_VALUES):
         assert f"{number:,}" in PAGE
-    assert f"{bounds.LARGEST // 1024} KiB" in PAGE
-    assert f"| {bounds.DEEPEST} |" in PAGE
-    assert f"| {bounds.MOST_SWEPT}; " in PAGE
+    assert f"{MAX_BYTES // 1024} KiB" in PAGE
+    assert f"| {MAX_DEPTH} |" in PAGE
+    assert f"| {MAX_PATHS}; " in PAGE

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from time import monotonic
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Gt
 
+from hooks.duration import parse_duration
 from hooks.hook import Hook
 from hooks.state import State
-
-_WRITTEN = re.compile(r"\s*(?:(\d+)\s*d)?\s*(?:(\d+)\s*h)?\s*(?:(\d+)\s*m)?\s*(?:(\d+(?:\.\d+)?)\s*s)?\s*")
-_SECONDS = (86400, 3600, 60, 1)
 
 
 @dataclass
@@ -32,7 +29,10 @@ class TimeLimit(Hook):
     evaluates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self._limit_s = _seconds(self.limit) if isinstance(self.limit, str) else self.limit
+        try:
+            self._limit_s = parse_duration(self.limit)
+        except ValueError as error:
+            raise ValueError(f"limit {error}") from None
         self._before_s = 0.0
         self._began: float | None = None
         self._asked = False
@@ -56,13 +56,3 @@ class TimeLimit(Hook):
 
     def _used_s(self) -> float:
         return self._before_s + (0.0 if self._began is None else monotonic() - self._began)
-
-
-def _seconds(text: str) -> float:
-    match = _WRITTEN.fullmatch(text)
-    seconds = (
-        sum(float(count or 0) * unit for count, unit in zip(match.groups(), _SECONDS, strict=True)) if match else 0
-    )
-    if seconds <= 0:
-        raise ValueError(f"limit={text!r} is not a duration; write seconds, or a text such as 2h30m, 90s or 1d 12h")
-    return seconds

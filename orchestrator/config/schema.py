@@ -23,7 +23,7 @@ OFF = {"anyOf": [{"type": "null"}, {"type": "boolean"}]}
 
 
 class _Lenient(GenerateJsonSchema):
-    """Leaves out the type of what JSON cannot say."""
+    """A generator that leaves out types without a JSON form."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
@@ -32,18 +32,18 @@ class _Lenient(GenerateJsonSchema):
 
 
 def experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]:
-    """The schema of experiment and sweep files (JSON Schema 2020-12), with an entry for each of `hooks`."""
+    """Return the schema of experiment and sweep files (JSON Schema 2020-12), with an entry for each of `hooks`."""
     models: dict[str, type[BaseModel]] = {name: fields_model(cls) for name, cls in hooks.items()}
-    beside: list[type[BaseModel]] = [Groups, PhaseBounds, WarmUp]
-    every: list[type[BaseModel]] = [Experiment, *dict.fromkeys(models.values()), *beside]
-    references, shared = models_json_schema([(model, "validation") for model in every], schema_generator=_Lenient)
+    extra_keys: list[type[BaseModel]] = [Groups, PhaseBounds, WarmUp]
+    all_models: list[type[BaseModel]] = [Experiment, *dict.fromkeys(models.values()), *extra_keys]
+    references, shared = models_json_schema([(model, "validation") for model in all_models], schema_generator=_Lenient)
     definitions: dict[str, Any] = shared["$defs"]
     schema: dict[str, Any] = definitions.pop(_name(references[Experiment, "validation"]))
     for name, model in models.items():
         definitions[f"hook_{name}"] = _hook(hooks[name], definitions[_name(references[model, "validation"])])
-    inner = {model: definitions.pop(_name(references[model, "validation"])) for model in every[1:]}
-    groups, *of_schedulers = (inner[model]["properties"] for model in beside)
-    for keys in of_schedulers:
+    inner = {model: definitions.pop(_name(references[model, "validation"])) for model in all_models[1:]}
+    groups, *scheduler_keys = (inner[model]["properties"] for model in extra_keys)
+    for keys in scheduler_keys:
         definitions["Component"]["properties"] |= keys
     definitions["hook"] = _any_hook(hooks)
     properties = schema["properties"]
@@ -56,7 +56,7 @@ def experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]
     properties["base"] = {
         "type": ["string", "array"],
         "items": {"type": "string"},
-        "description": "The file, or files, that this one is laid over, relative to this one.",
+        "description": "Files that this one extends, relative to it.",
     }
     schema |= {"$schema": DIALECT, "$defs": definitions, "anyOf": [{"required": ["base"]}, _complete()]}
     del schema["required"]
@@ -77,7 +77,7 @@ def _hook(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, Any]:
         "type": {"type": "string", "description": "The hook's class: a name of `hookyard hooks`, or module:Class."},
         "priority": {
             "anyOf": [{"type": "integer", "minimum": 0, "maximum": 100}, _any_case(Priority.__members__)],
-            "description": "When it runs among the hooks of one event: the lowest value first.",
+            "description": "Order among the hooks of an event: the lowest value runs first.",
         },
         "level": {
             "anyOf": [{"enum": [number for number, _ in IMIX_LEVELS.values()]}, _any_case(IMIX_LEVELS)],
@@ -86,8 +86,8 @@ def _hook(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, Any]:
     }
     docs = field_docs(cls)
     described = {
-        name: {**one, "description": docs[name]} if name in docs else one
-        for name, one in model.get("properties", {}).items()
+        name: {**field, "description": docs[name]} if name in docs else field
+        for name, field in model.get("properties", {}).items()
     }
     return {**model, "properties": {**common, **described}, "description": inspect.getdoc(cls) or ""}
 
@@ -98,7 +98,7 @@ def _any_case(names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entry(name: str | None) -> dict[str, Any]:
-    """What may stand at a hook's name: off, on, or its parameters, which are those of `type` where that is given."""
+    """Return the schema of a hook's entry: off, on, or the parameters of its `type`, by default of its name."""
     typed = {"$ref": "#/$defs/hook"}
     if name is None:
         return {"anyOf": [*OFF["anyOf"], {**typed, "required": ["type"]}]}

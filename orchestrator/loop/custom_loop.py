@@ -14,7 +14,7 @@ from hooks.hook import Hook
 from hooks.metrics.names import PHASES, phase_of
 from hooks.state import State
 from orchestrator.checkpoint.position import Stage
-from orchestrator.config.checks.custom_training import declared
+from orchestrator.config.checks.custom_training import train_parameters
 from orchestrator.config.python.user_code import source_location
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import RunError, WorkersDisagree
@@ -48,7 +48,7 @@ class CustomLoop(Rounds):
         show_progress(task, self.state)
         self.parts = KeptParts(self.world)
         self._make_parts(_Unmeasured(), self.parts)
-        self._arguments = {name: self.state.config[name] for name in declared(type(task))}
+        self._arguments = {name: self.state.config[name] for name in train_parameters(type(task))}
         self._training: Generator[Any, None, None] | None = None
         self._ended, self._asked_at = 0.0, perf_counter()
         self._asks_to_come, self._stops, self._told, self._is_begun = 0, False, False, False

@@ -133,9 +133,10 @@ class Loop(Rounds):
             name: schedule.build(self.task, optimizers[name]) if schedule else None
             for name, schedule in self.schedules.items()
         }
-        written = self.experiment.model_dump(mode="json")
         if problems := [
-            one for made in optimizers.values() for one in closure_problems(type(made), written, self.plan.hooks)
+            problem
+            for optimizer in optimizers.values()
+            for problem in closure_problems(type(optimizer), self.experiment, self.plan.hooks)
         ]:
             raise ConfigError(problems)
         first = next(iter(optimizers))

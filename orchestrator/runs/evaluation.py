@@ -17,7 +17,7 @@ from orchestrator.config.load import experiment_from_source, to_dict, to_yaml, w
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import rank_count_overrides
-from orchestrator.config.text.overrides import read_overrides
+from orchestrator.config.text.layers import read_overrides
 from orchestrator.config.text.reader import Document, join
 from orchestrator.engines.ray_environment import chosen_address
 from orchestrator.engines.session import Subject

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.config.checks.metric_modes import inferred_modes
+from orchestrator.config.checks.metrics import inferred_modes
 from orchestrator.config.load import to_yaml
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.sweep import Sweep

@@ -18,8 +18,7 @@ from torch.utils.data import Dataset, TensorDataset
 from hooks.hook import Hook
 from hooks.state import State
 from orchestrator.config.components import make_hook
-from orchestrator.config.optim.optimizer import has_own_method, optimizer_with_defaults
-from orchestrator.config.optim.schedule import scheduler_with_defaults
+from orchestrator.config.optim.optimization import optimization_with_defaults
 from orchestrator.config.python.objects import to_config
 from orchestrator.config.python.parameters import check
 from orchestrator.config.sections.experiment import Experiment
@@ -128,14 +127,8 @@ def make_loop(
     """Make a loop and its recorder; `context` has further fields of its RunContext."""
     length = {} if "steps" in settings else {"epochs": 1}
     kind = f"{type(task).__module__}:{type(task).__qualname__}"
-    own_scheduler: dict[str, Any] | None = {} if has_own_method(type(task), "scheduler") else None
-    defaults = {
-        "optimizer": optimizer_with_defaults(settings.get("optimizer", {}), type(task)),
-        "scheduler": scheduler_with_defaults(settings.get("scheduler", own_scheduler), type(task)),
-    }
-    experiment = check(
-        Experiment, {"name": "test", "task": kind, "batch_size": 4, **length, **settings, **defaults}, ""
-    )
+    experiment = check(Experiment, {"name": "test", "task": kind, "batch_size": 4, **length, **settings}, "")
+    experiment = optimization_with_defaults(experiment, type(task))
     required = {
         name: make_hook(name, entry if isinstance(entry, Mapping) else {}).hook
         for name, entry in to_config(task.required_hooks(), "hooks").items()

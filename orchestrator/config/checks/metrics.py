@@ -1,5 +1,4 @@
-"""The metrics by which an experiment judges, and which of them can be in no report, as far as that is known before
-training."""
+"""The metrics that an experiment monitors: their modes, and those that no report can hold."""
 
 from __future__ import annotations
 
@@ -10,20 +9,60 @@ from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook
 from hooks.interval import Interval
-from hooks.metrics.direction import find_monitored_metrics
+from hooks.metrics.direction import MonitoredMetrics, declared_modes, direction, find_monitored_metrics
 from hooks.metrics.names import PHASES, nearest, phase_of, phases_of
-from orchestrator.config.python.user_code import users_code
+from orchestrator.config.python.user_code import catch_user_errors
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import Task, trains_itself
 
-_GROUPS = {"memory": "memory_stats", "throughput": "throughput"}
-"""What metrics of no phase begin with, and the hook that reports them."""
-_REPORTED = ("_s", "_bytes")
-"""Ends of the names that hooks add to each phase in a report: `val/samples_per_s`."""
+_REPORTING_HOOKS = {"memory": "memory_stats", "throughput": "throughput"}
+"""Groups of metrics without a phase, and the hook that reports them."""
+_REPORTED_ENDINGS = ("_s", "_bytes")
+"""Endings of names that hooks add to each phase in a report: `val/samples_per_s`."""
 
 
-class _Asked(NamedTuple):
-    """A metric and who judges by it."""
+# Modes
+
+
+def inferred_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[str, Any]:
+    """Return the modes that the sweep, a checkpoint or early stopping takes over from other parts, by path.
+
+    `sweep` is the sweep that the experiment is a trial of.
+    """
+    if sweep is not None:
+        data = {**data, "sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]}}
+    declared, inferred = declared_modes(data), {}
+    for monitored in find_monitored_metrics(data):
+        if monitored.entry.get("mode") is not None or monitored.entry.get("rule") is not None:
+            continue
+        modes = [direction(metric, declared) for metric in monitored.metrics]
+        takes_over = _kind(monitored) in ("sweep", "checkpoint", "early_stopping")
+        if takes_over and declared.keys() & {*monitored.metrics} and all(modes):
+            inferred[f"{monitored.path}.mode"] = modes if len(modes) > 1 else modes[0]
+    return inferred
+
+
+def contradicting_modes(data: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a problem for each part that gives a metric another mode than an earlier part."""
+    first: dict[str, MonitoredMetrics] = {}
+    for monitored in find_monitored_metrics(data):
+        for metric, mode in monitored.modes.items():
+            other = first.setdefault(metric, monitored)
+            if other.modes[metric] != mode:
+                message = f"has mode {mode} for {metric}, but {other.path} has mode {other.modes[metric]}"
+                yield Problem(monitored.path, message)
+
+
+def _kind(monitored: MonitoredMetrics) -> str:
+    return str(monitored.entry.get("type", monitored.path.removeprefix("hooks.")))
+
+
+# Names
+
+
+class _Monitored(NamedTuple):
+    """A metric, and the part that monitors it."""
 
     path: str
     kind: str
@@ -31,7 +70,7 @@ class _Asked(NamedTuple):
 
     @property
     def phase(self) -> str:
-        """`train`, `val` or `test`; empty for a metric of none."""
+        """`train`, `val` or `test`; empty for a metric without a phase."""
         return "val" if (self.kind, self.metric) == ("checkpoint", "auto") else phase_of(self.metric)
 
     def problem(self, message: str, known: Iterable[str] = ()) -> Problem:
@@ -40,120 +79,88 @@ class _Asked(NamedTuple):
 
 
 def may_add_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
-    """Whether a hook of the user's own may give metrics, or a task that trains by itself, of which nothing is known
-    before they do."""
+    """Return whether a custom hook may report metrics, or a task that trains by itself."""
     return trains_itself(type(task)) or any(
         type(hook) not in HOOKS.values() and (hook.handles("on_phase_end") or hook.handles("on_report"))
         for hook in hooks
     )
 
 
-def metric_problems(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hook]) -> list[Problem]:
-    """A problem for each metric of `data`, an experiment whose hooks are said in full, that no run of it can report."""
-    own, never_validates = may_add_metrics(task, hooks.values()), _count(data.get("validate_every")) == 0
-    known = None if own else _names_of(task, hooks)
-    problems = []
-    for asked in _asked(data):
-        if asked.kind in ("early_stopping", "param_scheduler") and asked.phase == "test":
-            problems.append(
-                asked.problem(
-                    "comes when training is over, and tells nothing by then; judge by a metric of train or val"
-                )
-            )
-        elif not asked.phase and (asked.kind in ("early_stopping", "param_scheduler") or not own):
-            problems.extend(_of_no_phase(asked, known or {}, hooks))
-        elif asked.phase == "val" and never_validates and not (own and asked.kind == "sweep"):
-            problems.append(asked.problem("is never measured, as validate_every is 0"))
-        elif known and asked.metric != "auto" and not _is_known(asked, known[asked.phase]):
-            names = [f"{asked.phase}/{name}" for name in known[asked.phase]]
-            problems.append(asked.problem(f"is no metric of this task; there are {', '.join(names)}", names))
-    return problems
+def metric_problems(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hook]) -> Iterator[Problem]:
+    """Yield a problem for each monitored metric that no report of a resolved experiment can hold."""
+    is_open, never_validates = may_add_metrics(task, hooks.values()), Interval.parse(data["validate_every"]).count == 0
+    known = None if is_open else _metric_names(task, hooks)
+    for monitored in _monitored(data):
+        stops_training = monitored.kind in ("early_stopping", "param_scheduler")
+        if stops_training and monitored.phase == "test":
+            yield monitored.problem("is measured after training; use a metric of train or val")
+        elif not monitored.phase and (stops_training or not is_open):
+            yield from _phaseless_problems(monitored, known or {}, hooks)
+        elif monitored.phase == "val" and never_validates and not (is_open and monitored.kind == "sweep"):
+            yield monitored.problem("is never measured with validate_every: 0")
+        elif known and monitored.metric != "auto" and not _is_known(monitored, known[monitored.phase]):
+            names = [f"{monitored.phase}/{name}" for name in known[monitored.phase]]
+            yield monitored.problem(f"is not a metric of this task, which has {', '.join(names)}", names)
 
 
 def phase_problems(data: Mapping[str, Any], phases: Collection[str]) -> list[Problem]:
-    """A problem for each metric of a phase for which the task brings no data; `phases` are those it brings."""
-    return [
-        asked.problem(
-            f"is never measured, as data() of the task gives {', '.join(phases)} and no {asked.phase}",
-            _beside(asked, phases),
-        )
-        for asked in _asked(data)
-        if asked.phase and not _is_of(asked, phases)
-    ]
+    """Return a problem for each monitored metric of a phase that is not among the `phases` with data."""
+    problems = []
+    for monitored in _monitored(data):
+        is_auto, phase = monitored.metric == "auto", monitored.phase
+        if phase and not (phases_of("val", phases) if is_auto else phase_of(monitored.metric, phases)):
+            # The metric's name in each phase of its kind.
+            near = [f"{other}/{monitored.metric.rpartition('/')[2]}" for other in phases_of(phase, phases)]
+            message = f"is never measured: data() of the task returns {', '.join(phases)} and no {phase}"
+            problems.append(monitored.problem(message, near))
+    return problems
 
 
-def _is_of(asked: _Asked, phases: Collection[str]) -> bool:
-    """Whether one of the phases gives a metric, or the metrics of which one will be chosen."""
-    return bool(phases_of("val", phases) if asked.metric == "auto" else phase_of(asked.metric, phases))
-
-
-def _beside(asked: _Asked, phases: Collection[str]) -> list[str]:
-    """The metric's name in each phase of its kind."""
-    return [f"{phase}/{asked.metric.rpartition('/')[2]}" for phase in phases_of(asked.phase, phases)]
-
-
-def _asked(data: Mapping[str, Any]) -> Iterator[_Asked]:
-    for monitored in find_monitored_metrics(data):
-        kind = monitored.entry.get("type", monitored.path.removeprefix("hooks."))
+def _monitored(data: Mapping[str, Any]) -> Iterator[_Monitored]:
+    for part in find_monitored_metrics(data):
+        kind = _kind(part)
         if kind in ("checkpoint", "early_stopping", "param_scheduler") or (
-            kind == "sweep" and not _decides(monitored.entry.get("space"))
+            kind == "sweep" and not any(map(_decides_metrics, part.entry.get("space") or ()))
         ):
-            yield from (_Asked(f"{monitored.path}.{monitored.key}", kind, metric) for metric in monitored.metrics)
+            yield from (_Monitored(f"{part.path}.{part.key}", kind, metric) for metric in part.metrics)
 
 
-def _decides(space: Any) -> bool:
-    """Whether what is swept decides what trials measure: their task, their hooks, whether they validate."""
-    paths = space if isinstance(space, Mapping) else ()
-    return any(
-        path.startswith(("task", "validate_every"))
-        or (path.startswith("hooks.") and path.count(".") == 1)
-        or path.endswith(".type")
-        for path in paths
-    )
+def _decides_metrics(path: str) -> bool:
+    """Return whether a swept path decides what trials measure: task, hooks, validation."""
+    is_hook = path.startswith("hooks.") and path.count(".") == 1
+    return is_hook or path.startswith(("task", "validate_every")) or path.endswith(".type")
 
 
-def _of_no_phase(asked: _Asked, known: Mapping[str, Collection[str]], hooks: Mapping[str, Hook]) -> list[Problem]:
-    group = asked.metric.partition("/")[0]
-    if asked.kind == "sweep":
-        needed = _GROUPS.get(group)
-        there = needed is None or any(type(hook) is HOOKS[needed] for hook in hooks.values())
-        return [] if there else [asked.problem(f"is what the hook {needed} reports, which is off")]
-    names = [f"{phase}/{name}" for phase in PHASES for name in known.get(phase, (asked.metric.rpartition("/")[2],))]
-    return [asked.problem(f"is of no phase; metrics begin with {', '.join(f'{phase}/' for phase in PHASES)}", names)]
+def _phaseless_problems(
+    monitored: _Monitored, known: Mapping[str, Collection[str]], hooks: Mapping[str, Hook]
+) -> Iterator[Problem]:
+    if monitored.kind == "sweep":
+        needed = _REPORTING_HOOKS.get(monitored.metric.partition("/")[0])
+        if needed and not any(type(hook) is HOOKS[needed] for hook in hooks.values()):
+            yield monitored.problem(f"is reported by the hook {needed}, which is off")
+        return
+    name = monitored.metric.rpartition("/")[2]
+    names = [f"{phase}/{metric}" for phase in PHASES for metric in known.get(phase, (name,))]
+    yield monitored.problem(f"has no phase; metrics begin with {', '.join(f'{phase}/' for phase in PHASES)}", names)
 
 
-def _names_of(task: Task, hooks: Mapping[str, Hook]) -> dict[str, list[str]] | None:
-    """The names of each phase's metrics; None where only a batch tells."""
-    if type(task).metrics is not Task.metrics or not _gives_one_loss(task):
+def _metric_names(task: Task, hooks: Mapping[str, Hook]) -> dict[str, list[str]] | None:
+    """Return the names of each phase's metrics, or None if only a batch can tell."""
+    # Any other annotation than a tensor's may mean parts of the loss, which are metrics too.
+    annotation = str(get_annotations(type(task).loss).get("return")).rpartition(".")[2].strip("'>")
+    if type(task).metrics is not Task.metrics or annotation != "Tensor":
         return None
     meters = None
-    with suppress(ConfigError), users_code("task"):  # whatever it needs that is not here, it may have where it trains
+    with suppress(ConfigError), catch_user_errors("task"):  # what it needs may be present only where it trains
         meters = list(task.meters())
     if meters is None:
         return None
-    probed = (
-        ["knn_accuracy", "linear_accuracy"]
-        if any(type(hook) is HOOKS["feature_probe"] for hook in hooks.values())
-        else []
-    )
+    has_probe = any(type(hook) is HOOKS["feature_probe"] for hook in hooks.values())
+    probed = ["knn_accuracy", "linear_accuracy"] if has_probe else []
     return {"train": ["loss"], "val": ["loss", *meters, *probed], "test": ["loss", *meters]}
 
 
-def _gives_one_loss(task: Task) -> bool:
-    """Whether `loss` is annotated to give a number; any other may give parts, which are metrics too."""
-    return str(get_annotations(type(task).loss).get("return")).rpartition(".")[2].strip("'>") == "Tensor"
-
-
-def _is_known(asked: _Asked, names: Collection[str]) -> bool:
-    # A meter of several values gives `val/confusion/0`, and a label of other weights stands before: `val/ema/loss`.
-    return any(part in names for part in asked.metric.split("/")[1:]) or (
-        asked.kind == "sweep" and asked.metric.endswith(_REPORTED)
-    )
-
-
-def _count(interval: Any) -> int | None:
-    """The count of `validate_every` as written; None where it is not written, or wrong."""
-    try:
-        return Interval.parse(interval).count
-    except ValueError:
-        return None
+def _is_known(monitored: _Monitored, names: Collection[str]) -> bool:
+    # A meter of several values reports `val/confusion/0`, and averaged weights `val/ema/loss`.
+    is_reported = monitored.kind == "sweep" and monitored.metric.endswith(_REPORTED_ENDINGS)
+    return is_reported or any(part in names for part in monitored.metric.split("/")[1:])

@@ -1,4 +1,4 @@
-"""Names of a task that nothing reads, and that are near one that would be read."""
+"""Names of a task that have no effect and are near one that has: probable misspellings."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from difflib import SequenceMatcher
 from types import CodeType
 from typing import Any
 
-from orchestrator.config.checks.key_tree import key_paths
+from orchestrator.config.checks.key_paths import key_paths
 from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import Problem
 from orchestrator.task import Task
 
 _METHODS = tuple(name for name in vars(Task) if not name.startswith("_") and name != "progress")
 _NEAR = 0.8
-"""difflib's ratio from which a method with the same arguments, or an option, was meant to be another."""
-_OF_ANYBODY = ("name", "notes", "tags")
-"""Keys that say nothing of the training, which attributes of a task may be called too."""
+"""Smallest ratio of difflib for a method with the same arguments, or an option."""
+_COMMON_NAMES = ("name", "notes", "tags")
+"""Keys without effect on training, which attributes of a task may be called too."""
 
 
 def misspelled_names(task: type[Task]) -> list[Problem]:
@@ -33,12 +33,10 @@ def misspelled_names(task: type[Task]) -> list[Problem]:
 
 
 def _problem(task: type[Task], name: str, value: Any, meant: str) -> Problem:
-    what = f"{task.__name__}.{name}{'()' if callable(value) else ''} has no effect: nothing calls or reads it"
-    if meant in _METHODS:
-        advice = f"did you mean '{meant}'? A helper's name may begin with _"
-    else:
-        advice = f"did you mean '{meant}', a key of the experiment?"
-    return Problem("task", f"{what}{source_location(value) if callable(value) else ''}", suggestion=advice)
+    message = f"{task.__name__}.{name}{'()' if callable(value) else ''} has no effect: nothing calls or reads it"
+    hint = "? A helper's name may begin with _" if meant in _METHODS else ", a key of the experiment?"
+    place = source_location(value) if callable(value) else ""
+    return Problem("task", f"{message}{place}", suggestion=f"did you mean '{meant}'{hint}")
 
 
 def _own_names(task: type[Task]) -> Iterator[tuple[str, Any]]:
@@ -66,10 +64,10 @@ def _nearest(name: str, value: Any) -> str | None:
     if edited:
         return max(edited, key=lambda known: _ratio(name, known))
     if callable(value):
-        return _most_alike(name, [known for known in _METHODS if _takes_as_many(value, known)])
+        return _most_alike(name, [known for known in _METHODS if _has_same_arguments(value, known)])
     keys = {path.rpartition(".")[2]: path for path in reversed(key_paths())}
-    begun = next((key for key in keys if "_" in name and key.startswith(f"{name}_")), None)
-    best = None if name in _OF_ANYBODY else begun or _most_alike(name, keys)
+    prefixed = next((key for key in keys if "_" in name and key.startswith(f"{name}_")), None)
+    best = None if name in _COMMON_NAMES else prefixed or _most_alike(name, keys)
     return keys[best] if best else None
 
 
@@ -83,19 +81,19 @@ def _ratio(name: str, other: str) -> float:
 
 
 def _is_one_edit(name: str, known: str) -> bool:
-    """Return whether one letter is missing, added, another, or exchanged with its neighbour."""
+    """Return whether one letter is missing, added, replaced, or swapped with its neighbour."""
     if abs(len(name) - len(known)) > 1 or name == known:
         return False
     begin = next((index for index, pair in enumerate(zip(name, known, strict=False)) if len({*pair}) > 1), None)
     if begin is None:
         return True
-    (one, other), rest = (name[begin:], known[begin:]), (name[begin + 1 :], known[begin + 1 :])
-    swapped = one[:2] == other[:2][::-1] and one[2:] == other[2:]
-    return rest[0] == rest[1] or rest[0] == other or one == rest[1] or swapped
+    left, right = name[begin:], known[begin:]
+    is_swap = left[:2] == right[:2][::-1] and left[2:] == right[2:]
+    return left[1:] == right[1:] or left[1:] == right or left == right[1:] or is_swap
 
 
-def _takes_as_many(method: Any, known: str) -> bool:
-    """Return whether a method can be called as Task's method of a name is."""
+def _has_same_arguments(method: Any, known: str) -> bool:
+    """Return whether a method can be called with the arguments of Task's method `known`."""
     arguments = list(inspect.signature(getattr(Task, known)).parameters)
     try:
         inspect.signature(method).bind(*arguments)
@@ -105,7 +103,7 @@ def _takes_as_many(method: Any, known: str) -> bool:
 
 
 def _used_names(task: type[Task]) -> set[str]:
-    """Return all names and texts in the code of the modules in which a task's classes are."""
+    """Return all names and strings in the code of the modules that define a task's classes."""
     own = [cls for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
     modules = {cls.__module__ for cls in own}
     values = [vars(sys.modules[name]) for name in modules if name in sys.modules]

@@ -1,233 +1,280 @@
-"""What is wrong with a sweep beyond its own model: values are tried in the experiment they are for."""
+"""Checks of a sweep: its settings together, and each value of its space in the experiment."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Self
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
-from pydantic import OnErrorOmit, model_validator
-
-from orchestrator.config.checks.custom_training import declared
-from orchestrator.config.checks.metric_modes import inferred_modes
+from hooks.metrics.direction import directions
+from hooks.stats.row_stats import PREFIX, column_and_statistic
+from orchestrator.config.checks.custom_training import train_parameters
+from orchestrator.config.checks.metrics import inferred_modes
 from orchestrator.config.checks.shared_training import unshareable_paths
 from orchestrator.config.checks.space import (
-    is_drawn,
-    outer_of,
-    overlaps,
-    surroundings,
-    unsearchable,
-    wrong_counts,
-    wrong_mutations,
+    can_mutate,
+    context,
+    count_points,
+    count_trials,
+    enclosing_path,
+    leaves_open,
+    mutated_paths,
+    round_length,
 )
-from orchestrator.config.optim.changes import seen_from
-from orchestrator.config.python.parameters import check
+from orchestrator.config.optim.changes import relative_message
 from orchestrator.config.resolve import build, find_task
 from orchestrator.config.sections.domain import Domain
-from orchestrator.config.sections.sweep import Sweep, SweptPath, contradictions
-from orchestrator.config.text.bounds import LARGEST_SEED, MOST_SWEPT, MOST_TRIED
+from orchestrator.config.sections.experiment import Experiment, check_sound_part, without_nulls
+from orchestrator.config.sections.sweep import MAX_SEED, PB2, Asha, Population, Race, Sweep
 from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import ExperimentSource, with_value
-from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean, shortened
+from orchestrator.errors import ConfigError, Problem, did_you_mean, shortened
 from orchestrator.task import trains_itself
 
-
-class _AsFarAsSound(Sweep):
-    """A sweep without the domains that are wrong by themselves, in which all else may contradict each other: one
-    mistake hides no other."""
-
-    space: dict[OnErrorOmit[SweptPath], OnErrorOmit[Domain]]
-
-    @model_validator(mode="after")
-    def _goes_together(self) -> Self:
-        return self
+MAX_TRIALS = 100_000
+MAX_CHECKED_VALUES = 5_000
+"""Values of a space to check before the first trial."""
 
 
 def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[Problem]:
-    """What is wrong with a sweep beyond its own model: domains, points, and what a population would change; `known` is
-    what is wrong with the experiment below it."""
+    """Return the problems of a sweep beyond its fields; `known` are those that `resolve` reports."""
     data, _ = source.merged()
-    given = data.pop("sweep", None)
-    space = given.get("space") if isinstance(given, dict) else None
-    if isinstance(space, dict) and len(space) > MOST_SWEPT:
-        return []
-    if isinstance(given, dict) and (mode := inferred_modes({**data, "sweep": given}).get("sweep.mode")):
-        given = {**given, "mode": mode}
-    problems: list[Problem] = []
-    sweep = collect_problems(problems, check, _AsFarAsSound, given, "sweep") if isinstance(given, dict) else None
-    wrong = {problem.path.split(".")[1] for problem in problems if "." in problem.path}
-    if sweep is None and wrong:
-        sound = {key: value for key, value in given.items() if key not in wrong}
-        sweep = collect_problems([], check, _AsFarAsSound, sound, "sweep")
-    problems = [problem for problem in problems if problem not in known]
+    field_problems: list[Problem] = []
+    data, experiment = check_sound_part(without_nulls(data), field_problems)
+    sweep = experiment.sweep
     if sweep is None:
-        return problems
-    clashes = [(keys, message) for keys, message in contradictions(sweep) if not wrong.intersection(keys)]
-    if clashes and all(problem.path != "sweep" for problem in known):
-        problems.append(Problem("sweep", "; ".join(message for _, message in clashes)))
-    if wrong.intersection(["metric", "mode"]) or any("mode" in keys for keys, _ in clashes):
-        sweep = sweep.model_copy(update={"metric": "unknown", "mode": "max"})
-    workers = data.get("workers")
-    if sweep.engine == "gang" and isinstance(workers, dict) and isinstance(workers.get("count"), list):
-        return [
-            Problem(
-                "workers.count", f"a gang has one number of ranks, got {workers['count']}; engine: train takes a range"
-            )
-        ]
-    problems.extend([*(() if "search" in wrong else unsearchable(sweep)), *overlaps(sweep)])
-    is_whole = len(sweep.space) == len(given["space"])
-    if is_whole and not problems and not wrong:
-        task = find_task(data)
-        also = ("task_args", *declared(task)) if task and trains_itself(task) else ()
-        problems.extend([*wrong_counts(sweep), *wrong_mutations(sweep, also)])
-    last_seed = data["seed"] + sweep.repeats - 1 if type(data.get("seed")) is int else 0
-    if sweep.repeats > 1 and last_seed > LARGEST_SEED:
-        problems.append(
-            Problem(
-                "sweep.repeats",
-                f"gives the last of each configuration's trials the seed {last_seed:,}; {LARGEST_SEED:,} is the"
-                " largest",
-            )
-        )
-    collect_problems(problems, _try_all, sweep, source.without_sweep(), known, problems, is_whole)
-    if is_whole and not problems and not known:
+        return []
+    if mode := inferred_modes(data).get("sweep.mode"):
+        sweep = sweep.model_copy(update={"mode": mode})
+    problems: list[Problem] = []
+    if not any(problem.path.startswith("sweep") for problem in field_problems):
+        problems.extend(_settings_problems(sweep, experiment))
+    if not problems:
+        base = {key: value for key, value in data.items() if key != "sweep"}
+        with suppress(ValueError):  # if its mode is unknown, that is a problem of its own
+            base |= {"sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]}}
+        problems.extend(_value_problems(sweep.space, base))
+    if not problems and not known:
         problems.extend(unshareable_paths(source, sweep))
     return problems
 
 
-def _try_all(
-    sweep: Sweep, source: ExperimentSource, known: Sequence[Problem], problems: list[Problem], with_points: bool
-) -> None:
-    """Adds what is wrong with the values of each domain and point; raises ConfigError where there are too many."""
-    tries = _Tries(source, sweep)
+# Settings
+
+
+def _settings_problems(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
+    yield from _contradictions(sweep)
+    if sweep.engine == "gang" and isinstance(experiment.workers.count, list):
+        message = f"must be one number for engine: gang, got {experiment.workers.count}"
+        yield Problem("workers.count", message, suggestion="write sweep.engine: train for a range")
+    spatial = [*_unsearchable(sweep), *_overlaps(sweep)]
+    yield from spatial or [*_count_problems(sweep, experiment.seed), *_mutation_problems(sweep, experiment)]
+    for index, point in enumerate(sweep.points):
+        yield from _point_problems(point, f"sweep.points.{index}", sweep)
+
+
+def _contradictions(sweep: Sweep) -> Iterator[Problem]:
+    kind, is_population = sweep.scheduler.type, isinstance(sweep.scheduler, Population)
+    is_synchronous = is_population or kind == "hyperband"
+    for statistic in sweep.row_stats:
+        try:
+            column_and_statistic(statistic)
+        except ValueError as error:
+            yield Problem("sweep.metric", f"{PREFIX}{statistic}: {error}")
+    try:
+        directions(sweep.metrics, sweep.mode)
+    except ValueError as error:
+        yield Problem("sweep.mode", str(error))
+    if len(sweep.metrics) > 1 and sweep.search != "optuna":
+        yield Problem("sweep.metric", f"cannot be a list with search: {sweep.search}; use search: optuna")
+    if len(sweep.metrics) > 1 and kind != "fifo":
+        yield Problem("sweep.metric", f"cannot be a list with scheduler: {kind}; use scheduler: fifo")
+    if is_population and sweep.search == "optuna":
+        message = f"cannot be optuna with scheduler: {kind}, which changes values itself; use random or grid"
+        yield Problem("sweep.search", message)
+    if is_population and sweep.repeats > 1:
+        message = f"cannot be combined with scheduler: {kind}, whose trials copy each other's weights and values"
+        yield Problem("sweep.repeats", message, suggestion="increase trials for a larger population")
+    if sweep.aggregate == "lower_bound" and sweep.repeats == 1:
+        message = "is lower_bound, which needs several trials of each configuration; set repeats, for example to 5"
+        yield Problem("sweep.aggregate", message)
+    if isinstance(sweep.scheduler, Race):
+        yield from _race_contradictions(sweep)
+    if sweep.max_concurrent is not None and is_synchronous:
+        yield Problem("sweep.max_concurrent", f"has no effect with scheduler: {kind}, whose trials wait for each other")
+    if sweep.engine == "train" and is_synchronous:
+        message = f"cannot be train with scheduler: {kind}, which pauses trials: each would start a new Ray Train job"
+        yield Problem("sweep.engine", f"{message}; use gang, or the scheduler fifo, asha, median or race")
+    if sweep.points and sweep.search == "grid":
+        yield Problem("sweep.points", "has no effect with search: grid, which tries all points of the grid")
+
+
+def _race_contradictions(sweep: Sweep) -> Iterator[Problem]:
+    if sweep.repeats == 1:
+        yield Problem("sweep.repeats", "is 1, and race compares configurations over seeds; set it, for example to 5")
+    if sweep.aggregate == "lower_bound":
+        yield Problem("sweep.aggregate", "cannot be lower_bound with scheduler: race, whose winner has the best mean")
+    if sweep.search == "optuna":
+        message = "cannot be optuna with scheduler: race, which needs all configurations at the start"
+        yield Problem("sweep.search", f"{message}; use random or grid")
+    if sweep.budget and sweep.budget.trials:
+        message = "cannot be combined with scheduler: race, which trains all configurations seed by seed"
+        yield Problem("sweep.budget.trials", message, suggestion="set fewer trials")
+
+
+def _unsearchable(sweep: Sweep) -> Iterator[Problem]:
+    """Yield a problem for each domain that the search cannot draw from."""
+    instead_for_optuna = {"grid": "choice", "normal": "uniform"}
     for name, domain in sweep.space.items():
-        problems.extend(_refused(name, domain.candidates(), join("sweep.space", name), tries, known))
-    for index, point in enumerate(sweep.points if with_points else ()):
-        problems.extend(_wrong_point(point, f"sweep.points.{index}", tries, known))
+        path = join("sweep.space", f"{name}.{domain.kind}")
+        if sweep.search == "grid" and not domain.is_list:
+            yield Problem(path, "is not supported with search: grid; use choice or grid, or search: random")
+        if sweep.search == "optuna" and (instead := instead_for_optuna.get(domain.kind)):
+            yield Problem(path, f"is not supported with search: optuna; use {instead}")
 
 
-class _Tries:
-    """Builds experiments of a sweep's values, as many as the bounds allow."""
-
-    def __init__(self, source: ExperimentSource, sweep: Sweep) -> None:
-        self.sweep, self._source = sweep, source
-        self._count = 0
-
-    def problems_with(self, values: Mapping[str, Any]) -> Sequence[Problem]:
-        """What is wrong with an experiment that has these values, by dotted path."""
-        self._count += 1
-        if self._count > MOST_TRIED:
-            raise _too_many()
-        return _problems_with(values, self._source, self.sweep)
-
-    def beside(self, name: str) -> list[dict[str, Any]]:
-        """What a path may be drawn beside."""
-        found = list(itertools.islice(surroundings(name, self.sweep.space), MOST_TRIED + 1))
-        if len(found) > MOST_TRIED:
-            raise _too_many()
-        return found
-
-
-def _too_many() -> ConfigError:
-    message = f"has more than {MOST_TRIED:,} values and combinations to try in the experiment before the first trial"
-    return ConfigError(
-        [Problem("sweep.space", message, suggestion="leave values out, or give ranges, of which the ends are tried")]
-    )
+def _overlaps(sweep: Sweep) -> Iterator[Problem]:
+    """Yield a problem for each path inside a swept path, unless that is a choice of null and mappings."""
+    for inner, domain in sweep.space.items():
+        message = None
+        for outer in (outer for outer in sweep.space if inner.startswith(f"{outer}.")):
+            around, key = sweep.space[outer], inner.removeprefix(f"{outer}.")
+            if enclosing_path(outer, sweep.space):
+                message = f"is inside '{outer}', which is itself inside a swept path; sweep only one of them"
+            elif domain.kind == "fan_out":
+                message = f"is inside '{outer}', which is swept too; use grid instead of fan_out"
+            elif not around.is_list or not all(
+                value is None or isinstance(value, bool | dict) for value in around.values
+            ):
+                message = f"is inside '{outer}', which is swept too and is not a choice of null and mappings"
+            elif not any(leaves_open(key, value) for value in around.values):
+                message = f"is never drawn: every value of '{outer}' is off or sets it"
+            elif around.kind == "choice" and sweep.search != "grid" and domain.kind == "grid":
+                message = f"is a grid inside '{outer}', which is drawn; use choice"
+        if message:
+            yield Problem(join("sweep.space", inner), message)
 
 
-def _wrong_point(point: Mapping[str, Any], path: str, tries: _Tries, known: Sequence[Problem]) -> list[Problem]:
-    problems, sweep = [], tries.sweep
-    for name, value in point.items():
+def _count_problems(sweep: Sweep, seed: int) -> Iterator[Problem]:
+    scheduler, points, per_round = sweep.scheduler, count_points(sweep), round_length(sweep)
+    trials = sweep.trials or per_round
+    last_seed = seed + sweep.repeats - 1
+    if sweep.repeats > 1 and "seed" in sweep.space:
+        yield Problem("sweep.space.seed", f"conflicts with repeats: {sweep.repeats}, which sets the seeds; remove one")
+    elif sweep.repeats > 1 and last_seed > MAX_SEED:
+        yield Problem("sweep.repeats", f"needs seeds up to {last_seed:,}; the largest allowed is {MAX_SEED:,}")
+    is_random = sweep.search != "grid" or isinstance(scheduler, Population)
+    if sweep.seed and not is_random and not (isinstance(scheduler, Asha) and scheduler.brackets > 1):
+        message = f"has no effect: search: grid and scheduler: {scheduler.type} draw nothing"
+        yield Problem("sweep.seed", message, suggestion="set the seed of the runs outside of sweep")
+    times = f" x {sweep.repeats} repeats" if sweep.repeats > 1 else ""
+    if count_trials(sweep) > MAX_TRIALS:
+        message = f"makes {count_trials(sweep):,} trials, at most {MAX_TRIALS:,} are allowed"
+        hint = "use search: random, or remove values"
+        yield Problem("sweep.trials" if sweep.trials else "sweep.space", message, suggestion=hint)
+    elif sweep.search == "grid" and trials != per_round:
+        hint = "remove it"
+        if trials < per_round:
+            hint += f", or set budget: {{trials: {trials}}} to end before the grid is complete"
+        elif trials % points == 0:
+            hint += f", or set repeats: {trials // points} to run each point with as many seeds"
+        message = f"must be {per_round}, the {points} points of the grid{times}, got {trials}"
+        yield Problem("sweep.trials", message, suggestion=hint)
+    elif trials % per_round:
+        factors = f"{points} points of the grid{times}" if points > 1 else f"{sweep.repeats} repeats"
+        below = trials // per_round * per_round
+        hint = f"write {below} or {below + per_round}" if below else f"write {per_round}"
+        yield Problem("sweep.trials", f"must be a multiple of {per_round} ({factors}), got {trials}", suggestion=hint)
+    elif len(sweep.points) * per_round > trials:
+        needed = len(sweep.points) * per_round
+        yield Problem("sweep.points", f"need {needed} trials for {len(sweep.points)} points, and there are {trials}")
+
+
+def _mutation_problems(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
+    """Yield the problems of what a population changes during training.
+
+    A task that trains by itself starts over with the new values, so `mutate` may also name what it reads.
+    """
+    scheduler = sweep.scheduler
+    if not isinstance(scheduler, Population):
+        return
+    task = find_task(experiment.task)
+    restartable = ("task_args", *train_parameters(task)) if task and trains_itself(task) else ()
+    for index, name in enumerate(scheduler.mutate or []):
+        path = f"sweep.scheduler.mutate.{index}"
         if name not in sweep.space:
             hint = did_you_mean(name, sweep.space)
-            problems.append(Problem(join(path, name), "is no path of the space", suggestion=hint))
-            continue
-        if sweep.space[name].kind == "fan_out":
-            problems.append(
-                Problem(
-                    join(path, name),
-                    "does not belong in a point: each point is tried with every `fan_out` value; remove it",
-                )
-            )
-            continue
-        if value not in sweep.space[name]:
-            problems.append(
-                Problem(
-                    join(path, name),
-                    f"is not in its domain {shortened(str(sweep.space[name].model_dump()))}, got"
-                    f" {shortened(repr(value))}",
-                )
-            )
-            continue
-        problems.extend(_refused(name, [value], join(path, name), tries, known, point))
-    return problems
+            yield Problem(path, f"'{name}' is not a path of the space", suggestion=hint)
+        elif name.partition(".")[0] not in restartable and not can_mutate(name):
+            message = "cannot change during training; only fields of hooks and numbers of the optimizer can"
+            yield Problem(path, f"'{name}' {message}")
+    mutated = mutated_paths(sweep)
+    if not mutated and not scheduler.mutate:
+        others = [name for name in sweep.space if name.partition(".")[0] in restartable]
+        hint = f"write mutate: [{', '.join(others)}], or some of these" if others else None
+        message = f"is {scheduler.type}, which needs a swept field of a hook or number of the optimizer to change"
+        yield Problem("sweep.scheduler", message, suggestion=hint)
+    elif count_trials(sweep) < 2:
+        yield Problem("sweep.trials", f"must be at least 2 with scheduler: {scheduler.type}, got {count_trials(sweep)}")
+    for name in mutated if isinstance(scheduler, PB2) else ():
+        domain = sweep.space[name]
+        if domain.is_list or enclosing_path(name, sweep.space) or not math.isfinite(domain.ends[0]):
+            message = "must be a range with two ends outside of any choice, as pb2 models it; or use pbt"
+            yield Problem(join("sweep.space", name), message)
 
 
-def _refused(
-    name: str,
-    values: Sequence[Any],
-    path: str,
-    tries: _Tries,
-    known: Sequence[Problem],
-    point: Mapping[str, Any] | None = None,
-) -> list[Problem]:
-    """Tries values of one path in the experiment they are for, one at a time, beside each value of what decides their
-    meaning (the task for its arguments), as far as the `point` they are of leaves that open; gives each problem once,
-    at `path`."""
-    space = tries.sweep.space
-    beside = [around for around in tries.beside(name) if {**around, **(point or {})}.items() >= around.items()]
-    found: dict[str, tuple[Problem, list[dict[str, Any]]]] = {}
-    for around in beside:
-        before = [*known, *(one for one in tries.problems_with(around) if not _within(one.path, name))]
-        for value in values:
-            tried = {**around, name: value}
-            for problem in tries.problems_with(tried):
-                if problem not in before and not _may_be_mended(problem.path, tried, space):
-                    message = _message_for(space[name], seen_from(name, problem))
-                    found.setdefault(message, (problem, []))[1].append(around)
-    problems: list[Problem] = []
-    for message, (problem, where) in found.items():
-        common = all(around in where for around in beside)
-        place = (
-            "" if common else f", where {' and '.join(f'{other} is {value!r}' for other, value in where[0].items())}"
-        )
-        hint = _fitting_domain(space[name], message) or problem.suggestion
-        if all(one.suggestion != hint or not hint for one in problems):
-            problems.append(replace(problem, path=path, message=message + place, suggestion=hint))
-    return problems
+def _point_problems(point: Mapping[str, Any], path: str, sweep: Sweep) -> Iterator[Problem]:
+    for name, value in point.items():
+        domain = sweep.space.get(name)
+        if domain is None:
+            hint = did_you_mean(name, sweep.space)
+            yield Problem(join(path, name), "is not a path of the space", suggestion=hint)
+        elif domain.kind == "fan_out":
+            yield Problem(join(path, name), "cannot be in a point: each point runs with all fan_out values; remove it")
+        elif value not in domain:
+            allowed = shortened(str(domain.model_dump()))
+            yield Problem(join(path, name), f"must be in its domain {allowed}, got {shortened(repr(value))}")
 
 
-def _fitting_domain(domain: Domain, message: str) -> str | None:
-    """What to write instead of a range whose numbers a field does not take."""
-    if domain.is_list or not message.startswith("must be "):
-        return None
-    wanted = message.removeprefix("must be ").partition(", got")[0]
-    if wanted != "a whole number":
-        return (
-            None
-            if wanted.startswith(("a number", "at ", "greater", "less", "finite", "a multiple"))
-            else "a range is of numbers; write choice"
-        )
-    if domain.kind.startswith("q"):
-        return f"write {domain.kind} with low, high and step in whole numbers"
-    kind = "lograndint" if domain.is_logarithmic else "randint"
-    low, high = domain.ends
-    whole = float(low).is_integer() and float(high).is_integer()
-    return (
-        f"write {{{kind}: [{low:.0f}, {high + 1:.0f}]}}, high not included"
-        if whole
-        else f"write {kind}, in whole numbers, high not included"
-    )
+# Values
 
 
-def _problems_with(values: Mapping[str, Any], source: ExperimentSource, sweep: Sweep) -> Sequence[Problem]:
-    """What is wrong with an experiment that has these values, by dotted path."""
+def _value_problems(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Iterator[Problem]:
+    """Check each listed value and both ends of each range in the experiment, one at a time."""
+    if sum(len(domain.candidates()) for domain in space.values()) > MAX_CHECKED_VALUES:
+        message = f"has more than {MAX_CHECKED_VALUES:,} values to check before the first trial"
+        yield Problem("sweep.space", message, suggestion="remove values, or use ranges")
+        return
+    existing: dict[str, Sequence[Problem]] = {}
+    for name, domain in space.items():
+        around = context(name, space)
+        key = json.dumps(around)
+        if key not in existing:
+            existing[key] = _problems_with(around, data)
+        problems: dict[str, Problem] = {}
+        for value in domain.candidates():
+            values = {**around, name: value}
+            for problem in _problems_with(values, data):
+                others = [other for other in space if other not in values]
+                if problem not in existing[key] and not any(_overlap(problem.path, other) for other in others):
+                    message = relative_message(name, problem)
+                    hint = _suggest_domain(domain, message) or problem.suggestion
+                    if not hint or all(other.suggestion != hint for other in problems.values()):
+                        problems.setdefault(message, Problem(join("sweep.space", name), message, suggestion=hint))
+        yield from problems.values()
+
+
+def _problems_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[Problem]:
+    """Return the problems of a trial with these values."""
     try:
-        data, problems = source.with_values(values).merged()
-        if problems:
-            return problems
-        for name, mode in inferred_modes(data, sweep).items():
+        for name, value in values.items():
+            data = with_value(data, name, value)
+        modes = inferred_modes(data)
+        data = {key: value for key, value in data.items() if key != "sweep"}
+        for name, mode in modes.items():
             data = with_value(data, name, mode)
         build(data)
     except ConfigError as error:
@@ -235,22 +282,16 @@ def _problems_with(values: Mapping[str, Any], source: ExperimentSource, sweep: S
     return ()
 
 
-def _message_for(domain: Domain, message: str) -> str:
-    if domain.kind != "normal" or len(domain.values) == 4:
-        return message
-    bound = message.partition(", got")[0]
-    if bound == "must be a whole number":
-        return bound
-    return f"a normal distribution has no ends, and this {bound}; clip it: {{normal: [mean, sd, low, high]}}"
+def _overlap(path: str, other: str) -> bool:
+    return path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.")
 
 
-def _may_be_mended(path: str, tried: Mapping[str, Any], space: Mapping[str, Any]) -> bool:
-    """Whether a problem at `path` depends on a path of the space that was not tried along: other values may make it
-    right."""
-    others = (name for name in space if name not in tried and (_within(path, name) or _within(name, path)))
-    return any(outer_of(other, space) not in tried or is_drawn(other, space, tried) for other in others)
-
-
-def _within(path: str, other: str) -> bool:
-    """Whether a path is another one, or lies below it."""
-    return path == other or path.startswith(f"{other}.")
+def _suggest_domain(domain: Domain, message: str) -> str | None:
+    """Suggest what to write instead of a range that a field does not take."""
+    if domain.is_list or not message.startswith("must be "):
+        return None
+    if message.startswith("must be a whole number"):
+        return "use randint or lograndint, or whole numbers for low, high and step"
+    if not re.match("must be (a number|a finite|a multiple|at |greater|less)", message):
+        return "use choice for values that are not numbers"
+    return "set its bounds: {normal: [mean, sd, low, high]}" if not math.isfinite(domain.ends[0]) else None

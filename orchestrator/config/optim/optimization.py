@@ -1,10 +1,8 @@
-"""What trains: an optimizer and its scheduler, or several by name. From what was written to what is checked, before
-there is a model."""
+"""Optimizers and their schedulers: defaults from the task, and checks before there is a model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from hooks import Hook
 from orchestrator.config.optim.optimizer import (
@@ -15,140 +13,86 @@ from orchestrator.config.optim.optimizer import (
     has_own_method,
     optimizer_with_defaults,
 )
-from orchestrator.config.optim.parameter_groups import scaled_rates
+from orchestrator.config.optim.parameter_groups import rate_keys
 from orchestrator.config.optim.schedule import (
     Schedule,
     Timeline,
-    interval_of,
+    is_stepped,
+    list_interval,
     scheduler_with_defaults,
     stepping_problems,
 )
-from orchestrator.config.optim.scheduler import unread_rate
-from orchestrator.config.python.parameters import check
-from orchestrator.config.sections.experiment import Component, Experiment, NamedOptimizer, Optimization, Scheduler
+from orchestrator.config.optim.scheduler import explain_unused_rate
+from orchestrator.config.sections.experiment import Component, Experiment
 from orchestrator.config.text.source import with_value
-from orchestrator.errors import Problem, collect_problems
+from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task, takes_turns
 
 
-def optimization_with_defaults(
-    data: dict[str, Any], task: type[Task] | None, problems: list[Problem]
-) -> dict[str, Any]:
-    """The data with optimizers and schedulers in full: the task's own where the file leaves them to it. What is wrong
-    is left out, and so is what an unknown task would have to say."""
-    full = _beside_several(data, problems) if data.get("optimizers") else _one_in_full(data, task, problems)
-    return _with_pace(full, task or Task)
+def optimization_with_defaults(experiment: Experiment, task: type[Task]) -> Experiment:
+    """Return the experiment with its optimizer and scheduler filled in, the task's own where none is written.
+
+    Raises ConfigError.
+    """
+    if experiment.optimizers:
+        return experiment
+    keys, problems = experiment.model_fields_set, list[Problem]()
+    written = experiment.optimizer if "optimizer" in keys else Component()
+    optimizer = collect_problems(problems, optimizer_with_defaults, written, task)
+    has_own = "scheduler" not in keys and has_own_method(task, "scheduler")
+    scheduler = Component() if has_own else experiment.scheduler
+    scheduler = collect_problems(problems, scheduler_with_defaults, scheduler, task)
+    if problems or optimizer is None:
+        raise ConfigError(problems)
+    if not written.type and optimizer.type != OWN and explain_unused_rate(optimizer, scheduler, ""):
+        rest = {key: value for key, value in optimizer.model_dump().items() if key != "lr"}
+        optimizer = Component.model_validate({**rest, **written.arguments})
+    update = {"optimizer": optimizer, **({} if scheduler is experiment.scheduler else {"scheduler": scheduler})}
+    return experiment.model_copy(update=update)
 
 
-def _one_in_full(data: dict[str, Any], task: type[Task] | None, problems: list[Problem]) -> dict[str, Any]:
-    written: dict[str, Any] = {"optimizer": data.get("optimizer", {}), "scheduler": data.get("scheduler")}
-    if "scheduler" not in data and task and has_own_method(task, "scheduler"):
-        written["scheduler"] = {}
-    full = dict(data)
-    for key, in_full in (("optimizer", optimizer_with_defaults), ("scheduler", scheduler_with_defaults)):
-        if not isinstance(written[key], dict) and not (key == "scheduler" and isinstance(written[key], list)):
-            continue
-        full.pop(key, None)
-        if task or isinstance(written[key], list) or written[key].get("type", OWN) != OWN:
-            value = collect_problems(problems, in_full, written[key], task or Task)
-            full |= {key: value} if value is not None else {}
-    shaped = isinstance(full.get("optimizer"), dict) and isinstance(full.get("scheduler"), dict | list)
-    if shaped and (message := unread_rate(full["optimizer"], full["scheduler"])):
-        problems.extend(_unread("optimizer", written["optimizer"], message))
-        full["optimizer"] = {key: value for key, value in full["optimizer"].items() if key != "lr"}
-    return full
+def with_stepping_interval(experiment: Experiment, task: type[Task]) -> Experiment:
+    """Return the experiment with the interval at which the hook steps a list of schedulers, unless it is written."""
+    every = collect_problems([], list_interval, list(experiment.optimizations.values()), task)
+    entry = experiment.hooks.get("param_scheduler", True)
+    if every is None or not (entry is True or (isinstance(entry, dict) and not {"every", "type"} & entry.keys())):
+        return experiment
+    hooks = with_value(experiment.hooks, "param_scheduler.every", str(every))
+    return experiment.model_copy(update={"hooks": hooks})
 
 
-def _beside_several(data: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    """The data without what says nothing of several optimizers; with its default value it may stand beside them."""
-    usual = Experiment.model_fields["optimizer"].default.model_dump()
-    for key, default, hint in (
-        ("optimizer", usual, "write it as one of them"),
-        ("scheduler", None, "write it below one of them"),
-    ):
-        if data.get(key, default) != default:
-            problems.append(Problem(key, "is read by nothing beside optimizers", suggestion=hint))
-    for name, written in data["optimizers"].items() if isinstance(data["optimizers"], dict) else ():
-        message = (
-            unread_rate(written, written.get("scheduler"), f"optimizers.{name}.scheduler")
-            if isinstance(written, dict)
-            else None
-        )
-        problems.extend(_unread(f"optimizers.{name}", written, message) if message else [])
-    return {key: value for key, value in data.items() if key not in ("optimizer", "scheduler")}
-
-
-def _unread(path: str, optimizer: Mapping[str, Any], message: str) -> list[Problem]:
-    keys = (["lr"] if "lr" in optimizer else []) + scaled_rates(optimizer)
-    return [Problem(f"{path}.{key}", message, suggestion="leave one of them out") for key in keys]
-
-
-def _with_pace(data: dict[str, Any], task: type[Task]) -> dict[str, Any]:
-    """The data with the pace at which the hook steps schedulers that have paces of their own, unless that is said."""
-    hooks = data.get("hooks", {})
-    entry = hooks.get("param_scheduler", True) if isinstance(hooks, dict) else None
-    pace = collect_problems([], interval_of, _written(data), task)
-    if (
-        pace is None
-        or not entry
-        or (isinstance(entry, dict) and {"every", "type"} & entry.keys())
-        or not isinstance(entry, bool | dict)
-    ):
-        return data
-    return with_value(data, "hooks.param_scheduler.every", str(pace))
-
-
-def check_optimization(
-    data: Mapping[str, Any], task: type[Task] | None, hooks: Mapping[str, Hook], problems: list[Problem]
+def check_optimizations(
+    experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook], problems: list[Problem]
 ) -> None:
-    """Optimizers and schedulers, and who steps these. A scheduler that is said to be null may be a sweep's other
-    value."""
-    several = bool(data.get("optimizers"))
-    if task and takes_turns(task) != several:
-        message = f"is missing: {task.__name__}.turns() says what each of several optimizers is trained with"
-        unread = f"are read by nothing: {task.__name__} has no method turns(), which says what each is trained with"
-        problems.append(Problem("optimizers", unread if several else message))
-    optimizations, timeline = _written(data), Timeline.of(hooks, data.get("epochs"), data.get("steps"))
-    for one in optimizations:
-        collect_problems(problems, check_optimizer, one, task or Task)
-        if one.optimizer.type in OPTIMIZERS:
-            problems.extend(closure_problems(OPTIMIZERS[one.optimizer.type], data))
-    if any(one.scheduler for one in optimizations) or "scheduler" not in data:
-        problems.extend(stepping_problems(optimizations, hooks, task or Task))
-    for one in optimizations:
-        schedule = (
-            collect_problems(problems, Schedule.of, one.scheduler, task or Task, timeline, one.scheduler_path)
-            if one.scheduler
-            else None
-        )
-        collect_problems(problems, schedule.check, task or Task) if schedule else None
+    """Check classes and arguments of optimizers and schedulers, and add the problems."""
+    timeline = Timeline.of(hooks, experiment.epochs, experiment.steps)
+    for optimization in experiment.optimizations.values():
+        collect_problems(problems, check_optimizer, optimization, task)
+        if optimization.scheduler and is_stepped(hooks):
+            schedule = collect_problems(
+                problems, Schedule.of, optimization.scheduler, task, timeline, optimization.scheduler_path
+            )
+            collect_problems(problems, schedule.check, task) if schedule else None
 
 
-def _written(data: Mapping[str, Any]) -> Sequence[Optimization]:
-    """The optimizers that have the right shape; what is wrong with others is told elsewhere."""
-    several = data.get("optimizers")
-    if isinstance(several, dict) and several:
-        named = {
-            name: collect_problems([], check, NamedOptimizer, one, "")
-            for name, one in several.items()
-            if isinstance(one, dict)
-        }
-        return [Optimization.named(name, one) for name, one in named.items() if one]
-    optimizer, scheduler = _component(data.get("optimizer")), _schedulers(data.get("scheduler"))
-    if optimizer is None and scheduler is None:
-        return []
-    # Where the optimizer is wrong, its scheduler is looked at beside the default one.
-    return [Optimization("", optimizer or Experiment.model_fields["optimizer"].default, scheduler)]
-
-
-def _component(value: Any) -> Component | None:
-    shaped = isinstance(value, dict) and isinstance(value.get("type"), str)
-    return check(Component, value, "") if shaped else None
-
-
-def _schedulers(value: Any) -> Scheduler | None:
-    """One scheduler or several; None where there is none, or one has not the right shape, which is told elsewhere."""
-    if not isinstance(value, list):
-        return _component(value)
-    each = [one for one in map(_component, value) if one]
-    return each if each and len(each) == len(value) else None
+def optimization_problems(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) -> Iterator[Problem]:
+    """Yield what is wrong between optimizers, schedulers, the task and the hooks."""
+    optimizations = list(experiment.optimizations.values())
+    if takes_turns(task) and not experiment.optimizers:
+        yield Problem("optimizers", f"is missing: {task.__name__}.turns() needs an optimizer for each of its parts")
+    if experiment.optimizers and not takes_turns(task):
+        yield Problem("optimizers", f"has no effect: {task.__name__} defines no turns(), which uses several optimizers")
+    if experiment.optimizers and experiment.optimizer != Experiment.model_fields["optimizer"].default:
+        yield Problem("optimizer", "has no effect beside optimizers", suggestion="write it as one of them")
+    if experiment.optimizers and experiment.scheduler is not None:
+        yield Problem("scheduler", "has no effect beside optimizers", suggestion="write it below one of them")
+    for optimization in optimizations:
+        optimizer, path = optimization.optimizer, optimization.path
+        if optimizer.type in OPTIMIZERS:
+            yield from closure_problems(OPTIMIZERS[optimizer.type], experiment)
+        if message := explain_unused_rate(optimizer, optimization.scheduler, optimization.scheduler_path):
+            for key in rate_keys(optimizer.arguments):
+                yield Problem(f"{path}.{key}", message, suggestion="remove one of them")
+    # A scheduler that is written as null may be a sweep's other value.
+    if any(optimization.scheduler for optimization in optimizations) or "scheduler" not in experiment.model_fields_set:
+        yield from stepping_problems(optimizations, hooks, task)

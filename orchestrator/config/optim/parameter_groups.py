@@ -1,10 +1,10 @@
-"""Parameter groups: which parameters an optimizer treats otherwise, by patterns of their names. Checked in the driver,
-made in each worker."""
+"""Parameter groups: other arguments of an optimizer for parameters selected by name. Checked in the driver, built in
+each worker."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Annotated, Any, Literal
 
@@ -14,51 +14,41 @@ from torch import nn
 
 from hooks.parameter_names import matched
 from orchestrator.config.python.parameters import check
-from orchestrator.config.sections.base import Model
+from orchestrator.config.sections.base import Model, Patterns
 from orchestrator.config.text.reader import join
 from orchestrator.errors import ConfigError, Problem
-
-NO_DECAY = "no_decay"
-
-Patterns = str | Annotated[list[str], Field(min_length=1)]
-"""A pattern of whole names of parameters, with * and ?, or several."""
 
 Settings = dict[str, Any]
 
 
 class Group(Model):
-    """Parameters of some names, and what the optimizer is told otherwise for them: any of its arguments beside
-    these."""
+    """Parameters selected by name, and the optimizer's arguments for them, beside these keys."""
 
     model_config = ConfigDict(extra="allow")
 
     match: Patterns
-    """Which names, as in `model.named_parameters()`: a pattern with * and ?, or several."""
+    """Names, as in `model.named_parameters()`: a pattern with * and ?, or several."""
     lr_scale: Annotated[float, Gt(0)] = 1.0
-    """What the learning rate is multiplied by."""
+    """Factor of the learning rate."""
     layer_decay: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Layer-wise rates: the last layer has the whole rate, each before it this part of the next one's. A layer is the
-    first number in a name after the pattern's first wildcard."""
-
-    @property
-    def patterns(self) -> list[str]:
-        return [self.match] if isinstance(self.match, str) else self.match
+    """Layer-wise decay: the last layer has the full rate, each earlier one this fraction of the next layer's. The layer
+    is the first number in a name after the pattern's first wildcard."""
 
     @property
     def settings(self) -> Settings:
-        """The optimizer's arguments that it says."""
+        """The optimizer's arguments for this group."""
         return dict(self.model_extra or {})
 
     @property
     def scales(self) -> bool:
-        """Whether it has something to say of the optimizer's own rate."""
+        """True if the group scales the optimizer's learning rate."""
         return bool(self.model_fields_set & {"lr_scale", "layer_decay"})
 
     def scale(self, names: Sequence[str]) -> list[float]:
-        """What the rate of each of its parameters is multiplied by; raises ValueError where one is of no layer."""
+        """Return the factor of each parameter's rate; raise ValueError for a name without a layer number."""
         if self.layer_decay == 1:
             return [self.lr_scale] * len(names)
-        layers = [_layer(name, self.patterns) for name in names]
+        layers = [_layer(name, self.match) for name in names]
         return [self.lr_scale * self.layer_decay ** (max(layers) - layer) for layer in layers]
 
 
@@ -69,51 +59,46 @@ _Entry = Annotated[
 
 
 class Groups(Model):
-    """What stands beside an optimizer's arguments."""
+    """The key beside an optimizer's arguments."""
 
     groups: Annotated[list[_Entry], Field(min_length=1)]
-    """What is otherwise for parameters of some names: the optimizer's arguments, `lr_scale`, `layer_decay`; or
-    `no_decay`, norms and biases without weight decay."""
+    """Groups of parameters with other arguments, `lr_scale` or `layer_decay`; or `no_decay`: norms and biases without
+    weight decay."""
 
 
-def read_groups(written: Any, path: str) -> list[Group | None]:
-    """The groups as they are written for an optimizer at `path`, None for `no_decay`; raises ConfigError."""
-    groups = [None if one == NO_DECAY else one for one in check(Groups, {"groups": written}, path).groups]
+def read_groups(entries: Any, path: str) -> list[Group | None]:
+    """Return the groups of the optimizer at `path`, None for `no_decay`; raise ConfigError."""
+    groups = [entry if isinstance(entry, Group) else None for entry in check(Groups, {"groups": entries}, path).groups]
     problems = []
     for index, group in enumerate(groups):
-        if not isinstance(group, Group):
-            continue
         place = join(path, f"groups.{index}")
-        if not group.settings and not group.scales:
-            problems.append(
-                Problem(
-                    place,
-                    "says nothing of what it matches",
-                    suggestion="write lr_scale, or an argument of the optimizer such as weight_decay",
-                )
-            )
-        if "lr" in group.settings and group.scales:
-            problems.append(Problem(join(place, "lr"), "is said beside lr_scale or layer_decay; say one of them"))
+        if group and not group.settings and not group.scales:
+            hint = "write lr_scale, or an argument of the optimizer such as weight_decay"
+            problems.append(Problem(place, "has no effect: it changes nothing for what it matches", suggestion=hint))
+        if group and "lr" in group.settings and group.scales:
+            problems.append(Problem(join(place, "lr"), "cannot be combined with lr_scale or layer_decay; set only one"))
     if problems:
         raise ConfigError(problems)
-    return [group if isinstance(group, Group) else None for group in groups]
+    return groups
 
 
-def settings_of(group: Group | None) -> Settings:
-    """The optimizer's arguments that an entry says."""
+def group_settings(group: Group | None) -> Settings:
+    """Return the optimizer's arguments that an entry sets."""
     return {"weight_decay": 0.0} if group is None else group.settings
 
 
-def scaled_rates(optimizer: Mapping[str, Any]) -> list[str]:
-    """Where in an optimizer, as it is written, groups say something of its rate."""
-    groups = optimizer.get("groups")
-    entries = enumerate(groups) if isinstance(groups, list) else ()
+def rate_keys(arguments: Mapping[str, Any]) -> list[str]:
+    """Return the keys of an optimizer's arguments, as written, that set or scale its learning rate."""
+    groups = arguments.get("groups")
     return [
-        f"groups.{index}.{key}"
-        for index, one in entries
-        if isinstance(one, dict)
-        for key in ("lr", "lr_scale", "layer_decay")
-        if key in one
+        *(["lr"] if "lr" in arguments else []),
+        *(
+            f"groups.{index}.{key}"
+            for index, entry in enumerate(groups if isinstance(groups, list) else ())
+            if isinstance(entry, dict)
+            for key in ("lr", "lr_scale", "layer_decay")
+            if key in entry
+        ),
     ]
 
 
@@ -124,58 +109,53 @@ def parameter_groups(
     arguments: Mapping[str, Any],
     path: str,
 ) -> list[dict[str, Any]]:
-    """What an optimizer is given: the parameters that no entry matches, then those that the same entries do, in their
-    order.
+    """Return torch's parameter groups: first what no entry matches, then what the same entries match, in their order.
 
-    An entry goes over those before it. Raises ConfigError with near names for a pattern that matches nothing.
+    Later entries override earlier ones. Raises ConfigError with near names for a pattern that matches nothing.
     """
-    # Of a parameter with two names, what is said of either holds.
+    # A parameter with two names gets the settings of both.
     settings: dict[nn.Parameter, Settings] = {parameter: {} for parameter in named.values()}
     kinds: dict[nn.Parameter, tuple[tuple[int, float], ...]] = dict.fromkeys(settings, ())
     problems = []
     for index, group in enumerate(groups):
         try:
-            names = _matched(named, group)
+            names = matched(group.match, named) if group else list(_norms_and_biases(named))
             scales = group.scale(names) if group else [1.0] * len(names)
         except ValueError as error:
             problems.append(Problem(join(path, f"groups.{index}.match"), str(error)))
             continue
         for parameter, scale in {named[name]: scale for name, scale in zip(names, scales, strict=True)}.items():
-            settings[parameter] |= settings_of(group) | (
-                {"lr": scale * _rate(cls, arguments, path)} if group and group.scales else {}
-            )
+            rate = {"lr": scale * _rate(cls, arguments, path)} if group and group.scales else {}
+            settings[parameter] |= group_settings(group) | rate
             kinds[parameter] += ((index, scale),)
     if problems:
         raise ConfigError(problems)
-    made: dict[tuple[tuple[int, float], ...], dict[str, Any]] = {}
-    for parameter in sorted(settings, key=lambda one: kinds[one]):
-        made.setdefault(kinds[parameter], {"params": [], **settings[parameter]})["params"].append(parameter)
-    return list(made.values())
+    merged: dict[tuple[tuple[int, float], ...], dict[str, Any]] = {}
+    for parameter in sorted(settings, key=lambda each: kinds[each]):
+        merged.setdefault(kinds[parameter], {"params": [], **settings[parameter]})["params"].append(parameter)
+    return list(merged.values())
 
 
-def _matched(named: Mapping[str, nn.Parameter], group: Group | None) -> list[str]:
-    if group is not None:
-        return matched(group.patterns, named)
-    found = [name for name, parameter in named.items() if parameter.ndim < 2 or name.endswith("bias")]
-    if not found:
+def _norms_and_biases(named: Mapping[str, nn.Parameter]) -> Iterator[str]:
+    names = [name for name, parameter in named.items() if parameter.ndim < 2 or name.endswith("bias")]
+    if not names:
         raise ValueError("the model has neither norms nor biases")
-    return found
+    yield from names
 
 
 def _layer(name: str, patterns: Sequence[str]) -> int:
-    """The layer that a parameter is of."""
     for pattern in patterns:
         fixed = "".join(takewhile(lambda letter: letter not in "*?[", pattern))
         number = next((part for part in name.removeprefix(fixed).split(".") if part.isdigit()), None)
         if name.startswith(fixed) and number is not None:
             return int(number)
-    raise ValueError(f"matches '{name}', which has no number of a layer, as in blocks.3.weight, for layer_decay")
+    raise ValueError(f"matches '{name}', which has no layer number, as in blocks.3.weight, for layer_decay")
 
 
 def _rate(cls: Callable[..., Any], arguments: Mapping[str, Any], path: str) -> float:
-    """The optimizer's own rate, said or its default; raises ConfigError."""
+    """Return the optimizer's learning rate, as written or by default; raise ConfigError."""
     argument = inspect.signature(cls).parameters.get("lr")
     rate = arguments.get("lr", argument.default if argument else None)
     if isinstance(rate, int | float):
         return float(rate)
-    raise ConfigError([Problem(join(path, "lr"), "is not said, and groups scale it", suggestion="write lr")])
+    raise ConfigError([Problem(join(path, "lr"), "is missing, and groups scale it", suggestion="write lr")])

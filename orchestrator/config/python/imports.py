@@ -1,4 +1,4 @@
-"""Finds the class that a config names: in a table, at an entry point, or as `module:Class`."""
+"""Find the class that a config names: in a table, at an entry point, or as `module:Class`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
-from types import ModuleType
 from typing import Any, TypeVar
 
 from hooks.import_path import NoSuchModule, hidden_module, import_named
-from orchestrator.config.python.user_code import users_code
+from orchestrator.config.python.user_code import catch_user_errors
 from orchestrator.errors import ConfigError, Problem, did_you_mean
 
 T = TypeVar("T")
 
 MAIN = "__main__"
-"""The module of a script and of a notebook, by which no other process knows it."""
+"""The module of a script and of a notebook, which other processes cannot import."""
 
 _IMPORT_PATH = re.compile(r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$")
 
 
 def define_in_main(classes: bytes | None) -> None:
-    """Puts the classes of a driver's script or notebook where this process looks for those that are named so. Worker
-    process."""
+    """Define the pickled classes of a driver's script or notebook in this worker's `__main__`."""
     if classes:
         vars(import_named(MAIN)).update(pickle.loads(classes))
 
@@ -37,66 +35,56 @@ def find_class(
     group: str | None = None,
     others: Iterable[str] = (),
 ) -> type[T]:
-    """The class called `name`: in `table`, an installed entry point of `group`, or `module:Class`.
+    """Return the subclass of `base` called `name`: in `table`, an entry point of `group`, or `module:Class`.
 
-    What is found must be a subclass of `base`; where nothing is, `others` are suggested beside the names of the table.
-    Raises ConfigError at `path` when there is none, when its module cannot be imported, or when it is something else.
-    Imports the module; evaluates nothing.
+    Raises ConfigError at `path`; it suggests near names of the table and of `others`. Imports the module and evaluates
+    nothing.
     """
-    with users_code(path, f"'{name}' cannot be looked at"):
-        found = (
-            table.get(name)
-            or (group and _at_entry_point(name, path, group))
-            or _imported(name, base, table, path, others)
-        )
-        if not (isinstance(found, type) and issubclass(found, base)):
-            raise _wrong(
-                path, f"'{name}' is no subclass of {base.__module__}.{base.__qualname__}, but {_described(found)}"
-            )
-        return found
+    with catch_user_errors(path, f"'{name}' cannot be inspected"):
+        cls = table.get(name) or (group and _load_entry_point(name, path, group))
+        cls = cls or _import(name, base, table, path, others)
+        if isinstance(cls, type) and issubclass(cls, base):
+            return cls
+        shown = f"the class {cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else f"a {type(cls).__name__}"
+        raise _error(path, f"'{name}' must be a subclass of {base.__module__}.{base.__qualname__}, got {shown}")
 
 
-def _at_entry_point(name: str, path: str, group: str) -> Any:
+def _load_entry_point(name: str, path: str, group: str) -> Any:
     for point in _installed(group).select(name=name):
-        with users_code(path, f"entry point '{name}' ({point.value}) cannot be loaded"):
+        with catch_user_errors(path, f"entry point '{name}' ({point.value}) cannot be loaded"):
             return point.load()
     return None
 
 
 @cache
 def _installed(group: str) -> EntryPoints:
-    """What is installed, which is found by reading the metadata of all packages."""
-    return entry_points(group=group)
+    return entry_points(group=group)  # reads the metadata of all packages
 
 
-def _imported(name: str, base: type[Any], table: Mapping[str, Any], path: str, others: Iterable[str]) -> Any:
+def _import(name: str, base: type[Any], table: Mapping[str, Any], path: str, others: Iterable[str]) -> Any:
     if not _IMPORT_PATH.match(name):
-        known = f"one of {', '.join(sorted(table))}, or " if table else ""
-        message = f"there is no {base.__name__.removeprefix('LR').lower()} '{name}'; allowed: {known}module:Class"
+        names = f"one of {', '.join(sorted(table))}, or " if table else ""
+        message = f"there is no {base.__name__.removeprefix('LR').lower()} '{name}'; allowed: {names}module:Class"
         near = did_you_mean(name, {*table, *others} - {name})
-        raise _wrong(path, message, near or _as_import_path(name))
+        raise _error(path, message, near or _suggest_import_path(name))
     module_name, _, class_name = name.partition(":")
-    module = _module(module_name, path)
-    if not hasattr(module, class_name):
-        classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
-        message = f"module '{module_name}' ({getattr(module, '__file__', 'built into Python')}) has no '{class_name}'"
-        has = f"it has {', '.join(classes)}" if classes else None
-        if module_name == MAIN:
-            has = "what a script or a notebook defines is known in its own process alone: go on from there"
-        raise _wrong(path, message, hidden_module(module_name) or did_you_mean(class_name, classes) or has)
-    return getattr(module, class_name)
-
-
-def _module(name: str, path: str) -> ModuleType:
-    with users_code(path, f"module '{name}' cannot be imported"):
+    with catch_user_errors(path, f"module '{module_name}' cannot be imported"):
         try:
-            return import_named(name)
+            module = import_named(module_name)
         except NoSuchModule as error:
-            raise _wrong(path, str(error)) from None
+            raise _error(path, str(error)) from None
+    if hasattr(module, class_name):
+        return getattr(module, class_name)
+    classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
+    hint = f"it has {', '.join(classes)}" if classes else None
+    if module_name == MAIN:
+        hint = "only the process of a script or a notebook knows its classes: continue there"
+    message = f"module '{module_name}' ({getattr(module, '__file__', 'built into Python')}) has no '{class_name}'"
+    raise _error(path, message, hidden_module(module_name) or did_you_mean(class_name, classes) or hint)
 
 
-def _as_import_path(name: str) -> str | None:
-    """For `pack.module.Class` and `pack/module.py:Class`, what was probably meant."""
+def _suggest_import_path(name: str) -> str | None:
+    """Suggest the import path that `pack.module.Class` or `pack/module.py:Class` probably means."""
     file, colon, class_name = name.partition(".py:")
     if colon:
         return f"write it as '{file.strip('./').replace('/', '.')}:{class_name}'"
@@ -104,11 +92,5 @@ def _as_import_path(name: str) -> str | None:
     return f"write it as '{module}:{last}'" if dot and _IMPORT_PATH.match(f"{module}:{last}") else None
 
 
-def _described(found: Any) -> str:
-    return (
-        f"the class {found.__module__}.{found.__qualname__}" if isinstance(found, type) else f"a {type(found).__name__}"
-    )
-
-
-def _wrong(path: str, message: str, suggestion: str | None = None) -> ConfigError:
+def _error(path: str, message: str, suggestion: str | None = None) -> ConfigError:
     return ConfigError([Problem(path, message, suggestion=suggestion)])

@@ -1,4 +1,4 @@
-"""Classes and objects in an experiment that is made in Python: what a file would say of them. Driver."""
+"""Classes and objects in an experiment made in Python, converted to what a file would say. Driver."""
 
 from __future__ import annotations
 
@@ -21,170 +21,162 @@ from orchestrator.config.python.imports import MAIN
 from orchestrator.config.python.parameters import fields_model, parameters
 from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import plain
-from orchestrator.errors import ConfigError, Problem, collect_problems
+from orchestrator.errors import ConfigError, Problem, collect_problems, shortened
 from orchestrator.task import Task
 
 _OPTIM = (torch.optim, torch.optim.lr_scheduler, torch.optim.swa_utils)
 _IN_A_DOMAIN = re.compile(r"(\.(choice|grid|\d+))+$")
-"""What stands behind the path that is swept where a value is one of a domain's."""
-_SHOWN = 80
-"""Characters of a value that an error shows."""
+"""End of the path of a value in a sweep's domain."""
 
 
 def to_config(value: Any, path: str = "") -> Any:
-    """What a file would say: a class by its name, a hook or a part of an experiment by its fields, mappings and lists
-    of these.
+    """Convert classes, hooks and parts of an experiment, also within mappings and lists, to plain data.
 
-    Raises ConfigError with each value, by the path at which it stands, that no file can say.
+    Raises ConfigError with the path of each value that a file cannot hold.
     """
     match value:
         case type():
-            name = name_of(value, path)
+            name = class_name(value, path)
             key = _IN_A_DOMAIN.sub("", path).rpartition(".")[2]
             return name if key in ("task", "type") else {"type": name}
         case Hook():
-            changed: dict[str, Any] = {"priority": int(value.priority)} if "priority" in vars(value) else {}
-            # Of a domain's value, what it leaves unsaid may be swept by a path of its own.
-            fields = fields_of(value, path, defaults=not _IN_A_DOMAIN.search(path))
-            return {"type": name_of(type(value), path), **fields, **changed}
+            priority: dict[str, Any] = {"priority": int(value.priority)} if "priority" in vars(value) else {}
+            # A field that a domain's value leaves at its default may be swept by a path of its own.
+            fields = fields_to_config(value, path, defaults=not _IN_A_DOMAIN.search(path))
+            return {"type": class_name(type(value), path), **fields, **priority}
         case BaseModel():
-            tag = {"type": value.type} if "type" in type(value).model_fields else {}  # type: ignore[attr-defined]  # not every model has one; it was asked
+            tag = {"type": value.type} if "type" in type(value).model_fields else {}  # type: ignore[attr-defined]  # checked in this line
             return tag | value.model_dump(mode="json", exclude_unset=True)
         case Mapping():
-            return dict(_each(value.items(), path))
+            return dict(_convert_all(value.items(), path))
         case list() | tuple():
-            return [one for _, one in _each(enumerate(value), path)]
+            return [item for _, item in _convert_all(enumerate(value), path)]
         case _:
-            return _scalar(value, path)
+            return _convert_scalar(value, path)
 
 
 def task_to_config(task: Any) -> dict[str, Any]:
-    """What a file would say of a task, of its class or of its class's path. Raises ConfigError."""
+    """Convert a task, its class or its class's import path to `task` and `task_args`; raise ConfigError."""
     match task:
         case str():
             return {"task": task}
         case type() if issubclass(task, Task):
-            return {"task": name_of(task, "task")}
+            return {"task": class_name(task, "task")}
         case Task():
-            return {"task": name_of(type(task), "task"), "task_args": fields_of(task, "task_args")}
-    raise _wrong("task", f"must be a task, its class, or 'module:Class', got {_shown(task)}")
+            return {"task": class_name(type(task), "task"), "task_args": fields_to_config(task, "task_args")}
+    raise _error("task", f"must be a task, its class, or 'module:Class', got {_shown(task)}")
 
 
-def fields_of(made: Any, path: str, *, defaults: bool = True) -> dict[str, Any]:
-    """The parameters of a dataclass's object, as a file would say them, those that have their `defaults` too or not;
-    raises ConfigError."""
-    cls = type(made)
+def fields_to_config(value: Any, path: str, *, defaults: bool = True) -> dict[str, Any]:
+    """Convert the parameters of a dataclass instance, with or without those at their defaults; raise ConfigError."""
+    cls = type(value)
     if not is_dataclass(cls):
-        if not vars(made):
+        if not vars(value):
             return {}
-        message = (
-            f"is an object of {cls.__qualname__}, which is no dataclass, so that what it was made with is not known"
-        )
-        raise _wrong(path, message, "put @dataclass above the class")
+        message = f"is an object of {cls.__qualname__}, which is not a dataclass, so its arguments are unknown"
+        raise _error(path, message, "put @dataclass above the class")
     model = fields_model(cls, path)
     problems: list[Problem] = []
-    written = {}
+    config = {}
     for name, field in parameters(cls).items():
-        value = getattr(made, name)
-        if not defaults and value == _default(field):
+        item = getattr(value, name)
+        if not defaults and item == _default(field):
             continue
         try:
-            told = model.model_construct(**{name: value}).model_dump(
+            dumped = model.model_construct(**{name: item}).model_dump(
                 mode="json", include={name}, warnings=False, fallback=plain
             )
-            written[name] = told[name]
-        except Exception:  # pydantic's, or whatever an object of the user's raises as it is written
-            if value is not field.default:  # which the class gives itself
-                problems.append(Problem(join(path, name), f"must be what a file can say, got {_shown(value)}"))
+            config[name] = dumped[name]
+        except Exception:  # pydantic's, or any that an object of the user's raises
+            if item is not field.default:  # the class sets its own default
+                problems.append(Problem(join(path, name), f"cannot be saved as YAML, got {_shown(item)}"))
     if problems:
         raise ConfigError(problems)
-    return written
+    return config
 
 
 def _default(field: Field[Any]) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def name_of(cls: type, path: str) -> str:
-    """What a file calls a class: by its name in HOOKS or torch.optim, else `module:Class`; raises ConfigError where
-    nothing is found by that."""
+def class_name(cls: type, path: str) -> str:
+    """Return the name of a class in HOOKS or torch.optim, else `module:Class`; raise ConfigError."""
     for name, hook in HOOKS.items():
         if hook is cls:
             return name
     name, module = cls.__qualname__, cls.__module__
-    if any(getattr(home, name, None) is cls for home in _OPTIM):
+    if any(getattr(namespace, name, None) is cls for namespace in _OPTIM):
         return name
     if "." in name:
-        message = f"{name} is defined within a function or a class, where no other process finds it"
-        raise _wrong(path, message, "define it at the top level of its module")
+        message = f"{name} is defined within a function or a class, where other processes cannot import it"
+        raise _error(path, message, "define it at the top level of its module")
     if getattr(sys.modules.get(module), name, None) is not cls:
-        message = f"is not the {name} that '{module}:{name}' names by now"
-        raise _wrong(path, message, "where it was defined again, make objects of the new one")
+        message = f"is an older {name} than '{module}:{name}', which was defined again"
+        raise _error(path, message, "create objects of the new class")
     return f"{module}:{name}"
 
 
-def folders_of(written: Any) -> list[Path]:
-    """The folders from which the classes that are named can be imported, but for those in which packages are
-    installed."""
-    modules = [sys.modules.get(module) for _, module, _ in _classes_named(written)]
-    folders = dict.fromkeys(_folder(module) for module in modules if module)
+def import_folders(config: Any) -> list[Path]:
+    """Return the folders to import the named classes from, without those of installed packages."""
+    modules = [sys.modules.get(module) for _, module, _ in _named_classes(config)]
+    folders = dict.fromkeys(_import_folder(module) for module in modules if module)
     return [folder for folder in folders if folder]
 
 
-def find_main_classes(written: Any) -> dict[str, type]:
-    """The classes that are named of the script or notebook itself, which no other process can import."""
-    known = vars(sys.modules[MAIN])
-    return {name: known[name] for _, module, name in _classes_named(written) if module == MAIN and name in known}
+def find_main_classes(config: Any) -> dict[str, type]:
+    """Return the named classes of the script or notebook itself, which other processes cannot import."""
+    namespace = vars(sys.modules[MAIN])
+    names = [name for _, module, name in _named_classes(config) if module == MAIN]
+    return {name: namespace[name] for name in names if name in namespace}
 
 
-def main_source_code(written: Any) -> str:
-    """The source of these classes, and of those of the script or notebook that they are made from; empty where there
-    are none, or it is not known."""
+def main_source_code(config: Any) -> str:
+    """Return the source of these classes and of their bases in the script or notebook, as far as it is known."""
     lineage = [
-        base for cls in find_main_classes(written).values() for base in reversed(cls.__mro__) if base.__module__ == MAIN
+        base for cls in find_main_classes(config).values() for base in reversed(cls.__mro__) if base.__module__ == MAIN
     ]
-    return "\n\n".join(filter(None, map(_code, dict.fromkeys(lineage))))
+    return "\n\n".join(filter(None, map(_source_code, dict.fromkeys(lineage))))
 
 
-def _code(cls: type) -> str | None:
+def _source_code(cls: type) -> str | None:
     try:
         return inspect.getsource(cls)
-    except (OSError, TypeError):  # it was made without a file or a cell
+    except (OSError, TypeError):  # defined without a file or a cell
         return None
 
 
-def _classes_named(written: Any, path: str = "") -> Iterator[tuple[str, str, str]]:
-    """Path, module and name of each class that a text names as `module:Class`."""
-    if isinstance(written, str):
-        module, colon, name = written.partition(":")
+def _named_classes(config: Any, path: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield path, module and name of each `module:Class`."""
+    if isinstance(config, str):
+        module, colon, name = config.partition(":")
         if colon and name.isidentifier():
             yield path, module, name
         return
-    items = written.items() if isinstance(written, Mapping) else enumerate(written) if isinstance(written, list) else ()
+    items = config.items() if isinstance(config, Mapping) else enumerate(config) if isinstance(config, list) else ()
     for key, value in items:
-        yield from _classes_named(value, join(path, key))
+        yield from _named_classes(value, join(path, key))
 
 
-def _folder(module: ModuleType) -> Path | None:
+def _import_folder(module: ModuleType) -> Path | None:
     file = getattr(module, "__file__", None)
     if file is None or module.__name__ == MAIN:
         return None
-    place = Path(file).absolute()
-    if any(place.is_relative_to(installed) for installed in sysconfig.get_paths().values()):
+    path = Path(file).absolute()
+    if any(path.is_relative_to(installed) for installed in sysconfig.get_paths().values()):
         return None
-    levels = module.__name__.count(".") + (place.stem == "__init__")
-    return place.parents[levels]
+    levels = module.__name__.count(".") + (path.stem == "__init__")
+    return path.parents[levels]
 
 
-def _each(items: Iterable[tuple[Any, Any]], path: str) -> list[tuple[Any, Any]]:
+def _convert_all(items: Iterable[tuple[Any, Any]], path: str) -> list[tuple[Any, Any]]:
     problems: list[Problem] = []
-    made = [(key, collect_problems(problems, to_config, value, join(path, key))) for key, value in items]
+    converted = [(key, collect_problems(problems, to_config, value, join(path, key))) for key, value in items]
     if problems:
         raise ConfigError(problems)
-    return made
+    return converted
 
 
-def _scalar(value: Any, path: str) -> Any:
+def _convert_scalar(value: Any, path: str) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, Interval):
@@ -194,15 +186,15 @@ def _scalar(value: Any, path: str) -> Any:
     except (TypeError, ValueError, RuntimeError):
         pass
     if isinstance(value, Optimizer):
-        message = f"must be the class and its arguments, got the optimizer of one model, {type(value).__name__}"
-        raise _wrong(path, message, f"write {{'type': {type(value).__name__}, 'lr': ...}}")
-    raise _wrong(path, f"must be what a file can say, or a class, got {_shown(value)}")
+        name = type(value).__name__
+        message = f"must be the class and its arguments, got an optimizer over parameters, {name}"
+        raise _error(path, message, f"write {{'type': {name}, 'lr': ...}}")
+    raise _error(path, f"must be a class or a value that YAML can hold, got {_shown(value)}")
 
 
 def _shown(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    return shortened(" ".join(repr(value).split()))
 
 
-def _wrong(path: str, message: str, suggestion: str | None = None) -> ConfigError:
+def _error(path: str, message: str, suggestion: str | None = None) -> ConfigError:
     return ConfigError([Problem(path, message, suggestion=suggestion)])

@@ -1,5 +1,4 @@
-"""Checks what a config gives to a class against the class itself: names, types, ranges, one problem for each
-mistake."""
+"""Check the arguments that a config gives to a class: names, types and ranges, one problem for each mistake."""
 
 from __future__ import annotations
 
@@ -19,10 +18,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from hooks.parts.unread_fields import UnreadField
-from orchestrator.config.python.user_code import users_code
-from orchestrator.config.python.wording import problems_of
-from orchestrator.config.text.bounds import DEEPEST
-from orchestrator.config.text.reader import join
+from orchestrator.config.python.user_code import catch_user_errors
+from orchestrator.config.python.wording import convert_errors
+from orchestrator.config.text.reader import MAX_DEPTH, join
 from orchestrator.config.text.source import plain
 from orchestrator.errors import ConfigError, Problem
 
@@ -30,54 +28,51 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 
-def construct(cls: type[T], values: Mapping[str, Any], path: str, kind: str | None = None) -> tuple[T, dict[str, Any]]:
-    """Makes an instance of a dataclass from checked values; returns it with all its parameters as plain data. `kind` is
-    as for `check`.
+def construct(cls: type[T], values: Mapping[str, Any], path: str) -> tuple[T, dict[str, Any]]:
+    """Create a dataclass instance from values, and return it with all its parameters as plain data.
 
-    Raises ConfigError with every problem: unknown, missing and wrong values below `path`, and at `path` what the
-    class itself says when it is made.
+    Raises ConfigError with every problem: those of single values below `path`, the class's own error at `path`.
     """
     model = fields_model(cls, path)
-    checked = check(model, values, path, kind)
-    given = {name: getattr(checked, name) for name in checked.model_fields_set}
-    with users_code(path):
+    checked = check(model, values, path)
+    arguments = {name: getattr(checked, name) for name in checked.model_fields_set}
+    with catch_user_errors(path):
         try:
-            return cls(**given), checked.model_dump(mode="json", warnings=False, fallback=str)
+            return cls(**arguments), checked.model_dump(mode="json", warnings=False, fallback=str)
         except UnreadField as error:
             raise ConfigError([Problem(join(path, error.field), str(error))]) from error
 
 
-def check(model: type[M], values: Mapping[str, Any], path: str, kind: str | None = None) -> M:
-    """Validates as a config means it: a number in quotes is text, `true` is no number; raises ConfigError. `kind`
-    says which hook is checked, or `experiment`, so that for names of other systems the problem suggests what to
-    write."""
+def check(model: type[M], values: Mapping[str, Any], path: str) -> M:
+    """Validate values strictly: a number in quotes is a string, `true` is not a number; raise ConfigError."""
     try:
         text = json.dumps(values, default=plain)
     except (TypeError, ValueError) as error:
-        raise ConfigError([Problem(path, f"is no plain data: {error}")]) from None
+        raise ConfigError([Problem(path, f"cannot be saved as YAML: {error}")]) from None
     except RecursionError:
-        raise ConfigError([Problem(path, f"is nested too deeply: {DEEPEST} levels are allowed")]) from None
+        message = f"is nested too deeply: at most {MAX_DEPTH} levels are allowed"
+        raise ConfigError([Problem(path, message)]) from None
     try:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise ConfigError(problems_of(error, model, json.loads(text), path, kind)) from None
+        raise ConfigError(convert_errors(error, model, json.loads(text), path)) from None
 
 
 def parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:
-    """The fields of a dataclass that a config may set, by name."""
+    """Return the fields of a dataclass that a config may set, by name."""
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     return {field.name: field for field in fields if field.init and not field.name.startswith("_")}
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """The docstring below each field, parents included."""
+    """Return the docstring below each field, inherited ones included."""
     docs: dict[str, str] = {}
     for parent in reversed(cls.__mro__):
-        docs.update(_own_docs(parent))
+        docs.update(_own_field_docs(parent))
     return docs
 
 
-def _own_docs(cls: type) -> dict[str, str]:
+def _own_field_docs(cls: type) -> dict[str, str]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     except (OSError, TypeError, SyntaxError):
@@ -96,24 +91,24 @@ def fields_model(cls: type, path: str = "") -> type[BaseModel]:
 
     `field_docs` gives their docs, as reading a class's source takes longer than all the rest.
     """
-    try:
-        with users_code("", f"the fields of {cls.__module__}.{cls.__qualname__} cannot be read"):
-            return _model_of(cls)
-    except ConfigError as error:
-        raise ConfigError([dataclasses.replace(problem, path=path) for problem in error.problems]) from None
+    with catch_user_errors(path, f"the fields of {cls.__module__}.{cls.__qualname__} cannot be read"):
+        try:
+            return _fields_model(cls)
+        except ConfigError as error:
+            raise ConfigError([dataclasses.replace(problem, path=path) for problem in error.problems]) from None
 
 
 @cache
-def _model_of(cls: type) -> type[BaseModel]:
+def _fields_model(cls: type) -> type[BaseModel]:
     declared = [name for name, hint in inspect.get_annotations(cls).items() if "ClassVar" not in str(hint)]
     if declared and "__dataclass_fields__" not in cls.__dict__:
-        message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)} but is no dataclass"
+        message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)} but is not a dataclass"
         raise ConfigError([Problem("", message, suggestion="put @dataclass above the class")])
     hints = get_type_hints(cls, include_extras=True)
-    return _model(cls, {name: (hints[name], field) for name, field in parameters(cls).items()})
+    return _create_model(cls, {name: (hints[name], field) for name, field in parameters(cls).items()})
 
 
-def _model(
+def _create_model(
     cls: Callable[..., Any], fields: Mapping[str, Any], extra: Literal["forbid", "allow"] = "forbid"
 ) -> type[BaseModel]:
     settings = ConfigDict(
@@ -126,10 +121,9 @@ def _model(
 
 @cache
 def signature_model(cls: Callable[..., Any], skip: int = 1) -> type[BaseModel]:
-    """A pydantic model with the arguments of a class that is no dataclass, or of a function, without the first `skip`
-    of them.
+    """Return a pydantic model with the arguments of a class or a function after the first `skip`.
 
-    What is not annotated takes the type of its default where that is a number.
+    An argument without annotation takes the type of its default if that is a number.
     """
     arguments = list(inspect.signature(cls).parameters.values())[skip:]
     hints = _hints(cls.__init__ if isinstance(cls, type) else cls)  # type: ignore[misc]  # mypy warns of subclasses with another __init__; it is this one that is called
@@ -137,24 +131,20 @@ def signature_model(cls: Callable[..., Any], skip: int = 1) -> type[BaseModel]:
     for argument in arguments:
         if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY):
             default = ... if argument.default is argument.empty else argument.default
-            fields[argument.name] = (_eager(hints.get(argument.name, _type_of(default))), default)
+            default_type = type(default) if type(default) in (int, float) else Any
+            fields[argument.name] = (_eager(hints.get(argument.name, default_type)), default)
     takes_more = any(argument.kind is argument.VAR_KEYWORD for argument in arguments)
-    return _model(cls, fields, "allow" if takes_more else "forbid")
+    return _create_model(cls, fields, "allow" if takes_more else "forbid")
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function, localns=vars(collections.abc), include_extras=True)
-    except Exception:
-        # Annotations are evaluated here and may name anything; without them only the arguments' names are checked.
+    except Exception:  # annotations are evaluated here and may name anything
         return {}
 
 
 def _eager(hint: Any) -> Any:
-    """`list[int]` for `Iterable[int]`, whose elements pydantic would look at only when they are used."""
+    """Return `list[int]` for `Iterable[int]`, whose elements pydantic would check only when they are used."""
     arguments = get_args(hint)
     return GenericAlias(list, arguments) if get_origin(hint) is collections.abc.Iterable else hint
-
-
-def _type_of(default: Any) -> Any:
-    return type(default) if type(default) in (int, float) else Any

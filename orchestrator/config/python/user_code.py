@@ -1,5 +1,4 @@
-"""What is raised by code that a config names: its modules as they are imported, its classes as they are made and
-asked."""
+"""Errors raised by code that a config names: its modules at import, its classes when built and called."""
 
 from __future__ import annotations
 
@@ -16,15 +15,15 @@ from orchestrator.errors import ConfigError, Problem, raised_in_python
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_OURS = ("importlib", "contextlib.py", "import_path.py", str(Path(__file__).parent))
-"""Of the files in a traceback, those that are not the user's."""
+_OUR_FILES = ("importlib", "contextlib.py", "import_path.py", str(Path(__file__).parent))
 
 
 @contextmanager
-def users_code(path: str, doing: str = "") -> Iterator[None]:
-    """Makes whatever is raised within a problem at `path`: an exit too, as nothing that is checked may end the process
-    that checks it. What was being done is said before a ValueError only where it is given. Ctrl-C goes on. Raises
-    ConfigError."""
+def catch_user_errors(path: str, failure: str = "") -> Iterator[None]:
+    """Raise ConfigError at `path` for any exception within, also an exit; Ctrl-C passes through.
+
+    The message begins with `failure`. Without one, a ValueError is reported by its own message alone.
+    """
     try:
         yield
     except ConfigError:
@@ -32,42 +31,40 @@ def users_code(path: str, doing: str = "") -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and not raised_in_python(error.__traceback__):
             raise
-        said = error_text(error)
-        message = said if isinstance(error, ValueError) and said and not doing else f"{type(error).__name__}: {said}"
+        text = error_text(error)
+        if isinstance(error, ValueError) and text and not failure:
+            raise ConfigError([Problem(path, text)]) from error
+        message = f"{failure}: " if failure else ""
+        message += f"{type(error).__name__}: {text}"
         if isinstance(error, SystemExit):
             message += " (it tries to end the process)"
-        place = _place(error) if doing or not isinstance(error, ValueError) else ""
-        raise ConfigError([Problem(path, f"{doing}: {message}{place}" if doing else f"{message}{place}")]) from error
+        raise ConfigError([Problem(path, f"{message}{_raised_at(error)}")]) from error
 
 
-def asked(method: Callable[P, R], path: str, *args: P.args, **kwargs: P.kwargs) -> R:
-    """What a method of the user's gives; raises ConfigError at `path` for whatever it raises."""
-    with users_code(path, f"{method.__qualname__}() fails"):
+def call_user_code(method: Callable[P, R], path: str, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a method of the user's; raise ConfigError at `path` for any exception."""
+    with catch_user_errors(path, f"{method.__qualname__}() failed"):
         return method(*args, **kwargs)
 
 
-def given(method: Callable[[], Any], path: str, kind: type[R], wanted: str) -> R:
-    """What a method of the user's gives, which must be of a kind; raises ConfigError at `path` for anything else."""
-    value = asked(method, path)
+def call_for(kind: type[R], method: Callable[[], Any], path: str, expected: str) -> R:
+    """Call a method of the user's that must return a `kind`; raise ConfigError at `path` otherwise."""
+    value = call_user_code(method, path)
     if isinstance(value, kind):
         return value
-    message = f"{method.__qualname__}() gives a {type(value).__name__}, and must give {wanted}{source_location(method)}"
+    message = f"{method.__qualname__}() must return {expected}, got a {type(value).__name__}{source_location(method)}"
     raise ConfigError([Problem(path, message)])
 
 
 def source_location(method: Callable[..., Any]) -> str:
-    """Where a method is written, as ` (file:line)`; empty where that cannot be told."""
+    """Return ` (file:line)` of a method, or nothing if it has no source."""
     try:
         return f" ({inspect.getsourcefile(method)}:{inspect.getsourcelines(method)[1]})"
     except (OSError, TypeError):
         return ""
 
 
-def _place(error: BaseException) -> str:
-    """Where it was raised, of the user's own code, as ` (file:line)`."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not any(ours in frame.filename for ours in _OURS)
-    ]
+def _raised_at(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    frames = traceback.StackSummary(frame for frame in frames if not any(ours in frame.filename for ours in _OUR_FILES))
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

@@ -1,67 +1,88 @@
-"""What pydantic found wrong, in our words: one problem for each place."""
+"""Pydantic's errors in our words: one problem for each place in the data."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import reduce
+from functools import cache, reduce
+from importlib.resources import files
 from itertools import islice
 from typing import Any, get_args
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.config.checks.other_systems import options_elsewhere
+from hooks import HOOKS
 from orchestrator.config.text.reader import join
 from orchestrator.errors import Problem, did_you_mean, shortened
 
-_WORDS = {
+UNKNOWN_KEY = "unknown key"
+EXPERIMENT = "experiment"
+
+_MESSAGES = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
     "bool_type": "must be true or false",
-    "string_type": "must be text",
+    "string_type": "must be a string",
     "none_required": "must be null",
     **dict.fromkeys(("list_type", "tuple_type", "set_type", "iterable_type"), "must be a list"),
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be a mapping"),
-    "union_tag_invalid": "must have one of the types {expected_tags}",
-    "union_tag_not_found": "must say its type",
+    "union_tag_invalid": "must have a `type` of {expected_tags}",
+    "union_tag_not_found": "must have a `type`",
     "string_pattern_mismatch": "must match {pattern}",
     "too_short": "must have at least {min_length} entries",
     "too_long": "must have at most {max_length} entries",
-    "needs_python_object": "must be an object that YAML cannot say",
+    "needs_python_object": "must be an object that YAML cannot hold",
 }
-"""What is told in other words than pydantic's, whose "Input should be" is "must be" here."""
+"""Messages for pydantic's error types; of others pydantic's own, with "must" for "Input should"."""
 
-
-_MOST = 50
-"""Problems that are told of one mapping of a file: to find what each may have meant takes time."""
-
+_MAX_PROBLEMS = 50
+"""Problems reported for one mapping: to look for near names takes time."""
 
 _BRANCHES = ("one", "list", "word", "group")
-"""What branches of a union are called where a value's kind alone says which of them it is."""
+"""Tags of unions whose branch depends on the kind of value alone."""
 
 
-def problems_of(
-    error: ValidationError, model: type[BaseModel], values: Any, path: str, kind: str | None = None
-) -> list[Problem]:
-    """The problems of `values`, which were given to `model` at `path`; what the branches of a union say of one place
-    is joined. `kind` says of which hook they are, or `experiment`, for names that are other systems'."""
+@cache
+def other_systems() -> Mapping[str, Mapping[str, str]]:
+    """Return what MMEngine, ClassyVision, VISSL and iMIX call options, in lower case, and what to write instead.
+
+    The keys are the names of hooks, and `experiment`.
+    """
+    tables: dict[str, dict[str, str]] = yaml.safe_load(files(__package__).joinpath("other_systems.yaml").read_text())
+    del tables["loggers"]
+    return tables
+
+
+def options_elsewhere(kind: str) -> Mapping[str, str]:
+    """Return the advice for each option of other systems' hook of this kind."""
+    return {name: advice for names, advice in other_systems().get(kind, {}).items() for name in names.split(", ")}
+
+
+_KINDS = {"Experiment": EXPERIMENT, **{cls.__name__: name for name, cls in HOOKS.items()}}
+"""Names of models in the table of other systems."""
+
+
+def convert_errors(error: ValidationError, model: type[BaseModel], values: Any, path: str) -> list[Problem]:
+    """Return the problems of `values`, given to `model` at `path`; errors of a union's branches are joined."""
     places: dict[tuple[int | str, ...], list[Mapping[str, Any]]] = {}
-    for one in error.errors(include_url=False):
-        places.setdefault(_place(one, values), []).append(one)
-    problems = [_problem(place, found, model, values, path, kind) for place, found in islice(places.items(), _MOST)]
-    rest = list(places)[_MOST:]
+    for detail in error.errors(include_url=False):
+        places.setdefault(error_place(detail, values), []).append(detail)
+    problems = [
+        _convert(place, details, model, values, path) for place, details in islice(places.items(), _MAX_PROBLEMS)
+    ]
+    rest = list(places)[_MAX_PROBLEMS:]
     if rest:
-        problems.append(Problem(reduce(join, rest[0], path), f"is the first of {len(rest):,} more that are wrong"))
+        problems.append(Problem(reduce(join, rest[0], path), f"and {len(rest):,} more problems like this"))
     return problems
 
 
-def _place(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
-    """The part of an error's location that is in the data: pydantic adds the names of union branches, and the tag where
-    `type` chooses between models (`scheduler.asha.max_t`), or what kind of value there is does."""
+def error_place(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
+    """Return the part of an error's location that is in the data, without the tags and branches of unions."""
     place: list[int | str] = []
     for part in error["loc"]:
         is_tag = isinstance(values, dict) and part not in values and values.get("type") == part
@@ -71,48 +92,45 @@ def _place(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
         if not inside and error["type"] not in ("missing", "extra_forbidden"):
             break
         place.append(part)
-        values = _inside(values, part)
+        values = _child(values, part)
     return tuple(place)
 
 
-def _inside(values: Any, part: int | str) -> Any:
+def _child(values: Any, part: int | str) -> Any:
     if isinstance(values, list):
         return values[part] if isinstance(part, int) and part < len(values) else None
     return values.get(part) if isinstance(values, dict) else None
 
 
-def _problem(
-    place: tuple[int | str, ...],
-    errors: list[Mapping[str, Any]],
-    model: type[BaseModel],
-    values: Any,
-    path: str,
-    kind: str | None,
+def _convert(
+    place: tuple[int | str, ...], errors: list[Mapping[str, Any]], model: type[BaseModel], values: Any, path: str
 ) -> Problem:
     dotted = reduce(join, place, path)
     first = errors[0]
     if first["type"] == "extra_forbidden":
-        known = _known(model, place[:-1], values)
-        hint = options_elsewhere(kind).get(str(place[0]).lower()) if kind and len(place) == 1 else None
-        hint = (
-            hint or did_you_mean(str(place[-1]), known) or (f"known: {', '.join(known)}" if known else "none are taken")
+        advice = (
+            options_elsewhere(_KINDS.get(model.__name__, "")).get(str(place[0]).lower()) if len(place) == 1 else None
         )
-        return Problem(dotted, "unknown key", suggestion=hint)
+        known = _known_keys(model, place[:-1], values)
+        hint = advice or did_you_mean(str(place[-1]), known)
+        return Problem(
+            dotted, UNKNOWN_KEY, suggestion=hint or (f"known: {', '.join(known)}" if known else "none are taken")
+        )
     if first["type"] == "missing":
         return Problem(dotted, "is missing")
-    sayable = [one for one in errors if one["type"] != "needs_python_object"] or errors
-    wordings = list(dict.fromkeys(_wording(one) for one in sayable))
-    joined = " or ".join([wordings[0], *(wording.removeprefix("must be ") for wording in wordings[1:])])
+    relevant = [error for error in errors if error["type"] != "needs_python_object"] or errors
+    messages = list(dict.fromkeys(map(_message, relevant)))
+    joined = " or ".join([messages[0], *(message.removeprefix("must be ") for message in messages[1:])])
     if not joined.startswith("must "):
         return Problem(dotted, joined)
-    return Problem(dotted, f"{joined}, got {_shown(first['input'])}", suggestion=_near(first))
+    return Problem(dotted, f"{joined}, got {_shown(first['input'])}", suggestion=_nearest_allowed(first))
 
 
-def _wording(error: Mapping[str, Any]) -> str:
+def _message(error: Mapping[str, Any]) -> str:
     context = error.get("ctx", {})
     if error["type"] == "value_error":
         return str(context["error"])
-    template = _WORDS.get(error["type"])
+    template = _MESSAGES.get(error["type"])
     if template is None:
         message = str(error["msg"]).replace("Input should", "must", 1)
         return message[:1].lower() + message[1:]
@@ -121,8 +139,8 @@ def _wording(error: Mapping[str, Any]) -> str:
     )
 
 
-def _near(error: Mapping[str, Any]) -> str | None:
-    """The nearest of what is allowed, which pydantic writes as `'a', 'b' or 'c'`."""
+def _nearest_allowed(error: Mapping[str, Any]) -> str | None:
+    """Suggest the nearest allowed value, which pydantic lists as `'a', 'b' or 'c'`."""
     context = error.get("ctx", {})
     allowed = context.get("expected_tags") or context.get("expected")
     name = context.get("tag", error["input"])
@@ -136,11 +154,11 @@ def _shown(value: Any) -> str:
     return shortened(text)
 
 
-def _known(model: type[BaseModel], place: Iterable[int | str], values: Any) -> list[str]:
-    """The keys that are allowed at a place inside a model."""
+def _known_keys(model: type[BaseModel], place: Iterable[int | str], values: Any) -> list[str]:
+    """Return the keys that are allowed at a place inside a model."""
     for part in place:
         field = model.model_fields.get(str(part))
-        values = _inside(values, part)
+        values = _child(values, part)
         if field is None:  # a key of a mapping, or an index of a list, of the models of the field before
             continue
         models = list(models_in(field.annotation))
@@ -148,13 +166,14 @@ def _known(model: type[BaseModel], place: Iterable[int | str], values: Any) -> l
             return []
         tag = values.get("type") if isinstance(values, dict) else None
         model = next(
-            (one for one in models if "type" in one.model_fields and one.model_fields["type"].default == tag), models[0]
+            (each for each in models if "type" in each.model_fields and each.model_fields["type"].default == tag),
+            models[0],
         )
     return list(model.model_fields)
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models that an annotation names, those of its branches too."""
+    """Yield the models that an annotation names, in its branches too."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):

@@ -1,4 +1,4 @@
-"""The domains of a sweep: what one path of its space may be."""
+"""The domains of a sweep: the values of one path of its space."""
 
 from __future__ import annotations
 
@@ -10,60 +10,59 @@ from annotated_types import Len
 from pydantic import ConfigDict, Field, ValidationError, WrapValidator, model_serializer, model_validator
 
 from orchestrator.config.sections.base import Model
-from orchestrator.config.text.bounds import MOST_LISTED
+
+MAX_VALUES = 1_000
+"""Values of one list of a sweep's space, and points to try first."""
 
 
-def _written(form: str) -> WrapValidator:
-    """Says in which form values must be, where they are in another."""
-
-    def checked(values: Any, check: Any) -> Any:
+def _format(text: str) -> WrapValidator:
+    def validate(values: Any, handler: Any) -> Any:
         try:
-            return check(values)
+            return handler(values)
         except ValidationError:
-            raise ValueError(f"must be {form}") from None
+            raise ValueError(f"must be {text}") from None
 
-    return WrapValidator(checked)
+    return WrapValidator(validate)
 
 
 _ABSENT: Any = Field(default_factory=list)
-_List = Annotated[list[Any], Len(1, MOST_LISTED), _written(f"a list of values, {MOST_LISTED:,} at most"), _ABSENT]
-_Range = Annotated[list[float], Len(2, 2), _written("[low, high]"), _ABSENT]
-_WholeRange = Annotated[list[int], Len(2, 2), _written("[low, high] in whole numbers"), _ABSENT]
-_Steps = Annotated[list[int | float], Len(3, 3), _written("[low, high, step]"), _ABSENT]
-_Bell = Annotated[list[float], Len(2, 2)] | Annotated[list[float], Len(4, 4)]
+_List = Annotated[list[Any], Len(1, MAX_VALUES), _format(f"a list of at most {MAX_VALUES:,} values"), _ABSENT]
+_Range = Annotated[list[float], Len(2, 2), _format("[low, high]"), _ABSENT]
+_IntegerRange = Annotated[list[int], Len(2, 2), _format("[low, high] in whole numbers"), _ABSENT]
+_Steps = Annotated[list[int | float], Len(3, 3), _format("[low, high, step]"), _ABSENT]
+_Normal = Annotated[list[float], Len(2, 2)] | Annotated[list[float], Len(4, 4)]
 
 _QUANTIZED = ("quniform", "qloguniform")
 
 
 class Domain(Model):
-    """What a swept value may be: one of these."""
+    """The values of a swept path: one of these."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
     choice: _List
-    """One of a list; each of it where search is grid."""
+    """One value of a list; with `search: grid`, each of them."""
     grid: _List
-    """Each of a list."""
+    """Each value of a list."""
     fan_out: _List
-    """Each of a list, with one training for all of them, of what observing hooks take: the rest is drawn once for
-    all."""
+    """Each value of a list, for fields of observing hooks: all share one training, and one draw of the other paths."""
     uniform: _Range
     """A number."""
     loguniform: _Range
-    """A number, evenly over its logarithm."""
+    """A number, uniform in its logarithm."""
     quniform: _Steps
-    """The nearest of low, low + step ...; whole where all three are."""
+    """The nearest of low, low + step ...; a whole number if all three are."""
     qloguniform: _Steps
-    """The same, evenly over its logarithm."""
-    randint: _WholeRange
-    """A whole number, high not included."""
-    lograndint: _WholeRange
-    """The same, evenly over its logarithm."""
-    normal: Annotated[_Bell, _written("[mean, sd] or [mean, sd, low, high]"), _ABSENT]
-    """A number without ends, or moved to the nearest end where it lies beyond."""
+    """The same, uniform in its logarithm."""
+    randint: _IntegerRange
+    """A whole number, high excluded."""
+    lograndint: _IntegerRange
+    """The same, uniform in its logarithm."""
+    normal: Annotated[_Normal, _format("[mean, sd] or [mean, sd, low, high]"), _ABSENT]
+    """A normally distributed number, unbounded or clipped to [low, high]."""
 
     @model_validator(mode="after")
-    def _is_sound(self) -> Self:
+    def _is_valid(self) -> Self:
         if len(self.model_fields_set) != 1:
             raise ValueError(f"must have exactly one of {', '.join(type(self).model_fields)}")
         if self.is_list:
@@ -80,38 +79,38 @@ class Domain(Model):
         return self
 
     @model_serializer
-    def _as_written(self) -> dict[str, list[Any]]:
+    def _serialize(self) -> dict[str, list[Any]]:
         return {self.kind: self.values}
 
     @property
     def kind(self) -> str:
-        """Its name in a file."""
+        """Name of the domain in a file."""
         (kind,) = self.model_fields_set
         return kind
 
     @property
     def values(self) -> list[Any]:
-        """What a file says beside the name."""
+        """Values beside the name in a file."""
         return list(getattr(self, self.kind))
 
     @property
     def is_list(self) -> bool:
-        """Whether it is a list of values, or else a range of numbers."""
+        """True for a list of values, False for a range of numbers."""
         return self.kind in ("choice", "grid", "fan_out")
 
     @property
     def is_logarithmic(self) -> bool:
-        """Whether numbers are drawn evenly over their logarithm."""
+        """True if numbers are drawn uniformly in their logarithm."""
         return self.kind in ("loguniform", "qloguniform", "lograndint")
 
     @property
     def is_whole(self) -> bool:
-        """Whether the numbers of a range are whole."""
+        """True if the numbers of a range are whole."""
         return all(isinstance(value, int) for value in self.values)
 
     @property
     def ends(self) -> tuple[Any, Any]:
-        """The smallest and largest value of a range; infinite for a normal distribution that is not clipped."""
+        """Smallest and largest value of a range; infinite for a normal distribution without bounds."""
         low, high = self._bounds
         return (low, high - 1) if self.kind in ("randint", "lograndint") else (low, high)
 
@@ -122,8 +121,7 @@ class Domain(Model):
         return self.values[:2]
 
     def candidates(self) -> list[Any]:
-        """The values to try a domain by: each of a list, both ends of a range; a float's largest where it has no
-        end."""
+        """Return the values to check: each of a list, both ends of a range, the largest floats where it has no end."""
         if self.is_list:
             return self.values
         largest = sys.float_info.max
@@ -131,14 +129,13 @@ class Domain(Model):
         return [low, high] if self.is_whole else [float(low), float(high)]
 
     def __contains__(self, value: Any) -> bool:
-        """Whether a value is one of a list, or a number within the ends of a range."""
         if self.is_list:
             return value in self.values
         low, high = self.ends
         return type(value) in (int, float) and low <= value <= high
 
     def nearest(self, number: float) -> int | float:
-        """The nearest value of a range: within its ends, on its steps counted from low, whole where the range is."""
+        """Return the nearest value of a range: within its ends, on its steps, whole if the range is."""
         low, high = self.ends
         if self.kind in _QUANTIZED:
             step = self.values[2]

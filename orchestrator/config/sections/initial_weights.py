@@ -1,5 +1,4 @@
-"""Initial weights: what of another run, or of a file, a model begins with. Checked in the driver, and in each worker
-against the model."""
+"""Initial weights: which weights of another run or of a file a model starts from. Driver, and each worker."""
 
 from __future__ import annotations
 
@@ -10,16 +9,14 @@ from typing import Annotated, Any, Self
 from pydantic import Field, create_model, model_validator
 
 from hooks.parameter_names import compiled, matched
-from orchestrator.config.sections.base import Model
+from orchestrator.config.sections.base import Model, Patterns
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.storage.location import secrets_in
 
-Patterns = Annotated[list[str], Field(min_length=1)]
-
 _FROM = "A run, `RUN@best`, `RUN@last` or `RUN@CHECKPOINT`; a file of torch.save or safetensors."
-_EXCEPT = "Patterns of the model's names that stay as they are made, and are no part of what is looked at."
+_EXCEPT = "Patterns of the model's tensors that keep the values of `model()` and are not checked."
 _Named: Any = create_model(
-    # `from` and `except` are words of Python's own, which no class body can name a field.
+    # `from` and `except` are keywords of Python, which cannot name a field in a class body.
     "_Named",
     __base__=Model,
     **{
@@ -29,69 +26,68 @@ _Named: Any = create_model(
 )
 
 
-class Init(_Named):  # type: ignore[misc]  # made by a call
-    """Where a model's first weights come from, and which of them are taken. Patterns are of whole names, with * and
+class Init(_Named):  # type: ignore[misc]  # created by a call
+    """Where a model's initial weights come from, and which of them are loaded. Patterns match whole names, with * and
     ?."""
 
     weights: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
-    """Of a run `model`, the weights in training, or `ema`, their averages; by default the evaluated
-    weights. Of a file its entry of this name."""
+    """Of a run, `model` for the weights in training or `ema` for their averages; by default the evaluated weights. Of a
+    file, its entry of this name."""
     strict: bool = False
-    """Whether a tensor that is missing, left over or of another shape is an error, and not just told."""
+    """Makes a missing, unused or reshaped tensor an error instead of a log line."""
     rename: dict[str, str] = Field(default_factory=dict)
-    """Patterns of names as they come, and what these are called here: `{"module.*": "*"}`. Each * stands for the same
-    in both."""
+    """Patterns of names in the file, and the names here: `{"module.*": "*"}`. Each * stands for the same text in
+    both."""
     only: Patterns | None = None
-    """Patterns of the model's names: no other is looked at."""
+    """Patterns of the model's tensors to load; all others are skipped."""
 
     @property
     def source(self) -> str:
-        """What `from` says."""
+        """The value of `from`."""
         return str(getattr(self, "from"))
 
     @property
     def excluded(self) -> list[str]:
-        """What `except` says."""
+        """The patterns of `except`."""
         return getattr(self, "except") or []
 
     @model_validator(mode="after")
-    def _can_be_done(self) -> Self:
+    def _is_usable(self) -> Self:
         if secrets_in(self.source):
-            raise ValueError(
-                "from holds a user or a key, which would be written down with the run; leave them to the environment"
-            )
+            raise ValueError("from contains credentials, which the run would save; set them in the environment instead")
         for old, new in self.rename.items():
             if old.count("*") != new.count("*"):
                 raise ValueError(
-                    f"rename has {old.count('*')} * in '{old}' and {new.count('*')} in '{new}'; each stands for the"
-                    " same in both"
+                    f"rename needs as many * on both sides, got {old.count('*')} in '{old}' and {new.count('*')} in"
+                    f" '{new}'"
                 )
         return self
 
     def renamed(self, names: Iterable[str]) -> dict[str, str]:
-        """What each of these names is called here, for those that are looked at, with the name as it comes.
+        """Return the new name of each tensor to load, mapped to its name in the file.
 
-        Raises ConfigError for a rename that matches nothing, two of one tensor, and two tensors that become one.
+        Raises ConfigError for a rename that matches nothing, two renames of one tensor, and two tensors with one new
+        name.
         """
         names, problems = list(names), list[Problem]()
-        called = {name: name for name in names}
-        used: dict[str, str] = {}
+        renames = {name: name for name in names}
+        patterns: dict[str, str] = {}
         for old, new in self.rename.items():
             pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))))
-            found = {name: match for name in names if (match := pattern.fullmatch(name))}
-            if not found:
+            matches = {name: match for name in names if (match := pattern.fullmatch(name))}
+            if not matches:
                 problems.extend(_unmatched("init.rename", [old], names))
-            for name, match in found.items():
-                if name in used:
-                    problems.append(Problem("init.rename", f"'{used[name]}' and '{old}' both match {name}"))
+            for name, match in matches.items():
+                if name in patterns:
+                    problems.append(Problem("init.rename", f"'{patterns[name]}' and '{old}' both match {name}"))
                     break
-                used[name] = old
-                parts = new.split("*")
-                called[name] = "".join(part for pair in zip(parts, (*match.groups(), ""), strict=True) for part in pair)
+                patterns[name] = old
+                pairs = zip(new.split("*"), (*match.groups(), ""), strict=True)
+                renames[name] = "".join(part for pair in pairs for part in pair)
         here: dict[str, str] = {}
-        for name, new in called.items():
+        for name, new in renames.items():
             if new in here:
-                problems.append(Problem("init.rename", f"makes one tensor, {new}, of two: {here[new]} and {name}"))
+                problems.append(Problem("init.rename", f"gives {here[new]} and {name} the same name, {new}"))
                 break
             here[new] = name
         if self.only:
@@ -101,12 +97,12 @@ class Init(_Named):  # type: ignore[misc]  # made by a call
         return {new: here[new] for new in self.select(here)}
 
     def select(self, names: Collection[str]) -> list[str]:
-        """Those of the model's names that `only` and `except` leave."""
-        within = _matching(self.only, names) if self.only else set(names)
-        return [name for name in names if name in within - _matching(self.excluded, names)]
+        """Return those of the model's names that `only` and `except` leave."""
+        selected = _matching(self.only, names) if self.only else set(names)
+        return [name for name in names if name in selected - _matching(self.excluded, names)]
 
     def check_excluded(self, names: Collection[str]) -> None:
-        """Raises ConfigError for a pattern of `except` that matches none of the names that come or are the model's."""
+        """Raise ConfigError for a pattern of `except` that matches none of these names."""
         if problems := _unmatched("init.except", self.excluded, names):
             raise ConfigError(problems)
 

@@ -1,4 +1,4 @@
-"""Reads YAML into plain data and remembers where everything stood; writes it back so that it reads the same."""
+"""Read YAML into plain data with the location of every key, and write it back so that it reads the same."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from typing import Any, NamedTuple
 import yaml
 from yaml.reader import ReaderError
 
-from orchestrator.config.text.bounds import DEEPEST, LARGEST, WHOLE_NUMBERS
 from orchestrator.errors import ConfigError, Problem, shortened
 
+MAX_BYTES = 512 * 1024
+"""Size limit of an experiment file; also the limit in characters once its aliases are expanded."""
+MAX_DEPTH = 64
+"""Limit of nested mappings and lists, and of the parts of a dotted path."""
+_INTEGERS = range(-(2**63), 2**64)
+_TOO_DEEP = f"is nested too deeply: at most {MAX_DEPTH} levels are allowed"
 
-class Origin(NamedTuple):
-    """What a key comes from: a file and a line, or an override."""
+
+class Location(NamedTuple):
+    """File and line of a key, or the override that set it."""
 
     file: str
     line: int | None = None
@@ -27,63 +33,61 @@ class Origin(NamedTuple):
 
 @dataclass
 class Document:
-    """Plain data, the origin of each dotted path, and what was wrong with the text itself."""
+    """Plain data, the location of each dotted path, and the problems of the text itself."""
 
     data: dict[str, Any]
-    origins: dict[str, Origin] = field(default_factory=dict)
+    locations: dict[str, Location] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def origin(self, path: str) -> Origin | None:
-        """What `path` comes from, or the nearest of its parents."""
-        while path and path not in self.origins:
+    def location(self, path: str) -> Location | None:
+        """Return where `path` or the nearest of its parents was written."""
+        while path and path not in self.locations:
             path = path.rpartition(".")[0]
-        return self.origins.get(path)
+        return self.locations.get(path)
 
     def locate(self, problem: Problem) -> Problem:
-        """The problem with its file and line, where it has none yet and they are known."""
-        origin = self.origin(problem.path)
-        return problem if problem.file or origin is None else replace(problem, file=origin.file, line=origin.line)
+        """Add file and line to a problem that has none, where they are known."""
+        location = self.location(problem.path)
+        return problem if problem.file or location is None else replace(problem, file=location.file, line=location.line)
 
     def forget(self, paths: Collection[str]) -> None:
-        """Drops the origins of `paths` and of all below them."""
-        self.origins = {
-            key: origin for key, origin in self.origins.items() if not any(path in paths for path in with_parents(key))
+        """Drop the locations of `paths` and of everything below them."""
+        self.locations = {
+            key: location
+            for key, location in self.locations.items()
+            if not any(path in paths for path in with_parents(key))
         }
 
 
 def join(path: str, key: object) -> str:
-    """A dotted path with one more part."""
+    """Append a key to a dotted path."""
     return f"{path}.{key}" if path else str(key)
 
 
 def with_parents(path: str) -> Iterator[str]:
-    """A dotted path's first part, its first two, and so on to the whole."""
+    """Iterate over the prefixes of a dotted path, the shortest first, the path itself last."""
     return accumulate(path.split("."), join)
 
 
 def read_yaml(path: Path) -> Document:
-    """Reads a YAML file whose top level is a mapping; raises ConfigError when there is no such file or no such YAML."""
-    return parse_yaml(read_text(path), str(path))
+    """Read a YAML file whose top level is a mapping; raise ConfigError."""
+    return parse_yaml(_read_text(path), str(path))
 
 
-def read_text(path: Path) -> str:
-    """The text of a file that people write. Raises ConfigError for one that is not there, too large, no UTF-8, or no
-    file but a folder, a device or a pipe, which might never end."""
+def _read_text(path: Path) -> str:
     try:
-        found = path.stat()
-        if not S_ISREG(found.st_mode):
-            raise _unreadable(path, "is no file, but a folder, a device or a pipe")
+        stat = path.stat()
+        if not S_ISREG(stat.st_mode):  # a device or a pipe might never end
+            raise _unreadable(path, "must be a regular file, not a folder, a device or a pipe")
         with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            size = max(found.st_size, len(content))
-            raise _unreadable(
-                path,
-                f"has {size:,} bytes, and may have {LARGEST:,}; give large data to the task as a file of its own",
-            )
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            size = max(stat.st_size, len(content))
+            message = f"has {size:,} bytes, at most {MAX_BYTES:,} are allowed; pass large data to the task as a file"
+            raise _unreadable(path, message)
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _unreadable(path, f"is no UTF-8 text: {error.reason} at byte {error.start}; save it as UTF-8") from None
+        raise _unreadable(path, f"is not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8") from None
     except OSError as error:
         raise _unreadable(path, f"cannot be read: {error.strerror}") from None
     except ValueError as error:  # a name that no file can have
@@ -95,41 +99,37 @@ def _unreadable(path: Path, reason: str) -> ConfigError:
 
 
 def parse_yaml(text: str, file: str) -> Document:
-    """As `read_yaml`, for text that came from `file`."""
+    """Parse YAML text whose top level is a mapping; raise ConfigError. `file` names it in errors."""
     value, document = parse_value(text, file)
     if not isinstance(value, dict):
-        found = "nothing" if value is None else shortened(repr(value))
-        raise ConfigError([Problem("", f"must hold keys and values, got {found}", file, 1)])
+        shown = "nothing" if value is None else shortened(repr(value))
+        raise ConfigError([Problem("", f"must be a mapping of keys to values, got {shown}", file, 1)])
     document.data = value
     return document
 
 
 def parse_value(text: str, file: str) -> tuple[Any, Document]:
-    """Return any YAML value, and a document with its origins and problems.
-
-    Raises ConfigError for a syntax error, and where aliases make the value large.
-    """
-    document = Document({}, {"": Origin(file, 1)})
+    """Return any YAML value, and a document with its locations and problems; raise ConfigError for a syntax error."""
+    document = Document({}, {"": Location(file, 1)})
     try:
         node = _Loader(text).get_single_node()
-        return _Plain(document, file, max(LARGEST, len(text))).value(node, "", ()) if node else None, document
+        return _Plain(document, file, max(MAX_BYTES, len(text))).value(node, "", ()) if node else None, document
     except RecursionError:
         raise ConfigError([Problem("", _TOO_DEEP, file, 1)]) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        what = " ".join(part for part in (error.context, error.problem) if part)
-        raise ConfigError([Problem("", f"is no YAML: {what}", file, line)]) from None
+        reason = " ".join(part for part in (error.context, error.problem) if part)
+        raise ConfigError([Problem("", f"is not valid YAML: {reason}", file, line)]) from None
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise ConfigError(
-            [Problem("", f"is no YAML: the character {chr(error.character)!r} is not allowed", file, line)]
-        ) from None
+        reason = f"the character {chr(error.character)!r} is not allowed"
+        raise ConfigError([Problem("", f"is not valid YAML: {reason}", file, line)]) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # PyYAML makes numbers of \U and %YAML without looking
-        raise ConfigError([Problem("", f"is no YAML: {' '.join(str(error).split())}", file)]) from None
+        raise ConfigError([Problem("", f"is not valid YAML: {' '.join(str(error).split())}", file)]) from None
 
 
 def dump_yaml(data: Mapping[str, Any]) -> str:
-    """YAML text that `parse_yaml` reads as the same data."""
+    """Return YAML text that `parse_yaml` reads as the same data."""
     return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -144,9 +144,7 @@ _SCALARS = {
 }
 _TAG = "tag:yaml.org,2002:"
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
-"""What no file name holds and no encoding writes."""
-
-
+"""Characters that file names cannot have or that UTF-8 cannot encode."""
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -157,7 +155,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # in C where PyYAML has it, four times as fast
-    """Quotes text that this reader or one of YAML 1.1 would take for something else."""
+    """A dumper that quotes text which this reader, or one of YAML 1.1, would take for something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -168,9 +166,6 @@ for _name, _pattern in _SCALARS.items():
         _side.add_implicit_resolver(_TAG + _name, re.compile(f"^(?:{_pattern})$"), None)
 
 
-_TOO_DEEP = f"is nested too deeply: {DEEPEST} levels are allowed"
-
-
 def _number(text: str) -> int | float:
     text = text.replace("_", "").lower()
     if text[:2] in ("0o", "0x"):
@@ -179,21 +174,22 @@ def _number(text: str) -> int | float:
 
 
 class _Plain:
-    """Turns a node graph into plain data, and notes origins and problems in the document."""
+    """Converter of YAML nodes to plain data; notes locations and problems in the document."""
 
-    def __init__(self, document: Document, file: str, largest: int) -> None:
+    def __init__(self, document: Document, file: str, max_characters: int) -> None:
         self.document = document
         self.file = file
-        self.left = self.largest = largest
+        self.remaining = self.max_characters = max_characters
 
     def value(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> Any:
-        self.left -= max(1, len(node.value)) if isinstance(node, yaml.ScalarNode) else 1
-        if self.left < 0:
-            raise self.refusal(node, f"holds more than {self.largest:,} characters with its aliases written out")
+        self.remaining -= max(1, len(node.value)) if isinstance(node, yaml.ScalarNode) else 1
+        if self.remaining < 0:
+            message = f"has more than {self.max_characters:,} characters once its aliases are expanded"
+            raise ConfigError([Problem("", message, *self.location(node))])
         if any(parent is node for parent in parents):
-            return self.problem(node, path, "contains itself; an alias must not point at what it stands in")
-        if len(parents) >= DEEPEST:
-            raise self.refusal(node, _TOO_DEEP)
+            return self.problem(node, path, "contains itself: an alias must not refer to its own parent")
+        if len(parents) >= MAX_DEPTH:
+            raise ConfigError([Problem("", _TOO_DEEP, *self.location(node))])
         parents = (*parents, node)
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             return self.mapping(node, path, parents)
@@ -201,91 +197,77 @@ class _Plain:
             return [self.item(child, join(path, index), parents) for index, child in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node, path)
-        return self.problem(node, path, f"has the tag {_short(node.tag)}, which is not allowed; write plain values")
+        return self.bad_tag(node, path)
 
     def item(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> Any:
-        self.document.origins[path] = self.origin(node)
+        self.document.locations[path] = self.location(node)
         return self.value(node, path, parents)
 
     def mapping(self, node: yaml.MappingNode, path: str, parents: tuple[yaml.Node, ...]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        data: dict[str, Any] = {}
         own: dict[str, yaml.Node] = {}
         for key, child in sorted(node.value, key=lambda pair: pair[0].tag != _TAG + "merge"):
             if key.tag == _TAG + "merge":
-                found.update(self.merged(child, path, parents))
-                continue
-            if not isinstance(key, yaml.ScalarNode):
-                self.problem(key, path, "has a key that is no plain text")
-                continue
-            if _CONTROL.search(key.value):
+                data.update(self.merged(child, path, parents))
+            elif not isinstance(key, yaml.ScalarNode):
+                self.problem(key, path, "has a key that is not a string")
+            elif _CONTROL.search(key.value):
                 self.problem(key, path, f"has a key with control characters: {_shown(key.value)}")
-                continue
-            inner = join(path, key.value)
-            if key.value in own:
-                self.problem(key, inner, f"is given twice; first in line {self.origin(own[key.value]).line}")
-                continue
-            own[key.value] = key
-            self.document.origins[inner] = self.origin(key)
-            found[key.value] = self.value(child, inner, parents)
-        return found
+            elif key.value in own:
+                first = self.location(own[key.value]).line
+                self.problem(key, join(path, key.value), f"is a duplicate key; first defined in line {first}")
+            else:
+                inner = join(path, key.value)
+                own[key.value] = key
+                self.document.locations[inner] = self.location(key)
+                data[key.value] = self.value(child, inner, parents)
+        return data
 
     def merged(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> dict[str, Any]:
-        """What `<<: *name` or `<<: [*name, *other]` brings; earlier ones win over later ones."""
-        found: dict[str, Any] = {}
+        """Return what `<<: *name` or `<<: [*name, *other]` adds; earlier mappings win over later ones."""
+        data: dict[str, Any] = {}
         for child in reversed(node.value) if isinstance(node, yaml.SequenceNode) else [node]:
             value = self.value(child, path, parents)
             if isinstance(value, dict):
-                found.update(value)
+                data.update(value)
             else:
-                self.problem(child, path, "merges (<<) something that is no mapping")
-        return found
+                self.problem(child, path, "merges (<<) a value that is not a mapping")
+        return data
 
     def scalar(self, node: yaml.ScalarNode, path: str) -> Any:
         kind = node.tag.removeprefix(_TAG)
         if kind in ("str", "merge"):
-            return self.text(node, path)
+            if _NO_CHARACTER.search(node.value):
+                return self.problem(node, path, f"contains a character that cannot be encoded: {_shown(node.value)}")
+            return node.value
         if kind not in _SCALARS:
-            return self.problem(node, path, f"has the tag {_short(node.tag)}, which is not allowed; write plain values")
+            return self.bad_tag(node, path)
         if not re.fullmatch(_SCALARS[kind], node.value):
-            return self.problem(node, path, f"is no {kind}: {_shown(node.value)}")
+            return self.problem(node, path, f"is not a valid {kind}: {_shown(node.value)}")
         if kind == "null":
             return None
         return node.value.lower() == "true" if kind == "bool" else self.number(node, path)
 
-    def text(self, node: yaml.ScalarNode, path: str) -> Any:
-        if _NO_CHARACTER.search(node.value):
-            return self.problem(node, path, f"holds what is no character: {_shown(node.value)}")
-        return node.value
-
     def number(self, node: yaml.ScalarNode, path: str) -> Any:
         try:
             number = _number(node.value)
-        except ValueError:  # of thousands of digits
-            return self.problem(
-                node, path, f"is a number of {len(node.value):,} digits; whole numbers have 64 bits at most"
-            )
-        if isinstance(number, int) and number not in WHOLE_NUMBERS:
-            return self.problem(node, path, f"is beyond 64 bits: {_shown(node.value)}")
+        except ValueError:  # thousands of digits
+            return self.problem(node, path, f"has {len(node.value):,} digits; integers must fit in 64 bits")
+        if isinstance(number, int) and number not in _INTEGERS:
+            return self.problem(node, path, f"does not fit in 64 bits: {_shown(node.value)}")
         if isinstance(number, float) and math.isinf(number) and "inf" not in node.value.lower():
-            return self.problem(
-                node,
-                path,
-                f"is larger than any number here: {_shown(node.value)}; write .inf where it is meant to be infinite",
-            )
+            return self.problem(node, path, f"is too large: {_shown(node.value)}; write .inf for infinity")
         return number
 
+    def bad_tag(self, node: yaml.Node, path: str) -> None:
+        tag = shortened(node.tag.replace(_TAG, "!!"))
+        self.problem(node, path, f"has the tag {tag}, which is not allowed; use plain values")
+
     def problem(self, node: yaml.Node, path: str, message: str) -> None:
-        self.document.problems.append(Problem(path, message, *self.origin(node)))
+        self.document.problems.append(Problem(path, message, *self.location(node)))
 
-    def refusal(self, node: yaml.Node, message: str) -> ConfigError:
-        return ConfigError([Problem("", message, *self.origin(node))])
-
-    def origin(self, node: yaml.Node) -> Origin:
-        return Origin(self.file, node.start_mark.line + 1)
-
-
-def _short(tag: str) -> str:
-    return shortened(tag.replace(_TAG, "!!"))
+    def location(self, node: yaml.Node) -> Location:
+        return Location(self.file, node.start_mark.line + 1)
 
 
 def _shown(text: str) -> str:

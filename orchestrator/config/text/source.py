@@ -1,4 +1,4 @@
-"""What was written of an experiment, before anything is filled in: this is what travels, and what a run keeps."""
+"""An experiment as written, before defaults are filled in; workers and trials receive it, and a run keeps it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path, PurePath
 from typing import Any, Self
 
-from orchestrator.config.text.bounds import DEEPEST
+from orchestrator.config.text.reader import MAX_DEPTH
 from orchestrator.errors import ConfigError, Problem, collect_problems, shortened
 from orchestrator.storage.stored_data import checked, mapping
 
 
 @dataclass(frozen=True)
 class ParentCheckpoint:
-    """A checkpoint of another run, which an experiment goes on from with all that is in it."""
+    """The checkpoint of another run that an experiment continues from, with its full training state."""
 
     run: str
-    """Where that run lies, without keys."""
+    """Location of that run, without credentials."""
     checkpoint: str
     sha256: str
-    """Of its manifest, which has those of its files."""
+    """Hash of its manifest, which has the hashes of its files."""
     epoch: int
     """Completed epochs."""
     step: int
@@ -32,16 +32,16 @@ class ParentCheckpoint:
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """The weights that a run begins with: where they lie, and the hash of what was read."""
+    """The weights that a run started from: their location, and the hash of what was read."""
 
     path: str
     """A run, a file or a folder."""
     checkpoint: str | None
-    """Of a run."""
+    """Checkpoint of a run."""
     weights: str | None
-    """Which of a checkpoint's: `model`, or an entry of another file, `ema/model`; of a file the entry that is said."""
+    """Weights in a checkpoint, `model` or the entry of another file, such as `ema/model`; or the entry of a file."""
     sha256: str
-    """Of a run's checkpoint its manifest's, which has those of its files; of a folder that of its files' hashes."""
+    """Hash of a checkpoint's manifest, of a file, or of the hashes of a folder's files."""
 
     def __str__(self) -> str:
         checkpoint = f", checkpoint {self.checkpoint}" if self.checkpoint else ""
@@ -50,70 +50,70 @@ class InitialWeights:
 
 @dataclass(frozen=True)
 class ExperimentSource:
-    """A file laid over its bases, and the values that go over it. Plain data, the same in every process."""
+    """A file merged with its bases, and the values set over it; plain data, the same in every process."""
 
     written: Mapping[str, Any]
-    """The file laid over its bases."""
+    """The file merged with its bases."""
     values: tuple[tuple[str, Any], ...] = ()
-    """Dotted paths and what each is set to, in order: overrides, then what a trial has chosen."""
+    """Dotted paths and their values, in order: overrides, then a trial's values."""
     import_paths: tuple[str, ...] = ()
-    """Folders in which classes are looked for that are not installed."""
+    """Folders to import classes from that are not installed."""
     file: str | None = None
-    """Where it was read; None for plain data."""
+    """The file it was read from; None for plain data."""
     base: tuple[Any, ...] = ()
-    """The bases that overrides name in place of the file's own; the file was read over the last."""
+    """Bases named by overrides, of which the last replaced the file's own."""
     continued_from: ParentCheckpoint | None = None
-    """Where training begins; None where it begins anew."""
+    """Where training continues from; None for a new start."""
     main_classes: bytes | None = None
-    """The classes of a script or a notebook, pickled: they travel with it, and are written into no file."""
+    """Pickled classes of a script or a notebook; sent to other processes, never written to a file."""
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any], import_paths: Iterable[str | Path] = (), **more: Any) -> Self:
-        """A source of plain data; raises ConfigError where it holds what YAML cannot say."""
+        """Return the source of plain data; raise ConfigError for values that YAML cannot hold."""
         folders = dict.fromkeys(str(Path(folder).absolute()) for folder in import_paths)
         return cls(plain_copy(data), import_paths=tuple(folders), **more)
 
     @classmethod
     def from_record(cls, record: Any) -> Self:
-        """A source as it comes back from JSON; raises ValueError where it is not whole."""
-        later = ("base", "continued_from", "main_classes")
-        missing = [one.name for one in fields(cls) if one.name not in (*later, *mapping(record))]
+        """Return a source from its JSON form; raise ValueError if it is incomplete."""
+        optional = ("base", "continued_from", "main_classes")
+        missing = [field.name for field in fields(cls) if field.name not in (*optional, *mapping(record))]
         if missing:
             raise ValueError(f"it has no `{missing[0]}`")
         source: Self = checked(record, cls)
         return source
 
     def record(self) -> dict[str, Any]:
-        """What a run keeps of it."""
+        """Return the part that a run keeps, as JSON data."""
         return {name: value for name, value in asdict(self).items() if name != "main_classes"}
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
-        """The source with more values over it; raises ConfigError for those that YAML cannot say."""
+        """Return the source with more values over it; raise ConfigError for values that YAML cannot hold."""
         return replace(self, values=(*self.values, *plain_copy(values).items()))
 
     def without_sweep(self) -> Self:
-        """The source without its sweep."""
+        """Return the source of the experiment without its sweep."""
         written = {key: value for key, value in self.written.items() if key != "sweep"}
         values = tuple((path, value) for path, value in self.values if path.partition(".")[0] != "sweep")
         return replace(self, written=written, values=values)
 
     def merged(self) -> tuple[dict[str, Any], list[Problem]]:
-        """The file with all values over it, and a problem for each value whose path leads through another value."""
+        """Return the file with all values set, and a problem for each path that leads through another value."""
         problems: list[Problem] = []
         data: dict[str, Any] = dict(self.written)
         for path, value in self.values:
             if path == "base":
-                problems.append(Problem(path, "is named relative to a file, and there is none here"))
-                continue
-            data = collect_problems(problems, with_value, data, path, value) or data
+                problems.append(Problem(path, "is relative to an experiment file, and there is none here"))
+            else:
+                data = collect_problems(problems, with_value, data, path, value) or data
         return data, problems
 
 
 def with_value(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """The data with a value at a dotted path; what was given stays as it is.
+    """Return the data with a value set at a dotted path; the original stays unchanged.
 
-    Where the path leads through nothing yet, or through something switched off (null, false) or on (true), there is a
-    mapping then; an entry of a list that is there has its number, from 0. Raises ConfigError where it leads elsewhere.
+    Creates mappings on the way, also in place of null, true and false. A number, from 0, selects an entry of a list.
+    Raises ConfigError where the path leads through any other value.
     """
     check_path(path)
     changed: dict[str, Any] = _with_value(data, _split(path), 0, value)
@@ -121,15 +121,14 @@ def with_value(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]
 
 
 def check_path(path: str) -> None:
-    """Raises ConfigError for a dotted path that leads deeper than any config."""
-    if path.count(".") >= DEEPEST:
-        raise ConfigError(
-            [Problem(shortened(path), f"is a path of {path.count('.') + 1} parts; {DEEPEST} are allowed")]
-        )
+    """Raise ConfigError for a dotted path that is deeper than any config."""
+    if path.count(".") >= MAX_DEPTH:
+        message = f"has {path.count('.') + 1} parts; at most {MAX_DEPTH} are allowed"
+        raise ConfigError([Problem(shortened(path), message)])
 
 
 def _split(path: str) -> list[str]:
-    """The keys of a dotted path; what a sweep's space is keyed by is a dotted path itself."""
+    """Split a dotted path into keys; the keys of a sweep's space are dotted paths themselves."""
     keys = path.split(".")
     return [*keys[:2], ".".join(keys[2:])] if keys[:2] == ["sweep", "space"] and len(keys) > 2 else keys
 
@@ -139,42 +138,36 @@ def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
         return value
     if data is None or isinstance(data, bool):
         data = {}
-    key, place = keys[depth], ".".join(keys[:depth])
-    if isinstance(data, list):
-        if not key.isdecimal() or int(key) >= len(data):
-            raise ConfigError(
-                [
-                    Problem(
-                        ".".join(keys),
-                        f"cannot be set: {place} is a list of {len(data)}, whose entries are numbered from 0",
-                    )
-                ]
-            )
+    key, parent = keys[depth], ".".join(keys[:depth])
+    if isinstance(data, list) and key.isdecimal() and int(key) < len(data):
         return [*data[: int(key)], _with_value(data[int(key)], keys, depth + 1, value), *data[int(key) + 1 :]]
-    if not isinstance(data, Mapping):
-        raise ConfigError(
-            [Problem(".".join(keys), f"cannot be set: {place} is {shortened(repr(data))}, not a mapping")]
-        )
-    return {**data, key: _with_value(data.get(key), keys, depth + 1, value)}
+    if isinstance(data, Mapping):
+        return {**data, key: _with_value(data.get(key), keys, depth + 1, value)}
+    shown = (
+        f"a list of {len(data)}, numbered from 0"
+        if isinstance(data, list)
+        else f"{shortened(repr(data))}, not a mapping"
+    )
+    raise ConfigError([Problem(".".join(keys), f"cannot be set: {parent} is {shown}")])
 
 
 def plain_copy(value: Any) -> Any:
-    """A copy that holds only what YAML can say; raises ConfigError."""
-    if _deeper_than(DEEPEST, value):
-        raise ConfigError([Problem("", f"is nested too deeply: {DEEPEST} levels are allowed")])
+    """Return a copy of data that YAML can hold; raise ConfigError for anything else."""
+    if _is_deeper_than(MAX_DEPTH, value):
+        raise ConfigError([Problem("", f"is nested too deeply: at most {MAX_DEPTH} levels are allowed")])
     try:
         return json.loads(json.dumps(value, default=plain))
     except (TypeError, ValueError) as error:
-        raise ConfigError([Problem("", f"is no plain data: {error}")]) from None
+        raise ConfigError([Problem("", f"cannot be saved as YAML: {error}")]) from None
 
 
-def _deeper_than(levels: int, value: Any) -> bool:
+def _is_deeper_than(levels: int, value: Any) -> bool:
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return levels < 0 or any(_deeper_than(levels - 1, one) for one in inner)
+    return levels < 0 or any(_is_deeper_than(levels - 1, child) for child in inner)
 
 
 def plain(value: Any) -> Any:
-    """What a config may hold, for the scalars of NumPy and for paths; raises TypeError for anything else."""
+    """Convert NumPy scalars and paths to what a config can hold; raise TypeError for anything else."""
     if isinstance(value, PurePath):
         return str(value)
     if hasattr(value, "item"):

@@ -14,8 +14,9 @@ from hooks.parameter_names import matched
 from hooks.parts.activation_checkpointing import keep_no_activations
 from hooks.parts.batch_norm_statistics import BatchNorm
 from hooks.private_torch import compile_in_place
-from orchestrator.config.optim.parameter_groups import Patterns
+from orchestrator.config.sections.base import Patterns, changed_keys
 from orchestrator.config.sections.experiment import Compile, Experiment
+from orchestrator.config.sections.workers import Ddp
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.world import World
 
@@ -56,7 +57,7 @@ def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:
     }
     try:
         names = matched(
-            [patterns] if isinstance(patterns, str) else patterns,
+            patterns,
             called,
             kind="part of the model that has a forward pass",
         )
@@ -71,7 +72,7 @@ def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:
 
 def needless_on_one_rank(experiment: Experiment) -> Iterator[str]:
     """Lines of what is said of an exchange between ranks, for a run that has but one."""
-    options = [f"workers.ddp.{name}" for name in experiment.workers.ddp.set_otherwise()]
+    options = changed_keys(experiment.workers.ddp, Ddp(), "workers.ddp")
     for name in [*options, *(["sync_batchnorm"] if experiment.sync_batchnorm else [])]:
         yield f"{name} makes no difference here: there is one rank, which exchanges nothing"
 

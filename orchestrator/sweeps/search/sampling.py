@@ -14,9 +14,9 @@ from orchestrator.config.checks.space import (
     count_trials,
     fan_out_points,
     grid_points,
-    in_order,
     is_drawn,
     mutated_paths,
+    outer_first,
 )
 from orchestrator.config.sections.domain import Domain
 from orchestrator.config.sections.sweep import PBT, Sweep
@@ -70,7 +70,7 @@ def as_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
 def _fill(sweep: Sweep, choose: Callable[[str, Domain], Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a configuration: the fixed ones, and a choice for every other path that is drawn."""
     values: dict[str, Any] = {}
-    for name in in_order(sweep.space):
+    for name in outer_first(sweep.space):
         if is_drawn(name, sweep.space, values):
             values[name] = copy.deepcopy(fixed[name] if name in fixed else choose(name, sweep.space[name]))
     return values

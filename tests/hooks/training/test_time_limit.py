@@ -56,10 +56,10 @@ def test_a_limit_is_seconds_or_written_out(limit: str | float, seconds: float, c
     assert state.pause_reasons[0].startswith(f"the time limit of {limit} is reached")
 
 
-@pytest.mark.parametrize("limit", ["", "2", "30m2h", "-1h", "0h", "two hours", "01:30:00", "1.5h"])
+@pytest.mark.parametrize("limit", ["", "2", "30m2h", "-1h", "0h", "two hours", "01:30:00"])
 def test_anything_else_is_refused_with_the_place(limit: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"hooks.time_limit: limit='.*' is not a duration; write seconds, or a text such as 2h30m"
+        ConfigError, match=r"hooks.time_limit: limit must be a duration .* such as 90s, 5m or 2h30m, got"
     ):
         construct(HOOKS["time_limit"], {"limit": limit}, "hooks.time_limit")
 

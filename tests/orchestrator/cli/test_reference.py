@@ -66,7 +66,7 @@ def test_no_such_file() -> None:
 
 BROKEN = {
     "raises": "raise OSError('no such disk')",
-    "no mapping": "return [1, 2]",
+    "not a mapping": "return [1, 2]",
     "no train": "return {'val': [(torch.zeros(2), 0)]}",
     "train is empty": "return {'train': []}",
     "val is empty": "return {'train': FULL, 'val': []}",

@@ -147,7 +147,7 @@ def test_a_name_that_is_taken_is_refused_with_the_resume_command(study: Path) ->
 def test_a_plan_takes_no_name_that_a_run_would_not(study: Path) -> None:
     refused = call("run", "line.yaml", "--plan", "--name", "../esc")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "name '../esc' cannot be a run's" in refused.stderr
+    assert "name '../esc' is not allowed" in refused.stderr
 
 
 def test_five_mistakes_get_five_messages_with_their_lines(study: Path) -> None:

@@ -140,7 +140,7 @@ class Band(Hook):
 
 
 class Bare(Hook):
-    """A hook that is no dataclass."""
+    """A hook that is not a dataclass."""
 
 
 class Wide(torch.optim.SGD):

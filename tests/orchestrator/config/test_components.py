@@ -139,15 +139,15 @@ def test_every_problem_of_every_hook() -> None:
         "hooks.shadow.decoy": "unknown key",
         "hooks.band": "low must be below high, got 2.0 and 1.0",
         "hooks.nope": "there is no hook 'nope'; allowed: one of band, shadow, or module:Class",
-        "hooks.odd": "must be a mapping of the hook's parameters, or null or false to switch it off, got 3",
+        "hooks.odd": "must be a mapping of the hook's parameters, or null or false to turn it off, got 3",
     }
 
 
 def test_a_hook_is_a_dataclass_and_a_hook() -> None:
     said = refused({"a": {"type": f"{HERE}:Bare"}, "b": {"type": f"{HERE}:Line"}, "c": {"type": 3}})
-    assert "is no dataclass" in said["hooks.a.type"]
-    assert "is no subclass of hooks.hook.Hook" in said["hooks.b.type"]
-    assert said["hooks.c.type"] == "must be text, got 3"
+    assert "is not a dataclass" in said["hooks.a.type"]
+    assert "must be a subclass of hooks.hook.Hook" in said["hooks.b.type"]
+    assert said["hooks.c.type"] == "must be a string, got 3"
 
 
 def test_other_packages_offer_hooks_at_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_required_hooks_are_refined_by_the_experiment() -> None:
 
 def test_required_hooks_cannot_be_switched_off() -> None:
     assert refused({"extra": None}, {"extra": {"type": "shadow"}}) == {
-        "hooks.extra": "is required by the task and cannot be switched off"
+        "hooks.extra": "cannot be turned off, as the task requires it"
     }
 
 
@@ -216,9 +216,9 @@ def test_a_task_takes_its_arguments() -> None:
     [
         ("Line", {"width": 0}, "task_args.width", "must be greater than 0, got 0"),
         ("Line", {"widht": 1}, "task_args.widht", "unknown key"),
-        ("Forgot", {"depth": 1}, "task_args", "declares depth but is no dataclass"),
+        ("Forgot", {"depth": 1}, "task_args", "declares depth but is not a dataclass"),
         ("Unfinished", {}, "task_args", "abstract"),
-        ("Shadow", {}, "task", "is no subclass of orchestrator.task.Task"),
+        ("Shadow", {}, "task", "must be a subclass of orchestrator.task.Task"),
     ],
 )
 def test_wrong_tasks_are_refused(name: str, arguments: dict[str, Any], path: str, said: str) -> None:

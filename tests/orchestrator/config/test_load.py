@@ -199,7 +199,7 @@ def test_problems_point_at_the_file_they_are_in(file: Path) -> None:
         ("[line.yaml, nope.yaml]", "nope.yaml cannot be read: No such file"),
         ("5", "must be a file or a list of files, got 5"),
         ("[line.yaml, {}]", "must be a file or a list of files"),
-        ("other.yaml", "is a circle: other.yaml is laid over other.yaml"),
+        ("other.yaml", "is circular: other.yaml extends other.yaml"),
     ],
 )
 def test_wrong_bases(file: Path, base: str, said: str) -> None:
@@ -229,7 +229,7 @@ def test_a_circle_is_told_with_its_files_and_many_files_are_refused(file: Path) 
     for name, base in {"a": "b", "b": "c", "c": "b"}.items():
         (folder / f"{name}.yaml").write_text(f"base: {base}.yaml\n")
     (problem,) = problems(folder / "a.yaml", (folder / "a.yaml").read_text())
-    assert "is a circle: b.yaml is laid over c.yaml is laid over b.yaml" in problem.message
+    assert "is circular: b.yaml extends c.yaml extends b.yaml" in problem.message
     assert Path(str(problem.file)).name == "c.yaml"
 
 
@@ -250,7 +250,7 @@ def test_a_base_is_chosen_on_the_command_line(file: Path) -> None:
         load_experiment(other, ["base=null"])
     with pytest.raises(ConfigError, match=r"override 'base=\[line.yaml, no.yaml\]': base: .*no\.yaml cannot be read"):
         load_experiment(other, ["base=[line.yaml, no.yaml]"])
-    with pytest.raises(ConfigError, match="base: is named relative to a file, and there is none here"):
+    with pytest.raises(ConfigError, match="base: is relative to an experiment file, and there is none here"):
         with_overrides(chosen.source, ["base=line.yaml"])
 
 
@@ -258,7 +258,7 @@ def test_a_base_cannot_be_swept(file: Path) -> None:
     text = "base: line.yaml\nsweep:\n  metric: val/loss\n  mode: min\n  space:\n    base: {choice: [line.yaml]}\n"
     (problem,) = problems(file.parent / "other.yaml", text)
     assert problem.line == 6
-    assert "the trials of a sweep share their base" in str(problem)
+    assert "all trials share `base`" in str(problem)
 
 
 # A trial

@@ -118,8 +118,8 @@ def test_a_hook_of_the_file_s_own_is_suggested(file: Path) -> None:
     ("workers", "said"),
     [
         ({"count": [1]}, "workers.count: must be a whole number or must have at least 2 entries, got [1]"),
-        ({"count": [3, 2]}, "workers: count is one number, or the fewest and the most of them, got [3, 2]"),
-        ({"count": [2, 2]}, "workers: count is one number, or the fewest and the most of them, got [2, 2]"),
+        ({"count": [3, 2]}, "workers: count must be one number, or [fewest, most] in ascending order, got [3, 2]"),
+        ({"count": [2, 2]}, "workers: count must be one number, or [fewest, most] in ascending order, got [2, 2]"),
         ({"strategy": "zero"}, "workers.strategy: must be 'ddp' or 'fsdp', got 'zero'"),
     ],
 )
@@ -135,7 +135,8 @@ def test_the_number_of_workers_may_be_a_range_but_not_of_a_gang() -> None:
     assert parse_yaml(to_yaml(ranged), "x").data["workers"]["count"] == [2, 8]
     sweep = {"metric": "val/loss", "mode": "min", "space": {"seed": {"choice": [0, 1]}}}
     with pytest.raises(
-        ConfigError, match=r"workers.count: a gang has one number of ranks, got \[1, 2\]; engine: train takes a range"
+        ConfigError,
+        match=r"workers.count: must be one number for engine: gang, got \[1, 2\] \(write sweep.engine: train",
     ):
         described(workers={"count": [1, 2]}, sweep=sweep)
     assert described(workers={"count": [1, 2]}, sweep={**sweep, "engine": "train"}).workers.max_count == 2
@@ -169,10 +170,12 @@ def test_an_exchange_that_there_is_not_is_refused_and_told_of_one_rank_alone() -
     described(workers={**two, "ddp": ddp})
     described(workers={**two, "gpu": True}, sync_batchnorm=True)
     refused = {
-        "needs strategy: ddp": {"workers": {**two, "strategy": "fsdp", "ddp": ddp}},
-        "workers.meta_device: is read by nothing: it needs strategy: fsdp": {"workers": {**two, "meta_device": True}},
-        "torch looks for them once": {"workers": {**two, "ddp": {**ddp, "static_graph": True}}},
-        "cannot be with accumulate": {"workers": {"ddp": {"static_graph": True}}, "accumulate": 2},
+        "has no effect without `workers.strategy: ddp`": {"workers": {**two, "strategy": "fsdp", "ddp": ddp}},
+        "workers.meta_device: has no effect without `workers.strategy: fsdp`": {
+            "workers": {**two, "meta_device": True}
+        },
+        "has no effect with static_graph": {"workers": {**two, "ddp": {**ddp, "static_graph": True}}},
+        "cannot be combined with accumulate": {"workers": {"ddp": {"static_graph": True}}, "accumulate": 2},
         "each turn exchanges": {
             "workers": {"ddp": ddp},
             "task": "tests.orchestrator.loop.step.test_turns:Gan",

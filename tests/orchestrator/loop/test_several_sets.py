@@ -149,7 +149,7 @@ class Answer(nn.Module):
 
 @pytest.mark.parametrize("phase", ["valid", "vall/x", "train/x", "val/", "val/a b", "val/a/b", "val/.x", "/val", 3])
 def test_a_phase_of_another_name_is_refused(phase: Any) -> None:
-    with pytest.raises(ConfigError, match=f"data\\(\\) gives a phase '{phase}'"):
+    with pytest.raises(ConfigError, match=f"data\\(\\) returns a phase '{phase}'"):
         Loop(Other(phase=phase), experiment(), {})
 
 

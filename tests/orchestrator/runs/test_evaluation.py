@@ -260,7 +260,7 @@ def test_any_number_of_ranks_measures_the_same(done: Run, tmp_path: Path) -> Non
         ("hooks.anomaly_detection=false", "is off already"),
         ("hooks.time_limit.limit=5", "has no part in it"),
         ("precision=fp17", "must be 'fp32', 'bf16' or 'fp16'"),
-        ("precision", "is no override"),
+        ("precision", "is not an override"),
     ],
 )
 def test_what_no_evaluation_reads_is_refused(done: Run, override: str, words: str) -> None:

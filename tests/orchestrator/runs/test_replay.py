@@ -123,7 +123,7 @@ def test_ctrl_c_does_not_reach_its_processes() -> None:
         ("probe.py", "such as probe.py:Probe; got 'probe.py'"),
         ("", "such as probe.py:Probe; got ''"),
         ("nowhere.py:Probe", "the file nowhere.py does not exist"),
-        ("tests.tasks:Points", "--hook tests.tasks:Points: 'tests.tasks:Points' is no subclass of"),
+        ("tests.tasks:Points", "--hook tests.tasks:Points: 'tests.tasks:Points' must be a subclass of"),
     ],
 )
 def test_a_hook_that_is_none_is_a_wrong_call(hook: str, answer: str) -> None:

@@ -64,9 +64,7 @@ def test_a_trial_s_own_tables_know_the_sweep_s_mode(tmp_path: Path) -> None:
 )
 def test_opposite_words_of_a_metric_are_refused(checkpoint: dict[str, Any]) -> None:
     sweep = {"metric": "val/accuracy", "mode": "min", "space": SPACE}
-    with pytest.raises(
-        ConfigError, match=r"hooks.checkpoint: says that max of val/accuracy is better, and sweep says min"
-    ):
+    with pytest.raises(ConfigError, match=r"hooks.checkpoint: has mode max for val/accuracy, but sweep has mode min"):
         described(epochs=1, hooks={"checkpoint": checkpoint}, sweep=sweep)
 
 

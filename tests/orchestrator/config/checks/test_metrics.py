@@ -47,62 +47,62 @@ SWEEP = "sweep: {{metric: {}, mode: max, space: {{seed: {{choice: [1, 2]}}}}}}"
         (
             "hooks: {checkpoint: {best: val/r3, mode: max}}",
             "hooks.checkpoint.best",
-            "val/r3 is no metric of this task; there are val/loss, val/r2",
+            "val/r3 is not a metric of this task, which has val/loss, val/r2",
             "val/r2",
         ),
         (
             "hooks: {checkpoint: {best: train/r2, mode: max}}",
             "hooks.checkpoint.best",
-            "train/r2 is no metric of this task; there are train/loss",
+            "train/r2 is not a metric of this task, which has train/loss",
             None,
         ),
         (
             "hooks: {stop: {type: early_stopping, monitor: val/los, mode: min}}",
             "hooks.stop.monitor",
-            "val/los is no metric of this task",
+            "val/los is not a metric of this task",
             "val/loss",
         ),
         (
             "hooks: {early_stopping: {monitor: vall/loss}}",
             "hooks.early_stopping.monitor",
-            "vall/loss is of no phase",
+            "vall/loss has no phase",
             "val/loss",
         ),
         (
             "hooks: {early_stopping: {monitor: loss}}",
             "hooks.early_stopping.monitor",
-            "loss is of no phase; metrics begin with train/, val/, test/",
+            "loss has no phase; metrics begin with train/, val/, test/",
             "val/loss",
         ),
         (
             "hooks: {early_stopping: {monitor: test/loss}}",
             "hooks.early_stopping.monitor",
-            "test/loss comes when training is over",
+            "test/loss is measured after training",
             None,
         ),
         (
             "scheduler: {type: ReduceLROnPlateau}\nhooks: {param_scheduler: {monitor: val_loss}}",
             "hooks.param_scheduler.monitor",
-            "val_loss is of no phase",
+            "val_loss has no phase",
             "val/loss",
         ),
         (
             "validate_every: 0\nhooks: {checkpoint: {best: auto}}",
             "hooks.checkpoint.best",
-            "auto is never measured, as validate_every is 0",
+            "auto is never measured with validate_every: 0",
             None,
         ),
         (
             "validate_every: 0\n" + SWEEP.format("val/loss"),
             "sweep.metric",
-            "val/loss is never measured, as validate_every is 0",
+            "val/loss is never measured with validate_every: 0",
             None,
         ),
-        (SWEEP.format("val/rr2"), "sweep.metric", "val/rr2 is no metric of this task", "val/r2"),
+        (SWEEP.format("val/rr2"), "sweep.metric", "val/rr2 is not a metric of this task", "val/r2"),
         (
             SWEEP.format("throughput/mfu"),
             "sweep.metric",
-            "throughput/mfu is what the hook throughput reports, which is off",
+            "throughput/mfu is reported by the hook throughput, which is off",
             None,
         ),
     ],
@@ -147,9 +147,7 @@ def test_validate_sees_that_there_is_no_such_data(file: Path, best: str) -> None
     with pytest.raises(ConfigError) as caught:
         load_with_data(file)
     phase = "test" if best == "test/loss" else "val"
-    told = (
-        f"{file}:4: hooks.checkpoint.best: {best} is never measured, as data() of the task gives train and no {phase}"
-    )
+    told = f"{file}:4: hooks.checkpoint.best: {best} is never measured: data() of the task returns train and no {phase}"
     assert str(caught.value) == told
 
 
@@ -157,7 +155,7 @@ def test_a_run_sees_it_before_its_first_iteration(tmp_path: Path) -> None:
     judging = described(task_args={"val": 0}, hooks={"early_stopping": {"monitor": "val/accuracy"}})
     with pytest.raises(
         ConfigError,
-        match=r"early_stopping.monitor: val/accuracy is never measured, as data\(\) of the task gives train and no val",
+        match=r"early_stopping.monitor: val/accuracy is never measured: data\(\) of the task returns train and no val",
     ):
         run(judging, tmp_path, local=True)
     assert not list(tmp_path.glob("points/stats/**/rows-*"))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator import Task
-from orchestrator.config.checks.key_tree import key_paths
+from orchestrator.config.checks.key_paths import key_paths
 from orchestrator.config.checks.misspelled import misspelled_names
 from tests.tasks import Points
 

@@ -57,7 +57,7 @@ def test_hooks_that_observe_share_a_training_and_others_do_not() -> None:
     }
     paths, reason = found(space, hooks={"gradient_clip": {}})
     assert sorted(paths) == ["hooks.ema", "hooks.ema.decay"]
-    assert reason == "hooks.gradient_clip (GradientClip) does not say that it observes"
+    assert reason == "hooks.gradient_clip (GradientClip) does not declare that it observes"
     own = {"hooks.own.times": {"grid": [1, 2]}}
     assert found(own, hooks={"own": {"type": f"{__name__}:Observes"}}) == (["hooks.own.times"], "")
     assert found({"optimizer.lr": {"grid": [0.1, 0.2]}}) == ([], "")
@@ -70,9 +70,9 @@ def test_hooks_that_observe_share_a_training_and_others_do_not() -> None:
         ({"sweep": {"scheduler": "asha"}}, "scheduler: asha ends trials one by one"),
         (
             {"sweep": {"scheduler": "pbt", "trials": 2}},
-            "scheduler: pbt has trials take over weights and values of others",
+            "scheduler: pbt copies weights and values between trials",
         ),
-        ({"sweep": {"engine": "train"}}, "engine: train makes each trial a job of its own"),
+        ({"sweep": {"engine": "train"}}, "engine: train makes each trial its own job"),
         (
             {
                 "hooks": {"ema": {}, "param_scheduler": {"monitor": "val/loss"}},
@@ -82,17 +82,17 @@ def test_hooks_that_observe_share_a_training_and_others_do_not() -> None:
         ),
         (
             {"hooks": {"ema": {}, "own": {"type": f"{__name__}:Watches"}}},
-            "hooks.own (Watches) does not say that it observes, and in on_phase_end it may act",
+            "hooks.own (Watches) does not declare that it observes, and in on_phase_end it may act",
         ),
         (
             {"hooks": {"ema": {}, "own": {"type": f"{__name__}:Saves"}}},
-            "in on_saved it may act on what is each trial's own; write observes: ClassVar[bool] = True",
+            "in on_saved it may act on values that differ between trials; write observes: ClassVar[bool] = True",
         ),
         (
             {"changes": [{"at": "1 epochs", "set": {"optimizer.lr": 0.01}}]},
-            "changes gives hooks and optimizer other values",
+            "changes sets values of hooks and the optimizer",
         ),
-        ({"accumulate": "auto"}, "accumulate: auto cuts batches by the memory there is"),
+        ({"accumulate": "auto"}, "accumulate: auto splits batches by free memory"),
     ],
 )
 def test_no_training_is_shared_that_may_depend_on_what_followers_change(fields: dict[str, Any], said: str) -> None:
@@ -120,17 +120,17 @@ def test_fan_out_that_cannot_share_is_refused_with_the_reason() -> None:
     fan_out = {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}}
     optuna = {"search": "optuna", "trials": 4}
     for sweep, said in (
-        ({"scheduler": "hyperband"}, "scheduler: hyperband has each trial pause .*; write grid"),
-        ({"scheduler": "pbt", "trials": 2}, "scheduler: pbt has trials take over weights and values of others"),
+        ({"scheduler": "hyperband"}, "scheduler: hyperband pauses single trials.*; use grid"),
+        ({"scheduler": "pbt", "trials": 2}, "scheduler: pbt copies weights and values between trials"),
         (
             {**optuna, "metric": ["val/loss", "val/accuracy"], "mode": ["min", "max"]},
-            "of several metrics none .* is the best.*; write choice",
+            "with several metrics no trial .* is the best.*; use choice",
         ),
-        ({**optuna, "engine": "train"}, "engine: train makes each trial a job of its own; write choice"),
+        ({**optuna, "engine": "train"}, "engine: train makes each trial its own job; use choice"),
     ):
         with pytest.raises(ConfigError, match=said):
             found(fan_out, sweep, hooks={"ema": {}})
-    with pytest.raises(ConfigError, match="only hooks observe; write grid"):
+    with pytest.raises(ConfigError, match="only hooks observe; use grid"):
         found({"optimizer.lr": {"fan_out": [0.1, 0.2]}})
     with pytest.raises(ConfigError, match="has no effect: the space has no path of a hook"):
         found({"optimizer.lr": {"grid": [0.1, 0.2]}}, {"share_training": False})

@@ -1,40 +1,210 @@
-"""A sweep's domains and points are tried in the experiment they are for."""
+"""A sweep's settings are checked together, and its values in the experiment they are for."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from orchestrator.config.load import load_experiment, to_yaml
+from orchestrator.config.load import experiment_from_dict, load_experiment, to_yaml
 from orchestrator.config.resolve import resolve
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import HERE, TEXT, Band, problems
 
+LR = {"optimizer.lr": {"uniform": [0.1, 0.9]}}
+ON = {"choice": [None, {}, {"average": "stochastic", "decay": 0}]}
+MIXED = {
+    "hooks.ema": ON,
+    "hooks.ema.decay": {"uniform": [0.1, 0.9]},
+    "optimizer.lr": {"loguniform": [0.01, 1]},
+    "batch_size": {"choice": [8, 16]},
+}
+GRID = {"batch_size": {"choice": [1, 2, 3]}, "epochs": {"grid": [1, 2]}}
 
-def sweep_problems(file: Path, space: str, search: str = "random") -> list[tuple[str, int | None, str]]:
-    text = f"base: line.yaml\nsweep:\n  metric: val/loss\n  search: {search}\n  space:\n"
+
+def swept(space: dict[str, Any], more: dict[str, Any] | None = None, **sweep: Any) -> dict[str, Any]:
+    settings = {"metric": "val/loss", "trials": 4, "space": space, **sweep}
+    settings = {key: value for key, value in settings.items() if value is not None}
+    hooks = {"shadow": {"type": f"{HERE}:Shadow"}}
+    return {"name": "line", "task": f"{HERE}:Line", "epochs": 1, "hooks": hooks, "sweep": settings, **(more or {})}
+
+
+def refused(*arguments: Any, **sweep: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        experiment_from_dict(swept(*arguments, **sweep))
+    return [str(problem) for problem in caught.value.problems]
+
+
+def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
+    lines = "".join(f"    {line}\n" for line in space.splitlines())
+    text = f"base: line.yaml\nsweep:\n  metric: val/loss\n  space:\n{lines}"
     other = file.parent / "sweep.yaml"
-    text += "".join(f"    {line}\n" for line in space.splitlines())
     return [(p.path.removeprefix("sweep.space."), p.line, p.message) for p in problems(other, text)]
 
 
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"metric": "val/score"}, "sweep.mode: cannot tell whether more or less of 'val/score' is better"),
+        ({"metric": ["a", "b"], "mode": "max"}, "sweep.metric: cannot be a list with search: random"),
+        (
+            {"metric": ["a", "b"], "mode": "max", "search": "optuna", "scheduler": "asha"},
+            "sweep.metric: cannot be a list with scheduler: asha",
+        ),
+        ({"metric": ["a", "b"], "search": "optuna", "mode": ["max"]}, "sweep.mode: 1 modes"),
+        ({"metric": "stats/step_s/p101"}, "sweep.metric: stats/step_s/p101: "),
+        ({"search": "optuna", "scheduler": "pbt"}, "sweep.search: cannot be optuna with scheduler: pbt"),
+        ({"scheduler": "hyperband", "max_concurrent": 2}, "sweep.max_concurrent: has no effect with scheduler: hyper"),
+        ({"engine": "train", "scheduler": "hyperband"}, "sweep.engine: cannot be train with scheduler: hyperband"),
+        ({"engine": "train", "scheduler": "pbt"}, "sweep.engine: cannot be train with scheduler: pbt"),
+        ({"repeats": 2, "scheduler": "pbt"}, "sweep.repeats: cannot be combined with scheduler: pbt"),
+        ({"aggregate": "lower_bound"}, "sweep.aggregate: is lower_bound, which needs several trials"),
+        ({"space": GRID, "points": [{}], "search": "grid", "trials": 6}, "sweep.points: has no effect with search"),
+        ({"scheduler": "race"}, "sweep.repeats: is 1, and race compares configurations over seeds"),
+        (
+            {"scheduler": "race", "repeats": 2, "aggregate": "lower_bound"},
+            "sweep.aggregate: cannot be lower_bound with scheduler: race",
+        ),
+        (
+            {"scheduler": "race", "repeats": 2, "search": "optuna"},
+            "sweep.search: cannot be optuna with scheduler: race",
+        ),
+        ({"scheduler": "race", "repeats": 2, "budget": {"trials": 3}}, "sweep.budget.trials: cannot be combined"),
+        ({"search": "grid"}, "sweep.space.optimizer.lr.uniform: is not supported with search: grid"),
+        ({"search": "optuna", "space": {"seed": {"grid": [1]}}}, "sweep.space.seed.grid: is not supported with search"),
+        ({"search": "optuna", "space": {"optimizer.lr": {"normal": [0, 1]}}}, "search: optuna; use uniform"),
+        # paths inside paths
+        (
+            {"space": {**MIXED, "hooks.ema": {"choice": [1]}}},
+            "is not a choice of null",
+        ),
+        ({"space": {**MIXED, "hooks.ema": {"choice": [None, {"decay": 0.5}]}}}, "hooks.ema.decay: is never drawn"),
+        ({"space": {**MIXED, "hooks.ema": {"choice": [None, False]}}}, "hooks.ema.decay: is never drawn"),
+        ({"space": {**MIXED, "hooks.ema.decay": {"grid": [0.1]}}}, "hooks.ema.decay: is a grid inside 'hooks.ema'"),
+        # what a population changes
+        (
+            {"space": MIXED, "scheduler": {"type": "pbt", "mutate": ["batch_size"]}},
+            "sweep.scheduler.mutate.0: 'batch_size' cannot change during training",
+        ),
+        (
+            {"space": MIXED, "scheduler": {"type": "pbt", "mutate": ["optimizer.lr", "optimizer.mom"]}},
+            "sweep.scheduler.mutate.1: 'optimizer.mom' is not a path of the space",
+        ),
+        ({"space": MIXED, "scheduler": "pbt", "trials": 1}, "sweep.trials: must be at least 2 with scheduler: pbt"),
+        ({"space": {"batch_size": {"choice": [8]}}, "scheduler": "pbt"}, "sweep.scheduler: is pbt, which needs"),
+        ({"space": MIXED, "scheduler": "pb2"}, "sweep.space.hooks.ema.decay: must be a range with two ends outside"),
+        ({"space": {"optimizer.lr": {"normal": [1, 1]}}, "scheduler": "pb2"}, "optimizer.lr: must be a range with two"),
+        ({"space": {"optimizer.lr": {"choice": [1, 2]}}, "scheduler": "pb2"}, "optimizer.lr: must be a range with two"),
+        # counts, with the arithmetic
+        (
+            {"space": GRID, "search": "grid", "trials": 24},
+            "must be 6, the 6 points of the grid, got 24 (remove it, or set",
+        ),
+        ({"space": GRID, "search": "grid", "trials": 24}, "or set repeats: 4 to run each point with as many seeds"),
+        (
+            {"space": GRID, "search": "grid", "trials": 4},
+            "or set budget: {trials: 4} to end before the grid is complete",
+        ),
+        ({"space": GRID, "search": "grid", "trials": 7}, "got 7 (remove it)"),
+        (
+            {"space": GRID, "search": "grid", "trials": 6, "repeats": 2},
+            "must be 12, the 6 points of the grid x 2 repeats",
+        ),
+        ({"space": GRID, "trials": 5}, "must be a multiple of 2 (2 points of the grid), got 5 (write 4 or 6)"),
+        ({"space": GRID, "trials": 1}, "got 1 (write 2)"),
+        ({"space": GRID, "trials": 8, "repeats": 3}, "multiple of 6 (2 points of the grid x 3 repeats), got 8"),
+        ({"trials": 10, "repeats": 4}, "sweep.trials: must be a multiple of 4 (4 repeats), got 10 (write 8 or 12)"),
+        ({"trials": 10, "repeats": 4, "search": "optuna"}, "must be a multiple of 4 (4 repeats), got 10"),
+        (
+            {"space": GRID, "trials": 8, "points": [{"batch_size": 1}] * 5},
+            "need 10 trials for 5 points, and there are 8",
+        ),
+        ({"space": {"seed": {"choice": [1, 2]}}, "repeats": 2}, "sweep.space.seed: conflicts with repeats: 2"),
+        ({"space": GRID, "search": "grid", "trials": None, "seed": 3}, "sweep.seed: has no effect: search: grid and"),
+        # points
+        (
+            {"points": [{"optimizer.lr": 0.95}]},
+            "sweep.points.0.optimizer.lr: must be in its domain {'uniform': [0.1, 0.9]}",
+        ),
+        ({"points": [{"optimizer.rl": 1}]}, "is not a path of the space (did you mean 'optimizer.lr'?)"),
+        (
+            {"space": {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}}, "points": [{"hooks.ema.decay": 0.9}], "trials": 2},
+            "sweep.points.0.hooks.ema.decay: cannot be in a point",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_with_what_to_write(
+    settings: dict[str, Any], said: str
+) -> None:
+    assert said in "\n".join(refused(**{"space": LR, **settings}))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"space": GRID, "search": "grid", "trials": 6},
+        {"space": GRID, "search": "grid", "repeats": 4, "trials": 24},
+        {"space": GRID, "search": "grid", "trials": 6, "budget": {"trials": 5}},
+        {"space": GRID, "trials": 2},
+        {"space": GRID, "trials": 8, "points": [{"batch_size": 1}] * 4},
+        {"space": GRID, "trials": 12, "repeats": 3, "points": [{"batch_size": 1}] * 2},
+        {"space": {"seed": {"choice": [1, 2]}}},
+        {
+            "space": {**MIXED, "hooks.ema.decay": {"grid": [0.1]}, "optimizer.lr": {"grid": [1]}},
+            "search": "grid",
+            "trials": None,
+        },
+        {"space": MIXED, "scheduler": "pbt"},
+        {"search": "optuna", "metric": ["val/loss", "train/iteration_s"], "mode": ["min", "min"]},
+    ],
+)
+def test_settings_that_go_together(settings: dict[str, Any]) -> None:
+    experiment_from_dict(swept(**{"space": LR, **settings}))
+
+
+def test_all_mistakes_of_the_fields_and_values_are_told_at_once_and_what_follows_from_them_is_not(file: Path) -> None:
+    text = f"""{TEXT}sweep:
+  metric: [memory/held, train/loss]
+  trials: 0
+  serch: grid
+  mode: mxa
+  stop: {{target: x}}
+  scheduler: pbt
+  space:
+    hooks.shadow.keep: {{uniform: [1, 5]}}
+    optimizer.lr: {{loguniform: [0, 1]}}
+    hooks.shadow.decay: {{unifrom: [0, 1]}}
+    name: {{choice: [a]}}
+"""
+    assert {problem.path for problem in problems(file, text)} == {
+        "sweep.trials",
+        "sweep.serch",
+        "sweep.mode",
+        "sweep.stop.target",
+        "sweep.space.hooks.shadow.keep",
+        "sweep.space.optimizer.lr",
+        "sweep.space.hooks.shadow.decay.unifrom",
+        "sweep.space.name",
+    }
+
+
+# Values
+
+
 def test_a_sweep_is_an_experiment_with_a_space(file: Path) -> None:
+    space = "hooks.shadow.decay: {choice: [0, 1]}, optimizer.lr: {loguniform: [1e-3, 1]}"
     other = file.parent / "sweep.yaml"
-    space = (
-        "{hooks.shadow.decay: {choice: [0, 1]}, optimizer.lr: {loguniform: [1e-3, 1]}, task_args.width: {randint: [1,"
-        " 9]}}"
-    )
-    other.write_text(
-        f"base: line.yaml\nname: wide\nsweep: {{metric: val/loss, mode: min, trials: 4, space: {space}}}\n"
-    )
+    other.write_text(f"base: line.yaml\nname: wide\nsweep: {{metric: val/loss, trials: 4, space: {{{space}}}}}\n")
     experiment = load_experiment(other)
     assert experiment.name == "wide"
     assert experiment.sweep is not None
     assert experiment.sweep.space["hooks.shadow.decay"].model_dump() == {"choice": [0, 1]}
-    again = file.parent / "again.yaml"
-    again.write_text(to_yaml(experiment))
-    assert load_experiment(again) == experiment
+    (file.parent / "again.yaml").write_text(to_yaml(experiment))
+    assert load_experiment(file.parent / "again.yaml") == experiment
 
 
 @pytest.mark.parametrize(
@@ -53,6 +223,7 @@ def test_a_sweep_is_an_experiment_with_a_space(file: Path) -> None:
         "precision: {grid: [fp32, bf16]}",
         "scheduler: {choice: [null, {type: StepLR, step_size: 1}]}",
         "hooks.band: {choice: [null, {type: '" + HERE + ":Band', low: 0, high: 1}]}",
+        "task_args.scale: {normal: [0.5, 0.01]}",
     ],
 )
 def test_spaces_that_fit(file: Path, line: str) -> None:
@@ -66,26 +237,27 @@ def test_spaces_that_fit(file: Path, line: str) -> None:
     [
         ("hooks.shadow.decay: {choice: [0.5, 1.2]}", "must be at most 1, got 1.2"),
         ("hooks.shadow.decay: {uniform: [-0.1, 1]}", "must be at least 0, got -0.1"),
+        ("hooks.shadow.decay: {qloguniform: [0.5, 1.5, 0.5]}", "must be at most 1, got 1.5"),
         ("hooks.shadow.decay: {normal: [0.5, 0.25, -0.25, 1]}", "must be at least 0, got -0.25"),
         ("hooks.shadow.keep: {uniform: [1, 5]}", "must be a whole number, got 1"),
         ("hooks.shadow.decoy: {uniform: [0, 1]}", "unknown key"),
         ("hooks.shadow: {choice: [{type: '" + HERE + ":Shadow', decay: 2}]}", "decay: must be at most 1, got 2"),
         ("hooks.shadwo.decay: {uniform: [0, 1]}", "there is no hook 'shadwo'"),
         ("optimizer.lr: {choice: ['0.1']}", "must be a number, got '0.1'"),
-        ("optimizer.lr: {uniform: [-1, 1]}", "SGD refuses this: Invalid learning rate: -1.0"),
+        ("optimizer.lr: {uniform: [-1, 1]}", "SGD raised: Invalid learning rate: -1.0"),
         ("optimizer.beta: {uniform: [0, 1]}", "unknown key"),
         ("optimizer.type: {choice: [SGD, Adam]}", "optimizer.momentum: unknown key"),
         ("optimizer.type.deep: {choice: [1]}", "cannot be set: optimizer.type is 'SGD', not a mapping"),
         ("task_args.width: {randint: [0, 4]}", "must be greater than 0, got 0"),
         ("batchsize: {choice: [1]}", "unknown key"),
-        ("steps: {choice: [5]}", "has both epochs and steps; say one of them (epochs=null takes the other away)"),
-        ("workers.count: {choice: [1, 2]}", "cannot be swept: the trials of a sweep share their workers"),
+        ("steps: {choice: [5]}", "has both epochs and steps"),
+        ("workers.count: {choice: [1, 2]}", "cannot be swept: all trials share `workers`"),
     ],
 )
 def test_spaces_that_do_not_fit_point_at_their_line(file: Path, line: str, message: str) -> None:
-    found = sweep_problems(file, f"seed: {{choice: [1, 2]}}\n{line}")
+    found = space_problems(file, f"seed: {{choice: [1, 2]}}\n{line}")
     path, _, said = found[0]
-    assert {number for _, number, _ in found} == {7}
+    assert {number for _, number, _ in found} == {6}
     assert path.startswith(line.partition(":")[0])
     assert said.startswith(message)
 
@@ -103,81 +275,37 @@ def test_a_check_across_swept_fields_waits_for_the_trial(file: Path) -> None:
     assert (problem.path, problem.line) == ("sweep.space.hooks.band.low", 6)
 
 
+def test_a_path_inside_a_choice_is_tried_with_what_turns_it_on() -> None:
+    on = {"choice": [None, {"type": f"{HERE}:Shadow"}]}
+    space = {"hooks.other": on, "hooks.other.decay": {"uniform": [0.5, 0.9]}}
+    assert experiment_from_dict(swept(space)).sweep is not None
+    space["hooks.other.decay"] = {"uniform": [0.5, 1.9]}
+    assert refused(space) == ["sweep.space.hooks.other.decay: must be at most 1, got 1.9"]
+
+
+def test_arguments_are_tried_with_the_swept_type() -> None:
+    space = {"optimizer.type": {"choice": ["Adam", "AdamW"]}, "optimizer.amsgrad": {"choice": [True, False]}}
+    assert experiment_from_dict(swept(space)).sweep is not None
+
+
 def test_problems_of_space_and_base_come_together(file: Path) -> None:
     file.write_text(TEXT.replace("0.25", "2").replace("epochs", "epoch"))
-    found = sweep_problems(file, "hooks.shadow.keep: {choice: [x]}\noptimizer.lr: {uniform: [1, 0]}")
-    assert {path for path, _, _ in found} == {
-        "",
-        "epoch",
-        "hooks.shadow.decay",
-        "hooks.shadow.keep",
-        "optimizer.lr",
-    }
-
-
-def test_grid_search_wants_points(file: Path) -> None:
-    ((path, line, said),) = sweep_problems(file, "optimizer.lr: {uniform: [0, 1]}", search="grid")
-    assert (path, line) == ("optimizer.lr.uniform", 6)
-    assert "cannot be searched by grid" in said
+    found = space_problems(file, "hooks.shadow.keep: {choice: [x]}\noptimizer.lr: {uniform: [1, 0]}")
+    assert {path for path, _, _ in found} == {"", "epoch", "hooks.shadow.decay", "hooks.shadow.keep", "optimizer.lr"}
 
 
 @pytest.mark.parametrize(
-    ("domain", "hint"),
+    ("path", "domain", "hint"),
     [
-        ("{uniform: [1, 5]}", "write {randint: [1, 6]}, high not included"),
-        ("{loguniform: [1, 5]}", "write {lograndint: [1, 6]}, high not included"),
-        ("{uniform: [0.5, 5]}", "write randint, in whole numbers, high not included"),
-        ("{normal: [4, 2]}", "write randint, in whole numbers, high not included"),
-        ("{quniform: [0.5, 5.5, 0.5]}", "write quniform with low, high and step in whole numbers"),
+        ("hooks.shadow.keep", {"uniform": [1, 5]}, "use randint or lograndint"),
+        ("hooks.shadow.keep", {"normal": [4, 2]}, "use randint or lograndint"),
+        ("hooks.shadow.keep", {"quniform": [0.5, 5.5, 0.5]}, "or whole numbers for low, high and step"),
+        *((path, {"uniform": [0, 1]}, "use choice") for path in ("hooks.shadow.mode", "loader.drop_last", "precision")),
+        ("hooks.shadow.decay", {"normal": [0.5, 0.01]}, "set its bounds: {normal: [mean, sd, low, high]}"),
     ],
 )
-def test_a_range_over_a_field_of_whole_numbers_says_what_to_write(file: Path, domain: str, hint: str) -> None:
-    file.write_text(f"{TEXT}sweep:\n  metric: val/loss\n  space:\n    hooks.shadow.keep: {domain}\n")
-    (problem,) = problems(file, file.read_text())
-    assert problem.message.startswith("must be a whole number")
-    assert problem.suggestion == hint
-
-
-@pytest.mark.parametrize("path", ["hooks.shadow.mode", "loader.drop_last", "hooks.shadow.tags", "precision"])
-def test_a_range_over_a_field_that_is_no_number_says_to_write_a_choice(file: Path, path: str) -> None:
-    (problem,) = problems(file, f"{TEXT}sweep:\n  metric: val/loss\n  space:\n    {path}: {{uniform: [0, 1]}}\n")
-    assert problem.suggestion == "a range is of numbers; write choice"
-
-
-def test_all_mistakes_of_a_sweep_are_told_at_once(file: Path) -> None:
-    """Wrong keys, keys that contradict each other, domains that are wrong by themselves and those that fit no field."""
-    text = f"""{TEXT}sweep:
-  metric: [val/loss, train/loss]
-  trials: 0
-  serch: grid
-  search: random
-  stop: {{target: x}}
-  scheduler: pbt
-  max_concurrent: 2
-  space:
-    hooks.shadow.keep: {{uniform: [1, 5]}}
-    optimizer.lr: {{loguniform: [0, 1]}}
-"""
-    told = {problem.path: problem.message for problem in problems(file, text)}
-    assert told.keys() == {
-        "sweep",
-        "sweep.trials",
-        "sweep.serch",
-        "sweep.stop.target",
-        "sweep.space.hooks.shadow.keep",
-        "sweep.space.optimizer.lr",
-    }
-    assert told["sweep"].split("; ") == [
-        "several metrics need search: optuna",
-        "random search knows one",
-        "several metrics need scheduler: fifo",
-        "pbt goes by one",
-        "max_concurrent does not go with pbt, whose trials wait for each other",
-    ]
-
-
-def test_what_follows_from_a_wrong_key_alone_is_not_told(file: Path) -> None:
-    """Without its mode it is not known which way `memory/held` is better, and with it wrong that is no second
-    mistake."""
-    text = f"{TEXT}sweep:\n  metric: memory/held\n  mode: mxa\n  space:\n    hooks.shadow.keep: {{choice: [1, 5]}}\n"
-    assert [problem.path for problem in problems(file, text)] == ["sweep.mode"]
+def test_a_range_that_a_field_does_not_take_says_what_to_write(path: str, domain: Any, hint: str) -> None:
+    (problem,) = refused({path: domain})
+    assert problem.startswith(f"sweep.space.{path}: must be ")
+    assert hint in problem
+    experiment_from_dict(swept({"hooks.shadow.decay": {"normal": [0.5, 0.01, 0, 1]}}))

@@ -215,7 +215,7 @@ def test_each_scheduler_of_a_list_has_its_own_pace_and_holds_after_its_end() -> 
     [
         (
             {"scheduler": [{"type": "LinearLR"}, COSINE]},
-            r"scheduler\.1: begins where the one before it ends, which is not said \(write scheduler\.0\.end",
+            r"scheduler\.1: needs a begin, as the scheduler before it has no end \(write scheduler\.0\.end",
         ),
         (
             {"scheduler": [{"type": "LinearLR", "end": 2}, {**COSINE, "begin": 1}]},
@@ -223,20 +223,20 @@ def test_each_scheduler_of_a_list_has_its_own_pace_and_holds_after_its_end() -> 
         ),
         (
             {"scheduler": [{**COSINE, "begin": 3}]},
-            r"scheduler\.0: begins after 3 epochs, and the run is over after 3 epochs",
+            r"scheduler\.0: begins after 3 epochs, but the run ends after 3 epochs",
         ),
         (
             {"scheduler": [{**COSINE, "begin": 2, "end": 1}]},
-            r"scheduler\.0: begins after 2 epochs, and ends after 1 epoch",
+            r"scheduler\.0: begins after 2 epochs, but ends after 1 epoch",
         ),
-        ({"scheduler": [{**COSINE, "every": 0}]}, r"scheduler\.0\.every: is 0"),
+        ({"scheduler": [{**COSINE, "every": 0}]}, r"scheduler\.0\.every: must be greater than 0"),
         ({"scheduler": [{**COSINE, "warmup": 1}]}, r"scheduler\.0\.warmup: unknown key"),
-        ({"scheduler": [{"type": "ReduceLROnPlateau"}]}, r"scheduler\.0: cannot be one of a list"),
+        ({"scheduler": [{"type": "ReduceLROnPlateau"}]}, r"scheduler\.0: cannot be in a list"),
         ({"scheduler": []}, r"scheduler: must have at least 1"),
         ({"scheduler": [{"gamma": 1}]}, r"scheduler\.0\.type: is missing"),
         (
             {"scheduler": [{**COSINE, "end": "5 steps"}], "hooks": {"param_scheduler": {"every": 2}}},
-            r"hooks\.param_scheduler\.every: is 2 epochs, and schedulers of a list",
+            r"hooks\.param_scheduler\.every: must be 1 step for a list of schedulers",
         ),
     ],
 )
@@ -319,7 +319,7 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
         ({"scheduler": [{**COSINE, "end": 1}, {"type": "Cosine"}]}, "scheduler.1.type: there is no scheduler 'Cosine'"),
         (
             {"scheduler": {"type": "SequentialLR", "schedulers": [COSINE], "milestones": [1]}},
-            "scheduler.type: is SequentialLR, whose schedulers are a list here",
+            "scheduler.type: is SequentialLR; write its schedulers as a list",
         ),
         ({"scheduler": {**COSINE, "T_max": 0}}, "scheduler.T_max: must be greater than 0, got 0"),
         ({"scheduler": {"type": "StepLR", "step_size": -1}}, "scheduler.step_size: must be greater than 0, got -1"),
@@ -327,17 +327,14 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
             {"scheduler": {"type": "CyclicLR", "max_lr": 1, "step_size_up": 0}},
             "scheduler.step_size_up: must be greater than 0, got 0",
         ),
-        ({"scheduler": {**COSINE, "last_epoch": 3}}, "scheduler.last_epoch: is for a script's own checkpoints, got 3"),
+        ({"scheduler": {**COSINE, "last_epoch": 3}}, "scheduler.last_epoch: cannot be set, got 3"),
         (
             {"scheduler": {"type": "ReduceLROnPlateau"}},
-            (
-                "scheduler: is ReduceLROnPlateau, which steps where a metric is there, and none is named (write"
-                " hooks.param_scheduler.monitor"
-            ),
+            ("scheduler: is ReduceLROnPlateau, which needs a metric to step by (write hooks.param_scheduler.monitor"),
         ),
         (
             {"scheduler": COSINE, "hooks": {"param_scheduler": {"monitor": "val/loss"}}},
-            "hooks.param_scheduler.monitor: is read by nothing: CosineAnnealingLR takes no metric",
+            "hooks.param_scheduler.monitor: has no effect: CosineAnnealingLR takes no metric",
         ),
         ({"scheduler": {"type": "MultiStepLR", "milestones": 3}}, "scheduler.milestones: must be"),
         (
@@ -345,7 +342,7 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
             "scheduler.milestones.1: must be a whole number",
         ),
         ({"scheduler": {"type": "StepLR"}}, "scheduler.step_size: is missing"),
-        ({"scheduler": {"type": "LinearLR", "start_factor": 2}}, "LinearLR refuses this"),
+        ({"scheduler": {"type": "LinearLR", "start_factor": 2}}, "LinearLR raised"),
         ({"scheduler": {"gamma": 2}}, "scheduler.type: is missing"),
         (
             {"scheduler": {**COSINE, "warmup": "5 iterations"}},
@@ -355,12 +352,12 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
             {"scheduler": {**COSINE, "warmup": 1, "warmup_factor": 1.5}},
             "scheduler.warmup_factor: must be less than 1, got 1.5",
         ),
-        ({"scheduler": {**COSINE, "warmup_factor": 0.5}}, "scheduler.warmup_factor: is read by nothing without warmup"),
-        ({"scheduler": {**COSINE, "warmup": 3}}, "scheduler.warmup: is 3 epochs, and the run is over after 3 epochs"),
+        ({"scheduler": {**COSINE, "warmup_factor": 0.5}}, "scheduler.warmup_factor: has no effect without `warmup`"),
+        ({"scheduler": {**COSINE, "warmup": 3}}, "scheduler.warmup: is 3 epochs, but the run ends after 3 epochs"),
         (
             {"scheduler": {**COSINE, "warmup": "5 steps"}},
             (
-                "scheduler.warmup: is 5 steps, and the scheduler steps every 1 epoch; write"
+                "scheduler.warmup: is 5 steps, but the scheduler steps every 1 epoch; write"
                 " hooks.param_scheduler.every: 1 step"
             ),
         ),
@@ -376,26 +373,26 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
                 "scheduler": {"type": "ReduceLROnPlateau", "warmup": 1},
                 "hooks": {"param_scheduler": {"monitor": "val/loss"}},
             },
-            "scheduler.warmup: does not go with ReduceLROnPlateau",
+            "scheduler.warmup: cannot be combined with ReduceLROnPlateau",
         ),
         (
             {"scheduler": COSINE, "hooks": {"param_scheduler": None}},
-            "scheduler: is stepped by nothing: the hook param_scheduler is off",
+            "scheduler: has no effect: the hook param_scheduler, which steps it, is off",
         ),
         (
             {"scheduler": COSINE, "hooks": {"param_scheduler": {"every": 0}}},
-            "hooks.param_scheduler.every: is 0, and so nothing steps the scheduler",
+            "hooks.param_scheduler.every: is 0, so nothing steps the scheduler",
         ),
         (
             {"hooks": {"param_scheduler": {"every": "1 step"}}},
-            "hooks.param_scheduler.every: is read by nothing: there is no scheduler to step",
+            "hooks.param_scheduler.every: has no effect without a scheduler",
         ),
         (
             {"optimizer": {"type": "SGD", "lr": 0.5}, "scheduler": CYCLE},
-            "optimizer.lr: is read by nothing: OneCycleLR sets the rate to scheduler.max_lr",
+            "optimizer.lr: has no effect: OneCycleLR sets the rate to scheduler.max_lr",
         ),
-        ({"optimizer": {"lr": 0.5}, "scheduler": CYCLE}, "optimizer.lr: is read by nothing"),
-        ({"hooks": {"param_scheduler": {"monitor": "val/loss"}}}, "hooks.param_scheduler.monitor: is read by nothing"),
+        ({"optimizer": {"lr": 0.5}, "scheduler": CYCLE}, "optimizer.lr: has no effect"),
+        ({"hooks": {"param_scheduler": {"monitor": "val/loss"}}}, "hooks.param_scheduler.monitor: has no effect"),
     ],
 )
 def test_what_nothing_would_do_is_refused(more: Mapping[str, Any], said: str) -> None:
@@ -430,7 +427,7 @@ def test_a_sweep_chooses_among_warm_ups_and_none() -> None:
     sweep = {"metric": "train/loss", "mode": "min", "search": "grid", "space": space}
     described(epochs=3, scheduler={**COSINE, "warmup_factor": 0.1, "warmup": 1}, sweep=sweep)
     space["scheduler.warmup"]["grid"].append(3)
-    with pytest.raises(ConfigError, match=r"sweep\.space\.scheduler\.warmup: is 3 epochs, and the run is over"):
+    with pytest.raises(ConfigError, match=r"sweep\.space\.scheduler\.warmup: is 3 epochs, but the run ends"):
         described(epochs=3, scheduler={**COSINE, "warmup": 1}, sweep=sweep)
 
 

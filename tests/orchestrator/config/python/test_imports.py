@@ -76,10 +76,10 @@ def test_nothing_is_evaluated() -> None:
 
 
 def test_only_subclasses_are_taken() -> None:
-    assert "is no subclass of hooks.hook.Hook, but the class tests.orchestrator.config.samples.Line" in refused(
+    assert "must be a subclass of hooks.hook.Hook, got the class tests.orchestrator.config.samples.Line" in refused(
         f"{HERE}:Line"
     )
-    assert "is no subclass of hooks.hook.Hook, but a str" in refused(f"{HERE}:HERE")
+    assert "must be a subclass of hooks.hook.Hook, got a str" in refused(f"{HERE}:HERE")
 
 
 def test_a_missing_module_says_where_it_was_looked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

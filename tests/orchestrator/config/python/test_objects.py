@@ -17,7 +17,7 @@ from torch import nn
 from hooks import EMA, HOOKS, Checkpoint, Hook, Interval, Priority
 from orchestrator import ConfigError, Experiment, UsageError, run, sweep
 from orchestrator.config.load import check_experiment, experiment_from_dict, to_dict
-from orchestrator.config.python.objects import fields_of, folders_of
+from orchestrator.config.python.objects import fields_to_config, import_folders
 from orchestrator.config.python.parameters import construct
 from orchestrator.config.sections.experiment import Change
 from orchestrator.config.sections.sweep import Asha, Sweep
@@ -149,9 +149,9 @@ def test_every_hook_that_ships_with_defaults_can_be_given_as_an_object() -> None
             made.append(hook())
     assert len(made) > 35
     for one in made:
-        written = fields_of(one, "")
+        written = fields_to_config(one, "")
         assert written == construct(type(one), {}, "")[1]
-        assert fields_of(construct(type(one), written, "")[0], "") == written
+        assert fields_to_config(construct(type(one), written, "")[0], "") == written
 
 
 @pytest.mark.parametrize(
@@ -159,35 +159,35 @@ def test_every_hook_that_ships_with_defaults_can_be_given_as_an_object() -> None
     [
         ({"epoch": 3}, "epoch: unknown key (did you mean 'epochs'?)"),
         ({"epochs": "3"}, "epochs: must be a whole number, got '3'"),
-        ({"steps": 3}, "has both epochs and steps; say one of them (epochs=null takes the other away)"),
-        ({"epochs": None}, "has neither epochs nor steps; say how long to train"),
+        ({"steps": 3}, "has both epochs and steps; set only one of them (epochs=null removes the other)"),
+        ({"epochs": None}, "has neither epochs nor steps; set one of them"),
         ({"task": None}, "task: is missing"),
         ({"task": "Line"}, "task: there is no task 'Line'; allowed: module:Class"),
         ({"task": EMA}, "task: must be a task, its class, or 'module:Class', got <class 'hooks.training.ema.EMA'>"),
         ({"task": Line(width=0)}, "task_args.width: must be greater than 0, got 0"),
         (
             {"task": Line(), "task_args": {"width": 3}},
-            "task_args: are the fields of the task that is given, and said beside it too; say them once",
+            "task_args: has no effect beside a task instance",
         ),
         ({"hooks": {"ema": {"dekay": 0.9}}}, "hooks.ema.dekay: unknown key (did you mean 'decay'?)"),
         ({"hooks": {"ema": EMA(decay=1.2)}}, "hooks.ema.decay: must be less than 1, got 1.2"),
         ({"hooks": {"emma": {}}}, "did you mean 'ema'?"),
         (
             {"hooks": {"mine": Line}},
-            f"hooks.mine.type: '{HERE}:Line' is no subclass of hooks.hook.Hook, but the class {HERE}.Line",
+            f"hooks.mine.type: '{HERE}:Line' must be a subclass of hooks.hook.Hook, got the class {HERE}.Line",
         ),
-        ({"hooks": {"mine": nn.ReLU()}}, "hooks.mine: must be what a file can say, or a class, got ReLU()"),
+        ({"hooks": {"mine": nn.ReLU()}}, "hooks.mine: must be a class or a value that YAML can hold, got ReLU()"),
         ({"hooks": [EMA()]}, "hooks: must be a mapping, got ["),
         (
             {"optimizer": torch.optim.SGD([torch.zeros(1)])},
             (
-                "optimizer: must be the class and its arguments, got the optimizer of one model, SGD (write {'type':"
+                "optimizer: must be the class and its arguments, got an optimizer over parameters, SGD (write {'type':"
                 " SGD, 'lr': ...})"
             ),
         ),
         (
             {"optimizer": nn.ReLU},
-            "optimizer.type: 'torch.nn.modules.activation:ReLU' is no subclass of torch.optim.optimizer.Optimizer",
+            "optimizer.type: 'torch.nn.modules.activation:ReLU' must be a subclass of torch.optim.optimizer.Optimizer",
         ),
         (
             {"sweep": {"metric": "a", "mode": "max", "space": {"hooks.ema.dekay": {"choice": [0.5]}}}},
@@ -240,13 +240,11 @@ class Callback(Line):
 
 
 def test_an_object_whose_making_is_not_known_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"hooks\.loose: is an object of Loose, which is no dataclass"):
+    with pytest.raises(ConfigError, match=r"hooks\.loose: is an object of Loose, which is not a dataclass"):
         Experiment(task=Line, epochs=1, hooks={"loose": Loose(3)})
-    with pytest.raises(
-        ConfigError, match=r"task_args\.then: must be what a file can say, got <built-in function print>"
-    ):
+    with pytest.raises(ConfigError, match=r"task_args\.then: cannot be saved as YAML, got <built-in function print>"):
         Experiment(task=Callback(), epochs=1)
-    assert fields_of(Callback(then=1), "") == {"width": 1, "scale": 1.0, "then": 1}
+    assert fields_to_config(Callback(then=1), "") == {"width": 1, "scale": 1.0, "then": 1}
 
 
 def test_a_class_that_nothing_can_import_is_refused() -> None:
@@ -257,7 +255,7 @@ def test_a_class_that_nothing_can_import_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"task: .*<locals>\.Hidden is defined within a function or a class"):
         Experiment(task=Hidden, epochs=1)
     old = type("Line", (Line,), {"__module__": HERE, "__qualname__": "Line"})
-    with pytest.raises(ConfigError, match=rf"task: is not the Line that '{HERE}:Line' names by now"):
+    with pytest.raises(ConfigError, match=rf"task: is an older Line than '{HERE}:Line'"):
         Experiment(task=old, epochs=1)
 
 
@@ -298,7 +296,7 @@ def test_what_is_copied_takes_classes_too() -> None:
 def test_only_an_experiment_is_run(tmp_path: Path) -> None:
     wrong: Mapping[str, Any] = {"task": Line, "epochs": 1}
     for begin in (run, sweep):
-        with pytest.raises(UsageError, match="must be an Experiment, got dict; load_experiment"):
+        with pytest.raises(UsageError, match="must be an Experiment, got dict; use load_experiment"):
             begin(wrong, tmp_path, local=True)  # type: ignore[operator]
 
 
@@ -310,6 +308,6 @@ def test_the_folders_of_classes_travel(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(str(tmp_path))
     import pack.inner  # type: ignore[import-not-found]  # noqa: F401
 
-    assert folders_of({"a": ["pack.inner:Thing", "pack:Thing"], "b": "torch.nn:ReLU", "c": "not.there:Thing"}) == [
+    assert import_folders({"a": ["pack.inner:Thing", "pack:Thing"], "b": "torch.nn:ReLU", "c": "not.there:Thing"}) == [
         tmp_path
     ]

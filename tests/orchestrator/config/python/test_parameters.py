@@ -86,7 +86,7 @@ def test_numpy_scalars_and_paths_are_plain_data() -> None:
     hook, settings = construct(Shadow, {"decay": np.float64(0.25), "keep": np.int64(4), "tags": [Path("a/b")]}, "x")
     assert (hook.decay, hook.keep, hook.tags) == (0.25, 4, ["a/b"])
     assert type(settings["keep"]) is int
-    assert "is no plain data" in problems_of(Shadow, {"tags": [object()]})["x"]
+    assert "cannot be saved as YAML" in problems_of(Shadow, {"tags": [object()]})["x"]
 
 
 def test_parameters_are_fields_one_may_set() -> None:
@@ -110,7 +110,7 @@ def test_docs_are_inherited() -> None:
 
 def test_a_forgotten_decorator_is_told() -> None:
     with pytest.raises(
-        ConfigError, match=r"Forgot declares depth but is no dataclass \(put @dataclass above the class\)"
+        ConfigError, match=r"Forgot declares depth but is not a dataclass \(put @dataclass above the class\)"
     ):
         fields_model(Forgot, "x")
 

@@ -8,7 +8,7 @@ import pytest
 from annotated_types import Ge, Gt, Len, Lt, MultipleOf
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orchestrator.config.python.wording import problems_of
+from orchestrator.config.python.wording import convert_errors
 
 
 class Inner(BaseModel):
@@ -38,7 +38,7 @@ def said(**values: Any) -> dict[str, str]:
     try:
         Outer.model_validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
-        return {problem.path: str(problem) for problem in problems_of(error, Outer, values, "")}
+        return {problem.path: str(problem) for problem in convert_errors(error, Outer, values, "")}
     return {}
 
 
@@ -50,7 +50,7 @@ def said(**values: Any) -> dict[str, str]:
         ({"high": 1}, "high", "high: must be at least 2, got 1"),
         ({"high": 10}, "high", "high: must be less than 10, got 10"),
         ({"even": 3}, "even", "even: must be a multiple of 2, got 3"),
-        ({"either": [1]}, "either", "either: must be a whole number or text, got [1]"),
+        ({"either": [1]}, "either", "either: must be a whole number or a string, got [1]"),
         ({"kind": "gren"}, "kind", "kind: must be 'red', 'green' or 3, got 'gren' (did you mean 'green'?)"),
         ({"flag": "on"}, "flag", "flag: must be true or false, got 'on'"),
         ({"flag": 1}, "flag", "flag: must be true or false, got 1"),

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from orchestrator.config.load import experiment_from_dict
-from orchestrator.config.sections.experiment import Component, Experiment, wrong_length
+from orchestrator.config.sections.experiment import Component, Experiment, check_length
 from orchestrator.config.sections.workers import Workers
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, UsageError
 
 
 def test_the_length_of_training_is_said_once() -> None:
-    assert wrong_length(1, None) is None
-    assert wrong_length(None, 1) is None
-    assert "neither epochs nor steps" in str(wrong_length(None, None))
+    assert check_length(1, None) is None
+    assert check_length(None, 1) is None
+    assert "neither epochs nor steps" in str(check_length(None, None))
     with pytest.raises(ConfigError, match="both epochs and steps"):
         Experiment(name="x", task="a:B", epochs=1, steps=1)
 
@@ -25,7 +25,7 @@ def test_the_length_of_training_is_said_once() -> None:
 def test_values_cannot_be_changed() -> None:
     experiment = Experiment(name="x", task="a:B", epochs=1)
     with pytest.raises(
-        UsageError, match=r"epochs cannot be changed; model_copy\(update={'epochs': ...}\) makes another"
+        UsageError, match=r"epochs cannot be changed; create a copy with model_copy\(update={'epochs': ...}\)"
     ):
         experiment.epochs = 2
     assert experiment.epochs == 1
@@ -75,10 +75,10 @@ def test_memory_is_a_number_of_bytes_or_in_words(written: Any, size: int) -> Non
 @pytest.mark.parametrize(
     ("workers", "said"),
     [
-        ({"gpu": 0.5, "count": 2}, "a share of a GPU, 0.5, is for a single rank"),
+        ({"gpu": 0.5, "count": 2}, "a share of a GPU, gpu: 0.5, needs count: 1"),
         ({"gpu": 1.5}, "workers.gpu"),
         ({"accelerator": "H100"}, "write gpu: true"),
-        ({"resources": {"GPU": 1}}, "GPU have keys of their own"),
+        ({"resources": {"GPU": 1}}, "resources cannot hold GPU"),
         ({"memory": "8 gigs"}, "workers.memory: must be bytes, or a size such as 8 GiB or 500 MB, got '8 gigs'"),
         ({"memory": 0}, "workers.memory"),
         ({"resources": {"spot": 0}}, "workers.resources.spot"),

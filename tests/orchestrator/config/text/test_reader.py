@@ -53,7 +53,7 @@ def test_keys_are_text() -> None:
 
 def test_every_path_has_its_line() -> None:
     document = parse_yaml("a: 1\nb:\n  c: [1,\n    2]\n  d:\n    e.f: 3\n", "x.yaml")
-    lines = {path: document.origins[path].line for path in ("a", "b", "b.c", "b.c.0", "b.c.1", "b.d", "b.d.e.f")}
+    lines = {path: document.locations[path].line for path in ("a", "b", "b.c", "b.c.0", "b.c.1", "b.d", "b.d.e.f")}
     assert lines == {"a": 1, "b": 2, "b.c": 3, "b.c.0": 3, "b.c.1": 4, "b.d": 5, "b.d.e.f": 6}
 
 
@@ -67,7 +67,7 @@ def test_what_is_not_there_is_located_at_its_nearest_parent() -> None:
 def test_all_duplicate_keys_are_problems_with_their_lines() -> None:
     document = parse_yaml("a: 1\nb: {c: 1, c: 2}\na: 3\na: 4\n", "x.yaml")
     assert [(p.path, p.line) for p in document.problems] == [("b.c", 2), ("a", 3), ("a", 4)]
-    assert all("first in line" in p.message for p in document.problems)
+    assert all("first defined in line" in p.message for p in document.problems)
     assert document.data == {"a": 1, "b": {"c": 1}}
 
 
@@ -81,15 +81,15 @@ def test_anchors_and_merges() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ("a: 1\nb: [1,\nc: 2", 3, "is no YAML"),
+        ("a: 1\nb: [1,\nc: 2", 3, "is not valid YAML"),
         ("a: b: c", 1, "mapping values are not allowed"),
         ("a: 1\n---\nb: 2", 2, "single document"),
         ("a: *nothing", 1, "undefined alias"),
         ("a: \x01", 1, "not allowed"),
-        ("[" * 500, 1, "nested too deeply: 64 levels"),
+        ("[" * 500, 1, "nested too deeply: at most 64 levels"),
         ("", 1, "got nothing"),
         ("- 1", 1, "got [1]"),
-        ("just text", 1, "keys and values"),
+        ("just text", 1, "must be a mapping of keys to values"),
     ],
 )
 def test_what_is_no_yaml_is_one_problem(text: str, line: int | None, said: str) -> None:
@@ -106,10 +106,10 @@ def test_what_is_no_yaml_is_one_problem(text: str, line: int | None, said: str) 
         ("a: !!python/object/apply:os.system [echo]", "tag !!python/object/apply:os.system"),
         ("a: !mine 1", "tag !mine"),
         ("a: !!binary aGk=", "tag !!binary"),
-        ("a: !!int x", "is no int: 'x'"),
+        ("a: !!int x", "is not a valid int: 'x'"),
         ("a: &a {b: *a}", "contains itself"),
-        ("? [1]\n: 2", "no plain text"),
-        ("a: {<<: 3}", "no mapping"),
+        ("? [1]\n: 2", "not a string"),
+        ("a: {<<: 3}", "not a mapping"),
     ],
 )
 def test_what_is_not_plain_is_a_problem(text: str, said: str) -> None:
@@ -121,7 +121,7 @@ def test_what_is_not_plain_is_a_problem(text: str, said: str) -> None:
 def test_aliases_cannot_grow_without_bound() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    with pytest.raises(ConfigError, match=r"more than 524,288 characters with its aliases written out"):
+    with pytest.raises(ConfigError, match=r"more than 524,288 characters once its aliases are expanded"):
         parse_yaml("\n".join(lines), "x.yaml")
 
 
@@ -129,7 +129,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
     for path, said in (
         (tmp_path / "none.yaml", "No such file"),
-        (tmp_path, "is no file, but a folder"),
+        (tmp_path, "must be a regular file"),
         (tmp_path / "latin.yaml", "UTF-8"),
     ):
         with pytest.raises(UsageError, match=said):

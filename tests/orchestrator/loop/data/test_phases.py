@@ -41,13 +41,13 @@ class Broken(Points):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("no train", r"Broken.data\(\) gives no 'train', only \['val'\]"),
+        ("no train", r"Broken.data\(\) must return 'train', got val"),
         ("other phase", "phase 'validation'; phases are train, val and test"),
         ("empty", r"the train data \(TensorDataset\) is empty: its length is 0$"),
         (
             "nothing to validate",
             (
-                r"the val/few data \(TensorDataset\) is empty: its length is 0 \(where there is nothing to evaluate,"
+                r"the val/few data \(TensorDataset\) is empty: its length is 0 \(to evaluate nothing,"
                 r" leave val/few out"
             ),
         ),

@@ -316,7 +316,11 @@ LOADER: Any = StatefulDataLoader(PointSet(9, False, 0), 4)
             {"steps": 2},
             r"the train dataset \(iterator\) is an iterator, which can be gone through once",
         ),
-        (Streams(kind="nothing"), {"steps": 2}, r"the train dataset \(object\) has neither an index .* nor __iter__"),
+        (
+            Streams(kind="nothing"),
+            {"steps": 2},
+            r"the train dataset \(object\) needs __len__ and __getitem__, or __iter__",
+        ),
         (Points(), {"epoch_steps": 2}, r"epoch_steps: is read by nothing: the train data \(PointSet\) is map-style"),
         (
             Points(),

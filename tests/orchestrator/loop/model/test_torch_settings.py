@@ -201,7 +201,7 @@ def test_torch_is_set_while_a_run_is_under_way_and_as_it_was_beside_it() -> None
     ("said", "reason"),
     [
         ({}, "it needs workers.gpu: true"),
-        ({"workers": {"gpu": True}, "deterministic": True}, "cannot be with deterministic"),
+        ({"workers": {"gpu": True}, "deterministic": True}, "cannot be combined with deterministic"),
     ],
 )
 def test_timing_cudnn_s_algorithms_is_refused_where_it_says_nothing(said: dict[str, Any], reason: str) -> None:

@@ -276,7 +276,7 @@ def test_a_run_does_not_go_on_with_another_optimizer(tmp_path: Path) -> None:
             "changes.0.set.batch_size: cannot change in flight; fields of hooks and numbers of the optimizer can",
         ),
         ("optimizer.type", "Adam", "changes.0.set.optimizer.type: cannot change in flight"),
-        ("optimizer.lr", -1, "changes.0.set.optimizer.lr: SGD refuses this: Invalid learning rate: -1"),
+        ("optimizer.lr", -1, "changes.0.set.optimizer.lr: SGD raised: Invalid learning rate: -1"),
         ("optimizer.lrr", 1, "changes.0.set.optimizer.lrr: unknown key"),
     ],
 )

@@ -460,7 +460,7 @@ def test_numbers_change_in_flight_and_are_swept() -> None:
     ("more", "message"),
     [
         ({"optimizers": {}}, r"optimizers: is missing: Gan\.turns\(\) says what each"),
-        ({"task": "tests.tasks:Points"}, r"optimizers: are read by nothing: Points has no method turns\(\)"),
+        ({"task": "tests.tasks:Points"}, r"optimizers: has no effect: Points defines no turns\(\)"),
         ({"optimizer": {"type": "Adam"}}, r"optimizer: is read by nothing beside optimizers"),
         ({"scheduler": {"type": "StepLR", "step_size": 1}}, r"scheduler: is read by nothing beside optimizers"),
         ({"optimizers": {**OPTIMIZERS, "d": {"lr": 0.1}}}, r"optimizers\.d\.type: is missing"),
@@ -471,7 +471,7 @@ def test_numbers_change_in_flight_and_are_swept() -> None:
         ),
         ({"changes": [{"at": 1, "set": {"optimizers.e.lr": 1}}]}, r"there is no optimizer 'e'"),
         ({"changes": [{"at": 1, "set": {"optimizer.lr": 1}}]}, r"there are several optimizers: d, g"),
-        ({"workers": {"count": 2, "strategy": "fsdp"}}, r"optimizers: cannot be with workers\.strategy: fsdp"),
+        ({"workers": {"count": 2, "strategy": "fsdp"}}, r"optimizers: cannot be combined with workers\.strategy: fsdp"),
         ({"hooks": {**NONE, "loss_spike": {}}}, r"hooks\.loss_spike: does not work where optimizers take turns"),
         ({"hooks": {**NONE, "output_mask": {}}}, r"hooks\.output_mask: does not work where optimizers take turns"),
     ],

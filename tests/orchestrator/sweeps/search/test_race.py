@@ -235,12 +235,12 @@ def test_a_sweep_races_says_so_and_resumes(tmp_path: Path) -> None:
     ("wrong", "message"),
     [
         ({"repeats": 1}, "race compares configurations over seeds"),
-        ({"search": "optuna"}, "race needs all configurations at the start"),
+        ({"search": "optuna"}, "race, which needs all configurations at the start"),
         (
             {"space": {"hooks.ema.decay": {"fan_out": [0, 0.5]}}, "hooks": {"ema": {}}},
             "cannot share a training: scheduler: race",
         ),
-        ({"budget": {"trials": 3}}, "budget.trials does not go with race"),
+        ({"budget": {"trials": 3}}, "sweep.budget.trials: cannot be combined with scheduler: race"),
         ({"scheduler": {"type": "race", "level": 0.6}}, "level"),
     ],
 )

@@ -48,7 +48,7 @@ def watching(folder: Path, announcer: Hears) -> _TrialEvents:
 
 
 @pytest.mark.parametrize(
-    ("lr", "error"), [(0.1, "the trial's process died"), (-1.0, "SGD refuses this: Invalid learning rate: -1.0")]
+    ("lr", "error"), [(0.1, "the trial's process died"), (-1.0, "SGD raised: Invalid learning rate: -1.0")]
 )
 def test_a_trial_that_tune_gives_up_before_it_began_is_a_failed_one(tmp_path: Path, lr: float, error: str) -> None:
     announcer = Hears()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.text.overrides import read_overrides
+from orchestrator.config.text.layers import read_overrides
 from orchestrator.config.text.reader import Document, parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 
@@ -83,6 +83,6 @@ def test_problems_name_the_override() -> None:
 def test_places_move_to_the_override() -> None:
     document = overridden("hooks.ema={decay: 2}", "scheduler.type=StepLR")
     where = "override 'hooks.ema={decay: 2}'"
-    assert [document.origin(path) for path in ("hooks.ema", "hooks.ema.decay")] == [(where, None), (where, None)]
-    assert document.origin("scheduler.gamma") == ("override 'scheduler.type=StepLR'", None)
-    assert document.origin("hooks.checkpoint") == ("x.yaml", 4)
+    assert [document.location(path) for path in ("hooks.ema", "hooks.ema.decay")] == [(where, None), (where, None)]
+    assert document.location("scheduler.gamma") == ("override 'scheduler.type=StepLR'", None)
+    assert document.location("hooks.checkpoint") == ("x.yaml", 4)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.config.checks.key_tree import key_paths
+from orchestrator.config.checks.key_paths import key_paths
 from orchestrator.config.load import experiment_from_dict, to_dict
 from orchestrator.errors import ConfigError, Problem
 from tests.orchestrator.config.samples import HERE

@@ -1,0 +1,119 @@
+"""An experiment file over its bases, and `key=value` overrides over that. Driver."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config.text.reader import Document, Location, join, parse_value, read_yaml, with_parents
+from orchestrator.config.text.source import check_path
+from orchestrator.errors import ConfigError, Problem, shortened
+
+_KEY = re.compile(r"^[\w/-]+(\.[\w/-]+)*$")
+
+
+@dataclass
+class Layers:
+    """A file merged with its bases."""
+
+    document: Document
+    folders: list[Path]
+    """Folders of the file and of its bases, each once, the file's own first."""
+
+
+def read_layers(path: Path, base: Sequence[Any] = ()) -> Layers:
+    """Read a file over its bases, or over the last entry of `base`, where null means none; raise ConfigError."""
+    folders: list[Path] = []
+    return Layers(_read(path, folders, base), folders)
+
+
+def _read(path: Path, folders: list[Path], base: Sequence[Any] = (), above: Sequence[Path] = ()) -> Document:
+    document = read_yaml(path)
+    own = document.data.pop("base", None)
+    if (folder := path.resolve().parent) not in folders:
+        folders.append(folder)
+    below: Document | None = None
+    for name in _base_names(base[-1] if base else own, document):
+        layer = _read_base(path.parent / name, folders, document, [*above, path])
+        below = layer if below is None else _merge(below, layer)
+    return document if below is None else _merge(below, document)
+
+
+def _read_base(file: Path, folders: list[Path], document: Document, above: Sequence[Path]) -> Document:
+    resolved = [path.resolve() for path in above]
+    if file.resolve() in resolved:
+        cycle = [*above[resolved.index(file.resolve()) :], file]
+        raise _base_error(document, f"is circular: {' extends '.join(path.name for path in cycle)}")
+    try:
+        return _read(file, folders, above=above)
+    except ConfigError as error:
+        raise ConfigError(
+            [
+                problem
+                if problem.path or problem.line is not None
+                else document.locate(Problem("base", f"{shortened(str(file), 200)} {problem.message}"))
+                for problem in error.problems
+            ]
+        ) from None
+
+
+def _base_names(base: Any, document: Document) -> list[str]:
+    names = base if isinstance(base, list) else [] if base is None else [base]
+    if not all(isinstance(name, str) and name for name in names):
+        raise _base_error(document, f"must be a file or a list of files, got {shortened(repr(base))}")
+    return names
+
+
+def _base_error(document: Document, message: str) -> ConfigError:
+    return ConfigError([document.locate(Problem("base", message))])
+
+
+def _merge(below: Document, above: Document) -> Document:
+    """Merge `above` into `below` and return it."""
+    below.forget(set(_merge_data(below.data, above.data, "")))
+    below.locations.update(above.locations)
+    below.problems.extend(above.problems)
+    return below
+
+
+def _merge_data(below: dict[str, Any], above: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Merge `above` into `below` and yield the paths of replaced values; a mapping with another `type` replaces."""
+    for key, value in above.items():
+        inner, old = join(path, key), below.get(key)
+        if isinstance(old, dict) and isinstance(value, dict) and value.get("type", old.get("type")) == old.get("type"):
+            yield from _merge_data(old, value, inner)
+        else:
+            below[key] = value
+            yield inner
+
+
+def read_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[str, Any], ...]:
+    """Return the path and value of each `dotted.path=value`, where the value is YAML.
+
+    A malformed override becomes a problem of the document. The document then locates these paths at the override.
+    """
+    values = []
+    for override in overrides:
+        where = f"override '{shortened(override)}'"
+        try:
+            values.append(_read_override(document, override, where))
+        except ConfigError as error:
+            document.problems.extend(replace(problem, file=where, line=None) for problem in error.problems)
+    return tuple(values)
+
+
+def _read_override(document: Document, override: str, where: str) -> tuple[str, Any]:
+    path, equals, text = override.partition("=")
+    if not equals or not _KEY.match(path):
+        raise ConfigError([Problem("", "is not an override; write key=value, such as optimizer.lr=0.05", where)])
+    check_path(path)
+    value, parsed = parse_value(text, where)
+    document.problems.extend(replace(problem, path=path, line=None) for problem in parsed.problems)
+    document.forget({path})
+    document.locations[path] = Location(where)
+    for parent in with_parents(path):
+        document.locations.setdefault(parent, Location(where))
+    return path, value
