@@ -20,7 +20,8 @@ from orchestrator.config.checks.sweep_check import MAX_CHECKED_VALUES, MAX_TRIAL
 from orchestrator.config.load import experiment_from_dict, load_experiment
 from orchestrator.config.sections.domain import MAX_VALUES
 from orchestrator.config.sections.sweep import MAX_PATHS
-from orchestrator.config.text.reader import MAX_BYTES, MAX_DEPTH
+from orchestrator.config.text.reader import MAX_BYTES
+from orchestrator.config.text.source import MAX_DEPTH
 from orchestrator.errors import ConfigError
 from tests.tasks import described
 

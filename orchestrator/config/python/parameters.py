@@ -20,8 +20,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from hooks.parts.unread_fields import UnreadField
 from orchestrator.config.python.user_code import catch_user_errors
 from orchestrator.config.python.wording import convert_errors
-from orchestrator.config.text.reader import MAX_DEPTH, join
-from orchestrator.config.text.source import plain
+from orchestrator.config.text.reader import join
+from orchestrator.config.text.source import MAX_DEPTH, plain
 from orchestrator.errors import ConfigError, Problem
 
 T = TypeVar("T")

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 import yaml
 from yaml.reader import ReaderError
 
+from orchestrator.config.text.source import MAX_DEPTH
 from orchestrator.errors import ConfigError, Problem, shortened
 
 MAX_BYTES = 512 * 1024
 """Size limit of an experiment file; also the limit in characters once its aliases are expanded."""
-MAX_DEPTH = 64
-"""Limit of nested mappings and lists, and of the parts of a dotted path."""
 _INTEGERS = range(-(2**63), 2**64)
 _TOO_DEEP = f"is nested too deeply: at most {MAX_DEPTH} levels are allowed"
 

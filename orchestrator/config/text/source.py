@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path, PurePath
 from typing import Any, Self
 
-from orchestrator.config.text.reader import MAX_DEPTH
 from orchestrator.errors import ConfigError, Problem, collect_problems, shortened
 from orchestrator.storage.stored_data import checked, mapping
+
+MAX_DEPTH = 64
+"""Limit of nested mappings and lists, and of the parts of a dotted path."""
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def test_overrides_have_bounds_too(file: Path) -> None:
         ({"hooks": {"../../up": {"type": "output_csv"}}}, "hooks.../../up: is not a valid name"),
         ({"hooks": {"h" * 200: {"type": "output_csv"}}}, "is not a valid name"),
         ({"changes": [{"at": 0, "set": {"x": 1}}] * 5000}, "and 4,800 more problems"),
-        ({"changes": [{"at": 0, "set": {"optimizer." * 100: 1}}]}, "cannot change in flight"),
+        ({"changes": [{"at": 0, "set": {"optimizer." * 100: 1}}]}, "cannot change during training"),
         ({"validate_every": "9" * 5000 + " steps"}, "; write a number of epochs"),
         ({"scheduler": "CosineAnnealingLR"}, "scheduler: must be a mapping"),
         ({"seed": 2**80}, "seed: must be at most 4294967295"),

@@ -42,7 +42,7 @@ class Broken(Points):
     ("how", "message"),
     [
         ("no train", r"Broken.data\(\) must return 'train', got val"),
-        ("other phase", "phase 'validation'; phases are train, val and test"),
+        ("other phase", "phase 'validation'; phases are train, val, test, and val/NAME"),
         ("empty", r"the train data \(TensorDataset\) is empty: its length is 0$"),
         (
             "nothing to validate",

@@ -225,7 +225,7 @@ def test_what_fits_is_taken_and_the_rest_is_told(tmp_path: Path) -> None:
         ({"rename": {"0.*": "a"}}, "rename needs as many * on both sides, got 1 in '0.*' and 0 in 'a'"),
         ({"weights": "ema"}, "init.weights: names no state dict in"),
         ({"from": "no/such"}, "init.from: no run, file or checkpoint no/such"),
-        ({"from": "s3://key:secret@bucket/run"}, "from holds a user or a key"),
+        ({"from": "s3://key:secret@bucket/run"}, "from contains credentials"),
     ],
 )
 def test_what_cannot_be_is_refused_before_training(more: dict[str, Any], told: str, tmp_path: Path) -> None:

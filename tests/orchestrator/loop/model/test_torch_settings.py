@@ -200,7 +200,7 @@ def test_torch_is_set_while_a_run_is_under_way_and_as_it_was_beside_it() -> None
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ({}, "it needs workers.gpu: true"),
+        ({}, "has no effect without `workers.gpu: true`"),
         ({"workers": {"gpu": True}, "deterministic": True}, "cannot be combined with deterministic"),
     ],
 )

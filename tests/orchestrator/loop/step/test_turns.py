@@ -459,10 +459,10 @@ def test_numbers_change_in_flight_and_are_swept() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"optimizers": {}}, r"optimizers: is missing: Gan\.turns\(\) says what each"),
+        ({"optimizers": {}}, r"optimizers: is missing: Gan\.turns\(\) needs an optimizer"),
         ({"task": "tests.tasks:Points"}, r"optimizers: has no effect: Points defines no turns\(\)"),
-        ({"optimizer": {"type": "Adam"}}, r"optimizer: is read by nothing beside optimizers"),
-        ({"scheduler": {"type": "StepLR", "step_size": 1}}, r"scheduler: is read by nothing beside optimizers"),
+        ({"optimizer": {"type": "Adam"}}, r"optimizer: has no effect beside optimizers"),
+        ({"scheduler": {"type": "StepLR", "step_size": 1}}, r"scheduler: has no effect beside optimizers"),
         ({"optimizers": {**OPTIMIZERS, "d": {"lr": 0.1}}}, r"optimizers\.d\.type: is missing"),
         ({"optimizers": {**OPTIMIZERS, "d": {**OPTIMIZERS["d"], "lrr": 1}}}, r"optimizers\.d\.lrr: unknown key"),
         (
@@ -484,11 +484,11 @@ def test_what_cannot_be_is_told_before_training(more: dict[str, Any], message: s
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        (None, r"optimizers\.d\.params: is not said, and Gan\.parameters\(\) gives no parameters of the model for 'd'"),
+        (None, r"optimizers\.d\.params: is missing, and Gan\.parameters\(\) returns none for 'd'"),
         ("critc.*", r"optimizers\.d\.params: pattern 'critc\.\*' matches no parameter; did you mean critic"),
         (
             "critic.0.*",
-            r"optimizers: train 2 of the model's parameters with none of them: critic\.3\.weight, critic\.3\.bias",
+            r"optimizers: leave 2 parameters of the model untrained: critic\.3\.weight, critic\.3\.bias",
         ),
     ],
 )
@@ -500,9 +500,9 @@ def test_patterns_that_leave_parameters_out_are_told_as_the_run_begins(params: s
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], r"task: Gan\.parameters\(\) gives \[\], and must give a mapping of optimizers' names to parameters"),
-        ({"d": None}, r"task: Gan\.parameters\(\) gives \{'d': None\}, and must give a mapping"),
-        ({"critic": []}, r"task: Gan\.parameters\(\) gives critic, and optimizers has d, g"),
+        ([], r"task: Gan\.parameters\(\) must return a mapping of optimizers' names to parameters, got \[\]"),
+        ({"d": None}, r"task: Gan\.parameters\(\) must return a mapping of .*, got \{'d': None\}"),
+        ({"critic": []}, r"task: Gan\.parameters\(\) returns critic, but optimizers has d, g"),
     ],
 )
 def test_parameters_of_nobody_are_told_as_the_run_begins(

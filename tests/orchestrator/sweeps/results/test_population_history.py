@@ -252,7 +252,7 @@ def test_what_cannot_change_in_flight_cannot_be_replayed(sweep: RunFolder) -> No
         before=before,
         after=after,
     )
-    with pytest.raises(ConfigError, match=r"hooks.ema.evaluate: cannot change in flight"):
+    with pytest.raises(ConfigError, match=r"hooks.ema.evaluate: cannot change during training"):
         replay(sweep, population(), "trial-0001")
 
 
