@@ -265,7 +265,7 @@ def test_a_run_does_not_go_on_with_another_optimizer(tmp_path: Path) -> None:
         (
             "hooks.ema.buffers",
             "ema",
-            "changes.0.set.hooks.ema.buffers: cannot change during training; the mutable fields of 'ema' are: decay, every, gamma",
+            "hooks.ema.buffers: cannot change during training; the mutable fields of 'ema' are: decay, every, gamma",
         ),
         ("hooks.emma.decay", 0.5, "changes.0.set.hooks.emma.decay: there is no active hook 'emma'"),
         ("hooks.checkpoint.keep", 1, "there is no active hook 'checkpoint'"),
