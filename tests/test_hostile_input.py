@@ -35,27 +35,16 @@ hostile = settings(
 NUMBERS = st.one_of(
     st.integers(), st.floats(), st.sampled_from([2**31, 2**63, 2**64, 2**80, -(2**63) - 1, 10**400, 1e308, -0.0])
 )
-WORDS = st.one_of(
-    st.text(max_size=12),
-    st.sampled_from(
-        [
-            "",
-            ".",
-            "..",
-            "../../up",
-            "/etc/passwd",
-            "-rf",
-            "a" * 5000,
-            "a." * 100,
-            "\0",
-            "\x1b[2J",
-            "\ud800",
-            "null",
-            ".nan",
-            "<<",
-            "os:getcwd",
-        ]
-    ),
+WORDS = st.text(max_size=12) | st.sampled_from(
+    [
+        *". .. ../../up /etc/passwd -rf null .nan << os:getcwd".split(),
+        "",
+        "a" * 5000,
+        "a." * 100,
+        "\0",
+        "\x1b[2J",
+        "\ud800",
+    ]
 )
 VALUES = st.recursive(
     st.none() | st.booleans() | NUMBERS | WORDS,
@@ -63,104 +52,21 @@ VALUES = st.recursive(
     max_leaves=10,
 )
 KEYS = st.sampled_from(
-    [
-        "name",
-        "task",
-        "task_args",
-        "epochs",
-        "steps",
-        "batch_size",
-        "optimizer",
-        "scheduler",
-        "precision",
-        "accumulate",
-        "validate_every",
-        "seed",
-        "max_failures",
-        "loader",
-        "workers",
-        "environment",
-        "hooks",
-        "changes",
-        "sweep",
-        "base",
-        "task_args.width",
-        "hooks.ema",
-        "hooks.ema.decay",
-        "hooks.shadow.type",
-        "hooks.checkpoint.every",
-        "hooks.checkpoint.best",
-        "optimizer.lr",
-        "optimizer.type",
-        "scheduler.type",
-        "loader.num_workers",
-        "workers.count",
-        "sweep.space",
-        "sweep.metric",
-        "sweep.space.seed",
-        "sweep.scheduler",
-        "sweep.trials",
-        "sweep.points",
-        "changes.0",
-        "hooks.distillation.teacher",
-        "hooks.feature_probe.data",
-    ]
+    """
+    name task task_args task_args.width epochs steps batch_size optimizer optimizer.lr optimizer.type scheduler
+    scheduler.type precision accumulate validate_every seed max_failures loader loader.num_workers workers workers.count
+    environment hooks hooks.ema hooks.ema.decay hooks.shadow.type hooks.checkpoint.every hooks.checkpoint.best
+    hooks.distillation.teacher hooks.feature_probe.data changes changes.0 sweep sweep.space sweep.space.seed
+    sweep.metric sweep.scheduler sweep.trials sweep.points base
+    """.split()
 )
-YAML = st.lists(
-    st.sampled_from(
-        [
-            "\n",
-            "\n  ",
-            "\n    ",
-            "- ",
-            "? ",
-            ": ",
-            "a: ",
-            "b: ",
-            "[",
-            "]",
-            "{",
-            "}",
-            ", ",
-            "&x ",
-            "*x",
-            "<<: *x",
-            "!!int ",
-            "!t ",
-            "!!python/object:os.system ",
-            "'",
-            '"',
-            "|\n",
-            ">-\n",
-            "#",
-            "---\n",
-            "...\n",
-            "%YAML 1.1\n",
-            "%YAML 99999\n",
-            "%TAG ! !\n",
-            "\t",
-            "\r",
-            "\x85",
-            "\ufeff",
-            "\\x1b",
-            "\\UFFFFFFFF",
-            "~",
-            "1e-3",
-            "1e999",
-            "9" * 5000,
-            "[" * 100,
-            ".inf",
-            ".nan",
-            "0x",
-            "name: x\n",
-            "epochs: 1\n",
-            "hooks: {ema: {decay: 0.5}}\n",
-            f"task: {HERE}:Line\n",
-        ]
-    )
-    | st.text(max_size=4),
-    max_size=30,
-).map("".join)
+TOKENS = r"""
+    [ ] { } &x *x !!int !t !!python/object:os.system ' " | # --- ... %YAML %TAG ~ 1e-3 1e999 .inf .nan 0x \x1b \UFFFFFFFF
+"""
+INDENTS = ["\n", "\n  ", "\n    ", "- ", "? ", ": ", "a: ", "b: ", ", ", "<<: *x", ">-\n", "\t", "\r", "\x85", "\ufeff"]
+LINES = ["%YAML 1.1\n", "%YAML 99999\n", "%TAG ! !\n", "---\n", "...\n", "name: x\n", "epochs: 1\n"]
+LINES += ["hooks: {ema: {decay: 0.5}}\n", f"task: {HERE}:Line\n", "9" * 5000, "[" * 100]
+YAML = st.lists(st.sampled_from([*TOKENS.split(), *INDENTS, *LINES]) | st.text(max_size=4), max_size=30).map("".join)
 
 
 def result_of(call: Callable[[], T], *, placed: bool = False) -> T | None:
@@ -227,82 +133,15 @@ def test_any_plain_data(values: dict[str, Any]) -> None:
 ROWS = pa.table(
     {"rank": [0, 1], "loss": [0.5, None], "phase": ["train", "val"], "skipped": [True, None], "empty": pa.nulls(2)}
 )
-CONDITIONS = st.lists(
-    st.sampled_from(
-        [
-            "rank",
-            "loss",
-            "phase",
-            "skipped",
-            "empty",
-            "nothing",
-            " ",
-            " and ",
-            " or ",
-            " not ",
-            " in ",
-            " not in ",
-            " is ",
-            "==",
-            "!=",
-            "<",
-            ">=",
-            "=",
-            "(",
-            ")",
-            "[",
-            "]",
-            ", ",
-            "0",
-            "1",
-            "-1",
-            "2.5",
-            "1e999",
-            "9" * 5000,
-            "9" * 30,
-            "None",
-            "True",
-            "'train'",
-            "'",
-            '"',
-            "\\",
-            "'\\ud800'",
-            "1j",
-            "b''",
-            "f'{rank}'",
-            "lambda: ",
-            "__import__",
-            ".",
-            ":=",
-            "#",
-            "\n",
-            "\0",
-            "not " * 300,
-            "(" * 150,
-            "-" * 300,
-        ]
-    )
-    | st.text(max_size=2),
-    max_size=14,
-).map("".join)
+PARTS = r"""
+    rank loss phase skipped empty nothing == != < >= = ( ) [ ] , 0 1 -1 2.5 1e999 None True 'train' ' " \ '\ud800' 1j b''
+    f'{rank}' __import__ . := #
+""".split()
+PARTS += [" ", " and ", " or ", " not ", " in ", " not in ", " is ", "lambda: ", "\n", "\0"]
+PARTS += ["9" * 5000, "9" * 30, "not " * 300, "(" * 150, "-" * 300]
+CONDITIONS = st.lists(st.sampled_from(PARTS) | st.text(max_size=2), max_size=14).map("".join)
 SIDES = st.sampled_from(
-    [
-        "rank",
-        "loss",
-        "phase",
-        "skipped",
-        "empty",
-        "0",
-        "-1",
-        "2.5",
-        "1e999",
-        "2**63",
-        str(2**63 - 1),
-        "'train'",
-        "'\\0'",
-        "True",
-        "None",
-    ]
+    f"rank loss phase skipped empty 0 -1 2.5 1e999 2**63 {2**63 - 1} 'train' '\\0' True None".split()
 )
 COMPARISONS = st.tuples(SIDES, st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "is", "is not"]), SIDES).map(" ".join)
 SOUND = st.recursive(
