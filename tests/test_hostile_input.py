@@ -61,7 +61,8 @@ KEYS = st.sampled_from(
     """.split()
 )
 TOKENS = r"""
-    [ ] { } &x *x !!int !t !!python/object:os.system ' " | # --- ... %YAML %TAG ~ 1e-3 1e999 .inf .nan 0x \x1b \UFFFFFFFF
+    [ ] { } &x *x !!int !t !!python/object:os.system ' " | # --- ... %YAML %TAG ~ 1e-3 1e999 .inf .nan 0x \x1b
+    \UFFFFFFFF
 """
 INDENTS = ["\n", "\n  ", "\n    ", "- ", "? ", ": ", "a: ", "b: ", ", ", "<<: *x", ">-\n", "\t", "\r", "\x85", "\ufeff"]
 LINES = ["%YAML 1.1\n", "%YAML 99999\n", "%TAG ! !\n", "---\n", "...\n", "name: x\n", "epochs: 1\n"]
@@ -134,8 +135,8 @@ ROWS = pa.table(
     {"rank": [0, 1], "loss": [0.5, None], "phase": ["train", "val"], "skipped": [True, None], "empty": pa.nulls(2)}
 )
 PARTS = r"""
-    rank loss phase skipped empty nothing == != < >= = ( ) [ ] , 0 1 -1 2.5 1e999 None True 'train' ' " \ '\ud800' 1j b''
-    f'{rank}' __import__ . := #
+    rank loss phase skipped empty nothing == != < >= = ( ) [ ] , 0 1 -1 2.5 1e999 None True 'train' ' " \ '\ud800' 1j
+    b'' f'{rank}' __import__ . := #
 """.split()
 PARTS += [" ", " and ", " or ", " not ", " in ", " not in ", " is ", "lambda: ", "\n", "\0"]
 PARTS += ["9" * 5000, "9" * 30, "not " * 300, "(" * 150, "-" * 300]
