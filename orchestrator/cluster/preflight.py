@@ -15,7 +15,7 @@ from hooks.error_text import describe_error
 from orchestrator.cluster.checks import Finding, Level, Node, check_nodes
 from orchestrator.cluster.probe import Facts, Probe
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.engines.orphans import in_words, orphans
+from orchestrator.engines.orphans import describe_orphans, find_orphans
 from orchestrator.engines.ray_environment import Ray, Resources, chosen_address, environment_values
 from orchestrator.errors import StorageError, UsageError
 from orchestrator.storage import Storage
@@ -56,9 +56,9 @@ def check_this_machine(storage: str) -> Preflight:
     node = Node("this machine", facts, offered_gpus=facts.gpus, storage=problem)
     shown = str(Storage(storage))
     findings = check_nodes(facts, [node], shown, Resources(0), Resources(0))
-    if left := orphans():
+    if left := find_orphans():
         advice = f"Nothing uses them: kill {' '.join(str(orphan.pid) for orphan in left)}"
-        findings.append(Finding(Level.WARNING, node.name, in_words(left), advice))
+        findings.append(Finding(Level.WARNING, node.name, describe_orphans(left), advice))
     return Preflight(facts, [node], findings, shown, time.monotonic() - began)
 
 

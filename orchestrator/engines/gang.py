@@ -1,8 +1,8 @@
-"""The engine `gang`: a process for each rank, without Ray Train between; a sweep's stay warm from trial to trial."""
+"""The engine `gang`: one process per rank, without Ray Train; a sweep reuses them from trial to trial."""
 
 from __future__ import annotations
 
-import orchestrator.engines.preload  # noqa: F401  # acts as it is imported, before what is large
+import orchestrator.engines.preload  # noqa: F401  # acts when imported, before the large packages
 
 # isort: split
 
@@ -38,36 +38,36 @@ from orchestrator.loop.world import World
 from orchestrator.records.run_folder import RunFolder
 
 TIMEOUT = timedelta(minutes=30)
-"""How long a rank waits for the others before it gives up."""
+"""Limit of a collective."""
 
-_LAST_WORDS_S = 0.5
-"""What a failed rank leaves Ray to carry its error to rank 0."""
+_DELIVERY_S = 0.5
+"""Seconds for Ray to deliver a failed rank's error to rank 0 before the process ends."""
 
 _GONE_S = 5
-"""How long a gang that has lost a rank waits to hear which."""
+"""Seconds that a gang waits to learn which rank it has lost."""
 
-_ROOM_S = 3600
-"""How long a run waits for places on a cluster, where a host may come back and an autoscaler takes its time."""
+_PLACEMENT_S = 3600
+"""Seconds that a run waits for resources, as a host may come back or an autoscaler add one."""
 
 
 class Member(Rank):
-    """One rank of a gang, in a process that may be kept for the next run. The process of a trial, or an actor."""
+    """One rank of a gang, in a trial's process or an actor, which may train the next run too."""
 
     def __init__(self, rank: int, workers: Workers) -> None:
         super().__init__(workers)
         self.rank = rank
         self._world = World()
         self.lost_peer = False
-        """Whether another rank has failed, of which this one's own failure is an echo."""
+        """Whether another rank has failed, so that a failure of this one is its echo."""
 
     def meeting(self) -> str:
-        """Where ranks may find each other on this one's machine."""
+        """Return an address on this machine for the ranks' process group."""
         with socket.socket() as listener:
             listener.bind(("", 0))
             return f"tcp://{ray.util.get_node_ip_address()}:{listener.getsockname()[1]}"
 
     def begin(self, assignment: Assignment, meeting: str, resolved: ResolvedExperiment | None = None) -> None:
-        """Joins a new process group and takes up a run; nothing is trained yet."""
+        """Join a new process group and take a run without training yet."""
         self.end()
         if self.workers.max_count > 1:
             backend = "nccl" if self.device.type == "cuda" else "gloo"
@@ -77,16 +77,15 @@ class Member(Rank):
         self._world = world = World(rank=self.rank, world_size=self.workers.max_count, device=self.device)
         self.lost_peer = False
         world.number_on_nodes()
-        self.take_up(session_of(assignment, world, resolved))
+        self.take(session_of(assignment, world, resolved))
 
     def abort(self, failure: RankFailed) -> None:
-        """Has this rank wait no more for one that has failed. From another thread: its own may be waiting for its
-        device."""
+        """Stop waiting for a failed rank. Called from another thread, as the rank's own may wait for its device."""
         self.lost_peer |= not failure.may_be_echo
         self._world.abort()
 
     def end(self) -> None:
-        """Ends the run, wherever it stands, and leaves its process group."""
+        """End the run where it is, and leave its process group."""
         super().end()
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -96,29 +95,30 @@ class RemoteMember(Member):
     """A rank as an actor."""
 
     def next(self) -> Report | None:
-        """As for any member; a failure ends the process, once it is told.
+        """Train to the next report. A failure ends the process once it is delivered.
 
-        The other ranks wait for this one in a collective, and only a closed connection frees them. Nothing
-        else is begun in it.
+        The other ranks wait for this one in a collective, and only a closed connection frees them.
         """
         try:
             return super().next()
         except BaseException as error:
-            threading.Timer(_LAST_WORDS_S, os._exit, [1]).start()
+            threading.Timer(_DELIVERY_S, os._exit, [1]).start()
             raise RankFailed.from_error(self.rank, error) from None
 
 
-def _options(workers: Workers) -> dict[str, Any]:
-    """What an actor asks for of its place."""
+def _actor_options(workers: Workers) -> dict[str, Any]:
     others = workers.bundle()
     cpus, gpus, memory = (others.pop(name, 0) for name in ("CPU", "GPU", "memory"))
     return {"num_cpus": cpus, "num_gpus": gpus, "memory": int(memory) or None, "resources": others or None}
 
 
 class Gang:
-    """The ranks of a run. A trial's process is rank 0 itself, the others are actors in the trial's placement group and
-    stay for the next one. A run's driver is no rank: all of them are actors in a group of the gang's own, which is
-    given back when the run ends or loses one."""
+    """The ranks of a run.
+
+    In a trial, its process is rank 0. The others are actors in the trial's placement group and stay for the next one.
+    In a run, all ranks are actors in a placement group of the gang's own, which it removes when the run ends or loses a
+    rank.
+    """
 
     def __init__(self, workers: Workers, *, in_trial: bool = True) -> None:
         self._workers, self._in_trial = workers, in_trial
@@ -132,19 +132,19 @@ class Gang:
 
     @staticmethod
     def bundles(workers: Workers) -> list[dict[str, float]]:
-        """A place for each rank."""
+        """Return the resources of each rank."""
         return [workers.bundle()] * workers.max_count
 
     def _start(self) -> None:
         self._group = get_current_placement_group() if self._in_trial else placement_group(self.bundles(self._workers))
-        if not self._in_trial and not self._group.wait(_ROOM_S):
-            self._give_back()
-            raise RunError(f"there was no room for {self._workers.describe('rank')} within {_ROOM_S} s")
+        if not self._in_trial and not self._group.wait(_PLACEMENT_S):
+            self._remove_group()
+            raise RunError(f"{self._workers.describe('rank')} found no free resources within {_PLACEMENT_S} s")
         self._others = {
             rank: (
                 ray.remote(RemoteMember)
                 .options(
-                    **_options(self._workers),
+                    **_actor_options(self._workers),
                     scheduling_strategy=PlacementGroupSchedulingStrategy(
                         self._group, placement_group_bundle_index=rank
                     ),
@@ -154,22 +154,19 @@ class Gang:
             for rank in range(1 if self._in_trial else 0, self._workers.max_count)
         }
 
-    def _give_back(self) -> None:
-        """Ends the processes that are this gang's own."""
+    def _remove_group(self) -> None:
         if self._group and not self._in_trial:
             remove_placement_group(self._group)
             self._group, self._others = None, {}
 
     def _end_others(self) -> None:
-        """Ends a trial's other processes, of which one has failed or waits for one that did: what is begun next gets
-        new ones."""
+        """End a trial's other processes, as one has failed and others may wait for it. The next run gets new ones."""
         others, self._group, self._others, self._has_failed = self._others, None, {}, False
         for other in others.values():
             ray.kill(other)
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
-        """Gives every rank the same run; raises RankFailed where one cannot take it up, RunError where there is no
-        room."""
+        """Give every rank the same run. Raises RankFailed if one cannot take it, RunError without free resources."""
         if self._group is None:
             self._start()
         self._folder = RunFolder(assignment.location)
@@ -177,57 +174,55 @@ class Gang:
         self._together("begin", assignment, meeting, here=(resolved,))
 
     def next(self) -> Report | None:
-        """All ranks train up to the next report; returns rank 0's. Raises RankFailed of the rank the failure began
-        with."""
+        """Train all ranks to the next report and return rank 0's. Raises the first rank's RankFailed."""
         report: Report | None = self._together("next")
         return report
 
     def save(self) -> str:
-        """All ranks write a checkpoint between two reports; returns its path."""
+        """Write a checkpoint of all ranks between two reports; return its path."""
         return str(self._together("save"))
 
     def drop(self, member: int) -> None:
-        """All ranks end one of the runs that share a training."""
+        """End one of the runs that share a training on all ranks."""
         self._together("drop", member)
 
     def end(self) -> None:
-        """Ends the run on every rank; a trial's processes stay, unless one of them has failed."""
+        """End the run on every rank. A trial keeps its processes, unless one has failed."""
         if self._has_failed and self._in_trial:
             self._end_others()
         self._together("end")
-        self._give_back()
+        self._remove_group()
 
     def _together(self, method: str, *arguments: Any, here: tuple[Any, ...] = ()) -> Any:
-        """What all ranks do at the same time, the one in this process with more; returns rank 0's answer."""
+        """Call a method of all ranks at the same time, that of this process with `here` too; return rank 0's result."""
         calls = {getattr(other, method).remote(*arguments): rank for rank, other in self._others.items()}
-        answers, failures = {}, {}
+        results, failures = {}, {}
         if self._here:
             for call, rank in calls.items():
-                call.future().add_done_callback(partial(self._told_beside, self._others, rank))
+                call.future().add_done_callback(partial(self._abort_if_failed, self._others, rank))
             try:
-                answers[0] = getattr(self._here, method)(*arguments, *here)
+                results[0] = getattr(self._here, method)(*arguments, *here)
             except BaseException as error:
                 failures[0] = RankFailed.from_error(0, error)
                 failures[0].may_be_echo |= self._here.lost_peer
         while calls and (not failures or all(failure.may_be_echo for failure in failures.values())):
-            # Where a failure is a rank's own, the others may still wait for it in a collective.
+            # After a failure of a rank's own, the others may wait for it in a collective for ever.
             done, _ = ray.wait(list(calls), timeout=_GONE_S if failures else None)
             if not done:
                 break
             rank = calls.pop(done[0])
             try:
-                answers[rank] = ray.get(done[0])
+                results[rank] = ray.get(done[0])
             except (RayActorError, RayTaskError) as error:
                 failures[rank] = self._failure(rank, error)
         if not failures:
-            return answers[0]
+            return results[0]
         self._has_failed = True
-        self._give_back()
+        self._remove_group()
         raise culprit(failures)
 
-    def _told_beside(self, others: Mapping[int, Any], rank: int, call: Future[Any]) -> None:
-        """Hears of a rank that fails while the one in this process trains with it; in a thread of Ray's, which is not
-        to be kept."""
+    def _abort_if_failed(self, others: Mapping[int, Any], rank: int, call: Future[Any]) -> None:
+        """Tell the rank in this process that another failed. In a thread of Ray's, which must not be blocked."""
         error = call.exception()
         if self._here and self._others is others and isinstance(error, RayActorError | RayTaskError):
             threading.Thread(target=self._here.abort, args=[self._failure(rank, error)], daemon=True).start()
@@ -235,5 +230,5 @@ class Gang:
     def _failure(self, rank: int, error: RayActorError | RayTaskError) -> RankFailed:
         if isinstance(error, RayActorError):
             return RankFailed.died(rank, self._folder)
-        told = error.cause
-        return told if isinstance(told, RankFailed) else RankFailed.from_error(rank, told)
+        cause = error.cause
+        return cause if isinstance(cause, RankFailed) else RankFailed.from_error(rank, cause)

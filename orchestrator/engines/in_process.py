@@ -1,4 +1,4 @@
-"""The engine `in-process`: a single rank in this process, without Ray; and what a rank is wherever it runs."""
+"""The engine `in-process`: a single rank in this process, without Ray; and the base of a rank anywhere."""
 
 from __future__ import annotations
 
@@ -21,23 +21,19 @@ from orchestrator.loop.world import World
 
 
 def device_of(workers: Workers) -> torch.device:
-    """Where a rank in this process trains; raises UsageError where a GPU is asked for and torch can use none."""
+    """Return the device of a rank in this process. Raises UsageError if torch cannot use the GPU it needs."""
     if not workers.gpu:
         return torch.device("cpu")
     if torch.cuda.is_available():
         return torch.device("cuda", 0)
-    build = f"torch {torch.__version__}"
-    why = (
-        f"{build} finds none that it can use here"
-        if torch.version.cuda or torch.version.hip
-        else f"{build} is built for CPUs alone"
+    reason = "finds no usable GPU" if torch.version.cuda or torch.version.hip else "is built for CPUs only"
+    raise UsageError(
+        f"workers.gpu needs a GPU, but torch {torch.__version__} {reason}; set workers.gpu=false to train on the CPU"
     )
-    raise UsageError(f"workers.gpu asks for a GPU, and {why}. Say workers.gpu=false to train on the CPU")
 
 
 def refuse_what_is_not_here(workers: Workers, what: str, address: str | None, *, local: bool) -> None:
-    """Raises UsageError where ranks are to train on this machine, and it has too little for them or torch can use no
-    GPU. Driver."""
+    """Raise UsageError if the ranks train on this machine and it lacks a resource or a usable GPU. Driver."""
     if local:
         device_of(workers)
     elif starts_ray(address):
@@ -46,7 +42,7 @@ def refuse_what_is_not_here(workers: Workers, what: str, address: str | None, *,
 
 
 class Rank:
-    """One rank: trains one run after another in the same process."""
+    """One rank, which trains one run after another in the same process."""
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
@@ -55,44 +51,42 @@ class Rank:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where it trains; not found out before a run is begun, whose failure it then is."""
+        """Device of the rank; found when a run begins, so that a failure is the run's."""
         return device_of(self.workers)
 
-    def take_up(self, session: Session | SharedSession) -> None:
-        """Takes up a run; nothing is trained yet."""
+    def take(self, session: Session | SharedSession) -> None:
+        """Take a run without training yet."""
         self._session, self._reports = session, session.reports()
 
     def next(self) -> Report | None:
-        """Trains up to the next report; None when the run is over."""
+        """Train to the next report; None when the run is over."""
         assert self._reports is not None
         return next(self._reports, None)
 
     def save(self) -> str:
-        """Writes a checkpoint between two reports and returns its path."""
+        """Write a checkpoint between two reports; return its path."""
         assert self._session is not None
         return self._session.save()
 
     def drop(self, member: int) -> None:
-        """Ends a run, or one of those that share a training, with the report that it has just made."""
+        """End the run, or one of those that share a training, at the report that it has just made."""
         if isinstance(self._session, SharedSession):
             self._session.drop(member)
         elif self._reports is not None:
             self._reports.close()
 
     def end(self) -> None:
-        """Ends the run, wherever it stands, and gives back what it held of the GPU: the peaks of the next one are its
-        own."""
+        """End the run where it is, and free its GPU memory, so that the next run has its own peaks."""
         if self._reports is not None:
             self._reports.close()
         self._session = self._reports = None
         if self.device.type == "cuda":
-            gc.collect()  # a task, a hook or torch itself (its exporter, say) may tie a model into a cycle
+            gc.collect()  # a task, a hook or torch itself, such as its exporter, may put a model into a reference cycle
             torch.cuda.empty_cache()
 
 
 class InProcess(Rank):
-    """The only rank of a run, for notebooks, debuggers and `--local`. It cannot lose a process without losing its
-    driver."""
+    """The only rank of a run, for notebooks, debuggers and `--local`."""
 
     def __init__(
         self,
@@ -106,16 +100,16 @@ class InProcess(Rank):
         self._display, self._stop_asked, self._end_hung = display, stop_asked, end_hung
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
-        """Takes up a run."""
+        """Take a run."""
         world = World(device=self.device)
         options = {"display": self._display, "stop_asked": self._stop_asked, "end_hung": self._end_hung}
-        self.take_up(session_of(assignment, world, resolved, **options))
+        self.take(session_of(assignment, world, resolved, **options))
 
     def next(self) -> Report | None:
-        """Trains up to the next report; raises RankFailed where the experiment fails."""
+        """Train to the next report. Raises RankFailed if the experiment fails."""
         try:
             return super().next()
         except HookyardError:
             raise
-        except BaseException as error:  # a signal raises nothing here: `Interrupts` notes it
+        except BaseException as error:  # signals do not raise here, see `Interrupts`
             raise RankFailed.from_error(0, error) from error

@@ -1,4 +1,4 @@
-"""The lifecycle of a run or a trial on an engine: from where it stands to its end, and what is recorded of it."""
+"""The lifecycle of a run or trial on an engine: restarts after a loss, and what its folder records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from orchestrator.engines.rank_failures import RankFailed, encodable, is_mistake, keep_traceback, loss_line, told_as
+from orchestrator.engines.rank_failures import (
+    RankFailed,
+    as_own_error,
+    encodable,
+    is_mistake,
+    keep_traceback,
+    loss_line,
+)
 from orchestrator.errors import HookyardError, MetricMissing
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.terminal.display import say
@@ -23,11 +30,10 @@ _log = logging.getLogger("hookyard")
 
 
 class Lifecycle:
-    """Drives an engine through one run. In whatever process drives the engine: a run's driver, or a trial's.
+    """Drives an engine through one run. In the process that drives the engine: a run's driver, or a trial's.
 
-    It begins as it is first asked for a report, so that what it goes on from is known by then. `restarts` is how often
-    it begins again after a loss, from the newest checkpoint, where the engine does not do so itself; -1 is without
-    limit.
+    The run begins when its first report is asked for. After a loss it begins again from the newest checkpoint, up to
+    `restarts` times, -1 for no limit; 0 where the engine restarts by itself.
     """
 
     def __init__(
@@ -45,18 +51,18 @@ class Lifecycle:
         self._begun = False
 
     def train(self) -> None:
-        """Trains to the end, and writes it down."""
+        """Train to the end, and write it down."""
         last = None
         while report := self.next():
             last = report
-        self.finish(last)
+        self.end(*ending_of(last))
 
     def next(self) -> Report | None:
-        """Trains up to the next report, which may be of a later attempt; None when the run is over."""
+        """Train to the next report, perhaps of a later attempt; None when the run is over."""
         while True:
             try:
                 if not self._begun:
-                    # Task and hooks keep what they have seen: each further attempt makes its own.
+                    # Task and hooks keep state, so each further attempt makes its own.
                     resolved, self._resolved = self._resolved, None
                     self._engine.begin(self._assignment, resolved)
                     self._begun = True
@@ -69,62 +75,53 @@ class Lifecycle:
                 self._tell(loss_line(failure, self.folder.attempts()))
 
     def save(self) -> str:
-        """Writes a checkpoint between two reports and returns its path."""
+        """Write a checkpoint between two reports; return its path."""
         return self._engine.save()
 
     def drop(self, member: int) -> None:
-        """Ends one of the runs that share a training, with the report that it has just made."""
+        """End one of the runs that share a training, at the report that it has just made."""
         self._engine.drop(member)
 
-    def finish(self, last: Report | None) -> None:
-        """Lets the run out after its last report, and writes down how it ended."""
-        while self._engine.next() is not None:
-            pass
-        self.end(*ending_of(last))
-
     def end(self, status: str, reasons: Sequence[str] = ()) -> None:
-        """Ends the run where it stands, and writes that down."""
+        """End the run where it is, and write that down."""
         self.leave()
         self.folder.end(status, stopped=list(reasons), error=None)
         if status in ENDED:
-            put_away(self.folder)
+            compact_rows(self.folder)
 
     def leave(self) -> None:
-        """Lets go of the run where it stands; it may go on elsewhere."""
+        """Leave the run where it is; it may resume elsewhere."""
         if self._begun:
             self._engine.end()
         self._begun = False
 
 
 def ending_of(last: Report | None) -> tuple[str, Sequence[str]]:
-    """How a run has ended by itself, by its last report, and why."""
-    stopped = last.stopped if last else ()
+    """Return status and reasons of a run that ended by itself, from its last report."""
+    reasons = last.stopped if last else ()
     interrupted = last is not None and last.interrupted
-    return "interrupted" if interrupted else "stopped" if stopped else "finished", stopped
+    return "interrupted" if interrupted else "stopped" if reasons else "finished", reasons
 
 
-def put_away(folder: RunFolder) -> None:
-    """Puts the rows of a run where they stay. It has ended by then, whatever comes of it: who reads them next tries
-    again."""
+def compact_rows(folder: RunFolder) -> None:
+    """Join the rows of a run that has ended. A failure only costs readers time."""
     from orchestrator.stats.write.compaction import compact
 
     try:
         compact(folder.storage, folder.attempts())
-    except Exception as error:  # whatever it is, they are read from where they are
-        _log.warning(
-            "the rows of %s stay as its ranks wrote them, and are read so; they cannot be compacted: %s", folder, error
-        )
+    except Exception as error:
+        _log.warning("could not compact the rows of %s, which stay as its ranks wrote them: %s", folder, error)
 
 
 @contextmanager
 def failing(folder: RunFolder) -> Iterator[None]:
-    """Within it whatever is raised fails the run, unless that has ended, and is raised on as an error of ours."""
+    """Record any error as the run's failure, unless the run has ended, and raise it as an error of ours."""
     try:
         yield
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and folder.metadata().status in ENDED:
             raise
-        own = told_as(error)
+        own = as_own_error(error)
         try:
             folder.end(
                 "failed",
@@ -134,8 +131,8 @@ def failing(folder: RunFolder) -> Iterator[None]:
                 metric_missing=isinstance(error, MetricMissing),
             )
             keep_traceback(folder, error)
-        except (HookyardError, OSError) as later:  # what failed first is what is told
-            say(f"That {folder} failed cannot be written down: {later}")
+        except (HookyardError, OSError) as later:  # the first failure is the one to raise
+            say(f"Could not record the failure of {folder}: {later}")
         if own is error or isinstance(error, KeyboardInterrupt):
             raise
         raise own from error

@@ -1,4 +1,4 @@
-"""Rank 0's mailbox: an actor of the driver's, through which rank 0 and the driver hear of each other."""
+"""An actor between rank 0 and the driver: for lines and progress one way, and a request to stop the other way."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 IN_FLIGHT = 8
-"""Calls that may be under way before rank 0 leaves out the progress it has to show."""
+"""Pending calls from which on rank 0 drops progress."""
 ASK_EVERY_S = 0.25
-"""How often rank 0 asks whether the run is to stop."""
+"""Seconds between two questions of rank 0 whether to stop."""
 
 News = tuple[Any, ...]
 """`("line", text)` or `("progress", label, completed, total, text)`."""
 
 
 class Mailbox:
-    """Keeps what rank 0 has to show until the driver collects it, and the driver's wish to stop.
+    """Keeps news of rank 0 until the driver collects it, and the driver's request to stop.
 
-    Runs as an actor without a CPU of its own; imports neither torch nor pandas, so that it starts fast.
+    An actor without a CPU. It imports neither torch nor pandas, so that it starts fast.
     """
 
     def __init__(self) -> None:
@@ -31,19 +31,19 @@ class Mailbox:
         self._stop = False
 
     def post(self, *news: News) -> bool:
-        """Takes news; answers whether the run is to stop."""
+        """Take news; return whether the run should stop."""
         self._news.extend(news)
         return self._stop
 
     def collect(self, stop: bool) -> list[News]:
-        """The news since the last call; `stop` is whether the run is to stop."""
+        """Return the news since the last call; `stop` asks the run to stop."""
         self._stop = stop
         news, self._news = list(self._news), deque(maxlen=10_000)
         return news
 
 
 class MailboxLink:
-    """Rank 0's way to the mailbox: a display, and the ear for a wish to stop. Worker process; never waits."""
+    """Rank 0's end of the mailbox: a display, and the request to stop. Worker process; never blocks."""
 
     def __init__(self, name: str) -> None:
         self._actor = ray.get_actor(name)
@@ -52,17 +52,17 @@ class MailboxLink:
         self._stop = False
 
     def line(self, text: str) -> None:
-        """Shows a line on the driver."""
+        """Show a line on the driver."""
         self._post(("line", text))
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
-        """Moves a bar on the driver; left out while too much is under way."""
+        """Show progress on the driver, unless too many calls are pending."""
         self._poll()
         if len(self._in_flight) < IN_FLIGHT:
             self._post(("progress", label, completed, total, text))
 
     def stop_asked(self) -> bool:
-        """Whether the driver asked the run to stop, as far as rank 0 has heard."""
+        """Return whether the driver has asked the run to stop."""
         if monotonic() >= self._ask_at:
             self._ask_at = monotonic() + ASK_EVERY_S
             self._poll()
@@ -71,7 +71,7 @@ class MailboxLink:
         return self._stop
 
     def finish(self, timeout_s: float = 5.0) -> None:
-        """Waits for what is under way, at the end."""
+        """Wait for pending calls."""
         if self._in_flight:
             ray.wait(self._in_flight, num_returns=len(self._in_flight), timeout=timeout_s)
 
@@ -83,14 +83,13 @@ class MailboxLink:
             return
         done, self._in_flight = ray.wait(self._in_flight, num_returns=len(self._in_flight), timeout=0)
         for call in done:
-            # One that has died is started again, and the driver tells it again.
+            # Ray restarts a mailbox that died, and the driver repeats its request.
             with suppress(ray.exceptions.RayActorError):
                 self._stop = ray.get(call) or self._stop
 
 
 def start_mailbox(kind: type[Mailbox]) -> tuple[str, Any]:
-    """The name of a new mailbox, and its actor. On the driver's node, as another that goes down would take along what
-    is to be told of it."""
+    """Start a mailbox; return its name and actor. On the driver's node, so that it survives the loss of another one."""
     name, here = f"hookyard-{uuid.uuid4().hex[:12]}", ray.get_runtime_context().get_node_id()
     actor = ray.remote(kind).options(
         name=name,

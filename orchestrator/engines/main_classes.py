@@ -1,4 +1,4 @@
-"""Classes of a script or a notebook, which other processes cannot import: carried to them by value. Driver."""
+"""Classes of a script or notebook, which other processes cannot import, sent by value. Driver."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import UsageError
 
 LARGEST_BYTES = 64 * 2**20
-"""What is carried goes to every rank and every trial."""
+"""Limit, as every rank and every trial gets them."""
 
 
 def with_classes_of_main(source: ExperimentSource, address: str | None = None) -> ExperimentSource:
-    """The source with the classes that it names of this script or notebook, and with what of it these use; itself where
-    it names none. Raises UsageError for what cannot be sent. `address` is the cluster that is joined then."""
+    """Return the source with the script's or notebook's classes that it names, and what these use.
+
+    Raises UsageError if they cannot be sent. `address` is the cluster to join.
+    """
     written, _ = source.merged()
     classes = find_main_classes(written)
     if not classes:
@@ -31,26 +33,22 @@ def with_classes_of_main(source: ExperimentSource, address: str | None = None) -
     names = ", ".join(classes)
     try:
         pickled = _pickled({**dict(_named_in_annotations(classes)), **classes})
-    except Exception as error:  # whatever an object of the user's raises as it is pickled
-        message = (
-            f"{names} of the script or notebook cannot be sent to other processes ({type(error).__name__}: {error})"
-        )
+    except Exception as error:
         raise UsageError(
-            f"{message}: make what cannot be pickled in its methods, put it into a module beside it, or run it with"
-            " local=True"
+            f"{names} of the script or notebook cannot be sent to other processes ({type(error).__name__}: {error});"
+            " create what cannot be pickled in a method, move the class into a module, or run with local=True"
         ) from error
     if len(pickled) > LARGEST_BYTES:
         size = f"{len(pickled) / 2**20:,.0f} MiB"
         raise UsageError(
-            f"{names} of the script or notebook use {size} of its variables, which would go to every process;"
-            f" {LARGEST_BYTES // 2**20} MiB may. Load or make them within data()"
+            f"{names} of the script or notebook use {size} of its variables, but only {LARGEST_BYTES // 2**20} MiB can"
+            " be sent to every process; load or create them in data()"
         )
     return replace(source, main_classes=pickled)
 
 
 def _pickled(classes: Mapping[str, Any]) -> bytes:
-    """By value, as cloudpickle does with what is of `__main__`; by name the marks of dataclasses, which are asked for
-    by `is`."""
+    """Pickle by value, as cloudpickle does for `__main__`, but dataclasses' MISSING by name, as `is` compares it."""
     from ray.cloudpickle import CloudPickler
 
     class Pickler(CloudPickler):
@@ -62,8 +60,7 @@ def _pickled(classes: Mapping[str, Any]) -> bytes:
 
 
 def _named_in_annotations(classes: Mapping[str, type]) -> Iterator[tuple[str, Any]]:
-    """What the annotations of fields name, where they are text (`from __future__ import annotations`): Python looks it
-    up in the module of the class."""
+    """Yield what textual annotations of fields name, which Python looks up in the class's module."""
     known = vars(sys.modules[MAIN])
     own = [cls for named in classes.values() for cls in named.__mro__ if cls.__module__ == MAIN]
     for text in (

@@ -1,4 +1,4 @@
-"""What a Ray that died has left on this machine: its agents outlive it. Imports no Ray."""
+"""Processes that a Ray instance left on this machine when it died. Imports no ray."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Orphan:
-    """A process of a Ray whose raylet is gone."""
+    """A Ray process without its raylet."""
 
     pid: int
     name: str
     rss_bytes: int
 
 
-def orphans() -> list[Orphan]:
-    """This user's processes of Ray that no raylet stands above any more: nothing uses them."""
+def find_orphans() -> list[Orphan]:
+    """Return this user's Ray processes that no longer descend from a raylet; nothing uses them."""
     import psutil
 
-    found = []
+    unused = []
     for process in psutil.process_iter():
         try:
             name = (process.cmdline() or [""])[0]
@@ -30,15 +30,14 @@ def orphans() -> list[Orphan]:
             ):
                 continue
             if all(parent.name() != "raylet" for parent in process.parents()):
-                found.append(Orphan(process.pid, name, process.memory_info().rss))
+                unused.append(Orphan(process.pid, name, process.memory_info().rss))
         except psutil.Error:
             continue  # it ended meanwhile
-    return found
+    return unused
 
 
-def in_words(left: list[Orphan]) -> str:
-    """What is left, in a line: which processes, and what they hold."""
-    named = ", ".join(f"{one.name} ({one.pid})" for one in left)
-    return (
-        f"{len(left)} processes of a Ray that died hold {sum(one.rss_bytes for one in left) / 2**20:.0f} MiB: {named}"
-    )
+def describe_orphans(left: list[Orphan]) -> str:
+    """Describe orphans in a line."""
+    names = ", ".join(f"{orphan.name} ({orphan.pid})" for orphan in left)
+    mib = sum(orphan.rss_bytes for orphan in left) / 2**20
+    return f"{len(left)} unused processes of a Ray instance that died hold {mib:.0f} MiB: {names}"

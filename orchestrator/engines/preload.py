@@ -1,8 +1,7 @@
-"""What is large and every trial needs, imported at once. Before anything else, by what a trial's processes load.
+"""Imports the large packages of a trial's process with the garbage collector off, before anything else.
 
-Meanwhile Python's garbage collector would go through all that there is again and again and find nothing, which is a
-tenth of what a small sweep takes to start; and what is there then it does not look at later, so its pauses in training
-are shorter. Does nothing in a process that is not ours, such as the driver's.
+The collector would scan all new objects in vain, a tenth of the start of a small sweep. Afterwards they are frozen,
+which shortens its pauses in training. Does nothing in other processes, such as the driver's.
 """
 
 from __future__ import annotations

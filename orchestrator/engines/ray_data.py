@@ -1,4 +1,4 @@
-"""Ray Data: each rank's part of a dataset that the cluster reads and decodes beside the training. Worker process."""
+"""Ray Data: each rank's share of a dataset that the cluster reads while it trains. Worker process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from orchestrator.task import Task
 
 
 class RayShare:
-    """This rank's part of a `ray.data.Dataset`, as batches of tensors by column.
+    """This rank's share of a `ray.data.Dataset`, as batches of tensors by column.
 
-    It keeps no place: in each pass its rows come anew, and so they do after a resume. Source: Ray's `streaming_split`.
+    It has no position: each pass, and a resumed one too, begins with the first rows.
     """
 
     made_by_engine = True
@@ -28,33 +28,35 @@ class RayShare:
         self._options = {"batch_size": batch_size, "drop_last": drop_last, "device": "cpu"}
 
     def set_epoch(self, epoch: int) -> None:
-        """A dataset that shuffles (`random_shuffle`) does so anew in each pass by itself."""
+        """Do nothing: a dataset with `random_shuffle` shuffles each pass by itself."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._iterator.iter_torch_batches(**self._options))
 
     def __len__(self) -> int:
         if self._batches is None:
-            raise TypeError("how many rows there are was not asked for")
+            raise TypeError("the number of rows is unknown")
         return self._batches
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: there is no place."""
+        """Return nothing: there is no position."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begins anew."""
+        """Do nothing."""
 
 
 def data_of(task: Task, experiment: Experiment, world: World, *, of_train: bool = False) -> Mapping[str, Any]:
-    """What a task gives as its data, with this rank's part of each Ray dataset; collective where there is one. Starts
-    Ray where this process has none and the task's module has imported `ray.data`. With `of_train` the ranks are workers
-    of Ray Train, which tells Ray Data of them. Raises ConfigError where nothing is left of the cluster for the data."""
+    """Return a task's data, with this rank's share of each Ray dataset; collective if there is one.
+
+    Starts Ray if this process has none and the task's module imports `ray.data`. `of_train` says that Ray Train already
+    tells Ray Data of its workers. Raises ConfigError if no CPU is left for Ray Data.
+    """
     if "ray.data" in sys.modules and _imports_ray(type(task)):
         _begin()
     datasets = dict(given_by(task, experiment, world))
     module = sys.modules.get("ray.data")
-    of_ray = {phase: one for phase, one in datasets.items() if module and isinstance(one, module.Dataset)}
+    of_ray = {phase: data for phase, data in datasets.items() if module and isinstance(data, module.Dataset)}
     if not of_ray:
         return datasets
     if len(of_ray) == len(datasets):
@@ -69,7 +71,7 @@ def data_of(task: Task, experiment: Experiment, world: World, *, of_train: bool 
 
 
 def _imports_ray(task: type[Task]) -> bool:
-    """Whether a module of a task's class has something of Ray's: others train in processes that know Ray too."""
+    """Return whether a module of the task's class imports from ray, as any task trains in processes that know Ray."""
     modules = [sys.modules[cls.__module__] for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
     homes = (
         getattr(value, "__module__", None) or getattr(value, "__name__", "")
@@ -80,7 +82,7 @@ def _imports_ray(task: type[Task]) -> bool:
 
 
 def _begin() -> None:
-    """Starts Ray where this process has none, and quiets what Ray Data says of each pass."""
+    """Start Ray if this process has none, and silence Ray Data."""
     import ray
 
     if not ray.is_initialized():
@@ -95,22 +97,21 @@ def _refuse_unread(experiment: Experiment) -> None:
         "loader.num_workers": experiment.loader.num_workers != 0,
         "loader.pin_memory": experiment.loader.pin_memory is not None,
     }
-    message = "is read by nothing: the data is Ray Data's, whose own tasks read it"
+    message = "has no effect with Ray Data, which reads the data in its own tasks; remove it"
     if any(unread.values()):
         raise ConfigError([Problem(path, message) for path, is_unread in unread.items() if is_unread])
 
 
 def _no_room(experiment: Experiment, world: World) -> str | None:
-    """Why Ray Data would wait for ever: ranks keep their CPUs for as long as they train."""
+    """Return why Ray Data would wait for ever, if it would: ranks keep their CPUs while they train."""
     import ray
 
     present, taken = ray.cluster_resources().get("CPU", 0), experiment.workers.cpus * world.world_size
     if world.world_size == 1 or present - taken >= 1:
         return None
     return (
-        f"is {experiment.workers.cpus:g}, so that {world.world_size} ranks take {taken:g} of the {present:g} CPUs there"
-        f" are, and Ray Data needs one to read with; write {max(0.0, (present - 1) / world.world_size):g} or less, or"
-        " join a cluster with more"
+        f"{experiment.workers.cpus:g} for each of {world.world_size} ranks takes {taken:g} of {present:g} CPUs, but Ray"
+        f" Data needs one to read; set at most {max(0.0, (present - 1) / world.world_size):g}, or join a larger cluster"
     )
 
 
@@ -126,7 +127,7 @@ def _share(dataset: Any, phase: str, experiment: Experiment, world: World, of_tr
 
 
 def _iterator(dataset: Any, trains: bool, experiment: Experiment, world: World, of_train: bool) -> Any:
-    """What gives this rank's rows: as many to each rank in training, all of them in an evaluation."""
+    """Return an iterator of this rank's rows: the same number on each rank in training, all rows in an evaluation."""
     if world.world_size == 1:
         return dataset.iterator()
     from ray import cloudpickle
@@ -134,10 +135,10 @@ def _iterator(dataset: Any, trains: bool, experiment: Experiment, world: World, 
 
     def split() -> list[bytes]:
         taken, count = experiment.workers.bundle(), world.world_size
-        if not of_train:  # taken off twice, nothing may be left, and each task waits until Ray Data finds itself idle
+        if not of_train:  # excluded twice, no CPU may be left
             dataset.context.execution_options.exclude_resources = ExecutionResources(
                 cpu=taken.get("CPU", 0) * count, gpu=taken.get("GPU", 0) * count
             )
-        return [cloudpickle.dumps(one) for one in dataset.streaming_split(count, equal=trains)]
+        return [cloudpickle.dumps(share) for share in dataset.streaming_split(count, equal=trains)]
 
     return cloudpickle.loads(world.broadcast(split)[world.rank])

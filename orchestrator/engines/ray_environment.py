@@ -1,4 +1,4 @@
-"""Ray's environment: every setting in one place, made before ray is imported. Driver."""
+"""Ray's settings, set before ray is imported; and the resources of a cluster or a run. Driver."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.sections.workers import Workers
-from orchestrator.engines.orphans import in_words, orphans
+from orchestrator.engines.orphans import describe_orphans, find_orphans
 from orchestrator.errors import RunError, UsageError
 from orchestrator.private_api.ray_settings import SETTINGS, given_by_job
 
 
 def with_unit(number: float, unit: str) -> str:
-    """`1 CPU`, `2 CPUs`."""
+    """Return `1 CPU`, `2 CPUs`."""
     return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a cluster has, or a run asks for."""
+    """Resources of a cluster, or those that a run needs."""
 
     cpus: float
     gpus: float = 0
     others: Mapping[str, float] = field(default_factory=dict)
-    """By Ray's names: `memory` in bytes, kinds of GPU, and what a cluster has of its own."""
+    """By Ray's names: `memory` in bytes, kinds of GPU, and a cluster's own resources."""
 
     @classmethod
     def of(cls, amounts: Mapping[str, float]) -> Resources:
-        """Those of one node or of all, as Ray tells them."""
+        """Convert from Ray's names."""
         return cls(
             amounts.get("CPU", 0),
             amounts.get("GPU", 0),
@@ -42,18 +42,18 @@ class Resources:
 
     @classmethod
     def asked_by(cls, workers: Workers) -> Resources:
-        """What a run needs at the least."""
+        """Return the least that a run needs."""
         return cls.of({name: amount * workers.min_count for name, amount in workers.bundle().items()})
 
     def amounts(self) -> dict[str, float]:
-        """All of them, by Ray's names."""
+        """Convert to Ray's names."""
         return {"CPU": self.cpus, "GPU": self.gpus, **self.others}
 
     def beyond(self, present: Resources) -> dict[str, tuple[float, float]]:
-        """Of what there is too little: how much is asked for, and how much there is."""
-        there = present.amounts()
+        """Return the resources that `present` lacks: the amount needed, and the amount present."""
+        has = present.amounts()
         return {
-            name: (amount, there.get(name, 0)) for name, amount in self.amounts().items() if amount > there.get(name, 0)
+            name: (amount, has.get(name, 0)) for name, amount in self.amounts().items() if amount > has.get(name, 0)
         }
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Resources:
 
 
 def amount_in_words(resource: str, amount: float) -> str:
-    """An amount of a resource of Ray's: `2 CPUs`, `8 GiB of memory`."""
+    """Format an amount of one of Ray's resources: `2 CPUs`, `8 GiB of memory`."""
     if resource == "memory":
         return f"{amount / 2**30:.3g} GiB of memory"
     kind = resource.removeprefix("accelerator_type:")
@@ -70,11 +70,11 @@ def amount_in_words(resource: str, amount: float) -> str:
 
 
 def set_environment(address: str | None) -> None:
-    """Sets what Ray reads when it is imported; what the user has set stays."""
+    """Set the variables that Ray reads when it is imported, unless the user has set them."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if "ray" in sys.modules:
-        # Ray has read these when it was imported; another value now would set its own processes against each other.
+        # Ray has read the rest already, and its processes must agree.
         return
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     token_file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
@@ -83,51 +83,52 @@ def set_environment(address: str | None) -> None:
 
 
 def chosen_address(address: str | None, *, local: bool = False) -> str | None:
-    """The cluster to join: what was asked for, else RAY_ADDRESS; None starts Ray on this machine.
+    """Return the cluster to join: `address`, else RAY_ADDRESS; None starts Ray on this machine.
 
-    What is `local` joins none, and UsageError is raised where one was asked for.
+    Raises UsageError for an address with `local`.
     """
     if local and address:
-        raise UsageError(
-            f"the cluster at {address} is not joined by what runs in this process: leave out --address, or --local"
-        )
+        raise UsageError(f"--local does not join the cluster at {address}; leave out --address or --local")
     return None if local else address or os.environ.get("RAY_ADDRESS") or None
 
 
 def starts_ray(address: str | None) -> bool:
-    """Whether Ray is to be started on this machine: no cluster to join is named, and this process is in none."""
+    """Return whether Ray will be started on this machine: there is no cluster to join, and this process is in none."""
     ray = sys.modules.get("ray")
     return address is None and not (ray and ray.is_initialized())
 
 
 def connection_line(address: str | None) -> str:
-    """How Ray is come by, as a line for the user."""
+    """Return the line that tells how Ray starts."""
     if address:
         return f"joining Ray at {address}"
     if not starts_ray(address):
         return "using the Ray that this process has joined"
-    left = orphans()
-    return f"starting Ray on this machine{f'; {in_words(left)}; nothing uses them' if left else ''}"
+    left = find_orphans()
+    return f"starting Ray on this machine{f'; {describe_orphans(left)}' if left else ''}"
 
 
 def environment_values(names: Iterable[str]) -> dict[str, str]:
-    """The environment variables that workers get, with their values here; raises UsageError for those that are not
-    set."""
+    """Return the environment variables of workers with their values here. Raises UsageError for those not set."""
     missing = [name for name in names if name not in os.environ]
     if missing:
         raise UsageError(
-            f"the experiment's environment names {', '.join(missing)}, not set here: export them, or take them out"
+            f"the experiment's `environment` names {', '.join(missing)}, not set here; export or remove them"
         )
     return {name: os.environ[name] for name in names}
 
 
 def local_resources() -> Resources:
-    """What this machine has, without asking Ray."""
+    """Return the resources of this machine, without Ray."""
     import psutil
 
     installed = list(Path("/proc/driver/nvidia/gpus").glob("*"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = len(installed) if visible is None else len([one for one in visible.split(",") if one not in ("", "-1")])
+    gpus = (
+        len(installed)
+        if visible is None
+        else len([device for device in visible.split(",") if device not in ("", "-1")])
+    )
     kinds = {
         f"accelerator_type:{kind[1]}": 1.0
         for folder in installed
@@ -137,7 +138,7 @@ def local_resources() -> Resources:
 
 
 _GPU_KIND = re.compile(r"Model:\s+\w+\s+([A-Z0-9]+)")
-"""The kind of a GPU in what NVIDIA's driver says of it, as Ray finds it: `H100` of `NVIDIA H100 80GB HBM3`."""
+"""Kind of a GPU in the text of NVIDIA's driver, as Ray finds it: `H100` in `NVIDIA H100 80GB HBM3`."""
 
 
 def _text(file: Path) -> str:
@@ -148,23 +149,23 @@ def _text(file: Path) -> str:
 
 
 def refuse_unless_fits(asked: Resources, present: Resources, what: str) -> None:
-    """Raises UsageError with the arithmetic where a machine can never hold what is asked."""
+    """Raise UsageError with the arithmetic if this machine can never hold what a run needs."""
     if asked.beyond(present):
         raise UsageError(
-            f"{what} asks for {asked}, this machine has {present}. Ask for fewer workers, or less of each "
-            "(workers.count, workers.cpus), or join a cluster with --address."
+            f"{what} needs {asked}, but this machine has {present}; reduce workers.count or workers.cpus, or join a"
+            " cluster with --address"
         )
 
 
 class Ray:
-    """Ray, started on this machine or joined at an address, and left again. Driver."""
+    """Ray, started on this machine or joined at an address, as a context manager. Driver."""
 
     def __init__(
         self, address: str | None = None, *, environment: Mapping[str, str] | None = None, **local_options: Any
     ) -> None:
         self.address = chosen_address(address)
         self._options = local_options
-        # Only where there are some: Ray starts new processes for workers that need an environment of their own.
+        # Only if there are new ones, as Ray starts new processes for workers with an environment of their own.
         new = {name: value for name, value in (environment or {}).items() if name not in given_by_job()}
         self._environment = {"runtime_env": {"env_vars": new}} if new else {}
 

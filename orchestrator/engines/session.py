@@ -1,4 +1,4 @@
-"""A session: one attempt at a run in one worker process, wherever that process runs."""
+"""A session: one attempt at a run in one worker process, with any engine."""
 
 from __future__ import annotations
 
@@ -43,48 +43,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """What an evaluation measures: a checkpoint of the run in whose folder it lies, on the phases of `val` or of
-    `test`."""
+    """What an evaluation measures: a checkpoint of the run around its folder, on `val` or `test`."""
 
     checkpoint: str
     phase: str
     rewinds: bool = True
-    """Whether random numbers begin where they did for the run's own report; with another seed they do not."""
+    """Whether to begin with the random state of the run's own report; not with another seed."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker is told: plain data that travels to any process."""
+    """A worker's task, as plain data."""
 
     source: ExperimentSource
     location: str
     """The run's folder."""
     mailbox: str | None = None
-    """The name of rank 0's mailbox, where it has one."""
+    """Name of rank 0's mailbox, if it has one."""
     checkpoint: str | None = None
-    """The path of a stored checkpoint to go on from, of this run or of another; its newest where it is not said."""
+    """Path of the checkpoint to resume from, of this run or another; by default the run's newest."""
     sweep: dict[str, Any] | None = None
-    """The `sweep` section that a trial is of: hooks find it in their config, though the trial's own experiment has
-    none."""
+    """The `sweep` section of a trial's sweep, for the hooks' config."""
     followers: tuple[Assignment, ...] = ()
     """The runs that share its training."""
     subject: Subject | None = None
-    """What is measured; None where the run is trained."""
+    """What an evaluation measures; None for training."""
 
 
 _log = logging.getLogger("hookyard")
 
 SWEEP_KEEPS = 4
-"""How many of the checkpoints that a sweep asked for stay: others may go on from one a while after it was made."""
+"""Number of checkpoints kept for a sweep, as another trial may exploit one a while later."""
 
 
 class Session:
-    """One attempt at a run in one worker process: builds the loop when its reports are first asked for, and drives it.
+    """One attempt at a run in one worker process. Builds and drives the loop. In every worker process.
 
-    Rank 0 shows what it has to its mailbox, where it has one, else to the `display`.
-    `end_hung` ends this rank where it hangs and `hang.action` is `fail`.
-    `resolved` is the assignment's experiment where this process has resolved it already: it trains with these very
-    objects. In every worker process: a Ray Train worker, a member of a gang, or the driver's own process.
+    Rank 0 shows lines and progress in its mailbox, if it has one, else on the `display`. `end_hung` ends this rank if
+    it hangs and `hang.action` is `fail`. `resolved` is the assignment's experiment if this process has resolved it.
     """
 
     def __init__(
@@ -100,17 +96,13 @@ class Session:
     ) -> None:
         self.assignment, self.world = assignment, world
         self.folder = RunFolder(assignment.location)
-        self._resolved, self._display, self._stop_asked, self._end_hung = (
-            resolved,
-            display,
-            stop_asked,
-            end_hung,
-        )
+        self._resolved, self._display = resolved, display
+        self._stop_asked, self._end_hung = stop_asked, end_hung
         self._link: MailboxLink | None = None
         if assignment.mailbox and world.is_master:
             from orchestrator.engines.mailbox import MailboxLink
 
-            # Ranks agree among themselves on when to stop, so that one of them asks the driver.
+            # The ranks agree on when to stop, so only rank 0 asks the driver.
             self._display = self._link = MailboxLink(assignment.mailbox)
             self._stop_asked = self._link.stop_asked
         self._data_of = data_of
@@ -120,8 +112,7 @@ class Session:
         self._followers: Sequence[Session] = ()
 
     def prepare(self) -> CheckpointStore:
-        """Resolves the experiment; returns where its checkpoints lie: of an evaluation those of the run around it, in
-        which it changes nothing."""
+        """Resolve the experiment; return its checkpoints, for an evaluation those of the run around it."""
         self._resolved = self._resolved or resolve(self.assignment.source)
         if self.assignment.subject:
             around = self.folder.evaluated_run()
@@ -132,12 +123,12 @@ class Session:
         return self._store
 
     def lead(self, followers: Sequence[Session]) -> None:
-        """Has other runs share the training of this one; call it before any reports are asked for."""
+        """Have other runs share this training. Call it before `reports`."""
         self._followers = followers
 
     def reports(self) -> Generator[Report, None, None]:
-        """Trains, from the assignment's checkpoint or the newest whole one if there is any, or measures its subject;
-        yields each report after writing it down."""
+        """Train from the assignment's checkpoint or the newest one, or measure the subject; yield each report after
+        writing it down."""
         self._resolved = self._resolved or resolve(self.assignment.source)
         threads, reports = thread_count(self._resolved.experiment), self._train()
         try:
@@ -166,14 +157,13 @@ class Session:
         return attempt
 
     def _written_down(self, loop: Rounds, attempt: Attempt, watch: HangWatch) -> Generator[Report, None, None]:
-        """The loop's reports, each once it is in the run's folder; while one is looked at, nobody waits for this
-        rank."""
+        """Yield the loop's reports once they are in the run's folder. The hang watch pauses meanwhile."""
         training, failure = loop.run(), None
         try:
             for report in training:
                 if self.world.is_master and not report.cut_short:
                     self.folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
-                self._hand_over(loop)
+                self._write_info(loop)
                 with watch.paused():
                     yield report
         except GeneratorExit:
@@ -185,21 +175,21 @@ class Session:
             self._leave(loop, training, failure)
 
     def _leave(self, loop: Rounds, training: Generator[Report, None, None], failure: BaseException | None) -> None:
-        """Ends the loop where it stands, and hands over what there is; what failed before that is what is told."""
+        """End the loop where it is, and write what is left. An earlier failure is the one to raise."""
         try:
             training.close()
-            self._hand_over(loop)
+            self._write_info(loop)
         except (HookyardError, OSError) as error:
             if failure is None:
                 raise
-            _log.warning("what rank %d knew of the run last is not kept: %s", self.world.rank, error)
+            _log.warning("rank %d could not write its last files: %s", self.world.rank, error)
         finally:
             if self._link:
                 self._link.finish()
             self._artifacts.close()
 
     def _build(self, resolved: ResolvedExperiment, attempt: Attempt) -> Rounds:
-        """Builds the loop with its followers, and puts each where its attempt goes on from."""
+        """Build the loop and its followers, and restore their checkpoints."""
         experiment, subject = resolved.experiment, self.assignment.subject
         if subject:
             kind: Callable[..., Rounds] = partial(
@@ -220,27 +210,23 @@ class Session:
                 resumes=attempt.checkpoint is not None,
             )
         loop = kind(resolved.task, experiment, resolved.hooks, self._context(experiment, attempt))
-        self._put_where_it_goes_on(loop, attempt)
+        self._restore(loop, attempt)
         if isinstance(loop, Leader):
-            loop.board(
-                [
-                    follower._get_on(loop, SharedTraining(self.folder.name, attempt.number))
-                    for follower in self._followers
-                ]
-            )
+            training = SharedTraining(self.folder.name, attempt.number)
+            loop.take_followers([session._follow(loop, training) for session in self._followers])
         return loop
 
-    def _get_on(self, leader: Leader, training: SharedTraining) -> Follower:
-        """Begins an attempt whose training is another run's."""
+    def _follow(self, leader: Leader, training: SharedTraining) -> Follower:
+        """Begin an attempt that shares another run's training."""
         attempt = self._attempt = replace(self._begin(), leader=training)
         assert self._resolved is not None
         experiment = self._resolved.experiment
         loop = Follower(leader, experiment, self._resolved.hooks, self._context(experiment, attempt))
-        self._put_where_it_goes_on(loop, attempt)
+        self._restore(loop, attempt)
         return loop
 
     def _context(self, experiment: Experiment, attempt: Attempt) -> RunContext:
-        """What a loop is made with that is this run's alone."""
+        """Return the parts of a loop that are this run's own."""
         folder, world = self.folder, self.world
         identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
         rank_folder = folder.rank_folder(attempt.number, world.rank)
@@ -259,7 +245,7 @@ class Session:
             stop_asked=self._stop_asked,
         )
 
-    def _put_where_it_goes_on(self, loop: Rounds, attempt: Attempt) -> None:
+    def _restore(self, loop: Rounds, attempt: Attempt) -> None:
         self._loop = loop
         order = _order_of(loop) if isinstance(loop, Loop) else None
         self._attempt = attempt = replace(attempt, epoch_iterations=loop.cursor.epoch_length or None, order=order)
@@ -268,35 +254,35 @@ class Session:
         if checkpoint := self.assignment.subject.checkpoint if self.assignment.subject else attempt.checkpoint:
             loop.restore(checkpoint)
 
-    def is_over(self) -> None:
-        """Writes down where this run is over, though its training may go on for others."""
+    def write_end(self) -> None:
+        """Write down where this run ends, though its training may continue for others."""
         assert self._loop is not None
         assert self._attempt is not None
         if isinstance(self._loop, Leader):
-            self._loop.leave()
+            self._loop.end_own_run()
         if self.world.is_master:
             self.folder.write_attempt(replace(self._attempt, until=self._loop.state.iteration))
 
     def _origin(self, experiment: Experiment) -> InitialWeights | None:
-        """The weights that the run begins with, as they were found when it was made. Rank 0 knows them."""
-        found = self.folder.metadata().init if experiment.init and self.world.is_master else None
-        return InitialWeights(**found) if found else None
+        """Return the initial weights, as found when the run was created; None on other ranks than 0."""
+        init = self.folder.metadata().init if experiment.init and self.world.is_master else None
+        return InitialWeights(**init) if init else None
 
-    def _hand_over(self, loop: Rounds) -> None:
-        """Keeps what is known of the run, and takes what hooks wrote to its storage."""
+    def _write_info(self, loop: Rounds) -> None:
+        """Write `info.json`, and upload what hooks wrote."""
         if self.world.is_master:
             self.folder.write_info(loop.state.info)
         self._artifacts.send()
 
     def save(self) -> str:
-        """Writes a checkpoint between two reports and returns its path; call it on every rank."""
+        """Write a checkpoint between two reports; return its path. Call it on every rank."""
         assert self._loop is not None
         assert self._store is not None
         path = self._loop.save()
         assert path is not None
         earlier = self._store.index.read()["owners"].get("sweep", []) if self.world.is_master else []
         name = path.rpartition("/")[2]
-        self._store.retain("sweep", [*(one for one in earlier if one != name), name][-SWEEP_KEEPS:])
+        self._store.retain("sweep", [*(other for other in earlier if other != name), name][-SWEEP_KEEPS:])
         return path
 
 
@@ -310,10 +296,10 @@ def _order_of(loop: Loop) -> DataOrder:
 def _begin_attempt(
     folder: RunFolder, store: CheckpointStore, world: World, assignment: Assignment, display: Display | None
 ) -> Attempt:
-    given = assignment.checkpoint
-    was_given = given or assignment.source.continued_from
+    chosen = assignment.checkpoint
+    is_chosen = chosen or assignment.source.continued_from
 
-    def leave_out(reason: str) -> None:
+    def tell_skipped(reason: str) -> None:
         text = f"left out: {reason}"
         if display is not None:
             display.line(text)
@@ -328,9 +314,9 @@ def _begin_attempt(
 
     def begin() -> Attempt:
         folder.storage.delete(HANG_REPORTS)
-        if checkpoint and not was_given and not folder.attempts():
+        if checkpoint and not is_chosen and not folder.attempts():
             raise UsageError(
-                f"{store.path(checkpoint)} is of an earlier run; move it away, or give another out_dir or name"
+                f"{store.path(checkpoint)} belongs to an earlier run; move it away, or choose another out_dir or name"
             )
         position = store.position(checkpoint) if checkpoint else None
         begun = folder.begin_attempt(checkpoint, position, hosts, world.world_size)
@@ -344,13 +330,15 @@ def _begin_attempt(
     checkpoint = None
     if assignment.subject is None:
         world.broadcast(recover)
-        checkpoint = world.broadcast(partial(store.adopt, given)) if given else store.latest(leave_out, world)
+        checkpoint = world.broadcast(partial(store.adopt, chosen)) if chosen else store.latest(tell_skipped, world)
     attempt: Attempt = world.broadcast(begin)
     return attempt
 
 
 def _attempt_line(attempt: Attempt, nodes: list[str]) -> str:
-    """The line with which an attempt begins that is not the first."""
-    begins = f"goes on from {attempt.checkpoint}" if attempt.checkpoint else "begins anew, as there is no checkpoint"
+    """Return the line with which a later attempt begins."""
+    begins = (
+        f"resumes from {attempt.checkpoint}" if attempt.checkpoint else "starts from scratch, as there is no checkpoint"
+    )
     ranks = f"{len(nodes)} rank{'s' if len(nodes) > 1 else ''}"
     return f"attempt {attempt.number} {begins}: {ranks} on {', '.join(dict.fromkeys(nodes))}"

@@ -1,4 +1,4 @@
-"""A shared session: runs that share one training, as one session on one rank."""
+"""Runs that share one training, as one session on one rank."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.report import Report
-from orchestrator.loop.shared_training import TURN
+from orchestrator.loop.shared_training import MEMBER_NOTE
 from orchestrator.loop.world import World
 
 _log = logging.getLogger("hookyard")
 
 
 class SharedSession:
-    """The session of an assignment and of its followers: each trains and reports in turn, and a report says of which it
-    is.
+    """The sessions of an assignment and its followers, which train and report in turn. In every worker process.
 
-    Training goes on until the last of them is over. Where any fails, all end, and a note of the error says whose turn
-    it was. In every worker process.
+    Training continues until the last run is over. If one fails, all end, and a note of the error names that run.
     """
 
     def __init__(
@@ -38,50 +36,48 @@ class SharedSession:
         self._dropped: set[int] = set()
 
     def reports(self) -> Generator[Report, None, None]:
-        """The reports of all, those of one round of training after the other."""
-        self._go_on_together()
+        """Yield the reports of all runs, round by round."""
+        self._choose_checkpoints()
         leader, *followers = self.sessions
         leader.lead(followers)
-        everybody = [session.reports() for session in self.sessions]
-        under_way, turn = set(range(len(everybody))), 0
+        reports = [session.reports() for session in self.sessions]
+        active, member = set(range(len(reports))), 0
         try:
-            while under_way:
-                for turn in sorted(under_way):
-                    if (yield from self._turn(turn, everybody[turn])):
+            while active:
+                for member in sorted(active):
+                    if (yield from self._turn(member, reports[member])):
                         continue
-                    under_way.remove(turn)
-                    self.sessions[turn].is_over()
-                    if turn:  # the leader's own still has what trains
-                        everybody[turn].close()
-        except Exception as error:  # whatever it is, it goes on with a word of whose turn it was
-            error.add_note(f"{TURN}{member_of(error, turn)}")
+                    active.remove(member)
+                    self.sessions[member].write_end()
+                    if member:  # the leader still trains
+                        reports[member].close()
+        except Exception as error:
+            error.add_note(f"{MEMBER_NOTE}{member_of(error, member)}")
             raise
         finally:
-            for reports in reversed(everybody):
-                reports.close()
+            for own in reversed(reports):
+                own.close()
 
-    def _turn(self, turn: int, reports: Generator[Report, None, None]) -> Generator[Report, None, bool]:
-        """The report of a run in its turn, and where it stops that of its test, before others train on; whether it goes
-        on after it."""
+    def _turn(self, member: int, reports: Generator[Report, None, None]) -> Generator[Report, None, bool]:
+        """Yield the next report of a run, and that of its test if it stops; return whether it continues."""
         for report in reports:
-            yield replace(report, member=turn)
-            if report.final or turn in self._dropped:
+            yield replace(report, member=member)
+            if report.final or member in self._dropped:
                 return False
             if not report.stopped:
                 return True
         return False
 
     def drop(self, member: int) -> None:
-        """Ends a run with the report that it has just made."""
+        """End a run at the report that it has just made."""
         self._dropped.add(member)
 
     def save(self) -> str:
-        """Never asked for: trials that share a training are not paused, as the schedulers that pause trials exclude
-        shared training."""
+        """Raise: schedulers that pause trials exclude shared training."""
         raise NotImplementedError("trials that share a training are not paused")
 
-    def _go_on_together(self) -> None:
-        """Has all of them go on from where all have a checkpoint, the newest such; without one they begin anew."""
+    def _choose_checkpoints(self) -> None:
+        """Resume all runs from the newest place where all have a checkpoint; without one they start from scratch."""
         stores = [session.prepare() for session in self.sessions]
         newest = [store.latest(ranks=self._world) for store in stores]
         places = {name and _place(store, name) for store, name in zip(stores, newest, strict=True)}
@@ -91,8 +87,8 @@ class SharedSession:
         if common is None and self._world.is_master:
             names = ", ".join(session.folder.name for session in self.sessions)
             _log.warning(
-                "no moment of the training that %s share has a checkpoint of each of them: it begins anew, without"
-                " those that there are",
+                "%s share a training but no checkpoints of the same place; they start from scratch, without their"
+                " checkpoints",
                 names,
             )
         for number, (session, store) in enumerate(zip(self.sessions, stores, strict=True)):
@@ -103,17 +99,17 @@ class SharedSession:
 
 
 def member_of(error: BaseException, otherwise: int = 0) -> int:
-    """Of which of the runs a failure is, as a note of it says, or of what caused it."""
-    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(TURN)]
+    """Return which run failed, by a note of the error or of its cause."""
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(MEMBER_NOTE)]
     if notes:
-        return int(notes[0].removeprefix(TURN))
+        return int(notes[0].removeprefix(MEMBER_NOTE))
     return member_of(error.__cause__, otherwise) if error.__cause__ else otherwise
 
 
 def session_of(
     assignment: Assignment, world: World, resolved: ResolvedExperiment | None = None, **options: Any
 ) -> Session | SharedSession:
-    """What trains an assignment on one rank."""
+    """Return the session of an assignment on one rank."""
     return (SharedSession if assignment.followers else Session)(assignment, world, resolved, **options)
 
 
@@ -123,7 +119,7 @@ def _place(store: CheckpointStore, name: str) -> tuple[int, Stage]:
 
 
 def _newest_in_common(stores: Sequence[CheckpointStore]) -> list[str] | None:
-    """The newest checkpoint of each store that is of a place of which all have one."""
-    there = [{_place(store, name): name for name in store.names()} for store in stores]
-    places = set.intersection(*map(set, there))
-    return [names[max(places)] for names in there] if places else None
+    """Return each store's checkpoint of the newest place that all have in common."""
+    by_place = [{_place(store, name): name for name in store.names()} for store in stores]
+    places = set.intersection(*map(set, by_place))
+    return [names[max(places)] for names in by_place] if places else None

@@ -1,4 +1,4 @@
-"""The engine `train`: each run is a Ray Train job of its own, with Train's fault tolerance."""
+"""The engine `train`: each run is a Ray Train job, with Train's fault tolerance."""
 
 from __future__ import annotations
 
@@ -29,18 +29,17 @@ from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder
 
 _GROUP = ".ray_placement_group"
-"""Names, in the run's folder, the places that its job holds."""
+"""File in the run's folder with the id of its job's placement group."""
 
 SCRATCH = ".ray"
-"""What Ray Train keeps while a run goes on, in the run's folder."""
+"""Folder in the run's folder for Ray Train's own files."""
 
 _STARTS = 60
-"""How often Ray Train waits a minute for room on a cluster, where a host may come back and an autoscaler takes its
-time."""
+"""Minutes that Ray Train waits for resources, as a host may come back or an autoscaler add one."""
 
 
 def train_and_report(queue: Any, assignment: Assignment) -> None:
-    """Trains as one rank of a run's job, and asks after each report whether to go on. Ray Train worker."""
+    """Train as one rank of a job, and ask after each report whether to continue. Ray Train worker."""
     if not ray.get(queue.wanted.remote()):
         return
     world, folder = this_rank(), RunFolder(assignment.location)
@@ -57,14 +56,14 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
                     before = counted - written
                 place = before + number + written, report.final
                 # All ranks wait with rank 0, and end with it.
-                if not world.broadcast(partial(_go_on, queue, place, report)):
+                if not world.broadcast(partial(_put, queue, place, report)):
                     return
     except BaseException as error:
-        raise RankFailed.from_error(world.rank, error) from None  # Ray cannot send every text that user code raises
+        raise RankFailed.from_error(world.rank, error) from None  # Ray cannot send every error of user code
 
 
 def this_rank() -> World:
-    """Where this worker stands in its group. Ray Train worker."""
+    """Return this worker's rank. Ray Train worker."""
     from ray.train.torch import get_device
 
     context = ray.train.get_context()
@@ -76,19 +75,17 @@ def this_rank() -> World:
     )
 
 
-def _go_on(queue: Any, ordinal: ReportOrdinal, report: Report) -> bool:
+def _put(queue: Any, ordinal: ReportOrdinal, report: Report) -> bool:
     return bool(ray.get(queue.put.remote(ordinal, report)))
 
 
 class TrainJobs:
-    """Starts a Ray Train job for each run and takes its reports one by one. In a trial's process or a run's driver,
-    which waits and owns neither CPU nor GPU: the job's workers take theirs from the cluster.
+    """Starts a Ray Train job for each run and takes its reports one by one. In a trial's process or a run's driver.
 
-    `lean` where Ray ends with whoever drives this, who also sees to what a lost one leaves.
+    `lean` leaves out Ray Train's actors for the loss of a driver, where Ray ends with the driver anyway.
     """
 
     def __init__(self, workers: Workers, *, lean: bool = True) -> None:
-        # Where a cluster was joined, this process has the environment of its node.
         set_environment(None)
         self._lean = lean
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="train-job")
@@ -97,11 +94,11 @@ class TrainJobs:
 
     @staticmethod
     def bundles(workers: Workers) -> list[dict[str, float]]:
-        """Room for the trial's own process. Tune takes no empty bundle, so it is a byte of memory."""
+        """Return a byte of memory for the trial's own process, as Tune refuses an empty bundle."""
         return [{"memory": 1}]
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
-        """Starts the job in a thread. A run's mailbox is its queue too."""
+        """Start the job in a thread. The mailbox of a run is its queue too."""
         remove_placement_group_of(RunFolder(assignment.location))
         self._queue = (
             ray.get_actor(assignment.mailbox)
@@ -119,7 +116,7 @@ class TrainJobs:
             ray.get(queue.close.remote())
 
     def next(self) -> Report | None:
-        """Lets the job train up to its next report; raises what the job failed with, Train's own retries behind it."""
+        """Let the job train to its next report. Raises the job's failure after Train's own retries."""
         report: Report | None = ray.get(self._queue.next.remote())
         if report is None:
             assert self._job is not None
@@ -127,15 +124,15 @@ class TrainJobs:
         return report
 
     def save(self) -> str:
-        """Never asked for: the schedulers that pause trials are refused with this engine."""
+        """Do nothing: the config refuses schedulers that pause trials."""
         raise NotImplementedError("engine: train does not pause trials")
 
     def drop(self, member: int) -> None:
-        """Never asked for: no trials share a job."""
+        """Do nothing: no trials share a job."""
         raise NotImplementedError("engine: train makes each trial a job of its own")
 
     def end(self) -> None:
-        """Lets the ranks end where they stand, and waits until the job's processes are gone."""
+        """End the ranks where they are, and wait for the end of the job's processes."""
         if self._job is None:
             return
         ray.get(self._queue.end.remote())
@@ -144,11 +141,10 @@ class TrainJobs:
 
 
 def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment: Experiment, *, lean: bool) -> None:
-    """Starts the worker group, and starts it again from its last checkpoint when a worker dies; blocks. Driver, or the
-    process of a sweep's trial.
+    """Run a worker group to its end, and restart it from its last checkpoint when a worker dies. Driver, or a trial's
+    process.
 
-    `lean` is for those who see themselves to what a lost driver leaves: Ray's own actors for that are not started.
-    Raises RunError with the first failing rank's own words; at once where it failed by a mistake in the experiment.
+    Raises RunError with the message of the rank that failed first, at once for a mistake in the experiment.
     """
     from ray.train.torch import TorchTrainer
 
@@ -165,7 +161,7 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment:
             resources_per_worker=workers.bundle(),
         ),
         run_config=RunConfig(
-            # A name of its own for each driver: Ray would take up its own notes of an earlier one, and ours decide.
+            # A new name for each attempt, so that Ray does not restore its own state of an earlier one.
             name=f"ray-{uuid.uuid4().hex[:8]}",
             storage_path=f"{folder.storage.root}/{SCRATCH}",
             storage_filesystem=folder.storage.filesystem,
@@ -184,8 +180,8 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment:
 
 
 def remove_placement_group_of(run: RunFolder) -> None:
-    """Frees the places of a job that is over or was killed: where Train could not, Ray would hold them until the
-    sweep's driver ends. Driver, or the trial's process."""
+    """Free the resources of a job that is over or was killed, which Ray may hold until the sweep's driver ends. Driver,
+    or a trial's process."""
     if not run.storage.exists(_GROUP):
         return
     group = ray.PlacementGroupID.from_hex(run.storage.read(_GROUP).decode())

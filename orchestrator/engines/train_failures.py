@@ -1,5 +1,4 @@
-"""Failures as Ray Train gathers them: whose it was, in that rank's own words, and what follows. Driver, and the
-controller of Ray Train."""
+"""Failures of a Ray Train job: which rank failed first, and whether to restart. Driver, and Ray Train's controller."""
 
 from __future__ import annotations
 
@@ -17,20 +16,19 @@ from orchestrator.private_api.ray_train import unwrapped
 from orchestrator.records.run_folder import RunFolder
 
 _ORPHANED_S = 2.0
-"""How long a controller waits before it replaces workers. Where they are gone as the trial is that it belongs to, Ray
-ends it meanwhile; what it took for new ones by then would be held by nobody, and the trial's next attempt would wait
-for it."""
+"""Seconds before a controller replaces workers. Ray ends a controller whose trial is gone in that time; else nobody
+would free the resources that it reserves, and the trial's next attempt would wait for them."""
 
 
 class OnFailure(UserCallback):
-    """Ends a run whose rank failed by a mistake in the experiment, as new workers would only make it again; tells the
-    driver of any other loss, in one line in its mailbox, and leaves it to Ray Train to start another attempt."""
+    """Ends a run that failed by a mistake in the experiment. Tells the driver of any other loss, after which Ray Train
+    starts another attempt."""
 
     def __init__(self, mailbox: str | None, location: str) -> None:
         self._mailbox, self._location = mailbox, location
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Raises the rank's failure where it is a mistake. The line is not waited for, and a run goes on without it."""
+        """Raise the rank's failure if it is a mistake."""
         failure = first_of(worker_exceptions, RunFolder(self._location))
         if failure.mistake:
             raise failure
@@ -46,7 +44,7 @@ class OnFailure(UserCallback):
 
 
 def first_failure(error: BaseException, folder: RunFolder | None = None) -> RunError:
-    """What the rank that failed first said, without Ray's wrapping."""
+    """Return the error of the rank that failed first, without Ray's wrapping."""
     failures: dict[int, BaseException] = getattr(error, "worker_failures", {}) or {}
     if failures:
         return first_of(failures, folder)
@@ -54,13 +52,13 @@ def first_failure(error: BaseException, folder: RunFolder | None = None) -> RunE
 
 
 def first_of(failures: Mapping[int, BaseException], folder: RunFolder | None = None) -> RankFailed:
-    """The failure that the others followed from, of those that Ray Train has gathered by rank."""
+    """Return the failure that the others followed from."""
     return culprit({rank: _words(failure) or RankFailed.died(rank, folder) for rank, failure in failures.items()})
 
 
 def _words(error: BaseException) -> RankFailed | None:
-    """What a rank said of its failure; None where it did not come to that."""
-    return next((one for one in unwrapped(error) if isinstance(one, RankFailed)), None)
+    """Return a rank's account of its failure, if it gave one."""
+    return next((link for link in unwrapped(error) if isinstance(link, RankFailed)), None)
 
 
 def _innermost_line(error: BaseException) -> str:

@@ -25,64 +25,40 @@ from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.step.metrics import Means
 from orchestrator.randomness import restore_random_state, storable_random_state
 
-OF_TRAINING = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
-"""The events of a training phase, and of the beginning: those of all runs in one order."""
-OF_THE_RUN = ("on_load", "on_end", "on_exception")
-"""Events that a hook of the training hears once, and not once for each run that shares it."""
+TRAINING_EVENTS = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
+"""Events of a start or a training phase, where the hooks of all runs are called in one order."""
+RUN_EVENTS = ("on_load", "on_end", "on_exception")
+"""Events that a hook of the training gets once, not once for each run."""
 FOLLOWED = (
-    "optimizer",
-    "scheduler",
-    "scaler",
-    "turn",
-    "phase",
-    "epoch",
-    "iteration",
-    "step",
-    "samples",
-    "max_steps",
-    "world_samples",
-    "phase_iteration",
-    "iterations_before",
-    "phase_length",
-    "max_steps",
-    "stepped",
-    "epoch_completed",
-    "batch",
-    "batch_size",
-    "output",
-    "loss",
-    "row",
-    "_gradient_norm",
-    "_parameters",
-    "_sharded",
+    *("optimizer", "scheduler", "scaler", "turn", "phase", "epoch", "iteration", "step", "samples", "max_steps"),
+    *("world_samples", "phase_iteration", "iterations_before", "phase_length", "stepped", "epoch_completed"),
+    *("batch", "batch_size", "output", "loss", "row", "_gradient_norm", "_parameters", "_sharded"),
 )
-"""What a follower's state has of the training."""
-FOR_A_FOLLOWER = "a follower asks for it"
-TURN = "in the turn of run "
-"""How a failure says of which run it is, in a note."""
+"""Attributes of a follower's state that are the leader's."""
+BY_FOLLOWER = "requested by a follower"
+MEMBER_NOTE = "in the turn of run "
+"""Prefix of the note with which an error names its run."""
 
 
 class Leader(Loop):
     """A loop that trains for its followers too. Worker process.
 
-    As training begins and in its phases the observing hooks of all of them are called, each with the state of its own
-    run, and where it would be if that trained alone. A phase is trained when the first of them needs it, so that
-    training goes on after the leader's own run is over. Between two phases each has its turn, which begins with the
-    random numbers that training has left: as nothing but observing goes on, all turns must end with the same, with
-    which training goes on.
+    At the start and in training phases it calls the observing hooks of all runs, each with its run's state and in the
+    order in which that run alone would call them. The first run that needs a phase has it trained, so training
+    continues after the leader's own run is over. Between two phases each run has its turn. All turns begin with the
+    random state that training left, and must end with the same one, with which training continues.
     """
 
-    def board(self, followers: Iterable[Follower]) -> None:
-        """Takes followers on; call it before `run`."""
+    def take_followers(self, followers: Iterable[Follower]) -> None:
+        """Take the followers. Call it before `run`."""
         self.followers, self.is_over, self.trained = list(followers), False, 0
         self.measured: dict[str, Any] = {}
-        """What hooks of the training have put into the reports since the last phase of it, but for those of the
-        test."""
+        """Metrics that hooks of the training have added to reports since the last training phase, except the test's."""
         self.stage, self.after_phase = self.cursor.stage, storable_random_state()
         self._after_turn: dict[str, Any] | None = None
         training, self.state.info = self.state.info, ChainMap({}, self.state.info)
-        for call in (call for event in OF_TRAINING for call in self.plan.calls[event] if not self.is_own(call)):
-            call.run = _noting(call.run, training)
+        for call in (call for event in TRAINING_EVENTS for call in self.plan.calls[event] if not self.is_own(call)):
+            call.run = _with_info(call.run, training)
         everybody: list[Leader | Follower] = [self, *self.followers]
         files = TrainingFiles(HookedContents.files)
         for number, follower in enumerate(self.followers, 1):
@@ -96,11 +72,11 @@ class Leader(Loop):
             loop.plan.calls = loop.plan.with_calls({"on_report": measuring}).calls
 
     def is_own(self, call: Call) -> bool:
-        """Whether a call is of this run's, and not of the training's."""
+        """Return whether a call is an observing hook's of this run."""
         return call.name in self.plan.hooks and self.plan.hooks[call.name].observes
 
-    def leave(self) -> None:
-        """This run is over, and its training may go on for the others."""
+    def end_own_run(self) -> None:
+        """End this run, whose training may continue for the others."""
         self.is_over = True
         self.saving.finish_alone()
         own = [call for call in self.plan.calls["on_end"] if self.is_own(call)]
@@ -108,13 +84,13 @@ class Leader(Loop):
         self.plan = self.plan.with_calls(
             {event: [call for call in calls if not self.is_own(call)] for event, calls in self.plan.calls.items()}
         )
-        # What ended this run does not end its training.
+        # The reasons that ended this run do not end its training.
         self.stopping.reasons = ()
         self.state.stop_reasons.clear()
         self.state.pause_reasons.clear()
 
     def train_phase(self) -> None:
-        """Trains up to where the training phase ends, or the run within it."""
+        """Train to the end of the phase, or to where the run stops within it."""
         if self._after_turn:
             restore_random_state(self._after_turn)
         self._after_turn = None
@@ -137,13 +113,13 @@ class Leader(Loop):
         self.stopped, self.interrupted = self.stopping.reasons, self.stopping.interrupted
 
     def turn_ends(self, name: str) -> None:
-        """A run has had its turn; raises RunError where it has drawn other random numbers than the one before it."""
+        """End the turn of a run. Raises RunError if it drew other random numbers than the one before."""
         now = storable_random_state()
         self._after_turn = self._after_turn or now
         if not _alike(now, self._after_turn):
             raise RunError(
-                f"between two phases of training {name} draws other random numbers than the trials that it shares its"
-                " training with, so that alone it would train otherwise. Set sweep.share_training=false"
+                f"between two training phases {name} draws other random numbers than the trials that share its"
+                " training, so it would train differently by itself; set sweep.share_training=false"
             )
 
     def _begin(self) -> None:
@@ -151,12 +127,12 @@ class Leader(Loop):
         super()._begin()
         self.plan = own
         for follower in self.followers:
-            follower.answer_for(follower.begin)
+            follower.run_as_own(follower.begin)
 
     def _shared_plan(self) -> Plan:
-        calls = {event: self._calls_of_all(event) for event in OF_TRAINING}
+        calls = {event: self._calls_of_all(event) for event in TRAINING_EVENTS}
         calls["on_phase_end"].append(
-            Call("(followers)", "on_phase_end", self._tell_followers, priority=Priority.HIGHEST - 1)
+            Call("(followers)", "on_phase_end", self._pass_results, priority=Priority.HIGHEST - 1)
         )
         return self.plan.with_calls(calls)
 
@@ -173,8 +149,8 @@ class Leader(Loop):
                 place += 1
         return calls
 
-    def _tell_followers(self, state: State) -> None:
-        """Gives followers the metrics of a phase of training, and what hooks of the training asked for in it."""
+    def _pass_results(self, state: State) -> None:
+        """Pass the metrics of a training phase and the requests of its hooks to the followers."""
         for follower in self.followers:
             follower.state.metrics |= state.metrics
             follower.state.stop_reasons += state.stop_reasons
@@ -185,16 +161,16 @@ class Leader(Loop):
 
     def _save_if_asked(self) -> None:
         reasons = self.state.checkpoint_reasons
-        if FOR_A_FOLLOWER in reasons:
-            reasons[:] = [reason for reason in reasons if reason != FOR_A_FOLLOWER]
-            # At the phase's end each does so in its turn.
+        if BY_FOLLOWER in reasons:
+            reasons[:] = [reason for reason in reasons if reason != BY_FOLLOWER]
+            # At the end of the phase each run saves in its turn.
             for follower in self.followers if self.cursor.stage is Stage.TRAIN else ():
-                follower.answer_for(follower.save_within)
+                follower.run_as_own(follower.save_within)
         super()._save_if_asked()
 
     def _finish_if_written(self) -> None:
         for follower in self.followers:
-            follower.answer_for(follower.finish_within)
+            follower.run_as_own(follower.finish_within)
         super()._finish_if_written()
 
     def _report(self, *, last: bool = False) -> Report:
@@ -205,15 +181,15 @@ class Leader(Loop):
 
 
 class Follower(Loop):
-    """A run whose training is a leader's. Worker process.
+    """A run that shares a leader's training. Worker process.
 
-    Model, optimizer, data and the hooks of the training are the leader's; the state, which follows the leader's,
-    observing hooks, recorder, store and what follows from these are its own. `hooks` are all of its experiment's.
+    The leader has the model, optimizer, data and the hooks of the training. The follower has its own observing hooks,
+    recorder, checkpoints, and a state that follows the leader's. `hooks` are all hooks of its experiment.
     """
 
     def __init__(self, leader: Leader, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext) -> None:
         own = {name: hook if hook.observes else leader.plan.hooks.get(name, hook) for name, hook in hooks.items()}
-        Rounds.__init__(self, leader.task, experiment, own, context, leader.clock)  # all else of a loop is the leader's
+        Rounds.__init__(self, leader.task, experiment, own, context, leader.clock)  # the rest of a loop is the leader's
         self.leader, self.is_over, self._followed, self.number = leader, False, 0, 0
         self.data, self.precisions = leader.data, leader.precisions
         self.timeline, self.schedules = leader.timeline, leader.schedules
@@ -233,10 +209,10 @@ class Follower(Loop):
         self._make_parts_that_train()
         self.state.model = leader.state.model
         calls = self.plan.calls
-        for call in (call for event in OF_TRAINING for call in calls[event] if self.is_own(call)):
+        for call in (call for event in TRAINING_EVENTS for call in calls[event] if self.is_own(call)):
             call.run = self._following(call)
         alone: dict[str, list[Call]] = {
-            event: [call for call in calls[event] if self.is_own(call)] for event in OF_THE_RUN
+            event: [call for call in calls[event] if self.is_own(call)] for event in RUN_EVENTS
         }
         alone["on_report"] = [
             Call("(training)", "on_report", self._add_measured, priority=Priority.HIGHEST - 1),
@@ -245,24 +221,24 @@ class Follower(Loop):
         self.plan.calls = self.plan.with_calls(alone).calls
 
     def is_own(self, call: Call) -> bool:
-        """Whether a call is of this run's, and not of the training's."""
+        """Return whether a call is an observing hook's of this run."""
         return call.name in self.plan.hooks and self.plan.hooks[call.name].observes
 
-    def answer_for(self, act: Callable[..., None], *arguments: Any) -> None:
-        """Does what is this run's in the midst of the leader's training; a note says so of what fails."""
+    def run_as_own(self, act: Callable[..., None], *arguments: Any) -> None:
+        """Call a part of this run within the leader's training; an error gets a note that names this run."""
         try:
             act(*arguments)
-        except Exception as error:  # whatever it is, it goes on with a word of whose it was
-            error.add_note(f"{TURN}{self.number}")
+        except Exception as error:
+            error.add_note(f"{MEMBER_NOTE}{self.number}")
             raise
 
     def begin(self) -> None:
-        """Begins when the leader does, where its hooks have begun."""
+        """Check the data when the leader begins."""
         self._refuse_what_is_not_there()
         self.evaluation.refuse_two_of_a_name()
 
     def restore(self, name: str) -> None:
-        """Puts a checkpoint of this run back, which was made where that of the leader was."""
+        """Restore a checkpoint of this run, made at the same place as the leader's."""
         hooks = self.plan.hooks
         self.plan.hooks = {name: hook for name, hook in hooks.items() if hook.observes}
         try:
@@ -271,41 +247,41 @@ class Follower(Loop):
             self.plan.hooks = hooks
 
     def save_within(self) -> None:
-        """Saves where the leader may, in the middle of a phase, if a hook has asked for it."""
+        """Save in the middle of a phase if a hook has asked for it."""
         self.follow(self.leader.state)
         self.cursor.follow(self.leader.cursor, Stage.TRAIN)
         super()._save_if_asked()
 
     def finish_within(self) -> None:
-        """Puts a checkpoint that was written meanwhile in its place, where the leader does."""
+        """Finish a checkpoint written in the background, where the leader does."""
         if self.saving.is_writing:
             self.follow(self.leader.state)
             self._finish_if_written()
 
     def _begin(self) -> None:
-        """It has begun with the leader."""
+        """Do nothing: the leader has begun for it."""
 
     def _following(self, call: Call) -> Callable[..., None]:
-        """A hook's call that is made in the leader's training, with this run's state."""
+        """Return a hook's call for the leader's training, with this run's state."""
         run, own, within = call.run, self.state, call.event in WITHIN_ITERATION
 
         def follow(state: State, *arguments: Any) -> None:
             self.follow(state)
             run(own, *arguments)
             if within and own.checkpoint_reasons:
-                state.request_checkpoint(FOR_A_FOLLOWER)
+                state.request_checkpoint(BY_FOLLOWER)
             if within and (own.stop_reasons or own.pause_reasons):
                 raise RunError(
-                    f"hook '{call.name}' of {own.name} asks in the middle of a training phase for the run to end, which"
-                    " the trials that it shares its training with do not. Set sweep.share_training=false"
+                    f"hook '{call.name}' of {own.name} stops its run in the middle of a training phase, but the trials"
+                    " that share its training continue; set sweep.share_training=false"
                 )
 
         return lambda state, *arguments: (
-            run(own, *arguments) if state is own else self.answer_for(follow, state, *arguments)
+            run(own, *arguments) if state is own else self.run_as_own(follow, state, *arguments)
         )
 
     def follow(self, state: State) -> None:
-        """Takes over where the leader's training stands."""
+        """Copy the position of the leader's training."""
         own = self.state
         for name in FOLLOWED:
             setattr(own, name, getattr(state, name))
@@ -315,7 +291,7 @@ class Follower(Loop):
         return self._followed == self.leader.trained and super()._finished()
 
     def _train(self) -> None:
-        """Takes up what the leader has trained, which it does now where nobody has asked for it before."""
+        """Take the phase that the leader has trained; have it trained if this run is the first to need it."""
         leader, state = self.leader, self.state
         if leader.trained == self._followed:
             leader.train_phase()
@@ -343,28 +319,28 @@ class Follower(Loop):
             metrics.update({name: value for name, value in self.leader.measured.items() if name not in metrics})
 
     def _close(self) -> None:
-        """It is the leader's."""
+        """Do nothing: the leader closes the data."""
 
     def _end(self) -> None:
         self.is_over = True
         super()._end()
 
 
-def _noting(run: Callable[..., None], info: MutableMapping[str, Any]) -> Callable[..., None]:
-    """A hook's call of the training, which notes what it knows where all runs see it."""
+def _with_info(run: Callable[..., None], info: MutableMapping[str, Any]) -> Callable[..., None]:
+    """Return a call that writes into the info that all runs share."""
 
-    def noting(state: State, *arguments: Any) -> None:
+    def call(state: State, *arguments: Any) -> None:
         own, state.info = state.info, info
         try:
             run(state, *arguments)
         finally:
             state.info = own
 
-    return noting
+    return call
 
 
 def _measuring(call: Call, measured: dict[str, Any]) -> Call:
-    """A call at a report that keeps what it adds."""
+    """Return a call at a report that also keeps what it adds."""
 
     def run(state: State, metrics: dict[str, Any]) -> None:
         before = {*metrics}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.config.text.source import ExperimentSource
-from orchestrator.engines.lifecycle import Lifecycle, ending_of, put_away
+from orchestrator.engines.lifecycle import Lifecycle, compact_rows, ending_of
 from orchestrator.engines.session import Assignment
 from orchestrator.engines.shared_training import member_of
 from orchestrator.loop.report import Report
@@ -137,7 +137,7 @@ class TrialGroup:
         self._write_down_ends()
         for trial in self._trials:
             if trial.is_over and trial.ending:
-                put_away(trial.folder)
+                compact_rows(trial.folder)
 
     def _end(self, trial: ActiveTrial) -> None:
         if trial.is_over or trial.ending:

@@ -170,8 +170,8 @@ def test_a_run_whose_host_is_cut_off_goes_on_when_it_is_back(cluster: Cluster, u
     # step.
     np.testing.assert_allclose(rows["loss"], reference["loss"], rtol=1e-2, atol=1e-3)
     checkpoint = run.folder.attempts()[1].checkpoint
-    assert re.fullmatch(f"attempt 0 lost: rank [012] on {victim}: died without a word: .*", told[0])
-    assert re.fullmatch(f"attempt 1 goes on from {checkpoint}: 3 ranks on .*{victim}.*", told[1])
+    assert re.fullmatch(f"attempt 0 lost: rank [012] on {victim}: died without an error message: .*", told[0])
+    assert re.fullmatch(f"attempt 1 resumes from {checkpoint}: 3 ranks on .*{victim}.*", told[1])
 
 
 def test_an_elastic_run_whose_host_dies_goes_on_without_it(cluster: Cluster) -> None:
@@ -184,7 +184,7 @@ def test_an_elastic_run_whose_host_dies_goes_on_without_it(cluster: Cluster) -> 
     assert [attempt.world_size for attempt in attempts] == [3, 2]
     assert sorted(host.node for host in attempts[1].hosts) == left
     assert told[0].startswith("attempt 0 lost: rank ")
-    assert re.fullmatch(f"attempt 1 goes on from {attempts[1].checkpoint}: 2 ranks on .*", told[1])
+    assert re.fullmatch(f"attempt 1 resumes from {attempts[1].checkpoint}: 2 ranks on .*", told[1])
     # 397 samples to validate, each once; 1400 to train on, and three ranks repeat one to have as many each.
     samples = run.stats.groupby(["phase", "epoch"], observed=True)["batch_size"].sum().unstack()
     assert (samples.loc["val"] == 397).all()

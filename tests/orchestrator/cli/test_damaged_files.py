@@ -138,7 +138,7 @@ def test_a_damaged_newest_checkpoint_is_left_out_and_said(cut: Path, tmp_path: P
     assert code == 1  # the hook breaks again
     for text in (told, (cut / "log.txt").read_text()):
         assert f"checkpoint {two}: model.pt is damaged (0 bytes" in text
-        assert "attempt 1 goes on from epoch-0001" in text
+        assert "attempt 1 resumes from epoch-0001" in text
 
 
 def test_where_no_checkpoint_is_whole_nothing_is_started(cut: Path) -> None:
@@ -152,7 +152,7 @@ def test_where_no_checkpoint_is_whole_nothing_is_started(cut: Path) -> None:
     )
     assert json.loads((cut / "run.json").read_text())["status"] == "failed"
     result = CliRunner().invoke(app, ["resume", str(cut), "--from-start"])
-    assert "attempt 1 begins anew, as there is no checkpoint" in result.stderr
+    assert "attempt 1 starts from scratch, as there is no checkpoint" in result.stderr
 
 
 @pytest.mark.parametrize("refused", ["run.json", "experiment.yaml", "source.json"])
@@ -172,7 +172,7 @@ def test_a_disk_that_is_full_before_a_resume_begins_is_a_wrong_call(
     assert (code, out) == (2, "")
     assert f"{refused}: No space left on device. The disk is full, or has room for no more files: make room" in told
     assert told.endswith("Nothing was started.\n")
-    assert "attempt 1 goes on from epoch-0001" in call("resume", cut)[2]
+    assert "attempt 1 resumes from epoch-0001" in call("resume", cut)[2]
 
 
 @pytest.mark.parametrize("name", ["stats", "checkpoints"])

@@ -216,8 +216,8 @@ def test_a_sweep_is_shown_with_what_its_trials_tell(study: Path) -> None:
 def test_a_gpu_that_is_not_there_is_not_trained_without(study: Path, arguments: tuple[str, str]) -> None:
     refused = call(*arguments, "--local", "workers.gpu=true")
     assert refused.exit_code == 2
-    assert "workers.gpu asks for a GPU, and torch" in refused.stderr
-    assert "Say workers.gpu=false" in refused.stderr
+    assert "workers.gpu needs a GPU, but torch" in refused.stderr
+    assert "set workers.gpu=false" in refused.stderr
     assert not (study / "runs").exists() or not list((study / "runs").iterdir())
 
 

@@ -75,7 +75,7 @@ def mistake() -> RankFailed:
 def test_a_run_trains_to_its_end_and_that_is_written_down(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
     engine = Scripted(SCRIPT)
     live(engine).train()
-    assert engine.asked == ["begin", "next", "next", "next", "next", "end"]
+    assert engine.asked == ["begin", "next", "next", "next", "end"]
     assert folder.metadata().status == "finished"
 
 
@@ -112,7 +112,7 @@ def test_a_run_has_ended_before_its_rows_are_compacted_and_whoever_reads_them_do
             live(Scripted(SCRIPT)).train()
         assert folder.metadata().status == "finished"
         if isinstance(error, Exception):
-            assert f"they cannot be compacted: {error}" in caplog.text
+            assert "could not compact the rows" in caplog.text
             assert open_run(str(folder)).stats["iteration"].tolist() == [1, 2, 3]
     with make_lease(folder):  # somebody goes on with it
         assert open_run(str(folder)).stats["iteration"].tolist() == [1, 2, 3]
@@ -145,7 +145,7 @@ def test_a_trial_that_is_stopped_ends_where_it_stands(folder: RunFolder, live: C
 def test_after_a_loss_it_begins_again_and_tells_so(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
     engine, said = Scripted((SCRIPT[0], RankFailed.died(1)), (RankFailed.died(0),), SCRIPT), []
     live(engine, restarts=2, tell=said.append).train()
-    assert engine.asked == ["begin", "next", "next", "begin", "next", "begin", "next", "next", "next", "next", "end"]
+    assert engine.asked == ["begin", "next", "next", "begin", "next", "begin", "next", "next", "next", "end"]
     assert said == [f"lost before it began: rank {rank}: {DIED}" for rank in (1, 0)]
     assert folder.metadata().status == "finished"
 

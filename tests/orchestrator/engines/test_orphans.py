@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cluster.preflight import check_this_machine
-from orchestrator.engines.orphans import Orphan, in_words, orphans
+from orchestrator.engines.orphans import Orphan, describe_orphans, find_orphans
 from orchestrator.engines.ray_environment import connection_line
 
 
@@ -23,20 +23,22 @@ def agent() -> Iterator[subprocess.Popen[str]]:
 def test_a_process_of_ray_that_no_raylet_stands_above_is_left_over(agent: subprocess.Popen[str]) -> None:
     while Path(f"/proc/{agent.pid}/cmdline").read_bytes()[:5] != b"ray::":
         pass
-    assert (agent.pid, "ray::RuntimeEnvAgent") in [(orphan.pid, orphan.name) for orphan in orphans()]
+    assert (agent.pid, "ray::RuntimeEnvAgent") in [(orphan.pid, orphan.name) for orphan in find_orphans()]
     agent.kill()
     os.waitid(os.P_PID, agent.pid, os.WEXITED | os.WNOWAIT)
-    assert agent.pid not in [orphan.pid for orphan in orphans()], "nor as a zombie"
+    assert agent.pid not in [orphan.pid for orphan in find_orphans()], "nor as a zombie"
 
 
 def test_who_starts_the_next_ray_and_who_asks_the_doctor_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = [Orphan(7, "ray::DashboardAgent", 3 * 2**20), Orphan(8, "ray::RuntimeEnvAgent", 2**20)]
-    told = "2 processes of a Ray that died hold 4 MiB: ray::DashboardAgent (7), ray::RuntimeEnvAgent (8)"
-    assert in_words(left) == told
-    monkeypatch.setattr("orchestrator.engines.ray_environment.orphans", lambda: left)
-    monkeypatch.setattr("orchestrator.cluster.preflight.orphans", lambda: left)
-    assert connection_line(None).endswith(f"; {told}; nothing uses them")
+    told = (
+        "2 unused processes of a Ray instance that died hold 4 MiB: ray::DashboardAgent (7), ray::RuntimeEnvAgent (8)"
+    )
+    assert describe_orphans(left) == told
+    monkeypatch.setattr("orchestrator.engines.ray_environment.find_orphans", lambda: left)
+    monkeypatch.setattr("orchestrator.cluster.preflight.find_orphans", lambda: left)
+    assert connection_line(None).endswith(f"; {told}")
     (finding,) = [one for one in check_this_machine(str(tmp_path)).findings if "died" in one.what]
     assert (finding.what, finding.advice) == (told, "Nothing uses them: kill 7 8")

@@ -119,7 +119,7 @@ def test_rows_are_counted_only_where_an_epoch_is_a_pass() -> None:
     for fields, length in (({"epochs": 2}, 3), ({"epochs": 2, "epoch_steps": 4}, 4), ({"steps": 9}, 9)):
         assert Data(OfRay(), experiment(**fields), World(), data_of).train.length() == length
     for fields in ({"epochs": 2, "epoch_steps": 4}, {"steps": 9}):
-        with pytest.raises(TypeError, match="not asked for"):
+        with pytest.raises(TypeError, match="number of rows is unknown"):
             len(data_of(OfRay(), experiment(**fields), World())["train"])
 
 
@@ -139,10 +139,10 @@ def test_a_run_goes_on_with_the_epoch_whose_rows_begin_anew() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"loader": {"num_workers": 2}}, "loader.num_workers: is read by nothing: the data is Ray Data's"),
+        ({"loader": {"num_workers": 2}}, "loader.num_workers: has no effect with Ray Data"),
         (
             {"workers": {"count": 2}},
-            "workers.cpus: is 1, so that 2 ranks take 2 of the 2 CPUs there are.*write 0.5 or less",
+            "workers.cpus: 1 for each of 2 ranks takes 2 of 2 CPUs.*set at most 0.5",
         ),
     ],
 )

@@ -18,7 +18,7 @@ def test_variables_that_are_named_are_passed_on_with_their_values(monkeypatch: p
     monkeypatch.setenv("OTHER", "two")
     assert environment_values(["HF_TOKEN"]) == {"HF_TOKEN": "one"}
     assert environment_values([]) == {}
-    with pytest.raises(UsageError, match="names WANDB_API_KEY, not set here: export them, or take them out") as told:
+    with pytest.raises(UsageError, match="names WANDB_API_KEY, not set here; export or remove them") as told:
         environment_values(["HF_TOKEN", "WANDB_API_KEY"])
     assert "one" not in str(told.value).split()
 
@@ -59,7 +59,7 @@ def test_what_a_job_gives_its_workers_anyway_is_not_given_twice(monkeypatch: pyt
 def test_ray_is_started_only_where_there_is_none_to_join(
     address: str | None, joined: bool | None, starts: bool, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.engines.ray_environment.orphans", list)
+    monkeypatch.setattr("orchestrator.engines.ray_environment.find_orphans", list)
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     if joined is not None:
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: joined))

@@ -79,7 +79,7 @@ def test_an_attempt_that_is_not_the_first_says_from_where_it_goes_on_and_with_wh
         next(session)
         session.close()
         told.append([line for line in display.lines if line.startswith("attempt")])
-    assert told == [[], [f"attempt 1 goes on from epoch-0001: 1 rank on {World().node}"]]
+    assert told == [[], [f"attempt 1 resumes from epoch-0001: 1 rank on {World().node}"]]
 
 
 def test_a_report_without_values_is_no_line(tmp_path: Path) -> None:

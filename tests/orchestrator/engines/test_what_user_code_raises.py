@@ -83,7 +83,7 @@ def test_the_first_failure_is_told_where_the_second_is_that_it_cannot_be_written
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunError, match="ZeroDivisionError: the first"), failing(folder):
         raise ZeroDivisionError("the first")
-    assert "cannot be written down" in capsys.readouterr().err
+    assert "Could not record the failure" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

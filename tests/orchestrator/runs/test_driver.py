@@ -36,7 +36,7 @@ def test_a_run_keeps_its_engine(tmp_path: Path) -> None:
     ("how", "words"),
     [
         ({"engine": "gang", "local": True}, "local is the engine in-process, and engine=gang another one"),
-        ({"local": True, "address": "head:6379"}, "the cluster at head:6379 is not joined"),
+        ({"local": True, "address": "head:6379"}, "does not join the cluster at head:6379"),
         ({"engine": "gang"}, r"a gang is a fixed number of ranks, and workers.count is \[1, 2\]: say workers.count=2"),
     ],
 )
@@ -54,8 +54,8 @@ def test_what_this_machine_or_its_torch_cannot_hold_is_refused_before_ray_is_sta
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # one GPU, which torch is not built for
     grid = {"metric": "val/loss", "mode": "min", "search": "grid", "space": {"seed": {"grid": [1, 2]}}}
     for workers, words in (
-        ({"gpu": True}, "workers.gpu asks for a GPU, and torch"),
-        ({"count": 10_000}, "asks for 10000 CPUs"),
+        ({"gpu": True}, "workers.gpu needs a GPU, but torch"),
+        ({"count": 10_000}, "needs 10000 CPUs"),
     ):
         for engine in ("train", "gang"):
             with pytest.raises(UsageError, match=words):
@@ -270,7 +270,7 @@ def test_more_workers_than_fit_are_refused_and_nothing_is_changed(
     cut = interrupted(5, run, described(), tmp_path, local=True)
     cut.folder.update(engine="train")
     before = cut.folder.storage.read("experiment.yaml"), cut.folder.metadata()
-    with pytest.raises(UsageError, match="asks for 1000 CPUs, this machine has"):
+    with pytest.raises(UsageError, match="needs 1000 CPUs, but this machine has"):
         resume(cut.path, workers=1000)
     assert (cut.folder.storage.read("experiment.yaml"), cut.folder.metadata()) == before
 
@@ -295,7 +295,7 @@ def test_checkpoints_of_an_earlier_run_are_not_taken_for_ones_own(tmp_path: Path
     experiment = described(epochs=1, hooks={"checkpoint": {"out_dir": str(tmp_path / "big")}})
     first = run(experiment, tmp_path / "one", local=True)
     assert first.checkpoint("last") == tmp_path / "big/points/epoch-0001"
-    with pytest.raises(UsageError, match=r"big/points/epoch-0001 is of an earlier run"):
+    with pytest.raises(UsageError, match=r"big/points/epoch-0001 belongs to an earlier run"):
         run(experiment, tmp_path / "two", local=True)
 
 
