@@ -6,9 +6,13 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import translate
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import MinLen
 
 Match = Literal["glob", "regex"]
+Patterns = str | Annotated[list[str], MinLen(1)]
+"""A pattern of whole names, or several."""
 
 
 def compiled(pattern: str, match: Match = "glob") -> re.Pattern[str]:
@@ -21,12 +25,17 @@ def compiled(pattern: str, match: Match = "glob") -> re.Pattern[str]:
         ) from None
 
 
+def list_patterns(patterns: str | Iterable[str]) -> list[str]:
+    """Return one pattern or several as a list."""
+    return [patterns] if isinstance(patterns, str) else list(patterns)
+
+
 def matched(
-    patterns: Iterable[str], names: Collection[str], match: Match = "glob", kind: str = "parameter"
+    patterns: str | Iterable[str], names: Collection[str], match: Match = "glob", kind: str = "parameter"
 ) -> list[str]:
     """Return the names that any pattern matches, in their order; raises ValueError for a pattern without match."""
     selected: set[str] = set()
-    for pattern in patterns:
+    for pattern in list_patterns(patterns):
         matches = set(filter(compiled(pattern, match).fullmatch, names))
         if not matches:
             raise ValueError(f"pattern '{pattern}' matches no {kind}; {_nearest(pattern, list(names))}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from annotated_types import MinLen
 from torch import nn
 
 from hooks.hook import CHANGES_GRADIENTS, Hook, Priority, Setup
 from hooks.interval import Interval
-from hooks.parameter_names import Match, compiled, matched
+from hooks.parameter_names import Match, Patterns, compiled, list_patterns, matched
 from hooks.state import State
 
 
@@ -26,8 +25,8 @@ class FreezeParameters(Hook):
     FreezeParametersHook.
     """
 
-    patterns: Annotated[list[str], MinLen(1)]
-    """Patterns of names as in `model.named_parameters()`, each of a whole name."""
+    patterns: Patterns
+    """A pattern of whole names as in `model.named_parameters()`, or several."""
     until: Interval | None = None
     """Epochs or optimizer steps after which they are trained; null freezes them for the whole run."""
     match: Match = "glob"
@@ -36,7 +35,7 @@ class FreezeParameters(Hook):
     priority: ClassVar[Priority] = Priority.HIGHEST
 
     def __post_init__(self) -> None:
-        for pattern in self.patterns:
+        for pattern in list_patterns(self.patterns):
             compiled(pattern, self.match)
         self._frozen: list[nn.Parameter] = []
 

@@ -48,7 +48,7 @@ EVERYTHING = {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"}
         ({"patterns": ["0.*"]}, {"0.weight", "0.bias"}),
         ({"patterns": ["*.bias", "[01].weight"]}, {"0.bias", "1.bias", "3.bias", "0.weight", "1.weight"}),
         ({"patterns": [r"[13]\.(weight|bias)"], "match": "regex"}, {"1.weight", "1.bias", "3.weight", "3.bias"}),
-        ({"patterns": ["?.weight"]}, {"0.weight", "1.weight", "3.weight"}),
+        ({"patterns": "?.weight"}, {"0.weight", "1.weight", "3.weight"}),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else " ".join(sorted(value)),
 )
