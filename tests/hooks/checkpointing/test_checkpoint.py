@@ -159,18 +159,6 @@ def test_the_last_step_is_saved_where_steps_end_the_run() -> None:
     assert run.store.did("save") == ["step-00000003"]
 
 
-def test_the_last_is_not_saved_twice() -> None:
-    run = SimulatedRun(Checkpoint(every=Interval(2, "steps")), max_steps=4)
-    run.phase("train", 4, length=10)
-    assert run.store.did("save") == ["step-00000002", "step-00000004"]
-
-
-def test_a_interval_of_zero_never_saves() -> None:
-    run = SimulatedRun(Checkpoint(every=Interval(0), save_last=False), max_epochs=1)
-    run.epoch(0.5)
-    assert run.store.log == []
-
-
 # Retention
 
 

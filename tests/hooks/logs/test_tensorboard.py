@@ -16,12 +16,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.summary.writer import event_file_writer
 from torch import nn
-from torch.utils.tensorboard import SummaryWriter
 
 from hooks import Hook, Interval, Priority, State
 from hooks.logs.tensorboard import FOLDER, TensorBoard
 from hooks.parts.logs.hyperparameters import flatten
-from hooks.parts.logs.window_statistics import Statistic
 from hooks.stats.activation_stats import ActivationStats
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop.loop import Loop
@@ -201,13 +199,6 @@ def test_a_run_that_begins_again_repeats_no_point(start: Start, tmp_path: Path) 
     assert _points(tmp_path, "train/loss") == [(1, 1), (2, 2)]
 
 
-def test_what_is_not_finite_can_be_drawn(start: Start, tmp_path: Path) -> None:
-    hook = TensorBoard(every=Interval(1, "iterations"))
-    run_phase(hook, start(hook), "train", loss_rows(math.nan))
-    hook.on_end(State())
-    assert math.isnan(_events(tmp_path).Scalars("train/loss")[0].value)
-
-
 def test_tensors_are_read_only_where_a_point_is_written(start: Start) -> None:
     hook = TensorBoard(every=Interval(3, "iterations"))
     check_tensors_are_read_every_third_time(hook, start(hook))
@@ -231,18 +222,6 @@ def test_several_learning_rates_are_curves_of_their_own(start: Start, tmp_path: 
     hook.on_end(State())
     assert _points(tmp_path, "train/lr") == [(1, 0.5)]
     assert _points(tmp_path, "train/lr_1") == [(1, 0.25)]
-
-
-def test_statistics_have_curves_by_their_names(start: Start, tmp_path: Path) -> None:
-    hook = TensorBoard(
-        every=Interval(2, "iterations"),
-        statistics={"lowest": Statistic("loss", "min", "epoch"), "slowest_s": Statistic("step_s", "max", 2)},
-    )
-    seconds = iter([1.0, 5.0, 2.0, 3.0])
-    run_phase(hook, start(hook), "train", loss_rows(4, 6, 1, 5), close=lambda: {"step_s": next(seconds)})
-    hook.on_end(State())
-    assert _points(tmp_path, "train/lowest") == [(2, 4.0), (4, 1.0)]
-    assert _points(tmp_path, "perf/slowest_s") == [(2, 1.0), (4, 5.0)]
 
 
 def test_what_another_hook_left_is_drawn_once(start: Start, tmp_path: Path) -> None:
@@ -323,19 +302,6 @@ def test_histograms_leave_out_what_is_not_finite_or_not_there(start: Start, tmp_
     events = _events(tmp_path)
     assert events.Tags()["histograms"] == ["gradients/weight"]
     assert events.Histograms("gradients/weight")[0].histogram_value.num == 1
-
-
-def test_the_pace_of_flushing_is_the_writer_s(monkeypatch: pytest.MonkeyPatch, start: Start) -> None:
-    asked: list[float] = []
-
-    class Writer(SummaryWriter):
-        def __init__(self, *arguments: Any, flush_secs: float, **options: Any) -> None:
-            super().__init__(*arguments, flush_secs=flush_secs, **options)
-            asked.append(flush_secs)
-
-    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", Writer)
-    start(TensorBoard(flush_s=7))
-    assert asked == [7]
 
 
 def test_losses_stand_in_the_group_that_tensorboard_opens_first(start: Start, tmp_path: Path) -> None:

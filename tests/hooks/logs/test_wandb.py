@@ -147,22 +147,6 @@ def test_no_step_waits_for_the_service(service: Service, tmp_path: Path) -> None
     assert [x for x, _ in service.runs[0].curve("train/loss")] == [1, 2, 3]
 
 
-def test_a_service_that_is_down_does_not_end_the_run(
-    service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    service.down = True
-    hook = WandB(every=Interval(1, "iterations"))
-    with caplog.at_level(logging.WARNING, "hookyard"):
-        state = _begin(hook, tmp_path)
-        run_phase(hook, state, "train", loss_rows(1))
-        hook.on_end(state)
-    assert (
-        caplog.messages[0]
-        == "wandb cannot send (the run continues, and it keeps trying): ConnectionError: no service there"
-    )
-    assert len(caplog.messages) == 2
-
-
 def test_without_the_package_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

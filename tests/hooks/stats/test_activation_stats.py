@@ -103,13 +103,6 @@ def test_a_module_called_twice_is_measured_twice(tmp_path: Path) -> None:
     assert _without_row(said) == _expected("shared", once) | _expected("shared#1", model.shared(once))
 
 
-def test_a_model_without_children_is_its_own_leaf(tmp_path: Path) -> None:
-    model, batch = nn.Linear(3, 2), torch.randn(6, 3)
-    assert _without_row(_pass(ActivationStats(every=EVERY_STEP), model, batch, tmp_path)) == _expected(
-        "Linear", model(batch)
-    )
-
-
 def test_inputs_are_measured_before_the_module_changes_them(tmp_path: Path) -> None:
     batch = torch.randn(6, 3)
     model = nn.Sequential(nn.ReLU(inplace=True))
@@ -139,14 +132,6 @@ def test_halves_are_averaged_in_single_precision(tmp_path: Path) -> None:
     said = _pass(ActivationStats(every=EVERY_STEP), model, batch, tmp_path)
     assert said["0/mean"] == pytest.approx(60000, rel=1e-3)
     assert said["0/spread"] == 0
-
-
-def test_what_is_not_a_number_shows(tmp_path: Path) -> None:
-    said = _pass(
-        ActivationStats(every=EVERY_STEP), nn.Sequential(nn.Identity()), torch.tensor([1.0, float("nan")]), tmp_path
-    )
-    assert said["0/mean"] != said["0/mean"]
-    assert said["0/spread"] != said["0/spread"]
 
 
 def test_module_hooks_are_there_only_while_a_measured_pass_runs(tmp_path: Path) -> None:

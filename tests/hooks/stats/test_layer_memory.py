@@ -72,12 +72,3 @@ def test_it_measures_training_at_its_steps_and_leaves_no_hooks(tmp_path: Path) -
     assert table["iteration"].tolist() == [4, 8, 12]
     assert table["output_bytes"].tolist() == [8 * 8 * 4, 8 * 8 * 4, 4 * 8 * 4]
     assert not any(module._forward_hooks for module in loop.state.module.modules())
-
-
-def test_a_pass_that_fails_leaves_no_hooks(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(2, 2))
-    hook, state = LayerMemory(every=EVERY_STEP), State(module=model, phase="train", artifacts=tmp_path)
-    hook.on_batch(state)
-    assert model[0]._forward_hooks
-    hook.on_exception(state, ValueError())
-    assert not model[0]._forward_hooks

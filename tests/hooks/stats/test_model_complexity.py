@@ -195,12 +195,6 @@ def test_a_model_that_cannot_be_counted_gives_a_note(tmp_path: Path) -> None:
     assert not module[0]._forward_pre_hooks
 
 
-def test_no_batch_gives_a_note(tmp_path: Path) -> None:
-    state = State(module=nn.Linear(1, 1), artifacts=tmp_path, display=Screen())
-    ModelComplexity().on_start(state)
-    assert "no training batch" in shown(state)[0]
-
-
 class _Fickle(nn.Module):
     """Draws from every generator and changes its buffers in each mode."""
 

@@ -109,13 +109,6 @@ def test_a_parameter_without_gradient_has_no_number_and_a_frozen_one_no_row(tmp_
     assert state.row["step_grad_norm"].item() == pytest.approx(table["step_grad_norm"].iloc[0])
 
 
-def test_a_norm_that_is_no_number_shows(tmp_path: Path) -> None:
-    model = nn.Linear(3, 2)
-    model.weight.register_hook(lambda gradient: gradient * float("nan"))
-    state = _step(model, torch.optim.SGD(model.parameters(), lr=0.1), tmp_path)
-    assert math.isnan(state.row["step_grad_norm"].item())
-
-
 def test_sparse_gradients_count(tmp_path: Path) -> None:
     class Bag(nn.Module):
         def __init__(self) -> None:

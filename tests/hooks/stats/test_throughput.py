@@ -11,7 +11,7 @@ from torch import nn
 
 from hooks import Hook, State
 from hooks.interval import Interval
-from hooks.stats.throughput import PEAKS, Throughput, peak_flops
+from hooks.stats.throughput import Throughput, peak_flops
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, Rows, experiment
@@ -133,12 +133,6 @@ def test_in_a_run_it_is_what_the_rows_say(accumulate: int) -> None:
 )
 def test_peaks_are_found_by_whole_words(name: str, kind: str, peak: float | None) -> None:
     assert peak_flops(name, kind) == peak
-
-
-def test_a_narrower_name_stands_before_a_wider_one() -> None:
-    names = list(PEAKS)
-    for index, name in enumerate(names):
-        assert not any(set(earlier) < set(name) for earlier in names[:index]), name
 
 
 @pytest.fixture

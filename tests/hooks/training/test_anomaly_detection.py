@@ -72,11 +72,6 @@ def test_what_was_found_is_put_back_after_a_failure_and_after_a_run_left_half_wa
     assert setting() == found
 
 
-def test_a_failure_before_the_start_changes_nothing(found: Setting) -> None:
-    AnomalyDetection().on_exception(State(), ValueError())
-    assert setting() == found
-
-
 def test_names_the_operation_and_where_it_was_called() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -27,14 +27,6 @@ def test_the_checkpoint_has_a_record_to_load_and_its_model_is_raw() -> None:
     assert checkpoint["hook"] == checkpoint["rank"] == {}
 
 
-def test_before_begin_the_record_is_the_raw_weights() -> None:
-    state, hook = new_state(small_model()), EMA(begin=Interval(9))
-    train(state, {"ema": hook}, batches(2))
-    record = checkpoint_of(hook, state)["ema"]
-    assert record["updates"] == 0
-    assert same(list(record["model"].values()), list(state.module.state_dict().values()))
-
-
 def test_two_averages_have_two_records() -> None:
     state, checkpoint = new_state(small_model()), {}
     train(state, hooks := {"ema": EMA(decay=0.5), "slow": EMA(decay=0.9)}, batches(3))

@@ -83,11 +83,6 @@ def test_what_is_there_at_the_start_is_frozen_unless_somebody_else_froze(frozen:
     assert during > 10_000
 
 
-def test_a_failure_before_the_start_changes_nothing(enabled: bool) -> None:
-    GarbageCollection().on_exception(State(), ValueError())
-    assert gc.isenabled() is enabled
-
-
 class Makes(Hook):
     """Makes more objects than Python lets pass without a collection of its own."""
 

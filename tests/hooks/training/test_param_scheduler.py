@@ -64,12 +64,6 @@ def test_steps_at_each_epochs_end() -> None:
     assert len(set(expected)) == 4
 
 
-def test_every_second_epoch() -> None:
-    optimizer = an_optimizer()
-    state = State(optimizer=optimizer, scheduler=StepLR(optimizer, 1, gamma=0.5))
-    assert epochs(state, ParamScheduler(every=Interval(2)), 5, iterations=1) == [0.1, 0.1, 0.05, 0.05, 0.025]
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_steps_at_optimizer_steps_and_never_at_micro_batches(accumulate: int) -> None:
     """MMEngine steps its schedulers at every micro-batch."""
