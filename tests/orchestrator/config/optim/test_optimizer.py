@@ -74,7 +74,6 @@ def test_what_cannot_be_built_is_refused_before(optimizer: Any, path: str, said:
         ({"accumulate": "auto"}, "accumulate"),
         ({"precision": "fp16"}, "precision"),
         ({"workers": {"count": 2, "strategy": "fsdp"}}, "workers.strategy"),
-        ({"hooks": {"loss_spike": True}}, "hooks.loss_spike"),
     ],
 )
 def test_what_cannot_be_used_with_lbfgs_is_refused(fields: Any, path: str) -> None:
@@ -86,6 +85,14 @@ def test_what_cannot_be_used_with_lbfgs_is_refused(fields: Any, path: str) -> No
         else "with LBFGS, whose step evaluates the loss several"
     )
     assert said in {problem.path: problem.message for problem in caught.value.problems}[path]
+
+
+@pytest.mark.parametrize(
+    "hook", [{"loss_spike": True}, {"gradient_clip": {}}, {"freeze_parameters": {"patterns": "*"}}], ids=str
+)
+def test_hooks_that_lbfgs_would_undo_are_refused(hook: Any) -> None:
+    with pytest.raises(ConfigError, match=r"hooks\.\w+: does not work with an optimizer that needs a closure"):
+        resolve(experiment(optimizer={"type": "LBFGS"}, hooks=hook).source)
 
 
 @pytest.mark.parametrize(

@@ -118,9 +118,19 @@ def test_events_fire_once_in_a_step_and_a_step_left_out_changes_nothing() -> Non
     assert numbers(loop.state.module) == raw(task, seen.indices[::2], World(), ARGUMENTS[0])["weights"]
 
 
+class Halves(Hook):
+    """Halves the gradients, and does not say so."""
+
+    def on_gradients(self, state: State) -> None:
+        for gradient in state.gradients():
+            gradient.mul_(0.5)
+
+
 def test_a_hook_that_changes_gradients_is_refused() -> None:
     optimizer = Component(type="LBFGS", max_iter=4)
-    loop, *_ = made(Points(), World(), optimizer=optimizer, hooks={"clip": GradientClip(max_norm=1e-4)})
+    with pytest.raises(ConfigError, match=r"hooks\.clip: does not work with an optimizer that needs a closure"):
+        made(Points(), World(), optimizer=optimizer, hooks={"clip": GradientClip(max_norm=1e-4)})
+    loop, *_ = made(Points(), World(), optimizer=optimizer, hooks={"halves": Halves()})
     with pytest.raises(RunError, match="a hook changes the gradients, and LBFGS computes them again"):
         list(loop.run())
 
