@@ -121,7 +121,9 @@ def _diagnosis(run: Run, other: Run | None = None, name: str = "") -> Diagnosis:
     from orchestrator.stats.insight import diagnose, failure
 
     ending = failure(run.status, run.error)
-    return diagnose(run.rows(), run.hook_costs, None if other is None else other.rows(), name, ending).of_run(run.path)
+    return diagnose(run.rows(), run.hook_costs, None if other is None else other.rows(), name, ending).with_path(
+        run.path
+    )
 
 
 def _diagnose_sweep(path: str, as_json: bool) -> None:

@@ -32,7 +32,7 @@ def stats(
     ] = None,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
     where: Annotated[
-        str | None, typer.Option("--where", metavar="EXPR", help="Only these rows: rank == 0 and epoch >= 3")
+        str | None, typer.Option("--where", metavar="EXPR", help="Only these rows: rank = 0 and epoch >= 3")
     ] = None,
     query: Annotated[
         str | None,

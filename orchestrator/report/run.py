@@ -25,8 +25,8 @@ from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.blocks import high, own_work, total
 from orchestrator.stats.insight import diagnose, failure
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
-from orchestrator.stats.insight.iteration_sample import TRAINING, IterationSample, sample_iterations
-from orchestrator.stats.read.query import Rows
+from orchestrator.stats.insight.iteration_sample import IterationSample, sample_iterations
+from orchestrator.stats.read.query import TRAINING, Rows
 
 HEADLINES = 4
 """The most metrics in the headline."""

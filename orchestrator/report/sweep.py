@@ -79,7 +79,7 @@ def mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
         run = sweep.trial(name)
         recorded = columns_of(run.folder.storage, run.folder.attempts())
         known = [span for span in ORDER if span in recorded]
-        means[name] = run.load_stats(known, "phase == 'train'").mean() if known else pd.Series(dtype=float)
+        means[name] = run.load_stats(known, "phase = 'train'").mean() if known else pd.Series(dtype=float)
     return pd.DataFrame(means).T.reindex(columns=[*ORDER]).dropna(how="all").dropna(how="all", axis=1)
 
 

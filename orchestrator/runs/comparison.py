@@ -16,4 +16,4 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _side(run: Run) -> Side:
-    return Side(run.name, run.config, run.reports(), run.rows("phase == 'train'"), run.modes)
+    return Side(run.name, run.config, run.reports(), run.rows("phase = 'train'"), run.modes)

@@ -145,7 +145,7 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
     what cannot be gone through again; RunError where a rank fails.
     """
     folder = run.folder
-    rows = run.load_stats(where=f"phase == 'train' and iteration == {iteration} and rank == {rank}")
+    rows = run.load_stats(where=f"phase = 'train' and iteration = {iteration} and rank = {rank}")
     attempts = {attempt.number: attempt for attempt in folder.attempts()}
     number = _last_attempt(run, attempts.values(), iteration, rank) if rows.empty else int(rows["attempt"].iloc[0])
     if number not in attempts:
@@ -170,9 +170,9 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
                 way.go(World(device=device_of(resolved.experiment.workers)), hooks or {})
         else:
             _on_ranks(way, threads)
-        again = load(Storage(place), [], where=f"phase == 'train' and iteration > {begun}")
+        again = load(Storage(place), [], where=f"phase = 'train' and iteration > {begun}")
     stored = run.load_stats(
-        ["rank", "iteration", "loss"], f"phase == 'train' and iteration > {begun} and iteration <= {iteration}"
+        ["rank", "iteration", "loss"], f"phase = 'train' and iteration > {begun} and iteration <= {iteration}"
     )
     losses = stored.merge(
         again[["rank", "iteration", "loss"]], on=["rank", "iteration"], how="left", suffixes=("", "_replayed")

@@ -152,13 +152,13 @@ class Run(Result):
         if by == "hook":
             if columns is not None or where is not None:
                 raise UsageError("what hooks cost is not kept by row: by='hook' takes neither columns nor where")
-            return summaries.by_hook(self.hook_costs, summaries.all_seconds(self.rows()))
+            return summaries.summarize_hooks(self.hook_costs, summaries.all_seconds(self.rows()))
         makers = {
             None: summaries.summarize,
-            "rank": summaries.by_rank,
-            "node": summaries.by_node,
-            "phase": summaries.by_phase,
-            "span": summaries.by_span,
+            "rank": summaries.summarize_ranks,
+            "node": summaries.summarize_nodes,
+            "phase": summaries.summarize_phases,
+            "span": summaries.summarize_spans,
         }
         if by not in makers:
             raise UsageError(f"by={by!r} is none of {', '.join([*filter(None, makers), 'hook'])}")
@@ -297,13 +297,13 @@ class Run(Result):
 
     def _compacted(self) -> Storage:
         """Where its rows lie; what compacting them has left undone is taken up."""
-        from orchestrator.stats.read.recorded_files import tell_lost_rows
+        from orchestrator.stats.read.recorded_files import warn_lost_rows
         from orchestrator.stats.write.compaction import compact_ended
 
         compact_ended(self.folder)
         storage, run = self.folder.storage, self.folder.metadata()
         if run.status in ENDED and not storage.exists("stats.parquet"):
-            tell_lost_rows(storage, self.folder.attempts())
+            warn_lost_rows(storage, self.folder.attempts())
         return self.folder.storage
 
     def _store(self) -> CheckpointStore:
@@ -317,12 +317,12 @@ def training_unless_said(where: str | None) -> str:
     from orchestrator.stats.read.query import mentions
 
     if where is None:
-        return "phase == 'train'"
-    return where if mentions(where, "phase") else f"phase == 'train' and ({where}\n)"
+        return "phase = 'train'"
+    return where if mentions(where, "phase") else f"phase = 'train' and ({where}\n)"
 
 
 def _of_rank(rank: int, where: str | None) -> str:
-    return f"rank == {rank}" if where is None else f"rank == {rank} and ({where}\n)"
+    return f"rank = {rank}" if where is None else f"rank = {rank} and ({where}\n)"
 
 
 def open_run(path: str | Path) -> Run:

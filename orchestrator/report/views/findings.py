@@ -16,7 +16,7 @@ MOST = 8
 
 def findings(diagnosis: Diagnosis, path: str) -> page.Section:
     """Findings of the run, the weightiest first; `path` is where the run lies."""
-    diagnosis = diagnosis.of_run(path)
+    diagnosis = diagnosis.with_path(path)
     content = (
         "Nothing to say against this run." if diagnosis.healthy else "The tables say too little to judge this run."
     )

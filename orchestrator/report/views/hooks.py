@@ -6,7 +6,7 @@ import pandas as pd
 
 from orchestrator.report import page
 from orchestrator.report.tables import Share, table
-from orchestrator.stats.aggregate.summaries import by_hook
+from orchestrator.stats.aggregate.summaries import summarize_hooks
 
 
 def hooks(costs: pd.DataFrame, all_s: float) -> page.Section:
@@ -19,7 +19,7 @@ def hooks(costs: pd.DataFrame, all_s: float) -> page.Section:
     if not len(costs):
         return page.Section("hooks", "Hooks", "No hook was called yet, or perf_stats is off.")
     found = (
-        by_hook(costs, all_s)
+        summarize_hooks(costs, all_s)
         .reset_index()
         .rename(columns={"seconds": "seconds_s", "costliest_rank": "rank"})
         .astype(object)

@@ -17,8 +17,7 @@ from orchestrator.report.tables import table
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.best_report import best_report
 from orchestrator.stats.aggregate.quantities import is_number
-from orchestrator.stats.insight.iteration_sample import TRAINING
-from orchestrator.stats.read.query import Rows
+from orchestrator.stats.read.query import TRAINING, Rows
 
 BINS = 240
 """Into how many bins a column's iterations are put, for a chart."""

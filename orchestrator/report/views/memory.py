@@ -11,8 +11,7 @@ from orchestrator.report.charts.lines import Line, line_of, lines
 from orchestrator.report.markup import Markup
 from orchestrator.report.views.learning import BINS
 from orchestrator.stats.aggregate.blocks import high
-from orchestrator.stats.insight.iteration_sample import TRAINING
-from orchestrator.stats.read.query import Rows
+from orchestrator.stats.read.query import TRAINING, Rows
 
 LINES = 8
 """The most ranks with a line of their own."""

@@ -9,8 +9,7 @@ from orchestrator.report.markup import element, joined
 from orchestrator.report.views.learning import BINS
 from orchestrator.report.views.spans import ORDER
 from orchestrator.stats.aggregate.blocks import known
-from orchestrator.stats.insight.iteration_sample import TRAINING
-from orchestrator.stats.read.query import Rows
+from orchestrator.stats.read.query import TRAINING, Rows
 
 MOST = 30
 """The most columns with a chart; a page stays small whatever hooks record."""

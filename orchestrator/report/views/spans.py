@@ -15,10 +15,10 @@ from orchestrator.report.tables import Share, table
 from orchestrator.report.views.learning import Reports, chart, metrics_of
 from orchestrator.stats.aggregate.blocks import OWN_WORK, known, total
 from orchestrator.stats.aggregate.spans import SPANS
-from orchestrator.stats.aggregate.summaries import by_span
+from orchestrator.stats.aggregate.summaries import summarize_spans
 from orchestrator.stats.insight.gradient_syncs import WAIT
-from orchestrator.stats.insight.iteration_sample import TRAINING, IterationSample
-from orchestrator.stats.read.query import Rows
+from orchestrator.stats.insight.iteration_sample import IterationSample
+from orchestrator.stats.read.query import TRAINING, Rows
 
 LAST = ("backward_s", WAIT)
 ORDER = (*(name for name in SPANS if name not in LAST), *LAST)
@@ -78,7 +78,7 @@ def _spans(sample: IterationSample, seconds: pd.Series[float]) -> Markup | None:
         "rank": "highest median: rank",
         "share": "share of the time",
     }
-    found = by_span(Rows.of(sample.typical))
+    found = summarize_spans(Rows.of(sample.typical))
     found["seconds"] = seconds[found.index]
     found["share"] = found["seconds"] / seconds["step_s"]
     found = (

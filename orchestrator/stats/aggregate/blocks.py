@@ -1,9 +1,8 @@
-"""Blocks: sums and extremes of neighbouring rows, so that all that is asked of these reads a long run once.
+"""Blocks: sums and extremes of neighbouring rows, so that a report or a diagnosis reads a long run only once.
 
-A block is some iterations of one rank, one after the other; of a run that is not long, a single row. For each
-measurement X it has `X high`, `X total` and `X known`, and but for spans `X low`, of the values that are finite: the
-functions below are what SQL makes of several blocks. Beside them stand `rank`, `phase`, `rows`, the `first` iteration
-and the last, `iteration`, and by then the `step`.
+A block is a few consecutive iterations of one rank; in a short run, a single row. For each measurement X it has the
+columns `X high`, `X total`, `X known` (the number of finite values) and, except for spans, `X low`. It also has `rank`,
+`phase`, `rows`, its `first` iteration, its last `iteration`, and the `step` by then.
 """
 
 from __future__ import annotations
@@ -13,54 +12,51 @@ from collections.abc import Collection, Sequence
 from orchestrator.stats.aggregate.spans import SPANS
 
 ROWS = 2**21
-"""Of a run that has no more, every row is a block of its own."""
+"""In a run of at most this many rows, each row is a block."""
 NUMBERS = 2**23
-"""So many numbers, about, are held of one that has more."""
+"""Numbers, about, that the blocks of a longer run hold."""
 OWN_WORK = "(own work)"
-"""What a rank did by itself, in seconds: of this there is `high` alone. No hook names a column so, nor like the
-next."""
+"""Seconds of a rank's own work, of which blocks only have `high`. No hook's column has such a name."""
 STALL = '"(stall)"'
-"""The longest span in which a rank waited for no other; it began in the iteration `stalled`."""
+"""The longest span without waiting for other ranks; it began in the iteration `stalled`."""
 _WAIT = "all_reduce_wait_s"
 _KEPT = (("max", "high"), ("sum", "total"), ("count", "known"), ("min", "low"))
-"""How SQL makes what is kept of a measurement, and what that is called."""
+"""SQL aggregates of a measurement, and the names of the columns."""
 
 
 def quoted(column: str) -> str:
-    """A column's name in SQL."""
+    """Quote a column's name for SQL."""
     return '"{}"'.format(column.replace('"', '""'))
 
 
 def low(column: str) -> str:
-    """The smallest value."""
     return f"min({quoted(f'{column} low')})"
 
 
 def high(column: str) -> str:
-    """The largest value."""
     return f"max({quoted(f'{column} high')})"
 
 
 def total(column: str) -> str:
-    """The sum; empty where there is no value."""
     return f"sum({quoted(f'{column} total')})"
 
 
 def known(column: str) -> str:
-    """How many values there are."""
     return f"sum({quoted(f'{column} known')})::bigint"
 
 
 def own_work(columns: Collection[str]) -> str:
-    """What a row's rank did by itself, in seconds and SQL: all spans but the one in which it waits for the others,
-    which is the backward pass where no span is measured for waiting. The whole iteration where no span is recorded."""
+    """Return the SQL expression of a rank's own work: all spans but the wait, or but `backward_s` if that has the wait.
+
+    Without recorded spans it is the whole iteration.
+    """
     waiting = _WAIT if _WAIT in columns else "backward_s"
     spans = [f"coalesce({name}, 0)" for name in SPANS if name in columns and name != waiting]
     return f"({' + '.join(spans) or 'step_s'})"
 
 
 def blocks_of(columns: Collection[str], numbers: Sequence[str], rows: int) -> str:
-    """The statement that makes the blocks of so many `rows` with these columns, as a view where each is a row."""
+    """Return the SQL statement that creates the table `blocks` from `rows` rows, as a view if each row is a block."""
     measured = {name: quoted(name) for name in numbers}
     if "step_s" in numbers:
         measured[OWN_WORK] = own_work(columns)

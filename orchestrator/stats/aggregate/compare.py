@@ -1,10 +1,8 @@
-"""Comparing runs: where their configs differ, what they reached, what they cost, and which differences are noise.
+"""Compare runs: differences of their configs, metrics and costs, and which of them are noise.
 
-A run is one sample, so its own fluctuation has to say what a difference is worth. Iterations that follow each other are
-alike (the machine was busy, the cache was warm), so they are no independent samples: a run's iterations are cut into
-BLOCKS stretches of equal length, each of which gives one number. If the two runs were the same, the numbers could be
-dealt to them in any other way; a difference is called `noise` unless fewer than one in a hundred of random deals gives
-a difference as large. What only another seed would change, this does not see.
+Consecutive iterations are not independent samples: the machine was busy, the cache was warm. So each run's iterations
+are split into BLOCKS blocks of equal length. A permutation test deals the blocks' medians to the two runs at random; a
+difference counts if fewer than one in a hundred deals give one as large. The effect of another seed remains unknown.
 """
 
 from __future__ import annotations
@@ -22,43 +20,42 @@ from numpy.typing import NDArray
 
 from hooks.metrics.direction import direction
 from orchestrator.stats.aggregate.quantities import is_number
-from orchestrator.stats.aggregate.usage import TRAINING, train_s
-from orchestrator.stats.read.query import Rows
+from orchestrator.stats.aggregate.usage import train_s
+from orchestrator.stats.read.query import TRAINING, Rows
 
 BLOCKS = 10
 DEALS = 4999
 LARGE, FEWER_DEALS = 2000, 999
 DEALT_AT_ONCE = 2**22
 LEVEL = 0.01
-"""How often two runs that are alike may be told apart, for each number compared."""
+"""Rate of false differences between equal runs, for each number compared."""
 SHORTEST = 40
-"""Iterations below which a run says nothing of its own fluctuation."""
+"""Fewest iterations that show a run's own fluctuation."""
 FEWEST_REPORTS = 8
 Series = NDArray[np.float64]
 MOST_ITERATIONS, STRETCH = 2**22, 1000
-"""Of a run with more iterations some are looked at: stretches of so many, evenly over the run."""
+"""A run with more iterations is sampled in stretches of STRETCH iterations."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the runs compared."""
+    """A run to compare."""
 
     name: str
     config: Mapping[str, Any]
     reports: Sequence[Mapping[str, Any]]
     rows: Rows
-    """The rows of `train` of all ranks."""
+    """Training rows of all ranks."""
     modes: Mapping[str, str] = field(default_factory=dict)
-    """What the run says of its metrics: `max` or `min`."""
+    """`max` or `min` of the metrics for which the run says it."""
 
 
 def compare(sides: Sequence[Side]) -> dict[str, Any]:
-    """What differs between runs, as plain data; every run is compared with the first.
+    """Compare every run with the first, as plain data.
 
-    `config`: dotted path -> one value per run. `metrics` and `costs`: name -> `values`, one per run, None where it was
-    not measured, and `findings`: None for the first, then `less`, `more`, `noise`, or `unknown` where a run is too
-    short to tell. Runs may have different numbers of ranks and lengths. `not_known`: the metrics that have no best, as
-    it is not known which way they are better.
+    `config`: dotted path -> one value per run. `metrics` and `costs`: name -> `values`, one per run, None if it was not
+    measured, and `findings`: None for the first, then `less`, `more`, `noise`, or `unknown` if a run is too short.
+    `not_known`: metrics without a best, since it is not known which way they are better.
     """
     modes = _modes(sides)
     ranks = [len(side.rows.aggregate({}, ["rank"])) if "rank" in side.rows.columns else 0 for side in sides]
@@ -73,28 +70,27 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
 
 
 def config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """The dotted paths whose values are not the same in all configs, their name aside; None where a config has none."""
-    flat = [dict(_flat(config)) for config in configs]
-    paths = dict.fromkeys(path for one in flat for path in one)
-    values = {path: [one.get(path) for one in flat] for path in paths if path != "name"}
+    """Return the values of each dotted path that differ between configs, their name aside; None for a missing one."""
+    flat = [dict(_flatten(config)) for config in configs]
+    paths = dict.fromkeys(path for config in flat for path in config)
+    values = {path: [config.get(path) for config in flat] for path in paths if path != "name"}
     return {
-        path: found for path, found in values.items() if len({json.dumps(value, default=str) for value in found}) > 1
+        path: entry for path, entry in values.items() if len({json.dumps(value, default=str) for value in entry}) > 1
     }
 
 
-def _flat(value: Any, path: str = "") -> list[tuple[str, Any]]:
+def _flatten(value: Any, path: str = "") -> list[tuple[str, Any]]:
     if not isinstance(value, Mapping) or not value:
         return [(path, value)]
-    return [pair for key, inner in value.items() for pair in _flat(inner, f"{path}.{key}" if path else str(key))]
+    return [pair for key, inner in value.items() for pair in _flatten(inner, f"{path}.{key}" if path else str(key))]
 
 
 def _modes(sides: Sequence[Side]) -> dict[str, str | None]:
-    """The metrics of which some run has reported a number, and which way each is better; None where no run says it and
-    its name does not tell, or runs say opposite things."""
+    """Return each reported metric with the way it is better; None if that is not known, or runs say opposite things."""
     reported = [entry for side in sides for report in side.reports for entry in report.items()]
     names = dict.fromkeys(name for name, value in reported if _is_metric(name) and is_number(value))
     modes = {name: {direction(name, side.modes) for side in sides} - {None} for name in names}
-    return {name: next(iter(found)) if len(found) == 1 else None for name, found in modes.items()}
+    return {name: next(iter(ways)) if len(ways) == 1 else None for name, ways in modes.items()}
 
 
 def _metrics(
@@ -120,10 +116,10 @@ def _is_metric(name: str) -> bool:
 
 
 def compare_metrics(difference: float, first: Series, other: Series) -> str:
-    """Whether a metric's difference is beyond what the curves' later halves jump by from report to report.
+    """Return the direction of a difference beyond three standard deviations of a report, else `noise`.
 
-    Half the mean square of successive jumps is the variance of a report around its trend (von Neumann 1941). Three
-    standard deviations, since few reports make it a rough estimate.
+    Half the mean square of successive differences, in the later half of a curve, is the variance of a report around its
+    trend (von Neumann 1941).
     """
     if min(len(first), len(other)) < FEWEST_REPORTS:
         return "unknown"
@@ -170,23 +166,21 @@ def iterations(rows: Rows) -> pd.DataFrame:
 
 
 def blocks(series: Series, summary: Callable[[Series], Any] = np.median) -> Series:
-    """A number for each of BLOCKS stretches of a series; none where it is shorter than SHORTEST."""
+    """Return a number for each of BLOCKS parts of a series; none if it is shorter than SHORTEST."""
     if len(series) < SHORTEST:
         return np.empty(0)
     return np.array([summary(block) for block in np.array_split(series, BLOCKS)])
 
 
 def compare_costs(difference: float, first: Series, other: Series) -> str:
-    """Whether the blocks of two runs differ by more than when they are dealt to the runs at random (a permutation
-    test)."""
+    """Return the direction of a difference that passes a permutation test of the blocks, else `noise`."""
     if not len(first) or not len(other):
         return "unknown"
     return direction_of(difference) if beyond_chance(first, other, np.mean) else "noise"
 
 
 def beyond_chance(first: Series, other: Series, summary: Callable[..., Any]) -> bool:
-    """Whether what `summary` makes of two samples differs by more than when they are dealt at random; it takes an
-    `axis`."""
+    """Return whether `summary`, which takes an `axis`, differs by more than between samples dealt at random."""
     random, both = np.random.default_rng(0), np.concatenate([first, other])
     by_chance = []
     for count in deals_of(len(both)):
@@ -196,21 +190,20 @@ def beyond_chance(first: Series, other: Series, summary: Callable[..., Any]) -> 
 
 
 def deals_of(size: int) -> list[int]:
-    """How often samples of together so many numbers are dealt anew, in turns that fit the memory; large ones less
-    often."""
+    """Return the number of random deals of `size` numbers, split so that each part fits in memory."""
     deals = DEALS if size <= LARGE else FEWER_DEALS
     turn = max(1, DEALT_AT_ONCE // size)
     return [turn] * (deals // turn) + [deals % turn] * (deals % turn > 0)
 
 
 def is_rare(by_chance: Series, difference: float) -> bool:
-    """Whether fewer than LEVEL of the differences that chance made are as large as the one there is."""
+    """Return whether fewer than LEVEL of the differences by chance are as large."""
     as_large = np.count_nonzero(by_chance >= abs(difference) * (1 - 1e-9))
     return bool((as_large + 1) / (len(by_chance) + 1) < LEVEL)
 
 
 def _peaks(rows: Rows, name: str) -> Series:
-    """The largest reading of each rank in each half of the run."""
+    """Return the largest value of each rank in each half of the run."""
     if name not in rows.columns:
         return np.empty(0)
     middle = rows.aggregate({"middle": "(min(iteration) + max(iteration)) / 2"})["middle"].iloc[0]
@@ -222,7 +215,7 @@ def _peaks(rows: Rows, name: str) -> Series:
 
 
 def compare_memory(difference: float, first: Series, other: Series) -> str:
-    """Whether peaks differ by more than they do between the ranks and halves of either run."""
+    """Return the direction of a difference larger than those between ranks and halves of a run, else `noise`."""
     if min(len(first), len(other)) < 2:
         return "unknown"
     return direction_of(difference) if abs(difference) > max(np.ptp(first), np.ptp(other)) else "noise"
@@ -234,8 +227,8 @@ def comparison(
     spreads: Sequence[Series],
     tell: Callable[[float, Series, Series], str],
 ) -> dict[str, list[Any]]:
-    """What each run's series comes to, and what its difference from the first run's is worth by their spreads."""
-    values = [float(summary(one)) if len(one) else None for one in series]
+    """Return a summary of each run's series, and for each the finding on its difference from the first."""
+    values = [float(summary(own)) if len(own) else None for own in series]
     findings = [
         tell(value - values[0], spreads[0], spread)
         if value is not None and values[0] is not None and isfinite(value - values[0])

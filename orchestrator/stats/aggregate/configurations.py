@@ -1,5 +1,4 @@
-"""Configurations: what the trials of a sweep reached together that differ in their seed alone. Reads no files; imports
-no pandas."""
+"""Configurations: trials of a sweep that differ only in their seed. Imports no pandas."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.student_t import quantile
 
 CONFIDENCE = 0.95
-"""Of the interval around a mean."""
+"""Confidence level of the interval around a mean."""
 
 
 class Repeat(NamedTuple):
-    """A trial, as its configuration sees it."""
+    """A trial of a configuration."""
 
     configuration: int
     trial: str
@@ -29,21 +28,18 @@ class Repeat(NamedTuple):
 
 @dataclass(frozen=True)
 class Configuration:
-    """One configuration: over those of its trials that ended well, their mean and its spread between seeds.
-
-    Where none has ended yet it is over what they have reached so far.
-    """
+    """A configuration: the mean and spread of its trials that ended well, or of all until one has ended."""
 
     number: int
     trials: tuple[str, ...]
-    """Those begun that have the metric, the best first."""
+    """Trials with the metric, best first."""
     n: int
-    """How many ended well, by themselves or as they were stopped."""
+    """Number of trials that finished or were stopped."""
     mean: float
     std: float
-    """Between seeds; NaN of fewer than two."""
+    """Standard deviation between seeds; NaN for fewer than two."""
     half_width: float
-    """Of the mean's interval, by Student's t."""
+    """Half the width of the mean's interval, by Student's t."""
     merit: float
     """What it is judged by: the mean, or its bound."""
     failed: int
@@ -51,18 +47,16 @@ class Configuration:
 
     @property
     def low(self) -> float:
-        """The interval's lower end."""
         return self.mean - self.half_width
 
     @property
     def high(self) -> float:
-        """The interval's upper end."""
         return self.mean + self.half_width
 
     def in_words(self, metric: str) -> str:
-        """Its mean with the interval, and of how many trials that is: `0.91 ± 0.02 (mean of 5 trials), 1 failed`."""
+        """Return the mean, its interval and the number of trials: `0.91 ± 0.02 (mean of 5 trials), 1 failed`."""
         around = "" if math.isnan(self.half_width) else f" ± {quantities.text(metric, self.half_width)}"
-        over = f"mean of {self.n} trial{'s' if self.n > 1 else ''}" if self.n else "so far, of none that has ended"
+        over = f"mean of {self.n} trial{'s' if self.n > 1 else ''}" if self.n else "so far; no trial has ended"
         return (
             f"{quantities.text(metric, self.mean)}{around} ({over}){f', {self.failed} failed' if self.failed else ''}"
         )
@@ -93,11 +87,10 @@ def configurations(repeats: Iterable[Repeat], mode: str, aggregate: str = "mean"
 
 
 def ahead_with_fewer(ordered: Sequence[Configuration], mode: str) -> Configuration | None:
-    """The configuration that is judged better than the first, though it is of fewer trials; None where there is
-    none."""
+    """Return a configuration with a better value than the first, but of fewer trials; None without one."""
     sign = -1 if mode == "max" else 1
-    better = [one for one in ordered[1:] if one.n and sign * one.merit < sign * ordered[0].merit]
-    return min(better, key=lambda one: sign * one.merit, default=None)
+    better = [other for other in ordered[1:] if other.n and sign * other.merit < sign * ordered[0].merit]
+    return min(better, key=lambda other: sign * other.merit, default=None)
 
 
 def _of(number: int, group: Sequence[Repeat], mode: str, aggregate: str) -> Configuration:

@@ -1,4 +1,4 @@
-"""Quantities as people read them. The name of a column tells its unit."""
+"""Numbers with their units, as people read them. The name of a column tells its unit."""
 
 import math
 from numbers import Real
@@ -13,27 +13,27 @@ _SUFFIXES = {
     "_temperature_c": "°C",
     "_clock_mhz": "MHz",
 }
-"""Ends of names and the unit they stand for; the first that fits."""
+"""Suffix of a name -> unit; the first match counts."""
 _COUNTS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number, and one at all."""
+    """Return whether a value is a number other than NaN and booleans."""
     return not isinstance(value, bool) and isinstance(value, Real) and bool(value == value)
 
 
 def seconds(value: float) -> str:
-    """`12.3 ms`, `1.5 s`."""
+    """Format seconds: `12.3 ms`, `1.5 s`."""
     return f"{value * 1000:.3g} ms" if abs(value) < 1 else f"{value:.3g} s"
 
 
 def size(value: float) -> str:
-    """`12.3 MiB`, `1.5 GiB`."""
+    """Format bytes: `12.3 MiB`, `1.5 GiB`."""
     return f"{value / 2**20:.3g} MiB" if abs(value) < 1000 * 2**20 else f"{value / 2**30:.3g} GiB"
 
 
 def duration(value: float) -> str:
-    """What people wait for or look back on: `12 s`, `3 min`, `2 h 05 min`."""
+    """Format a time to wait: `12 s`, `3 min`, `2 h 05 min`."""
     if value < 90:
         return f"{value:.0f} s"
     minutes = round(value / 60)
@@ -41,17 +41,17 @@ def duration(value: float) -> str:
 
 
 def unit(name: str) -> str:
-    """The unit of a column: `s`, `bytes`, `/s`, `%` ...; empty where the name has none."""
+    """Return the unit of a column, such as `s`, `bytes`, `/s` or `%`; empty if its name has none."""
     # In stats/step_s/p95 the unit stands before the statistic.
     for part in (name, name.rpartition("/")[0]):
-        for suffix, found in _SUFFIXES.items():
+        for suffix, symbol in _SUFFIXES.items():
             if part.endswith(suffix):
-                return found
+                return symbol
     return ""
 
 
 def text(name: str, value: Any) -> str:
-    """A value as people read it: `12.3 ms`, `1.5 GiB`, `42 %`; empty where there is none."""
+    """Format a value by the unit in its name: `12.3 ms`, `1.5 GiB`, `42 %`; empty for None and NaN."""
     if value is None or value != value:
         return ""
     if not is_number(value):
@@ -70,7 +70,7 @@ def text(name: str, value: Any) -> str:
 
 
 def number(value: float) -> str:
-    """A number for a label, short: `1.5k`, `0.25`."""
+    """Format a number briefly: `1.5k`, `0.25`."""
     if float(value).is_integer():
         return f"{int(value):,}" if abs(value) < 1e7 else _shortened(value)
     return f"{value:.4g}" if abs(value) < 1e4 else _shortened(value)

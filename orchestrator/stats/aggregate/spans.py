@@ -1,4 +1,4 @@
-"""The spans of an iteration, by name: what the clock measures and the tables sum up."""
+"""The spans of an iteration: names of their columns."""
 
 SPANS = (
     "data_wait_s",
@@ -12,6 +12,6 @@ SPANS = (
     "checkpoint_s",
     "other_s",
 )
-"""They add up to the iteration's time."""
+"""They add up to `step_s`."""
 TIMES = (*SPANS, "step_s", "host_step_s")
-"""All columns of time that a row may have by itself: the spans, their sum, and beside a device's time the host's."""
+"""All time columns of a row: the spans, their sum, and the host's time next to a device's."""

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import math
 
-_HALVINGS = 200
-"""More than a float has digits to find."""
-
 
 def tail(t: float, freedom: int) -> float:
-    """How likely a value above `t` is: finite series in the angle whose tangent is t / sqrt(freedom) (Abramowitz and
-    Stegun 26.7.3, 26.7.4).
-
-    A tail below 1e-15 comes out as 0.
-    """
+    """Return the probability of a value above `t`, by Abramowitz and Stegun 26.7.3 and 26.7.4; 0 below 1e-15."""
     if math.isinf(t):
         return 0.0 if t > 0 else 1.0
     angle = math.atan2(t, math.sqrt(freedom))
@@ -28,11 +21,11 @@ def tail(t: float, freedom: int) -> float:
 
 
 def quantile(share: float, freedom: int) -> float:
-    """The value below which a share of at least a half lies; to 1e-9 for shares up to 0.9999."""
+    """Return the quantile of a share of at least 0.5; to 1e-9 for shares up to 0.9999."""
     low, high = 0.0, 1.0
     while tail(high, freedom) > 1 - share:
         high *= 2
-    for _ in range(_HALVINGS):
+    for _ in range(200):
         middle = (low + high) / 2
         low, high = (middle, high) if tail(middle, freedom) > 1 - share else (low, middle)
     return high

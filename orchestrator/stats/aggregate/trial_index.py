@@ -1,9 +1,9 @@
-"""A sweep's index: a row for each trial that is over, so that a table of thousands need not open thousands of folders.
+"""A sweep's index: a row for each trial that ended, so that a sweep's table need not open thousands of folders.
 
-The folders are the truth. A row says how each file that it was made of stood, its size and its time. On a disk it holds
-as long as all of them stand so. On an object store, where that would be a request for each trial, it holds while the
-trial is there and was not taken up again since, which leaves a mark in the index. Any other trial is read from its
-folder: so the index may be missing, damaged, behind, or written by several at once.
+The folders are the truth, and the index a cache. A row has the size and time of each file that it was made from. On a
+disk it is valid while these are unchanged. On an object store that would be a request for each trial; there a row is
+valid unless the trial was resumed since, which leaves a mark in the index. Any other trial is read from its folder, so
+the index may be missing, damaged, outdated, or written by several processes.
 """
 
 from __future__ import annotations
@@ -29,24 +29,21 @@ from orchestrator.stats.aggregate.best_report import best_report, divergence
 from orchestrator.stats.aggregate.usage import kept_usage, usage
 from orchestrator.stats.read.counted_rows import counted_rows
 from orchestrator.stats.read.query import Rows
-from orchestrator.stats.read.recorded_files import COMPACTED, tell_lost_rows
+from orchestrator.stats.read.recorded_files import COMPACTED, warn_lost_rows
 from orchestrator.stats.write.compaction import is_compacted
 from orchestrator.storage import FileState, Storage
 
-VERSION = 1
-"""Of how a row is made: those of another version, or of other columns, count as missing."""
-
 _ALWAYS = ("run.json", "metrics.jsonl", COMPACTED["rows"])
-"""Files of a trial that say something by not being there."""
+"""Files of a trial whose absence matters."""
 _BATCH = 16
-"""Trials that are read together, as they end."""
+"""Ended trials that are read together."""
 _SHARE = 20
-"""A file is begun with each twentieth more of trials, so that there are few of them however many trials there are."""
+"""A new file is written with each twentieth more of trials, so that there are few files."""
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """What the files of one trial say of it."""
+    """A trial, as its files describe it."""
 
     name: str
     status: str
@@ -54,7 +51,7 @@ class TrialRecord:
     ended: str | None
     wall_s: float | None
     values: Mapping[str, Any]
-    """Dotted path to what it has chosen."""
+    """Dotted path -> value."""
     configuration: int | None
     leader: str | None
     """The trial whose training it shared in its last attempt."""
@@ -62,42 +59,41 @@ class TrialRecord:
     error: str | None
     mistake: bool
     best: Mapping[str, Any]
-    """The metrics and the epoch of its best report, by the sweep's first metric; nothing where none has that."""
+    """Metrics and epoch of the best report by the sweep's first metric; empty without one."""
     diverged: str
-    """How its training diverged; empty where it did not."""
+    """Description of a divergence, or empty."""
     last: Mapping[str, Any]
-    """Each metric as last reported."""
+    """Last reported value of each metric."""
     reports: int
-    """How many count."""
+    """Number of reports that count."""
     judged: Mapping[str, Sequence[Any]]
-    """Of the reports that hold all of the sweep's metrics, column by column: these, and the samples by then."""
+    """The reports with all of the sweep's metrics, as columns: these metrics and `samples`."""
     reported: Sequence[str]
-    """When each attempt made its last report."""
+    """Time of each attempt's last report."""
     compacted: bool
-    """Whether its rows lie where they stay."""
+    """True once its rows are compacted."""
     usage: Mapping[str, float]
-    """The time and memory it took."""
+    """Time and memory, as `usage` returns."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody trains it."""
         return self.status not in ("running", "lost")
 
     @property
     def judged_reports(self) -> tuple[dict[str, Any], ...]:
-        """The reports that hold all of the sweep's metrics, oldest first."""
+        """The reports with all of the sweep's metrics, oldest first."""
         return tuple(dict(zip(self.judged, report, strict=True)) for report in zip(*self.judged.values(), strict=True))
 
     @classmethod
     def read(cls, folder: RunFolder, objectives: Sequence[tuple[str, str]], files: Iterable[str]) -> TrialRecord:
-        """From the trial's folder, in which there are these files; raises DamagedFile."""
+        """Read a trial's folder, which has the `files`. Raises DamagedFile."""
         metadata, attempts, lines = folder.metadata(), folder.attempts(), folder.reports()
         reports = counted_reports(lines, attempts)
         metrics = [metric for metric, _ in objectives]
         judged = [report for report in reports if all(metric in report for metric in metrics)]
         best = best_report(reports, *objectives[0]) or {}
         if metadata.status in ENDED:
-            tell_lost_rows(folder.storage, attempts)
+            warn_lost_rows(folder.storage, attempts)
         return cls(
             name=folder.name,
             status=status_of(folder, metadata),
@@ -133,7 +129,7 @@ def _usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
 
 @dataclass(frozen=True)
 class _Row:
-    """A trial's record, and how the files stood that it was made of; None of one that was not there."""
+    """A trial's record, and the state of the files that it was made from; None for a missing one."""
 
     record: TrialRecord
     files: Mapping[str, FileState | None]
@@ -144,36 +140,35 @@ class _Row:
 
 
 class TrialIndex:
-    """The trials of a sweep, each read from its folder where the index has nothing of it that holds. `objectives` are
-    the sweep's metrics, each with `max` or `min`. The driver keeps it; any other process may add to it."""
+    """The trials of a sweep, from the index or their folders. `objectives` pairs its metrics with `max` or `min`."""
 
     def __init__(self, sweep: RunFolder, objectives: Sequence[tuple[str, str]]) -> None:
         self._trials, self._storage = sweep.storage / "trials", sweep.storage / INDEX
         self._objectives = [(metric, mode) for metric, mode in objectives]
         self._header = json.dumps(
-            {"version": VERSION, "objectives": self._objectives, "columns": [one.name for one in fields(TrialRecord)]}
+            {"objectives": self._objectives, "columns": [field.name for field in fields(TrialRecord)]}
         )
         self._ended: list[str] = []
         self._unwritten: list[_Row] = []
         self._written = 0
 
     def records(self) -> dict[str, TrialRecord | DamagedFile]:
-        """Every trial begun so far, by name and in that order, with the damage of one that cannot be read."""
+        """Return all trials by name, in order; a DamagedFile for one that cannot be read."""
         parts = self._parts()
         rows, others = self._standing(parts)
         read = dict(zip(others, self._trials.each(self._read, others), strict=True))
         new = [row for row in read.values() if isinstance(row, _Row) and row.record.is_over]
         if len(new) >= max(_BATCH, len(rows) // _SHARE):
             self._write(new)
-        found = {**rows, **read}
-        return {name: row.record if isinstance(row, _Row) else row for name, row in sorted(found.items()) if row}
+        trials = sorted({**rows, **read}.items())
+        return {name: row.record if isinstance(row, _Row) else row for name, row in trials if row}
 
     def standing(self) -> dict[str, TrialRecord]:
-        """The trials of which the index has something that holds, by name. Opens no trial's folder."""
+        """Return the trials with a valid row, by name. Opens no trial's folder."""
         return {name: row.record for name, row in self._standing(self._parts())[0].items()}
 
     def keep(self, trial: str) -> None:
-        """Takes a trial that is over. Driver."""
+        """Add a trial that ended. Driver."""
         self._ended.append(trial)
         if len(self._ended) < _BATCH:
             return
@@ -187,7 +182,7 @@ class TrialIndex:
             self._unwritten = []
 
     def join(self) -> None:
-        """Puts all that holds into one file, with what is not in there yet. Driver, at the sweep's end."""
+        """Write one file of all trials. Driver, at the sweep's end."""
         parts = self._parts()
         rows, others = self._standing(parts)
         rows |= {
@@ -199,8 +194,7 @@ class TrialIndex:
             self._storage.each(self._storage.delete, parts)
 
     def _write(self, rows: Sequence[_Row]) -> bool:
-        """Adds a file of rows, and whether that went well: where it cannot be written, the folders still say all of
-        it."""
+        """Write a file of rows, and return whether that succeeded; if not, the folders still have everything."""
         lines = [f"{self._header}\n", *(row.line() for row in rows)]
         with suppress(StorageError):
             self._storage.write(f"{secrets.token_hex(8)}.jsonl", "".join(lines))
@@ -208,7 +202,6 @@ class TrialIndex:
         return False
 
     def _parts(self) -> dict[str, bytes]:
-        """Its files."""
         names = [name for name in self._storage.names() if name.endswith(".jsonl")]
         return {name: data for name, data in zip(names, self._storage.each(self._part, names), strict=True) if data}
 
@@ -218,7 +211,7 @@ class TrialIndex:
         return b""
 
     def _rows(self, parts: Mapping[str, bytes]) -> Iterator[_Row]:
-        """The rows of some files; those that are damaged, or of other metrics, are left out."""
+        """Yield the rows of some files, but damaged ones and those of other metrics."""
         for data in parts.values():
             header, *lines = data.split(b"\n")
             if header != self._header.encode():
@@ -230,21 +223,21 @@ class TrialIndex:
                     yield _Row(TrialRecord(**entries), files)
 
     def _standing(self, parts: Mapping[str, bytes]) -> tuple[dict[str, _Row], list[str]]:
-        """The rows that hold, by trial, and the trials that have none."""
+        """Return the valid rows by trial, and the trials without one."""
         names, marks = self._trials.names(), {} if self._trials.local else self._storage.files()
         there = {*names}
-        holds = self._stands if self._trials.local else partial(_is_newer, marks)
+        holds = self._is_unchanged if self._trials.local else partial(_is_newer, marks)
         rows = {row.record.name: row for row in self._rows(parts) if row.record.name in there and holds(row)}
         return rows, [name for name in names if name not in rows]
 
-    def _stands(self, row: _Row) -> bool:
-        """Whether all of a row's files stand as they did."""
+    def _is_unchanged(self, row: _Row) -> bool:
+        """Return whether all of a row's files are unchanged."""
         there = f"{self._trials.local}/{row.record.name}"
         return all(known == _on_disk(f"{there}/{file}") for file, known in row.files.items())
 
     def _read(self, name: str) -> _Row | DamagedFile | None:
-        """A trial from its folder; None where there is none yet. How its files stand is asked first, so that what is
-        written meanwhile shows."""
+        """Read a trial from its folder; None if it has not begun. The state of its files comes first, so that a change
+        meanwhile shows."""
         folder = RunFolder(self._trials, name)
         files = _files_of(folder.storage) if self._trials.local is None or folder.exists() else {"run.json": None}
         if files["run.json"] is None:
@@ -256,7 +249,7 @@ class TrialIndex:
 
 
 def _files_of(trial: Storage) -> dict[str, FileState | None]:
-    """How those files of a trial stand that a record is made of."""
+    """Return the state of the files that a record is made from."""
     if trial.local:
         names = [*_ALWAYS, *trial.names(), *(f"stats/{name}" for name in trial.tree("stats"))]
         folders = {"stats", *(name.rpartition("/")[0] for name in names if name.startswith("stats/"))}
@@ -267,12 +260,12 @@ def _files_of(trial: Storage) -> dict[str, FileState | None]:
 
 
 def _on_disk(path: str) -> FileState | None:
-    """How a file stands, or a folder, which tells of files that come and go."""
+    """Return the state of a file, or of a folder, which changes as files come and go."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return FileState(found.st_size, found.st_mtime)
+    return FileState(status.st_size, status.st_mtime)
 
 
 def _counts(file: str) -> bool:
@@ -280,8 +273,7 @@ def _counts(file: str) -> bool:
 
 
 def _is_newer(marks: Mapping[str, FileState], row: _Row) -> bool:
-    """Whether a trial was not taken up again since its row was made. Both times are the store's, which may count in
-    whole seconds; one that tells none has no row that holds."""
+    """Return whether a trial was not resumed since its row was made, by the store's times, if it has any."""
     written, mark = row.files["run.json"], marks.get(f"{row.record.name}{REOPENED}")
     if written is None or written.modified is None:
         return False

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.read.query import Rows
+from orchestrator.stats.read.query import TRAINING, Rows
 from orchestrator.stats.read.recorded_files import COMPACTED
 from orchestrator.stats.write.checksums import check_footer
 
@@ -22,12 +22,11 @@ _PEAKS = {
     "cuda_peak_reserved_bytes": "peak_reserved_bytes",
 }
 _MEANS = ("gpu_utilization_percent", "gpu_power_w")
-TRAINING = "phase = 'train'"
 _KEY = b"hookyard.usage"
 
 
 def usage(rows: Rows) -> dict[str, float]:
-    """Return what a run took; what no row holds is not there.
+    """Return the time and memory of a run; a number that no row has is missing.
 
     `ranks`; over the training iterations `step_s` (median), `train_s`, `data_wait_share` (of the time of all ranks) and
     `samples_per_s` (all ranks together, over `train_s`); over all rows `process_peak_rss_bytes` (with what earlier runs

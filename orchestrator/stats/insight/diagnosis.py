@@ -1,4 +1,4 @@
-"""A diagnosis: all that the tables say of a run, the weightiest first."""
+"""A diagnosis: all findings on a run, the most serious first."""
 
 from __future__ import annotations
 
@@ -11,35 +11,34 @@ import pandas as pd
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.insight.finding import Finding
 from orchestrator.stats.insight.gradient_syncs import WAIT, GradientSyncs, gradient_syncs
-from orchestrator.stats.insight.iteration_sample import TRAINING, IterationSample, sample_iterations
+from orchestrator.stats.insight.iteration_sample import IterationSample, sample_iterations
 from orchestrator.stats.insight.loss_anomalies import losses
 from orchestrator.stats.insight.memory import memory
 from orchestrator.stats.insight.regression import regression, throughput
 from orchestrator.stats.insight.stragglers import LEAST_SYNCS, stragglers
 from orchestrator.stats.insight.time_breakdown import data_bound, hook_costs, saving_stalls, times, unnamed
-from orchestrator.stats.read.query import Rows
+from orchestrator.stats.read.query import TRAINING, Rows
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found, and the numbers that say how the run did."""
+    """Findings on a run, and its vital signs."""
 
     findings: tuple[Finding, ...]
-    """The weightiest first."""
+    """Most serious first."""
     signs: dict[str, Any] = field(default_factory=dict)
-    """The run in a few numbers: how much was looked at, how fast it was, and how far apart its ranks are."""
+    """A few numbers: how many iterations, how fast, and how far apart the ranks are."""
 
     @property
     def healthy(self) -> bool:
-        """Whether there is nothing to say, of a run that the tables say enough of."""
+        """True without findings, if the tables are sufficient."""
         return not self.findings and "step_s" in self.signs
 
-    def of_run(self, path: str) -> Self:
-        """The same with the run's path in the commands of the findings."""
-        return replace(self, findings=tuple(finding.of_run(path) for finding in self.findings))
+    def with_path(self, path: str) -> Self:
+        """Put the run's path into the commands of the findings."""
+        return replace(self, findings=tuple(finding.with_path(path) for finding in self.findings))
 
     def __str__(self) -> str:
-        """The numbers as a line."""
         signs = self.signs
         if not signs["iterations"]:
             return "no training iteration was recorded"
@@ -74,11 +73,10 @@ def diagnose(
     ending: Finding | None = None,
     sample: IterationSample | None = None,
 ) -> Diagnosis:
-    """Looks the rows of a run through, or any table with the columns of docs/tables.md.
+    """Diagnose the rows of a run, or any table with the columns of docs/tables.md.
 
-    `hooks` is the hooks' ledger, `against` the rows of a run to compare with, `ending` what is to be said of how it
-    ended, `sample` holds the iterations to compare, if known. What a table lacks is not looked for; `signs` says
-    how much there was.
+    `hooks` are the hooks' costs, `against` the rows of a run to compare with, and `ending` the finding on how the run
+    ended. `sample` saves its computation. A missing column only means fewer findings.
     """
     rows = stats if isinstance(stats, Rows) else Rows.of(stats)
     if not rows.total:
@@ -101,7 +99,7 @@ def diagnose(
     if compared is not None and other is not None:
         found += regression(rows, other, compared, against_name)
     if ending is not None:
-        found.append(_with_its_moment(ending, rows))
+        found.append(_with_replay(ending, rows))
     found.sort(key=lambda finding: finding.weight, reverse=True)
     signs = vital_signs(sample, found_s, exchanges)
     if compared is not None:
@@ -110,16 +108,16 @@ def diagnose(
 
 
 def failure(status: str, error: str | None) -> Finding | None:
-    """The finding on a run that failed or lost its driver, which comes before all others; None of one that did not."""
+    """Return the finding on a run that failed or lost its driver, the most serious one; else None."""
     if status == "failed":
-        words = (error or "it does not say why").strip().splitlines()[0]
+        words = (error or "without an error message").strip().splitlines()[0]
         sentence, advice = (
             f"the run failed: {words}",
-            "mend what it says, then hookyard resume RUN; its log has the traceback",
+            "fix the error, then hookyard resume RUN; the log has the traceback",
         )
     elif status == "lost":
         sentence, advice = (
-            "the run is dead: its driver is gone, and nobody has written down how it ended",
+            "the run is lost: its driver died before it could write how the run ended",
             "hookyard resume RUN",
         )
     else:
@@ -128,16 +126,16 @@ def failure(status: str, error: str | None) -> Finding | None:
     return Finding("failure", sentence, {"status": status}, "hookyard show RUN", advice, weight=2.0)
 
 
-def _with_its_moment(ending: Finding, rows: Rows) -> Finding:
-    """The finding on how a run ended, with the command that comes to where it failed again: rows end before it."""
+def _with_replay(ending: Finding, rows: Rows) -> Finding:
+    """Add the command that replays the failed iteration, the one after the last row."""
     last = rows.aggregate({"last": "max(iteration)"}, where=f"{TRAINING} and rank = 0")["last"].iloc[0]
     if ending.numbers["status"] != "failed" or pd.isna(last):
         return ending
-    return replace(ending, advice=f"{ending.advice}; hookyard replay RUN --iteration {int(last) + 1} comes to it again")
+    return replace(ending, advice=f"{ending.advice}; hookyard replay RUN --iteration {int(last) + 1} repeats it")
 
 
 def vital_signs(sample: IterationSample, found: pd.DataFrame, exchanges: GradientSyncs | None) -> dict[str, Any]:
-    """The run in a few numbers; shares are of the time of all training iterations."""
+    """Return the vital signs; shares are of the time of all training iterations."""
     signs: dict[str, Any] = {"iterations": sample.iterations, "ranks": sample.ranks}
     if sample.step_s is None or not found["step_s"].sum() > 0:
         return signs

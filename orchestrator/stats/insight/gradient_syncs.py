@@ -15,59 +15,54 @@ from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.insight.robust_statistics import Floats
 
 OWN_WORK = ("data_wait_s", "to_device_s", "forward_s", "loss_s", "optimizer_s")
-"""Spans in which a rank does its own work and waits for no other."""
+"""Spans of own work, without waiting for other ranks."""
 MAY_WAIT = ("hooks_s", "checkpoint_s", "other_s")
-"""Spans in which a rank may also wait for others, in a collective hook, a barrier or a question; the later the
-likelier."""
+"""Spans in which a rank may also wait for others, such as in a collective hook; the later the likelier."""
 WAIT = "all_reduce_wait_s"
-"""The span in which a rank waits for the others. Where it is not measured `backward_s` has the waiting in it."""
+"""The span of waiting for other ranks; if it is not measured, `backward_s` contains the wait."""
 
 
 @dataclass(frozen=True)
 class GradientSyncs:
-    """The spans of every rank between exchanges of gradients; arrays have the shape (exchanges, ranks) and are
-    seconds."""
+    """The spans of every rank between exchanges of gradients, in arrays of shape (exchanges, ranks), in seconds."""
 
     iterations: NDArray[np.int64]
-    """The iteration that each exchange ended."""
+    """Last iteration of each exchange."""
     ranks: tuple[int, ...]
-    """The global ranks, in the order of the columns."""
+    """Global ranks, by column."""
     nodes: tuple[str, ...]
-    """Where each rank ran."""
     local: dict[str, Floats]
-    """What each rank spent on its own, by span; `backward_s` only where the waiting is not in it."""
+    """Own work by span; `backward_s` only if it does not contain the wait."""
     wait: Floats
-    """Waiting for the other ranks: measured, or else `backward_s` above the shortest of all ranks."""
+    """Measured wait, or else `backward_s` above the shortest of all ranks."""
     step: Floats
-    """The whole time."""
     steps_apart: bool
-    """True where an exchange comes after several iterations."""
+    """True if an exchange takes several iterations."""
     places: NDArray[np.int64]
-    """Which of the run's exchanges each is, from any number on; they are neighbours where all are looked at."""
+    """Number of each exchange in the run."""
     share: float = 1.0
-    """The part of the run's exchanges that these are."""
+    """Share of the run's exchanges."""
 
     @cached_property
     def step_s(self) -> float:
-        """The median time from one exchange to the next."""
+        """Median time from one exchange to the next."""
         return float(np.median(self.step))
 
     @cached_property
     def work(self) -> Floats:
-        """All that each rank did on its own."""
-        return self.together(self.local)
+        """All own work."""
+        return self.sum_spans(self.local)
 
-    def together(self, spans: Iterable[str]) -> Floats:
-        """What each rank spent on its own in some of the spans."""
+    def sum_spans(self, spans: Iterable[str]) -> Floats:
         total: Floats = sum((self.local[span] for span in spans), start=np.zeros_like(self.step))
         return total
 
 
 def gradient_syncs(stats: pd.DataFrame, share: float = 1.0) -> GradientSyncs | None:
-    """The exchanges of a stats table, of which the first is left out; None where nothing was timed.
+    """Return the exchanges of a stats table but the first; None if nothing was timed.
 
-    Iterations that share an optimizer step are taken together, as their ranks meet once. What not all ranks have is
-    left out. Of a table in stretches, which has a `share` of the run's iterations, so are steps that are cut in two.
+    Iterations that share an optimizer step form one exchange. Exchanges that some rank lacks are left out. A table of
+    stretches, which has a `share` of the run's iterations, also loses the steps that a stretch cuts in two.
     """
     spans = [name for name in SPANS if name in stats and stats[name].notna().any()]
     if "step_s" not in stats or not spans:
@@ -117,7 +112,7 @@ def gradient_syncs(stats: pd.DataFrame, share: float = 1.0) -> GradientSyncs | N
 
 
 def _cut(iteration: NDArray[np.int64], of_exchange: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """The exchanges that begin where a stretch does."""
+    """Return which exchanges begin where a stretch does."""
     first = np.full(of_exchange.max() + 1, iteration.max())
     np.minimum.at(first, of_exchange, iteration)
     known = np.unique(iteration)
@@ -125,7 +120,7 @@ def _cut(iteration: NDArray[np.int64], of_exchange: NDArray[np.int64]) -> NDArra
 
 
 def _exchange_of(rows: pd.DataFrame) -> tuple[NDArray[np.int64], bool]:
-    """The number of the exchange that each row led to, and whether several lead to one."""
+    """Return the exchange of each row, and whether one takes several iterations."""
     if "step" not in rows or rows["step"].nunique() > 0.9 * rows["iteration"].nunique():
         return rows["iteration"].to_numpy(dtype=np.int64), False
     order = np.lexsort((rows["iteration"], rows["rank"]))
@@ -138,5 +133,5 @@ def _exchange_of(rows: pd.DataFrame) -> tuple[NDArray[np.int64], bool]:
 
 
 def rank_of_most(values: pd.Series[Any]) -> int:
-    """The rank, which is the index, of the largest value."""
+    """Return the index of the largest value."""
     return int(values.index[int(np.nanargmax(values.to_numpy(dtype=float)))])

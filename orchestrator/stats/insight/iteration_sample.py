@@ -11,15 +11,14 @@ import pandas as pd
 
 from orchestrator.stats.aggregate.blocks import STALL
 from orchestrator.stats.aggregate.spans import SPANS
-from orchestrator.stats.read.query import Rows
+from orchestrator.stats.read.query import TRAINING, Rows
 
-TRAINING = "phase = 'train'"
 MOST_ROWS, MOST_ITERATIONS = 2**20, 20_000
-"""Of a run that has no more than these, all iterations are looked at."""
+"""A run with at most these is taken whole."""
 STRETCHES = 20
-"""Of a longer one so many stretches, evenly over the run, and the iterations that hold the longest stalls."""
+"""Of a longer run: this many stretches, evenly over it, and the iterations of its longest stalls."""
 STALLS, LEAST_STALL = 500, 3.0
-"""At most so many, in which a span took so many times as long as an iteration does."""
+"""Number of stalls, in which a span takes at least this many times a usual iteration."""
 
 
 @dataclass(frozen=True)
@@ -27,21 +26,21 @@ class IterationSample:
     """Training rows of every rank."""
 
     rows: pd.DataFrame
-    """In order of iterations, with the columns that comparing ranks takes."""
+    """Sorted by iteration, with the columns for comparing ranks."""
     iterations: int
-    """How many the run has."""
+    """Number of iterations of the run."""
     ranks: int
     stretches: Sequence[tuple[int, int]] = ()
-    """The first and last iteration of each that was chosen without regard to stalls; none where all are looked at."""
+    """First and last iteration of each stretch; empty for a whole run."""
 
     @cached_property
     def share(self) -> float:
-        """The part of the run's iterations that is looked at."""
+        """Share of the run's iterations."""
         return int(self.rows["iteration"].nunique()) / max(1, self.iterations)
 
     @property
     def typical(self) -> pd.DataFrame:
-        """Those rows whose medians and quantiles stand for the run's."""
+        """Rows of the stretches alone, which are representative of the run."""
         if not self.stretches:
             return self.rows
         firsts, lasts = np.array(self.stretches).T
@@ -51,7 +50,7 @@ class IterationSample:
 
     @cached_property
     def step_s(self) -> float | None:
-        """The median time of an iteration; None where nothing was timed."""
+        """Median time of an iteration; None if nothing was timed."""
         return float(self.typical["step_s"].median()) if "step_s" in self.rows else None
 
 
@@ -62,21 +61,21 @@ def sample_iterations(rows: Rows) -> IterationSample:
         for name in ("rank", "node", "phase", "iteration", "step", "batch_size", "rss_bytes", "step_s", *SPANS)
         if name in rows.columns
     ]
-    asked = {
+    columns_by_rank = {
         "rows": "sum(rows)::bigint",
         "first": "min(first)",
         "last": "max(iteration)",
         "steps": "max(step) - min(step)",
     }
-    found = rows.aggregate(asked, ["rank"], TRAINING, rows.blocks)
-    if not len(found):
+    ranks = rows.aggregate(columns_by_rank, ["rank"], TRAINING, rows.blocks)
+    if not len(ranks):
         return IterationSample(pd.DataFrame(columns=columns), 0, 0)
-    first, last = int(found["first"].min()), int(found["last"].max())
+    first, last = int(ranks["first"].min()), int(ranks["last"].max())
     iterations = last - first + 1
-    if found["rows"].max() < iterations:
+    if ranks["rows"].max() < iterations:
         # No rank has them all, so that they are counted one by one.
         iterations = int(rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)["all"].iloc[0])
-    wanted = min(MOST_ITERATIONS, max(STRETCHES, MOST_ROWS // len(found)))
+    wanted = min(MOST_ITERATIONS, max(STRETCHES, MOST_ROWS // len(ranks)))
     chosen, stretches = TRAINING, []
     if iterations > wanted:
         length = wanted // STRETCHES
@@ -85,7 +84,7 @@ def sample_iterations(rows: Rows) -> IterationSample:
             for begin in np.linspace(first, last + 1 - length, STRETCHES).astype(int).tolist()
         ]
         # In the middle of accumulated steps, a whole step is what ranks are compared by.
-        around = -(-(last - first + 1) // max(1, int(found["steps"].max()))) - 1 if "step" in rows.columns else 0
+        around = -(-(last - first + 1) // max(1, int(ranks["steps"].max()))) - 1 if "step" in rows.columns else 0
         wide = [*stretches, *((at - around, at + around) for at in _stalled(rows))]
         chosen = (
             f"{TRAINING} and iteration in"
@@ -94,14 +93,13 @@ def sample_iterations(rows: Rows) -> IterationSample:
     return IterationSample(
         rows.ask(f"select {', '.join(columns)} from rows where {chosen} order by iteration, rank"),
         iterations,
-        len(found),
+        len(ranks),
         stretches,
     )
 
 
 def _stalled(rows: Rows) -> list[int]:
-    """The iterations in which some rank's own work took much longer than an iteration does, the longest of them; of
-    each block one."""
+    """Return the iterations of the longest stalls of a rank's own work, at most one of each block."""
     if "step_s" not in rows.numbers:
         return []
     usual = rows.ask(

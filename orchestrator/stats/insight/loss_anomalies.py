@@ -1,4 +1,4 @@
-"""Loss anomalies: values out of line and the ranks they came from, and losses that rose or never moved."""
+"""Loss anomalies: NaN, spikes, divergence, and losses that never changed."""
 
 from __future__ import annotations
 
@@ -9,31 +9,29 @@ import pandas as pd
 
 from orchestrator.stats.aggregate.blocks import known
 from orchestrator.stats.insight.finding import Finding, rank_names
-from orchestrator.stats.insight.iteration_sample import TRAINING
 from orchestrator.stats.insight.robust_statistics import Floats
-from orchestrator.stats.read.query import Rows
+from orchestrator.stats.read.query import TRAINING, Rows
 
 WINDOW = 51
-"""Iterations around one that say what is usual there."""
+"""Iterations that tell the usual loss around one."""
 LEAST_DEVIATIONS = 10.0
 LEAST_RISE = 0.2
-"""Of the usual loss; less is no spike."""
+"""Smallest spike, as a share of the usual loss."""
 LEAST_OF_USUAL_RISES = 4.0
-"""A spike is so many times as high as the rises that one iteration in fifty has, so that a noisy loss has none."""
+"""Smallest spike, as a multiple of the rise that one iteration in fifty exceeds: a noisy loss has none."""
 LEAST_MOVED = 20
-"""So many iterations without any change of the loss are no training."""
+"""Fewest iterations in which an unchanged loss is a finding."""
 STILL = 1e-6
-"""Of the loss: a smaller range is none."""
+"""Largest range of an unchanged loss, as a share of it."""
 MOST_ITERATIONS = 2**21
-"""Of more, neighbours are taken together."""
+"""Neighbours are averaged if there are more."""
 NOT_FINITE = "loss is null or isinf(loss)"
 DIVERGED = 2.0
-"""So many times what it began with, over the last iterations: a loss that should fall."""
+"""Last loss over the first from which on training diverged."""
 
 
 def losses(rows: Rows) -> Iterator[Finding]:
-    """Losses that are not finite, spikes of the loss over all ranks, each with the ranks that had them, and a loss that
-    diverged or stood still."""
+    """Yield findings on the training loss, with the ranks that caused them."""
     if "loss" not in rows.columns:
         return
     seen = rows.aggregate(
@@ -52,29 +50,28 @@ def losses(rows: Rows) -> Iterator[Finding]:
     if len(finite) >= WINDOW:
         yield from _spikes(rows, finite, together)
     if len(finite) >= LEAST_MOVED:
-        yield from _course(finite.to_numpy(dtype=float))
+        yield from _trend(finite.to_numpy(dtype=float))
 
 
 def _not_finite(rows: Rows, ranks: int) -> Iterator[Finding]:
-    found = rows.aggregate({"ranks": "list(rank order by rank)"}, ["iteration"], f"{TRAINING} and {NOT_FINITE}")[
+    bad_rows = rows.aggregate({"ranks": "list(rank order by rank)"}, ["iteration"], f"{TRAINING} and {NOT_FINITE}")[
         "ranks"
     ]
     iterations = int(rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)["all"].iloc[0])
-    first, count, bad = int(found.index[0]), len(found), [int(rank) for rank in found.iloc[0]]
+    first, count, bad = int(bad_rows.index[0]), len(bad_rows), [int(rank) for rank in bad_rows.iloc[0]]
     yield Finding(
         "loss",
         f"the loss was not finite in {count} of {iterations} iterations, first at iteration {first} on"
         f" {rank_names(bad, ranks)}",
         {"problem": "not finite", "iteration": first, "ranks": bad, "iterations": count},
         "stats[~numpy.isfinite(stats['loss'])][['rank', 'iteration', 'loss']]",
-        f"{_samples(first, bad, ranks)}; nan_guard leaves such steps out; anomaly_detection finds the operation; a"
+        f"{_samples(first, bad, ranks)}; nan_guard skips such steps; anomaly_detection finds the operation; a"
         " lower learning rate or bf16 may avoid it",
         1.0,
     )
 
 
-def _course(means: Floats) -> Iterator[Finding]:
-    """Whether the loss over all ranks never moved, or ended far above where it began."""
+def _trend(means: Floats) -> Iterator[Finding]:
     part = min(WINDOW, len(means) // 4)
     began, ended = float(np.median(means[:part])), float(np.median(means[-part:]))
     numbers = {"began": began, "ended": ended, "iterations": len(means)}
@@ -82,11 +79,10 @@ def _course(means: Floats) -> Iterator[Finding]:
     if means.max() - means.min() <= STILL * max(abs(began), STILL):
         yield Finding(
             "loss",
-            f"the loss never moved: it was {began:.4g} in all of {len(means)} iterations",
-            {"problem": "stood still", **numbers},
+            f"the loss never changed: it was {began:.4g} in all {len(means)} iterations",
+            {"problem": "unchanged", **numbers},
             query,
-            "nothing is learned: a learning rate of 0, frozen parameters, an output or a loss that does not depend on"
-            " them",
+            "look for a learning rate of 0, frozen parameters, and an output or a loss that does not depend on them",
             1.0,
         )
     elif ended - began > (DIVERGED - 1) * abs(began) and ended >= np.quantile(means, 0.75):
@@ -134,7 +130,7 @@ def _spikes(rows: Rows, means: pd.Series, together: int) -> Iterator[Finding]:
         f"stats.query('iteration == {means.index[worst]}')[['rank', 'loss']]",
         f"{_samples(iterations[places.tolist().index(worst)], ranks, of)}; "
         + (
-            "loss_spike leaves such steps out, gradient_clip bounds their effect"
+            "loss_spike skips such steps, gradient_clip bounds their effect"
             if len(ranks) < of
             else "a lower learning rate, a longer warm-up or gradient_clip"
         ),
@@ -143,17 +139,16 @@ def _spikes(rows: Rows, means: pd.Series, together: int) -> Iterator[Finding]:
 
 
 def _samples(iteration: int, ranks: list[int], of: int) -> str:
-    """The commands that name the samples of some ranks in an iteration, and come to it again."""
+    """Return the commands that list the samples of an iteration and replay it."""
     alone = f" --rank {ranks[0]}" if len(ranks) == 1 < of else ""
     return (
-        f"hookyard samples RUN --where 'iteration == {iteration}'{alone} names the samples, hookyard replay RUN"
-        f" --iteration {iteration} --rank {ranks[0]} comes to it again"
+        f"hookyard samples RUN --where 'iteration = {iteration}'{alone} lists the samples, hookyard replay RUN"
+        f" --iteration {iteration} --rank {ranks[0]} repeats it"
     )
 
 
 def _ranks_above(rows: Rows, means: pd.Series, worst: int, together: int) -> tuple[list[int], int]:
-    """The ranks whose own loss rose at least half as much as the highest, over what was usual for them around, of how
-    many."""
+    """Return the ranks whose loss rose at least half as much as the highest, and the number of ranks."""
     around = means.index[[max(0, worst - WINDOW // 2), min(len(means) - 1, worst + WINDOW // 2)]]
     where = f"{TRAINING} and iteration between {around[0]} and {around[1] + together - 1}"
     at = f"iteration // {together} * {together} = {means.index[worst]}"

@@ -1,4 +1,4 @@
-"""Memory: what grows, what one rank has more of than the others, and how much room is left."""
+"""Memory: leaks, imbalance over ranks, and memory that is nearly full."""
 
 from __future__ import annotations
 
@@ -14,36 +14,33 @@ from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.blocks import high, known
 from orchestrator.stats.insight.finding import Finding, rank_names
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
-from orchestrator.stats.insight.iteration_sample import TRAINING
 from orchestrator.stats.insight.robust_statistics import Floats, block_medians, lower_spread, theil_sen, without_spikes
 from orchestrator.stats.insight.staircase import autocorrelation, rises
-from orchestrator.stats.read.query import AT_ONCE, Rows
+from orchestrator.stats.read.query import AT_ONCE, TRAINING, Rows
 
 GROWING = ("rss_bytes", "cuda_allocated_bytes")
-"""Columns in which a leak shows; what torch's allocator holds in reserve grows without one."""
+"""Columns that show a leak; reserved memory of torch's allocator also grows without one."""
 COMPARED = ("rss_bytes", "cuda_peak_allocated_bytes")
 CAPACITY = {"cuda_peak_reserved_bytes": "cuda_total_bytes", "rss_bytes": "memory_limit_bytes"}
-"""Columns of what is used, and those of what there is, where a table has them."""
+"""Column of used memory -> column of available memory."""
 LEAST_READINGS = 40
-"""With fewer readings after warming up, growth is not looked for."""
+"""Fewest readings after warming up."""
 LEAST_GROWTH = 0.02
-"""A leak adds at least this share of what was held, from the start of what is looked at to its end."""
+"""Smallest growth after warming up, as a share of the memory held."""
 VERY_STRONG, FOR_CHANCE = 9.0, 2.0
-"""And rises all the time rather than in jumps, with so much evidence, and so much more for each logarithm of the number
-of ranks, any of which might show it by chance."""
+"""Least evidence for a steady rise rather than jumps, plus an allowance per logarithm of the number of ranks."""
 MOST_MOMENTS = 100
-"""Into which the readings are put."""
+"""Readings are averaged to at most this many."""
 LASTING, BETWEEN_JUMPS = 0.25, (0.4, 1.5)
-"""And each half of the time grows at least at this share of the whole's slope, and the stretches between jumps by a
-share of it within these bounds: else there are as many jumps down as it rises."""
+"""Least slope of each half, and bounds of the slope between jumps, as shares of the whole slope."""
 LEAST_IMBALANCE = 0.2
 LEAST_ROOM = 0.1
 WARMING_UP = 0.25
-"""The first part of a run, in which buffers and caches find their size."""
+"""Share of a run in which buffers and caches find their size."""
 
 
 def memory(rows: Rows, typical: pd.DataFrame) -> Iterator[Finding]:
-    """Leaks, imbalance over ranks, and memory that is nearly full. `typical` are rows that stand for the run's."""
+    """Yield findings on memory. `typical` are representative rows."""
     where = TRAINING if "phase" in rows.columns else "true"
     for column in GROWING:
         if column in rows.columns:
@@ -56,16 +53,15 @@ def memory(rows: Rows, typical: pd.DataFrame) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class _Series:
-    """What some ranks held after warming up, in short; each has as many readings as the others. Arrays have a row for
-    each rank."""
+    """Memory of some ranks after warming up, with equally many readings each. Arrays have a row for each rank."""
 
     ranks: NDArray[np.int64]
     x: Floats
-    """The iterations of up to 24 stretches, by their medians."""
+    """Median iterations of up to 24 stretches."""
     y: Floats
-    """What was held in them."""
+    """Median memory of these stretches."""
     moments: Floats
-    """All readings; where they are many the means of so many neighbours."""
+    """Readings, averaged to MOST_MOMENTS."""
 
 
 def _leaks(rows: Rows, column: str, where: str) -> Iterator[Finding]:
@@ -73,18 +69,18 @@ def _leaks(rows: Rows, column: str, where: str) -> Iterator[Finding]:
     ranks = len(readings)
     least_evidence = VERY_STRONG + FOR_CHANCE * math.log(max(1, ranks))
     enough = readings[readings - (WARMING_UP * readings).astype(int) >= LEAST_READINGS]
-    found = [
+    parts = [
         _growths(_series(rows, column, where, alike.index.tolist(), int(count)), least_evidence)
         for count, alike in enough.groupby(enough)
     ]
-    growths = pd.concat(found).sort_index() if found else pd.DataFrame()
+    growths = pd.concat(parts).sort_index() if parts else pd.DataFrame()
     if not len(growths):
         return
     rank, growing = rank_of_most(growths["per_1000"]), growths.index.tolist()
     per_1000, low, high, share = growths.T[rank].tolist()
     yield Finding(
         "memory",
-        f"{column} grows and does not stop: {quantities.size(per_1000)} per 1000 iterations on rank {rank}"
+        f"{column} grows without stopping: {quantities.size(per_1000)} per 1000 iterations on rank {rank}"
         f" ({quantities.size(low)} to {quantities.size(high)} with 95 % confidence), {share:.0%} since the first"
         f" quarter of the run; it grows on {rank_names(growing, ranks)}",
         {
@@ -106,7 +102,7 @@ def _leaks(rows: Rows, column: str, where: str) -> Iterator[Finding]:
 
 
 def _series(rows: Rows, column: str, where: str, ranks: Sequence[int], count: int) -> _Series:
-    """The readings after warming up of ranks with `count` of them each, of so many ranks at once as fit into memory."""
+    """Return the readings after warming up of ranks with `count` readings each."""
     together, parts = max(1, AT_ONCE // count), []
     for first in range(0, len(ranks), together):
         some = ", ".join(map(str, ranks[first : first + together]))
@@ -124,8 +120,7 @@ def _series(rows: Rows, column: str, where: str, ranks: Sequence[int], count: in
 
 
 def _growths(series: _Series, least_evidence: float) -> pd.DataFrame:
-    """The ranks whose memory grows to the end, and not in jumps alone, which are the index: bytes per 1000 iterations
-    with their bounds, and by what share of what was held."""
+    """Return bytes per 1000 iterations, bounds and share of the ranks whose memory grows steadily to the end."""
     x, y = series.x, series.y
     slope, half = theil_sen(x, y), x.shape[1] // 2
     grown = slope.per_step * (x[:, -1] - x[:, 0])
@@ -139,15 +134,14 @@ def _growths(series: _Series, least_evidence: float) -> pd.DataFrame:
     if not grows.any():
         return growths[grows]
     moments = without_spikes(series.moments)
-    found = rises(moments[grows], autocorrelation(moments))
-    between, (least, most) = found.slope * moments.shape[1] / grown[grows], BETWEEN_JUMPS
-    grows[grows] = (found.evidence > least_evidence) & (between > least) & (between < most)
+    rise = rises(moments[grows], autocorrelation(moments))
+    between, (low, high) = rise.slope * moments.shape[1] / grown[grows], BETWEEN_JUMPS
+    grows[grows] = (rise.evidence > least_evidence) & (between > low) & (between < high)
     return growths[grows]
 
 
 def _moments(held: Floats) -> Floats:
-    """The readings, where they are many the means of so many neighbours; of what does not divide the first are left
-    out."""
+    """Average neighbouring readings to at most MOST_MOMENTS, without the first ones that are left over."""
     together = -(-held.shape[1] // MOST_MOMENTS)
     whole = held[:, held.shape[1] % together :]
     return np.asarray(whole.reshape(len(held), -1, together).mean(axis=2))
@@ -191,29 +185,29 @@ def _imbalance(rows: Rows, typical: pd.DataFrame, column: str) -> Iterator[Findi
 
 
 def _room(rows: Rows) -> Iterator[Finding]:
-    asked = {
+    columns = {
         f"{used} left": f'min(1 - "{used} high" / "{there_is} low")'
         for used, there_is in CAPACITY.items()
         if {used, there_is} <= {*rows.columns}
     }
-    asked |= {name: high(name) for name in ("system_memory_percent", "cuda_alloc_retries") if name in rows.columns}
-    if not asked:
+    columns |= {name: high(name) for name in ("system_memory_percent", "cuda_alloc_retries") if name in rows.columns}
+    if not columns:
         return
-    found = rows.aggregate(asked, ["rank"], of=rows.blocks)
+    ranks = rows.aggregate(columns, ["rank"], of=rows.blocks)
     for used, there_is in CAPACITY.items():
-        if f"{used} left" in found:
+        if f"{used} left" in ranks:
             yield from _little_room(
-                found[f"{used} left"].dropna(),
+                ranks[f"{used} left"].dropna(),
                 used,
                 f"(1 - stats['{used}'] / stats['{there_is}']).groupby(stats['rank']).min()",
             )
-    if "system_memory_percent" in found:
-        left = (1 - found["system_memory_percent"] / 100).dropna()
+    if "system_memory_percent" in ranks:
+        left = (1 - ranks["system_memory_percent"] / 100).dropna()
         yield from _little_room(
             left, "system_memory_percent", "1 - stats.groupby('rank')['system_memory_percent'].max() / 100"
         )
-    if "cuda_alloc_retries" in found and found["cuda_alloc_retries"].max() > 0:
-        retries = found["cuda_alloc_retries"]
+    if "cuda_alloc_retries" in ranks and ranks["cuda_alloc_retries"].max() > 0:
+        retries = ranks["cuda_alloc_retries"]
         rank = rank_of_most(retries)
         yield Finding(
             "memory",

@@ -1,4 +1,4 @@
-"""Rank status: how fast training goes at the moment, and how each rank does beside the others."""
+"""Rank status: the present speed of training, and each rank compared with the others."""
 
 from __future__ import annotations
 
@@ -12,53 +12,51 @@ from orchestrator.stats.insight.robust_statistics import beyond_others
 from orchestrator.stats.insight.stragglers import LEAST_SHARE, LEAST_SYNCS
 
 LAST = 50
-"""The iterations that loss and speed are taken from."""
+"""Iterations that loss and speed are computed from."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Training over its last iterations; what was not recorded is None."""
+    """Training over its last iterations; None if not recorded."""
 
     loss: float | None = None
-    """The mean over all ranks."""
+    """Mean over all ranks."""
     step_s: float | None = None
-    """The median of an iteration."""
+    """Median of an iteration."""
     samples_per_s: float | None = None
-    """Of all ranks together, by the time of the slowest."""
+    """All ranks together, by the slowest rank's time."""
 
 
 @dataclass(frozen=True)
 class RankStatus:
-    """One rank beside the others: medians over an iteration, or over a step where several iterations share one."""
+    """A rank compared with the others: medians of an iteration, or of a step of several iterations."""
 
     work_s: float
-    """Its own work: what it did without waiting for the others."""
+    """Own work, without waiting for others."""
     wait_s: float
-    """What it waited for the others."""
     behind_s: float
-    """How much longer its work took than that of the others, by their median."""
+    """Own work minus the median of the others' work."""
     span: str
-    """Where it was behind most."""
+    """The span in which it was behind most."""
     slowest: bool
-    """Whether the others wait for it: behind by 2 % or more, and by more than any other rank."""
+    """True if it is behind by 2 % or more, and more than any other rank."""
 
 
 def speed(rows: pd.DataFrame) -> Speed:
-    """What the newest rows of training come to. `rows` are of `train` alone, any number of them for each rank."""
+    """Return the present speed from training rows, any number of them for each rank."""
     if not len(rows):
         return Speed()
     newest = rows.groupby("rank").tail(LAST)
-    found: dict[str, float] = {"loss": newest["loss"].mean()} if "loss" in newest else {}
+    values: dict[str, float] = {"loss": newest["loss"].mean()} if "loss" in newest else {}
     if "step_s" in newest:
-        found["step_s"] = newest["step_s"].median()
+        values["step_s"] = newest["step_s"].median()
         if "batch_size" in newest:
-            found["samples_per_s"] = newest["batch_size"].sum() / newest.groupby("rank")["step_s"].sum().max()
-    return Speed(**{name: float(value) for name, value in found.items() if np.isfinite(value)})
+            values["samples_per_s"] = newest["batch_size"].sum() / newest.groupby("rank")["step_s"].sum().max()
+    return Speed(**{name: float(value) for name, value in values.items() if np.isfinite(value)})
 
 
 def rank_statuses(rows: pd.DataFrame) -> dict[int, RankStatus]:
-    """How each rank does, by its number; nothing for one rank alone, or where too few rows tell. `rows` are of `train`
-    alone."""
+    """Return the status of each rank from training rows; empty for one rank or too few rows."""
     exchanges = gradient_syncs(rows) if len(rows) and rows["rank"].nunique() > 1 else None
     if exchanges is None or len(exchanges.iterations) < LEAST_SYNCS:
         return {}

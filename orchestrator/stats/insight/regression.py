@@ -10,9 +10,8 @@ import numpy as np
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.compare import SHORTEST, blocks, compare_costs, iterations
 from orchestrator.stats.aggregate.spans import SPANS
-from orchestrator.stats.aggregate.usage import TRAINING
 from orchestrator.stats.insight.finding import Finding
-from orchestrator.stats.read.query import Rows
+from orchestrator.stats.read.query import TRAINING, Rows
 
 LEAST_CHANGE = 0.03
 """The smallest loss of throughput that is a finding."""

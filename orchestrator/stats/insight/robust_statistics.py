@@ -1,4 +1,4 @@
-"""Statistics that a few wild values do not move, for series whose neighbours resemble each other."""
+"""Robust statistics of autocorrelated series."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Floats = NDArray[np.float64]
 _SIGMA = 1 / NormalDist().inv_cdf(0.75)
 """Standard deviations of a normal distribution in one median absolute deviation."""
 _MEDIAN = math.sqrt(math.pi / 2)
-"""How much larger the error of a median is than that of a mean, for a normal distribution."""
+"""Error of a median over that of a mean, for a normal distribution."""
 
 
 def beyond_others(values: Floats) -> Floats:
-    """What each column has above the median of all others, row by row; shape (rows, columns), at least two columns."""
+    """Subtract from each column the median of all others, row by row; there are at least two columns."""
     others = values.shape[1] - 1
     lower, upper = (others - 1) // 2, others // 2
     in_order = np.partition(values, sorted({lower, upper, upper + 1}), axis=1)
@@ -30,44 +30,44 @@ def beyond_others(values: Floats) -> Floats:
 
 
 def block_medians(values: Floats, most: int = 20, least_length: int = 4) -> Floats:
-    """The medians of consecutive stretches of about the same length; rows are moments."""
+    """Return the medians of consecutive blocks of rows."""
     count = max(1, min(most, len(values) // least_length))
     return np.array([np.median(block, axis=0) for block in np.array_split(values, count)])
 
 
 def median_error(blocks: Floats) -> Floats:
-    """The standard error of the median over time, from the medians of blocks."""
+    """Return the standard error of the median, from the medians of blocks."""
     spread = _SIGMA * np.median(np.abs(blocks - np.median(blocks, axis=0)), axis=0)
     error: Floats = _MEDIAN * spread / math.sqrt(len(blocks))
     return error
 
 
 def step_error(blocks: Floats) -> Floats:
-    """The standard deviation of a block's median about a slow change, from the differences of neighbours."""
+    """Return the standard deviation of block medians around a slow change, from differences of neighbours."""
     spread: Floats = _SIGMA * np.median(np.abs(np.diff(blocks, axis=0)), axis=0) / math.sqrt(2)
     return spread
 
 
-def sure(tests: int, blocks: int, error: float = 0.001) -> float:
-    """How many standard errors a value must lie off for one false alarm in `1 / error` runs of so many tests each.
+def significant_errors(tests: int, blocks: int, error: float = 0.001) -> float:
+    """Return the number of standard errors for one false alarm in `1 / error` runs, each of `tests` tests.
 
-    Made larger where few blocks gave the standard error, which is then uncertain itself.
+    It is larger for few blocks, since their standard error is uncertain.
     """
     return NormalDist().inv_cdf(1 - error / max(tests, 1)) * (1 + 6 / blocks)
 
 
 def lower_spread(values: Floats) -> float:
-    """The spread of the lower half of a few values, in standard deviations: what stands out above does not count."""
+    """Return the standard deviation of the lower half of a few values, robust against high outliers."""
     center = np.sort(values)[(len(values) - 1) // 2]
     return float(_SIGMA * np.median(center - values[values <= center]))
 
 
 @dataclass(frozen=True)
 class Slope:
-    """Lines through series: the slope of each, and between which bounds it lies."""
+    """Slopes of lines through series, with bounds."""
 
     per_step: Floats
-    """Theil and Sen's slope: the median of the slopes between all pairs."""
+    """Theil-Sen slope: the median of the slopes between all pairs."""
     low: Floats
     """Lower bound of its 95 % confidence interval."""
     high: Floats
@@ -75,9 +75,8 @@ class Slope:
 
 
 def theil_sen(x: Floats, y: Floats) -> Slope:
-    """Theil and Sen's slope with Sen's confidence interval, which rests on the order of the values alone.
+    """Return the Theil-Sen slope with Sen's confidence interval; `x` and `y` are (series, values), sorted by x.
 
-    `x` and `y` have the shape (series, values), and each series its values in the order of a growing x.
     Source: Sen, Estimates of the regression coefficient based on Kendall's tau, 1968.
     """
     count = x.shape[1]
@@ -90,10 +89,9 @@ def theil_sen(x: Floats, y: Floats) -> Slope:
 
 
 def without_spikes(values: Floats, times: float = 20.0) -> Floats:
-    """The values of (series, moments), with what lies so many times as far off the median of five moments as is usual
-    for its series put to that median.
+    """Replace outliers of (series, moments) by the median of five moments: Hampel's filter with a wide limit.
 
-    One or two wild values in a row go, what comes and stays does not. Source: Hampel's filter, with a wide limit.
+    It removes one or two outliers in a row, and keeps steps.
     """
     around = np.pad(values, ((0, 0), (2, 2)), mode="edge")
     usual = np.median(np.lib.stride_tricks.sliding_window_view(around, 5, axis=1), axis=2)
@@ -103,21 +101,21 @@ def without_spikes(values: Floats, times: float = 20.0) -> Floats:
 
 @dataclass(frozen=True)
 class Period:
-    """Something that comes again after so many moments."""
+    """A periodic event."""
 
     length: int
-    """Moments from one to the next."""
+    """Moments between events."""
     phase: int
-    """The first of them, modulo the length."""
+    """Place of the events, modulo the length."""
     times: int
-    """How often it came."""
+    """Number of events."""
 
 
 def period_of(hits: NDArray[np.bool_], at: NDArray[np.int64], tests: int, error: float = 0.001) -> Period | None:
-    """The period in which hits come, if their places could not be so by chance; at least five times over.
+    """Return the period of hits, if at least five are unlikely to be periodic by chance.
 
-    `at` says when each moment was. Hits are folded at each possible length; four of five moments of a phase must be
-    hits, and that many must be less likely than `error` among all lengths, phases and other `tests` made.
+    `at` is the time of each moment. For some length and phase, four of five moments must be hits, which by chance must
+    be less likely than `error` over all lengths, phases and `tests`.
     """
     places = at[hits]
     rate, longest = len(places) / len(hits), len(hits) // 5

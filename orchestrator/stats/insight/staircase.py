@@ -1,4 +1,4 @@
-"""Staircases: whether series rise all the time, or in jumps with nothing between them."""
+"""Staircases: tell series that rise steadily from those that only jump."""
 
 from __future__ import annotations
 
@@ -12,47 +12,42 @@ from numpy.typing import NDArray
 from orchestrator.stats.insight.robust_statistics import Floats
 
 JUMPS = 3
-"""How many jumps a staircase may have at the most, and a series that also rises between them."""
+"""Most jumps of a fit."""
 RESOLUTION = 1e-5
-"""Of the values; what lies closer together is the same."""
+"""Smallest difference, as a share of the values."""
 CORRELATIONS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.96)
-"""How much a moment's noise may resemble that of the moment before."""
+"""Candidates for the autocorrelation of the noise."""
 ENOUGH_SERIES = 64
-"""So many series tell how much the noise of all resembles itself."""
+"""Series that suffice to estimate the autocorrelation."""
 
 Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Rises:
-    """What speaks for a rise all the time, for each series."""
+    """Evidence for a steady rise of each series."""
 
     evidence: Floats
-    """How much better it fits than the best staircase, by the Bayesian information criterion; above 10 is very
-    strong."""
+    """Bayesian information criterion of the best staircase minus that of the best line; above 10 is very strong."""
     slope: Floats
-    """Between the jumps, per moment."""
+    """Slope between jumps, per moment."""
 
 
 def rises(y: Floats, correlation: float) -> Rises:
-    """Compares the best line, with a few jumps in it, with the best staircase; `y` is (series, moments), ten or more.
+    """Compare the best line with a few jumps with the best staircase; `y` is (series, moments), evenly spaced.
 
-    Moments are evenly spaced. Noise is that of an autoregression: each moment's is the one before times the
-    correlation, and something new. So memory that wanders is no rise, and a jump must show from one moment to the next.
-    A jump costs two parameters, its place and its height, and so must explain a good deal. Source: Schwarz, Estimating
-    the dimension of a model, 1978; Kass and Raftery, Bayes factors, 1995.
+    The noise is autoregressive of order one, so memory that wanders is not a rise. A jump costs two parameters, its
+    place and height. Source: Schwarz, Estimating the dimension of a model, 1978; Kass and Raftery, Bayes factors, 1995.
     """
     flat, rising = _Fit(y, correlation, rising=False), _Fit(y, correlation, rising=True)
     return Rises(flat.criterion - rising.criterion, rising.slope)
 
 
 def autocorrelation(y: Floats) -> float:
-    """How much each moment's noise resembles that of the one before, in all series of (series, moments) together.
+    """Estimate the autocorrelation of the noise in all series of (series, moments) together, by the best fits.
 
-    It is the one under which the better of line and staircase says most of them. One series alone says little of it: a
-    rise looks like noise that wanders. So series of the same process are asked together. Around a fitted line noise
-    seems to resemble itself less than it does, which is made good. Source: Marriott and Pope, Bias in the estimation of
-    autocorrelations, 1954; with a line.
+    One series is not enough: a rise looks like noise that wanders. A fitted line biases the estimate downward, which is
+    corrected. Source: Marriott and Pope, Bias in the estimation of autocorrelations, 1954.
     """
     some = y[:: -(-len(y) // ENOUGH_SERIES)]
     seen = min(CORRELATIONS, key=lambda each: _worth(some, each))
@@ -65,8 +60,7 @@ def _worth(y: Floats, correlation: float) -> float:
 
 
 class _Fit:
-    """The best fit of each series with up to JUMPS jumps, which are found one by one, each placed anew beside the
-    others."""
+    """The best fit of each series with up to JUMPS jumps, added one by one; each moves until the fit is best."""
 
     def __init__(self, y: Floats, correlation: float, rising: bool) -> None:
         count = y.shape[1]
@@ -98,7 +92,7 @@ class _Fit:
         )
 
     def _next(self, chosen: Places) -> Places:
-        """The jump that explains most of what the chosen shapes leave."""
+        """Return the jump that explains most of the residual."""
         rows = self._products[chosen]
         within = np.linalg.solve(self._products[chosen[:, :, None], chosen[:, None, :]], rows)
         own = np.take_along_axis(self._shared, chosen, axis=1)
@@ -110,7 +104,7 @@ class _Fit:
         return np.asarray(explained.argmax(axis=1))
 
     def _settled(self, chosen: Places, first: int) -> Places:
-        """The jumps, each placed anew beside the others until none moves."""
+        """Move each jump in turn until none moves."""
         for _ in range(JUMPS):
             before = chosen.copy()
             for place in range(first, chosen.shape[1]):
@@ -122,14 +116,14 @@ class _Fit:
 
 @cache
 def _shapes(count: int, correlation: float) -> Floats:
-    """What series are put together from: a level, a line, and a jump before each moment but the first."""
+    """Return the regressors: a constant, a line, and a jump before each moment but the first."""
     moments = np.arange(count)
     jumps = moments[None, :] >= np.arange(1, count)[:, None]
     return _whitened(np.vstack([np.ones(count), moments - moments.mean(), jumps]).astype(float), correlation)
 
 
 def _whitened(series: Floats, correlation: float) -> Floats:
-    """What is new at each moment."""
+    """Return the innovations of autoregressive series."""
     new = series.copy()
     new[:, 1:] -= correlation * series[:, :-1]
     new[:, 0] *= math.sqrt(1 - correlation**2)

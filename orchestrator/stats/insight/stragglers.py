@@ -1,4 +1,4 @@
-"""Stragglers: the rank for which the others wait, told from those that wait."""
+"""Stragglers: ranks for which the others wait."""
 
 from __future__ import annotations
 
@@ -21,23 +21,20 @@ from orchestrator.stats.insight.robust_statistics import (
     lower_spread,
     median_error,
     period_of,
+    significant_errors,
     step_error,
-    sure,
 )
 
 LEAST_SHARE = 0.02
-"""A rank that is slower by less of an iteration is not worth a finding, nor one that costs less than half of it over
-the run."""
+"""Smallest delay that is a finding, as a share of an iteration; over the whole run, half of it."""
 LEAST_STALL, LEAST_STALLED_SHARE = 3.0, 0.005
-"""A stall that is not regular takes as long as so many iterations, and such stalls cost this share of the run's
-time."""
+"""Smallest irregular stall in iterations, and the smallest share of the run's time of all of them."""
 LEAST_OF_OTHERS = 4.0
-"""Machines have hiccups, which come to every rank and in every span. So a rank is blamed where it stalled so many times
-as long as any other rank ever did."""
+"""Every rank stalls at times. A straggler's longest stall is this many times the longest of any other rank."""
 LEAST_SYNCS = 16
-"""With fewer exchanges of gradients nothing is said."""
+"""Fewest exchanges of gradients for a finding."""
 SETTLING = 2
-"""The first exchanges are never called stalls: libraries are loaded and buffers made in them."""
+"""First exchanges, which load libraries and allocate buffers, and so never count as stalls."""
 
 _ADVICE = {
     "data_wait_s": "give the loader more workers or faster storage on this rank; look at the sizes of its samples",
@@ -56,99 +53,95 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class _Slow:
-    """A rank that is slow in a span."""
+    """A slow rank and the span of its delay."""
 
     pattern: str
     column: int
-    """The column of the rank."""
     span: str
     lost_s: float
-    """Seconds that the rank took longer than the others, per exchange and on average over the run."""
+    """Mean delay per exchange."""
     numbers: dict[str, Any]
-    """What belongs to the pattern."""
+    """Numbers of the pattern."""
 
 
 def stragglers(exchanges: GradientSyncs, costs: pd.DataFrame | None = None) -> list[Finding]:
-    """Ranks that hold the others up: always, more and more, at regular intervals, or once.
+    """Return a finding for each rank that delays the others: always, increasingly, periodically, or once.
 
-    A rank is measured by its own work, beside the other ranks in the same iteration, so that what slows all down is no
-    one's fault. `costs`, the hooks' ledger, serves to name the hook where hooks are slow.
+    The own work of ranks is compared within an iteration, so a slowdown of all ranks does not count. `costs`, those of
+    hooks, tell which hook is slow.
     """
     if len(exchanges.ranks) < 2 or len(exchanges.iterations) < LEAST_SYNCS:
         return []
     excess = {span: beyond_others(seconds) for span, seconds in exchanges.local.items()}
     trusted = _trusted(exchanges)
-    found = [*_sustained(exchanges, excess, trusted), *_stalls(exchanges, excess, trusted)]
-    if not found:
+    slow_ranks = [*_sustained(exchanges, excess, trusted), *_stalls(exchanges, excess, trusted)]
+    if not slow_ranks:
         return []
     scores = _scores(exchanges)
-    more = _more_than_others(costs) if costs is not None and any(slow.span == "hooks_s" for slow in found) else None
+    more = (
+        _more_than_others(costs) if costs is not None and any(slow.span == "hooks_s" for slow in slow_ranks) else None
+    )
     return [
         _finding(exchanges, slow, {name: float(values[slow.column]) for name, values in scores.items()}, more)
-        for slow in found
+        for slow in slow_ranks
     ]
 
 
 def _trusted(exchanges: GradientSyncs) -> dict[str, Floats]:
-    """By span, what each rank took more than the others in the span and in those that are as surely own work.
+    """Return by span each rank's delay in that span and in those which are at least as certainly own work.
 
-    A rank that waits in a span for one that is slow in another is behind in the one and ahead in the other. So its
-    lead in what is surely its own work counts against what may be waiting.
+    A rank that waits in one span for a rank that is slow in another is behind in the first and ahead in the second. So
+    its lead in certain own work counts against a delay that may be waiting.
     """
     own_work = [span for span in exchanges.local if span not in MAY_WAIT]
-    surely = exchanges.together(own_work)
-    found = dict.fromkeys(own_work, beyond_others(surely))
+    surely = exchanges.sum_spans(own_work)
+    excess = dict.fromkeys(own_work, beyond_others(surely))
     for span in (span for span in MAY_WAIT if span in exchanges.local):
         surely = surely + exchanges.local[span]
-        found[span] = beyond_others(surely)
-    return found
+        excess[span] = beyond_others(surely)
+    return excess
 
 
 def _sustained(exchanges: GradientSyncs, excess: dict[str, Floats], trusted: dict[str, Floats]) -> Iterator[_Slow]:
-    """For each rank that is slow for long, the span in which it is slowest.
-
-    A rank may be slow in one span, or by a little in all of its own work, as on a machine whose clock is low.
-    """
+    """Yield each rank that is slow for long, in one span or a little in all own work, with its slowest span."""
     limits = _Limits(exchanges, len(excess) + 1)
     levels = {span: np.median(seconds, axis=0) for span, seconds in excess.items()}
     own_work = [span for span in excess if span not in MAY_WAIT]
     trusted_blocks = {
         span: block_medians(trusted[span]) for span in (*own_work[:1], *(span for span in MAY_WAIT if span in excess))
     }
-    found: dict[int, _Slow] = {}
+    slow_ranks: dict[int, _Slow] = {}
     for spans in [[span] for span in excess] + [own_work] * (len(own_work) > 1):
-        # Of the sums and not of the spans one by one: times have long tails, and the median of a sum is more than that
-        # of its parts.
-        blocks = block_medians(excess[spans[0]] if len(spans) == 1 else beyond_others(exchanges.together(spans)))
+        # Times have long tails, so the median of a sum is more than the sum of medians.
+        blocks = block_medians(excess[spans[0]] if len(spans) == 1 else beyond_others(exchanges.sum_spans(spans)))
         surely = trusted_blocks[spans[0] if spans[0] in MAY_WAIT else own_work[0]]
         for column, pattern in limits.slow(blocks, surely):
             span = max(spans, key=lambda name: float(levels[name][column]))
             slow = _Slow(pattern, column, span, float(np.mean(blocks[:, column])), {})
             if slow.lost_s >= LEAST_SHARE / 2 * exchanges.step_s and (
-                column not in found or slow.lost_s > found[column].lost_s
+                column not in slow_ranks or slow.lost_s > slow_ranks[column].lost_s
             ):
-                found[column] = slow
-    yield from found.values()
+                slow_ranks[column] = slow
+    yield from slow_ranks.values()
 
 
 class _Limits:
-    """What a rank's excess must exceed to be worth telling and to be no chance."""
+    """Thresholds of a delay: worth a finding, and not by chance."""
 
     def __init__(self, exchanges: GradientSyncs, spans: int) -> None:
         self._least_s = LEAST_SHARE * exchanges.step_s
-        self._errors = sure(2 * len(exchanges.ranks) * spans, len(block_medians(exchanges.step)))
+        self._errors = significant_errors(2 * len(exchanges.ranks) * spans, len(block_medians(exchanges.step)))
         self._few = len(exchanges.ranks) < 4
 
     def slow(self, blocks: Floats, trusted: Floats) -> Iterator[tuple[int, str]]:
-        """The columns of ranks that are slow for long, and whether always or more and more; takes what they lose by
-        stretches, and that of what is as surely their own work."""
+        """Yield the column and the pattern of ranks that are slow for long; arguments are delays by block."""
         level = np.median(blocks, axis=0)
         quarter = max(1, len(blocks) // 4)
         last = np.median(blocks[-quarter:], axis=0)
         change = last - np.median(blocks[:quarter], axis=0)
         spread = lower_spread(level)
         chronic = self._passed(level, median_error(blocks), spread)
-        # From neighbouring stretches alone: the change itself is no noise.
+        # From neighbouring blocks, since the change itself is not noise.
         changed = self._passed(change, 1.25 * step_error(blocks) * np.sqrt(2 / quarter), spread) & (
             last >= self._least_s
         )
@@ -159,12 +152,12 @@ class _Limits:
             yield int(column), "drifting" if drifts[column] else "chronic"
 
     def _passed(self, seconds: Floats, error: Floats, spread: float) -> NDArray[np.bool_]:
-        """What is large, surely not zero, and more than the other ranks differ by among themselves."""
+        """Return where a delay is large, significant, and more than the differences among other ranks."""
         return (seconds >= self._least_s) & (seconds > self._errors * error) & (self._few | (seconds > 4 * spread))
 
 
 def _stalls(exchanges: GradientSyncs, excess: dict[str, Floats], trusted: dict[str, Floats]) -> Iterator[_Slow]:
-    """Stalls of a rank, at regular intervals or now and then, beyond what makes it slow always."""
+    """Yield the periodic and the longest single stalls of ranks, beyond constant slowness."""
     tests, rest = len(exchanges.ranks) * len(excess), {}
     for span, seconds in excess.items():
         beyond = _beyond_level(seconds)
@@ -189,7 +182,7 @@ def _stalls(exchanges: GradientSyncs, excess: dict[str, Floats], trusted: dict[s
 
 
 def _beyond_level(seconds: Floats) -> Floats:
-    """What is above the median of the stretch it is in."""
+    """Subtract from values the median of their block."""
     blocks = block_medians(seconds)
     levels = [
         np.broadcast_to(level, part.shape)
@@ -200,8 +193,7 @@ def _beyond_level(seconds: Floats) -> Floats:
 
 
 def _single_stalls(exchanges: GradientSyncs, over: dict[str, Floats]) -> Iterator[_Slow]:
-    """The rank that stalled for longest, if that stands out from all hiccups of the others, with the span in which it
-    did."""
+    """Yield the rank with the longest stall, if it exceeds all stalls of the others."""
     stalls: Floats = np.max(list(over.values()), axis=0)
     longest = stalls.max(axis=0)
     column = int(longest.argmax())
@@ -272,10 +264,9 @@ def _sentence(exchanges: GradientSyncs, slow: _Slow, where: str, share: float, s
 
 
 def _scores(exchanges: GradientSyncs) -> dict[str, Floats]:
-    """A value for each rank. Relative: the best rank's work over this one's; individual: its own best stretch over its
-    last; 1 is as good.
+    """Return scores of each rank, 1 at best, as NVIDIA's Resiliency Extension has them.
 
-    Source: NVIDIA Resiliency Extension, straggler detection.
+    Relative: the best rank's work over this one's. Individual: its own best block over its last.
     """
     work = exchanges.work
     medians, own = np.median(work, axis=0), block_medians(work)
@@ -289,8 +280,7 @@ def _scores(exchanges: GradientSyncs) -> dict[str, Floats]:
 
 
 def _more_than_others(costs: pd.DataFrame) -> pd.DataFrame | None:
-    """What each rank paid beyond the median of the others, by hook and event within iterations; a column for each
-    rank."""
+    """Return the cost of hooks within iterations beyond the median of other ranks; a column for each rank."""
     inner = costs[costs["event"].isin(WITHIN_ITERATION)]
     table = inner.pivot_table(index=["hook", "event"], columns="rank", values="seconds", aggfunc="sum").fillna(0.0)
     if table.shape[1] < 2:

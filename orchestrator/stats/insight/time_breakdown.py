@@ -1,4 +1,4 @@
-"""Time breakdown: what goes to data, to hooks, to checkpoints, and to nothing that has a name."""
+"""Time breakdown: time for data, hooks and checkpoints, and time in no span."""
 
 from __future__ import annotations
 
@@ -14,54 +14,52 @@ from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.aggregate.summaries import cheaper_every
 from orchestrator.stats.insight.finding import Finding
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
-from orchestrator.stats.insight.iteration_sample import TRAINING
-from orchestrator.stats.read.query import Rows
+from orchestrator.stats.read.query import TRAINING, Rows
 
 DATA_SHARE, HOOK_SHARE, SAVING_SHARE, UNNAMED_SHARE = 0.1, 0.03, 0.05, 0.1
-"""From which share of the time on there is a finding."""
+"""Smallest shares of the time that are findings."""
 SUM_ERROR = 0.05
-"""By how much of the time the spans may miss their sum."""
+"""Largest difference between the spans and `step_s`, as a share."""
 _ONCE = ("on_load", "on_start", "on_end", "on_exception")
 """Events that fire once in an attempt."""
 
 
 def times(rows: Rows) -> pd.DataFrame:
-    """Seconds of each rank, which is the index: `all_s` in all iterations, and in training, of so many `iterations`,
-    `step_s` and each span; `named_s` and `unnamed_s` are those of blocks with every span, in the spans and beside
-    them."""
+    """Return seconds of each rank: `all_s` in all phases, and in training `iterations`, `step_s` and spans.
+
+    `named_s` and `unnamed_s` are, in the blocks that have every span, `step_s` and its part outside of the spans.
+    """
     spans = [name for name in SPANS if name in rows.columns]
     if "step_s" not in rows.columns:
         return rows.aggregate({}, ["rank"])
     sums = {name: f"{total(name)} filter ({TRAINING})" for name in ("step_s", *spans)}
-    found = rows.aggregate(
+    seconds = rows.aggregate(
         {"all_s": total("step_s"), "iterations": f"sum(rows) filter ({TRAINING})", **sums}, ["rank"], of=rows.blocks
     )
-    recorded = [name for name in spans if found[name].notna().any()]
+    recorded = [name for name in spans if seconds[name].notna().any()]
     if not recorded:
-        return found.assign(named_s=np.nan, unnamed_s=np.nan)
+        return seconds.assign(named_s=np.nan, unnamed_s=np.nan)
     whole = " and ".join([TRAINING, *(f'"{name} known" = rows' for name in ("step_s", *recorded))])
     beside = " - ".join(f'"{name} total"' for name in ("step_s", *recorded))
-    return found.join(
+    return seconds.join(
         rows.aggregate({"named_s": total("step_s"), "unnamed_s": f"sum({beside})"}, ["rank"], whole, rows.blocks)
     )
 
 
-def _shares(found: pd.DataFrame, span: str) -> pd.Series[Any]:
-    """The share of each rank's time that a span has; empty where nothing was timed."""
-    if not {span, "step_s"} <= set(found.columns) or not found["step_s"].sum() > 0:
+def _shares(seconds: pd.DataFrame, span: str) -> pd.Series[Any]:
+    """Return the share of each rank's time in a span; empty if nothing was timed."""
+    if not {span, "step_s"} <= set(seconds.columns) or not seconds["step_s"].sum() > 0:
         return pd.Series(dtype=float)
-    trained = found[found["step_s"].notna()]
+    trained = seconds[seconds["step_s"].notna()]
     return trained[span].fillna(0.0) / trained["step_s"]
 
 
-def data_bound(typical: pd.DataFrame, found: pd.DataFrame) -> Iterator[Finding]:
-    """Training in which every rank waits for its loader. `typical` are rows that stand for the run's; `found`, here and
-    below, is what `times` gives."""
-    shares = _shares(found, "data_wait_s")
+def data_bound(typical: pd.DataFrame, seconds: pd.DataFrame) -> Iterator[Finding]:
+    """Yield a finding if every rank waits for its loader. `seconds`, here and below, comes from `times`."""
+    shares = _shares(seconds, "data_wait_s")
     if not len(shares):
         return
-    # The lower of the middle ones: where one of two ranks waits, that one is a straggler and the run is not short of
-    # data.
+    # The lower median: if one of two ranks waits, it is a straggler.
     share = float(shares.sort_values().iloc[(len(shares) - 1) // 2])
     if share < DATA_SHARE:
         return
@@ -77,12 +75,12 @@ def data_bound(typical: pd.DataFrame, found: pd.DataFrame) -> Iterator[Finding]:
     )
 
 
-def hook_costs(found: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Finding]:
-    """Hooks that take much of a rank's time, by hook and event, and what saving takes at the end of phases."""
-    if "step_s" not in found or not len(costs):
+def hook_costs(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Finding]:
+    """Yield findings on costly hooks, and on saving at the end of phases."""
+    if "step_s" not in seconds or not len(costs):
         return
     costs = costs[costs["event"] != "write"]  # in the background
-    costs = costs.assign(share=costs["seconds"] / costs["rank"].map(found["all_s"].fillna(0.0)))
+    costs = costs.assign(share=costs["seconds"] / costs["rank"].map(seconds["all_s"].fillna(0.0)))
     groups: Any = costs.groupby(["hook", "event"], sort=False)
     for (hook, event), rows in groups:
         worst: Any = (
@@ -129,9 +127,9 @@ def _less_of(hook: str, event: str, every: str | None) -> str:
     )
 
 
-def saving_stalls(rows: Rows, found: pd.DataFrame) -> Iterator[Finding]:
-    """Training that stands still while checkpoints are written in the middle of a phase."""
-    shares = _shares(found, "checkpoint_s")
+def saving_stalls(rows: Rows, seconds: pd.DataFrame) -> Iterator[Finding]:
+    """Yield a finding if training often waits for checkpoints within phases."""
+    shares = _shares(seconds, "checkpoint_s")
     if not len(shares) or shares.max() < SAVING_SHARE:
         return
     rank, share = rank_of_most(shares), float(shares.max())
@@ -140,7 +138,7 @@ def saving_stalls(rows: Rows, found: pd.DataFrame) -> Iterator[Finding]:
     ]
     yield Finding(
         "checkpoint",
-        f"training stood still for {share:.1%} of rank {rank}'s time while checkpoints were written: {len(own)} times, "
+        f"training waited {share:.1%} of rank {rank}'s time for checkpoints: {len(own)} times, "
         f"{quantities.seconds(float(own.median()))} typically and {quantities.seconds(float(own.max()))} at most",
         {"rank": rank, "share": share, "times": len(own), "median_s": float(own.median()), "max_s": float(own.max())},
         "stats.query('checkpoint_s > 0')[['rank', 'iteration', 'checkpoint_s']]",
@@ -149,12 +147,12 @@ def saving_stalls(rows: Rows, found: pd.DataFrame) -> Iterator[Finding]:
     )
 
 
-def unnamed(found: pd.DataFrame) -> Iterator[Finding]:
-    """Time in no span: spans that miss their sum, and much in `other_s`."""
-    if "step_s" not in found or not found["named_s"].sum() > 0:
+def unnamed(seconds: pd.DataFrame) -> Iterator[Finding]:
+    """Yield findings on spans that do not add up to `step_s`, and on a large `other_s`."""
+    if "step_s" not in seconds or not seconds["named_s"].sum() > 0:
         return
-    spans = [name for name in SPANS if name in found and found[name].notna().any()]
-    gap = (found["unnamed_s"] / found["named_s"]).dropna()
+    spans = [name for name in SPANS if name in seconds and seconds[name].notna().any()]
+    gap = (seconds["unnamed_s"] / seconds["named_s"]).dropna()
     rank = rank_of_most(gap.abs())
     missing = float(gap[rank])
     if abs(missing) > SUM_ERROR:
@@ -166,15 +164,15 @@ def unnamed(found: pd.DataFrame) -> Iterator[Finding]:
             "the table lacks a span; trust step_s",
             abs(missing),
         )
-    shares = _shares(found, "other_s")
+    shares = _shares(seconds, "other_s")
     share = float(shares.median())
     if share > UNNAMED_SHARE:
         yield Finding(
             "spans",
-            f"{share:.0%} of the time is between the spans (other_s): counting, recording, and whatever the machine did"
-            " meanwhile",
+            f"{share:.0%} of the time is between the spans (other_s): counting, recording, and other work of the"
+            " machine",
             {"share": share, "worst_rank": rank_of_most(shares)},
             "stats.query(\"phase == 'train'\").groupby('rank')[['other_s', 'step_s']].sum()",
-            "iterations this short are mostly bookkeeping: larger batches; or look for other work on the machine",
+            "such short iterations are mostly bookkeeping: use larger batches, or look for other work on the machine",
             share,
         )

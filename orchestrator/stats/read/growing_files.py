@@ -1,4 +1,4 @@
-"""Growing files: what was written to them since the last look. Each byte is read once."""
+"""Tails of growing files: each byte is read once."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import check_report
 from orchestrator.records.run_folder import parse_numbers
 from orchestrator.stats.read.reading import read_segment
-from orchestrator.stats.read.recorded_files import COMPACTED, opened_parquet, recorded_at, tell_lost_rows
+from orchestrator.stats.read.recorded_files import COMPACTED, opened_parquet, recorded_at, warn_lost_rows
 from orchestrator.stats.read.tables import load
 from orchestrator.stats.write.checksums import schema_in, whole_batches
 from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import whole_lines
 
 WINDOW = 400
-"""Training rows of each rank that are kept, at least: what is going on now."""
+"""Recent training rows that are kept of each rank."""
 
 
 class LineTail:
-    """The reports that were added to a file; a line that is not whole yet waits for its end."""
+    """Reads reports as they are added to a file."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name = storage, name
@@ -36,7 +36,7 @@ class LineTail:
         self._seen: dict[bytes, int] = {}
 
     def look(self) -> list[dict[str, Any]]:
-        """The new reports. What a kill cut short is left out."""
+        """Return the new reports, of whole lines."""
         try:
             added = self._storage.read_appended(self._name, self._end)
         except FileNotFoundError:
@@ -48,7 +48,7 @@ class LineTail:
 
 
 class RankTail:
-    """The newest rows that one rank wrote in one attempt, and the peaks of its memory."""
+    """The newest rows of one rank in one attempt, and the peaks of its memory."""
 
     def __init__(self, storage: Storage, folder: str) -> None:
         self._storage, self._folder = storage, folder
@@ -56,23 +56,24 @@ class RankTail:
         self._ends: dict[str, int] = {}
         self._schemas: dict[str, pa.Schema] = {}
         self._segment = -1
-        """The number of the newest segment."""
+        """Number of the newest segment."""
         self._since = 0
-        """Rows that were read of what comes after it."""
+        """Rows read after it."""
         self.window: deque[pa.RecordBatch] = deque()
-        """The batches that hold the last WINDOW rows of training, or all there are."""
+        """Batches with the last WINDOW training rows."""
         self.newest: dict[str, Any] = {}
-        """The last row."""
         self.trained = 0
-        """Training iterations completed, as its rows tell."""
+        """Training iterations completed."""
         self.written: float | None = None
-        """When it was written, in seconds since 1970."""
+        """Time of the last write, in seconds since 1970."""
         self.peaks: dict[str, float] = {}
-        """The largest value of each column that ends in `_bytes`."""
+        """Largest value of each column that ends in `_bytes`."""
 
     def look(self, listed: Mapping[str, FileState] | None = None) -> None:
-        """Takes what was written since the last look. Parts that have become a segment meanwhile are read on in that.
-        `listed` are the rank's files by name, sorted, which are asked for where it is None."""
+        """Read what was written since the last call, also if parts have become a segment.
+
+        `listed` are the rank's files by name, sorted, if they are known.
+        """
         files = {
             name: state
             for name, state in (self._storage.files(self._folder) if listed is None else listed).items()
@@ -89,14 +90,13 @@ class RankTail:
                 for batch in self._new_batches(name):
                     self._since += batch.num_rows
                     self.take(batch)
-            except FileNotFoundError:  # a segment by now: the next look takes that, and then what comes after it
+            except FileNotFoundError:  # a segment by now, for the next call
                 return
             self._sizes[name] = size
             self.written = time() if modified is None else modified
 
     def _take_segment(self, name: str, is_newest: bool) -> None:
-        """Takes the rows of a segment that were not read as parts; of one that others follow only how large they
-        are."""
+        """Read the rows of a segment that were not read as parts; only its peaks if a newer one follows."""
         path, before = f"{self._folder}/{name}", self._since
         with opened_parquet(self._storage, path) as file:
             metadata = pq.read_metadata(file)
@@ -110,14 +110,14 @@ class RankTail:
             self.take_joined(read_segment(self._storage, recorded_at(path)).slice(before))
 
     def take_joined(self, rows: pa.Table) -> None:
-        """Takes the last rows of any phases, in the order in which they were made."""
+        """Add the last rows of any phases, oldest first."""
         is_training = pc.equal(rows["phase"], "train").to_numpy()
         for kept in sorted((is_training, ~is_training), key=lambda kept: bool(kept[-1])):
             for batch in rows.take(np.flatnonzero(kept)[-WINDOW:]).to_batches():
                 self.take(batch)
 
     def _new_batches(self, name: str) -> Iterator[pa.RecordBatch]:
-        """The whole batches behind what was read of a stream; what is being written now comes with a later look."""
+        """Yield the new whole batches of a stream."""
         begin = self._ends.get(name, 0)
         with self._opened(name, begin) as stream:
             start, place = begin - stream.tell(), str(self._storage / self._folder / name)
@@ -135,8 +135,7 @@ class RankTail:
                 return
 
     def _opened(self, name: str, begin: int) -> Any:
-        """A file from a place on: of a disk message by message, so that no more than is kept is held; elsewhere in one
-        request."""
+        """Open a file at an offset; an object store in one request."""
         path = f"{self._folder}/{name}"
         if self._storage.local is None:
             return pa.BufferReader(self._storage.read(path, begin))
@@ -145,7 +144,7 @@ class RankTail:
         return stream
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Takes rows, of one phase and in the order in which they were made."""
+        """Add rows of one phase, oldest first."""
         if not batch.num_rows:
             return
         self.newest = batch.slice(batch.num_rows - 1).to_pylist()[0]
@@ -177,11 +176,11 @@ class AttemptTail:
 
     @property
     def ranks(self) -> dict[int, RankTail]:
-        """The ranks that have written rows, by number."""
+        """The ranks with rows, by number."""
         return {rank: tail for rank, tail in sorted(self._ranks.items()) if tail.newest}
 
     def look(self) -> None:
-        """Takes what was written since the last look, by new ranks too."""
+        """Read what all ranks wrote since the last call."""
         listed: dict[str, dict[str, FileState]] = {}
         for path, state in sorted(self._storage.tree(self._folder).items()):
             folder, _, name = path.partition("/")
@@ -192,17 +191,17 @@ class AttemptTail:
         self._storage.each(lambda rank: self._ranks[rank].look(listed.get(f"rank={rank}", {})), self._ranks)
 
     def take_joined(self, attempts: Sequence[Attempt], iteration: int) -> None:
-        """Takes the last training rows of a run whose ranks' files are joined; `iteration` is the one it ended with."""
+        """Read the last training rows of a compacted run, which ended with `iteration`."""
         if not self._storage.exists(COMPACTED["rows"]):
-            tell_lost_rows(self._storage, attempts)
+            warn_lost_rows(self._storage, attempts)
             return
-        rows = load(self._storage, attempts, None, f"phase == 'train' and iteration > {iteration - WINDOW}")
+        rows = load(self._storage, attempts, None, f"phase = 'train' and iteration > {iteration - WINDOW}")
         for rank, own in rows.astype({"phase": str, "node": str}).groupby("rank"):
             tail = self._ranks.setdefault(int(str(rank)), RankTail(self._storage, f"{self._folder}/rank={rank}"))
             tail.take(pa.RecordBatch.from_pandas(own, preserve_index=False))
 
     def training_rows(self) -> pd.DataFrame:
-        """The last WINDOW training rows of every rank."""
+        """Return the last WINDOW training rows of every rank."""
         batches = [pa.Table.from_batches([batch]) for tail in self.ranks.values() for batch in tail.window]
         if not batches:
             return pd.DataFrame()

@@ -39,6 +39,7 @@ LONGEST = 50_000
 COUNTERS = ("rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt")
 """Columns of whole numbers that are not measurements."""
 NAMES = ("node", "phase", "trial")
+TRAINING = "phase = 'train'"
 MOMENT = (
     "((case split_part(phase, '/', 1) when 'train' then 0::bigint when 'val' then 1 when 'test' then 2 else 3 end <<"
     " 61) + (epoch::bigint << 31) + iteration)"

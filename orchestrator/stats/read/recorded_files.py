@@ -1,4 +1,4 @@
-"""The files in which what the ranks of a run recorded lies, so that each row stands in exactly one of them."""
+"""The files that ranks recorded, chosen so that each row is in exactly one of them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import left_out
 
 COMPACTED = {"rows": "stats.parquet", "costs": "hooks.parquet"}
-"""Where a finished run of few rows keeps each table."""
-ADVICE = (
-    "Put back a copy of it; without one what its ranks recorded is lost. Reports and checkpoints do not depend on it"
-)
-"""What can be done where one of these files is damaged."""
+"""Files of the tables of a finished, short run."""
+ADVICE = "Put back a copy of it; otherwise what its ranks recorded is lost. Reports and checkpoints do not depend on it"
+"""Advice for a damaged file."""
 _PATH = re.compile(
-    r"stats/attempt=(?P<attempt>[0-9]+)/rank=(?P<rank>[0-9]+)/(?P<table>rows|costs)-(?P<number>[0-9]+)\.(?P<kind>arrow|parquet)"
+    r"stats/attempt=(?P<attempt>[0-9]+)/rank=(?P<rank>[0-9]+)/"
+    r"(?P<table>rows|costs)-(?P<number>[0-9]+)\.(arrow|parquet)"
 )
 
 
@@ -36,43 +35,43 @@ class Recorded(NamedTuple):
     rank: int
     number: int
     path: str
-    """In the run's folder."""
+    """Path in the run's folder."""
 
     @property
     def folder(self) -> str:
-        """Where the rank's other files of the attempt lie."""
+        """Folder of the rank's files of the attempt."""
         return self.path.rpartition("/")[0]
 
     @property
     def is_segment(self) -> bool:
-        """Whether it is Parquet, to which nothing is added any more."""
+        """True for Parquet, which no longer grows."""
         return self.path.endswith(".parquet")
 
 
 @dataclass(frozen=True)
 class RecordedFiles:
-    """What there is of one table of a run: every row is in one of these files, and in no two."""
+    """The files of one table of a run; every row is in exactly one."""
 
     joined: str | None
-    """The file into which all attempts up to some are joined."""
+    """File of all attempts up to some attempt."""
     segments: Sequence[Recorded]
-    """Parquet files of one rank each, in order of attempt, rank and number; in each rank's order of time."""
+    """Parquet files of one rank each, sorted by attempt, rank and number."""
     parts: Sequence[Recorded]
-    """Arrow streams that may grow, in the same order. They come after the segments of their rank."""
+    """Arrow streams that may grow, in the same order; newer than their rank's segments."""
     left: Sequence[str]
-    """Files of which every row is in one of the others by now."""
+    """Files whose rows are all in others by now."""
 
     @property
     def tails(self) -> list[list[Recorded]]:
-        """The parts of each rank, in order."""
+        """The parts of each rank."""
         return [[*parts] for _, parts in groupby(self.parts, key=lambda part: part.folder)]
 
 
 def recorded_files(storage: Storage, table: str, folder: str = "stats") -> RecordedFiles:
-    """Which files of a run hold a table, `rows` or `costs`; `storage` is the run's folder, `folder` a part of it.
+    """Return the files of a table, `rows` or `costs`; `storage` is the run's folder, `folder` a part of it.
 
-    A rank writes parts, and now and then rewrites those it has ended as a segment: a segment holds every part up to its
-    own number that no segment before it holds. A joined file holds all attempts up to its newest.
+    A segment holds every part of its rank up to its own number that no earlier segment holds. A joined file holds all
+    attempts up to its newest.
     """
     joined = COMPACTED[table] if storage.exists(COMPACTED[table]) else None
     files = sorted(_listed(storage, table, folder))
@@ -85,8 +84,8 @@ def recorded_files(storage: Storage, table: str, folder: str = "stats") -> Recor
     return RecordedFiles(joined, segments, parts, [file.path for file in files if file not in counting])
 
 
-def tell_lost_rows(storage: Storage, attempts: Sequence[Attempt]) -> None:
-    """Warn where a run that is over has none of the rows that its attempts recorded."""
+def warn_lost_rows(storage: Storage, attempts: Sequence[Attempt]) -> None:
+    """Warn if a finished run has lost all rows that its attempts recorded."""
     files = recorded_files(storage, "rows")
     if any(attempt.has_own_rows for attempt in attempts) and not (files.joined or files.segments or files.parts):
         left_out(storage / COMPACTED["rows"], "it is gone, and with it the rows")
@@ -94,20 +93,19 @@ def tell_lost_rows(storage: Storage, attempts: Sequence[Attempt]) -> None:
 
 def _listed(storage: Storage, table: str, folder: str) -> Iterator[Recorded]:
     for name in storage.tree(folder):
-        found = _PATH.fullmatch(f"{folder}/{name}")
-        if found and found["table"] == table:
-            yield _recorded(found)
+        match = _PATH.fullmatch(f"{folder}/{name}")
+        if match and match["table"] == table:
+            yield _recorded(match)
 
 
 def recorded_at(path: str) -> Recorded:
-    """The file of a rank at a path."""
-    found = _PATH.fullmatch(path)
-    assert found is not None
-    return _recorded(found)
+    match = _PATH.fullmatch(path)
+    assert match is not None
+    return _recorded(match)
 
 
-def _recorded(found: re.Match[str]) -> Recorded:
-    return Recorded(int(found["attempt"]), int(found["rank"]), int(found["number"]), found[0])
+def _recorded(match: re.Match[str]) -> Recorded:
+    return Recorded(int(match["attempt"]), int(match["rank"]), int(match["number"]), match[0])
 
 
 def _newest_attempt(storage: Storage, joined: str) -> int:
@@ -120,9 +118,10 @@ def _newest_attempt(storage: Storage, joined: str) -> int:
 
 @contextmanager
 def opened_parquet(storage: Storage, path: str, *, at_once: bool = False) -> Iterator[Any]:
-    """A Parquet file of a run, its footer checked; raises DamagedFile where it cannot be read within, or a checksum
-    does not hold. `at_once` fetches all of it from a store in one request, which for a few MB takes less time than
-    many."""
+    """Open a Parquet file of a run and check its footer. Raises DamagedFile, also for errors while it is read.
+
+    `at_once` fetches it from a store in one request, which is faster for a few MB.
+    """
     try:
         with pa.BufferReader(storage.read(path)) if at_once and storage.local is None else storage.open(path) as file:
             check_footer(file, path)

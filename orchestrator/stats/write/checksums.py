@@ -1,5 +1,7 @@
-"""Checksums of rows: a message of an Arrow stream ends its metadata with one, where Arrow allows padding, and a Parquet
-file its footer, where that allows a signature; so any reader reads both."""
+"""Checksums in Arrow streams and Parquet files, in places that other readers ignore.
+
+In a stream it is in the padding after a message's metadata, in a Parquet file in the space for a footer's signature.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,19 @@ import pyarrow.parquet as pq
 from orchestrator.storage.stored_data import left_out
 
 END = struct.pack("<Ii", 0xFFFFFFFF, 0)
-"""What ends a stream."""
+"""End of a stream."""
 _MARK = b"HYcr"
 _SEAL = len(_MARK) + 4
 ROW_GROUP = 2**17
-"""Rows of a Parquet file that are read together."""
+"""Rows of a row group."""
 FILE = b"hookyard.file"
-"""Metadata key of the file's own path in the run's folder, which a copy under another name betrays."""
+"""Metadata key of the file's path in the run's folder, which reveals a copy."""
 _PARQUET_END = 8
-"""Bytes behind a footer: its length and `PAR1`."""
+"""Bytes after a footer: its length and `PAR1`."""
 
 
 class CopiedFile(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
-    """A file that was copied to another name, where its rows would count twice."""
+    """A copy of a file under another name, whose rows would count twice."""
 
     advice = "Remove it: the other file has its rows"
 
@@ -39,7 +41,7 @@ class CopiedFile(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
 
 
 def sealed(message: pa.Buffer) -> bytes:
-    """A message of a stream, as `serialize` gives it, with the CRC-32 of its metadata and its body."""
+    """Add the CRC-32 of its metadata and body to a serialized message."""
     data = memoryview(message)
     marker, size = struct.unpack_from("<Ii", data)
     metadata, body = data[8 : 8 + size], data[8 + size :]
@@ -74,7 +76,7 @@ def schema_in(stream: Any, place: str) -> pa.Schema | None:
     stream.seek(0)
     data = stream.read()
     if message is not None or _next_whole(data) is not None or END in (data[: len(END)], data[-len(END) :]):
-        left_out(place, "all of its rows are left out: how it begins is not as it was written")
+        left_out(place, "all of its rows are left out: its beginning is damaged")
     return None
 
 
@@ -97,7 +99,7 @@ def whole_batches(stream: Any, schema: pa.Schema, place: str, *, is_over: bool =
             try:
                 yield pa.ipc.read_record_batch(message, schema)
             except (pa.ArrowException, OSError) as error:
-                left_out(place, f"the rows behind byte {begin} are left out: {error}")
+                left_out(place, f"the rows after byte {begin} are left out: {error}")
                 raise EOFError from error
             continue
         stream.seek(begin)
@@ -107,14 +109,13 @@ def whole_batches(stream: Any, schema: pa.Schema, place: str, *, is_over: bool =
         if message is not None or follows is not None or (END in (rest[: len(END)], rest[-len(END) :]) and rest != END):
             left_out(place, f"the rows in bytes {begin} to {end} are left out: their checksum does not hold")
         elif is_over and rest != END:
-            left_out(place, f"it was cut short at byte {end}; the rows behind byte {begin} are missing")
+            left_out(place, f"it was cut short at byte {end}; the rows after byte {begin} are missing")
         if follows is None:
             raise EOFError
         stream.seek(end)
 
 
 def _message(stream: Any) -> Any:
-    """The next message; None where there is none, or it cannot be read."""
     try:
         return pa.ipc.read_message(stream)
     except (EOFError, OSError, pa.ArrowException):
@@ -122,7 +123,7 @@ def _message(stream: Any) -> Any:
 
 
 def _next_whole(data: bytes) -> int | None:
-    """Where behind its first one the next whole message of a sealed stream begins."""
+    """Return where the next whole message after the first one begins."""
     begin = 0
     while (begin := data.find(END[:4], begin + 1)) >= 0:
         size = int.from_bytes(data[begin + 4 : begin + 8], "little")
@@ -202,6 +203,6 @@ def _footer(file: Any) -> bytes:
     end = file.read()
     length = struct.unpack_from("<I", end)[0] if end[4:] == b"PAR1" else size
     if length > size - 2 * _PARQUET_END:
-        raise pa.ArrowInvalid("it is no Parquet file, or its end is missing")
+        raise pa.ArrowInvalid("it is not a Parquet file, or its end is missing")
     file.seek(size - _PARQUET_END - length)
     return bytes(file.read(length))

@@ -1,4 +1,4 @@
-"""Compaction: what a run that has ended leaves of the files of its ranks."""
+"""Compaction of the files of a run that has ended."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from orchestrator.stats.write.segments import mark, pack, with_mark
 from orchestrator.storage import Storage
 
 JOINED_ROWS = 2**20
-"""A run of so many rows at most becomes one file; of one that has more the files of each rank stay."""
+"""A run of at most this many rows becomes one file; a longer one keeps a file for each rank."""
 
 
 def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
-    """Puts what was recorded of a run into the files in which it stays: `stats.parquet` and `hooks.parquet`, each where
-    it has JOINED_ROWS at most, else Parquet files of each rank. Driver, once no rank writes any more.
+    """Write `stats.parquet` and `hooks.parquet`, or Parquet files of each rank for a long run. Driver, after all ranks.
 
-    Rows that were done again stay, marked. A kill at any moment leaves every row where `recorded_files` finds it, once;
-    rows are last, so that what is left to do is seen by them.
+    Superseded rows stay, marked. After a kill at any moment `recorded_files` finds every row once. The rows come last,
+    so that they show whether work is left.
     """
     gone: list[str] = []
     kept: set[str] = set()
@@ -43,7 +42,7 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
             if files.joined:
                 mark(storage, files.joined, attempts)
         storage.each(lambda parts: pack(storage, parts, attempts), files.tails)
-    if storage.local is None:  # where a folder is removed in fewer requests than its files
+    if storage.local is None:  # removing a folder takes fewer requests
         gone = [path if (folder := path.rpartition("/")[0]) in kept else folder for path in gone]
     storage.each(storage.delete, sorted(set(gone)))
 
@@ -67,15 +66,14 @@ def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence
 
 
 def is_compacted(storage: Storage) -> bool:
-    """Whether what was recorded lies where it stays, so far as no rank has recorded more since."""
+    """Return whether all rows are compacted."""
     files = recorded_files(storage, "rows")
     return not (files.parts or files.left)
 
 
 def compact_ended(folder: RunFolder) -> None:
-    """Compacts a run that has ended, where that was killed or failed, and may be done from here. In any process that
-    reads it."""
+    """Compact a run that has ended, if a kill or failure prevented that. Any reader may call this."""
     if is_compacted(folder.storage) or folder.metadata().status not in ENDED:
         return
-    with suppress(Exception), make_lease(folder):  # somebody else's run, storage or memory: it is read as it is
+    with suppress(Exception), make_lease(folder):  # no permission, or no memory: it can be read as it is
         compact(folder.storage, folder.attempts())

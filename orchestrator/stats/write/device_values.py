@@ -1,4 +1,4 @@
-"""What rows hold on a GPU, brought over in one transfer that waits for nothing given after them."""
+"""Values of rows on a GPU, copied in one transfer that does not wait for later work."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ _PLAIN = {int, float, str, bool, type(None)}
 
 
 class DeviceValues:
-    """The values of one element that some rows hold on a GPU, as they were when the rows were closed, and times that it
-    tells later. Worker process.
+    """Scalars of some rows on a GPU, and times between CUDA events. Worker process.
 
-    On the stream of the training a transfer would queue behind all that was given to the GPU since, and the host would
-    wait for that: this one has a stream of its own, which waits for the moment at which the rows were closed.
+    On the training's stream a copy would wait for all later work. So it has its own stream, which waits for an event
+    recorded when the rows were closed.
     """
 
     def __init__(self, rows: Collection[dict[str, Any]]) -> None:
@@ -28,7 +27,7 @@ class DeviceValues:
             self._closed = torch.cuda.current_stream(self._device).record_event()
 
     def ready(self) -> bool:
-        """Whether the GPU has computed all of them; does not wait. It passes times in their order."""
+        """Return, without waiting, whether the GPU has computed all values."""
         if self._times:
             last = self._times[-1][0]
             if not all(value.ready() for value in last.values() if hasattr(value, "ready")):
@@ -36,7 +35,7 @@ class DeviceValues:
         return not self._places or bool(self._closed.query())
 
     def read(self) -> None:
-        """Puts numbers in their places in the rows; waits for them, and for no more."""
+        """Replace the values in the rows by numbers; waits for these alone."""
         if not self._places:
             return
         import torch
@@ -56,12 +55,11 @@ class DeviceValues:
             row[name] = number
 
     def leave_out(self) -> int:
-        """Takes them out of the rows, read or not; returns how many rows had any."""
+        """Remove the values from the rows, and return how many rows had any."""
         for row, name in (*self._places, *self._times):
             del row[name]
         return len({id(row) for row, _ in (*self._places, *self._times)})
 
 
 def is_on_gpu(value: Any) -> bool:
-    """Whether a value is a tensor in the memory of a GPU."""
     return getattr(value, "is_cuda", False) is True

@@ -1,5 +1,4 @@
-"""The files in which one rank keeps its tables: parts that grow, which it rewrites as segments of Parquet once they are
-long."""
+"""The files of one rank: Arrow streams that grow, which it rewrites as Parquet segments."""
 
 from __future__ import annotations
 
@@ -17,31 +16,28 @@ from orchestrator.storage import Storage
 from orchestrator.storage.storage import raising_storage_errors
 
 PART_ROWS = 2**11
-"""Rows of a part on an object store, of which the last is sent again whole as it grows; and the fewest that are worth a
-segment."""
+"""Rows of a part on an object store, which is sent whole each time; and fewest rows of a segment."""
 SEGMENT_ROWS = 2**16
 
 logger = logging.getLogger("hookyard")
 
 
 class _Part(Protocol):
-    """An Arrow stream that grows. `rows` is how many it has."""
+    """An Arrow stream that grows."""
 
     rows: int
     schema: pa.Schema
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Adds a batch."""
+    def write(self, batch: pa.RecordBatch) -> None: ...
 
     def send(self) -> None:
-        """Returns once all that was written can be read by others."""
+        """Return once others can read all that was written."""
 
-    def end(self) -> None:
-        """Says that nothing comes after what was written."""
+    def end(self) -> None: ...
 
 
 class _DiskPart:
-    """A part on a disk, where what is written can be read at once."""
+    """A part on a disk, which others can read at once."""
 
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
         self.rows, self.schema = 0, schema
@@ -62,8 +58,7 @@ class _DiskPart:
 
 
 class _ObjectPart:
-    """A part on an object store: it is sent whole again when it has grown, so that whoever reads it sees a file that
-    grows."""
+    """A part on an object store, which is sent whole when it has grown."""
 
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
         self.rows, self.schema = 0, schema
@@ -93,49 +88,45 @@ class _ObjectPart:
 
 @dataclass
 class _Table:
-    """A table on its way to files."""
+    """The files of a table."""
 
     name: str
     columns: dict[str, pa.DataType] = field(default_factory=dict)
-    """Columns seen so far, in order; once seen a column stays, so that the files' schema settles."""
+    """Columns so far; they stay, so that the schema settles."""
     part: _Part | None = None
-    """What rows are written to."""
+    """The open part."""
     parts: list[tuple[Recorded, _Part]] = field(default_factory=list)
-    """It, and those before it that are in no segment."""
+    """All parts outside of segments."""
     number: int = 0
-    """Of the next part."""
+    """Number of the next part."""
     rows: int = 0
-    """In segments."""
+    """Rows in segments."""
 
     patience: int = 0
-    """Rows outside of segments before which none is tried again."""
+    """Open rows before the next try, after a failure."""
 
     @property
     def open_rows(self) -> int:
-        """Rows that are in no segment."""
+        """Rows outside of segments."""
         return sum(part.rows for _, part in self.parts)
 
     @property
     def is_long(self) -> bool:
-        """Whether its parts are worth a segment: a fifth of all its rows, so that there are few segments and little
-        that is not in one, which takes several times the room."""
+        """True if the parts have a fifth of all rows, so that there are few segments and few rows outside."""
         return self.open_rows >= max(self.patience, min(max(self.rows // 4, PART_ROWS), SEGMENT_ROWS))
 
     def end_part(self) -> None:
-        """Ends the part that rows are written to; the next go to a new one."""
         if self.part is not None:
             self.part.end()
         self.part = None
 
 
 class RankFiles:
-    """Writes batches of rows to parts, a new one where a new column appears, and rewrites these as segments. Worker
-    process.
+    """Writes batches of rows to parts, a new one for a new column, and rewrites parts as segments. Worker process.
 
-    A part in a folder is appended to, and what a kill cut short is read up to its last whole batch. On an object store
-    nothing can be appended to: there a thread sends the part again, with what is new, every `upload_interval_s`. What
-    cannot be sent is kept and tried again, by `sync` at the latest. Segments are written in a thread too; where that
-    fails, their parts stay.
+    Parts on a disk are appended to; after a kill they are read up to the last whole batch. On an object store a thread
+    sends a grown part every `upload_interval_s`, and tries again after a failure, in `sync` at the latest. A thread
+    writes segments too; if that fails, the parts stay.
     """
 
     def __init__(self, storage: Storage, folder: str, identity: Mapping[str, Any], upload_interval_s: float) -> None:
@@ -146,8 +137,7 @@ class RankFiles:
         self._writing, self._sending, self._packing, self._closed = Lock(), Lock(), Lock(), Event()
 
     def write(self, table: str, arrays: Mapping[str, pa.Array], count: int) -> None:
-        """Adds a batch of `count` rows to a table, `rows` or `costs`. Raises ValueError for a column that held
-        something else before."""
+        """Write `count` rows of a table, `rows` or `costs`. Raises ValueError for a column that changed its type."""
         into = self._tables[table]
         batch = self._batch(into, arrays, count)
         with self._writing, raising_storage_errors(self._storage / self._folder):
@@ -165,7 +155,7 @@ class RankFiles:
             self._begin_thread(self._pack)
 
     def sync(self) -> None:
-        """Returns once all that was written can be read by others; raises StorageError where that cannot be."""
+        """Return once others can read all that was written. Raises StorageError."""
         if self._uploads:
             with self._sending:
                 self._storage.each(
@@ -173,7 +163,7 @@ class RankFiles:
                 )
 
     def close(self) -> None:
-        """Ends all files, and puts them into their places."""
+        """End all files, and rewrite them as segments."""
         self._closed.set()
         with self._writing, raising_storage_errors(self._storage / self._folder):
             for table in self._tables.values():
@@ -207,23 +197,22 @@ class RankFiles:
         table.number += 1
 
     def _upload(self) -> None:
-        """Sends what is new now and then, so that training need not wait for it. In a thread of its own."""
+        """Send new rows now and then, in a thread."""
         failing = False
         while not self._closed.wait(self._upload_interval_s):
             try:
                 self.sync()
                 failing = False
-            except Exception as error:  # whatever it is, `sync` meets it too and raises it
+            except Exception as error:  # `sync` raises it
                 if not failing:
-                    logger.warning("rows of %s cannot be sent; they are kept, and tried again: %s", self._folder, error)
+                    logger.warning("Cannot upload rows of %s; will try again: %s", self._folder, error)
                 failing = True
             else:
                 self._pack()
 
     def _pack(self, enough: int = SEGMENT_ROWS) -> None:
-        """Rewrites the parts of tables that are long as segments, so that training need not wait for it, and of those
-        that have `enough` rows. In a thread of its own, and as the files are closed."""
-        from orchestrator.stats.write.segments import pack  # which takes a while to import, and short runs need not
+        """Rewrite parts as segments if they are long or have `enough` rows, in a thread, and as the files close."""
+        from orchestrator.stats.write.segments import pack  # a slow import
 
         with self._packing:
             for table in self._tables.values():
@@ -235,9 +224,9 @@ class RankFiles:
                         parts = table.parts[:]
                     self.sync()
                     pack(self._storage, [recorded for recorded, _ in parts])
-                except Exception as error:  # they are where they were, and are read from there
+                except Exception as error:  # their parts stay
                     logger.warning(
-                        "rows of %s stay as they were written, and cannot be rewritten: %s", self._folder, error
+                        "Cannot rewrite rows of %s as Parquet; they stay in Arrow files: %s", self._folder, error
                     )
                     table.patience = 2 * table.open_rows
                     continue

@@ -1,4 +1,4 @@
-"""Rows: what one rank recorded, in batches as they will be flushed, and the last of it to look back on."""
+"""Batches of rows that one rank recorded, and its last rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ from numpy.typing import NDArray
 from hooks.recent_rows import Recent
 
 Layout = Mapping[str, Callable[[NDArray[np.float64]], NDArray[Any]]]
-"""What the numbers of rows mean: the columns, and what makes each of numbers of shape (rows, width)."""
+"""Column -> function that computes it from numbers of shape (rows, width)."""
 
 
 class Batch:
-    """Rows of one phase that are flushed together.
-
-    What every row has is a line of numbers in one flat array, as Python numbers in dicts of their own would each lie
-    somewhere else in memory; what a hook added is kept in a dict beside it.
-    """
+    """Rows of one phase that are flushed together: numbers in a flat array, and dicts of what hooks added."""
 
     __slots__ = ("added", "count", "labels", "layout", "numbers")
 
@@ -33,15 +29,14 @@ class Batch:
         self.count = 0
 
     def columns(self, first: int = 0, names: Container[str] | None = None) -> dict[str, NDArray[Any]]:
-        """The columns of the numbers of all rows from `first` on; of `names` those that there are."""
-        # A copy: while an array lends its memory, it cannot grow.
+        """Return the columns of numbers from row `first` on; only those in `names` if given."""
+        # A copy, since an exported array cannot grow.
         numbers = np.frombuffer(self.numbers[first * (len(self.numbers) // max(1, self.count)) :])
         numbers = numbers.reshape(self.count - first, -1)
         return {name: made(numbers) for name, made in self.layout.items() if names is None or name in names}
 
     def values(self, first: int, names: Container[str] | None = None) -> dict[str, list[Any]]:
-        """What rows have from `first` on, as lists, None where a hook added nothing; of `names` those that there
-        are."""
+        """Return all columns as lists from row `first` on; None where a hook added nothing."""
         count = self.count - first
         columns = {name: [value] * count for name, value in self.labels.items() if names is None or name in names}
         columns |= {name: values.tolist() for name, values in self.columns(first, names).items()}
@@ -53,14 +48,14 @@ class Batch:
 
 
 class Batches(Recent):
-    """The last rows of a recorder, as the batches they are in."""
+    """The last rows of a recorder, in batches."""
 
     def __init__(self, length: int) -> None:
         self._length, self._forgotten = length, 0
         self._batches: deque[Batch] = deque()
 
     def begin(self, batch: Batch) -> None:
-        """Rows go into this batch from now on; batches that nobody looks back on any more are forgotten."""
+        """Append to this batch from now on, and drop old batches."""
         if self._batches and self._batches[-1].count == 0:
             self._batches.pop()
         self._batches.append(batch)
@@ -90,7 +85,7 @@ class Batches(Recent):
         }
 
     def _newest(self, count: int, phase: str | None) -> Iterator[tuple[Batch, int]]:
-        """The batches that hold the last `count` rows, newest first, and the first of its rows that is one of them."""
+        """Yield the batches with the last `count` rows, newest first, and the first of these rows in each."""
         for batch in reversed(self._batches):
             if count > 0 and batch.count and phase in (None, batch.labels.get("phase")):
                 yield batch, max(0, batch.count - count)

@@ -1,4 +1,4 @@
-"""Segments: what one rank recorded, as Parquet to which nothing is added any more."""
+"""Segments: Parquet files of one rank, which no longer grow."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from orchestrator.storage import Storage
 
 
 def pack(storage: Storage, parts: Sequence[Recorded], attempts: Sequence[Attempt] = ()) -> None:
-    """Rewrites parts of one rank as a segment, and removes them. `attempts` says which of the rows were done again. In
-    the rank's process, or where a run is compacted.
+    """Rewrite ended parts of one rank as a segment, and remove them. `attempts` tells which rows are superseded.
 
-    Nothing may be added to the parts any more. A kill in between leaves both, of which the segment counts; packing
-    again gives the same.
+    After a kill in between, the segment counts; packing again gives the same.
     """
     rows = read_tail(storage, parts)
     if len(rows):
@@ -36,14 +34,13 @@ def pack(storage: Storage, parts: Sequence[Recorded], attempts: Sequence[Attempt
 
 
 def with_mark(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
-    """Rows with the column `superseded`, true where they were done again; for those who read the files themselves."""
+    """Add the column `superseded`, for other readers of the files."""
     columns = {name: pc.field(name) for name in rows.column_names if name != "superseded"}
     return dataset(rows).to_table(columns={**columns, "superseded": superseded(attempts, rows.column_names)})
 
 
 def mark(storage: Storage, path: str, attempts: Sequence[Attempt], attempt: int | None = None) -> None:
-    """Writes a Parquet file of rows anew, where more of them have been done again than it says; `attempt` is what its
-    rows are of, where it does not say that itself."""
+    """Rewrite a Parquet file if more of its rows are superseded than it says; `attempt` is that of a segment."""
     with opened_parquet(storage, path) as file:
         parquet = pq.ParquetFile(file, page_checksum_verification=True)
         groups = range(parquet.num_row_groups)

@@ -18,7 +18,7 @@ from orchestrator.runs.result import Result, Run, training_unless_said
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.stats.read.counted_rows import columns_of
 from orchestrator.stats.read.query import check_columns
-from orchestrator.stats.read.recorded_files import tell_lost_rows
+from orchestrator.stats.read.recorded_files import warn_lost_rows
 from orchestrator.sweeps.results.analysis import (
     ENOUGH,
     METHODS,
@@ -235,11 +235,11 @@ class Sweep(Result):
         `columns` and `where` are as there; one trial is read after the other. Raises UsageError as `load_stats` does.
         """
         if by == "trial":
-            from orchestrator.stats.aggregate.summaries import by_trial
+            from orchestrator.stats.aggregate.summaries import summarize_trials
             from orchestrator.stats.read.query import Rows
 
             rows = (table for _, table in _each(self.runs, columns, lambda run, own: _rows_of(run, own, where)))
-            tables = [by_trial(Rows.of(pd.concat(some)), columns) for some in _together(rows)]
+            tables = [summarize_trials(Rows.of(pd.concat(some)), columns) for some in _together(rows)]
             return pd.concat(tables) if tables else pd.DataFrame()
         found = {
             run.name: table for run, table in _each(self.runs, columns, lambda run, own: run.summary(by, own, where))
@@ -333,7 +333,7 @@ def _each(
     there = [(run, columns_of(run.folder.storage, run.folder.attempts())) for run in runs]
     recorded = [(run, names) for run, names in there if names]
     for run in [run for run, names in there if not names and run.folder.metadata().status in ENDED]:
-        tell_lost_rows(run.folder.storage, run.folder.attempts())
+        warn_lost_rows(run.folder.storage, run.folder.attempts())
     if columns is not None and recorded:
         check_columns(columns, [*dict.fromkeys(name for _, names in recorded for name in names)])
     refused: list[UsageError] = []

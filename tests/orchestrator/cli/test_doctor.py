@@ -62,7 +62,7 @@ def test_its_commands_are_there_to_be_copied(tmp_path: Path, flags: list[str]) -
         for one in re.findall("hookyard (?:samples|replay) .*? --rank 1", told)
     ]
     assert commands == [
-        ["hookyard", "samples", run, "--where", "iteration == 100", "--rank", "1"],
+        ["hookyard", "samples", run, "--where", "iteration = 100", "--rank", "1"],
         ["hookyard", "replay", run, "--iteration", "100", "--rank", "1"],
     ]
 

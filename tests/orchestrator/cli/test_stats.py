@@ -85,13 +85,15 @@ def test_each_column_that_is_asked_for_is_there(run: str, by: tuple[str, ...], f
 def test_a_column_that_cannot_be_summarized_is_refused(run: str, by: tuple[str, ...]) -> None:
     done = call(run, *by, "--columns", "phase")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "column 'phase' is no span" in done.stderr or "column 'phase' holds no numbers to summarize" in done.stderr
+    assert (
+        "column 'phase' is not a span" in done.stderr or "column 'phase' holds no numbers to summarize" in done.stderr
+    )
 
 
 def test_a_span_asked_for_alone_has_its_share(run: str) -> None:
     assert data(run, "--by", "span", "--columns", "data_wait_s")[0]["share"] == pytest.approx(7.5 / 37.5)
     assert (
-        "column 'loss' is no span of the iteration; there are data_wait_s"
+        "column 'loss' is not a span of the iteration; the spans are data_wait_s"
         in call(run, "--by", "span", "--columns", "loss").stderr
     )
 
@@ -177,7 +179,7 @@ def test_a_table_for_people(run: str) -> None:
     [
         (["--where", "epok > 1"], "no column 'epok': did you mean 'epoch'?"),
         (["--where", "epoch >"], "cannot read 'epoch >'"),
-        (["--where", "phase == 3"], "Could not convert string 'train' to INT32"),
+        (["--where", "phase == 3"], "Could not convert string '"),
         (["--columns", "step_z"], "no column 'step_z': did you mean 'step_s'?"),
         (["--by", "hook", "--where", "rank == 0"], "takes neither columns nor where"),
         (["--format", "parquet"], "--output FILE"),

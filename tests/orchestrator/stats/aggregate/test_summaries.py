@@ -5,7 +5,15 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from orchestrator.stats.aggregate.summaries import all_seconds, by_hook, by_node, by_phase, by_rank, by_span, summarize
+from orchestrator.stats.aggregate.summaries import (
+    all_seconds,
+    summarize,
+    summarize_hooks,
+    summarize_nodes,
+    summarize_phases,
+    summarize_ranks,
+    summarize_spans,
+)
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.stats.read.test_query import NUMBERS, drawn
 from tests.orchestrator.stats.read.test_tables import loaded, row
@@ -51,21 +59,21 @@ def test_the_summary_is_over_all_rows_and_names_the_slowest_rank() -> None:
 
 
 def test_the_table_by_rank() -> None:
-    ranks = by_rank(Rows.of(two_ranks()))
+    ranks = summarize_ranks(Rows.of(two_ranks()))
     assert ranks.loc[0].to_dict() == {"node": "here", "rows": 3, "step_s": 2.0, "data_wait_s": 0.5, "rss_bytes": 300}
     assert ranks.loc[1].to_dict() == {"node": "here", "rows": 3, "step_s": 4.0, "data_wait_s": 1.0, "rss_bytes": 301}
 
 
 def test_the_table_by_node() -> None:
     three = pd.concat([two_ranks(), two_ranks().query("rank == 1").assign(rank=2, node="there", rss_bytes=7)])
-    nodes = by_node(Rows.of(three))
+    nodes = summarize_nodes(Rows.of(three))
     assert nodes.loc["here"].to_dict() == {"ranks": 2, "rows": 6, "step_s": 2.5, "data_wait_s": 0.75, "rss_bytes": 301}
     assert nodes.loc["there"].to_dict() == {"ranks": 1, "rows": 3, "step_s": 4.0, "data_wait_s": 1.0, "rss_bytes": 7}
 
 
 def test_the_table_by_phase() -> None:
     rows = pd.concat([two_ranks(), two_ranks()[:1].assign(phase="val", step_s=100.0)])
-    phases = by_phase(Rows.of(rows))
+    phases = summarize_phases(Rows.of(rows))
     assert phases["rows"].to_dict() == {"train": 6, "val": 1}
     assert phases["step_s"].to_dict() == {"train": 2.5, "val": 100.0}
 
@@ -73,7 +81,7 @@ def test_the_table_by_phase() -> None:
 def test_the_table_by_span_is_the_costliest_first() -> None:
     rows = two_ranks()
     rows["forward_s"] = rows["step_s"] - rows["data_wait_s"]
-    spans = by_span(Rows.of(rows))
+    spans = summarize_spans(Rows.of(rows))
     assert list(spans.index) == ["forward_s", "data_wait_s"]
     # 0.5, 0.5, 0.5, 1, 1, 4 of 21 seconds
     waited = {"seconds": 7.5, "share": 7.5 / 21, "median_s": 0.75, "p95_s": 1 + 0.75 * 3, "worst_rank": 1}
@@ -82,7 +90,7 @@ def test_the_table_by_span_is_the_costliest_first() -> None:
 
 
 def test_summaries_of_nothing_are_empty() -> None:
-    for summary in (summarize, by_rank, by_node, by_phase, by_span):
+    for summary in (summarize, summarize_ranks, summarize_nodes, summarize_phases, summarize_spans):
         assert len(summary(Rows.of(EMPTY))) == 0
 
 
@@ -96,7 +104,7 @@ def test_the_table_by_hook_is_the_costliest_first() -> None:
             "seconds": [0.75, 0.125, 2.0],
         }
     )
-    hooks = by_hook(costs, all_seconds(Rows.of(two_ranks())))
+    hooks = summarize_hooks(costs, all_seconds(Rows.of(two_ranks())))
     assert list(hooks.index) == [("ema", "on_update"), ("clip", "on_update")]
     # 14 calls in 2.75 s of 21 s in all
     assert hooks.loc[("ema", "on_update")].to_dict() == {
@@ -120,7 +128,7 @@ def test_the_table_by_hook_has_the_every_that_would_take_one_percent() -> None:
             "every": ["100 steps", "10 steps", 10, None, "100 steps", 0],
         }
     )
-    table = by_hook(costs, 100.0)["every_for_1_percent"]
+    table = summarize_hooks(costs, 100.0)["every_for_1_percent"]
     assert {key: value for key, value in table.items() if value} == {
         ("maps", "on_forward"): "3000 steps",
         ("memory", "on_step"): "20",
@@ -132,14 +140,14 @@ def test_tables_are_what_pandas_makes_of_the_rows(seed: int) -> None:
     rows = drawn(seed)
     numbers = [name for name in NUMBERS if name != "empty"]
     kept = {"rank": numbers, "node": numbers, "phase": [*numbers, "loss"]}
-    for key, make in (("rank", by_rank), ("node", by_node), ("phase", by_phase)):
+    for key, make in (("rank", summarize_ranks), ("node", summarize_nodes), ("phase", summarize_phases)):
         made, grouped = make(Rows.of(rows)), rows.groupby(key)
         assert set(NUMBERS) - set(made.columns) == ({"empty"} if key == "phase" else {"empty", "loss"})
         shown = [name for name in kept[key] if name in made]
         pd.testing.assert_frame_equal(made[shown].sort_index(), grouped[shown].median(), check_exact=True)
         assert made["rows"].to_dict() == grouped.size().to_dict()
     first = rows.sort_values("phase", kind="stable").groupby("rank")
-    assert by_rank(Rows.of(rows))["node"].to_dict() == {
+    assert summarize_ranks(Rows.of(rows))["node"].to_dict() == {
         rank: own.sort_values(["phase", "epoch", "iteration"])["node"].iloc[0] for rank, own in first
     }
     summary = summarize(Rows.of(rows))

@@ -32,7 +32,7 @@ def test_a_spike_has_its_iteration_and_the_rank_it_came_from() -> None:
     assert numbers["loss"] == pytest.approx(1.5 + 9 / 3, rel=0.02)
     assert numbers["usual"] == pytest.approx(1.5, rel=0.02)
     assert "it came from rank 2" in finding.sentence
-    assert "hookyard samples RUN --where 'iteration == 100' --rank 2" in finding.advice
+    assert "hookyard samples RUN --where 'iteration = 100' --rank 2" in finding.advice
     assert "hookyard replay RUN --iteration 100 --rank 2" in finding.advice
 
 
@@ -52,7 +52,7 @@ def test_a_loss_that_is_not_finite_has_its_first_iteration_and_ranks(value: floa
     (finding,) = losses(Rows.of(training(3, loss=values)))
     assert (finding.numbers["iteration"], finding.numbers["ranks"], finding.numbers["iterations"]) == (121, [1], 80)
     assert finding.weight == 1
-    assert "hookyard samples RUN --where 'iteration == 121' --rank 1" in finding.advice
+    assert "hookyard samples RUN --where 'iteration = 121' --rank 1" in finding.advice
 
 
 def test_without_a_loss_nothing_is_said() -> None:

@@ -9,8 +9,8 @@ from orchestrator.stats.insight.robust_statistics import (
     lower_spread,
     median_error,
     period_of,
+    significant_errors,
     step_error,
-    sure,
     theil_sen,
     without_spikes,
 )
@@ -45,8 +45,8 @@ def test_the_spread_of_ranks_takes_no_notice_of_those_that_stand_out_above() -> 
 
 
 def test_more_tests_ask_for_more() -> None:
-    assert sure(1000, 20) > sure(1, 20) > 3
-    assert sure(1, 5) > sure(1, 20)
+    assert significant_errors(1000, 20) > significant_errors(1, 20) > 3
+    assert significant_errors(1, 5) > significant_errors(1, 20)
 
 
 def test_a_slope_is_not_moved_by_wild_values_and_has_bounds() -> None:

@@ -82,7 +82,8 @@ def test_whichever_byte_of_a_joined_table_is_changed_it_is_told_or_no_number_dif
 def test_a_joined_table_that_was_cut_is_told(joined: Path, tmp_path: Path, length: int) -> None:
     joined.write_bytes(joined.read_bytes()[:length])
     with pytest.raises(
-        DamagedFile, match=r"stats\.parquet is damaged: it is no Parquet file, or its end is missing\. Put back a copy"
+        DamagedFile,
+        match=r"stats\.parquet is damaged: it is not a Parquet file, or its end is missing\. Put back a copy",
     ):
         recorded(Storage(tmp_path), "rows").read()
 

@@ -119,7 +119,7 @@ def test_what_could_not_be_sent_is_kept_and_sent_with_the_next(
     time.advance(30)
     assert (sent(storage), left()) == ([], 0)
     assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
-        f"rows of {FOLDER} cannot be sent; they are kept, and tried again: storage memory://x does not answer"
+        f"Cannot upload rows of {FOLDER}; will try again: storage memory://x does not answer"
     ]
     write(files, 3)
     time.advance(30)

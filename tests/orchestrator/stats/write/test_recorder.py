@@ -104,14 +104,14 @@ def test_tensors_and_numpy_numbers_become_numbers(tmp_path: Path) -> None:
 def test_a_tensor_of_more_than_one_number_is_refused_with_its_column(tmp_path: Path) -> None:
     taken = recorder(tmp_path)
     taken.append({"norms": torch.zeros(2, 3)})
-    with pytest.raises(ValueError, match=r"column 'norms' was given a tensor of shape \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"column 'norms' got a tensor of shape \(2, 3\)"):
         taken.sync()
 
 
 @pytest.mark.parametrize(
     ("together", "message"),
     [
-        (True, r"column 'mode' takes text or numbers, not both; it was given \[1, 'warm'\]"),
+        (True, r"column 'mode' takes text or numbers, not both; got \[1, 'warm'\]"),
         (False, "column 'mode' holds int64 and was given string"),
     ],
 )
