@@ -94,7 +94,7 @@ class CustomLoop(Rounds):
         """Return whether the generator, which has returned, made steps after its last `yield`: they are a last round.
         Collective. Raises RunError where it has trained nothing."""
         state = self.state
-        if self.stopping.asked():
+        if self.stopping.is_asked():
             self.stopping.agree()
         steps, unreported = self.world.maximum([float(state.step), float(state.phase_iteration)])
         if not steps and not self.stopping.reasons:
@@ -258,7 +258,7 @@ class CustomLoop(Rounds):
         self._asks_to_come -= 1
         if self._asks_to_come <= 0:
             self._finish_if_written()
-            self._stops = self.stopping.asked()
+            self._stops = self.stopping.is_asked()
             self._asks_to_come = self.stopping.next_check - state.iteration
         return self._stops
 

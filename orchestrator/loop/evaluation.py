@@ -1,4 +1,4 @@
-"""Evaluation: a phase of val or test."""
+"""Evaluation: a phase of val or test. Worker process."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from orchestrator.task import Task
 
 
 class Evaluation:
-    """Evaluates the model on all data of the phases of a kind, one after the other, once with each set of weights that
-    hooks registered in `state.evaluations`. Worker process."""
+    """Evaluates the model on the phases of val or test, once with each set of weights in `state.evaluations`."""
 
     def __init__(
         self,
@@ -39,31 +38,29 @@ class Evaluation:
         self._cursor, self._data, self._world = cursor, data, world
 
     def refuse_two_of_a_name(self) -> None:
-        """Raises RunError where a phase is called as weights are that hooks validate with: both would give
-        `val/NAME/loss`."""
+        """Raise RunError if a phase has the name of weights, as both would give `val/NAME/loss`."""
         for phase in self._data.phases:
             name = phase.partition("/")[2]
             if name and name in self._state.evaluations:
                 lender = self._state.evaluations[name].lender
                 raise RunError(
-                    f"data() gives '{phase}', and the hook '{lender}' validates as {phase} too; call one of them"
-                    " otherwise"
+                    f"data() has a phase '{phase}', and the hook '{lender}' validates as {phase} too: rename one of"
+                    " them"
                 )
 
     def run(self, kind: str) -> None:
-        """Runs the phases of `val` or of `test` and puts their values into `state.metrics`; collective."""
+        """Run the phases of `val` or of `test`, and put their values into `state.metrics`; collective."""
         for phase in self._data.phase_names(kind):
             self._run(phase)
 
     def _run(self, phase: str) -> None:
-        state, cursor = self._state, self._cursor
-        data = self._data.phases[phase]
+        state, cursor, data = self._state, self._cursor, self._data.phases[phase]
         state.phase, state.stepped = phase, False
-        validates = kind_of(phase) == "val"
+        is_val = kind_of(phase) == "val"
         begun, trained = cursor.eval_iterations.get(phase, 0), state.phase_iteration
         epoch = cursor.epoch_label
         state.phase_iteration, state.phase_length = 0, data.length() * len(state.evaluations)
-        state.iterations_before = cursor.val_iterations if validates else 0
+        state.iterations_before = cursor.val_iterations if is_val else 0
         self._plan.fire("on_phase_start", state)
         for label, weights in drawn_alike(state.evaluations.items()):
             state.evaluation, before = label, state.phase_iteration
@@ -72,35 +69,32 @@ class Evaluation:
                 state.module.eval()
                 batches, places = data.once()
                 iterations = self._iterations.evaluate(batches, meters, begun, epoch)
-                for is_there in self._together(places):
-                    if is_there:
+                for has_batch in self._places(places):
+                    if has_batch:
                         next(iterations)
                     else:
                         state.forward(state.module, self._data.first_sample(phase))
             state.module.train()
             if meters and not data.by_index:
-                self._refuse_a_rank_without_samples(phase, before)
+                self._check_each_rank_has_samples(phase, before)
             values = self._iterations.reduce(f"{phase}/{label}" if label else phase, self._world, meters)
             if not values:
+                raise RunError(f"the {phase} data has no sample on any rank: add some, or remove {phase} from data()")
+            if clash := values.keys() & state.metrics.keys():
                 raise RunError(
-                    f"the {phase} data has no sample on any rank, and there is nothing to measure; leave {phase} out of"
-                    " data(), or give it some"
-                )
-            if twice := values.keys() & state.metrics.keys():
-                raise RunError(
-                    f"{', '.join(sorted(twice))} would be metrics of {phase} and of another phase too; call its data,"
-                    " or the metric, otherwise"
+                    f"{', '.join(sorted(clash))} would be metrics of {phase} and of another phase: rename the phase or"
+                    " the metric"
                 )
             state.metrics |= values
-        if validates:
+        if is_val:
             cursor.eval_iterations[phase] = begun + state.phase_iteration
             cursor.val_iterations += state.phase_iteration
         state.evaluation = ""
         self._plan.fire("on_phase_end", state)
         state.phase_iteration, state.phase_length = trained, cursor.epoch_length
 
-    def _refuse_a_rank_without_samples(self, phase: str, before: int) -> None:
-        """Raises RunError on all ranks where the meters of one have seen nothing, and would wait or fail."""
+    def _check_each_rank_has_samples(self, phase: str, before: int) -> None:
+        """Raise RunError on all ranks if the meters of one have seen nothing, and would wait or fail."""
         counts = self._world.gather(self._state.phase_iteration - before)
         if 0 in counts:
             raise RunError(
@@ -109,7 +103,6 @@ class Evaluation:
             )
 
     def _meters(self) -> Mapping[str, Any]:
-        """The task's meters; raises RunError where they are none."""
         method = self._task.meters
         meters = check_type(method, method(), Mapping, "a mapping of names to meters")
         for name, meter in meters.items():
@@ -117,15 +110,17 @@ class Evaluation:
                 raise unexpected(method, f" for '{name}'", meter, "a torchmetrics object")
         return meters
 
-    def _together(self, places: Iterable[object]) -> Iterator[bool]:
-        """True for each of this rank's batches. Where the model is sharded, False after them for each that another rank
-        still has: a call of the model needs everybody's shards."""
+    def _places(self, places: Iterable[object]) -> Iterator[bool]:
+        """Yield True for each of this rank's batches.
+
+        A call of a sharded model needs all ranks, so then yield False for each batch that another rank still has.
+        """
         if not is_sharded(self._state.module):
             yield from (True for _ in places)
             return
-        here = iter(places)
+        own = iter(places)
         while True:
-            is_there = next(here, here) is not here
-            if not self._world.maximum([float(is_there)])[0]:
+            has_batch = next(own, own) is not own
+            if not self._world.maximum([float(has_batch)])[0]:
                 return
-            yield is_there
+            yield has_batch

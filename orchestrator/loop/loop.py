@@ -45,14 +45,12 @@ logger = logging.getLogger("hookyard")
 class Loop(Rounds):
     """Trains a task with hooks: `for report in loop.run(): ...`. One in each worker process; knows no Ray.
 
-    Hooks are fired here for the run and its training phases, in `Evaluation` for the other phases, in `Iterations`
-    within an iteration and in `Saving` around a checkpoint, and from nowhere else. All ranks yield the same number of
-    reports at the same places. With `resumes` a checkpoint is put back before it runs, so that the weights it would
-    begin with are not read; `origin` is what these were found to be.
+    Events fire here for the run and its training phases, in `Evaluation` for the other phases, in `Iterations` within
+    an iteration, and in `Saving` around a checkpoint. With `resumes` a checkpoint will be restored, so the initial
+    weights are not read. `origin` says where these were found when the run was made.
     """
 
     contents: type[HookedContents] = HookedContents
-    """What a checkpoint holds of it."""
 
     def __init__(
         self,
@@ -78,18 +76,17 @@ class Loop(Rounds):
         module = built(task, experiment, self.world)
         module = as_computed(module, experiment, self.world)
         model = shared(module, task, experiment, self.world)
-        told = [] if resumes else self._begin_with_weights(module, origin)
-        told += needless_on_one_rank(experiment) if self.world.world_size == 1 else []
+        lines = [] if resumes else self._begin_with_weights(module, origin)
+        lines += needless_on_one_rank(experiment) if self.world.world_size == 1 else []
         self.state = state = self._make_state(module, model)
         show_progress(task, state)
         if self.world.is_master:
-            for line in told:
+            for line in lines:
                 state.show(line)
         self._make_parts_that_train()
         seed_all(experiment.seed + self.world.rank)
 
     def _make_parts_that_train(self) -> None:
-        """The parts, each handed what it needs."""
         task, experiment, state = self.task, self.experiment, self.state
         self.changes = Changes(experiment, task, self.plan, state, self.timeline)
         self.iterations = _kind_of_iterations(task, experiment, state)(
@@ -100,7 +97,7 @@ class Loop(Rounds):
         )
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
         self._batches: Iterator[Any] | None = None
-        """The training batches of the epoch under way, of which validation in steps may interrupt the iteration."""
+        """The epoch's training batches, of which some remain after a validation in steps."""
 
     def _timeline(self) -> Timeline:
         experiment = self.experiment
@@ -117,8 +114,7 @@ class Loop(Rounds):
         }
 
     def _begin_with_weights(self, module: nn.Module, origin: InitialWeights | None) -> list[str]:
-        """Puts the weights that the experiment names into the model, before optimizer and hooks see it; each rank reads
-        them itself. Returns lines of what was done."""
+        """Load the experiment's initial weights into the model, on each rank; returns lines for the log."""
         init, folders = self.experiment.init, self.experiment.import_paths
         if init is None:
             return []
@@ -187,8 +183,7 @@ class Loop(Rounds):
         self.evaluation.refuse_two_of_a_name()
 
     def _refuse_what_is_not_there(self) -> None:
-        """Raises ConfigError where a hook judges by a metric of a phase without data, as it would never judge, and
-        where there is data to evaluate and no loss."""
+        """Raise ConfigError if a hook monitors a metric of a phase without data, or data to evaluate has no loss."""
         evaluated = [phase for phase in self.phases() if phase != "train"]
         if evaluated and type(self.task).loss is without_loss:
             message = (
@@ -208,7 +203,6 @@ class Loop(Rounds):
     # Rounds
 
     def _rounds(self) -> Iterator[Report]:
-        """Rounds, from the stage on that a restored checkpoint was made at; at the end the test phase."""
         if self.cursor.stage is not Stage.TRAIN:
             self.saving.restore_randomness()
         yield from super()._rounds()
@@ -225,21 +219,18 @@ class Loop(Rounds):
         every = self.experiment.validate_every
         if not self.data.phase_names("val") or every.count == 0:
             return False
-        return self.state.finished or every.due(self.state)
+        return self.state.finished or bool(self.stopping.reasons) or every.due(self.state)
 
     def phases(self) -> tuple[str, ...]:
-        """The phases that the run has at some time."""
         never = [] if self.experiment.validate_every.count else self.data.phase_names("val")
         return tuple(phase for phase in self.data.phases if phase not in never)
 
     def _report_to_come(self) -> bool:
-        """Whether the test phase is."""
         return bool(self.data.phase_names("test")) and not self.stopping.interrupted
 
     # Training
 
     def _train(self) -> None:
-        """A training phase, to its end or to where the run stops within it."""
         state, cursor = self.state, self.cursor
         self.changes.advance()
         cursor.stage = Stage.TRAIN
@@ -270,16 +261,20 @@ class Loop(Rounds):
                 self._save_if_asked()
             if state.iteration >= self.stopping.next_check:
                 self._finish_if_written()
-                if self._stop_in_phase():
-                    return
+                if self._has_to_stop():
+                    if self.stopping.interrupted:
+                        return self._save()
+                    state.request_checkpoint("stop")
+                    break
             if self.changes.coming:
                 self.changes.advance()
-        if not state.finished and not data.goes_on():
+        if not state.finished and not self.stopping.reasons and not data.goes_on():
             self._end_with_the_data()
         self._end_train_phase()
+        return None
 
     def _last_step_of_phase(self) -> float:
-        """The step at which the training phase under way ends, unless its epoch is over before."""
+        """Return the step at which this training phase ends, unless its epoch ends before."""
         state, every = self.state, self.experiment.validate_every
         last = math.inf if state.max_steps is None else float(state.max_steps)
         if not self.data.phase_names("val") or every.unit != "steps" or every.count == 0:
@@ -287,12 +282,13 @@ class Loop(Rounds):
         return min(last, (state.step // every.count + 1) * every.count)
 
     def _end_with_the_data(self) -> None:
-        """The run is as long as its training data. Gradients that fill no step are left. Raises RunError where there
-        was no step."""
+        """End the run with its training data. Gradients of an incomplete step are dropped."""
         state = self.state
         if state.step == 0:
-            given = f"the train stream gave {state.iteration} batches, and a step takes {state.accumulate} on each rank"
-            raise RunError(f"the training data is used up before the first step: {given}")
+            raise RunError(
+                f"the training data is used up before the first step: the train stream gave {state.iteration} batches,"
+                f" and a step takes {state.accumulate} on each rank"
+            )
         state.max_steps = state.step
         state.module.zero_grad()
         if state.is_master:
@@ -310,22 +306,18 @@ class Loop(Rounds):
 
     # Saving and stopping
 
-    def _stop_in_phase(self) -> bool:
-        """Whether the run ends here, in the middle of a phase, agreed over ranks; saves what is needed to go on."""
-        if not self.stopping.asked():
+    def _has_to_stop(self) -> bool:
+        """Return whether the run ends in the middle of a phase, agreed over ranks."""
+        if not self.stopping.is_asked():
             return False
         self.stopping.agree()
-        if self.stopping.reasons:
-            self._save()
         return bool(self.stopping.reasons)
 
 
 class EvaluationLoop(Loop):
-    """Goes once through all phases of a `kind`, `val` or `test`, with the checkpoint that was put back, and yields one
-    report. Worker process.
+    """Evaluates a restored checkpoint once on the phases of a `kind`, `val` or `test`, and yields one report.
 
-    Where the experiment names weights to begin with, these take the place of all that the checkpoint was validated
-    with. Raises RunError where the task has no such data.
+    Initial weights of the experiment replace all weights that the checkpoint was validated with.
     """
 
     contents = WeightsAlone
@@ -339,9 +331,9 @@ class EvaluationLoop(Loop):
     def _begin(self) -> None:
         super()._begin()
         if self.experiment.init:
-            told = self._begin_with_weights(self.state.module, self._origin)
+            lines = self._begin_with_weights(self.state.module, self._origin)
             self.state.evaluations = {"": Weights()}
-            for line in told if self.world.is_master else ():
+            for line in lines if self.world.is_master else ():
                 self.state.show(line)
 
     def _rounds(self) -> Iterator[Report]:

@@ -1,4 +1,4 @@
-"""The report: what the loop hands up."""
+"""The report: the metrics of a round, from the loop to its driver."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Report:
-    """What the loop hands up at the end of each round of training and validation, on every rank at the same places.
-
-    Made in each worker process, read wherever the run is driven from.
-    """
+    """One set of metrics at the end of each round of training and validation, on every rank at the same places."""
 
     metrics: dict[str, Any]
-    """Counters and the values of the phases, the same on all ranks but for what hooks added."""
+    """Counters and the values of the phases. All ranks have the same, apart from what hooks add."""
     checkpoint: str | None = None
     """The newest stored checkpoint."""
     stopped: tuple[str, ...] = field(default=())
-    """Why the run ends here, where somebody asked it to."""
+    """Why the run ends here, if something asked for it."""
     interrupted: bool = False
-    """True when the run was asked from outside to stop and can be resumed."""
+    """True if the run was asked from outside to stop, and can be resumed."""
     final: bool = False
     """True for the last report of the run."""
     cut_short: bool = False
-    """True where the run ends in the middle of training: the metrics hold no values of a whole phase."""
+    """True if the run ends in the middle of training, so that the metrics hold no values of a phase."""
     phases: tuple[str, ...] = ("train",)
-    """The phases the run has, whether or not this report is of them."""
+    """All phases of the run."""
     member: int = 0
-    """Which of the runs that share a training it is of, from 0."""
+    """Number of the run among those that share a training, from 0."""

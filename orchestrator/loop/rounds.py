@@ -1,4 +1,4 @@
-"""Rounds: training, validation and a report, with saving and stopping between them, whatever trains."""
+"""Rounds: training, validation and a report, with saving and stopping between them. Worker process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from orchestrator.task import Task
 logger = logging.getLogger("hookyard")
 
 DEVICE_S = 2.0
-"""How long a rank that fails waits for what its device has still to compute. Others hear of the failure after that."""
+"""Seconds that a failing rank waits for its device, before the others hear of the failure."""
 
 
 class Rounds(ABC):
@@ -48,7 +48,7 @@ class Rounds(ABC):
         check_plans_agree(self.plan, self.world)
 
     def _make_parts(self, train: Epochs, contents: Contents) -> None:
-        """The parts that any loop has; call it once there is a state."""
+        """Make the parts that any loop has, once there is a state."""
         state, world, context = self.state, self.world, self.context
         self.cursor = TrainingCursor(self.experiment, state, train, world)
         self.stopping = Stopping(state, world, self.clock, context.stop_asked)
@@ -59,52 +59,47 @@ class Rounds(ABC):
         world.when_aborted.append(self.recorder.lose_device)
 
     def restore(self, name: str) -> None:
-        """Puts a stored checkpoint back; call it on every rank, before `run`. Fires `on_load`."""
+        """Restore a stored checkpoint and fire `on_load`; call it on every rank, before `run`."""
         try:
             self.saving.restore(name)
         except BaseException as error:
-            self._tell_hooks_of(error)
+            self._handle(error)
             raise
 
     def save(self) -> str | None:
-        """Writes a checkpoint between two reports; call it on every rank. Returns its path."""
+        """Write a checkpoint between two reports and return its path; call it on every rank."""
         self._save()
         self.saving.finish()
         return self.saving.last_path
 
     def run(self) -> Generator[Report, None, None]:
-        """Trains to the end, yielding a report after each round; whatever fails is shown to `on_exception` and
-        raised."""
+        """Train to the end and yield a report after each round. An error goes to `on_exception` and is raised."""
         try:
             self._begin()
             yield from self._rounds()
             self.saving.finish()
             self._end()
-        except GeneratorExit:  # whoever drives it goes no further; others may have failed meanwhile
+        except GeneratorExit:  # the driver goes no further; other ranks may have failed
             try:
                 self.saving.finish_alone()
             finally:
                 self._end()
             raise
         except BaseException as error:
-            self._tell_hooks_of(error)
+            self._handle(error)
             self._close()
             self._close_files_quietly()
             raise
 
-    def _tell_hooks_of(self, error: BaseException) -> None:
-        self._leave_device()
-        self.plan.fire("on_exception", self.state, error)
-
-    def _leave_device(self) -> None:
-        """Waits for a device for the last time, and not for long: it may have failed, or wait itself for a rank that is
-        gone."""
+    def _handle(self, error: BaseException) -> None:
+        # Wait for the device for the last time, and briefly: it may have failed, or wait for a rank that is gone.
         for leave in (partial(self.recorder.settle, DEVICE_S), self.plan.leave_device, self.world.abort):
             try:
                 leave()
-            except Exception as error:  # the failure that led here is the one to be told
-                logger.warning("rank %d could not leave its device: %s", self.world.rank, error)
+            except Exception as later:  # the first failure is the one to report
+                logger.warning("rank %d could not leave its device: %s", self.world.rank, later)
         self.recorder.lose_device()
+        self.plan.fire("on_exception", self.state, error)
 
     def _begin(self) -> None:
         self.plan.fire("on_start", self.state)
@@ -123,17 +118,15 @@ class Rounds(ABC):
         ):
             try:
                 close()
-            except Exception as error:  # the failure that led here is the one to be told
+            except Exception as error:  # the first failure is the one to report
                 logger.warning("%s of rank %d could not be finished: %s", files, self.world.rank, error)
-        if self.recorder.rows_left_out:
+        if rows := self.recorder.rows_left_out:
             logger.warning(
-                "the last %d rows of rank %d lack what its device had still to compute",
-                self.recorder.rows_left_out,
-                self.world.rank,
+                "the last %d rows of rank %d lack values that its device still computed", rows, self.world.rank
             )
 
     def _rounds(self) -> Iterator[Report]:
-        """Training, validation where it is due, a report; from the stage on that a restored checkpoint was made at."""
+        """Yield the report of each round, from the restored checkpoint's stage on."""
         cursor = self.cursor
         while True:
             if cursor.stage in (Stage.REPORTED, Stage.TRAIN):
@@ -192,7 +185,7 @@ class Rounds(ABC):
         self.saving.save(self.state.milestone)
 
     def _finish_if_written(self) -> None:
-        """Puts a checkpoint that was written meanwhile in its place; call it where all ranks do."""
+        """Put a checkpoint that was written in the background in its place; call it where all ranks do."""
         if not self.saving.is_writing:
             return
         began = perf_counter()
@@ -202,7 +195,7 @@ class Rounds(ABC):
             self.clock.waiting_s += perf_counter() - began
 
     def _agree_on_stop(self) -> None:
-        """Whether the run ends at the end of this round, agreed over ranks; saves what is needed to go on."""
+        """Agree over ranks whether the run ends with this round; an interrupted run is saved."""
         self.stopping.agree()
         if self.stopping.interrupted and self.saving.last_step != self.state.step:
             self._save()
@@ -211,32 +204,31 @@ class Rounds(ABC):
 
     @abstractmethod
     def phases(self) -> tuple[str, ...]:
-        """The phases that the run has at some time."""
+        """Return all phases of the run."""
 
     @abstractmethod
     def _train(self) -> None:
-        """Trains to the end of a round, or to where the run stops within it."""
+        """Train to the end of a round, or to where the run stops within it."""
 
     @abstractmethod
     def _validate(self) -> None:
-        """Validates where it is due, and puts the values into `state.metrics`."""
+        """Validate if it is due, and put the values into `state.metrics`."""
 
     def _report_to_come(self) -> bool:
-        """Whether there is another report once training is over."""
+        """Return whether there is another report after training."""
         return False
 
     @abstractmethod
     def _close(self) -> None:
-        """Lets go of what trained."""
+        """Release what trained."""
 
 
 def check_plans_agree(plan: Plan, world: World) -> None:
-    """Raises WorkersDisagree where ranks run other collective hooks, and would wait for each other for ever;
-    collective."""
+    """Raise WorkersDisagree if ranks run different collective hooks, as they would hang; collective."""
     signatures = world.gather(plan.collective_signature())
     for rank, signature in enumerate(signatures):
         if signature != signatures[0]:
             raise WorkersDisagree(
                 f"rank {rank} runs the collective hooks {signature}, rank 0 runs {signatures[0]}; they must be the"
-                " same, in the same order, or the ranks would wait for each other for ever"
+                " same, in the same order, or the ranks would wait for each other forever"
             )

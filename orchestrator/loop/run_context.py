@@ -1,4 +1,4 @@
-"""The run around a loop: all that a loop is given beside its task, its experiment and its hooks."""
+"""The run around a loop: its arguments beside task, experiment and hooks."""
 
 from __future__ import annotations
 
@@ -16,28 +16,26 @@ from orchestrator.stats.write.recorder import Recorder
 
 @dataclass(frozen=True)
 class RunContext:
-    """Where a loop runs and where what it makes goes; by itself one rank of a run that keeps nothing. Worker
-    process."""
+    """The place of a loop, and of what it writes. By default one rank of a run that keeps nothing. Worker process."""
 
     world: World = field(default_factory=World)
     recorder: Recorder = field(default_factory=Recorder)
     store: CheckpointStore | None = None
-    """Where checkpoints are kept; without one none are made."""
+    """Store of the checkpoints; without one there are none."""
     artifacts: Path = Path(".")
-    """The local folder that hooks write to."""
+    """Local folder for files of hooks."""
     send_artifacts: Callable[[], None] = lambda: None
-    """Carries what they wrote to where the run lies."""
+    """Uploads these files to the run's storage."""
     display: Display | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The experiment as plain data, with the section `sweep` that a trial is of; where it is empty, the experiment
-    alone."""
+    """The experiment as plain data, with a trial's section `sweep`; empty for the experiment alone."""
     name: str = ""
-    """The run's; where it is empty, the experiment's."""
+    """Name of the run; empty for the experiment's."""
     stop_asked: Callable[[], bool] = lambda: False
-    """Whether somebody outside wants this rank to stop."""
+    """Returns whether somebody outside asks this rank to stop."""
 
     def hook_fields(self, experiment: Experiment) -> dict[str, Any]:
-        """What hooks see of it in their state, by the state's fields."""
+        """Return the fields of the hooks' state."""
         world = self.world
         return {
             "rank": world.rank,

@@ -1,4 +1,4 @@
-"""The world: which rank this process is, and how it agrees with the others."""
+"""The world: which rank this process is, and how it communicates with the others. Worker process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 @dataclass
 class World:
-    """This process among the ranks of a run. Worker process.
+    """This process among the ranks of a run.
 
-    The process group is made and destroyed by whoever starts the ranks; messages between ranks go over gloo, beside
-    the gradients' own backend.
+    Whoever starts the ranks makes and destroys the process group. Messages between ranks use gloo, beside the
+    gradients' own backend.
     """
 
     rank: int = 0
@@ -29,13 +29,15 @@ class World:
         needs_group = self.world_size > 1 and dist.get_backend() != "gloo"
         self._group = dist.new_group(backend="gloo") if needs_group else None
         self.when_aborted: list[Callable[[], None]] = []
-        """What is called before what the device does with other ranks is ended."""
+        """Functions to call before `abort` ends the device's collectives."""
         self._is_aborted = False
 
     def abort(self) -> None:
-        """Ends what the device does together with other ranks, of which one may be gone: NCCL would wait for it until
-        its timeout, and whoever waits for the device with it. What the device has computed may be anything then. From
-        any thread; gloo hears of it by itself."""
+        """End the device's collectives, as a rank may be gone; from any thread.
+
+        NCCL would wait for that rank until its timeout, and so would everybody who waits for the device. The device's
+        results may be wrong afterwards. Gloo notices by itself.
+        """
         if self._is_aborted:
             return
         self._is_aborted = True
@@ -47,15 +49,15 @@ class World:
 
     @property
     def is_master(self) -> bool:
-        """Whether this is global rank 0."""
+        """True on global rank 0."""
         return self.rank == 0
 
     def number_on_nodes(self) -> None:
-        """Counts the ranks of each node, for `local_rank`; for whoever was not told it. Collective."""
+        """Set `local_rank` by counting the ranks of each node; collective."""
         self.local_rank = self.gather(self.node)[: self.rank].count(self.node)
 
     def gather(self, value: Any) -> list[Any]:
-        """Everybody's value, in rank order, on every rank."""
+        """Return the values of all ranks, in rank order, on every rank."""
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size
@@ -63,7 +65,7 @@ class World:
         return values
 
     def broadcast(self, make: Callable[[], Any]) -> Any:
-        """Rank 0's value on every rank; `make` is called on rank 0 alone."""
+        """Return rank 0's value on every rank; only rank 0 calls `make`."""
         if self.world_size == 1:
             return make()
         values = [make() if self.is_master else None]
@@ -71,12 +73,12 @@ class World:
         return values[0]
 
     def barrier(self) -> None:
-        """Waits for all ranks."""
+        """Wait for all ranks."""
         if self.world_size > 1:
             dist.barrier(group=self._group)
 
     def maximum(self, values: list[float]) -> list[float]:
-        """The largest of each value over ranks."""
+        """Return the largest of each value over ranks."""
         if self.world_size == 1:
             return values
         tensor = torch.tensor(values, dtype=torch.float64)

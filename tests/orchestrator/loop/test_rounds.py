@@ -47,7 +47,7 @@ def test_a_run_that_fails_does_not_wait_for_a_device_that_is_stuck(
     rows = recorded(storage, "rows").read().to_pylist()
     assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
     assert all(row["loss"] > 0 and "step_s" not in row for row in rows)
-    assert "the last 4 rows of rank 0 lack what its device had still to compute" in caplog.messages
+    assert "the last 4 rows of rank 0 lack values that its device still computed" in caplog.messages
     # Of what the hook took, the device has told two iterations.
     (cost,) = [row for row in recorded(storage, "costs").read().to_pylist() if row["event"] == "on_step"]
     assert (cost["calls"], cost["seconds"]) == (4, 2.0)

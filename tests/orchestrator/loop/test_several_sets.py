@@ -156,9 +156,9 @@ def test_a_phase_of_another_name_is_refused(phase: Any) -> None:
 def test_two_values_of_one_name_are_refused() -> None:
     config = described(task=f"{__name__}:Other", task_args={"phase": "val/ema"}, hooks={"ema": {"evaluate": "both"}})
     loop = Loop(Other(phase="val/ema"), config, resolve(config.source).hooks)
-    with pytest.raises(RunError, match="data\\(\\) gives 'val/ema', and the hook 'ema' validates as val/ema too"):
+    with pytest.raises(RunError, match="data\\(\\) has a phase 'val/ema', and the hook 'ema' validates as val/ema too"):
         next(loop.run())
-    with pytest.raises(RunError, match="val/few/loss would be metrics of val/few and of another phase too"):
+    with pytest.raises(RunError, match="val/few/loss would be metrics of val/few and of another phase"):
         next(Loop(Other(phase="val/few", meter="few"), experiment(), {}).run())
 
 

@@ -54,7 +54,7 @@ def asked_at(world: Two, iterations: int, iteration_s: float) -> list[int]:
     for iteration in range(1, iterations + 1):
         state.iteration = iteration
         if iteration >= stopping.next_check:
-            stopping.asked()
+            stopping.is_asked()
             found.append(iteration)
     assert world.calls == len(found)
     return found
@@ -86,23 +86,23 @@ def test_where_asking_takes_long_it_takes_no_more_than_its_share(monkeypatch: py
         time.now += 0.01
         if state.iteration >= stopping.next_check:
             before = world.calls
-            stopping.asked()
+            stopping.is_asked()
     assert before == pytest.approx(20_000 * 0.01 * 0.005 / 0.04, rel=0.2)
     assert asked_at(Two(waited_s=0.001), 12, 0.05) == [1, 6, 11], "what costs little is asked as often as ever"
 
 
 def test_what_another_rank_was_asked_is_heard() -> None:
-    assert stopping_of(Two(asked=True), clock_after(1.0)).asked()
-    assert not stopping_of(Two(), clock_after(1.0)).asked()
+    assert stopping_of(Two(asked=True), clock_after(1.0)).is_asked()
+    assert not stopping_of(Two(), clock_after(1.0)).is_asked()
 
 
 @pytest.mark.parametrize("request_end", [State.request_stop, State.request_pause])
 def test_a_rank_alone_hears_at_once(request_end: Callable[[State, str], None]) -> None:
     state, clock = State(), Clock()
     stopping = stopping_of(World(), clock, state)
-    assert not stopping.asked()
+    assert not stopping.is_asked()
     request_end(state, "enough")
-    assert stopping.asked()
+    assert stopping.is_asked()
     assert (stopping.next_check, clock.waiting_s) == (0, 0)
 
 
@@ -112,7 +112,7 @@ def test_what_a_rank_waits_for_the_answer_is_told_to_the_clock(monkeypatch: pyte
     monkeypatch.setattr(stopping_module, "perf_counter", lambda: next(now))
     clock = clock_after(0.25)
     stopping = stopping_of(Two(), clock)
-    assert [stopping.asked(), stopping.asked()] == [False, False]
+    assert [stopping.is_asked(), stopping.is_asked()] == [False, False]
     assert clock.waiting_s == 6.0
 
 
@@ -181,6 +181,14 @@ def test_a_hook_stops_the_run_in_the_middle_of_an_epoch_and_that_is_no_interrupt
         (10, ("enough",), False, True),
     ]
     assert store.names() == ["step-00000010"]
+    assert not reports[1].cut_short
+    assert {"train/loss", "val/loss"} <= reports[1].metrics.keys()
+    whole = Loop(Points(), experiment(epochs=3), {})
+    list(whole.run())
+    resumed = Loop(Points(), experiment(epochs=3), {}, RunContext(store=store))
+    resumed.restore("step-00000010")
+    list(resumed.run())
+    assert numbers(resumed.state.module) == numbers(whole.state.module)
 
 
 def test_asked_from_outside_it_stops_after_the_step_and_can_be_resumed(tmp_path: Path) -> None:

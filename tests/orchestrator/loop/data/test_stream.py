@@ -203,8 +203,7 @@ def test_ranks_share_a_stream_and_stop_together_where_one_has_no_more(two: list[
         )
         assert (
             found["nothing to validate"]
-            == "the val data has no sample on any rank, and there is nothing to measure; leave val out of data(), or"
-            " give it some"
+            == "the val data has no sample on any rank: add some, or remove val from data()"
         )
     seen = flat(two[0]["seen"]) + flat(two[1]["seen"])
     assert len(set(seen)) == len(seen) == 24
