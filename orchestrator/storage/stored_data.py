@@ -6,14 +6,11 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import MISSING, fields, is_dataclass
-from enum import IntEnum
 from functools import cache
-from types import UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast
 from zlib import crc32
 
 from orchestrator.errors import DamagedFile
@@ -28,7 +25,6 @@ _LINE_END = b', "crc": "????????"}'
 _ANY = ord("?")
 _SEAL_BYTES = 40
 """A seal has fewer."""
-_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
 
 
 def sealed(text: str) -> str:
@@ -185,78 +181,49 @@ def is_cut_short(line: bytes) -> bool:
 
 
 def checked(value: Any, kind: Any, path: str = "") -> Any:
-    """A value of JSON as the type it was written as: a dataclass, a number from an enumeration, or as it is; raises
-    ValueError with its place. Entries that a dataclass does not know are passed over."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return value
-    if origin in (Union, UnionType):
-        return _checked_union(value, arguments, path)
-    if origin is Literal:
-        return value if value in arguments else _refuse(value, f"one of {', '.join(map(str, arguments))}", path)
-    if origin is tuple and arguments[-1] is Ellipsis:
-        return tuple(checked(value, Sequence[arguments[0]], path))  # type: ignore[valid-type]  # a type that is known only as it runs
-    if origin is tuple:
-        if not isinstance(value, list) or len(value) != len(arguments):
-            _refuse(value, f"a list of {len(arguments)}", path)
-        return tuple(
-            checked(item, inner, f"{path}[{index}]")
-            for index, (item, inner) in enumerate(zip(value, arguments, strict=True))
-        )
-    if origin is Sequence:
-        items = value if isinstance(value, list) else _refuse(value, "a list", path)
-        return [checked(item, arguments[0], f"{path}[{index}]") for index, item in enumerate(items)]
-    if origin is Mapping:
-        entries = value if isinstance(value, dict) else _refuse(value, "a mapping", path)
-        return {name: checked(item, arguments[1], _inner(path, name)) for name, item in entries.items()}
-    if is_dataclass(kind):
-        return _checked_dataclass(value, cast(Any, kind), path)
-    if issubclass(kind, IntEnum):
-        return (
-            kind(value)
-            if isinstance(value, int) and value in set(kind)
-            else _refuse(value, f"one of {', '.join(map(str, kind))}", path)
-        )
-    fits = isinstance(value, int | float) if kind is float else isinstance(value, kind)
-    return value if fits and isinstance(value, bool) == (kind is bool) else _refuse(value, _WORDS[kind], path)
+    """Return a value of JSON as its type: a dataclass, an enumeration, a mapping; raise ValueError with its place.
 
+    Entries that a dataclass does not know are dropped.
+    """
+    from pydantic import ValidationError
 
-def _checked_union(value: Any, kinds: Sequence[Any], path: str) -> Any:
-    """As the first kind that takes it; what is no null is told by the kind that is none."""
-    if value is None and type(None) in kinds:
-        return None
-    *others, last = [kind for kind in kinds if kind is not type(None)]
-    for kind in others:
-        try:
-            return checked(value, kind, path)
-        except ValueError:
-            continue
-    return checked(value, last, path)
-
-
-def _checked_dataclass(value: Any, kind: Any, path: str) -> Any:
-    if not isinstance(value, dict):
-        _refuse(value, "a mapping", path)
-    hints, given = _hints(kind), {}
-    for one in fields(kind):
-        if one.name in value:
-            given[one.name] = checked(value[one.name], hints[one.name], _inner(path, one.name))
-        elif one.default is MISSING and one.default_factory is MISSING:
-            raise ValueError(f"it has no `{_inner(path, one.name)}`")
-    return kind(**given)
+    try:
+        return _adapter(kind).validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        raise ValueError(_describe(error.errors(include_url=False)[0], path)) from None
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
-def _inner(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+_EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "dict": "a mapping",
+    "mapping": "a mapping",
+    "dataclass": "a mapping",
+    "dataclass_exact": "a mapping",
+    "list": "a list",
+    "tuple": "a list",
+}
+"""Beginnings of pydantic's error types, and what was expected."""
 
 
-def _refuse(value: Any, wanted: str, path: str) -> Any:
-    text = repr(value)
-    raise ValueError(
-        f"`{path}` is {text if len(text) < 60 else text[:57] + '...'}, not {wanted}" if path else f"it is not {wanted}"
-    )
+def _describe(error: Any, path: str) -> str:
+    for part in error["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    if error["type"] == "missing":
+        return f"it has no `{path}`"
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    expected = error.get("ctx", {}).get("expected")
+    wanted = f"one of {expected}" if expected else _EXPECTED.get(error["type"].removesuffix("_type"), error["msg"])
+    shown = repr(error["input"])
+    shown = shown if len(shown) < 60 else f"{shown[:57]}..."
+    return f"`{path}` is {shown}, not {wanted}" if path else f"it is not {wanted}"

@@ -49,7 +49,7 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"metric": "val/score"}, "sweep.mode: cannot tell whether more or less of 'val/score' is better"),
+        ({"metric": "val/score"}, "sweep.mode: unknown whether more or less of 'val/score' is better"),
         ({"metric": ["a", "b"], "mode": "max"}, "sweep.metric: cannot be a list with search: random"),
         (
             {"metric": ["a", "b"], "mode": "max", "search": "optuna", "scheduler": "asha"},
