@@ -166,9 +166,7 @@ def main(every: int = 1) -> int:
         for kind, done in sorted(outcomes.items())
     ]
     print_table(
-        f"A sweep that ends at its writes, every {every} of {total}",
-        ["write", "ends", "resumed, to undisturbed"],
-        rows,
+        f"A sweep that ends at its writes, every {every} of {total}", ["write", "ends", "resumed, to undisturbed"], rows
     )
     return (
         1 if any(outcome not in ("the same", "no sweep yet") for done in outcomes.values() for outcome in done) else 0

@@ -54,14 +54,8 @@ class Problem:
 
     def shortened(self) -> Problem:
         """Return the problem with each text cut to a readable length."""
-        file, suggestion = (shortened(text, _MAX_TEXT) if text else text for text in (self.file, self.suggestion))
-        return replace(
-            self,
-            path=shortened(self.path, _MAX_TEXT),
-            message=shortened(self.message, _MAX_TEXT),
-            file=file,
-            suggestion=suggestion,
-        )
+        texts = {name: shortened(value, _MAX_TEXT) for name, value in vars(self).items() if isinstance(value, str)}
+        return replace(self, **texts)  # type: ignore[arg-type]  # `line` is no text
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.file and self.line else self.file or ""

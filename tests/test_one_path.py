@@ -241,11 +241,7 @@ REFUSED: Sequence[tuple[dict[str, list[Any]], str, str]] = [
         "changes",
         "0.set.hooks.shadow.mode: cannot change during training; the mutable fields of 'shadow' are: none",
     ),
-    (
-        {"base": ["line.yaml"]},
-        "base",
-        "cannot be swept: all trials share `base`",
-    ),
+    ({"base": ["line.yaml"]}, "base", "cannot be swept: all trials share `base`"),
 ]
 
 

@@ -10,7 +10,7 @@ import typer
 from orchestrator.cli import options
 from orchestrator.cli.completion import run_folders
 from orchestrator.cli.output import echo, print_json, print_table, stdout_to_stderr
-from orchestrator.cli.training import finish_run
+from orchestrator.cli.training import finish_run, run_or_best_trial
 
 if TYPE_CHECKING:
     from orchestrator.runs.result import Run
@@ -48,10 +48,7 @@ def evaluate(
     evaluation = Evaluation.of(evaluated.folder, label, phase, overrides or [], workers)
     in_process = local or engine == "in-process" or (engine is None and evaluated.folder.launched().local)
     skip = in_process or skip_preflight
-    with (
-        stdout_to_stderr(),
-        preflight(address, evaluated.folder.location, evaluation.experiment, skip=skip),
-    ):
+    with stdout_to_stderr(), preflight(address, evaluated.folder.location, evaluation.experiment, skip=skip):
         folder = evaluation.start(engine, address, local=local)
     finish_run(Run(folder), as_json)
 
@@ -59,15 +56,12 @@ def evaluate(
 def _run_and_checkpoint(argument: str) -> tuple[Run, str]:
     """Return the run, or a sweep's best trial, and the label of the checkpoint."""
     from orchestrator.records.run_folder import RunFolder, nothing_started
-    from orchestrator.runs.result import Run
-    from orchestrator.sweeps.results.result import Sweep
 
     path, at, label = argument.rpartition("@")
     with nothing_started():
         if not at or "/" in label or RunFolder(argument).exists():
             path, label = argument, "best"
-        folder = RunFolder.open(path)
-        return (Sweep(folder).best if folder.metadata().sweep else Run(folder)), label
+        return run_or_best_trial(RunFolder.open(path)), label
 
 
 def average(

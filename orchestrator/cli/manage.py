@@ -73,24 +73,12 @@ def _row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, Any]:
     from orchestrator.records.run_driver import status_of
 
     folder, run = listed
-    row: dict[str, Any] = {
-        "name": folder.name,
-        "kind": "",
-        "status": "damaged",
-        "driver": "",
-        "best": None,
-        "diverged": "",
-        "tags": [],
-        "notes": "",
-        "started": "",
-        "ended": "",
-        "path": str(folder),
-    }
+    row: dict[str, Any] = {"name": folder.name, "path": str(folder), "best": None, "tags": []}
+    row |= dict.fromkeys(("kind", "driver", "diverged", "notes", "started", "ended"), "")
     if isinstance(run, DamagedFile):
-        return row
+        return row | {"status": "damaged"}
     status = status_of(folder, run)
-    return {
-        **row,
+    return row | {
         "kind": "sweep" if run.sweep else "evaluation" if run.evaluates else "run",
         "status": status,
         "driver": run.driver_in_words(status) or "",

@@ -26,7 +26,7 @@ def show_plan(
 
     echo(to_yaml(experiment))
     _print_hooks(plan["hooks"])
-    for label, text in _lines(plan):
+    for label, text in _lines(plan, Resources.asked_by(experiment.workers), None if address else local_resources()):
         echo(f"{label + ':':<15} {text}")
 
 
@@ -40,8 +40,8 @@ def plan_of(experiment: Experiment, storage: str, name: str | None, address: str
     plan: dict[str, Any] = {
         "path": f"{storage.rstrip('/')}/{check_run_name(experiment, name)}",
         "resources": {
-            "required": _by_kind(Resources.asked_by(experiment.workers)),
-            "present": present and _by_kind(present),
+            "required": amounts(Resources.asked_by(experiment.workers)),
+            "present": present and amounts(present),
             "address": address,
         },
         "continued_from": parent and asdict(parent),
@@ -64,14 +64,9 @@ def _hook_order(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
     return order
 
 
-def _by_kind(resources: Resources) -> dict[str, float]:
+def amounts(resources: Resources) -> dict[str, float]:
     """Return the amounts of `cpu`, `gpu`, and of other resources by Ray's names."""
     return {"cpu": float(resources.cpus), "gpu": float(resources.gpus), **resources.others}
-
-
-def _resources(amounts: dict[str, float]) -> Resources:
-    others = {kind: amount for kind, amount in amounts.items() if kind not in ("cpu", "gpu")}
-    return Resources(amounts["cpu"], amounts["gpu"], others)
 
 
 def _sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
@@ -106,10 +101,8 @@ def _print_hooks(order: dict[str, dict[str, list[str]]]) -> None:
     echo("")
 
 
-def _lines(plan: dict[str, Any]) -> list[tuple[str, str]]:
-    resources = plan["resources"]
-    required, present = _resources(resources["required"]), resources["present"] and _resources(resources["present"])
-    machine = f"{resources['address']} was not asked" if present is None else f"this machine has {present}"
+def _lines(plan: dict[str, Any], required: Resources, present: Resources | None) -> list[tuple[str, str]]:
+    machine = f"{plan['resources']['address']} was not asked" if present is None else f"this machine has {present}"
     lines = [("resources", f"needs {required}; {machine}")]
     if plan["continued_from"]:
         parent = ParentCheckpoint(**plan["continued_from"])

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from hooks import Hook, Interval
     from orchestrator.config.sections.experiment import Experiment
 
+_PLAIN = (bool, int, float, str, list, dict, NoneType)
+
 
 def validate(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Check an experiment file and the first sample of each dataset, without training.
@@ -67,8 +69,7 @@ def schema() -> None:
 
 def hooks(
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", help="A hook, or module:Class.", autocompletion=hook_names),
+        str | None, typer.Argument(metavar="[NAME]", help="A hook, or module:Class.", autocompletion=hook_names)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -120,7 +121,7 @@ def _parameters(cls: type[Hook]) -> list[dict[str, Any]]:
             "name": field.name,
             "type": _type_text(hints[field.name]),
             "required": field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
-            "default": _plain(defaults[field.name]),
+            "default": default if isinstance(default := defaults[field.name], _PLAIN) else str(default),
             "doc": " ".join(docs.get(field.name, "").split()),
         }
         for field in parameters(cls).values()
@@ -147,10 +148,6 @@ def _bound_text(bound: Any) -> str:
     return " ".join(
         f"{sign} {getattr(bound, key)}" for key, sign in signs.items() if getattr(bound, key, None) is not None
     )
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (bool, int, float, str, list, dict)) or value is None else str(value)
 
 
 def _print_hooks(entries: list[dict[str, Any]]) -> None:

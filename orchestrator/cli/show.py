@@ -221,14 +221,9 @@ def _shared_training(trials: pd.DataFrame) -> dict[str, Any] | None:
     return {"followers": len(followers), "trials": len(trials), "saved_s": float(saved)}
 
 
-def _use_of_best(sweep: Sweep, trial: str) -> dict[str, Any]:
-    from orchestrator.runs.best import Use
-
-    return asdict(Use.of(sweep.folder, "best", sweep.trial(trial).folder))
-
-
 def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     """Summarize the trials of a sweep, which come the best first."""
+    from orchestrator.runs.best import Use
     from orchestrator.sweeps.results.analysis import (
         ENOUGH,
         configurations_table,
@@ -246,6 +241,7 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         if len(judged(trials, metric, mode, sweep.aggregate)) >= ENOUGH
         else None
     )
+    has_checkpoint = best is not None and reached is not None and reached.checkpoint is not None
     has_repeats = sweep.repeats > 1 and best is not None
     has_front = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
     return {
@@ -263,7 +259,7 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         ),
         "of_configurations": _configuration_lines(trials, metric, mode, sweep.aggregate) if has_repeats else [],
         "reached": asdict(reached) if reached else None,
-        "use": _use_of_best(sweep, str(best)) if reached and reached.checkpoint else None,
+        "use": asdict(Use.of(sweep.folder, "best", sweep.trial(str(best)).folder)) if has_checkpoint else None,
         "importance": {} if importance is None else importance["importance"].to_dict(),
         "importance_spread": {} if importance is None else importance["spread"].to_dict(),
         "pareto": [*non_dominated(trials, dict(sweep.objectives)).index] if has_front else [],

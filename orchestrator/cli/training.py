@@ -16,6 +16,7 @@ from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
     from orchestrator.config.sections.experiment import Experiment
+    from orchestrator.records.run_folder import RunFolder
     from orchestrator.runs.result import Run
     from orchestrator.sweeps.results.result import Sweep
 
@@ -110,8 +111,7 @@ def resume(
         ),
     ] = False,
     from_start: Annotated[
-        bool,
-        typer.Option("--from-start", help="Runs only: delete damaged checkpoints and restart, if none is usable."),
+        bool, typer.Option("--from-start", help="Runs only: delete damaged checkpoints and restart, if none is usable.")
     ] = False,
     skip_preflight: options.SkipPreflight = False,
     as_json: options.AsJson = False,
@@ -155,14 +155,15 @@ def _experiment(config: str, overrides: list[str]) -> Experiment:
                 f"{folder} is a run, not an experiment file. To continue its best checkpoint as a new run: {command}"
             )
         return load_experiment(config, overrides)
-    folder = RunFolder.open(path)
-    if not folder.metadata().sweep:
-        from orchestrator.runs.result import Run
+    return run_or_best_trial(RunFolder.open(path)).continued(label, overrides)
 
-        return Run(folder).continued(label, overrides)
-    from orchestrator.sweeps.results.result import open_sweep
 
-    return open_sweep(path).best.continued(label, overrides)
+def run_or_best_trial(folder: RunFolder) -> Run:
+    """Open a run, or the best trial of a sweep."""
+    from orchestrator.runs.result import Run
+    from orchestrator.sweeps.results.result import Sweep
+
+    return Sweep(folder).best if folder.metadata().sweep else Run(folder)
 
 
 def finish_run(done: Run, as_json: bool) -> None:

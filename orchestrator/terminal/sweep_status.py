@@ -16,10 +16,9 @@ from orchestrator.stats.aggregate.best_report import best_report
 from orchestrator.stats.aggregate.configurations import Configuration, Repeat, configurations
 from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
-from orchestrator.storage import FileState
 from orchestrator.terminal.run_status import LiveRun, RunView
 
-SETTLED = (*ENDED, "interrupted")
+SETTLED = {*ENDED, "interrupted"} - {"failed"}
 """Status of trials that change only when the sweep is resumed; Tune may retry a failed one."""
 
 
@@ -89,8 +88,7 @@ class LiveSweep:
         self._runs: dict[str, LiveRun] = {}
         """Trials that may continue."""
         self._settled: dict[str, TrialView] = {}
-        self._failed: dict[str, FileState | None] = {}
-        """State of `run.json` of settled trials that Tune may retry."""
+        self._failed: dict[str, TrialView] = {}
         self._attempts = 0
 
     def look(self) -> SweepView:
@@ -102,12 +100,11 @@ class LiveSweep:
         metric, mode = sweep.metric, sweep.mode
         if len(starts) != self._attempts:
             # A resumed sweep may retry ended trials.
-            self._attempts, self._failed = len(starts), {}
+            self._attempts = len(starts)
             known = TrialIndex(self.folder, sweep.objectives or [(metric, mode)]).standing()
             self._settled = {
                 name: _settled_view(record, metric) for name, record in known.items() if record.status in SETTLED
             }
-        self._recheck_failed()
         trials = sorted(
             (self._trial(name, metric, mode) for name in self._started_trials()),
             key=lambda trial: _sort_key(trial, mode),
@@ -149,20 +146,15 @@ class LiveSweep:
                     self._runs[name] = LiveRun(folder, self._clock, diagnosed=False)
         return [name for name in names if name in self._settled or name in self._runs]
 
-    def _recheck_failed(self) -> None:
-        files = self.folder.storage.each(self._run_file, self._failed)
-        for name, state in zip([*self._failed], files, strict=True):
-            if state != self._failed[name]:
-                del self._failed[name], self._settled[name]
-
-    def _run_file(self, trial: str) -> FileState | None:
-        return self.folder.storage.state(f"trials/{trial}/run.json")
-
     def _trial(self, name: str, metric: str, mode: str) -> TrialView:
         if name in self._settled:
             return self._settled[name]
         run = self._runs[name]
-        metadata, reports = run.metadata(), run.reports()
+        before = run.metadata_state
+        metadata = run.metadata()
+        if name in self._failed and run.metadata_state == before:
+            return self._failed[name]
+        reports = run.reports()
         best = best_report(reports, metric, mode)
         view = TrialView(
             name=name,
@@ -177,11 +169,12 @@ class LiveSweep:
             run=run.look() if metadata.status == "running" else None,
             configuration=metadata.configuration,
         )
-        if view.status not in ("running", "lost"):
+        self._failed.pop(name, None)
+        if view.status in SETTLED or (view.status == "failed" and metadata.mistake):
             self._settled[name] = view
             del self._runs[name]
-        if view.status == "failed" and not metadata.mistake:
-            self._failed[name] = run.metadata_state
+        elif view.status == "failed":
+            self._failed[name] = view
         return view
 
     def _eta(self, trials: Sequence[TrialView], remaining: float, start: str) -> float | None:

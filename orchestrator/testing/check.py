@@ -30,15 +30,7 @@ from orchestrator.testing.watching import CheckFailure, HookCheckFailed
 SITUATIONS = (Situation(), Situation(accumulate=2), Situation(ranks=2), Situation(ranks=2, strategy="fsdp"))
 """The defaults are checked in all of them, each set of drawn fields in one."""
 
-_METHODS = (
-    "state_dict",
-    "load_state_dict",
-    "rank_state_dict",
-    "load_rank_state_dict",
-    "unsuitable",
-    "handles",
-    "pace",
-)
+_METHODS = ("state_dict", "load_state_dict", "rank_state_dict", "load_rank_state_dict", "unsuitable", "handles", "pace")
 _PARTS = tuple(part.name for part in dataclasses.fields(Snapshot))
 _CONTAINERS = (dict, list, set, deque, bytearray)
 

@@ -102,10 +102,7 @@ def test_runs_are_listed_beside_a_damaged_one(cut: Path) -> None:
     (other / "run.json").write_bytes(b"{")
     code, out, told = call("ls", cut)
     assert code == 0
-    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
-        ["other", "damaged"],
-        ["cut", "run", "failed"],
-    ]
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [["other", "damaged"], ["cut", "run", "failed"]]
     assert f"{other}/run.json is damaged" in told
 
 

@@ -78,10 +78,7 @@ BROKEN = {
     "a sample raises": "return {'train': FULL, 'val': Unreadable()}",
     "a stream raises": "return {'train': FULL, 'val': Stream(1, fails=True)}",
 }
-WHOLE = {
-    "map-style": "return {'train': FULL, 'val': FULL}",
-    "streams": "return {'train': Stream(3), 'val': Stream(2)}",
-}
+WHOLE = {"map-style": "return {'train': FULL, 'val': FULL}", "streams": "return {'train': Stream(3), 'val': Stream(2)}"}
 MODULE = """
 import torch
 from torch import nn

@@ -64,11 +64,9 @@ def test_new_rows_and_reports_come_with_the_next_look(folder: RunFolder) -> None
         {"attempt": 1, "time": "2026-01-01T00:00:10Z", "epoch": 1, "step": 200, "iteration": 200, "val/accuracy": 0.9}
     )
     view = live.look()
-    assert (view.progress.iteration, view.reports, view.report["val/accuracy"]) == (
-        250,
-        1,
-        0.9,
-    ), "the first report came again"
+    assert (view.progress.iteration, view.reports, view.report["val/accuracy"]) == (250, 1, 0.9), (
+        "the first report came again"
+    )
     assert view.status == "running"
     folder.end("failed", error="rank 1: out of memory")
     ended = live.look()
