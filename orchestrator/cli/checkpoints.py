@@ -94,7 +94,7 @@ def average(
         file = Storage(out) if out else opened.folder.storage / AVERAGES / f"{averaged.checkpoint}-std-{std:g}.pt"
         averaged.save(file)
     if as_json:
-        return print_json({"file": str(file), **averaged.described()})
+        return print_json({"file": str(file), **averaged.summary()})
     stds = list(dict.fromkeys(term.std for term in averaged.terms))
     factors = {(term.checkpoint, term.step, term.std): f"{term.factor:+.4f}" for term in averaged.terms}
     snapshots = dict.fromkeys((term.checkpoint, term.step) for term in averaged.terms)

@@ -72,8 +72,7 @@ def compare(
 
         differences = compare_sweeps([Sweep(folder) for folder in folders])
     else:
-        from orchestrator.runs.comparison import compare_runs
-        from orchestrator.runs.result import Run
+        from orchestrator.runs.result import Run, compare_runs
 
         differences = compare_runs([Run(folder) for folder in folders])
     return print_json(differences) if as_json else _print(printable_data(differences))

@@ -134,7 +134,7 @@ def resume(
         experiment = runs.experiment_to_resume(folder, workers)
         with stdout_to_stderr(), preflight(address, run, experiment, skip=metadata.local or skip_preflight):
             if metadata.sweep is None:
-                done = runs.go_on(folder, lease, workers=workers, address=address, from_start=from_start)
+                done = runs.resume_with_lease(folder, lease, workers=workers, address=address, from_start=from_start)
             else:
                 from orchestrator.sweeps import driver as sweeps
 

@@ -15,8 +15,7 @@ from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.palette import BACK
 from orchestrator.report.tables import table
 from orchestrator.report.views.learning import points
-from orchestrator.runs.comparison import compare_runs
-from orchestrator.runs.result import Result, Run
+from orchestrator.runs.result import Result, Run, compare_runs
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.sweeps.results.comparison import compare_sweeps

@@ -1,5 +1,5 @@
-"""Averages made after training: that of any std, from the snapshots that `ema` kept of others. Needs no Ray and none of
-the task's code. Driver."""
+"""Averages of weights made after training, for any std, from the snapshots that `ema` kept. Needs no Ray and no task.
+Driver."""
 
 from __future__ import annotations
 
@@ -17,170 +17,152 @@ from hooks.parts.power_average import LARGEST_STD, combination
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError, StorageError, UsageError
 from orchestrator.records.run_folder import RunFolder
+from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.storage import Storage
 
 AVERAGES = "averages"
-"""Where in a run's folder they are written, unless somebody says it."""
+"""Default folder in a run's folder."""
 LARGEST_ERROR = 0.05
-"""How far the profile of an average may be from the one asked for, relative to that."""
+"""Largest allowed error of an average's profile, relative to its norm."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """What an average is the sum of: one that a checkpoint has, times a factor."""
+    """A term of an average: the average in a checkpoint, times a factor."""
 
     checkpoint: str
     step: int
-    """Of its last update."""
+    """Step of its last update."""
     std: float
     factor: float = 0.0
 
 
 @dataclass(frozen=True)
 class Average:
-    """The weights of an average, and what it was made of."""
+    """The weights of an average, and its terms."""
 
     weights: dict[str, Tensor]
-    """A state dict; what is no average in it, such as buffers, is the checkpoint's."""
+    """A state dict. Entries that are not averaged, such as buffers, are those of the checkpoint."""
     std: float
     checkpoint: str
     step: int
-    """At which it is the average of the training so far."""
+    """Step up to which training is averaged."""
     error: float
-    """The norm of the difference between its profile and that of `std`, relative to the latter."""
+    """Norm of the difference between its profile and that of `std`, relative to the latter."""
     terms: Sequence[Term]
 
     def save(self, path: str | Path | Storage) -> None:
-        """Writes the weights into a file, as safetensors where it is called so, else as torch.save has it, under
-        `model`. Raises UsageError where that cannot be written."""
-        there = path if isinstance(path, Storage) else Storage(path)
-        content = self._content(there.name.endswith(".safetensors"))
+        """Write the weights: a `.safetensors` file, or else one of torch.save with the weights under `model`. Raises
+        UsageError."""
+        file = path if isinstance(path, Storage) else Storage(path)
+        content = self._to_safetensors() if file.name.endswith(".safetensors") else self._to_pickle()
         try:
-            there.parent.write(there.name, content)
+            file.parent.write(file.name, content)
         except (OSError, StorageError) as error:
-            raise UsageError(f"cannot write {there}: {error}") from None
+            raise UsageError(f"cannot write {file}: {error}") from None
 
-    def _content(self, as_safetensors: bool) -> bytes:
-        if as_safetensors:
-            try:
-                from safetensors.torch import save
-            except ImportError:
-                raise UsageError(
-                    "a file of safetensors needs that package: pip install 'hookyard[safetensors]'"
-                ) from None
-            # It refuses tensors that share their memory.
-            return bytes(save({name: value.clone().contiguous() for name, value in self.weights.items()}))
+    def _to_safetensors(self) -> bytes:
+        try:
+            from safetensors.torch import save
+        except ImportError:
+            raise UsageError("safetensors is not installed: pip install 'hookyard[safetensors]'") from None
+        # Tensors that share memory are refused.
+        return bytes(save({name: value.clone().contiguous() for name, value in self.weights.items()}))
+
+    def _to_pickle(self) -> bytes:
         buffer = BytesIO()
-        torch.save({"model": self.weights, "average": self.described()}, buffer)
+        torch.save({"model": self.weights, "average": self.summary()}, buffer)
         return buffer.getvalue()
 
-    def described(self) -> dict[str, Any]:
-        """What it is and what it was made of, as plain data."""
+    def summary(self) -> dict[str, Any]:
+        """Return all but the weights, as plain data."""
         terms = [asdict(term) for term in self.terms]
         return {"std": self.std, "checkpoint": self.checkpoint, "step": self.step, "error": self.error, "terms": terms}
 
 
-def average(folder: RunFolder, std: float, at: int | None = None, hook: str | None = None) -> Average:
-    """The average of a std at the newest snapshot, or that `at` a step, of the hook that is meant where there are
-    several.
+def make_average(folder: RunFolder, std: float, at: int | None = None, hook: str | None = None) -> Average:
+    """Return the average of a std at the newest snapshot, or at the snapshot of step `at`.
 
-    Raises UsageError for a std that snapshots do not make well, a step without one, a run that has none, or a damaged
-    checkpoint.
+    `hook` is needed if several hooks keep snapshots. Raises UsageError if the snapshots do not approximate the std
+    well, or there are none, or a checkpoint is damaged.
     """
     if not 0 < std <= LARGEST_STD:
-        raise UsageError(
-            f"std must be more than 0 and at most {LARGEST_STD}, which is nearly the plain mean, got {std:g}"
-        )
-    store = CheckpointStore(folder.kept_checkpoints(), folder.name)
-    hook = _hook(folder, hook)
+        raise UsageError(f"std must be in (0, {LARGEST_STD}], whose end is nearly the plain mean, got {std:g}")
+    store = open_checkpoints(folder)
+    hook = _choose_hook(folder, hook)
     try:
-        kept = _kept(store, hook)
-        name = _checkpoint(folder, store, kept, at)
-        step = kept[name][0].step
-        stored = [term for terms in kept.values() for term in terms if term.step <= step]
+        snapshots = _snapshots(store, hook)
+        name = _choose_checkpoint(folder, store, snapshots, at)
+        step = snapshots[name][0].step
+        stored = [term for terms in snapshots.values() for term in terms if term.step <= step]
         factors, error = combination([(term.step, term.std) for term in stored], (step, std))
         if error > LARGEST_ERROR:
-            raise UsageError(_too_far(folder, std, error, stored, step))
-        terms = [Term(one.checkpoint, one.step, one.std, factor) for one, factor in zip(stored, factors, strict=True)]
+            raise UsageError(_too_large_error(folder, std, error, stored, step))
+        terms = [Term(term.checkpoint, term.step, term.std, by) for term, by in zip(stored, factors, strict=True)]
         return Average(_sum(store, hook, terms), std, name, step, error, terms)
     except CheckpointError as failure:
         raise UsageError(str(failure)) from None
 
 
-def _hook(folder: RunFolder, asked: str | None) -> str:
-    """The hook whose averages are meant."""
+def _choose_hook(folder: RunFolder, hook: str | None) -> str:
     hooks: Mapping[str, Any] = folder.experiment().get("hooks") or {}
-    there = [name for name, one in hooks.items() if isinstance(one, dict) and one.get("average") == "power"]
-    if not there:
-        raise UsageError(
-            f"{folder} has no snapshots to make an average of; train with hooks: {{ema: {{average: power, std: [0.05,"
-            " 0.10]}}"
-        )
-    if asked not in (*there, None) or (asked is None and len(there) > 1):
-        raise UsageError(
-            f"{folder} has power averages of {', '.join(there)}, and {asked or 'none of them'} is asked for; name one"
-            " with --hook"
-        )
-    return asked or there[0]
+    names = [name for name, entry in hooks.items() if isinstance(entry, dict) and entry.get("average") == "power"]
+    if not names:
+        raise UsageError(f"{folder} has no snapshots; train with hooks: {{ema: {{average: power, std: [0.05, 0.10]}}}}")
+    if hook not in (*names, None) or (hook is None and len(names) > 1):
+        raise UsageError(f"--hook must be one of {', '.join(names)}, which keep snapshots in {folder}, got {hook}")
+    return hook or names[0]
 
 
-def _kept(store: CheckpointStore, hook: str) -> dict[str, list[Term]]:
-    """The averages that checkpoints have, by name, oldest first; of two at the same step the one that was made
-    later."""
+def _snapshots(store: CheckpointStore, hook: str) -> dict[str, list[Term]]:
+    """Return the averages in checkpoints, oldest first; at the same step the later checkpoint counts."""
     by_step: dict[int, tuple[str, list[Term]]] = {}
     for name in store.names():
-        known = store.load(name, "hooks.pt").get(hook) if f"{hook}.pt" in store.files(name) else None
-        if known and known.get("updates"):
-            by_step[known["step"]] = name, [Term(name, known["step"], std) for std in known["std"]]
+        state = store.load(name, "hooks.pt").get(hook) if f"{hook}.pt" in store.files(name) else None
+        if state and state.get("updates"):
+            by_step[state["step"]] = name, [Term(name, state["step"], std) for std in state["std"]]
     return dict(by_step.values())
 
 
-def _checkpoint(folder: RunFolder, store: CheckpointStore, kept: Mapping[str, Any], at: int | None) -> str:
-    steps = {store.position(name).step: name for name in kept}
+def _choose_checkpoint(folder: RunFolder, store: CheckpointStore, snapshots: Mapping[str, Any], at: int | None) -> str:
+    steps = {store.position(name).step: name for name in snapshots}
     if not steps:
         raise UsageError(f"{folder} has no snapshot yet: none of its checkpoints has an average")
     if at is not None and at not in steps:
         near = sorted(sorted(steps, key=lambda step: abs(step - at))[:6])
-        raise UsageError(
-            f"{folder} has no snapshot at step {at}; there are"
-            f" {', '.join(map(str, near))}{' and others' if len(steps) > 6 else ''}"
-        )
+        more = " and others" if len(steps) > 6 else ""
+        raise UsageError(f"{folder} has no snapshot at step {at}; there are {', '.join(map(str, near))}{more}")
     return steps[max(steps) if at is None else at]
 
 
-def _too_far(folder: RunFolder, std: float, error: float, stored: Sequence[Term], step: int) -> str:
-    """What to say of a std that would not be met, with those that would."""
+def _too_large_error(folder: RunFolder, std: float, error: float, stored: Sequence[Term], step: int) -> str:
     profiles = [(term.step, term.std) for term in stored]
-    tried = [round(0.005 * place, 3) for place in range(1, 58)]
-    met = [combination(profiles, (step, one))[1] <= LARGEST_ERROR for one in tried]
-    ranges = [
-        [one for one, _ in group]
-        for is_met, group in groupby(zip(tried, met, strict=True), key=lambda pair: pair[1])
-        if is_met
-    ]
-    which = " and ".join(f"from {one[0]:g} to {one[-1]:g}" for one in ranges) or " and ".join(
+    stds = [round(0.005 * number, 3) for number in range(1, 58)]
+    fits = [(value, combination(profiles, (step, value))[1] <= LARGEST_ERROR) for value in stds]
+    ranges = [[value for value, _ in group] for is_fit, group in groupby(fits, key=lambda fit: fit[1]) if is_fit]
+    possible = " and ".join(f"from {values[0]:g} to {values[-1]:g}" for values in ranges) or " and ".join(
         sorted({f"{term.std:g}" for term in stored})
     )
     count = len({term.checkpoint for term in stored})
     return (
-        f"{count} snapshot{'s' if count > 1 else ''} of {folder} up to step {step} do not make the average of std"
-        f" {std:g}: its profile would be off by {error:.2g} of its norm, and {LARGEST_ERROR:g} is the most; they make"
-        f" {which}. More snapshots, or averages of a std nearer to it, would"
+        f"{count} snapshot{'s' if count > 1 else ''} of {folder} up to step {step} do not approximate the std {std:g}:"
+        f" the error of its profile is {error:.2g} of its norm, and at most {LARGEST_ERROR:g} is allowed. Possible are"
+        f" {possible}, and more with more snapshots"
     )
 
 
 def _sum(store: CheckpointStore, hook: str, terms: Sequence[Term]) -> dict[str, Tensor]:
-    """The terms' sum, in float64, as the state dict of the last of their checkpoints."""
+    """Return the sum of the terms, taken in float64, as the state dict of the last checkpoint."""
     total: dict[str, Tensor] = {}
     record: Mapping[str, Any] = {}
     for checkpoint in dict.fromkeys(term.checkpoint for term in terms):
         record = store.weights(checkpoint, hook)
         first = {**record["model"], **record["exact"]}
-        for number, term in enumerate(one for one in terms if one.checkpoint == checkpoint):
+        for number, term in enumerate(term for term in terms if term.checkpoint == checkpoint):
             averages = record["further"][str(term.std)] if number else first
             for parameter in {*record["averaged"].values()}:
                 value = averages[parameter].to(torch.promote_types(averages[parameter].dtype, torch.float64))
                 total[parameter] = total[parameter] + term.factor * value if parameter in total else term.factor * value
     model, averaged = record["model"], record["averaged"]
-    narrowed = {parameter: value.to(model[parameter].dtype) for parameter, value in total.items()}
-    return {one: narrowed[averaged[one]] if one in averaged else value for one, value in model.items()}
+    cast = {parameter: value.to(model[parameter].dtype) for parameter, value in total.items()}
+    return {name: cast[averaged[name]] if name in averaged else value for name, value in model.items()}

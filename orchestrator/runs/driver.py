@@ -1,4 +1,4 @@
-"""The driver of a run: begins one, or goes on with it."""
+"""Starting and resuming a run. Driver."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
-from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import check_experiment, experiment_from_source, experiment_with_edits, to_dict, to_yaml
 from orchestrator.config.python.objects import main_source_code
 from orchestrator.config.sections.experiment import Experiment, check_run_name
@@ -22,8 +21,8 @@ from orchestrator.records.provenance import collect_provenance
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, nothing_started, now
-from orchestrator.runs.continuation import parent_run, refuse_other_optimizers, refuse_other_ranks
-from orchestrator.runs.launch import chosen_engine, drive, refuse_what_cannot_be
+from orchestrator.runs.continuation import open_checkpoints, parent_run, refuse_other_optimizers, refuse_other_ranks
+from orchestrator.runs.launch import choose_engine, drive, refuse_what_cannot_run
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
 
@@ -37,23 +36,24 @@ def run(
     local: bool = False,
     address: str | None = None,
 ) -> Run:
-    """Runs an experiment to its end and returns what it made.
+    """Run an experiment to its end.
 
-    The `engine` is `train`, Ray Train, where nothing is said; `gang`, a process for each rank, without Ray Train, which
-    starts sooner; or `in-process`, a single rank in this process, which is what `local` means.
+    The `engine` is `train` (Ray Train, the default), `gang` (a process for each rank, which starts sooner), or
+    `in-process` (a single rank in this process, the same as `local`).
 
-    Raises UsageError where the name is taken or the machine is too small, before anything is started; RunError where
-    the run failed. A run that was interrupted is returned with the status `interrupted`.
+    Raises UsageError, before anything starts, if the name is taken or the machine is too small; RunError if the run
+    fails. An interrupted run is returned with the status `interrupted`.
     """
     experiment = check_experiment(experiment)
     if experiment.sweep is not None:
         raise UsageError("this experiment has a sweep section; use sweep (hookyard sweep)")
-    engine = chosen_engine(engine, local)
+    engine = choose_engine(engine, local)
     address = chosen_address(address, local=engine == "in-process")
     Storage(storage).reach()
-    refuse_what_cannot_be(experiment, engine, address)
-    if before := experiment.source.continued_from:
-        _refuse_other_ranks(parent_run(Storage(storage), before), before.checkpoint, experiment, engine)
+    refuse_what_cannot_run(experiment, engine, address)
+    parent = experiment.source.continued_from
+    if parent:
+        _refuse_other_ranks(parent_run(Storage(storage), parent), parent.checkpoint, experiment, engine)
     metadata = {
         **collect_provenance(experiment.import_paths),
         "source": experiment.source,
@@ -62,16 +62,15 @@ def run(
         "engine": engine,
         "local": engine == "in-process",
         "seed": experiment.seed,
-        "continued_from": experiment.source.continued_from and asdict(experiment.source.continued_from),
+        "continued_from": parent and asdict(parent),
         "init": find_for(experiment),
     }
     folder = RunFolder(storage, check_run_name(experiment, name))
     refuse_if_taken(folder)
     with Lease(folder.storage) as lease:
-        folder = create_run(
-            storage, folder.name, to_yaml(experiment), code=main_source_code(to_dict(experiment)), **metadata
-        )
-        drive(folder, experiment, engine, address, lease, how_to_go_on=resume_command(folder))
+        code = main_source_code(to_dict(experiment))
+        folder = create_run(storage, folder.name, to_yaml(experiment), code=code, **metadata)
+        drive(folder, experiment, engine, address, lease, resume_with=resume_command(folder))
     return Run(folder)
 
 
@@ -83,81 +82,71 @@ def resume(
     force_lease: bool = False,
     from_start: bool = False,
 ) -> Run:
-    """Goes on with a run that was interrupted, failed, or lost its driver, from its last whole checkpoint.
+    """Resume a run that was interrupted, failed, or lost its driver, from its last whole checkpoint.
 
-    With another number of `workers` where that is given; from then on it is the run's. With `from_start` its
-    checkpoints are thrown away, and it begins anew. Raises UsageError where there is nothing to go on with, where it
-    has checkpoints and none is whole, or where the run is still under way, or may be on another machine; `force_lease`
-    says it is not.
+    `workers` changes the number of ranks from now on. `from_start` deletes the checkpoints and restarts. `force_lease`
+    takes the lease of a driver on another machine that is gone. Raises UsageError if there is nothing to resume, all
+    checkpoints are damaged, or the run has a driver.
     """
     with nothing_started():
         folder = RunFolder.open(path)
         metadata = folder.metadata()
     if metadata.sweep:
-        raise UsageError(f"{folder} is a sweep; go on with it with resume_sweep (hookyard resume)")
+        raise UsageError(f"{folder} is a sweep; resume it with resume_sweep (hookyard resume)")
     with make_lease(folder, force=force_lease) as lease:
-        return go_on(folder, lease, workers=workers, address=address, from_start=from_start)
+        return resume_with_lease(folder, lease, workers=workers, address=address, from_start=from_start)
 
 
-def go_on(folder: RunFolder, lease: Lease, *, workers: int | None, address: str | None, from_start: bool) -> Run:
-    """As `resume`, of a run whose lease is had."""
-    experiment, engine, address = _made_ready(folder, workers, address, from_start)
-    drive(folder, experiment, engine, address, lease, how_to_go_on=resume_command(folder))
+def resume_with_lease(
+    folder: RunFolder, lease: Lease, *, workers: int | None, address: str | None, from_start: bool
+) -> Run:
+    """Resume a run whose lease is held; see `resume`."""
+    experiment, engine, address = _prepare(folder, workers, address, from_start)
+    drive(folder, experiment, engine, address, lease, resume_with=resume_command(folder))
     return Run(folder)
 
 
 @nothing_started()
-def _made_ready(
+def _prepare(
     folder: RunFolder, workers: int | None, address: str | None, from_start: bool
 ) -> tuple[Experiment, EngineName, str | None]:
-    """Sees that a run can be gone on with, and writes down that it is; gives with what, its engine, and the address of
-    a cluster."""
+    """Check that a run can be resumed, and record that it is; return experiment, engine and cluster address."""
     metadata = folder.metadata()
     if metadata.status in ENDED:
         raise UsageError(f"{folder} has {metadata.status}; there is nothing to resume")
     if metadata.evaluates:
         raise UsageError(
-            f"{folder} is an evaluation, which begins anew: hookyard evaluate"
+            f"{folder} is an evaluation, which cannot be resumed. Start it again: hookyard evaluate"
             f" {folder.evaluated_run()}@{metadata.evaluates['checkpoint']}"
         )
     experiment = experiment_to_resume(folder, workers)
-    engine = metadata.engine or chosen_engine(None, metadata.local)
+    engine = metadata.engine or choose_engine(None, metadata.local)
     address = chosen_address(address, local=engine == "in-process")
-    refuse_what_cannot_be(experiment, engine, address)
-    if from_start and (before := experiment.source.continued_from):
+    refuse_what_cannot_run(experiment, engine, address)
+    if from_start and (parent := experiment.source.continued_from):
         raise UsageError(
-            f"{folder} went on from {before}; to begin from there again: hookyard run {before.run}@{before.checkpoint}"
+            f"{folder} was continued from {parent}. To start from there again: hookyard run"
+            f" {parent.run}@{parent.checkpoint}"
         )
-    if checkpoint := _checkpoint_to_go_on_from(folder, from_start):
-        refuse_other_optimizers(folder, _store(folder), checkpoint, experiment)
+    if checkpoint := _checkpoint_to_resume(folder, from_start):
+        refuse_other_optimizers(folder, open_checkpoints(folder), checkpoint, experiment)
         _refuse_other_ranks(folder, checkpoint, experiment, engine)
-    again = {
-        "status": "running",
-        "error": None,
-        "stopped": [],
-        "resumed": [*metadata.resumed, now()],
-    }
     folder.write_experiment(to_yaml(experiment), experiment.source)
-    folder.update(**again, **asdict(Process.this()))
+    resumed = [*metadata.resumed, now()]
+    folder.update(status="running", error=None, stopped=[], resumed=resumed, **asdict(Process.this()))
     return experiment, engine, address
-
-
-def _store(folder: RunFolder) -> CheckpointStore:
-    return CheckpointStore(folder.kept_checkpoints(), folder.name)
 
 
 def _refuse_other_ranks(folder: RunFolder, checkpoint: str, experiment: Experiment, engine: EngineName) -> None:
     workers = experiment.workers
     if engine == "in-process" or workers.min_count == workers.max_count:
-        refuse_other_ranks(
-            folder, _store(folder), checkpoint, experiment, 1 if engine == "in-process" else workers.max_count
-        )
+        ranks = 1 if engine == "in-process" else workers.max_count
+        refuse_other_ranks(folder, open_checkpoints(folder), checkpoint, experiment, ranks)
 
 
-def _checkpoint_to_go_on_from(folder: RunFolder, from_start: bool) -> str | None:
-    """The newest checkpoint, or None where there is none. Clears them where that is asked; else raises UsageError where
-    there are some, and none to go on from."""
-    store = _store(folder)
+def _checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | None:
+    """Return the newest checkpoint, if any; raises UsageError if all are damaged. `from_start` deletes them."""
+    store = open_checkpoints(folder)
     if from_start:
         store.clear()
         return None
@@ -166,18 +155,16 @@ def _checkpoint_to_go_on_from(folder: RunFolder, from_start: bool) -> str | None
         return store.latest(hashed=False)
     except CheckpointError as error:
         reports = counted_reports(folder.reports(), folder.attempts())
-        reached = (
-            f"its {len(reports)} reports, up to step {reports[-1].get('step')}" if reports else "what it had trained"
-        )
+        lost = f"its {len(reports)} reports, up to step {reports[-1].get('step')}" if reports else "its training"
         raise UsageError(
-            f"{error}\nNothing was started. {resume_command(folder)} --from-start begins anew; it throws away these"
-            f" checkpoints, and {reached}"
+            f"{error}\nNothing was started. {resume_command(folder)} --from-start restarts it, and discards these"
+            f" checkpoints and {lost}"
         ) from error
 
 
 def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
-    """What a run or a sweep goes on with: what it was begun with, mended in its experiment.yaml or not, and another
-    number of workers where that is given; raises ConfigError."""
+    """Return the experiment of a run or sweep with edits of its experiment.yaml, and another number of ranks if given;
+    raises ConfigError."""
     experiment = experiment_with_edits(folder.source(), folder.experiment_text())
     if workers is None:
         return experiment
@@ -185,5 +172,5 @@ def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Exper
 
 
 def resume_command(folder: RunFolder) -> str:
-    """What to type to go on with a run."""
+    """Return the command that resumes a run."""
     return f"hookyard resume {shlex.quote(str(folder))}"

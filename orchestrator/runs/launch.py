@@ -1,4 +1,4 @@
-"""A run from its folder to its end: on an engine, shown and watched over. Driver."""
+"""Driving a run to its end on an engine, with a display. Driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from orchestrator.engines.session import Assignment, Subject
 from orchestrator.errors import UsageError
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName
-from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.best import recording_best
 from orchestrator.runs.continuation import copy_parent_checkpoint
@@ -33,20 +32,20 @@ if TYPE_CHECKING:
 POLL_S = 0.2
 
 
-def chosen_engine(engine: EngineName | None, local: bool) -> EngineName:
-    """The engine that is asked for; raises UsageError where two are."""
+def choose_engine(engine: EngineName | None, local: bool) -> EngineName:
+    """Return the engine to use; raises UsageError for two different ones."""
     if local and engine not in (None, "in-process"):
-        raise UsageError(f"local is the engine in-process, and engine={engine} another one; say one of them")
+        raise UsageError(f"`local` is the engine in-process, and engine={engine} is another one; set only one of them")
     return "in-process" if local else engine or "train"
 
 
-def refuse_what_cannot_be(experiment: Experiment, engine: EngineName, address: str | None) -> None:
-    """Raises UsageError where the engine or this machine cannot do what an experiment asks of it."""
+def refuse_what_cannot_run(experiment: Experiment, engine: EngineName, address: str | None) -> None:
+    """Raise UsageError if the engine or this machine does not fit the experiment."""
     workers = experiment.workers
     if engine == "gang" and workers.min_count < workers.max_count:
         raise UsageError(
-            f"a gang is a fixed number of ranks, and workers.count is {workers.count}: say"
-            f" workers.count={workers.max_count}, or use the engine train, which makes do with fewer"
+            f"a gang has a fixed number of ranks, and workers.count is {workers.count}. Set"
+            f" workers.count={workers.max_count}, or use the engine train, which can run with fewer"
         )
     if engine != "in-process":
         with_classes_of_main(experiment.source, address)
@@ -64,29 +63,29 @@ def drive(
     address: str | None,
     lease: Lease,
     *,
-    how_to_go_on: str,
+    resume_with: str,
     subject: Subject | None = None,
 ) -> None:
-    """Trains a run that is written down to its end, or evaluates its `subject`; raises RunError where that fails.
-    `how_to_go_on` is what to type where it is interrupted."""
+    """Train a run to its end, or evaluate its `subject`; raises RunError. `resume_with` is the command to print after
+    an interruption."""
     source = experiment.source if engine == "in-process" else with_classes_of_main(experiment.source, address)
     assignment = Assignment(source, folder.location, subject=subject)
-    words = [how_to_go_on, "The evaluation goes on to its end."] if subject else [how_to_go_on]
+    messages = [resume_with, "The evaluation runs to its end."] if subject else [resume_with]
     with (
         recording_best(folder),
         failing(folder),
-        _display(folder) as display,
-        Interrupts(*words) as interrupts,
+        _make_display(folder) as display,
+        Interrupts(*messages) as interrupts,
         HangReporter(lambda: [folder], display, lambda: interrupts.requested),
     ):
 
-        def asked() -> bool:
+        def is_stop_requested() -> bool:
             lease.check()
             return interrupts.requested
 
         copy_parent_checkpoint(folder, experiment)
-        if before := experiment.source.continued_from:
-            display.line(f"goes on from {before}")
+        if parent := experiment.source.continued_from:
+            display.line(f"continues {parent}")
         resolved = resolve(experiment.source)
         if engine == "in-process":
             from orchestrator.engines.in_process import InProcess
@@ -94,19 +93,15 @@ def drive(
             workers = resolved.experiment.workers
             if workers.max_count > 1:
                 display.line(f"local: one process instead of {workers.describe('worker')}")
-            Lifecycle(
-                InProcess(workers, display=display, stop_asked=asked, end_hung=interrupts.fail),
-                assignment,
-                resolved,
-            ).train()
+            in_process = InProcess(workers, display=display, stop_asked=is_stop_requested, end_hung=interrupts.fail)
+            Lifecycle(in_process, assignment, resolved).train()
         else:
-            _on_ray(engine, assignment, resolved, display, asked, address)
-    if status_of(folder) == "interrupted":
-        say(f"Interrupted after a checkpoint. To go on: {how_to_go_on}")
+            _drive_on_ray(engine, assignment, resolved, display, is_stop_requested, address)
+    if folder.metadata().status == "interrupted":
+        say(f"Interrupted after a checkpoint. To resume: {resume_with}")
 
 
-def _display(folder: RunFolder) -> TerminalDisplay | NotebookDisplay:
-    """What shows the run here: lines and bars on a terminal, a frame that lives in a notebook."""
+def _make_display(folder: RunFolder) -> TerminalDisplay | NotebookDisplay:
     if not in_notebook():
         return TerminalDisplay(folder.storage)
     from orchestrator.terminal.frames import LiveFrame
@@ -114,12 +109,12 @@ def _display(folder: RunFolder) -> TerminalDisplay | NotebookDisplay:
     return NotebookDisplay(folder.storage, LiveFrame(folder))
 
 
-def _on_ray(
+def _drive_on_ray(
     engine: EngineName,
     assignment: Assignment,
     resolved: ResolvedExperiment,
     display: Display,
-    asked: Callable[[], bool],
+    is_stop_requested: Callable[[], bool],
     address: str | None,
 ) -> None:
     display.line(connection_line(address))
@@ -127,50 +122,51 @@ def _on_ray(
     with Ray(address, environment=environment_values(experiment.environment) if address else None) as ray:
         from orchestrator.engines.mailbox import Mailbox, start_mailbox
 
-        trained_by: Engine
+        trainer: Engine
         if engine == "gang":
             from orchestrator.engines.gang import Gang
 
             name, mailbox = start_mailbox(Mailbox)
-            trained_by, restarts = Gang(workers, in_trial=False), experiment.max_failures
+            trainer, restarts = Gang(workers, in_trial=False), experiment.max_failures
             display.line(f"training with a gang of {workers.describe('rank')}")
         else:
             from orchestrator.engines.report_queue import ReportQueue
             from orchestrator.engines.train_engine import TrainJobs
 
             name, mailbox = start_mailbox(ReportQueue)
-            trained_by, restarts = TrainJobs(workers, lean=address is None), 0  # Ray Train sees to them
+            trainer, restarts = TrainJobs(workers, lean=address is None), 0  # Ray Train restarts workers itself
             display.line(f"training with Ray Train on {workers.describe('worker')}")
 
         def tell(line: str) -> None:
             mailbox.post.remote(("line", line))
 
-        lifecycle = Lifecycle(trained_by, replace(assignment, mailbox=name), resolved, restarts=restarts, tell=tell)
-        # In a thread of its own, so that this one hears signals.
+        lifecycle = Lifecycle(trainer, replace(assignment, mailbox=name), resolved, restarts=restarts, tell=tell)
+        # In a thread, since only this one gets signals.
         work = ThreadPoolExecutor(max_workers=1).submit(lifecycle.train)
-        import orchestrator.stats.write.compaction  # noqa: F401  # which the end needs: the ranks take longer to start
+        import orchestrator.stats.write.compaction  # noqa: F401  # needed at the end; the ranks take longer to start
 
-        _watch(ray, mailbox, work, display, asked)
+        _show_until_done(ray, mailbox, work, display, is_stop_requested)
 
 
-def _watch(ray: Any, mailbox: Any, work: Future[None], display: Display, asked: Callable[[], bool]) -> None:
-    """Shows what rank 0 has to show until the work is over, and hands on a wish to stop; raises what the work
-    raised."""
+def _show_until_done(
+    ray: Any, mailbox: Any, work: Future[None], display: Display, is_stop_requested: Callable[[], bool]
+) -> None:
+    """Show the messages of rank 0 and pass on a request to stop until the work is done; raises the work's error."""
     calls: list[Any] = []
-    over = False
-    while not over:
-        over = bool(wait([work], POLL_S).done)
-        calls.append(mailbox.collect.remote(asked()))
-        ready, calls = ray.wait(calls, num_returns=len(calls), timeout=5 if over else 2)
-        for kind, *news in chain.from_iterable(_answer(ray, call) for call in ready):
-            (display.line if kind == "line" else display.progress)(*news)
+    is_done = False
+    while not is_done:
+        is_done = bool(wait([work], POLL_S).done)
+        calls.append(mailbox.collect.remote(is_stop_requested()))
+        ready, calls = ray.wait(calls, num_returns=len(calls), timeout=5 if is_done else 2)
+        for kind, *content in chain.from_iterable(_read_mail(ray, call) for call in ready):
+            (display.line if kind == "line" else display.progress)(*content)
     work.result()
 
 
-def _answer(ray: Any, call: Any) -> list[Any]:
-    """What the mailbox held: nothing where it died, and is started again empty."""
+def _read_mail(ray: Any, call: Any) -> list[Any]:
+    """Return the messages; none if the mailbox died, and was restarted empty."""
     try:
-        found: list[Any] = ray.get(call)
-        return found
+        messages: list[Any] = ray.get(call)
+        return messages
     except ray.exceptions.RayActorError:
         return []

@@ -1,5 +1,4 @@
-"""A moment of a run again, on this machine and without Ray: from the nearest checkpoint before it, with nothing written
-into the run."""
+"""Replay of an iteration from the nearest checkpoint before it, on this machine, without Ray or writing to the run."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ import torch.distributed as dist
 
 from hooks import Hook
 from hooks.training.time_limit import TimeLimit
-from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_dict
 from orchestrator.config.text.source import InitialWeights
 from orchestrator.engines.in_process import device_of
@@ -32,8 +30,9 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
+from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.runs.result import Run
-from orchestrator.runs.samples import resolved_as_in
+from orchestrator.runs.samples import resolve_attempt
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.read.tables import load
 from orchestrator.stats.write.recorder import Recorder
@@ -41,38 +40,38 @@ from orchestrator.stats.write.rows import Layout
 from orchestrator.storage import Storage
 from orchestrator.task import trains_itself
 
-_WRITE_FOR_OTHERS = ("hooks.logs.", "hooks.checkpointing.")
-"""Where the hooks lie that only observe, and write for others."""
+_LOGGERS = ("hooks.logs.", "hooks.checkpointing.")
+"""Modules of hooks that only write for others."""
 _MEASURED = ("s", "bytes", "/s", "%", "°C", "W")
-"""Units of what is another each time."""
+"""Units of values that differ each time."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of it."""
+    """Result of a replay."""
 
     checkpoint: str | None
-    """Where it began; None is the beginning of the run."""
+    """Checkpoint that it started from; None is the start of the run."""
     row: pd.DataFrame
-    """Of the iteration, on the rank asked for: each number as `stored` and `replayed`, and whether they are the `same`
-    bit for bit. Nothing is stored of the iteration in which a run failed."""
+    """Numbers of the iteration on the rank: `stored`, `replayed`, and if bit for bit the `same`. Nothing is stored
+    of an iteration that failed."""
     threads: int
     """Number of torch threads of each rank."""
     losses: pd.DataFrame
-    """Of all ranks and iterations on the way: `loss` and `loss_replayed` by rank and iteration."""
+    """`loss` and `loss_replayed` of all ranks and iterations since the checkpoint."""
 
     @property
     def agrees(self) -> bool:
-        """Whether all losses on the way are bit for bit those that are stored."""
+        """True if all losses are the stored ones, bit for bit."""
         return bool(_same(self.losses["loss"], self.losses["loss_replayed"]).all())
 
 
 class _Reached(GeneratorExit):
-    """The iteration is there, and its row: nobody asks the loop for more."""
+    """The row of the iteration is recorded."""
 
 
-class _UpTo(Recorder):
-    """Ends the loop with the row of a training iteration."""
+class _RecorderUntil(Recorder):
+    """A recorder that ends the loop after a training iteration."""
 
     def __init__(self, iteration: int, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -89,21 +88,20 @@ class _UpTo(Recorder):
 
 
 @dataclass(frozen=True)
-class _Way:
-    """Where it begins and ends. Plain data, for any process."""
+class _Segment:
+    """The training to repeat. Plain data, for any process."""
 
     run: str
     attempt: Attempt
     checkpoint: str | None
     iteration: int
     rows: str
-    """The folder that takes the rows, and whatever hooks write."""
+    """Folder for rows and files of hooks."""
 
-    def go(self, world: World, hooks: Mapping[str, Hook]) -> None:
-        """Trains from its beginning to its end on one rank; raises UsageError where the run is over before, RankFailed
-        where the rank fails."""
+    def train(self, world: World, hooks: Mapping[str, Hook]) -> None:
+        """Train it on one rank; raises UsageError if the run ends before it, RankFailed."""
         folder = RunFolder(self.run)
-        resolved = resolved_as_in(folder, self.attempt)
+        resolved = resolve_attempt(folder, self.attempt)
         own = {name: hook for name, hook in resolved.hooks.items() if not _is_left_out(hook)}
         found = folder.metadata().init
         identity = {"rank": world.rank, "node": world.node, "attempt": 0}
@@ -113,8 +111,10 @@ class _Way:
             {**own, **hooks},
             RunContext(
                 world=world,
-                recorder=_UpTo(self.iteration, Storage(self.rows), f"stats/attempt=0/rank={world.rank}", identity),
-                store=_store(folder),
+                recorder=_RecorderUntil(
+                    self.iteration, Storage(self.rows), f"stats/attempt=0/rank={world.rank}", identity
+                ),
+                store=open_checkpoints(folder, master=False),
                 artifacts=Path(self.rows),
                 config={**to_dict(resolved.experiment), "sweep": None},
                 name=folder.name,
@@ -124,7 +124,7 @@ class _Way:
         )
         if self.checkpoint:
             loop.restore(self.checkpoint)
-        loop.saving.store = None  # nothing is saved from here on
+        loop.saving.store = None  # nothing is saved
         try:
             for _ in loop.run():
                 pass
@@ -132,17 +132,16 @@ class _Way:
             return
         except HookyardError:
             raise
-        except Exception as error:  # whatever user code raises, it is told with its rank
+        except Exception as error:  # of user code
             raise RankFailed.from_error(world.rank, error) from error
         raise UsageError(f"{folder} is over before iteration {self.iteration}")
 
 
 def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | None = None) -> Replay:
-    """Trains all ranks of a run again up to an iteration, in this process or in as many as there were ranks, which meet
-    over gloo on the CPU; `hooks` come in addition, for a single rank.
+    """Train all ranks of a run again up to an iteration: one in this process, several with gloo on the CPU.
 
-    Raises UsageError for an iteration or a rank that has no row, but for the iteration in which the run failed, and for
-    what cannot be gone through again; RunError where a rank fails.
+    `hooks` are added to a single rank. Raises UsageError for an iteration or rank without a row, except the iteration
+    in which the run failed, and for a run that cannot be repeated; RunError if a rank fails.
     """
     folder = run.folder
     rows = run.load_stats(where=f"phase = 'train' and iteration = {iteration} and rank = {rank}")
@@ -151,123 +150,121 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
     if number not in attempts:
         raise folder.lost_attempt(number)
     attempt = attempts[number]
-    resolved = resolved_as_in(folder, attempt)
+    resolved = resolve_attempt(folder, attempt)
     if trains_itself(type(resolved.task)):
-        raise UsageError(f"the task of {folder} trains by itself, and is not replayed")
+        raise UsageError(f"the task of {folder} trains by itself, so it cannot be replayed")
     if attempt.world_size > 1 and (hooks or resolved.experiment.workers.gpu):
-        what = "a debugger or a hook of one's own" if hooks else "GPUs"
+        what = "a debugger or added hooks" if hooks else "GPUs"
         raise UsageError(
-            f"iteration {iteration} of {folder} was trained by {attempt.world_size} ranks, which are replayed in"
-            f" processes over gloo, without {what}"
+            f"iteration {iteration} of {folder} was trained by {attempt.world_size} ranks, which can only be replayed"
+            f" with gloo, without {what}"
         )
     checkpoint, begun = _nearest(folder, iteration)
     _refuse_others_between(folder, attempts.values(), attempt, begun)
-    with tempfile.TemporaryDirectory(prefix="hookyard-replay-") as place:
-        way = _Way(folder.location, attempt, checkpoint, iteration, place)
+    with tempfile.TemporaryDirectory(prefix="hookyard-replay-") as rows_folder:
+        segment = _Segment(folder.location, attempt, checkpoint, iteration, rows_folder)
         threads = thread_count(resolved.experiment)
         if attempt.world_size == 1:
             with torch_threads(threads):
-                way.go(World(device=device_of(resolved.experiment.workers)), hooks or {})
+                segment.train(World(device=device_of(resolved.experiment.workers)), hooks or {})
         else:
-            _on_ranks(way, threads)
-        again = load(Storage(place), [], where=f"phase = 'train' and iteration > {begun}")
+            _train_ranks(segment, threads)
+        replayed = load(Storage(rows_folder), [], where=f"phase = 'train' and iteration > {begun}")
     stored = run.load_stats(
         ["rank", "iteration", "loss"], f"phase = 'train' and iteration > {begun} and iteration <= {iteration}"
     )
     losses = stored.merge(
-        again[["rank", "iteration", "loss"]], on=["rank", "iteration"], how="left", suffixes=("", "_replayed")
+        replayed[["rank", "iteration", "loss"]], on=["rank", "iteration"], how="left", suffixes=("", "_replayed")
     )
-    row = again[(again["rank"] == rank) & (again["iteration"] == iteration)].iloc[0]
+    row = replayed[(replayed["rank"] == rank) & (replayed["iteration"] == iteration)].iloc[0]
     return Replay(
         checkpoint,
-        _beside(row[[]] if rows.empty else rows.iloc[0], row),
+        _compare(row[[]] if rows.empty else rows.iloc[0], row),
         threads,
         losses,
     )
 
 
 def _last_attempt(run: Run, attempts: Iterable[Attempt], iteration: int, rank: int) -> int:
-    """The attempt that failed in an iteration, which has no row; raises UsageError where none did."""
+    """Return the attempt that failed in an iteration without a row; raises UsageError."""
     last = run.rows(f"phase == 'train' and rank == {rank}").aggregate({"last": "max(iteration)"})["last"].max()
     last = 0 if pd.isna(last) else int(last)
     of_rank = [attempt.number for attempt in attempts if rank < attempt.world_size]
     if of_rank and iteration == last + 1 and run.status == "failed":
         return of_rank[-1]
-    there = f"the last is {last}" if last else "it has none at all"
-    raise UsageError(f"{run.path} has no training row of iteration {iteration} on rank {rank}; {there}")
+    known = f"the last is {last}" if last else "it has none at all"
+    raise UsageError(f"{run.path} has no training row of iteration {iteration} on rank {rank}; {known}")
 
 
 def _is_left_out(hook: Hook) -> bool:
-    """Whether a hook has no part in a replay: it writes for others, or ends the run by the clock."""
-    return (hook.observes and type(hook).__module__.startswith(_WRITE_FOR_OTHERS)) or isinstance(hook, TimeLimit)
+    """Return whether a hook has no part in a replay: a logger, or a time limit."""
+    return (hook.observes and type(hook).__module__.startswith(_LOGGERS)) or isinstance(hook, TimeLimit)
 
 
-def _beside(stored: pd.Series, again: pd.Series) -> pd.DataFrame:
-    row = stored if len(stored) else again
+def _compare(stored: pd.Series, replayed: pd.Series) -> pd.DataFrame:
+    row = stored if len(stored) else replayed
     numbers = [
         name
         for name in row.index
         if quantities.is_number(row[name]) and quantities.unit(str(name)) not in _MEASURED and name != "attempt"
     ]
-    table = pd.DataFrame({"stored": stored.reindex(numbers), "replayed": again.reindex(numbers)}).rename_axis("number")
+    table = pd.DataFrame({"stored": stored.reindex(numbers), "replayed": replayed.reindex(numbers)}).rename_axis(
+        "number"
+    )
     return table.assign(same=_same(table["stored"], table["replayed"]))
 
 
-def _same(one: pd.Series, other: pd.Series) -> pd.Series:
-    return (one == other) | (one.isna() & other.isna())
-
-
-def _store(folder: RunFolder) -> CheckpointStore:
-    return CheckpointStore(folder.kept_checkpoints(), folder.name, master=False)
+def _same(first: pd.Series, second: pd.Series) -> pd.Series:
+    return (first == second) | (first.isna() & second.isna())
 
 
 def _nearest(folder: RunFolder, iteration: int) -> tuple[str | None, int]:
-    """The last whole checkpoint before an iteration, and the iterations that it has."""
-    store = _store(folder)
+    """Return the last whole checkpoint before an iteration, and its iteration."""
+    store = open_checkpoints(folder, master=False)
     for name in reversed(store.names()):
         try:
             begun = store.position(name).iteration
             if begun < iteration:
                 store.verify(name)
                 return name, begun
-        except CheckpointError:  # damaged, or deleted meanwhile by a run that is under way
+        except CheckpointError:  # damaged, or deleted meanwhile
             continue
     return None, 0
 
 
 def _refuse_others_between(folder: RunFolder, attempts: Iterable[Attempt], last: Attempt, begun: int) -> None:
-    """Raises UsageError where what lies between was trained otherwise than its end, or no checkpoint leads there."""
+    """Raise UsageError if the training in between had other ranks or batches, or its start is gone."""
     for attempt in attempts:
         is_between = attempt.number < last.number and begun < last.position.iteration
         if is_between and (attempt.world_size, attempt.order) != (last.world_size, last.order):
             raise UsageError(
-                f"the nearest checkpoint of {folder} is of iteration {begun}, and attempt {last.number} went on from"
+                f"the nearest checkpoint of {folder} is of iteration {begun}, and attempt {last.number} continued from"
                 f" iteration {last.position.iteration} with other ranks or batches; keep more checkpoints"
                 " (hooks.checkpoint.keep)"
             )
         if not begun and attempt.number == 0 and attempt.checkpoint:
-            raise UsageError(f"{folder} began with {attempt.checkpoint}, which is no longer there")
+            raise UsageError(f"{folder} started from {attempt.checkpoint}, which has been deleted")
 
 
-def _on_ranks(way: _Way, threads: int) -> None:
-    """Each rank in a process of its own, which ends with this one's call; raises RunError with the first one's words
-    where it fails."""
+def _train_ranks(segment: _Segment, threads: int) -> None:
+    """Train each rank in a process; raises RunError with the first error."""
     context, waiting = multiprocessing.get_context("spawn"), list[BaseProcess]()
     try:
-        for rank in range(way.attempt.world_size):
-            process: BaseProcess = context.Process(target=_rank, args=(way, rank, threads), daemon=True)
+        for rank in range(segment.attempt.world_size):
+            process: BaseProcess = context.Process(target=_train_rank, args=(segment, rank, threads), daemon=True)
             with without_interrupts():
                 process.start()
             waiting.append(process)
         while waiting:
             wait([process.sentinel for process in waiting])
-            ended, waiting = [one for one in waiting if not one.is_alive()], [one for one in waiting if one.is_alive()]
+            ended = [process for process in waiting if not process.is_alive()]
+            waiting = [process for process in waiting if process not in ended]
             for process in ended:
                 if process.exitcode:
-                    told = Path(way.rows, "failed")
+                    message = Path(segment.rows, "failed")
                     raise RunError(
-                        told.read_text()
-                        if told.exists()
+                        message.read_text()
+                        if message.exists()
                         else f"a process of the replay ended with exit code {process.exitcode}"
                     )
     finally:
@@ -278,7 +275,7 @@ def _on_ranks(way: _Way, threads: int) -> None:
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Ctrl-C is for this process, and never reaches those that are started within it."""
+    """Start processes that Ctrl-C does not reach."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -286,15 +283,15 @@ def without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _rank(way: _Way, rank: int, threads: int) -> None:
+def _train_rank(segment: _Segment, rank: int, threads: int) -> None:
     torch.set_num_threads(threads)
-    size = way.attempt.world_size
-    dist.init_process_group("gloo", init_method=f"file://{way.rows}/ranks", rank=rank, world_size=size)
+    size = segment.attempt.world_size
+    dist.init_process_group("gloo", init_method=f"file://{segment.rows}/ranks", rank=rank, world_size=size)
     try:
-        way.go(World(rank, size, rank), {})
+        segment.train(World(rank, size, rank), {})
     except HookyardError as error:
-        told = Path(way.rows, "failed")
-        if not told.exists():
-            told.write_text(str(error))
+        message = Path(segment.rows, "failed")
+        if not message.exists():
+            message.write_text(str(error))
         raise SystemExit(1) from None
     dist.destroy_process_group()

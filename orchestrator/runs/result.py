@@ -1,4 +1,4 @@
-"""A run's result: what is on disk, as DataFrames. Needs no Ray."""
+"""Runs and their files as DataFrames. Needs no Ray."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 _LAST_REPORTS = 8
-"""Reports in a notebook's table of a run."""
+"""Reports in a notebook's table."""
 
 
 class Result:
-    """What a run and a sweep have in common. Reads files alone."""
+    """Base of runs and sweeps; it only reads files."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -40,18 +40,17 @@ class Result:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name."""
         return self.folder.name
 
     @property
     def path(self) -> str:
-        """Where it lies."""
+        """Path without credentials."""
         return str(self.folder)
 
     @property
     def status(self) -> str:
-        """running, finished, stopped (a run that a hook ended), interrupted (can be resumed), failed, or lost (its
-        driver died)."""
+        """running, finished, stopped (by a hook), interrupted (can be resumed), failed, or lost (its driver died)."""
         return status_of(self.folder)
 
     @property
@@ -61,10 +60,10 @@ class Result:
 
 
 class Run(Result):
-    """One run, under way or over. Each table is read when it is asked for."""
+    """A run that is running or has ended. Each access reads the files."""
 
     def _repr_html_(self) -> str:
-        """Its status, its best report, and the metrics of the last ones; for notebooks."""
+        """Return status, best report and last metrics, for notebooks."""
         from orchestrator.terminal.notebook import result_html
 
         metrics = self.metrics
@@ -78,24 +77,23 @@ class Run(Result):
 
     @property
     def error(self) -> str | None:
-        """Why the run failed, where it did."""
+        """Why the run failed."""
         return self.folder.metadata().error
 
     @property
     def modes(self) -> dict[str, str]:
-        """`max` or `min`, whichever is better, of each metric of which the experiment or the trial's sweep says it, and
-        of that of `best`."""
+        """Mode (`max` or `min`) of each metric whose direction is known."""
         best = self.best
         of_best = {best.metric: best.mode} if best else {}
         return {**declared_modes(self.config), **self.folder.metadata().modes, **of_best}
 
     @property
     def stats(self) -> pd.DataFrame:
-        """One row per rank, phase, epoch and iteration of the training that counted: the whole table."""
+        """All rows: one per rank, phase, epoch and iteration of the training that counted."""
         return self.load_stats()
 
     def load_stats(self, columns: Sequence[str] | None = None, where: str | None = None) -> pd.DataFrame:
-        """The columns of `stats` asked for, of the rows that meet a condition; only these are read.
+        """Return columns of `stats` for the rows that meet a condition; only these are read.
 
         `where` is a condition in SQL, such as `rank = 0 and phase = 'train' and epoch >= 3`. An empty cell and NaN are
         null. Raises UsageError for a column that was not recorded and for a wrong condition.
@@ -106,7 +104,7 @@ class Run(Result):
 
     @property
     def hook_costs(self) -> pd.DataFrame:
-        """Calls and seconds of each hook at each event on each rank, and the hook's `every` in the experiment."""
+        """Calls and seconds of each hook at each event on each rank, and the hook's `every`."""
         from orchestrator.stats.read.tables import load_costs
 
         costs = load_costs(self._compacted(), self.folder.attempts())
@@ -118,40 +116,37 @@ class Run(Result):
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """One row per report of the training that counted; its `time` in UTC."""
+        """One row per report of the training that counted, with its `time` in UTC."""
         import pandas as pd
 
         table = pd.DataFrame(self.reports())
         return table.assign(time=pd.to_datetime(table["time"], utc=True)) if "time" in table else table
 
     def reports(self) -> list[dict[str, Any]]:
-        """The reports that counted, as plain data."""
+        """Return the reports that counted, as plain data."""
         from orchestrator.records.reports import counted_reports
 
         return [dict(line) for line in counted_reports(self.folder.reports(), self.folder.attempts())]
 
     @property
     def best(self) -> Best | None:
-        """Its best report by the metric that it is judged by first, and the checkpoint called `best`; None where it is
-        not known which way any is better."""
+        """Best report by the main metric, with its checkpoint; None if no metric's direction is known."""
         return best_of(self.folder)
 
     def summary(
         self, by: str | None = None, columns: Sequence[str] | None = None, where: str | None = None
     ) -> pd.DataFrame:
-        """Per column min, median, p95 and max over all ranks and the worst rank; or a table by rank, node, phase, span
-        or hook.
+        """Return statistics of each column over all ranks, or a table by rank, node, phase, span or hook.
 
-        `columns` are the columns to summarize, `where` the rows, as `load_stats` takes them. But for the table by
-        phase, rows are those of `train` unless `where` speaks of the phase, of an evaluation all. Raises UsageError for
-        what cannot be summarized.
+        `where` is a condition as in `load_stats`. Without a condition on the phase, only rows of `train` count, except
+        in the table by phase and in evaluations. Raises UsageError for columns that cannot be summarized.
         """
         from orchestrator.stats.aggregate import summaries
         from orchestrator.stats.read.query import check_columns
 
         if by == "hook":
             if columns is not None or where is not None:
-                raise UsageError("what hooks cost is not kept by row: by='hook' takes neither columns nor where")
+                raise UsageError("hook costs are not recorded by row: by='hook' takes neither columns nor where")
             return summaries.summarize_hooks(self.hook_costs, summaries.all_seconds(self.rows()))
         makers = {
             None: summaries.summarize,
@@ -161,16 +156,16 @@ class Run(Result):
             "span": summaries.summarize_spans,
         }
         if by not in makers:
-            raise UsageError(f"by={by!r} is none of {', '.join([*filter(None, makers), 'hook'])}")
-        rows = self.rows(where if by == "phase" else self._usual_rows(where))
+            raise UsageError(f"by must be one of {', '.join([*filter(None, makers), 'hook'])}, got {by!r}")
+        rows = self.rows(where if by == "phase" else self._restrict_to_training(where))
         check_columns(columns or (), rows.columns)
         return makers[by](rows, columns)
 
     def query(self, sql: str) -> pd.DataFrame:
-        """What a query in SQL answers, such as `select rank, avg(step_s) from rows group by rank`, in bounded memory.
+        """Return the result of an SQL query, such as `select rank, avg(step_s) from rows group by rank`.
 
-        The table `rows` has the rows of `stats`, in no order; an empty cell is null. SQL is DuckDB's, reads nothing
-        else and changes nothing. Raises UsageError for what is no query, with the place where it is wrong.
+        The table `rows` has the rows of `stats`, in no order; an empty cell is null. The SQL is DuckDB's; it reads
+        nothing else and changes nothing, in bounded memory. Raises UsageError for a wrong query.
         """
         from orchestrator.stats.read.counted_rows import counted_rows
         from orchestrator.stats.read.query import query
@@ -178,22 +173,19 @@ class Run(Result):
         return query(counted_rows(self._compacted(), self.folder.attempts()), sql)
 
     def rows(self, where: str | None = None) -> Rows:
-        """The rows that count and meet a condition, as `load_stats` takes it, for questions that are larger than
-        memory."""
+        """Return the rows that count and meet a condition as in `load_stats`, for queries larger than memory."""
         from orchestrator.stats.read.counted_rows import counted_rows
         from orchestrator.stats.read.query import Rows
 
         return Rows(counted_rows(self._compacted(), self.folder.attempts()), where)
 
     def samples(self, where: str | None = None, rank: int | None = None) -> pd.DataFrame:
-        """Which samples the batches of some rows had, of one rank or of all: for each its `index` in the dataset of the
-        phase, beside `rank`, `phase`, `epoch`, `iteration` and the row's `loss`. A stream has no index: there
-        `position` says which of the samples that its rank has read since the run began it was, from 0; of an evaluation
-        that is not known, and a row is a batch.
+        """Return the samples of batches: their `index` in the dataset, with the batch's row and `loss`.
 
-        `where` is as `load_stats` takes it; rows are those of `train` unless it speaks of the phase, of an evaluation
-        all. Imports the task, and asks it for its data. Raises UsageError where that is another by now than it was, and
-        for a rank that never was.
+        A stream has no index but a `position`: the number of the sample among those that its rank has read, from 0. In
+        an evaluation of a stream that is unknown, and a row is a batch. `where` is a condition as in `load_stats`, and
+        defaults to rows of `train`. Imports the task and asks it for its data. Raises UsageError if the data has
+        changed, or there is no such rank.
         """
         from orchestrator.runs.samples import samples
         from orchestrator.stats.read.counted_rows import columns_of
@@ -204,15 +196,15 @@ class Run(Result):
             raise UsageError(
                 f"{self.path} has no rank {rank}: there {'was 1' if ranks == 1 else f'were {ranks}'}, counted from 0"
             )
-        there = columns_of(self._compacted(), attempts)
-        measured = [name for name in ("loss", "samples", "batch_size") if name in there]
-        usual = self._usual_rows(where)
-        asked = self.load_stats(
+        recorded = columns_of(self._compacted(), attempts)
+        measured = [name for name in ("loss", "samples", "batch_size") if name in recorded]
+        condition = self._restrict_to_training(where)
+        table = self.load_stats(
             ["rank", "phase", "epoch", "iteration", "attempt", *measured],
-            usual if rank is None else _of_rank(rank, usual),
+            condition if rank is None else _restrict_to_rank(rank, condition),
         )
         begins: dict[Any, int] = {}
-        if (asked["phase"] != "train").any():
+        if (table["phase"] != "train").any():
             begins = (
                 self.rows()
                 .aggregate({"first": "min(iteration)"}, ["attempt", "rank", "phase", "epoch"], "phase <> 'train'")[
@@ -220,58 +212,55 @@ class Run(Result):
                 ]
                 .to_dict()
             )
-        return samples(self.folder, asked, begins)
+        return samples(self.folder, table, begins)
 
-    def _usual_rows(self, where: str | None) -> str | None:
-        """A condition with the rows of `train` alone where it does not speak of the phase; of an evaluation, which has
-        others, as it is."""
-        return where if self.folder.metadata().evaluates else training_unless_said(where)
+    def _restrict_to_training(self, where: str | None) -> str | None:
+        """Restrict a condition without a phase to rows of `train`, except in an evaluation."""
+        return where if self.folder.metadata().evaluates else restrict_to_training(where)
 
     def checkpoint(self, label: str = "last") -> Path | str:
-        """The folder of a checkpoint: `last`, `best`, or a name. A Path; a URL where the run is not on this machine.
-        Raises CheckpointError where there is none."""
+        """Return the folder of `last`, `best` or a named checkpoint: a Path, or a URL on an object store.
+
+        Raises CheckpointError if there is none.
+        """
         store = self._store()
-        found = store.storage / store.resolve(label)
-        return found.local or str(found)
+        folder = store.storage / store.resolve(label)
+        return folder.local or str(folder)
 
     def load(self, label: str = "best") -> nn.Module:
-        """The task's model with the weights of a checkpoint, `best`, `last` or a name: those that were judged, so the
-        averages of `ema` where it validates. On the CPU, in evaluation mode, in plain PyTorch, whatever it was trained
-        on.
+        """Return the task's model with the evaluated weights of `best`, `last` or a named checkpoint.
 
-        Imports the task. Raises CheckpointError where there is no such checkpoint, it is damaged, or does not fit what
-        the task's model is by now; UsageError where the task cannot be imported.
+        If validation used the averages of `ema`, these are the evaluated weights. The model is on the CPU, in
+        evaluation mode, in plain PyTorch. Raises CheckpointError if the checkpoint is missing, damaged, or does not fit
+        the model; UsageError if the task cannot be imported.
         """
         from orchestrator.runs.model import load_model
 
         return load_model(self.folder, label)
 
     def weights(self, label: str = "best") -> dict[str, Tensor]:
-        """The state dict of what `load` gives, without the task's code. Raises CheckpointError as `load` does."""
+        """Return the state dict of the model that `load` returns, without the task's code."""
         return self._store().weights(label)
 
     def average(self, std: float, at: int | None = None, hook: str | None = None) -> Average:
-        """The average of the weights with a std, at the newest snapshot or that `at` a step, from those that `ema:
-        {average: power}` kept: its `weights`, and what it was made of; `save` writes a file. `hook` is whose, where
-        several keep such.
+        """Return the average of the weights with a std, from the snapshots of `ema: {average: power}`.
 
-        Raises UsageError where the snapshots do not make it well, or there are none.
+        It is taken at the newest snapshot or that of step `at`; `hook` is needed if several hooks keep snapshots. Its
+        `save` writes a file. Raises UsageError if the snapshots do not approximate the std.
         """
-        from orchestrator.runs.averaging import average
+        from orchestrator.runs.averaging import make_average
 
-        return average(self.folder, std, at, hook)
+        return make_average(self.folder, std, at, hook)
 
     def continued(self, label: str = "best", overrides: Iterable[str] = ()) -> Experiment:
-        """The run's experiment with `key=value` overrides over it, which `run` goes on with from a checkpoint, `best`,
-        `last` or a name: weights, optimizer, averages, counters and all, as a new run. So `epochs` says how many in
-        all.
+        """Return the experiment with overrides as a new run that continues from `best`, `last` or a named checkpoint.
 
-        Raises UsageError where there is no such checkpoint, it is damaged, or nothing is left to train; ConfigError for
-        a wrong override.
+        It continues with weights, optimizer, averages and counters, so `epochs` is the total. Raises UsageError if the
+        checkpoint is missing or damaged, or nothing is left to train; ConfigError for a wrong override.
         """
-        from orchestrator.runs.continuation import continued
+        from orchestrator.runs.continuation import make_continuation
 
-        return continued(self.folder, label, overrides)
+        return make_continuation(self.folder, label, overrides)
 
     def evaluate(
         self,
@@ -284,19 +273,18 @@ class Run(Result):
         local: bool = False,
         address: str | None = None,
     ) -> Run:
-        """Measures a checkpoint, `best`, `last` or a name, as the run measures its own, on any number of ranks: a run
-        of its own in this one's `evaluations/`, with the report and the rows of it.
+        """Measure `best`, `last` or a named checkpoint as the run does, on any number of ranks.
 
-        On the run's own engine where none is said. Raises UsageError where there is no such checkpoint or data, or the
-        task cannot be imported; ConfigError for an override that is wrong or that no evaluation reads; RunError where
-        it fails.
+        Returns a run of its own in `evaluations/`. Uses the run's engine by default. Raises UsageError if there is no
+        such checkpoint or data, or the task cannot be imported; ConfigError for an override that is wrong or has no
+        effect; RunError if it fails.
         """
         from orchestrator.runs.evaluation import Evaluation
 
         return Run(Evaluation.of(self.folder, label, phase, overrides, workers).start(engine, address, local=local))
 
     def _compacted(self) -> Storage:
-        """Where its rows lie; what compacting them has left undone is taken up."""
+        """Return the storage of the rows, after finishing their compaction."""
         from orchestrator.stats.read.recorded_files import warn_lost_rows
         from orchestrator.stats.write.compaction import compact_ended
 
@@ -307,13 +295,13 @@ class Run(Result):
         return self.folder.storage
 
     def _store(self) -> CheckpointStore:
-        from orchestrator.checkpoint.store import CheckpointStore
+        from orchestrator.runs.continuation import open_checkpoints
 
-        return CheckpointStore(self.folder.kept_checkpoints(), self.name)
+        return open_checkpoints(self.folder)
 
 
-def training_unless_said(where: str | None) -> str:
-    """The condition with the rows of `train` alone, where it does not speak of the phase."""
+def restrict_to_training(where: str | None) -> str:
+    """Restrict a condition without a phase to rows of `train`."""
     from orchestrator.stats.read.query import mentions
 
     if where is None:
@@ -321,14 +309,20 @@ def training_unless_said(where: str | None) -> str:
     return where if mentions(where, "phase") else f"phase = 'train' and ({where}\n)"
 
 
-def _of_rank(rank: int, where: str | None) -> str:
+def _restrict_to_rank(rank: int, where: str | None) -> str:
     return f"rank = {rank}" if where is None else f"rank = {rank} and ({where}\n)"
 
 
 def open_run(path: str | Path) -> Run:
-    """Opens a run that exists; raises UsageError where there is none, StorageError where its storage does not
-    answer."""
+    """Return a run that exists; raises UsageError if there is none, StorageError if its storage does not answer."""
     folder = RunFolder.open(path)
     if folder.metadata().sweep:
         raise UsageError(f"{folder} is a sweep, not a single run; its trials are runs: {folder}/trials/trial-0000")
     return Run(folder)
+
+
+def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the differences between runs; see `orchestrator.stats.aggregate.compare.compare`."""
+    from orchestrator.stats.aggregate.compare import Side, compare
+
+    return compare([Side(run.name, run.config, run.reports(), run.rows("phase = 'train'"), run.modes) for run in runs])

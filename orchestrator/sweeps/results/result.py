@@ -14,7 +14,7 @@ from hooks.metrics.direction import direction
 from orchestrator.errors import DamagedFile, UsageError, did_you_mean
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
-from orchestrator.runs.result import Result, Run, training_unless_said
+from orchestrator.runs.result import Result, Run, restrict_to_training
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.stats.read.counted_rows import columns_of
 from orchestrator.stats.read.query import check_columns
@@ -351,7 +351,7 @@ def _each(
 
 def _rows_of(run: Run, columns: list[str] | None, where: str | None) -> pd.DataFrame:
     names = None if columns is None else ["rank", *columns]
-    return run.load_stats(names, training_unless_said(where)).assign(trial=run.name)
+    return run.load_stats(names, restrict_to_training(where)).assign(trial=run.name)
 
 
 def _together(tables: Iterable[pd.DataFrame]) -> Iterator[list[pd.DataFrame]]:

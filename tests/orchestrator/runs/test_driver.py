@@ -35,9 +35,9 @@ def test_a_run_keeps_its_engine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"engine": "gang", "local": True}, "local is the engine in-process, and engine=gang another one"),
+        ({"engine": "gang", "local": True}, "`local` is the engine in-process, and engine=gang is another one"),
         ({"local": True, "address": "head:6379"}, "does not join the cluster at head:6379"),
-        ({"engine": "gang"}, r"a gang is a fixed number of ranks, and workers.count is \[1, 2\]: say workers.count=2"),
+        ({"engine": "gang"}, r"a gang has a fixed number of ranks, and workers.count is \[1, 2\]. Set workers.count=2"),
     ],
 )
 def test_what_an_engine_cannot_do_is_refused_before_anything_is_made(tmp_path: Path, how: Any, words: str) -> None:

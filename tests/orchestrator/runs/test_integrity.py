@@ -96,6 +96,13 @@ def test_whatever_lies_in_a_files_place_it_is_named(runs: Path, tmp_path: Path, 
         file.write_bytes(data)
 
 
+@pytest.mark.parametrize("name", ["source.json", "log.txt", "hooks.parquet"])
+def test_a_missing_file_is_named(runs: Path, tmp_path: Path, name: str) -> None:
+    folder = shutil.copytree(runs / "alone", tmp_path / "alone")
+    (folder / name).unlink()
+    assert wrong(folder) == {name: "missing"}
+
+
 def test_the_command_says_what_is_wrong_where_and_what_can_be_done(runs: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(runs / "swept", tmp_path / "swept")
     result = CliRunner().invoke(app, ["doctor", str(folder), "--files"])
@@ -107,7 +114,10 @@ def test_the_command_says_what_is_wrong_where_and_what_can_be_done(runs: Path, t
     result = CliRunner().invoke(app, ["doctor", str(folder), "--files"])
     assert (result.exit_code, result.stderr) == (1, "")
     assert "line 1 is left out: its checksum does not hold" in result.stdout
-    assert "trials/trial-0000/checkpoints/epoch-0001/model.pt: `resume` passes this checkpoint over" in result.stdout
+    assert (
+        "trials/trial-0000/checkpoints/epoch-0001/model.pt: `resume` uses the newest whole checkpoint instead"
+        in result.stdout
+    )
     assert f"{folder}: 1 damaged, 1 missing, " in result.stdout
     told = json.loads(CliRunner().invoke(app, ["doctor", str(folder), "--files", "--json"]).stdout)
     assert told["whole"] is False

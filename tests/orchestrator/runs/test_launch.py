@@ -18,7 +18,7 @@ import pytest
 from orchestrator import RunError, open_run, resume, run
 from orchestrator.config.load import load_experiment
 from orchestrator.runs import launch
-from orchestrator.runs.launch import _watch
+from orchestrator.runs.launch import _show_until_done
 from orchestrator.runs.result import Run
 from tests.orchestrator.runs.compared import NOISY, each_row_once, stored
 from tests.tasks import Points, described
@@ -63,7 +63,7 @@ class Slow:
 def watched(slow: Slow, asked: Callable[[], bool] = lambda: False) -> list[str]:
     lines: list[str] = []
     display: Any = SimpleNamespace(line=lines.append, progress=lambda *news: None)
-    _watch(slow, slow, slow.work, display, asked)
+    _show_until_done(slow, slow, slow.work, display, asked)
     return lines
 
 
@@ -83,7 +83,7 @@ def test_what_the_work_raised_is_raised_once_all_is_shown() -> None:
     slow.work.set_exception(ValueError("no"))
     display: Any = SimpleNamespace(line=shown.append)
     with pytest.raises(ValueError, match="no"):
-        _watch(slow, slow, slow.work, display, lambda: False)
+        _show_until_done(slow, slow, slow.work, display, lambda: False)
     assert shown == ["last words"]
 
 

@@ -163,6 +163,6 @@ def test_a_model_that_has_changed_since_is_told(done: Run, tmp_path: Path) -> No
     grown = changed(done, tmp_path, task_args={"batch_norm": True})
     with pytest.raises(
         CheckpointError,
-        match=r"epoch-0002 does not fit the model that tests.tasks:Points makes by now(.|\n)*Missing key",
+        match=r"epoch-0002 does not fit the model that tests.tasks:Points now makes(.|\n)*Missing key",
     ):
         grown.load("last")

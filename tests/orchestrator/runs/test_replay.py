@@ -147,5 +147,5 @@ def test_two_ranks_come_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.
     assert found.agrees
     assert sorted(found.losses[["rank", "iteration"]].to_numpy().tolist()) == [[0, 12], [0, 13], [1, 12], [1, 13]]
     assert found.row["same"].all()
-    with pytest.raises(UsageError, match="replayed in processes over gloo, without a debugger or a hook"):
+    with pytest.raises(UsageError, match="replayed with gloo, without a debugger or added hooks"):
         replay(Run(folder), 11, hooks={"probe": Probe()})

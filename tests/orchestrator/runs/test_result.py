@@ -55,7 +55,7 @@ def test_summaries(done: Run) -> None:
     assert done.summary("rank").loc[0, "rows"] == 14
     assert done.summary("phase").loc["val", "rows"] == 6
     assert "checkpoint" in done.summary("hook").index.get_level_values("hook")
-    with pytest.raises(UsageError, match="by='host' is none of rank, node, phase, span, hook"):
+    with pytest.raises(UsageError, match="by must be one of rank, node, phase, span, hook, got 'host'"):
         done.summary("host")
 
 

@@ -147,7 +147,7 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
         own.samples()
     run(described(name="stream", task=f"{task}Streamed", steps=2, epochs=None), tmp_path, local=True)
     told = CliRunner().invoke(app, ["samples", str(tmp_path / "stream"), "--where", "iteration == 2"])
-    assert "train is a stream, without indices" in told.stderr
+    assert "train is a stream without indices" in told.stderr
     assert told.stdout.split()[-7:-1] == ["0", "train", "0", "2", "-", "8"]
     assert open_run(tmp_path / "stream").samples()["position"].tolist() == [*range(9)]
     changed = run(described(name="changed"), tmp_path, local=True)
