@@ -314,7 +314,7 @@ def test_every_verb_knows_it(done: Run, tmp_path: Path) -> None:
     made = json.loads(CliRunner().invoke(app, ["evaluate", f"{copy.path}@epoch-0001", "--json"]).stdout)
     assert (made["path"], made["status"]) == (f"{copy.path}/evaluations/epoch-0001-val", "finished")
     told("evaluate", f"{copy.path}@epoch-0001")
-    assert f"measures {copy.path}, checkpoint epoch-0001" in told("show", made["path"])
+    assert f"evaluates: {copy.path}, checkpoint epoch-0001" in told("show", made["path"])
     assert "evaluations: epoch-0001-val, epoch-0001-val-2" in told("show", copy.path)
     assert [one["kind"] for one in json.loads(told("ls", "--storage", f"{copy.path}/evaluations", "--json"))] == [
         "evaluation"
@@ -322,7 +322,7 @@ def test_every_verb_knows_it(done: Run, tmp_path: Path) -> None:
     files = json.loads(told("doctor", copy.path, "--files", "--json"))["files"]
     assert {one["file"]: one["status"] for one in files}["evaluations/epoch-0001-val/run.json"] == "whole"
     assert (
-        f"measures {copy.path}, checkpoint epoch-0001"
+        f"{copy.path}, checkpoint epoch-0001"
         in told("report", made["path"]) + (Path(made["path"]) / "report.html").read_text()
     )
 

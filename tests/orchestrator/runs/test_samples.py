@@ -156,5 +156,5 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     assert attempt.order is not None
     attempt.order.sizes["train"] = 51  # type: ignore[index]
     folder.write_attempt(attempt)
-    with pytest.raises(UsageError, match="had 51 samples in attempt 0, and has 52 by now"):
+    with pytest.raises(UsageError, match="had 51 samples in attempt 0, and has 52 now"):
         changed.samples()
