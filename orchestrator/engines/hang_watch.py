@@ -121,7 +121,7 @@ class HangWatch:
         self._progress, self._idle_s = progress, 0.0 if moved else self._idle_s + passed_s
         report = self._report()
         self._arm(max(report.limit_s, self._limits.after))
-        if not report.is_over_limit and not set(self._reports.over_limit()) - {report.rank}:
+        if not report.is_over_limit and not set(self._reports.ranks_over_limit()) - {report.rank}:
             return self._withdraw()
         self._has_reported = True
         stack = "".join(traceback.format_stack(sys._current_frames().get(self._thread_id), limit=_MOST_FRAMES))
@@ -130,7 +130,7 @@ class HangWatch:
 
     def _asked(self) -> bool:
         with suppress(HookyardError, OSError):
-            return self._reports.asked()
+            return self._reports.has_request()
         return False
 
     def _withdraw(self) -> None:
@@ -161,7 +161,7 @@ class HangWatch:
         ended."""
         if not self._end or self._limits.action != "fail" or not report.is_over_limit or self._asked():
             return
-        if report.waits and self._reports.over_limit()[0] != report.rank:
+        if report.waits and self._reports.ranks_over_limit()[0] != report.rank:
             return
         ranks = self._reports.hung_ranks()
         if ranks and (not report.waits or not ranks.hung):

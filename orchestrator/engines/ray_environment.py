@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.config.sections.workers import Workers
 from orchestrator.engines.orphans import describe_orphans, find_orphans
 from orchestrator.errors import RunError, UsageError
-from orchestrator.private_api.ray_settings import SETTINGS, given_by_job
+from orchestrator.private_api.ray_settings import SETTINGS, variables_of_job
 
 
 def with_unit(number: float, unit: str) -> str:
@@ -166,7 +166,7 @@ class Ray:
         self.address = chosen_address(address)
         self._options = local_options
         # Only if there are new ones, as Ray starts new processes for workers with an environment of their own.
-        new = {name: value for name, value in (environment or {}).items() if name not in given_by_job()}
+        new = {name: value for name, value in (environment or {}).items() if name not in variables_of_job()}
         self._environment = {"runtime_env": {"env_vars": new}} if new else {}
 
     def __enter__(self) -> Any:
@@ -176,7 +176,7 @@ class Ray:
         self._owned = not ray.is_initialized()
         if not self._owned:
             return ray
-        from orchestrator.private_api.ray_core import DriversImportPath, few_processes
+        from orchestrator.private_api.ray_core import DriversImportPath, with_few_processes
 
         common = {
             "log_to_driver": False,
@@ -187,7 +187,7 @@ class Ray:
             if self.address:
                 ray.init(address=self.address, **common, **self._environment)
             else:
-                with few_processes():
+                with with_few_processes():
                     ray.init(
                         address="local",
                         include_dashboard=False,

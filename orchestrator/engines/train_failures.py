@@ -12,7 +12,7 @@ from ray.train import UserCallback
 
 from orchestrator.engines.rank_failures import RankFailed, culprit, loss_line
 from orchestrator.errors import HookyardError, RunError
-from orchestrator.private_api.ray_train import unwrapped
+from orchestrator.private_api.ray_train import unwrap
 from orchestrator.records.run_folder import RunFolder
 
 _ORPHANED_S = 2.0
@@ -58,10 +58,10 @@ def first_of(failures: Mapping[int, BaseException], folder: RunFolder | None = N
 
 def _words(error: BaseException) -> RankFailed | None:
     """Return a rank's account of its failure, if it gave one."""
-    return next((link for link in unwrapped(error) if isinstance(link, RankFailed)), None)
+    return next((link for link in unwrap(error) if isinstance(link, RankFailed)), None)
 
 
 def _innermost_line(error: BaseException) -> str:
-    innermost = list(unwrapped(error))[-1]
+    innermost = list(unwrap(error))[-1]
     lines = [line for line in str(innermost).strip().splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(innermost).__name__

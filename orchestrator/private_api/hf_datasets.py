@@ -1,4 +1,4 @@
-"""What Hugging Face's `datasets` does not tell of an IterableDataset (5.2)."""
+"""Private state of an IterableDataset of Hugging Face's `datasets` (5.2)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def has_shuffle_buffer(dataset: Any) -> bool:
-    """Whether a dataset has a buffer that it shuffles in, whose samples its state leaves out."""
+    """Return whether a dataset has a shuffle buffer, whose samples are not in its state."""
     if type(dataset).__name__ == "BufferShuffledExamplesIterable":
         return True
     inner = [
@@ -18,5 +18,5 @@ def has_shuffle_buffer(dataset: Any) -> bool:
 
 
 def is_split_by_node(dataset: Any) -> bool:
-    """Whether it has been told which rank it is for."""
+    """Return whether it is split for one rank already."""
     return getattr(dataset, "_distributed", None) is not None

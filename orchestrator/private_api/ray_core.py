@@ -1,4 +1,4 @@
-"""Of Ray itself: the import path of its workers, and the settings that are not documented."""
+"""Ray core: the import path of workers, and the processes of a local Ray."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from ray.job_config import JobConfig
 
 
 class DriversImportPath(JobConfig):
-    """A job whose workers have a folder before installed modules only where its driver has.
+    """A job whose workers have the driver's import path.
 
-    Ray puts the current folder first on the import path of every worker, so that a user's folder `hooks` would hide
-    Hookyard's there and nowhere else. Workers on the driver's machine have its import path, so that tasks which others
-    start, such as Ray Data's, find the experiment's modules; elsewhere an experiment's folders are appended by whoever
-    builds it.
+    Ray puts the current folder first on the import path of every worker, where a user's folder `hooks` would hide
+    Hookyard's. On the driver's machine, workers get its whole path, so that tasks of others, such as Ray Data's, find
+    the experiment's modules. Elsewhere the experiment appends its folders.
     """
 
     _py_driver_sys_path: list[str]
@@ -30,16 +29,16 @@ class DriversImportPath(JobConfig):
     def _serialize(self) -> Any:
         drivers = [os.path.abspath(folder) for folder in sys.path]
         first = [folder for folder in self._py_driver_sys_path if folder == drivers[0]]
-        # A worker puts one after the other in front.
+        # A worker inserts one after the other at the front.
         self._py_driver_sys_path = drivers[::-1] if self._on_this_machine else first
         return super()._serialize()
 
 
 @contextmanager
-def few_processes() -> Iterator[None]:
-    """Within it Ray starts on this machine without its autoscaler, its dashboard and what sends logs to drivers.
+def with_few_processes() -> Iterator[None]:
+    """Start Ray on this machine without autoscaler, dashboard and log monitor.
 
-    Each is a process that takes a small machine a second, and a Ray that ends with its run uses none of them.
+    Each is a process that takes a second to start, and a Ray that ends with its run needs none of them.
     """
     started = {name: getattr(Node, name) for name in ("start_monitor", "start_api_server", "start_log_monitor")}
     for name in started:

@@ -1,4 +1,4 @@
-"""Of Ray Train: what it starts beside the workers, and how it wraps their failures."""
+"""Ray Train: its extra actors, and its wrapping of failures."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def without_extra_actors(trainer: Any) -> Any:
-    """A class of trainers that starts no actors for datasets and for cleaning up placement groups.
+    """Return a class of trainers without actors for datasets and placement groups.
 
-    The loop brings its own data, and where Ray was started for this run and ends with it nothing is left to clean up;
-    each of these actors is a process, and costs a small machine seconds.
+    The loop has its own data, and a Ray that ends with its run needs no cleaning up. Each actor is a process, which
+    takes seconds to start.
     """
     from ray.train.v2._internal.callbacks import DatasetsCallback
     from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
@@ -23,12 +23,12 @@ def without_extra_actors(trainer: Any) -> Any:
     return LeanTrainer
 
 
-def unwrapped(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that Ray has wrapped in it."""
+def unwrap(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and the errors that Ray has wrapped in it."""
     inner: Any = error
     while isinstance(inner, BaseException):
         yield inner
         inner = next(
-            (found for name in ("_base_exc", "cause", "controller_failure") if (found := getattr(inner, name, None))),
+            (cause for name in ("_base_exc", "cause", "controller_failure") if (cause := getattr(inner, name, None))),
             None,
         )

@@ -1,5 +1,4 @@
-"""Of Ray Tune: its loop over the trials, the counts of a trial, and who shows progress. Driver, and `count_from` in a
-trial's process."""
+"""Ray Tune: its loop over trials, the counters of a trial, and its progress callback."""
 
 from __future__ import annotations
 
@@ -15,29 +14,27 @@ from ray.tune.progress_reporter import TrialProgressCallback as TrialProgressCal
 
 
 def count_from(trainable: Trainable, steps: int, seconds: float) -> None:
-    """Has a trial's next result count on from earlier steps, and from the time that these took."""
+    """Make a trial's next result count from earlier steps and their time. In the trial's process."""
     trainable._iteration, trainable._time_total = steps, seconds
 
 
 def ask_before_next_step(controller: Any, trial: Trial, method: str, *arguments: Any) -> None:
-    """Has the process of a trial that has just reported call a method of it; `controller` is what a scheduler is
-    given."""
+    """Call a method in the process of a trial that has just reported. `controller` is a scheduler's argument."""
     controller._tune_controller._schedule_trial_task(trial, method, args=arguments)
 
 
 class Controller(TuneController):
-    """Tune's own, but for trials that are over and for a process that dies between two trials.
+    """Tune's controller, which forgets trials that have ended and survives the death of a reused process.
 
-    What a trial has left lies in its folder, from which a sweep also goes on: nothing more is kept of it here. A
-    scheduler may still hold it.
+    Ended trials are in their folders, from which a sweep is also resumed.
 
-    Tune hands the next trial to the process and hears of its death twice, as the actor's and as the reset's. The first
-    starts the trial anew; the second, as the trial is not running, ends it for good (ray.tune 2.60,
-    `_process_trial_failure`), and the trial counts as being reset for ever.
+    If a process dies when Tune gives it the next trial, Tune gets two failures, the actor's and the reset's. The first
+    restarts the trial; the second would end it for good, since it is not running (ray.tune 2.60,
+    `_process_trial_failure`).
     """
 
     def on_step_end(self) -> None:
-        """Forgets the trials that are over, and whose process has been let go."""
+        """Forget the trials that have ended and released their process."""
         super().on_step_end()
         over = {trial for trial in self._stopped_trials | self._failed_trials if trial not in self._trial_to_actor}
         if not over:
@@ -48,7 +45,7 @@ class Controller(TuneController):
             kept -= over
 
     def _mark_trial_to_checkpoint(self, trial: Trial) -> None:
-        """Nothing: Tune would note down what a trial is, and keep the note."""
+        """Do nothing: Tune would keep a record of each trial."""
 
     def _schedule_trial_task(
         self, trial: Trial, method_name: str, *, on_error: Callable[[Trial, Exception], None] | None = None, **how: Any
@@ -60,7 +57,7 @@ class Controller(TuneController):
         self._resetting_trials.discard(trial)
         if isinstance(exception, RayActorError):
             return
-        # As Tune does for an actor that fails to start: only a running trial is started anew.
+        # As Tune does for an actor that fails to start: only a running trial is restarted.
         self._set_trial_status(trial, Trial.RUNNING)
         self._unstage_trial_with_resources(trial)
         self._trial_task_failure(trial, exception)
@@ -68,7 +65,7 @@ class Controller(TuneController):
 
 @contextmanager
 def forgetting_trials() -> Iterator[None]:
-    """Within it Tune runs its trials with this controller."""
+    """Let Tune use this controller."""
     tunes_own, tune.TuneController = tune.TuneController, Controller
     try:
         yield

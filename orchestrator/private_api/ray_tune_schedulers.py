@@ -1,5 +1,4 @@
-"""Of Ray Tune's schedulers: what a sweep that is taken up tells them, and what a population makes of its trials.
-Driver."""
+"""Ray Tune's schedulers: replay of earlier results, and exploiting in populations. Driver."""
 
 from __future__ import annotations
 
@@ -11,10 +10,10 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler
 
 
 class Halving(ASHAScheduler):
-    """ASHA, told of earlier results."""
+    """ASHA that can replay earlier results."""
 
     def replay_results(self, trial: Any, results: list[dict[str, Any]]) -> None:
-        """Puts a trial's results on their rungs."""
+        """Add a trial's results to their rungs."""
         if trial.trial_id not in self._trial_info:
             self._trial_info[trial.trial_id] = self._brackets[0]
         for result in results:
@@ -22,13 +21,13 @@ class Halving(ASHAScheduler):
 
 
 class Bands(HyperBandScheduler):
-    """HyperBand, whose trials all end with their bracket."""
+    """HyperBand whose trials all end with their bracket."""
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """The trial to go on with, after those are stopped whose bracket is through.
+        """Stop the trials of finished brackets, and return the trial to run.
 
-        Tune stops them when the bracket's last report comes, but not one whose pause is still being saved by then: that
-        one would pause for ever, and the sweep with it.
+        Tune stops them at the bracket's last report, but misses a trial whose pause is still being saved: it
+        would pause for ever.
         """
         for bracket in (bracket for band in self._hyperbands for bracket in band if bracket and bracket.finished()):
             bracket.cleanup_full(tune_controller)
@@ -36,38 +35,37 @@ class Bands(HyperBandScheduler):
 
 
 class Median(MedianStoppingRule):
-    """The median rule, told of earlier results."""
+    """Median rule that can replay earlier results."""
 
     def replay_results(self, trial: Any, results: list[dict[str, Any]]) -> None:
-        """Keeps a trial's results among those that others are compared with."""
+        """Add a trial's results to those that others are compared with."""
         if results:
             self._results[trial].extend(results)
 
 
 class Exploiting(FIFOScheduler):
-    """Mixed in before a population scheduler of Tune's: whoever is made of both says which config a trial goes on with,
-    and hears of it."""
+    """Mixin for a population scheduler of Tune, to choose the config of an exploiting trial."""
 
     def look_first_after(self, reached: int, burn_in: int) -> None:
-        """Compares trials first when none of them has that many reports behind it."""
+        """Compare trials first after `burn_in`, and after the reports reached before a resume."""
         due = (reached // self._perturbation_interval + 1) * self._perturbation_interval
         self._next_perturbation_sync: int = max(burn_in, due)
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """A trial is new; it counts as compared up to the next look."""
+        """Add a trial, which counts as compared until the next comparison."""
         super().on_trial_add(tune_controller, trial)
         if self._synch:
             last = self._next_perturbation_sync - self._perturbation_interval
             self._trial_state[trial].last_perturbation_time = last
 
     def next_config(self, trial: Trial, source: Trial, tunes_own: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """The config with which a trial goes on from another's checkpoint."""
+        """Return the config with which a trial continues another's checkpoint."""
         raise NotImplementedError
 
     def exploited(
         self, trial: Trial, source: Trial, result: Mapping[str, Any], score: float, source_score: float
     ) -> None:
-        """A trial has got its config; `result` is the source's last, and the scores are in the metric's own sign."""
+        """Handle an exploit; `result` is the source's last, and the scores have the metric's own sign."""
         raise NotImplementedError
 
     def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,5 +1,5 @@
-"""Hangs: what ranks report while one of them makes no progress, and which of them is hung. One rule, for the driver,
-`watch` and the ranks alike. Imports neither ray nor torch."""
+"""Hangs: reports of ranks while one makes no progress, and the rule for which rank hangs. Imports neither ray nor
+torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tick_s(after_s: float) -> float:
 
 @dataclass(frozen=True)
 class RankStack:
-    """One rank's report of where it is."""
+    """Report of a rank's place in the program."""
 
     rank: int
     node: str
@@ -43,14 +43,14 @@ class RankStack:
     limit_s: float
     """Seconds without progress that are allowed at this place."""
     waits: bool
-    """Whether the rank waits for other ranks."""
+    """True if the rank waits for other ranks."""
     place: str
     """Phase, epoch, iteration and line, in words."""
     stack: str = ""
 
     @property
     def is_over_limit(self) -> bool:
-        """Whether the rank made no progress for longer than allowed."""
+        """True without progress for longer than allowed."""
         return self.idle_s >= self.limit_s
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class RankStack:
 
 @dataclass(frozen=True)
 class HungRanks:
-    """Ranks that hang, and those that wait for them. Where none hangs by itself, all wait for each other."""
+    """Ranks that hang, and those that wait for them; if only the latter, they wait for each other."""
 
     hung: Sequence[RankStack]
     silent: Sequence[int]
@@ -129,7 +129,7 @@ class HangReports:
         for over_limit in (True, False):
             self._storage.delete(self._name(rank, over_limit))
 
-    def over_limit(self) -> list[int]:
+    def ranks_over_limit(self) -> list[int]:
         """Return the ranks over their limit, with one listing: thousands of ranks ask."""
         names = [name for name in self._storage.names(FOLDER) if name.startswith(f"{self._attempt}-")]
         return sorted(int(name.split("-")[1].removesuffix(".hangs")) for name in names if name.endswith(".hangs"))
@@ -138,7 +138,7 @@ class HangReports:
         """Return the file for a rank's stack from faulthandler; None where the run lies on an object store."""
         return self._storage.local and self._storage.local / STACKS / f"{self._attempt}-{rank}"
 
-    def asked(self) -> bool:
+    def has_request(self) -> bool:
         """Check whether the driver asks for stacks; only on a disk, where that costs nothing."""
         return self._storage.local is not None and self._storage.exists(ASKED)
 

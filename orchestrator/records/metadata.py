@@ -211,7 +211,7 @@ class SharedTraining:
 
 @dataclass(frozen=True)
 class DataOrder:
-    """What the order of the samples depends on, beside start and world size."""
+    """Settings that determine the order of the samples, beside start and world size."""
 
     values: Mapping[str, Any]
     """Values of the experiment by path."""
@@ -221,7 +221,7 @@ class DataOrder:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a worker group: its number, and where it began."""
+    """A start of a worker group."""
 
     number: int
     checkpoint: str | None = None

@@ -103,7 +103,7 @@ class _Segment:
         folder = RunFolder(self.run)
         resolved = resolve_attempt(folder, self.attempt)
         own = {name: hook for name, hook in resolved.hooks.items() if not _is_left_out(hook)}
-        found = folder.metadata().init
+        init = folder.metadata().init
         identity = {"rank": world.rank, "node": world.node, "attempt": 0}
         loop = Loop(
             resolved.task,
@@ -119,7 +119,7 @@ class _Segment:
                 config={**to_dict(resolved.experiment), "sweep": None},
                 name=folder.name,
             ),
-            origin=InitialWeights(**found) if found else None,
+            origin=InitialWeights(**init) if init else None,
             resumes=self.checkpoint is not None,
         )
         if self.checkpoint:

@@ -117,7 +117,7 @@ class Iterations:
             yield
 
     def evaluate(self, batches: Iterator[Any], meters: Mapping[str, Any], begun: int, epoch: int) -> Iterator[None]:
-        """Evaluate a batch of val or test at each `next`, by the unwrapped module.
+        """Evaluate a batch of val or test at each `next`, by the unwrap module.
 
         `begun` iterations of this epoch's evaluation came before the phase.
         """

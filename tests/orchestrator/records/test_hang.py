@@ -93,6 +93,6 @@ def test_a_stack_that_was_written_without_the_interpreter_tells_who_holds_it(tmp
 def test_the_driver_asks(tmp_path: Path) -> None:
     folder = create_run(tmp_path, "run", "hooks: {}\n")
     notes = HangReports(folder, 0, 1)
-    assert not notes.asked()
+    assert not notes.has_request()
     folder.storage.write(ASKED, "")
-    assert notes.asked()
+    assert notes.has_request()

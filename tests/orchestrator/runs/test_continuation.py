@@ -192,7 +192,7 @@ def test_what_a_stream_cannot_go_on_with_is_told_in_the_driver(
         run(streamed.continued("last", ["steps=9", "workers.count=2"]), tmp_path, engine="train")
     processes = streamed.continued("last", ["steps=9", "loader.num_workers=1"])
     with pytest.raises(
-        UsageError, match=r"epoch-0001 is of 0 processes for each rank, not 1; go on with loader.num_workers=0"
+        UsageError, match=r"epoch-0001 is of 0 processes for each rank, not 1; use loader.num_workers=0"
     ):
         run(processes, tmp_path, local=True)
     assert [path.name for path in tmp_path.iterdir()] == ["streamed"]
