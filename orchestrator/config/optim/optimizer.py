@@ -21,7 +21,7 @@ from orchestrator.config.python.parameters import check, parameters, signature_m
 from orchestrator.config.python.wording import UNKNOWN_KEY
 from orchestrator.config.sections.experiment import Component, Experiment, Optimization
 from orchestrator.config.text.reader import join
-from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
+from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task
 
 T = TypeVar("T")
@@ -39,6 +39,7 @@ def subclasses_in(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
 
 
 OPTIMIZERS = subclasses_in(torch.optim, Optimizer)
+GROUP_KEYS = tuple(Group.model_fields)
 
 
 def optimizer_with_defaults(optimizer: Component, task: type[Task]) -> Component:
@@ -63,9 +64,8 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
         raise ConfigError([Problem(f"{path}.type", "is missing")])
     arguments, groups = _split_groups(optimizer, path)
     problems: list[Problem] = []
-    collect_problems(problems, check_component, optimizer.type, arguments, Optimizer, OPTIMIZERS, _NoParameters(), path)
-    if problems:
-        raise ConfigError([_suggest_our_keys(problem, bool(optimization.name)) for problem in problems])
+    ours = ("params", "scheduler", "groups") if optimization.name else ("groups",)
+    check_component(optimizer.type, arguments, Optimizer, OPTIMIZERS, _NoParameters(), path, ours)
     cls: Any = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
     for index, group in enumerate(groups):
         place, settings = f"{path}.groups.{index}", arguments | group_settings(group)
@@ -73,26 +73,21 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
             problems.append(Problem(place, f"is no_decay, but {optimizer.type} has no weight_decay"))
             continue
         collect_problems(
-            problems, check_component, optimizer.type, settings, Optimizer, OPTIMIZERS, _NoParameters(), place
+            problems,
+            check_component,
+            optimizer.type,
+            settings,
+            Optimizer,
+            OPTIMIZERS,
+            _NoParameters(),
+            place,
+            GROUP_KEYS,
         )
     if optimization.name and not optimization.patterns and not has_own_method(task, "parameters"):
         message = f"is missing, and {task.__name__} defines no parameters()"
         problems.append(Problem(f"{path}.params", message, suggestion="write patterns of names"))
     if problems:
-        raise ConfigError([_suggest_group_key(problem) for problem in problems])
-
-
-def _suggest_our_keys(problem: Problem, is_named: bool) -> Problem:
-    """Add our own keys of an optimizer to the suggestion for an unknown key."""
-    keys = ["params", "scheduler", "groups"] if is_named else ["groups"]
-    if problem.message != UNKNOWN_KEY or not problem.suggestion:
-        return problem
-    key = problem.path.rpartition(".")[2]
-    if problem.suggestion.startswith("known: "):
-        known = problem.suggestion.removeprefix("known: ")
-        return replace(problem, suggestion=did_you_mean(key, keys) or f"known: {', '.join(keys)}, {known}")
-    near = did_you_mean(key, [*keys, problem.suggestion.split("'")[1]])
-    return replace(problem, suggestion=near or problem.suggestion)
+        raise ConfigError(problems)
 
 
 def needs_closure(cls: type[Optimizer]) -> bool:
@@ -122,12 +117,6 @@ def closure_problems(
         *(Problem(path, reason) for path, reason in against_hooks.items() if reason),
         *(Problem(path, f"{start}: {reason}") for path, reason in reasons.items()),
     ]
-
-
-def _suggest_group_key(problem: Problem) -> Problem:
-    is_unknown = problem.message == UNKNOWN_KEY
-    hint = did_you_mean(problem.path.rpartition(".")[2], Group.model_fields) if is_unknown else None
-    return replace(problem, suggestion=hint or problem.suggestion)
 
 
 def build_optimizers(optimizations: Mapping[str, Optimization], task: Task, model: nn.Module) -> dict[str, Optimizer]:
@@ -270,14 +259,20 @@ class NoOptimizer(Optimizer):
 
 
 def check_component(
-    kind: str, arguments: Mapping[str, Any], base: type[T], table: Mapping[str, type[T]], first: Any, path: str
+    kind: str,
+    arguments: Mapping[str, Any],
+    base: type[T],
+    table: Mapping[str, type[T]],
+    first: Any,
+    path: str,
+    ours: tuple[str, ...] = (),
 ) -> None:
     """Check names and types of arguments, and for torch's own classes also values; raise ConfigError.
 
-    Values are checked by the class itself, up to its first use of the parameters.
+    Values are checked by the class itself, up to its first use of the parameters. `ours` are keys allowed beside them.
     """
     cls: Any = find_class(kind, base, table, join(path, "type"))
-    check(signature_model(cls), arguments, path)
+    check(signature_model(cls, ours=ours), arguments, path)
     if cls in table.values():
         with suppress(_ArgumentsChecked):
             build_component(cls, first, kind, arguments, path)

@@ -120,14 +120,14 @@ def _create_model(
 
 
 @cache
-def signature_model(cls: Callable[..., Any], skip: int = 1) -> type[BaseModel]:
-    """Return a pydantic model with the arguments of a class or a function after the first `skip`.
+def signature_model(cls: Callable[..., Any], skip: int = 1, ours: tuple[str, ...] = ()) -> type[BaseModel]:
+    """Return a pydantic model with the keys of `ours`, and the arguments of a class or function after the first `skip`.
 
     An argument without annotation takes the type of its default if that is a number.
     """
     arguments = list(inspect.signature(cls).parameters.values())[skip:]
     hints = _hints(cls.__init__ if isinstance(cls, type) else cls)  # type: ignore[misc]  # mypy warns of subclasses with another __init__; it is this one that is called
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = dict.fromkeys(ours, (Any, None))
     for argument in arguments:
         if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY):
             default = ... if argument.default is argument.empty else argument.default

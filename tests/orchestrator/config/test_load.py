@@ -16,7 +16,6 @@ import yaml
 from hooks.interval import Interval
 from orchestrator.config.components import DEFAULT_HOOKS
 from orchestrator.config.load import (
-    experiment_from_dict,
     load_experiment,
     reload_experiment,
     to_dict,
@@ -28,7 +27,7 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.reader import parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError
-from tests.orchestrator.config.samples import HERE, TEXT, Line, Shadow, places, problems
+from tests.orchestrator.config.samples import HERE, TEXT, Line, Shadow, problems
 
 SHIPPED = Path(__file__).parents[3] / "experiments"
 
@@ -90,11 +89,6 @@ def test_import_paths_are_the_file_s_folder_and_the_current_one(
     assert sys.path[-2:] == list(experiment.import_paths)
 
 
-def test_required_hooks_come_with_the_task(file: Path) -> None:
-    experiment = load_experiment(file, [f"task={HERE}:Choosy"])
-    assert resolve(experiment.source).hooks["shadow"] == Shadow(decay=0.25, keep=7)
-
-
 # There and back
 
 
@@ -139,23 +133,7 @@ def test_a_worker_builds_it_from_plain_data(file: Path) -> None:
     assert received.import_paths == experiment.import_paths
 
 
-def test_a_worker_is_told_what_is_wrong_too(file: Path) -> None:
-    with pytest.raises(ConfigError, match=r"hooks\.shadow\.decay: must be at most 1, got 2"):
-        experiment_from_dict(
-            {**to_dict(load_experiment(file)), "hooks": {"shadow": {"type": f"{HERE}:Shadow", "decay": 2}}}
-        )
-
-
 # What is wrong
-
-
-def test_problems_of_an_override_name_it(file: Path) -> None:
-    (problem,) = problems(file, TEXT, "hooks.shadow.decay=1.2")
-    assert str(problem) == "override 'hooks.shadow.decay=1.2': hooks.shadow.decay: must be at most 1, got 1.2"
-
-
-def test_duplicates_and_the_rest_together(file: Path) -> None:
-    assert places(file, TEXT + "name: again\nbatchsize: 3\n") == {"name": 11, "batchsize": 12}
 
 
 # A base
@@ -254,13 +232,6 @@ def test_a_base_is_chosen_on_the_command_line(file: Path) -> None:
         with_overrides(chosen.source, ["base=line.yaml"])
 
 
-def test_a_base_cannot_be_swept(file: Path) -> None:
-    text = "base: line.yaml\nsweep:\n  metric: val/loss\n  mode: min\n  space:\n    base: {choice: [line.yaml]}\n"
-    (problem,) = problems(file.parent / "other.yaml", text)
-    assert problem.line == 6
-    assert "all trials share `base`" in str(problem)
-
-
 # A trial
 
 
@@ -297,11 +268,6 @@ def test_a_trial_of_another_task_loses_the_first_one_s_hooks(file: Path) -> None
     experiment = load_experiment(file)
     assert "shadow" in experiment.hooks
     assert "shadow" not in trial(experiment, {"task": f"{HERE}:Line"}).hooks
-
-
-def test_an_experiment_made_by_hand_has_trials_too() -> None:
-    experiment = Experiment(name="x", task=f"{HERE}:Line", epochs=1)
-    assert trial(experiment, {"epochs": 2}).experiment.epochs == 2
 
 
 # What ships

@@ -78,10 +78,6 @@ def test_the_length_is_said_once(file: Path, overrides: list[str], said: str) ->
     assert said in found[0]
 
 
-def test_missing_keys(file: Path) -> None:
-    assert places(file, "epochs: 1\n") == {"name": 1, "task": 1}
-
-
 @pytest.mark.parametrize(
     ("line", "path"),
     [

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
+import importlib.util
 import inspect
 import string
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
 from orchestrator import Task
 from orchestrator.config.checks.key_paths import key_paths
 from orchestrator.config.checks.misspelled import misspelled_names
-from tests.tasks import Points
+from orchestrator.config.load import experiment_from_dict
+from orchestrator.errors import ConfigError
 
 NAMES = [name for name in vars(Task) if not name.startswith("_") and name != "progress"]
 HERE = [path.stem for path in (Path(__file__).parents[4] / "experiments").glob("*.py")]
 
 
-def defined(code: str, monkeypatch: pytest.MonkeyPatch) -> type[Task]:
-    """Return the class `T` of a module of this code."""
-    module = ModuleType("misspelled_example")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(f"from dataclasses import dataclass\nfrom orchestrator import Task\n{code}", vars(module))
-    task: type[Task] = vars(module)["T"]
-    return task
+@pytest.fixture
+def defined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], type[Task]]:
+    """Return the class `T` of a module of some code."""
+
+    def define(code: str) -> type[Task]:
+        path = tmp_path / "misspelled_example.py"
+        path.write_text(f"from dataclasses import dataclass\nfrom orchestrator import Task\n{code}")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, path.stem, module)
+        spec.loader.exec_module(module)
+        task: type[Task] = vars(module)["T"]
+        return task
+
+    return define
 
 
 def edits(name: str) -> Iterator[str]:
@@ -70,8 +79,8 @@ def test_a_method_one_letter_away_is_refused_with_the_nearest_name(name: str) ->
         ("drop_last = True", "loader.drop_last"),
     ],
 )
-def test_it_is_told_with_what_was_meant(line: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (problem,) = misspelled_names(defined(f"class T(Task):\n    {line}", monkeypatch))
+def test_it_is_told_with_what_was_meant(line: str, meant: str, defined: Callable[[str], type[Task]]) -> None:
+    (problem,) = misspelled_names(defined(f"class T(Task):\n    {line}"))
     assert f"did you mean '{meant}'" in (problem.suggestion or "")
     assert "has no effect" in problem.message
 
@@ -79,7 +88,7 @@ def test_it_is_told_with_what_was_meant(line: str, meant: str, monkeypatch: pyte
 @pytest.mark.parametrize(
     "name", sorted({path.rpartition(".")[2] for path in key_paths()} - {*NAMES, "name", "notes", "tags"})
 )
-def test_an_option_of_the_experiment_has_no_effect_in_a_task(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_of_the_experiment_has_no_effect_in_a_task(name: str) -> None:
     task = type("T", (Task,), {name: 3, "__module__": "nowhere"})
     assert [problem.path for problem in misspelled_names(task)] == ["task"]
 
@@ -101,8 +110,8 @@ def test_an_option_of_the_experiment_has_no_effect_in_a_task(name: str, monkeypa
         "class T(Task):\n    def model(self): ...\n    def data(self): ...\n    def loss(self, o, b): ...",
     ],
 )
-def test_helpers_are_let_be(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert misspelled_names(defined(code, monkeypatch)) == []
+def test_helpers_are_let_be(code: str, defined: Callable[[str], type[Task]]) -> None:
+    assert misspelled_names(defined(code)) == []
 
 
 @pytest.mark.parametrize("module", sorted(HERE))
@@ -116,15 +125,8 @@ def test_no_shipped_task_is_refused(module: str) -> None:
             assert misspelled_names(task) == []
 
 
-def test_a_run_of_it_is_refused_at_once() -> None:
-    from orchestrator.config.load import experiment_from_dict
-    from orchestrator.errors import ConfigError
-
+def test_a_run_of_it_is_refused_at_once(tmp_path: Path) -> None:
+    text = "from tests.tasks import Points\nclass Misspelt(Points):\n    def optimiser(self, model): ...\n"
+    (tmp_path / "misspelt_task.py").write_text(text)
     with pytest.raises(ConfigError, match=r"task: Misspelt\.optimiser\(\) has no effect.*did you mean 'optimizer'\?"):
-        experiment_from_dict({"name": "x", "task": f"{__name__}:Misspelt", "epochs": 1})
-
-
-@dataclasses.dataclass
-class Misspelt(Points):
-    def optimiser(self, model: Any) -> Any:
-        """Make no optimizer that anybody asks for."""
+        experiment_from_dict({"name": "x", "task": "misspelt_task:Misspelt", "epochs": 1}, [tmp_path])

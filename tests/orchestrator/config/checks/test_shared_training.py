@@ -68,10 +68,7 @@ def test_hooks_that_observe_share_a_training_and_others_do_not() -> None:
     [
         ({"sweep": {"share_training": False}}, "share_training: false"),
         ({"sweep": {"scheduler": "asha"}}, "scheduler: asha ends trials one by one"),
-        (
-            {"sweep": {"scheduler": "pbt", "trials": 2}},
-            "scheduler: pbt copies weights and values between trials",
-        ),
+        ({"sweep": {"scheduler": "pbt", "trials": 2}}, "scheduler: pbt copies weights and values between trials"),
         ({"sweep": {"engine": "train"}}, "engine: train makes each trial its own job"),
         (
             {
@@ -80,18 +77,9 @@ def test_hooks_that_observe_share_a_training_and_others_do_not() -> None:
             },
             "steps the scheduler by val/loss",
         ),
-        (
-            {"hooks": {"ema": {}, "own": {"type": f"{__name__}:Watches"}}},
-            "hooks.own (Watches) does not declare that it observes, and in on_phase_end it may act",
-        ),
-        (
-            {"hooks": {"ema": {}, "own": {"type": f"{__name__}:Saves"}}},
-            "in on_saved it may act on values that differ between trials; write observes: ClassVar[bool] = True",
-        ),
-        (
-            {"changes": [{"at": "1 epochs", "set": {"optimizer.lr": 0.01}}]},
-            "changes sets values of hooks and the optimizer",
-        ),
+        ({"hooks": {"ema": {}, "own": {"type": f"{__name__}:Watches"}}}, "hooks.own (Watches) does not declare"),
+        ({"hooks": {"ema": {}, "own": {"type": f"{__name__}:Saves"}}}, "in on_saved it may act on values that"),
+        ({"changes": [{"at": "1 epochs", "set": {"optimizer.lr": 0.01}}]}, r"changes sets values of hooks and the"),
         ({"accumulate": "auto"}, "accumulate: auto splits batches by free memory"),
     ],
 )

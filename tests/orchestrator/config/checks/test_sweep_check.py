@@ -65,31 +65,19 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
         ({"aggregate": "lower_bound"}, "sweep.aggregate: is lower_bound, which needs several trials"),
         ({"space": GRID, "points": [{}], "search": "grid", "trials": 6}, "sweep.points: has no effect with search"),
         ({"scheduler": "race"}, "sweep.repeats: is 1, and race compares configurations over seeds"),
-        (
-            {"scheduler": "race", "repeats": 2, "aggregate": "lower_bound"},
-            "sweep.aggregate: cannot be lower_bound with scheduler: race",
-        ),
-        (
-            {"scheduler": "race", "repeats": 2, "search": "optuna"},
-            "sweep.search: cannot be optuna with scheduler: race",
-        ),
+        ({"scheduler": "race", "repeats": 2, "aggregate": "lower_bound"}, "sweep.aggregate: cannot be lower_bound"),
+        ({"scheduler": "race", "repeats": 2, "search": "optuna"}, "sweep.search: cannot be optuna with scheduler:"),
         ({"scheduler": "race", "repeats": 2, "budget": {"trials": 3}}, "sweep.budget.trials: cannot be combined"),
         ({"search": "grid"}, "sweep.space.optimizer.lr.uniform: is not supported with search: grid"),
         ({"search": "optuna", "space": {"seed": {"grid": [1]}}}, "sweep.space.seed.grid: is not supported with search"),
         ({"search": "optuna", "space": {"optimizer.lr": {"normal": [0, 1]}}}, "search: optuna; use uniform"),
         # paths inside paths
-        (
-            {"space": {**MIXED, "hooks.ema": {"choice": [1]}}},
-            "is not a choice of null",
-        ),
+        ({"space": {**MIXED, "hooks.ema": {"choice": [1]}}}, "is not a choice of null"),
         ({"space": {**MIXED, "hooks.ema": {"choice": [None, {"decay": 0.5}]}}}, "hooks.ema.decay: is never drawn"),
         ({"space": {**MIXED, "hooks.ema": {"choice": [None, False]}}}, "hooks.ema.decay: is never drawn"),
         ({"space": {**MIXED, "hooks.ema.decay": {"grid": [0.1]}}}, "hooks.ema.decay: is a grid inside 'hooks.ema'"),
         # what a population changes
-        (
-            {"space": MIXED, "scheduler": {"type": "pbt", "mutate": ["batch_size"]}},
-            "sweep.scheduler.mutate.0: 'batch_size' cannot change during training",
-        ),
+        ({"space": MIXED, "scheduler": {"type": "pbt", "mutate": ["batch_size"]}}, "sweep.scheduler.mutate.0:"),
         (
             {"space": MIXED, "scheduler": {"type": "pbt", "mutate": ["optimizer.lr", "optimizer.mom"]}},
             "sweep.scheduler.mutate.1: 'optimizer.mom' is not a path of the space",
@@ -100,36 +88,21 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
         ({"space": {"optimizer.lr": {"normal": [1, 1]}}, "scheduler": "pb2"}, "optimizer.lr: must be a range with two"),
         ({"space": {"optimizer.lr": {"choice": [1, 2]}}, "scheduler": "pb2"}, "optimizer.lr: must be a range with two"),
         # counts, with the arithmetic
-        (
-            {"space": GRID, "search": "grid", "trials": 24},
-            "must be 6, the 6 points of the grid, got 24 (remove it, or set",
-        ),
+        ({"space": GRID, "search": "grid", "trials": 24}, "must be 6, the 6 points of the grid, got 24 (remove"),
         ({"space": GRID, "search": "grid", "trials": 24}, "or set repeats: 4 to run each point with as many seeds"),
-        (
-            {"space": GRID, "search": "grid", "trials": 4},
-            "or set budget: {trials: 4} to end before the grid is complete",
-        ),
+        ({"space": GRID, "search": "grid", "trials": 4}, "or set budget: {trials: 4} to end before the grid is"),
         ({"space": GRID, "search": "grid", "trials": 7}, "got 7 (remove it)"),
-        (
-            {"space": GRID, "search": "grid", "trials": 6, "repeats": 2},
-            "must be 12, the 6 points of the grid x 2 repeats",
-        ),
+        ({"space": GRID, "search": "grid", "trials": 6, "repeats": 2}, "must be 12, the 6 points of the grid x 2"),
         ({"space": GRID, "trials": 5}, "must be a multiple of 2 (2 points of the grid), got 5 (write 4 or 6)"),
         ({"space": GRID, "trials": 1}, "got 1 (write 2)"),
         ({"space": GRID, "trials": 8, "repeats": 3}, "multiple of 6 (2 points of the grid x 3 repeats), got 8"),
         ({"trials": 10, "repeats": 4}, "sweep.trials: must be a multiple of 4 (4 repeats), got 10 (write 8 or 12)"),
         ({"trials": 10, "repeats": 4, "search": "optuna"}, "must be a multiple of 4 (4 repeats), got 10"),
-        (
-            {"space": GRID, "trials": 8, "points": [{"batch_size": 1}] * 5},
-            "need 10 trials for 5 points, and there are 8",
-        ),
+        ({"space": GRID, "trials": 8, "points": [{"batch_size": 1}] * 5}, "need 10 trials for 5 points, and there"),
         ({"space": {"seed": {"choice": [1, 2]}}, "repeats": 2}, "sweep.space.seed: conflicts with repeats: 2"),
         ({"space": GRID, "search": "grid", "trials": None, "seed": 3}, "sweep.seed: has no effect: search: grid and"),
         # points
-        (
-            {"points": [{"optimizer.lr": 0.95}]},
-            "sweep.points.0.optimizer.lr: must be in its domain {'uniform': [0.1, 0.9]}",
-        ),
+        ({"points": [{"optimizer.lr": 0.95}]}, "sweep.points.0.optimizer.lr: must be in its domain {'uniform':"),
         ({"points": [{"optimizer.rl": 1}]}, "is not a path of the space (did you mean 'optimizer.lr'?)"),
         (
             {"space": {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}}, "points": [{"hooks.ema.decay": 0.9}], "trials": 2},

@@ -64,14 +64,6 @@ def test_only_numbers_are_numbers(value: Any, said: str) -> None:
     assert problems_of(Shadow, {"decay": value}) == {"x.decay": f"must be a number, {said}"}
 
 
-def test_missing_ones_are_named() -> None:
-    assert problems_of(Band, {"low": 1}) == {"x.high": "is missing"}
-
-
-def test_what_the_class_itself_refuses() -> None:
-    assert problems_of(Band, {"low": 2, "high": 1}) == {"x": "low must be below high, got 2.0 and 1.0"}
-
-
 def test_other_failures_of_the_class_keep_their_type() -> None:
     @dataclass
     class Fails:
@@ -99,13 +91,6 @@ def test_docs_stand_below_their_fields() -> None:
     assert (docs["decay"], docs["every"], docs.get("keep")) == ("How much stays.", "How often,\nin words.", None)
     described = fields_model(Line).model_json_schema()["properties"]
     assert described["width"] == {"default": 1, "exclusiveMinimum": 0, "title": "Width", "type": "integer"}
-
-
-def test_docs_are_inherited() -> None:
-    class Child(Line):
-        pass
-
-    assert field_docs(Child) == field_docs(Line)
 
 
 def test_a_forgotten_decorator_is_told() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.config.load import experiment_from_dict
-from orchestrator.config.sections.experiment import Component, Experiment, check_length
+from orchestrator.config.sections.experiment import Experiment, check_length
 from orchestrator.config.sections.workers import Workers
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, UsageError
@@ -36,11 +36,6 @@ def test_values_cannot_be_changed() -> None:
 )
 def test_how_many_workers_there_are_in_words(count: int | list[int], told: str) -> None:
     assert Workers(count=count).describe("rank") == told
-
-
-def test_a_component_keeps_its_arguments() -> None:
-    component = Component.model_validate({"type": "SGD", "lr": 0.5})
-    assert (component.type, component.arguments) == ("SGD", {"lr": 0.5})
 
 
 def test_equal_is_who_says_the_same() -> None:

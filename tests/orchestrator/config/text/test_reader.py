@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.config.text.reader import dump_yaml, parse_value, parse_yaml, read_yaml
-from orchestrator.errors import ConfigError, Problem, UsageError
+from orchestrator.errors import ConfigError, Problem
 
 
 @pytest.mark.parametrize(
@@ -116,24 +116,6 @@ def test_what_is_not_plain_is_a_problem(text: str, said: str) -> None:
     (problem,) = parse_yaml(text, "x.yaml").problems
     assert said in problem.message
     assert problem.line == 1
-
-
-def test_aliases_cannot_grow_without_bound() -> None:
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    with pytest.raises(ConfigError, match=r"more than 524,288 characters once its aliases are expanded"):
-        parse_yaml("\n".join(lines), "x.yaml")
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
-    for path, said in (
-        (tmp_path / "none.yaml", "No such file"),
-        (tmp_path, "must be a regular file"),
-        (tmp_path / "latin.yaml", "UTF-8"),
-    ):
-        with pytest.raises(UsageError, match=said):
-            read_yaml(path)
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
