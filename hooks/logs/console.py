@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import Any
 
-from hooks.hook import Hook, Priority, Ranks
-from hooks.interval import Interval, paced_by
+from hooks.hook import Hook
+from hooks.interval import paced_by
 from hooks.parts.logs.eta import Remaining
 from hooks.parts.logs.readings import learning_rates, phase_metrics, present_row
-from hooks.parts.logs.window_statistics import LookBack, Statistic, Window, Windows
+from hooks.parts.logs.window_statistics import Window, WindowLogger, Windows
 from hooks.state import State
 
 _RATE = re.compile(r"lr(_\d+)?")
@@ -24,7 +24,7 @@ _MOST_RATES = 4
 
 
 @dataclass
-class Console(Hook):
+class Console(WindowLogger, Hook):
     """Progress lines: one at an interval, and one with the metrics at the end of each phase.
 
         console: {every: 100 iterations, window: 50}
@@ -35,19 +35,9 @@ class Console(Hook):
     VISSL LogLossLrEtaHook, ClassyVision LossLrMeterLoggingHook.
     """
 
-    every: LookBack = Interval(50, "iterations")
-    """Iterations between two lines; a longer phase has another line at its end."""
     window: Window = 10
-    """Iterations for the means of loss, times and gradient norm: a number, `line` (since the last line), `epoch` or
-    `global`."""
     columns: tuple[str, ...] = ("grad_norm",)
     """Further columns or statistics to print if they were recorded."""
-    statistics: dict[str, Statistic] = field(default_factory=dict)
-    """Further statistics by name, such as `slowest: {column: step_s, method: max, window: epoch}`; all are printed."""
-
-    observes: ClassVar[bool] = True
-    priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
-    ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
         columns = {*_SHOWN, *self.columns, *(statistic.column for statistic in self.statistics.values())}

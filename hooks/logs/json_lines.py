@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 
-from hooks.hook import Hook, Priority, Ranks
+from hooks.hook import Hook
 from hooks.interval import Interval, paced_by
 from hooks.parts.cleanup import Cleanup
 from hooks.parts.logs.readings import learning_rates, phase_metrics, present_row
-from hooks.parts.logs.window_statistics import LookBack, Statistic, Window, Windows
+from hooks.parts.logs.window_statistics import LookBack, WindowLogger, Windows
 from hooks.state import State
 
 FILE = "scalars.jsonl"
 
 
 @dataclass
-class JsonLines(Cleanup, Hook):
+class JsonLines(Cleanup, WindowLogger, Hook):
     """Training numbers and each phase's metrics in `scalars.jsonl`, one JSON object a line.
 
         json_lines: {every: 10 iterations}
@@ -35,15 +35,6 @@ class JsonLines(Cleanup, Hook):
 
     every: LookBack = Interval(10, "iterations")
     """Training iterations between two lines."""
-    window: Window = "line"
-    """Iterations for the means of loss, times and gradient norms: `line` (since the last line), a number, `epoch` or
-    `global`."""
-    statistics: dict[str, Statistic] = field(default_factory=dict)
-    """Further statistics by name, such as `slowest: {column: step_s, method: max, window: epoch}`."""
-
-    observes: ClassVar[bool] = True
-    priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
-    ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
         self._windows = Windows(self.window, self.statistics)

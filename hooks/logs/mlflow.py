@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hooks.hook import Hook
 from hooks.parts.logs.hyperparameters import flatten
-from hooks.parts.logs.tracker import Point, Tracker
+from hooks.parts.logs.tracker import Tracker
 from hooks.state import State
 
 if TYPE_CHECKING:
@@ -96,14 +96,13 @@ class MLflow(Tracker, Hook):
             client.log_batch(run_id, params=chunk)
         return run_id
 
-    def log(self, values: Mapping[str, float], at: Point) -> None:
+    def log(self, values: Mapping[str, float], position: Mapping[str, int], time_s: float) -> None:
         from mlflow.entities import Metric
 
         client, run_id = self._connect()
-        place = {"epoch": at.epoch, "iteration": at.iteration, "samples": at.samples}
-        metrics = [
-            Metric(_key(name), value, int(1000 * at.time_s), at.step) for name, value in {**values, **place}.items()
-        ]
+        step, ms = position["step"], int(1000 * time_s)
+        curves = {**values, **{name: count for name, count in position.items() if name != "step"}}
+        metrics = [Metric(_key(name), value, ms, step) for name, value in curves.items()]
         for chunk in _chunks(metrics, _METRICS):
             client.log_batch(run_id, metrics=chunk)
 

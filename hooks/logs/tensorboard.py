@@ -7,13 +7,13 @@ import logging
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Gt
 from torch import Tensor, nn
 
-from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
+from hooks.hook import NEEDS_MODEL, Hook, Setup
 from hooks.interval import STEPS_OR_NEVER, Interval, StepsOrNever, paced_by
 from hooks.metrics.names import PHASES
 from hooks.parts.cleanup import Cleanup
@@ -21,7 +21,7 @@ from hooks.parts.eval_mode import evaluating, first_batch
 from hooks.parts.logs.curve_names import Curves
 from hooks.parts.logs.hyperparameters import flatten, swept
 from hooks.parts.logs.readings import present_row
-from hooks.parts.logs.window_statistics import LookBack, Statistic, Window
+from hooks.parts.logs.window_statistics import WindowLogger
 from hooks.parts.unread_fields import refuse_unread
 from hooks.private_torch import tree_flatten, tree_leaves, tree_unflatten
 from hooks.state import State
@@ -41,7 +41,7 @@ _COUNTERS = {"step": "step", "iteration": "iteration", "epoch": "epoch", "sample
 
 
 @dataclass
-class TensorBoard(Cleanup, Hook):
+class TensorBoard(Cleanup, WindowLogger, Hook):
     """Curves, metrics and hyperparameters for TensorBoard, under `tensorboard/`.
 
         tensorboard: {every: 100 iterations, histograms: 500 steps, graph: true}
@@ -57,15 +57,9 @@ class TensorBoard(Cleanup, Hook):
     SSLTensorboardHook.
     """
 
-    every: LookBack = Interval(50, "iterations")
-    """Training iterations between two points; with `axis: epoch` there is one an epoch."""
-    window: Window = "line"
-    """Iterations for the means of loss, times and gradient norms: `line` (since the last point), a number, `epoch` or
-    `global`."""
-    statistics: dict[str, Statistic] = field(default_factory=dict)
-    """Further statistics by name, such as `slowest: {column: step_s, method: max, window: epoch}`."""
     axis: Literal["step", "iteration", "epoch", "samples"] = "step"
-    """Horizontal axis: optimizer steps, iterations, completed epochs, or samples of all ranks."""
+    """Horizontal axis: optimizer steps, iterations, completed epochs (with a point an epoch), or samples of all
+    ranks."""
     histograms: StepsOrNever = Interval(0, "steps")
     """Optimizer steps between two histograms of parameters (after the step) and gradients (as the optimizer gets them);
     0 means never."""
@@ -73,10 +67,6 @@ class TensorBoard(Cleanup, Hook):
     """Draws the model's graph by tracing a training batch at the start; a failure is only a warning."""
     flush_s: Annotated[float, Gt(0)] = 120.0
     """Seconds after which points are written at the latest; the end of a phase writes them too."""
-
-    observes: ClassVar[bool] = True
-    priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
-    ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
         if self.axis == "epoch":

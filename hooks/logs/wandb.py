@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from hooks.hook import Hook
 from hooks.parts.logs.hyperparameters import flatten
-from hooks.parts.logs.tracker import Point, Tracker
+from hooks.parts.logs.tracker import Tracker
 from hooks.state import State
 
 if TYPE_CHECKING:
@@ -83,9 +83,8 @@ class WandB(Tracker, Hook):
             self._run = run
         return self._run
 
-    def log(self, values: Mapping[str, float], at: Point) -> None:
-        place = {"step": at.step, "epoch": at.epoch, "iteration": at.iteration, "samples": at.samples}
-        self._connect().log({**place, **values})
+    def log(self, values: Mapping[str, float], position: Mapping[str, int], time_s: float) -> None:
+        self._connect().log({**position, **values})
 
     def note(self, name: str, value: str) -> None:
         self._connect().summary[name] = value

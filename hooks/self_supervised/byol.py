@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hooks.hook import Hook
-from hooks.parts.self_supervised.teacher import MomentumTeacher
+from hooks.parts.self_supervised.teacher import MomentumTeacher, check_outputs
 from hooks.state import State
 
 
@@ -35,8 +35,5 @@ class BYOL(MomentumTeacher, Hook):
 
     def on_forward(self, state: State) -> None:
         views, predictions = state.batch[0], list(state.output)
-        if len(predictions) != len(views):
-            raise ValueError(
-                f"the forward pass returned {len(predictions)} outputs for {len(views)} views; BYOL needs one for each"
-            )
+        check_outputs(predictions, views, "BYOL")
         state.output = BYOLOutput(predictions, [self._teacher(view) for view in views])

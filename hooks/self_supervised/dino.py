@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hooks.hook import Hook
 from hooks.parts.self_supervised.centre import CentredTeacher, warm_up
+from hooks.parts.self_supervised.teacher import check_outputs
 from hooks.state import State
 
 
@@ -41,10 +42,7 @@ class DINO(CentredTeacher, Hook):
 
     def on_forward(self, state: State) -> None:
         views, student = state.batch[0], list(state.output)
-        if len(student) != len(views):
-            raise ValueError(
-                f"the forward pass returned {len(student)} outputs for {len(views)} views; DINO needs one for each"
-            )
+        check_outputs(student, views, "DINO")
         teacher = [self._teacher(view) for view in views[: self.global_views]]
         temperature = warm_up(state.epoch, self.warmup_epochs, self.warmup_temperature, self.temperature)
         state.output = DINOOutput(student, teacher, self._centre.like(teacher[0]), temperature)

@@ -6,7 +6,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from queue import Full, Queue
 from time import monotonic, time
@@ -14,10 +14,9 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
-from hooks.hook import Priority, Ranks
-from hooks.interval import Interval, paced_by
+from hooks.interval import paced_by
 from hooks.parts.logs.curve_names import Curves
-from hooks.parts.logs.window_statistics import LookBack, Statistic, Window
+from hooks.parts.logs.window_statistics import WindowLogger
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -75,40 +74,17 @@ class BackgroundSender:
             logger.warning("%s cannot send (the run continues, and it keeps trying): %s", self._name, reason)
 
 
-@dataclass(frozen=True)
-class Point:
-    """The place of values in a run."""
-
-    step: int
-    epoch: int
-    iteration: int
-    samples: int
-    """Samples of all ranks."""
-    time_s: float
-    """Seconds since 1970."""
-
-
 @dataclass
-class Tracker(ABC):
+class Tracker(WindowLogger, ABC):
     """The base of hooks that send curves, metrics and the newest checkpoint's path to a service. Runs on the master.
 
     A hook calls `open` in `on_start` and implements `log`, `note` and `finish`, which run in the sender's thread and
     may fail. Checkpoints keep `run_id`, the service's name of the run.
     """
 
-    every: LookBack = Interval(50, "iterations")
-    """Training iterations between two points; another point comes at the end of the phase."""
-    window: Window = "line"
-    """Iterations for the means of loss, times and gradient norms: `line` (since the last point), a number, `epoch` or
-    `global`."""
-    statistics: dict[str, Statistic] = field(default_factory=dict)
-    """Further statistics by name, such as `slowest: {column: step_s, method: max, window: epoch}`."""
     wait_s: Annotated[float, Ge(0)] = 30.0
     """Seconds to wait at the end of the run for messages that are not yet sent."""
 
-    observes: ClassVar[bool] = True
-    priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
-    ranks: ClassVar[Ranks] = Ranks.MASTER
     best_effort: ClassVar[bool] = True
     evaluates: ClassVar[bool] = False
 
@@ -118,8 +94,8 @@ class Tracker(ABC):
         self._sender: BackgroundSender | None = None
 
     @abstractmethod
-    def log(self, values: Mapping[str, float], at: Point) -> None:
-        """Send values."""
+    def log(self, values: Mapping[str, float], position: Mapping[str, int], time_s: float) -> None:
+        """Send values. `position` has step, epoch, iteration and samples of all ranks; `time_s` counts from 1970."""
 
     @abstractmethod
     def note(self, name: str, value: str) -> None:
@@ -166,8 +142,8 @@ class Tracker(ABC):
 
     def _send(self, state: State, values: Mapping[str, float]) -> None:
         if values:
-            point = Point(state.step, state.epoch, state.iteration, state.world_samples, time())
-            self._put(partial(self.log, values, point))
+            position = {"step": state.step, "epoch": state.epoch, "iteration": state.iteration}
+            self._put(partial(self.log, values, {**position, "samples": state.world_samples}, time()))
 
     def _put(self, job: Callable[[], object]) -> None:
         if self._sender is not None:

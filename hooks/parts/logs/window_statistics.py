@@ -6,14 +6,15 @@ import math
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from statistics import fmean
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge
 
+from hooks.hook import Priority, Ranks
 from hooks.interval import Interval, Units
 from hooks.parts.logs.readings import read
 from hooks.recent_rows import RECENT, KeptRows, Recent
@@ -51,6 +52,23 @@ class Statistic:
     def __post_init__(self) -> None:
         if self.method == "median" and self.window == "global":
             raise ValueError(f"the median of {self.column} needs a window: write window: epoch, or a number")
+
+
+@dataclass
+class WindowLogger:
+    """The base of hooks that log means of columns over windows. Runs on the master."""
+
+    every: LookBack = Interval(50, "iterations")
+    """Iterations between two lines or points; another one comes at the end of a phase."""
+    window: Window = "line"
+    """Iterations for the means of loss, times and gradient norms: `line` (since the last line or point), a number,
+    `epoch` or `global`."""
+    statistics: dict[str, Statistic] = field(default_factory=dict)
+    """Further statistics by name, such as `slowest: {column: step_s, method: max, window: epoch}`."""
+
+    observes: ClassVar[bool] = True
+    priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
+    ranks: ClassVar[Ranks] = Ranks.MASTER
 
 
 class Windows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sized
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -131,6 +132,14 @@ class MomentumTeacher:
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
         self._teacher.load_rank_state_dict(state)
+
+
+def check_outputs(outputs: Sized, views: Sized, method: str) -> None:
+    """Raise ValueError unless the forward pass returned an output for each view."""
+    if len(outputs) != len(views):
+        raise ValueError(
+            f"the forward pass returned {len(outputs)} outputs for {len(views)} views; {method} needs one for each"
+        )
 
 
 def find_part(module: nn.Module, name: str) -> nn.Module:
