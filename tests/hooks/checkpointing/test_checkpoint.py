@@ -29,107 +29,50 @@ LABELS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("hook", "epochs", "saved", "kept", "best"),
-    [
-        pytest.param({"every": TWO, "save_last": False}, [None] * 5, [2, 4], [2, 4], {}, id="every so many epochs"),
-        pytest.param(
-            {"every": TWO, "begin": 5, "save_last": False},
-            [None] * 10,
-            [5, 7, 9],
-            [5, 7, 9],
-            {},
-            id="begin is the first, as MMEngine's save_begin",
-        ),
-        pytest.param({"keep": 1}, [None] * 5, [1, 2, 3, 4, 5], [5], {}, id="the newest is kept"),
-        pytest.param({"keep": 3}, [None] * 5, [1, 2, 3, 4, 5], [3, 4, 5], {}, id="the newest are kept"),
-        pytest.param({"keep": None}, [None] * 5, [1, 2, 3, 4, 5], [1, 2, 3, 4, 5], {}, id="all are kept"),
-        pytest.param(
-            {"keep": 2, "best": "val/accuracy"},
-            [0.5, 0.9, 0.7, 0.8, 0.6],
-            [1, 2, 3, 4, 5],
-            [2, 4, 5],
-            {"accuracy": 2},
-            id="the best besides the newest",
-        ),
-        pytest.param(
-            {"every": Interval(3), "best": "val/accuracy"},
-            [0.5, 0.4, 0.6, 0.7],
-            [1, 3, 4],
-            [1, 3, 4],
-            {"accuracy": 4},
-            id="a best between two is saved",
-        ),
-        pytest.param(
-            {"best": "val/accuracy"}, [0.5, 0.5], [1, 2], [1, 2], {"accuracy": 1}, id="an equal score is no better"
-        ),
-        pytest.param(
-            {"best": "val/loss"}, val("loss", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"loss": 2}, id="less of a loss is better"
-        ),
-        pytest.param(
-            {"best": "train/loss"}, [None], [1], [1], {"train": 1}, id="a training metric is compared after training"
-        ),
-        pytest.param(
-            {"every": TWO, "keep": 1},
-            [0.9, 0.7, 0.8, 0.6, 0.5, 0.5],
-            [2, 4, 6],
-            [2, 6],
-            {"accuracy": 2},
-            id="where nothing is said, the best of those made anyway",
-        ),
-        pytest.param(
-            {"keep": 1, "best": ["val/accuracy", "val/ema/top 1 error"], "mode": ["max", "min"]},
-            [
-                {"val/accuracy": accuracy, "val/ema/top 1 error": error}
-                for accuracy, error in ((0.5, 0.5), (0.9, 0.4), (0.7, 0.3), (0.6, 0.35))
-            ],
-            [1, 2, 3, 4],
-            [2, 3, 4],
-            {"accuracy": 2, "error": 3},
-            id="several metrics have a best each",
-        ),
-        pytest.param(
-            {"best": "auto"},
-            [{"val/loss": one, "val/accuracy": one, "val/f1": -one} for one in (3, 1, 2)],
-            [1, 2, 3],
-            [1, 2, 3],
-            {"accuracy": 1},
-            id="auto is the first metric of val, as MMEngine's, whose evaluators know no loss",
-        ),
-        pytest.param(
-            {"best": "auto"},
-            [{"val/loss": one, "val/ema/loss": -one} for one in (3, 1, 2)],
-            [1, 2, 3],
-            [1, 2, 3],
-            {"loss": 2},
-            id="auto is the loss where val has no other",
-        ),
-        pytest.param(
-            {"best": "val/score", "mode": "min"}, val("score", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"score": 2}, id="mode"
-        ),
-        pytest.param(
-            {"best": "val/score", "rule": "less"},
-            val("score", 3, 1, 2),
-            [1, 2, 3],
-            [1, 2, 3],
-            {"score": 2},
-            id="MMEngine's rule is read as mode",
-        ),
-        pytest.param(
-            {"best": "val/score", "rule": ["less"]},
-            val("score", 3, 1, 2),
-            [1, 2, 3],
-            [1, 2, 3],
-            {"score": 2},
-            id="and a list of one",
-        ),
-    ],
-)
-def test_what_is_saved_kept_and_called_best(
-    hook: dict[str, Any], epochs: list[Any], saved: list[int], kept: list[int], best: dict[str, int]
-) -> None:
-    """`best` names the epoch by metric, of which the first has the label `best` too. A best between two checkpoints
-    makes one where it was asked for."""
+TWO_METRICS = [
+    {"val/accuracy": accuracy, "val/ema/top 1 error": error}
+    for accuracy, error in ((0.5, 0.5), (0.9, 0.4), (0.7, 0.3), (0.6, 0.35))
+]
+AUTO = [{"val/loss": value, "val/accuracy": value, "val/f1": -value} for value in (3, 1, 2)]
+AUTO_LOSS = [{"val/loss": value, "val/ema/loss": -value} for value in (3, 1, 2)]
+SCORES, LEAST = val("score", 3, 1, 2), {"score": 2}
+BOTH = {"keep": 1, "best": ["val/accuracy", "val/ema/top 1 error"], "mode": ["max", "min"]}
+BEGIN = {"every": TWO, "begin": 5, "save_last": False}
+# The hook, an accuracy or metrics for each epoch, the saved epochs, the kept ones, and the best by metric
+CASES: dict[str, tuple[dict[str, Any], list[Any], list[int], list[int], dict[str, int]]] = {
+    "every so many epochs": ({"every": TWO, "save_last": False}, [None] * 5, [2, 4], [2, 4], {}),
+    "begin is the first, as MMEngine's save_begin": (BEGIN, [None] * 10, [5, 7, 9], [5, 7, 9], {}),
+    "the newest is kept": ({"keep": 1}, [None] * 5, [1, 2, 3, 4, 5], [5], {}),
+    "the newest are kept": ({"keep": 3}, [None] * 5, [1, 2, 3, 4, 5], [3, 4, 5], {}),
+    "all are kept": ({"keep": None}, [None] * 5, [1, 2, 3, 4, 5], [1, 2, 3, 4, 5], {}),
+    "the best besides the newest": (
+        *({"keep": 2, "best": "val/accuracy"}, [0.5, 0.9, 0.7, 0.8, 0.6]),
+        *([1, 2, 3, 4, 5], [2, 4, 5], {"accuracy": 2}),
+    ),
+    "a best between two is saved": (
+        *({"every": Interval(3), "best": "val/accuracy"}, [0.5, 0.4, 0.6, 0.7]),
+        *([1, 3, 4], [1, 3, 4], {"accuracy": 4}),
+    ),
+    "an equal score is no better": ({"best": "val/accuracy"}, [0.5, 0.5], [1, 2], [1, 2], {"accuracy": 1}),
+    "less of a loss is better": ({"best": "val/loss"}, val("loss", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"loss": 2}),
+    "a training metric is compared after training": ({"best": "train/loss"}, [None], [1], [1], {"train": 1}),
+    "by default the best of those made anyway": (
+        *({"every": TWO, "keep": 1}, [0.9, 0.7, 0.8, 0.6, 0.5, 0.5]),
+        *([2, 4, 6], [2, 6], {"accuracy": 2}),
+    ),
+    "several metrics have a best each": (BOTH, TWO_METRICS, [1, 2, 3, 4], [2, 3, 4], {"accuracy": 2, "error": 3}),
+    "auto is the first metric besides the loss": ({"best": "auto"}, AUTO, [1, 2, 3], [1, 2, 3], {"accuracy": 1}),
+    "auto is the loss if there is no other": ({"best": "auto"}, AUTO_LOSS, [1, 2, 3], [1, 2, 3], {"loss": 2}),
+    "mode": ({"best": "val/score", "mode": "min"}, SCORES, [1, 2, 3], [1, 2, 3], LEAST),
+    "MMEngine's rule": ({"best": "val/score", "rule": "less"}, SCORES, [1, 2, 3], [1, 2, 3], LEAST),
+    "a list of one": ({"best": "val/score", "rule": ["less"]}, SCORES, [1, 2, 3], [1, 2, 3], LEAST),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_saved_kept_and_called_best(case: str) -> None:
+    """The first metric has the label `best` too. A best between two checkpoints makes one where it was asked for."""
+    hook, epochs, saved, kept, best = CASES[case]
     store = simulate(Checkpoint(**hook), *epochs).store
     assert (store.did("save"), store.stored) == (names(*saved), names(*kept))
     labels = {LABELS[metric]: names(epoch)[0] for metric, epoch in best.items()}

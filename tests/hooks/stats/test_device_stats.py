@@ -1,10 +1,8 @@
-"""The machine against psutil; the GPU against an NVML in miniature."""
+"""The machine against psutil; the GPU against torch, whose readings are replaced."""
 
 from __future__ import annotations
 
 import logging
-import sys
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import psutil
@@ -18,7 +16,9 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, Rows, experiment
 
-GPU_COLUMNS = {
+GPU = {"utilization": 87, "memory_usage": 31, "power_draw": 251_500, "temperature": 64, "clock_rate": 1410}
+"""What torch says of the GPU, in its units."""
+COLUMNS = {
     "gpu_utilization_percent": 87,
     "gpu_memory_utilization_percent": 31,
     "gpu_power_w": 251.5,
@@ -27,63 +27,25 @@ GPU_COLUMNS = {
 }
 
 
-class NvmlError(Exception):
-    """What NVML raises."""
-
-
-class Nvml(ModuleType):
-    """NVML with two GPUs, of which torch sees the second as its first."""
-
-    NVML_TEMPERATURE_GPU, NVML_CLOCK_SM = 0, 1
-    NVMLError = NvmlError
-
-    def __init__(self) -> None:
-        super().__init__("pynvml")
-        self.open = 0
-        self.refused: set[str] = set()
-        self.calls: list[str] = []
-
-    def nvmlInit(self) -> None:
-        self._called("init")
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:
-        self.open -= 1
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
-        self._called("handle")
-        return {"GPU-first": 0, "GPU-second": 1}[uuid]
-
-    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
-        self._called("utilization")
-        return [SimpleNamespace(gpu=1, memory=2), SimpleNamespace(gpu=87, memory=31)][handle]
-
-    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
-        self._called("power")
-        return [1_000, 251_500][handle]
-
-    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
-        assert sensor == self.NVML_TEMPERATURE_GPU
-        self._called("temperature")
-        return [20, 64][handle]
-
-    def nvmlDeviceGetClockInfo(self, handle: int, clock: int) -> int:
-        assert clock == self.NVML_CLOCK_SM
-        self._called("clock")
-        return [100, 1410][handle]
-
-    def _called(self, what: str) -> None:
-        self.calls.append(what)
-        if what in self.refused:
-            raise NvmlError(f"{what}: Not Supported")
-
-
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
-    nvml = Nvml()
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="second"))
-    return nvml
+def gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Values that torch gives for its second GPU, or errors that it raises."""
+    values: dict[str, Any] = dict(GPU)
+
+    def reading(name: str) -> Any:
+        assert callable(getattr(torch.cuda, name))
+
+        def read(device: torch.device) -> int:
+            assert device == torch.device("cuda", 1)
+            if isinstance(values[name], Exception):
+                raise values[name]
+            return int(values[name])
+
+        return read
+
+    for name in GPU:
+        monkeypatch.setattr(torch.cuda, name, reading(name))
+    return values
 
 
 def gpu_columns(hook: DeviceStats, state: State) -> dict[str, Any]:
@@ -93,7 +55,7 @@ def gpu_columns(hook: DeviceStats, state: State) -> dict[str, Any]:
 
 
 def started() -> tuple[DeviceStats, State]:
-    hook, state = DeviceStats(), State(device=torch.device("cuda"))
+    hook, state = DeviceStats(), State(device=torch.device("cuda", 1))
     hook.on_start(state)
     return hook, state
 
@@ -135,56 +97,25 @@ def test_it_reads_every_so_many_iterations_of_each_phase() -> None:
     assert [one["iteration"] for one in rows.rows if "cpu_percent" in one] == [3, 6, 3]
 
 
-def test_the_gpu_is_torchs_own_and_its_units_are_as_named(nvml: Nvml) -> None:
-    """By its UUID: an index would read another GPU where CUDA_VISIBLE_DEVICES hides some."""
-    hook, state = started()
-    assert gpu_columns(hook, state) == GPU_COLUMNS
+def test_the_gpu_is_torchs_own_and_its_units_are_as_named(gpu: dict[str, Any]) -> None:
+    assert gpu_columns(*started()) == COLUMNS
 
 
 @pytest.mark.parametrize(
-    "finish", [lambda hook: hook.on_end(State()), lambda hook: hook.on_exception(State(), ValueError())]
+    ("error", "missing", "said"),
+    [
+        (RuntimeError("power: Not Supported"), {"gpu_power_w"}, "leaves out gpu_power_w: power: Not Supported"),
+        (ModuleNotFoundError("pynvml"), COLUMNS.keys(), "pip install 'hookyard[gpu]'"),
+    ],
 )
-def test_nvml_is_let_go(nvml: Nvml, finish: Any) -> None:
-    hook, _ = started()
-    assert nvml.open == 1
-    finish(hook)
-    finish(hook)
-    assert nvml.open == 0
-
-
-def test_what_a_gpu_does_not_tell_is_asked_once(nvml: Nvml, caplog: pytest.LogCaptureFixture) -> None:
-    nvml.refused = {"power"}
-    hook, state = started()
-    for _ in range(3):
-        assert gpu_columns(hook, state) == {name: value for name, value in GPU_COLUMNS.items() if name != "gpu_power_w"}
-    assert nvml.calls.count("power") == 1
-    assert "power: Not Supported" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("refused", "said"), [("init", "NVML does not start: init"), ("handle", "NVML does not know GPU-second: handle")]
-)
-def test_a_run_goes_on_without_nvml(nvml: Nvml, refused: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
-    nvml.refused = {refused}
-    hook, state = started()
-    assert gpu_columns(hook, state) == {}
-    assert state.row["rss_bytes"] > 0
-    assert said in caplog.text
-    assert nvml.open == 0
-
-
-def test_without_the_package_the_extra_is_named(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_run_goes_on_without_what_a_gpu_does_not_tell(
+    gpu: dict[str, Any], error: Exception, missing: Any, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
+    """Each failing reading is tried once."""
+    gpu |= {"power_draw": error} if isinstance(error, RuntimeError) else dict.fromkeys(GPU, error)
+    hook, state = started()
     with caplog.at_level(logging.WARNING, logger="hookyard"):
-        hook, state = started()
-    assert gpu_columns(hook, state) == {}
-    assert "hookyard[gpu]" in caplog.text
-
-
-def test_the_real_package_has_what_is_called() -> None:
-    pynvml = pytest.importorskip("pynvml")
-    for name in dir(Nvml):
-        if name.startswith(("nvml", "NVML")):
-            assert hasattr(pynvml, name), name
+        for _ in range(3):
+            assert gpu_columns(hook, state) == {name: value for name, value in COLUMNS.items() if name not in missing}
+    assert [said in record.getMessage() for record in caplog.records] == [True]
+    assert state.row["rss_bytes"] > 0
