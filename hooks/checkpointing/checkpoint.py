@@ -241,16 +241,8 @@ class Checkpoint(Hook):
     def _choose_metric(self, state: State) -> None:
         """Choose the metric of val to monitor; none if no direction is known and none is set."""
         metric = _first_of_val(state.metrics) if self.best else choose_main_metric(state.metrics, state.config)
-        if not metric:
-            return
-        declared = declared_modes(state.config)
-        self._monitor([metric], declared)
-        mode = self._bests[metric].mode
-        if declared.get(metric, mode) != mode:
-            raise ValueError(
-                f"best: auto is {metric}, with mode {mode} here and {declared[metric]} elsewhere in the experiment; set"
-                " the same mode"
-            )
+        if metric:
+            self._monitor([metric], declared_modes(state.config))
 
     def _monitor(self, metrics: Sequence[str], declared: Mapping[str, str] | None = None) -> None:
         modes = directions(metrics, self.mode, self.rule, declared)

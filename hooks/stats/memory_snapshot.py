@@ -8,10 +8,9 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
-from weakref import ref
+from weakref import WeakMethod
 
 import torch
 from annotated_types import Ge
@@ -63,7 +62,9 @@ class MemorySnapshot(Cleanup, Hook):
         record_memory_history(max_entries=self.max_entries, stacks="python")
         self._recording, self._state = True, state
         if self.failures != "none":
-            when_out_of_memory(partial(_run_out, ref(self)))
+            # Torch keeps an observer as long as the process lives, so it must not keep the hook alive.
+            weak = WeakMethod(self._run_out)
+            when_out_of_memory(lambda: (run_out := weak()) and run_out())
 
     def on_step(self, state: State) -> None:
         if state.stepped and state.step in self.steps:
@@ -95,13 +96,6 @@ class MemorySnapshot(Cleanup, Hook):
         if self._recording:
             self._recording = False
             record_memory_history(enabled=None)
-
-
-def _run_out(hook: ref[MemorySnapshot]) -> None:
-    # Torch keeps an observer as long as the process lives, so it must not keep the hook alive.
-    existing = hook()
-    if existing is not None:
-        existing._run_out()
 
 
 def _path(state: State, reason: str, suffix: str) -> Path:
