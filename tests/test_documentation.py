@@ -282,6 +282,22 @@ def test_the_page_on_tables_asks_what_it_shows(folder: Path) -> None:
     for command in commands:
         typed(*shlex.split(command.replace("--rank 1", "--rank 0")))
     assert (folder / "slow.parquet").exists()
+    for other in ("doctor", "report"):
+        for block in re.findall(
+            r"^```python\n(.*?)^```", (ROOT / "docs" / f"{other}.md").read_text(), re.DOTALL | re.MULTILINE
+        ):
+            exec(block, {})
+    assert "<html" in (folder / "digits.html").read_text()
+    pages = [(ROOT / "docs" / f"{page}.md").read_text() for page in ("doctor", "report", "watch", "commands")]
+    shown = [
+        re.split(r"  +#", line)[0]
+        for line in re.findall(
+            r"^hookyard ((?:doctor|report|watch|stats) runs/digits\b(?!-).*)$", "\n".join(pages), re.MULTILINE
+        )
+    ]
+    assert len(shown) == 6
+    for command in shown:
+        typed(*shlex.split(command.replace("baseline", "digits")))
 
 
 def test_the_page_on_experiments_has_every_key_with_its_default() -> None:
