@@ -1,4 +1,4 @@
-"""What a sweep's table of trials shows: which trials no other one beats, and which parameters mattered."""
+"""Analysis of a sweep's trials: their order, the Pareto front and parameter importance."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from numpy.typing import NDArray
 from orchestrator.stats.aggregate.configurations import Configuration, Repeat, configurations
 
 CONFIG = "config/"
-"""What the columns of parameters begin with."""
+"""Prefix of the columns of parameters."""
 SEED = f"{CONFIG}seed"
 ENOUGH = 10
-"""Fewer trials than this, or configurations where these are repeated, say little about what mattered."""
+"""Least number of trials, or of configurations with repeats, for parameter importance."""
 RESAMPLES = 50
-"""Sets of trials that are drawn to see how far importance is by chance."""
+"""Number of resampled sets of trials for the spread of importance."""
 RESAMPLED = 1000
-"""The most trials in each of these sets."""
+"""Most trials in each set."""
 BINS = 5
-"""How many groups a parameter's numbers are put into, by size."""
+"""Number of groups of a parameter's numbers."""
 
 
 def best_first(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> pd.DataFrame:
-    """The trials by the sweep's first metric; of equal ones the first comes first, and those without it at the end.
-    Those that repeat each other stay together, in the order of their configurations."""
+    """Return the trials sorted by the sweep's first metric, those without it last.
+
+    Repeats stay together, in the order of their configurations.
+    """
     metric, mode = next(iter(objectives.items()))
     if metric not in trials:
         return trials
@@ -36,13 +38,14 @@ def best_first(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: s
     if "configuration" not in trials:
         return ordered
     known = configurations_of(trials, metric, mode, aggregate)
-    places = {trial: place for place, trial in enumerate(trial for one in known for trial in one.trials)}
+    ordered_repeats = [trial for configuration in known for trial in configuration.trials]
+    places = {trial: place for place, trial in enumerate(ordered_repeats)}
     last = {trial: len(places) + place for place, trial in enumerate(ordered.index)}
     return ordered.loc[sorted(ordered.index, key=lambda trial: places.get(trial, last[trial]))]
 
 
 def configurations_of(trials: pd.DataFrame, metric: str, mode: str, aggregate: str = "mean") -> list[Configuration]:
-    """The configurations of a sweep with repeats, by its table of trials, the best first."""
+    """Return the configurations of a sweep with repeats, the best first."""
     known = trials.dropna(subset=["configuration"]) if len(trials) else trials
     rows = zip(known["configuration"], known.index, known["status"], known[metric], strict=True) if len(known) else ()
     return configurations(
@@ -51,41 +54,38 @@ def configurations_of(trials: pd.DataFrame, metric: str, mode: str, aggregate: s
 
 
 def configurations_table(trials: pd.DataFrame, metric: str, mode: str, aggregate: str = "mean") -> pd.DataFrame:
-    """One row per configuration, the best first: its values, what its trials reached together, and the best of them."""
-    found = configurations_of(trials, metric, mode, aggregate)
+    """Return one row per configuration, the best first: its values, its metrics over seeds, and its best trial."""
+    ordered = configurations_of(trials, metric, mode, aggregate)
     paths = [name for name in trials if str(name).startswith(CONFIG) and name != SEED]
-    values = trials.groupby("configuration")[paths].first().to_dict("index") if paths and found else {}
+    values = trials.groupby("configuration")[paths].first().to_dict("index") if paths and ordered else {}
     rows = [
         {
-            "configuration": one.number,
-            **values.get(one.number, {}),
-            **{name: getattr(one, name) for name in ("n", "mean", "std", "low", "high")},
-            **({"lower_bound": one.merit} if aggregate == "lower_bound" else {}),
-            **{name: getattr(one, name) for name in ("failed", "stopped")},
-            "best": one.trials[0] if one.trials else None,
+            "configuration": configuration.number,
+            **values.get(configuration.number, {}),
+            **{name: getattr(configuration, name) for name in ("n", "mean", "std", "low", "high")},
+            **({"lower_bound": configuration.merit} if aggregate == "lower_bound" else {}),
+            **{name: getattr(configuration, name) for name in ("failed", "stopped")},
+            "best": configuration.trials[0] if configuration.trials else None,
         }
-        for one in found
+        for configuration in ordered
     ]
     return pd.DataFrame(rows).set_index("configuration") if rows else pd.DataFrame()
 
 
 def judged(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> pd.DataFrame:
-    """The trials that have a metric; of those that repeat each other one, with the mean of those that ended well, or
-    its bound, and without the seed."""
+    """Return the trials that have a metric; for repeats one row per configuration, with the aggregate and no seed."""
     known = trials[trials[metric].notna()] if metric in trials else trials.iloc[:0]
     if "configuration" not in known:
         return known
     first = known.drop(columns=[SEED], errors="ignore").groupby("configuration").head(1)
-    merits = {one.number: one.merit for one in configurations_of(known, metric, mode, aggregate)}
+    merits = {group.number: group.merit for group in configurations_of(known, metric, mode, aggregate)}
     return first.assign(**{metric: first["configuration"].map(merits)})
 
 
 def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFrame:
-    """The trials that no other trial beats: as good in every column and better in one. The best by the first column
-    come first.
+    """Return the Pareto front, the best by the first column first. `modes` is column to `max` or `min`.
 
-    Trials that are equal in all columns beat each other in none and stay together; one without a number in any of them
-    is left out. `modes` is column to `max` or `min`.
+    Equal trials all stay; a trial without a number in one of the columns does not.
     """
     judged = trials[trials[list(modes)].notna().all(axis=1)]
     signs = [1 if mode == "min" else -1 for mode in modes.values()]
@@ -95,9 +95,7 @@ def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFram
 
 
 def _unbeaten(costs: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which rows no other one beats. They are in order and each is there once, so that none is beaten by a later one:
-    in two columns it is who has less in the second than all before, in more each of the front is compared with what is
-    left."""
+    """Return which of sorted, unique rows are on the Pareto front; no later row can beat an earlier one."""
     if costs.shape[1] <= 2:
         best = np.minimum.accumulate(costs[:, -1])
         return np.concatenate([[True], costs[1:, -1] < best[:-1]])[: len(costs)]
@@ -112,56 +110,49 @@ def _unbeaten(costs: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def importance(trials: pd.DataFrame, metric: str, mode: str, method: str, aggregate: str = "mean") -> pd.Series:
-    """How much each parameter mattered for the metric, the most first; the shares add up to 1, or are all 0.
+    """Return the importance of each parameter for the metric, the largest first. The shares sum to 1, or are all 0.
 
-    Both methods look at orders alone, of the metric and of numbers among the drawn ones, so that a diverged trial
-    weighs no more than the worst, and a logarithmic domain is as good as a linear one. A parameter that was not drawn
-    in a trial because the hook it belongs to was off there is judged where it was drawn; whether the hook was on is the
-    other parameter's merit. Trials without the metric are left out; of those that repeat each other their mean is
-    judged.
+    Both methods use ranks only, of the metric and of numbers. So a diverged trial counts like the worst, and a
+    logarithmic domain like a linear one. A parameter counts in the trials in which it was drawn.
     """
     return _importance(judged(trials, metric, mode, aggregate), metric, mode, method)
 
 
 def _importance(units: pd.DataFrame, metric: str, mode: str, method: str) -> pd.Series:
     names = [name for name in units.columns if name.startswith(CONFIG)]
-    found = METHODS[method](units[names], units[metric], mode)
-    found.index = pd.Index([name.removeprefix(CONFIG) for name in names], name="parameter")
-    total = found.sum()
-    return (found / total if total > 0 else found * 0).sort_values(ascending=False, kind="stable").rename(method)
+    shares = METHODS[method](units[names], units[metric], mode)
+    shares.index = pd.Index([name.removeprefix(CONFIG) for name in names], name="parameter")
+    total = shares.sum()
+    return (shares / total if total > 0 else shares * 0).sort_values(ascending=False, kind="stable").rename(method)
 
 
 def importance_table(
     trials: pd.DataFrame, metric: str, mode: str, method: str, aggregate: str = "mean"
 ) -> pd.DataFrame:
-    """The importance of each parameter, and how far it would lie from that with other trials: its `spread`.
+    """Return the importance of each parameter and its `spread`, the bootstrap's standard error (Efron 1979).
 
-    The spread is the bootstrap's standard error (Efron 1979): the standard deviation over `RESAMPLES` sets of as many
-    trials, drawn from these with replacement by a fixed seed; of trials that repeat each other their mean, so that what
-    differs between seeds is in it. Of more than `RESAMPLED` sets have so many, and the spread is that times the root of
-    the ratio (m out of n; Bickel, Goetze and van Zwet 1997).
+    The bootstrap draws `RESAMPLES` sets with a fixed seed, each of at most `RESAMPLED` trials; the spread is scaled for
+    larger numbers (m out of n; Bickel, Goetze and van Zwet 1997).
     """
     units = judged(trials, metric, mode, aggregate)
     random, size = np.random.RandomState(0), min(len(units), RESAMPLED)
     sets = [units.iloc[random.randint(len(units), size=size)].reset_index(drop=True) for _ in range(RESAMPLES)]
     shares = [_importance(drawn, metric, mode, method) for drawn in sets]
-    found = _importance(units, metric, mode, method)
-    return pd.DataFrame(
-        {"importance": found, "spread": pd.DataFrame(shares).std()[found.index] * np.sqrt(size / len(units))}
-    )
+    all_trials = _importance(units, metric, mode, method)
+    spread = pd.DataFrame(shares).std()[all_trials.index] * np.sqrt(size / len(units))
+    return pd.DataFrame({"importance": all_trials, "spread": spread})
 
 
 def default_method() -> str:
-    """PED-ANOVA where Optuna is installed, else the variance between groups."""
+    """Return PED-ANOVA if Optuna is installed, else the variance between groups."""
     return "ped_anova" if find_spec("optuna") else "variance"
 
 
 def _variance(values: pd.DataFrame, metric: pd.Series, mode: str) -> pd.Series:
-    """Of each parameter: which part of the variance of the metric's ranks lies between groups of its values, less what
-    chance would put there, times the share of trials in which it was drawn.
+    """Return for each parameter the share of the variance of the metric's ranks between groups of its values.
 
-    The groups are the values of a list, or of numbers `BINS` groups of the same size: Kruskal and Wallis' statistic as
-    the effect size epsilon squared.
+    That is Kruskal and Wallis' statistic as the effect size epsilon squared, times the share of trials that drew the
+    parameter. The groups are the values of a list, or `BINS` groups of numbers of the same size.
     """
     drawn = {name: values[name].dropna() for name in values}
     return pd.Series(
@@ -182,7 +173,7 @@ def _between(metric: pd.Series, groups: pd.Series) -> float:
 
 
 def _groups(values: pd.Series) -> pd.Series:
-    """Which values belong together: equal ones where they are few or no numbers, else neighbours."""
+    """Return the group of each value: equal values, or neighbouring numbers if there are many."""
     if not _is_range(values):
         return values.astype(str)
     places = (values.astype(float).rank() - 0.5) / len(values)
@@ -195,8 +186,10 @@ def _is_range(values: pd.Series) -> bool:
 
 
 def _ped_anova(values: pd.DataFrame, metric: pd.Series, mode: str) -> pd.Series:
-    """How far each parameter's values in the best tenth of the trials, but at least five, lie from those in all:
-    Optuna's PED-ANOVA (Watanabe et al. 2023), NaN for a parameter that the installed version cannot rate."""
+    """Return Optuna's PED-ANOVA (Watanabe et al. 2023) for the best tenth of the trials, at least five of them.
+
+    NaN for a parameter that the installed version cannot rate.
+    """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -210,12 +203,12 @@ def _ped_anova(values: pd.DataFrame, metric: pd.Series, mode: str) -> pd.Series:
     evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=min(0.5, max(0.1, 5 / len(metric))))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=False)
-    return pd.Series(found, dtype=float).reindex(list(values))
+        shares = optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=False)
+    return pd.Series(shares, dtype=float).reindex(list(values))
 
 
 def _encoded(values: pd.Series) -> tuple[pd.Series, Any]:
-    """Values as Optuna takes them, and their domain: numbers by their place among the drawn ones, from 0 to 1."""
+    """Return values in Optuna's form and their domain; numbers by their rank, from 0 to 1."""
     import optuna
 
     if _is_range(values):
@@ -227,4 +220,4 @@ def _encoded(values: pd.Series) -> tuple[pd.Series, Any]:
 
 
 METHODS = {"ped_anova": _ped_anova, "variance": _variance}
-"""How importance is measured, by name."""
+"""Methods of importance by name."""

@@ -1,11 +1,8 @@
-"""Comparing sweeps: what they chose and reached, trial for trial where both tried the same, and which differences are
-noise.
+"""Comparison of sweeps: their best values, their metrics, and which differences are noise.
 
-A sweep's trials are its samples. Were two sweeps the same, what their trials reached could be dealt to them in any
-other way (as `aggregate.compare` does with stretches of a run); where the same values were tried in
-both, only the sign of each difference could be the other one (Fisher 1935), which takes fewer trials to tell. Where
-each sweep repeats its configurations, these are its samples, and the spread between seeds is the noise that differences
-are held against, by t tests.
+Without repeats, permutation tests compare the trials, as `aggregate.compare` does with parts of a run. If both sweeps
+tried the same values, the signs of the paired differences are permuted (Fisher 1935), which needs fewer trials. With
+repeats, t tests compare configurations with the spread between seeds.
 """
 
 from __future__ import annotations
@@ -37,17 +34,16 @@ _log = logging.getLogger("hookyard")
 
 
 def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
-    """What differs between sweeps, as plain data; every sweep is compared with the first.
+    """Compare every sweep with the first; return plain data.
 
-    `config`: dotted path -> one value per sweep. `chosen`: dotted path -> the value of each sweep's best trial.
-    `metrics`, `same_values` and `costs`: name -> `values`, one per sweep, and `findings`: None for the first, then
-    `less`, `more`, `noise`, or `unknown` where there are too few trials to tell. `same_values` has, for each metric,
-    the mean difference from the first sweep over the trials that tried the same values, and how many these are; with
-    repeats everywhere, those that had the same seed too.
+    `config`: dotted path to one value per sweep. `chosen`: dotted path to the value of each sweep's best trial.
+    `metrics`, `same_values` and `costs`: name to `values`, one per sweep, and `findings`: None for the first, then
+    `less`, `more`, `noise`, or `unknown` with too few trials. `same_values` is the mean difference over the trials with
+    the same values (with repeats also the same seed), and their number.
     """
     objectives = dict(entry for sweep in reversed(sweeps) for entry in sweep.objectives)
     tables = [best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate) for sweep in sweeps]
-    _tell_damaged(tables)
+    _warn_of_damaged(tables)
     return {
         "sweeps": [sweep.name for sweep in sweeps],
         "trials": [table["status"].value_counts().to_dict() if len(table) else {} for table in tables],
@@ -60,20 +56,20 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
 
 
 def _chosen(tables: Sequence[pd.DataFrame], metrics: Sequence[str]) -> dict[str, list[Any]]:
-    """The best trial of each sweep, and its values."""
+    """Return the best trial of each sweep, and its values."""
     best = [
         table.iloc[0] if metric in table and table[metric].notna().any() else None
         for table, metric in zip(tables, metrics, strict=True)
     ]
     paths = dict.fromkeys(name for table in tables for name in table.columns if name.startswith(CONFIG))
-    values = {path.removeprefix(CONFIG): [None if one is None else one.get(path) for one in best] for path in paths}
-    return {"best trial": [None if one is None else one.name for one in best], **values}
+    values = {path.removeprefix(CONFIG): [None if row is None else row.get(path) for row in best] for path in paths}
+    return {"best trial": [None if row is None else row.name for row in best], **values}
 
 
 def _metrics(
     tables: Sequence[pd.DataFrame], objectives: Mapping[str, str], aggregates: Sequence[str]
 ) -> dict[str, dict[str, list[Any]]]:
-    found = {}
+    compared = {}
     for metric, mode in objectives.items():
         series = [_numbers(judged(table, metric, mode, "mean"), metric) for table in tables]
         best = np.max if mode == "max" else np.min
@@ -82,28 +78,27 @@ def _metrics(
                 next(iter(configurations_of(table, metric, mode, aggregate)), None)
                 for table, aggregate in zip(tables, aggregates, strict=True)
             ]
-            found[f"{metric} best configuration"] = _of_leaders(leaders)
+            compared[f"{metric} best configuration"] = _compare_configurations(leaders)
         else:
-            found[f"{metric} best"] = comparison(series, best, series, _dealt_over_trials(best))
-        found[f"{metric} median"] = comparison(series, np.median, series, _dealt_over_trials(np.median))
-    return found
+            compared[f"{metric} best"] = comparison(series, best, series, _permute_trials(best))
+        compared[f"{metric} median"] = comparison(series, np.median, series, _permute_trials(np.median))
+    return compared
 
 
-def _of_leaders(leaders: Sequence[Configuration | None]) -> dict[str, list[Any]]:
-    """The mean of the best configuration of each sweep, and whether it differs from the first one's by more than seeds
-    do."""
-    means = [None if one is None or isnan(one.mean) else one.mean for one in leaders]
+def _compare_configurations(leaders: Sequence[Configuration | None]) -> dict[str, list[Any]]:
+    """Compare the mean of each sweep's best configuration with the first one's."""
+    means = [None if leader is None or isnan(leader.mean) else leader.mean for leader in leaders]
     return {"values": means, "findings": [None, *(_welch(leaders[0], other) for other in leaders[1:])]}
 
 
 def _welch(first: Configuration | None, other: Configuration | None) -> str:
-    """Welch's t test (1947) of two configurations' means, with whole degrees of freedom."""
+    """Compare two means by Welch's t test (1947), with whole degrees of freedom."""
     if first is None or other is None or min(first.n, other.n) < 2:
         return "unknown"
-    parts = [one.std**2 / one.n for one in (first, other)]
+    parts = [group.std**2 / group.n for group in (first, other)]
     if not sum(parts):
         return direction_of(other.mean - first.mean)
-    freedom = int(sum(parts) ** 2 / sum(part**2 / (one.n - 1) for part, one in zip(parts, (first, other), strict=True)))
+    freedom = int(sum(parts) ** 2 / (parts[0] ** 2 / (first.n - 1) + parts[1] ** 2 / (other.n - 1)))
     return _by_t(other.mean - first.mean, sqrt(sum(parts)), max(1, freedom))
 
 
@@ -119,13 +114,13 @@ def _costs(tables: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
         if name in ("step_s", "train_s") or name.startswith(("peak_", "process_peak_"))
     ]
     series = {name: [_numbers(table, name) for table in tables] for name in names}
-    found = {name: comparison(own, np.median, own, _dealt_over_trials(np.median)) for name, own in series.items()}
-    return {name: entry for name, entry in found.items() if any(value is not None for value in entry["values"])}
+    costs = {name: comparison(own, np.median, own, _permute_trials(np.median)) for name, own in series.items()}
+    return {name: entry for name, entry in costs.items() if any(value is not None for value in entry["values"])}
 
 
-def _dealt_over_trials(summary: Any) -> Any:
+def _permute_trials(summary: Any) -> Any:
     def compare(difference: float, first: Series, other: Series) -> str:
-        # Of two, for a difference may be the other way round as well.
+        # Two, as the test is two-sided.
         if 2 / comb(len(first) + len(other), len(first)) >= LEVEL:
             return "unknown"
         return direction_of(difference) if beyond_chance(first, other, summary) else "noise"
@@ -138,18 +133,18 @@ def _numbers(table: pd.DataFrame, name: str) -> Series:
 
 
 def _same_values(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str]) -> dict[str, dict[str, list[Any]]]:
-    found: dict[str, dict[str, list[Any]]] = {}
+    compared: dict[str, dict[str, list[Any]]] = {}
     for metric in objectives:
         differences = [_differences(tables[0], other, metric) for other in tables[1:]]
-        found[metric] = {
-            "values": [None, *(float(one.groupby(level=0).mean().mean()) if len(one) else None for one in differences)],
+        compared[metric] = {
+            "values": [None, *(float(own.groupby(level=0).mean().mean()) if len(own) else None for own in differences)],
             "trials": [None, *map(len, differences)],
             "findings": [None, *map(_compare_pairs, differences)],
         }
-    return {metric: entry for metric, entry in found.items() if any(entry["trials"])}
+    return {metric: entry for metric, entry in compared.items() if any(entry["trials"])}
 
 
-def _tell_damaged(tables: Sequence[pd.DataFrame]) -> None:
+def _warn_of_damaged(tables: Sequence[pd.DataFrame]) -> None:
     """Warn of each trial that is left out, as its files are damaged."""
     for table in tables:
         for error in table.loc[table["status"] == "damaged", "error"] if "status" in table else ():
@@ -157,8 +152,7 @@ def _tell_damaged(tables: Sequence[pd.DataFrame]) -> None:
 
 
 def _differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) -> pd.Series:
-    """By how much the other sweep's trials differ from those of the first with the same values, which are the index;
-    where both sweeps repeat their configurations seed by seed, else the mean of repeats."""
+    """Return the other sweep's metric minus the first's, by values; seed by seed if both sweeps have repeats."""
     paths, others = (
         [name for name in table.columns if name.startswith(CONFIG) and (name != SEED or "configuration" not in table)]
         for table in (first, other)
@@ -167,8 +161,8 @@ def _differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) -> pd.Se
         return pd.Series(dtype=float)
     paired = "configuration" in first and "configuration" in other
     keys = [[_values(table, paths), table[SEED] if paired else pd.Series(0, table.index)] for table in (first, other)]
-    reached = [table.groupby(key)[metric].mean() for table, key in zip((first, other), keys, strict=True)]
-    return (reached[1] - reached[0]).dropna()
+    means = [table.groupby(key)[metric].mean() for table, key in zip((first, other), keys, strict=True)]
+    return (means[1] - means[0]).dropna()
 
 
 def _values(table: pd.DataFrame, paths: Sequence[str]) -> pd.Series:
@@ -176,8 +170,7 @@ def _values(table: pd.DataFrame, paths: Sequence[str]) -> pd.Series:
 
 
 def _compare_pairs(differences: pd.Series) -> str:
-    """Whether the mean of paired differences is beyond what seeds make of it; without repeats, beyond signs given at
-    random."""
+    """Compare paired differences with the spread between seeds; without repeats with random signs."""
     groups = [group.to_numpy(dtype=float) for _, group in differences.groupby(level=0)]
     if not any(len(group) > 1 for group in groups):
         return compare_signs(differences.to_numpy(dtype=float))
@@ -185,8 +178,7 @@ def _compare_pairs(differences: pd.Series) -> str:
 
 
 def compare_seeds(groups: Sequence[Series]) -> str:
-    """Whether the mean of configurations' mean differences is other than 0: a t test with the variance within them,
-    between seeds."""
+    """Test whether the mean of the groups' means is 0, by a t test with the variance within groups."""
     freedom = sum(len(group) - 1 for group in groups)
     variance = sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / freedom
     error = sqrt(variance * sum(1 / len(group) for group in groups)) / len(groups)
@@ -194,7 +186,7 @@ def compare_seeds(groups: Sequence[Series]) -> str:
 
 
 def compare_signs(differences: Series) -> str:
-    """Whether the mean of paired differences is larger than with signs given at random (Fisher's permutation test)."""
+    """Test whether the mean of paired differences is 0, by Fisher's permutation test of their signs."""
     if 2.0 ** (1 - len(differences)) >= LEVEL:
         return "unknown"
     random, mean = np.random.default_rng(0), float(differences.mean())

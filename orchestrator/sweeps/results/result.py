@@ -1,4 +1,4 @@
-"""A sweep's result: what each trial chose, reached and cost. Reads files alone; needs no Ray."""
+"""The result of a sweep: values, metrics and costs of its trials. Reads files only; needs no Ray."""
 
 from __future__ import annotations
 
@@ -39,17 +39,16 @@ if TYPE_CHECKING:
     from orchestrator.config.sections.experiment import Experiment
 
 
-_BEST_TRIALS = 12
+_SHOWN_TRIALS = 12
 """Trials in a notebook's table of a sweep."""
-_AT_ONCE = 2**20
-"""Rows of trials that are summarized together."""
+_ROWS_PER_QUERY = 2**20
 
 
 class Sweep(Result):
-    """One sweep, under way or over. Each table is read when it is asked for."""
+    """A sweep, running or over. Each table is read on access."""
 
     def _repr_html_(self) -> str:
-        """Its status, its best trial, and the values and metrics of the best trials; for notebooks."""
+        """Return the status and the best trials, for notebooks."""
         from orchestrator.terminal.notebook import result_html
 
         trials, (metric, mode) = self.trials, self.objective
@@ -59,22 +58,19 @@ class Sweep(Result):
         counts = ", ".join(f"{count} {status}" for status, count in trials["status"].value_counts().items())
         best = f"best {metric} {first[metric].iloc[0]:.4g} in {first.index[0]}" if trials[metric].notna().any() else ""
         if best and self.repeats > 1:
-            leader = configurations_of(trials, metric, mode, self.aggregate)[0]
-            best = (
-                f"best configuration {leader.number}: {metric} {leader.in_words(metric)}, the best of them"
-                f" {leader.trials[0]}"
-            )
+            group = configurations_of(trials, metric, mode, self.aggregate)[0]
+            best = f"best configuration {group.number}: {metric} {group.in_words(metric)}, best trial {group.trials[0]}"
         chosen = [
             name
             for name in map(str, trials)
             if name == "status" or name.startswith("config/") or name in dict(self.objectives)
         ]
-        rest = f"and {len(trials) - _BEST_TRIALS} more trials" if len(trials) > _BEST_TRIALS else None
-        return result_html(self.path, self.status, [counts, best, rest], first[chosen].head(_BEST_TRIALS))
+        rest = f"and {len(trials) - _SHOWN_TRIALS} more trials" if len(trials) > _SHOWN_TRIALS else None
+        return result_html(self.path, self.status, [counts, best, rest], first[chosen].head(_SHOWN_TRIALS))
 
     @cached_property
     def objective(self) -> tuple[str, str]:
-        """The metric trials are judged by, and `max` or `min`; with several metrics the first."""
+        """The sweep's first metric, with `max` or `min`."""
         return self.objectives[0]
 
     @cached_property
@@ -86,14 +82,14 @@ class Sweep(Result):
 
     @cached_property
     def repeats(self) -> int:
-        """Trials of each configuration, each with a seed of its own."""
+        """Number of trials of each configuration, each with another seed."""
         sweep = self.folder.metadata().sweep
         assert sweep is not None
         return sweep.repeats
 
     @cached_property
     def aggregate(self) -> str:
-        """What `repeats` of a configuration are judged by: `mean` or `lower_bound`."""
+        """Aggregate of `repeats`: `mean` or `lower_bound`."""
         sweep = self.folder.metadata().sweep
         assert sweep is not None
         return sweep.aggregate
@@ -104,20 +100,19 @@ class Sweep(Result):
         return [Run(folder) for folder in trial_folders(self.folder)]
 
     def trial(self, trial: int | str) -> Run:
-        """A trial as a run, by its number or its name; raises UsageError where there is none."""
+        """Return a trial as a run, by number or name. Raises UsageError without such a trial."""
         name = trial_name(trial) if isinstance(trial, int) else trial
         folder = RunFolder(self.folder.storage / "trials", name)
         if "/" in name or not folder.exists():
             names = [folder.name for folder in trial_folders(self.folder)]
-            there = f"there are {names[0]} to {names[-1]}" if names else "it has none yet"
-            raise UsageError(f"{self.path} has no trial '{name}': {did_you_mean(name, names) or there}")
+            present = f"it has {names[0]} to {names[-1]}" if names else "it has none yet"
+            raise UsageError(f"{self.path} has no trial '{name}': {did_you_mean(name, names) or present}")
         return Run(folder)
 
     def experiment(self, trial: int | str) -> Experiment:
-        """A trial as an experiment of its own, named after both, ready for `run`.
+        """Return a trial as an experiment of its own, ready for `run`, with a population's changes of values.
 
-        Where the trial went on from another one's weights it is what those weights have seen, with the changes of
-        values on the way. Raises UsageError where there is no such trial or its values did not go together.
+        Raises UsageError without such a trial, or if its values did not go together.
         """
         from orchestrator.config.load import experiment_from_source
         from orchestrator.sweeps.results.population_replay import replay
@@ -131,13 +126,8 @@ class Sweep(Result):
 
     @property
     def trials(self) -> pd.DataFrame:
-        """One row per trial, whether it reported or not.
-
-        Its values as `config/...`; each metric at its best report, by the sweep's first metric, and as last reported,
-        `last/...`; what it took (columns in docs/tables.md); its status, why it was stopped, and its error; of a
-        trial whose files are damaged the status `damaged` and which file it is. Empty where a
-        trial has no such thing.
-        """
+        """One row per trial: its values (`config/...`), its metrics at the best and the last report (`last/...`), its
+        costs (see docs/tables.md), its status, why it was stopped, and its error."""
         records = self.records()
         table = pd.DataFrame([self._row(name, record, records) for name, record in records.items()])
         if any(isinstance(record, TrialRecord) and record.leader for record in records.values()):
@@ -153,22 +143,20 @@ class Sweep(Result):
 
     @property
     def configurations(self) -> pd.DataFrame:
-        """One row per configuration of a sweep with `repeats`, the best first: its values, and of the sweep's first
-        metric `mean`, `std` between seeds, and `low` to `high`, the mean's 95 % interval by Student's t.
+        """One row per configuration of a sweep with `repeats`, the best first.
 
-        `n` trials are in that: those that ended well, or while there are none, 0, what the others have reached so far.
-        With `aggregate: lower_bound` the `lower_bound` beside them. How many `failed`, how many were `stopped`
-        before their own end, and the `best` trial. Raises UsageError where nothing is repeated.
+        Its values; of the sweep's first metric the `mean`, `std` between seeds, and `low` to `high`, the mean's 95 %
+        interval by Student's t; `n`, the trials that ended well (until then 0, and the others count); how many `failed`
+        or `stopped` early; the `best` trial. Raises UsageError without repeats.
         """
         if self.repeats == 1:
             raise UsageError(
-                f"{self.path} repeats no configuration; its trials are the table (with sweep.repeats each runs with"
-                " several seeds)"
+                f"{self.path} has one trial of each configuration; use `trials`, or set sweep.repeats for several seeds"
             )
         return configurations_table(self.trials, *self.objective, self.aggregate)
 
     def records(self) -> dict[str, TrialRecord | DamagedFile]:
-        """What the files of each trial say of it, by name, or how they are damaged."""
+        """Return the record of each trial by name, or the damage of its files."""
         return TrialIndex(self.folder, self.objectives).records()
 
     def _row(
@@ -197,7 +185,7 @@ class Sweep(Result):
 
     @property
     def stats(self) -> pd.DataFrame:
-        """The stats of all trials, with the trial as first column: the whole table."""
+        """The stats of all trials, with the trial as first column."""
         return self.load_stats()
 
     def load_stats(
@@ -206,15 +194,12 @@ class Sweep(Result):
         columns: Sequence[str] | None = None,
         where: str | None = None,
     ) -> pd.DataFrame:
-        """The rows of some trials, by number or name, and of those the columns asked for, of the rows that meet a
-        condition; only these are read. The trial is the first column.
+        """Return rows of some trials, by number or name, with the trial as first column. Reads nothing else.
 
-        `columns` and `where` are as in `Run.load_stats`. Raises UsageError for a trial that is not there, and for a
-        column that no trial has recorded.
+        `columns` and `where` are as in `Run.load_stats`. Raises UsageError for an unknown trial or column.
         """
         runs = self.runs if trials is None else [self.trial(trial) for trial in trials]
         found = _each(runs, columns, lambda run, own: run.load_stats(own, where))
-        # A column that a trial lacks is empty there.
         tables = [
             (table if columns is None else table.reindex(columns=list(columns))).assign(trial=run.name)
             for run, table in found
@@ -229,10 +214,10 @@ class Sweep(Result):
     def summary(
         self, by: str | None = "trial", columns: Sequence[str] | None = None, where: str | None = None
     ) -> pd.DataFrame:
-        """Per trial its ranks, rows, and the median of each span and the maximum of each memory column; or, with the
-        trial before each row, what `Run.summary` gives by rank, node, phase, span or hook.
+        """Return per trial its ranks, rows, the median of each span and the maximum of each memory column; or, with the
+        trial before each row, `Run.summary` by rank, node, phase, span or hook.
 
-        `columns` and `where` are as there; one trial is read after the other. Raises UsageError as `load_stats` does.
+        `columns` and `where` are as there. Raises UsageError as `load_stats` does.
         """
         if by == "trial":
             from orchestrator.stats.aggregate.summaries import summarize_trials
@@ -241,93 +226,81 @@ class Sweep(Result):
             rows = (table for _, table in _each(self.runs, columns, lambda run, own: _rows_of(run, own, where)))
             tables = [summarize_trials(Rows.of(pd.concat(some)), columns) for some in _together(rows)]
             return pd.concat(tables) if tables else pd.DataFrame()
-        found = {
-            run.name: table for run, table in _each(self.runs, columns, lambda run, own: run.summary(by, own, where))
-        }
-        return pd.concat(found, names=["trial"]) if found else pd.DataFrame()
+        each = _each(self.runs, columns, lambda run, own: run.summary(by, own, where))
+        summaries = {run.name: table for run, table in each}
+        return pd.concat(summaries, names=["trial"]) if summaries else pd.DataFrame()
 
     @property
     def best(self) -> Run:
-        """The trial whose best report is best, with `repeats` of those of the best configuration; raises UsageError
-        where no trial has reported the metric."""
+        """The best trial; with `repeats` that of the best configuration. Raises UsageError without a report of the
+        metric."""
         metric, _ = self.objective
         if not any(isinstance(record, TrialRecord) and record.best for record in self.records().values()):
             raise UsageError(f"no trial of {self.path} has reported {metric} yet")
-        return Run(
-            RunFolder(
-                self.folder.storage / "trials",
-                str(best_first(self.trials, dict(self.objectives), self.aggregate).index[0]),
-            )
-        )
+        return self.trial(str(best_first(self.trials, dict(self.objectives), self.aggregate).index[0]))
 
     def load(self, label: str = "best") -> nn.Module:
-        """The best trial's model with the weights of one of its checkpoints, as `Run.load` gives it."""
+        """Return the best trial's model with the weights of a checkpoint, as `Run.load` does."""
         return self.best.load(label)
 
     def weights(self, label: str = "best") -> dict[str, Tensor]:
-        """The state dict of what `load` gives, without the task's code."""
+        """Return the state dict of `load`'s model, without the task's code."""
         return self.best.weights(label)
 
     def pareto(self, *columns: str, modes: Mapping[str, str] | None = None) -> pd.DataFrame:
-        """The trials that no other one beats in these columns of `trials`: the sweep's metrics where none are given.
+        """Return the Pareto front of columns of `trials`, by default of the sweep's metrics.
 
-        Equal trials stay together; a trial without a number in one of the columns is left out. `modes` is column to
-        `max` or `min`; those of the sweep's metrics, and of a column whose name implies it, need not be given.
-        Raises UsageError for a column that is not there and one whose mode is not known.
+        `modes` is column to `max` or `min`, needed only where neither the sweep nor the name implies it. Raises
+        UsageError for an unknown column or mode.
         """
         trials, objectives = self.trials, dict(self.objectives)
         chosen = {}
         for name in columns or objectives:
             mode = (modes or {}).get(name) or direction(name, objectives)
             if mode not in ("max", "min"):
-                raise UsageError(f"is more or less of {name} better? Say modes={{'{name}': 'max'}} or 'min'")
+                raise UsageError(f"the mode of {name} is unknown; set modes={{'{name}': 'max'}} or 'min'")
             chosen[name] = mode
         check_columns([*chosen], [*trials.columns])
         return non_dominated(trials, chosen)
 
     def importance(self, metric: str | None = None, method: str | None = None) -> pd.Series:
-        """How much each parameter mattered for a metric (the sweep's first), the most first, as shares of 1.
+        """Return the importance of each parameter for a metric (by default the sweep's first), as shares of 1.
 
-        `method` is `ped_anova`, Optuna's, where that is installed: what sets the best trials apart; or `variance`: how
-        far the values of a parameter explain the ranks of all trials. With `repeats` the means of configurations, or
-        their bounds, are judged, and `seed` is no parameter. Raises UsageError where fewer than 10 trials, or
-        configurations, have the metric.
+        `method` is `ped_anova`, Optuna's (the default if installed), which tells what distinguishes the best trials; or
+        `variance`, how far a parameter explains the ranks of all. With `repeats` the units are configurations. Raises
+        UsageError if fewer than 10 trials or configurations have the metric.
         """
-        return importance(*self._judged_importance(metric, method))
+        return importance(*self._importance_inputs(metric, method))
 
     def importance_table(self, metric: str | None = None, method: str | None = None) -> pd.DataFrame:
-        """As `importance`, with the `spread` of each share: how far it would lie from that with other trials (the
-        bootstrap's standard error). With `ped_anova` that takes seconds."""
-        return importance_table(*self._judged_importance(metric, method))
+        """Return `importance` with the `spread` of each share, the bootstrap's standard error."""
+        return importance_table(*self._importance_inputs(metric, method))
 
-    def _judged_importance(self, metric: str | None, method: str | None) -> tuple[pd.DataFrame, str, str, str, str]:
-        """Trials, metric, mode, method and what repeats are judged by; raises UsageError where that is not enough, or
-        not known."""
+    def _importance_inputs(self, metric: str | None, method: str | None) -> tuple[pd.DataFrame, str, str, str, str]:
+        """Return trials, metric, mode, method and aggregate."""
         trials, (first, _) = self.trials, self.objective
         metric = metric or first
         method = method or default_method()
         if method not in METHODS:
-            raise UsageError(f"method={method!r} is none of {', '.join(METHODS)}")
+            raise UsageError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         check_columns([metric], [*trials.columns])
         known = len(judged(trials, metric, "max", "mean"))
         if known < ENOUGH:
             units = "trials" if self.repeats == 1 else "configurations"
-            raise UsageError(f"{known} {units} of {self.path} have {metric}; what mattered takes {ENOUGH} to tell")
+            raise UsageError(f"{known} {units} of {self.path} have {metric}; parameter importance needs {ENOUGH}")
         mode = direction(metric, dict(self.objectives))
         if mode is None and method != "variance":
-            raise UsageError(
-                f"is more or less of {metric} better? That is not known, and method='variance' need not know it"
-            )
-        # Which end of a mean is its bound is not known of a metric without a mode.
+            raise UsageError(f"the mode of {metric} is unknown; use method='variance', which does not need it")
+        # Without a mode there is no lower bound.
         return trials, metric, mode or "max", method, self.aggregate if mode else "mean"
 
 
 def _each(
     runs: Sequence[Run], columns: Sequence[str] | None, ask: Callable[[Run, list[str] | None], pd.DataFrame]
 ) -> Iterator[tuple[Run, pd.DataFrame]]:
-    """What each trial with rows answers, asked with those of the columns that it has; empty answers are left out.
+    """Yield each trial with rows and its nonempty table of those columns that it has.
 
-    Raises UsageError where no trial has recorded a column, or every one refuses.
+    Raises UsageError if no trial has a column, or all refuse.
     """
     columns = None if columns is None else [name for name in columns if name != "trial"]
     there = [(run, columns_of(run.folder.storage, run.folder.attempts())) for run in runs]
@@ -355,11 +328,11 @@ def _rows_of(run: Run, columns: list[str] | None, where: str | None) -> pd.DataF
 
 
 def _together(tables: Iterable[pd.DataFrame]) -> Iterator[list[pd.DataFrame]]:
-    """Tables of trials, so many at once that they are worth a query."""
+    """Group tables of trials into batches of `_ROWS_PER_QUERY` rows."""
     some: list[pd.DataFrame] = []
     for table in tables:
         some.append(table)
-        if sum(map(len, some)) >= _AT_ONCE:
+        if sum(map(len, some)) >= _ROWS_PER_QUERY:
             yield some
             some = []
     if some:
@@ -371,16 +344,16 @@ def _metrics(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pace_of(leader: TrialRecord | DamagedFile | None) -> dict[str, float]:
-    """Return how fast the training was that a trial shared; its time is told of the leader alone."""
+    """Return the speed of a shared training. Its time is in the leader's row only, so that sums are right."""
     usage = leader.usage if isinstance(leader, TrialRecord) else {}
     return {name: usage[name] for name in ("step_s", "data_wait_share", "samples_per_s") if name in usage}
 
 
 def _cell(value: Any) -> Any:
-    """A value as it stands in a table: mappings, such as a whole hook, and null, which is one too, as text."""
+    """Return a value for a table cell: mappings, lists and null as text."""
     return json.dumps(value) if value is None or isinstance(value, dict | list) else value
 
 
 def open_sweep(path: str | Path) -> Sweep:
-    """Opens a sweep that exists; raises UsageError where there is none."""
+    """Open a sweep. Raises UsageError if there is none."""
     return Sweep(open_sweep_folder(path))

@@ -92,13 +92,13 @@ def _told_of_the_group(outcome: Any) -> None:
     best = reached.idxmax()[expected.index[0]]
     assert outcome.best.name == best == found["best"].iloc[0] == outcome.folder.metadata().best["trial"]
     shown = CliRunner().invoke(app, ["show", outcome.path]).stdout
-    words = f"best configuration: {expected.index[0]} with val/accuracy {expected['mean'].iloc[0]:.4g} ± "
+    words = f"Best configuration: {expected.index[0]} with val/accuracy {expected['mean'].iloc[0]:.4g} ± "
     assert words in shown
     told = LiveSweep(outcome.folder).look()
     assert (told.best, told.configuration.in_words("val/accuracy") in shown) == (best, True)
     assert "Configurations, over their seeds" in sweep_page(outcome, "now")
     assert f"best configuration {expected.index[0]}" in outcome._repr_html_()
-    with pytest.raises(UsageError, match=r"2 configurations .* have val/accuracy; what mattered takes 10"):
+    with pytest.raises(UsageError, match=r"2 configurations .* have val/accuracy; parameter importance needs 10"):
         outcome.importance()
 
 
@@ -165,7 +165,7 @@ def test_values_that_do_not_go_together_fail_their_trial_alone(tmp_path: Path) -
     assert failed[["config/hooks.nan_guard.action", "config/hooks.nan_guard.every"]].to_numpy().tolist() == [
         ["skip", 2]
     ]
-    assert "every=2 steps has to be 1 step" in failed["error"].item()
+    assert "action: skip needs every: 1 step" in failed["error"].item()
 
 
 @pytest.mark.parametrize(("metric", "mode"), [("val/accuracy", "max"), ("val/loss", "min"), ("val/loss", "max")])
@@ -200,7 +200,7 @@ def test_a_sweep_asked_to_stop_keeps_what_it_has(tmp_path: Path, monkeypatch: py
         def __exit__(self, *error: object) -> None: ...
 
         @property
-        def asked(self) -> bool:
+        def requested(self) -> bool:
             ended = [
                 file
                 for file in tmp_path.glob("points/trials/*/run.json")

@@ -248,7 +248,7 @@ def test_values_that_did_not_go_together_are_no_experiment(tmp_path: Path) -> No
     settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": space}
     made = sweep(described(epochs=1, hooks={"nan_guard": {}}, sweep=settings), tmp_path, local=True)
     (failed,) = made.trials.index[made.trials["status"] == "failed"]
-    with pytest.raises(UsageError, match=r"never was an experiment: .*every=2 steps has to be 1 step"):
+    with pytest.raises(UsageError, match=r"never was an experiment: .*action: skip needs every: 1 step"):
         made.experiment(failed)
 
 
@@ -275,7 +275,7 @@ def test_the_front_is_of_the_sweep_s_metrics_and_of_any_column(tmp_path: Path) -
     made = crafted(tmp_path, "max", a=[0.9], b=[0.8, 0.1], c=[0.9, 0.1], d=[])
     assert [*made.pareto().index] == ["a", "c"]
     assert [*made.pareto("val/accuracy", "reports", modes={"reports": "max"}).index] == ["c"]
-    with pytest.raises(UsageError, match="is more or less of reports better"):
+    with pytest.raises(UsageError, match="the mode of reports is unknown"):
         made.pareto("val/accuracy", "reports")
     with pytest.raises(UsageError, match="there is no column 'val/acuracy': did you mean 'val/accuracy'"):
         made.pareto("val/acuracy", modes={"val/acuracy": "max"})
@@ -290,17 +290,17 @@ def test_importance_takes_ten_trials(tmp_path: Path) -> None:
     table = made.importance_table(method="variance")
     assert table["importance"].to_dict() == shares.to_dict()
     assert (table["spread"] >= 0).all()
-    with pytest.raises(UsageError, match="method='fanova' is none of ped_anova, variance"):
+    with pytest.raises(UsageError, match="method must be one of ped_anova, variance, got 'fanova'"):
         made.importance(method="fanova")
     for index, trial in enumerate(made.runs[1:]):
         trial.folder.append_metrics(
             {"attempt": 0, "epoch": 9, "step": 9, "iteration": 9, "val/accuracy": 2 + index, "val/score": index}
         )
     assert made.importance("val/score", method="variance").idxmax() == "optimizer.lr"
-    with pytest.raises(UsageError, match="is more or less of val/score better"):
+    with pytest.raises(UsageError, match="the mode of val/score is unknown"):
         made.importance("val/score", method="ped_anova")
     few = crafted(tmp_path / "few", "max", a=[0.5])
-    with pytest.raises(UsageError, match=r"1 trials of .* have val/accuracy; what mattered takes 10 to tell"):
+    with pytest.raises(UsageError, match=r"1 trials of .* have val/accuracy; parameter importance needs 10"):
         few.importance()
 
 
@@ -315,7 +315,7 @@ def test_of_equal_trials_the_first_is_the_best_everywhere(tmp_path: Path, mode: 
     first = {
         outcome.best.name,
         shown[1].split()[0],
-        shown[-1].partition(" with ")[0].rpartition("/")[2],
+        next(line for line in shown if line.startswith("Best: ")).split()[1].rstrip(","),
         outcome.pareto("val/accuracy", "val/loss").index[0],
         best_first(outcome.trials, dict(outcome.objectives)).index[0],
         LiveSweep(outcome.folder).look().best,
