@@ -10,12 +10,14 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from itertools import chain
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -116,3 +118,18 @@ def test_the_extras_are_those_of_the_page_on_commands() -> None:
     section = (ROOT / "docs" / "commands.md").read_text().split("\n## Extras\n")[1]
     cells = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `")]
     assert {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)} == set(EXTRAS)
+
+
+# The oldest versions that pyproject allows are those that `make test-oldest` runs
+
+RANGED = {name: extra for name, extra in EXTRAS.items() if name != "gpu"}
+PINS = dict(
+    line.lower().split("==") for line in (ROOT / "constraints-oldest.txt").read_text().splitlines() if "==" in line
+)
+
+
+@pytest.mark.parametrize("text", sorted({*PROJECT["dependencies"], *chain(*RANGED.values())}))
+def test_the_oldest_version_is_the_one_tested(text: str) -> None:
+    asked = Requirement(text)
+    (bound,) = [Version(one.version) for one in asked.specifier if one.operator == ">="]
+    assert Version(PINS[asked.name]) == bound

@@ -136,9 +136,3 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
 
     monkeypatch.setattr(watch, "sys", type("Sys", (), {"stdout": Stdout()}))
     return call(*arguments)
-
-
-def test_what_is_no_run_is_wrong_usage(tmp_path: Path) -> None:
-    result = call(str(tmp_path))
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "is no run" in result.stderr
