@@ -20,7 +20,7 @@ HOOKS = (
     "param_scheduler={record_momentum: true, record_weight_decay: true}",
     "progress_bar=false",
 )
-ELSEWHERE = re.compile(r"on CUDA|by NVML|byol|nan_guard|loss_spike|accumulate: auto")
+ELSEWHERE = re.compile(r"on CUDA|by NVML|byol|nan_guard|loss_spike|accumulate: auto|closure")
 """Who records what a quiet run on a CPU does not have."""
 
 

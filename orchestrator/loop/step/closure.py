@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks.parts import coalesced_collectives as coalesced
+from hooks.private_torch import count_writes
 from orchestrator.errors import RunError
 from orchestrator.loop.model.strategy import check_exchanged
 from orchestrator.loop.step.iterations import Iterations, Marks, clearing
@@ -107,4 +108,4 @@ class ClosureIterations(Iterations):
 
     def _versions(self) -> list[tuple[int, int]]:
         gradients = [parameter.grad for parameter in self.state.module.parameters()]
-        return [(id(gradient), 0 if gradient is None else gradient._version) for gradient in gradients]
+        return [(id(gradient), 0 if gradient is None else count_writes(gradient)) for gradient in gradients]
