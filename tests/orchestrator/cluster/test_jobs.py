@@ -187,9 +187,7 @@ def test_a_wrong_token_and_a_cluster_that_is_not_there_are_told(cluster: Cluster
     from ray.exceptions import AuthenticationError
 
     cluster.refuses = AuthenticationError("Authentication failed: Forbidden\n\nlong advice")
-    with pytest.raises(
-        UsageError, match=r"asks for its token: Authentication failed: Forbidden\. Give .*RAY_AUTH_TOKEN"
-    ):
+    with pytest.raises(UsageError, match=r"asks for its token: Authentication failed: Forbidden\. Set RAY_AUTH_TOKEN"):
         Jobs(ADDRESS)
     cluster.refuses = ConnectionError("Failed to connect to Ray at address: x.")
     with pytest.raises(UsageError, match=r"no cluster answers at http://127\.0\.0\.1:8265: Failed"):

@@ -99,12 +99,6 @@ def test_the_longest_name_that_is_taken_can_be_written(tmp_path: Path) -> None:
     assert run(described(epochs=1), tmp_path, "n" * 200, local=True).status == "finished"
 
 
-def test_a_run_of_before_there_were_engines_goes_on_as_it_was(tmp_path: Path) -> None:
-    done = run(described(epochs=1), tmp_path, local=True)
-    done.folder.update(engine=None, status="interrupted")
-    assert resume(done.path).status == "finished"
-
-
 EVERYTHING = {
     "task_args": NOISY,
     "batch_size": 6,
@@ -280,14 +274,6 @@ def test_what_is_over_is_not_resumed(finished: Run, tmp_path: Path) -> None:
         resume(finished.path)
     with pytest.raises(UsageError, match="is no run"):
         resume(tmp_path / "nothing")
-
-
-def test_a_name_that_is_taken_is_refused_before_anything_is_done(finished: Run) -> None:
-    storage = Path(finished.path).parent
-    before = sorted(path.name for path in storage.glob("**/*"))
-    with pytest.raises(UsageError, match=f"hookyard resume {finished.path}"):
-        run(described(), storage, local=True)
-    assert sorted(path.name for path in storage.glob("**/*")) == before
 
 
 def test_checkpoints_of_an_earlier_run_are_not_taken_for_ones_own(tmp_path: Path) -> None:

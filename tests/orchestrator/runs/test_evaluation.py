@@ -335,7 +335,9 @@ def test_every_verb_knows_it(done: Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="epoch-0001-val is running: end it before you remove copy"):
         Removal.of(copy.path)
     one.update(status="failed")
-    with pytest.raises(UsageError, match=r"is an evaluation, which begins anew: hookyard evaluate .*copy@epoch-0001"):
+    with pytest.raises(
+        UsageError, match=r"is an evaluation, which cannot be resumed.*hookyard evaluate .*copy@epoch-0001"
+    ):
         resume(made["path"])
     with pytest.raises(UsageError, match="is an evaluation, and has no checkpoints"):
         Run(one).evaluate()

@@ -41,6 +41,10 @@ def fail_in_the_middle(storage: Storage, name: str) -> None:
 
 
 def test_what_is_written_is_read(storage: Storage) -> None:
+    assert not storage.exists()
+    assert (storage.names(), storage.names("a")) == ([], [])
+    storage.delete("a")
+    storage.write("a/b.txt", "a longer text")
     storage.write("a/b.txt", "text")
     storage.write("c.bin", b"\x00\xff")
     assert storage.read("a/b.txt") == b"text"
@@ -63,16 +67,6 @@ def test_a_file_that_grew_is_read_from_where_it_was(storage: Storage) -> None:
     assert storage.files("nowhere") == {}
 
 
-def test_nothing_is_there_before(storage: Storage) -> None:
-    assert not storage.exists()
-    assert not storage.exists("a")
-    assert storage.names() == []
-    assert storage.names("a") == []
-    storage.delete("a")
-    with pytest.raises(FileNotFoundError):
-        storage.read("a")
-
-
 def test_files_and_folders_exist(storage: Storage) -> None:
     storage.write("a/b.txt", "text")
     assert storage.exists()
@@ -86,12 +80,6 @@ def test_a_part_of_a_storage_is_a_storage(storage: Storage, location: str) -> No
     part.write("x", "1")
     assert storage.read("run/checkpoints/x") == b"1"
     assert str(part) == f"{location}/run/checkpoints"
-
-
-def test_writing_again_replaces(storage: Storage) -> None:
-    storage.write("x", "a long text")
-    storage.write("x", "new")
-    assert storage.read("x") == b"new"
 
 
 def test_a_write_that_fails_leaves_nothing(storage: Storage) -> None:
@@ -214,14 +202,6 @@ def test_a_tree_has_the_files_at_every_depth(storage: Storage) -> None:
     }
     assert {*storage.tree("a")} == {"b/c.txt", "d.txt"}
     assert storage.tree("a")["d.txt"] == storage.files("a")["d.txt"]
-
-
-def test_each_gives_the_answers_in_order_and_raises_what_one_of_them_raises(storage: Storage) -> None:
-    for number in range(40):
-        storage.write(str(number), str(number))
-    assert storage.each(lambda number: int(storage.read(str(number))), range(40)) == [*range(40)]
-    with pytest.raises(FileNotFoundError):
-        storage.each(storage.read, ["0", "absent", "1"])
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device", "link to itself", "folder"])
