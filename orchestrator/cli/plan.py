@@ -76,7 +76,7 @@ def _sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> d
 
     sharing, trainings = shared_paths(experiment.source, sweep), count_trainings(sweep)
     if sharing.paths and sweep.search != "optuna":
-        trainings = len(sharing.together([*enumerate(drawn_trials(sweep, experiment.seed))]))
+        trainings = len(sharing.group_trials([*enumerate(drawn_trials(sweep, experiment.seed))]))
     plan: dict[str, Any] = {
         "trials": count_trials(sweep),
         "repeats": sweep.repeats,

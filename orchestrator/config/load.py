@@ -56,7 +56,6 @@ def _read(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Docum
 
 
 def _read_over(path: Path, base: Sequence[Any], overridden: Document) -> Layers:
-    """Read a file over the base of an override, at which its problems are located."""
     try:
         return read_layers(path, base)
     except ConfigError as error:

@@ -72,16 +72,16 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
         experiment = with_stepping_interval(completed or experiment, task_class)
     # A task may draw random numbers when it is created, for a model in `__post_init__` for example.
     with seeded(experiment.seed):
-        task, task_args, made = _build_parts(experiment, task_class, problems)
-    hooks = {name: entry.hook for name, entry in (made or {}).items() if entry}
+        task, task_args, built = _build_parts(experiment, task_class, problems)
+    hooks = {name: entry.hook for name, entry in (built or {}).items() if entry}
     if task_class and not is_custom:
         # If hooks are wrong, it is unknown which of them steps the scheduler.
-        stepping = {"param_scheduler": ParamScheduler()} if made is None else hooks
+        stepping = {"param_scheduler": ParamScheduler()} if built is None else hooks
         check_optimizations(experiment, task_class, stepping, problems)
-    if problems or task is None or made is None:
+    if problems or task is None or built is None:
         raise ConfigError(list(dict.fromkeys(problems)))
 
-    entries = {name: entry.entry if entry else None for name, entry in made.items()}
+    entries = {name: entry.entry if entry else None for name, entry in built.items()}
     experiment = experiment.model_copy(update={"task_args": task_args, "hooks": entries})
     if problems := list(problems_together(experiment, task, hooks)):
         raise ConfigError(problems)
@@ -96,7 +96,6 @@ def _with_mode(experiment: Experiment, data: Mapping[str, Any]) -> Any:
 def _build_parts(
     experiment: Experiment, task_class: type[Task] | None, problems: list[Problem]
 ) -> tuple[Task | None, dict[str, Any], dict[str, MadeHook | None] | None]:
-    """Create the task and the hooks, each as far as possible, and add their problems."""
     made_task = None
     if experiment.task != NO_TASK:
         made_task = collect_problems(problems, make_task, experiment.task, experiment.task_args)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hooks.metrics.names import list_known, nearest, phase_of, phases_of
 from hooks.stats.row_stats import PREFIX
-from orchestrator.config.checks.metrics import may_add_metrics
+from orchestrator.config.checks.metrics import has_unknown_metrics
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.errors import MetricMissing, RunError
@@ -26,7 +26,7 @@ class MetricWatch:
 
     def __init__(self, settings: Sweep, resolved: ResolvedExperiment, folder: RunFolder, *, seen: bool = False) -> None:
         self._metrics, self._folder, self._seen = settings.metrics, folder, seen
-        self._has_own_hooks = may_add_metrics(resolved.task, resolved.hooks.values())
+        self._has_own_hooks = has_unknown_metrics(resolved.task, resolved.hooks.values())
 
     def has_metrics(self, report: Report) -> bool:
         """Whether a report has all of the sweep's metrics. Raises MetricMissing if none ever will."""

@@ -128,8 +128,7 @@ EXPERIMENT_NOT_SHOWN = {
     ),
     "environment": "is asked of a cluster: tests/orchestrator/engines/test_ray_environment.py",
     **dict.fromkeys(
-        ("hang.after", "hang.action"),
-        "needs a rank that hangs: tests/orchestrator/engines/test_hang_watch.py",
+        ("hang.after", "hang.action"), "needs a rank that hangs: tests/orchestrator/engines/test_hang_watch.py"
     ),
     "max_failures": "needs a process that is lost: tests/ray/test_survive.py",
     "loader.pin_memory": CUDA,

@@ -166,14 +166,7 @@ WALK: dict[str, dict[str, Key]] = {
     "output_csv": of(None, {"task_args": {"test": 9}}, id_key=1, target_key=None, scores=True, phases=["val"]),
     "progress_bar": of(None, None, every=3),
     "tensorboard": of(
-        {"every": 3},
-        LOGGED,
-        every=2,
-        window=2,
-        statistics=SLOWEST,
-        axis="samples",
-        histograms="2 steps",
-        graph=True,
+        {"every": 3}, LOGGED, every=2, window=2, statistics=SLOWEST, axis="samples", histograms="2 steps", graph=True
     ),
     "checkpoint": of(
         {"keep": 2},

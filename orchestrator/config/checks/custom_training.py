@@ -1,4 +1,4 @@
-"""A task that trains by itself: the keys that it reads, and errors for those that have no effect."""
+"""A task with a training loop of its own: the keys that it reads, and errors for those that have no effect."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def train_problems(experiment: Experiment, task: type[Task]) -> Iterator[Problem
         if key in _DECLARABLE - declared.keys():
             default = field.get_default(call_default_factory=True)
             if any(changed_keys(getattr(experiment, key), default, key)):
-                message = f"has no effect: {name} trains by itself, and its train() does not declare {key}"
+                message = f"has no effect: {name}.train(), which trains, does not declare {key}"
                 yield Problem(key, message, suggestion=f"remove it, or write def train(self, session, {key})")
     for key, field in Workers.model_fields.items():
         is_changed = any(changed_keys(getattr(experiment.workers, key), field.default, key))
         if key not in _READ_OF_WORKERS and is_changed:
-            yield Problem(f"workers.{key}", f"has no effect: {name} trains by itself, and distributes its model itself")
+            yield Problem(f"workers.{key}", f"has no effect: {name}.train(), which trains, distributes its own model")

@@ -88,5 +88,4 @@ def _read_first_sample(task: Task, phase: str, dataset: Any) -> None:
 
 
 def _is_ray_dataset(dataset: Any) -> bool:
-    """Return whether only a cluster can read the dataset."""
     return type(dataset).__module__.startswith("ray.data")

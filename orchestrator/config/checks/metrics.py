@@ -78,8 +78,8 @@ class _Monitored(NamedTuple):
         return Problem(self.path, f"{self.metric} {message}", suggestion=f"did you mean '{near}'?" if near else None)
 
 
-def may_add_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
-    """Return whether a custom hook may report metrics, or a task that trains by itself."""
+def has_unknown_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
+    """Return whether a custom hook, or the task's own training loop, may report metrics."""
     return trains_itself(type(task)) or any(
         type(hook) not in HOOKS.values() and (hook.handles("on_phase_end") or hook.handles("on_report"))
         for hook in hooks
@@ -88,7 +88,10 @@ def may_add_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
 
 def metric_problems(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hook]) -> Iterator[Problem]:
     """Yield a problem for each monitored metric that no report of a resolved experiment can hold."""
-    is_open, never_validates = may_add_metrics(task, hooks.values()), Interval.parse(data["validate_every"]).count == 0
+    is_open, never_validates = (
+        has_unknown_metrics(task, hooks.values()),
+        Interval.parse(data["validate_every"]).count == 0,
+    )
     known = None if is_open else _metric_names(task, hooks)
     for monitored in _monitored(data):
         stops_training = monitored.kind in ("early_stopping", "param_scheduler")
@@ -145,7 +148,6 @@ def _phaseless_problems(
 
 
 def _metric_names(task: Task, hooks: Mapping[str, Hook]) -> dict[str, list[str]] | None:
-    """Return the names of each phase's metrics, or None if only a batch can tell."""
     # Any other annotation than a tensor's may mean parts of the loss, which are metrics too.
     annotation = str(get_annotations(type(task).loss).get("return")).rpartition(".")[2].strip("'>")
     if type(task).metrics is not Task.metrics or annotation != "Tensor":

@@ -50,7 +50,6 @@ def _own_names(task: type[Task], modules: set[str]) -> Iterator[tuple[str, Any]]
 
 
 def _nearest(name: str, is_method: bool) -> str | None:
-    """Return the method or key that was probably meant, if any."""
     if name in _METHODS:
         return None
     near = get_close_matches(name, _METHODS, n=1, cutoff=0.75)

@@ -1,4 +1,4 @@
-"""Which paths of a sweep's space change only hooks that observe, so that trials can share one training."""
+"""Paths of a sweep's space that change only hooks that observe, so that trials can share one training."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SharedPaths:
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Path to the reason; the empty path holds for all."""
 
-    def together(self, trials: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[int]]:
+    def group_trials(self, trials: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[int]]:
         """Group trials, given by number and values, that share one training; the leader comes first."""
         groups: dict[str, list[int]] = {}
         for number, values in trials:
@@ -81,7 +81,6 @@ def unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Proble
 
 
 def _sweep_reason(sweep: Sweep) -> str:
-    """Return why the sweep's settings let no trials share a training."""
     if not sweep.share_training:
         return "share_training: false"
     if sweep.engine == "train":
@@ -98,7 +97,6 @@ def _sweep_reason(sweep: Sweep) -> str:
 
 
 def _fan_out_only_reason(sweep: Sweep) -> str:
-    """Return why trials share a training only along `fan_out` paths."""
     if sweep.search == "optuna":
         reason = "search: optuna chooses each trial by the results of earlier ones"
     elif isinstance(sweep.scheduler, Fifo):
@@ -135,7 +133,7 @@ def _training_reasons(resolved: ResolvedExperiment) -> Iterator[str]:
     if resolved.experiment.changes:
         yield "changes sets values of hooks and the optimizer during training"
     if trains_itself(type(resolved.task)):
-        yield f"{type(resolved.task).__name__} trains by itself, in train()"
+        yield f"{type(resolved.task).__name__} trains in its own train()"
     if resolved.experiment.accumulate == "auto":
         yield "accumulate: auto splits batches by free memory, of which the hooks of followers use some"
     for name, hook in resolved.hooks.items():

@@ -126,7 +126,6 @@ def _race_contradictions(sweep: Sweep) -> Iterator[Problem]:
 
 
 def _unsearchable(sweep: Sweep) -> Iterator[Problem]:
-    """Yield a problem for each domain that the search cannot draw from."""
     instead_for_optuna = {"grid": "choice", "normal": "uniform"}
     for name, domain in sweep.space.items():
         path = join("sweep.space", f"{name}.{domain.kind}")
@@ -196,7 +195,7 @@ def _count_problems(sweep: Sweep, seed: int) -> Iterator[Problem]:
 def _mutation_problems(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
     """Yield the problems of what a population changes during training.
 
-    A task that trains by itself starts over with the new values, so `mutate` may also name what it reads.
+    A training loop of the task's own starts over with the new values, so `mutate` may also name what it reads.
     """
     scheduler = sweep.scheduler
     if not isinstance(scheduler, Population):
@@ -268,7 +267,6 @@ def _value_problems(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Ite
 
 
 def _problems_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[Problem]:
-    """Return the problems of a trial with these values."""
     try:
         for name, value in values.items():
             data = with_value(data, name, value)

@@ -90,7 +90,6 @@ def _ddp_problems(experiment: Experiment, task: type[Task]) -> Iterator[Problem]
 
 
 def _fsdp_problems(experiment: Experiment) -> Iterator[Problem]:
-    """Yield what cannot be combined with a model that is sharded over ranks."""
     workers = experiment.workers
     if workers.strategy != "fsdp":
         return
@@ -108,7 +107,6 @@ def _fsdp_problems(experiment: Experiment) -> Iterator[Problem]:
 
 
 def _splitting_problems(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
-    """Yield what cannot be combined with batches that are split and started again where memory runs out."""
     if experiment.accumulate != "auto":
         return
     start = "cannot be combined with accumulate: auto"

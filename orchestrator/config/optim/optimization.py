@@ -76,7 +76,7 @@ def check_optimizations(
 
 
 def optimization_problems(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) -> Iterator[Problem]:
-    """Yield what is wrong between optimizers, schedulers, the task and the hooks."""
+    """Yield the conflicts between optimizers, schedulers, the task and the hooks."""
     optimizations = list(experiment.optimizations.values())
     if takes_turns(task) and not experiment.optimizers:
         yield Problem("optimizers", f"is missing: {task.__name__}.turns() needs an optimizer for each of its parts")

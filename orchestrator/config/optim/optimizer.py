@@ -166,7 +166,6 @@ def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) ->
 
 
 def _selected_parameters(optimization: Optimization, task: Task, model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters of an optimizer by name; raise ConfigError for a pattern that matches none."""
     named = dict(model.named_parameters(remove_duplicate=False))
     if not optimization.name:
         return named
@@ -193,7 +192,6 @@ def _parameters_by_name(task: Task, model: nn.Module) -> dict[str, list[Any]]:
 
 
 def _split_groups(optimizer: Component, path: str) -> tuple[dict[str, Any], list[Group | None]]:
-    """Return the arguments of an optimizer's class, and its parameter groups; raise ConfigError."""
     arguments = optimizer.arguments
     groups = arguments.pop("groups", None)
     return arguments, [] if groups is None else read_groups(groups, path)

@@ -74,7 +74,7 @@ def read_groups(entries: Any, path: str) -> list[Group | None]:
         place = join(path, f"groups.{index}")
         if group and not group.settings and not group.scales:
             hint = "write lr_scale, or an argument of the optimizer such as weight_decay"
-            problems.append(Problem(place, "has no effect: it changes nothing for what it matches", suggestion=hint))
+            problems.append(Problem(place, "has no effect: it sets nothing for these parameters", suggestion=hint))
         if group and "lr" in group.settings and group.scales:
             problems.append(Problem(join(place, "lr"), "cannot be combined with lr_scale or layer_decay; set only one"))
     if problems:
@@ -109,7 +109,7 @@ def parameter_groups(
     arguments: Mapping[str, Any],
     path: str,
 ) -> list[dict[str, Any]]:
-    """Return torch's parameter groups: first what no entry matches, then what the same entries match, in their order.
+    """Return torch's parameter groups: first without an entry, then by the same entries, in order.
 
     Later entries override earlier ones. Raises ConfigError with near names for a pattern that matches nothing.
     """
@@ -153,7 +153,6 @@ def _layer(name: str, patterns: Sequence[str]) -> int:
 
 
 def _rate(cls: Callable[..., Any], arguments: Mapping[str, Any], path: str) -> float:
-    """Return the optimizer's learning rate, as written or by default; raise ConfigError."""
     argument = inspect.signature(cls).parameters.get("lr")
     rate = arguments.get("lr", argument.default if argument else None)
     if isinstance(rate, int | float):

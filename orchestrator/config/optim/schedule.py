@@ -72,7 +72,7 @@ class Timeline:
     def of(
         cls, hooks: Mapping[str, Hook], epochs: int | None, steps: int | None, steps_per_epoch: int | None = None
     ) -> Self:
-        """Return the timeline of a run of so many epochs or steps."""
+        """Return the timeline of a run."""
         hook = stepping_hook(hooks)
         length = Interval(epochs or 0) if steps is None else Interval(steps, "steps")
         if hook is None:
@@ -232,7 +232,6 @@ def list_interval(optimizations: Sequence[Optimization], task: type[Task]) -> In
 def _split(
     scheduler: Component, task: type[Task], ours: type[Model], path: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of a scheduler's class, and our own keys beside them."""
     arguments, names = scheduler.arguments, argument_names(scheduler.type, task, path)
     own = {key: arguments.pop(key) for key in ours.model_fields if key in arguments and key not in names}
     return arguments, own
@@ -326,7 +325,7 @@ def _monitor_problems(optimization: Optimization, hook: ParamScheduler, path: st
 
 
 def _warm_up_error(keys: Mapping[str, Any], warm: WarmUp, timeline: Timeline) -> str | None:
-    """Return what is wrong with the keys of a warm-up, or with the run for it."""
+    """Return the error of a warm-up's keys, or of the run's length for it."""
     if "warmup" not in keys:
         return "has no effect without `warmup`; set its length" if keys else None
     if timeline.every is None:

@@ -1,4 +1,4 @@
-"""One scheduler with its arguments and length, and schedulers in phases. Driver, and each worker."""
+"""A scheduler with its arguments and length, and schedulers in phases. Driver, and each worker."""
 
 from __future__ import annotations
 

@@ -146,7 +146,6 @@ def _source_code(cls: type) -> str | None:
 
 
 def _named_classes(config: Any, path: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield path, module and name of each `module:Class`."""
     if isinstance(config, str):
         module, colon, name = config.partition(":")
         if colon and name.isidentifier():

@@ -155,7 +155,6 @@ def _shown(value: Any) -> str:
 
 
 def _known_keys(model: type[BaseModel], place: Iterable[int | str], values: Any) -> list[str]:
-    """Return the keys that are allowed at a place inside a model."""
     for part in place:
         field = model.model_fields.get(str(part))
         values = _child(values, part)

@@ -79,7 +79,7 @@ def _conditions(model: type[BaseModel]) -> Iterator[tuple[str, Needs]]:
 
 
 def check_needs(model: Model, experiment: Model, path: str = "") -> Iterator[Problem]:
-    """Yield a problem for each field that was changed from its default though what it needs is missing."""
+    """Yield a problem for each field with another value than its default and an unmet need."""
     unmet = {
         name: condition.setting for name, condition in _conditions(type(model)) if not condition.is_met(experiment)
     }

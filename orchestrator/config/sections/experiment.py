@@ -71,7 +71,7 @@ LRSchedulers = Annotated[
 
 
 class NamedOptimizer(Component):
-    """One of several optimizers: its class and arguments, its parameters, and its scheduler."""
+    """An optimizer among several: its class and arguments, its parameters, and its scheduler."""
 
     params: Patterns | None = None
     """Patterns, with * and ?, of the names of its parameters; by default the task's `parameters` selects them."""
@@ -101,7 +101,7 @@ class Optimization:
         return f"optimizers.{self.name}.scheduler" if self.name else "scheduler"
 
     @classmethod
-    def named(cls, name: str, entry: NamedOptimizer) -> Self:
+    def from_entry(cls, name: str, entry: NamedOptimizer) -> Self:
         """Return one of several optimizers."""
         optimizer = Component(**{"type": entry.type, **entry.arguments})
         return cls(name, optimizer, entry.scheduler, tuple(entry.params or ()))
@@ -179,7 +179,7 @@ def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_length(epochs: object, steps: object) -> str | None:
-    """Return what is wrong unless exactly one of epochs and steps is set."""
+    """Return an error message unless exactly one of epochs and steps is set."""
     if epochs is not None and steps is not None:
         return "has both epochs and steps; set only one of them (epochs=null removes the other)"
     return "has neither epochs nor steps; set one of them" if epochs is None and steps is None else None
@@ -203,7 +203,7 @@ def _snake_case(name: str) -> str:
 
 
 class Experiment(Model):
-    """One experiment: task, training, hooks, workers.
+    """An experiment: task, training, hooks, workers.
 
     In Python `task` may be a class or an instance, hooks may be classes, instances or mappings, and the optimizer's
     `type` a class. The name defaults to that of the task's class.
@@ -314,7 +314,7 @@ class Experiment(Model):
     @property
     def optimizations(self) -> dict[str, Optimization]:
         """Optimizers and their schedulers by name; a single one has an empty name."""
-        named = {name: Optimization.named(name, entry) for name, entry in self.optimizers.items()}
+        named = {name: Optimization.from_entry(name, entry) for name, entry in self.optimizers.items()}
         return named or {"": Optimization("", self.optimizer, self.scheduler)}
 
     def __eq__(self, other: object) -> bool:
@@ -337,7 +337,7 @@ class Experiment(Model):
         return experiment
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with these values set over what was written; raise ConfigError."""
+        """Return a copy with these values over the written ones; raise ConfigError."""
         if not update or self._source is None:
             return super().model_copy(update=update, deep=deep)
         data = _convert(update)

@@ -27,8 +27,7 @@ _Named: Any = create_model(
 
 
 class Init(_Named):  # type: ignore[misc]  # created by a call
-    """Where a model's initial weights come from, and which of them are loaded. Patterns match whole names, with * and
-    ?."""
+    """Source of a model's initial weights, and which of them to load. Patterns match whole names, with * and ?."""
 
     weights: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
     """Of a run, `model` for the weights in training or `ema` for their averages; by default the evaluated weights. Of a

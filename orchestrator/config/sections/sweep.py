@@ -1,4 +1,4 @@
-"""The `sweep:` section: what is searched and how, how trials are compared, and when they end."""
+"""The `sweep:` section: the search and its space, the comparison of trials, and their end."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ SweptPath = Annotated[str, AfterValidator(_check_swept_path)]
 
 
 class Plateau(Model):
-    """No improvement for several reports."""
+    """A lack of improvement over several reports."""
 
     patience: Annotated[int, Ge(1)] = 5
     """Consecutive reports without an improvement after which the trial stops."""
@@ -167,7 +167,7 @@ class Budget(Model):
 
 
 class Sweep(Model):
-    """How trials are drawn and compared."""
+    """The search: its space, and how to draw and compare trials."""
 
     metric: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
     """Metric to compare trials by, such as `val/accuracy`, or `stats/step_s/p95`: a statistic of a column of the rows;

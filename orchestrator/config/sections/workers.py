@@ -1,4 +1,4 @@
-"""The workers: the processes of a run, what each asks of Ray, and how they share the model."""
+"""The workers: the processes of a run, the resources of each, and how they share the model."""
 
 from __future__ import annotations
 

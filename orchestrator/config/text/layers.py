@@ -72,7 +72,6 @@ def _base_error(document: Document, message: str) -> ConfigError:
 
 
 def _merge(below: Document, above: Document) -> Document:
-    """Merge `above` into `below` and return it."""
     below.forget(set(_merge_data(below.data, above.data, "")))
     below.locations.update(above.locations)
     below.problems.extend(above.problems)

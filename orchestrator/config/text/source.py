@@ -34,7 +34,7 @@ class ParentCheckpoint:
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """The weights that a run started from: their location, and the hash of what was read."""
+    """The weights that a run started from: their location and hash."""
 
     path: str
     """A run, a file or a folder."""

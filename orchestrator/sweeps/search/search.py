@@ -50,7 +50,7 @@ class Search:
 
     def _hand_out(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
         """Queue trials; those that share a training together."""
-        for leader, *followers in self._shared.together([*trials.items()]):
+        for leader, *followers in self._shared.group_trials([*trials.items()]):
             others = [{"number": number, "values": trials[number]} for number in followers]
             self._waiting.append(trial_config(leader, trials[leader], others))
 

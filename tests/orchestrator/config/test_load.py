@@ -15,13 +15,7 @@ import yaml
 
 from hooks.interval import Interval
 from orchestrator.config.components import DEFAULT_HOOKS
-from orchestrator.config.load import (
-    load_experiment,
-    reload_experiment,
-    to_dict,
-    to_yaml,
-    with_overrides,
-)
+from orchestrator.config.load import load_experiment, reload_experiment, to_dict, to_yaml, with_overrides
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.reader import parse_yaml

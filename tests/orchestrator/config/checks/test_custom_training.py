@@ -80,7 +80,7 @@ hooks:
     assert [line.partition(": has no effect")[0] for line in told[:6]] == [
         f"{file}:{line}: {path}" for path, line in unread.items()
     ]
-    assert "its train() does not declare accumulate" in told[1]
+    assert "Own.train(), which trains, does not declare accumulate" in told[1]
     assert "write def train(self, session, accumulate)" in told[1]
     assert "hooks.ema: does not work where a task trains by itself: it acts in on_update" in told[6]
     assert "hooks.sync_buffers: does not work where a task trains by itself: it needs the model" in told[7]

@@ -143,7 +143,7 @@ def test_a_group_changes_in_flight_and_is_swept() -> None:
     ("groups", "message"),
     [
         ([{"match": "blocks.*", "lr_scal": 2}], r"optimizer\.groups\.0\.lr_scal: unknown key \(did you mean"),
-        ([{"match": "blocks.*"}], r"optimizer\.groups\.0: has no effect: it changes nothing for what it matches"),
+        ([{"match": "blocks.*"}], r"optimizer\.groups\.0: has no effect: it sets nothing for these parameters"),
         ([{"match": "x", "lr": 1, "lr_scale": 2}], r"optimizer\.groups\.0\.lr: cannot be combined with lr_scale"),
         ([{"match": "x", "weight_decay": -1}], r"optimizer\.groups\.0: AdamW raised"),
         ([{"match": "x", "layer_decay": 2}], r"optimizer\.groups\.0\.layer_decay: must be at most 1"),

@@ -82,3 +82,19 @@ def test_memory_is_a_number_of_bytes_or_in_words(written: Any, size: int) -> Non
 def test_what_a_rank_cannot_ask_for(workers: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         experiment_from_dict({"name": "x", "task": "tests.tasks:Points", "epochs": 1, "workers": workers})
+
+
+def test_what_a_field_needs_is_in_the_schema_and_checked() -> None:
+    described = Workers.model_json_schema()["properties"]["meta_device"]["description"]
+    assert described.endswith("Has no effect without `workers.strategy: fsdp`.")
+    written = {"name": "x", "task": "tests.tasks:Points", "epochs": 1, "scaler": {"init_scale": 2.0}}
+    with pytest.raises(ConfigError, match=r"scaler\.init_scale: has no effect without `precision: fp16`"):
+        experiment_from_dict(written)
+    assert experiment_from_dict({**written, "precision": "fp16"}).scaler.init_scale == 2
+
+
+def test_a_pattern_may_stand_alone() -> None:
+    written = {"name": "x", "task": "tests.tasks:Points", "epochs": 1, "activation_checkpointing": "0"}
+    assert experiment_from_dict(written).activation_checkpointing == ["0"]
+    with pytest.raises(ConfigError, match="must be a pattern or a list of patterns, got 3"):
+        experiment_from_dict({**written, "activation_checkpointing": 3})

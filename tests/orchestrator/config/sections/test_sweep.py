@@ -88,12 +88,7 @@ def test_objectives_pair_metrics_with_modes() -> None:
 
 
 def written(**sweep: Any) -> dict[str, Any]:
-    return {
-        "name": "line",
-        "task": f"{HERE}:Line",
-        "epochs": 1,
-        "sweep": {"metric": "val/loss", "trials": 4, **sweep},
-    }
+    return {"name": "line", "task": f"{HERE}:Line", "epochs": 1, "sweep": {"metric": "val/loss", "trials": 4, **sweep}}
 
 
 def test_a_resolved_sweep_reads_as_itself() -> None:

@@ -236,7 +236,7 @@ def test_optuna_is_told_the_best_of_the_trials_that_share_a_suggestion_each_by_t
     draws = Draws(sweep(search="optuna", trials=12, repeats=2, space=SHARED), 5)
     scores = [1.0, 3.0, 6.0, None, math.nan, 1.0, 0.0, 2.0, None, None, None, None]
     numbers = []
-    for trials in draws.together():
+    for trials in draws.group_trials():
         numbers.append([number for number, _ in trials])
         assert [values["hooks.ema.decay"] for _, values in trials] == [0.5, 0.9]
         assert len({(values["optimizer.lr"], values["seed"]) for _, values in trials}) == 1
@@ -257,12 +257,12 @@ def test_what_is_left_of_an_optuna_search_with_followers_goes_on_where_it_was() 
     pytest.importorskip("optuna")
     space = {**SHARED, "hooks.ema.decay": {"fan_out": [0.5, 0.9, 0.99]}}
     settings = sweep(search="optuna", trials=9, space=space, budget={"trials": 8})
-    first = dict(next(Draws(settings, 0).together()))
+    first = dict(next(Draws(settings, 0).group_trials()))
     previous = {
         number: PreviousTrial(first[number], over=number == 1, reports=({"val/score": 4.0},)) for number in range(3)
     }
     draws, numbers = Draws(settings, 0, previous), []
-    for trials in draws.together():
+    for trials in draws.group_trials():
         numbers.append([number for number, _ in trials])
         for number, values in trials:
             assert number not in first or values == first[number]
