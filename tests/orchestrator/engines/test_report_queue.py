@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from orchestrator.engines.report_queue import ReportQueue
 from orchestrator.loop.report import Report
+
+
+def in_event_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    return lambda: asyncio.run(test())
 
 
 def report(number: int, final: bool = False) -> Report:
@@ -28,112 +34,98 @@ async def settled(*tasks: asyncio.Task[bool]) -> list[bool]:
     return [task.done() for task in tasks]
 
 
-def test_ranks_wait_at_a_report_until_the_next_is_asked_for() -> None:
-    async def story() -> None:
-        queue, first, second = ReportQueue(), report(1), report(2, final=True)
-        waits = bring(queue, first)
-        assert await queue.next() == first
-        assert await settled(waits) == [False]
-        asked = asyncio.ensure_future(queue.next())
-        assert await waits is True
-        last = bring(queue, second)
-        assert await asked == second
-        over = asyncio.ensure_future(queue.next())
-        assert await last is True
-        await queue.close()
-        assert await over is None
-        assert await queue.next() is None
-
-    asyncio.run(story())
+@in_event_loop
+async def test_ranks_wait_at_a_report_until_the_next_is_asked_for() -> None:
+    queue, first, second = ReportQueue(), report(1), report(2, final=True)
+    waits = bring(queue, first)
+    assert await queue.next() == first
+    assert await settled(waits) == [False]
+    asked = asyncio.ensure_future(queue.next())
+    assert await waits is True
+    last = bring(queue, second)
+    assert await asked == second
+    over = asyncio.ensure_future(queue.next())
+    assert await last is True
+    await queue.close()
+    assert await over is None
+    assert await queue.next() is None
 
 
-def test_a_report_that_a_new_worker_group_makes_again_is_told_once() -> None:
-    async def story() -> None:
-        queue, first, second = ReportQueue(), report(1), report(2)
-        gone = bring(queue, first)
-        assert await queue.next() == first
-        asked = asyncio.ensure_future(queue.next())
-        assert await gone is True
-        waits = bring(queue, second)
-        assert await asked == second
+@in_event_loop
+async def test_a_report_that_a_new_worker_group_makes_again_is_told_once() -> None:
+    queue, first, second = ReportQueue(), report(1), report(2)
+    gone = bring(queue, first)
+    assert await queue.next() == first
+    asked = asyncio.ensure_future(queue.next())
+    assert await gone is True
+    waits = bring(queue, second)
+    assert await asked == second
 
-        # A new group goes on from before the first report: that one is decided, the second is not.
-        assert await bring(queue, first) is True
-        again = bring(queue, second)
-        assert await settled(waits, again) == [False, False]
-        third = report(3, final=True)
-        asked = asyncio.ensure_future(queue.next())
-        assert await again is True
-        bring(queue, third)
-        assert await asked == third
-
-    asyncio.run(story())
+    # A new group goes on from before the first report: that one is decided, the second is not.
+    assert await bring(queue, first) is True
+    again = bring(queue, second)
+    assert await settled(waits, again) == [False, False]
+    third = report(3, final=True)
+    asked = asyncio.ensure_future(queue.next())
+    assert await again is True
+    bring(queue, third)
+    assert await asked == third
 
 
-def test_a_report_ahead_of_the_decision_waits_for_its_own() -> None:
+@in_event_loop
+async def test_a_report_ahead_of_the_decision_waits_for_its_own() -> None:
     """A rank is lost while its report is judged; the new group goes on from a checkpoint behind it."""
 
-    async def story() -> None:
-        queue, first, second = ReportQueue(), report(1), report(2)
-        bring(queue, first)
-        assert await queue.next() == first
-        ahead = bring(queue, second)
-        assert await settled(ahead) == [False]
-        assert await queue.next() == second
-        assert await settled(ahead) == [False]
-
-    asyncio.run(story())
+    queue, first, second = ReportQueue(), report(1), report(2)
+    bring(queue, first)
+    assert await queue.next() == first
+    ahead = bring(queue, second)
+    assert await settled(ahead) == [False]
+    assert await queue.next() == second
+    assert await settled(ahead) == [False]
 
 
-def test_a_run_cut_short_after_a_report_is_told_as_its_last() -> None:
+@in_event_loop
+async def test_a_run_cut_short_after_a_report_is_told_as_its_last() -> None:
     """What ends in the middle of training is not written down, so it has the number of the report before."""
 
-    async def story() -> None:
-        queue, whole, cut_short = ReportQueue(), report(2), report(2, final=True)
-        bring(queue, whole)
-        assert await queue.next() == whole
-        asked = asyncio.ensure_future(queue.next())
-        bring(queue, cut_short)
-        assert await asked == cut_short
-
-    asyncio.run(story())
+    queue, whole, cut_short = ReportQueue(), report(2), report(2, final=True)
+    bring(queue, whole)
+    assert await queue.next() == whole
+    asked = asyncio.ensure_future(queue.next())
+    bring(queue, cut_short)
+    assert await asked == cut_short
 
 
-def test_ranks_of_a_trial_that_is_stopped_go_home_and_new_ones_do_not_begin() -> None:
-    async def story() -> None:
-        queue, first = ReportQueue(), report(1)
-        assert await queue.wanted()
-        waits = bring(queue, first)
-        assert await queue.next() == first
-        await queue.end()
-        assert await waits is False
-        assert not await queue.wanted()
-        assert await bring(queue, report(2)) is False
-
-    asyncio.run(story())
+@in_event_loop
+async def test_ranks_of_a_trial_that_is_stopped_go_home_and_new_ones_do_not_begin() -> None:
+    queue, first = ReportQueue(), report(1)
+    assert await queue.wanted()
+    waits = bring(queue, first)
+    assert await queue.next() == first
+    await queue.end()
+    assert await waits is False
+    assert not await queue.wanted()
+    assert await bring(queue, report(2)) is False
 
 
-def test_a_report_queue_that_died_is_told_again_what_waits() -> None:
+@in_event_loop
+async def test_a_report_queue_that_died_is_told_again_what_waits() -> None:
     """Ray makes the calls that were under way again, on the new one."""
 
-    async def story() -> None:
-        queue, second = ReportQueue(), report(2)
-        asked = asyncio.ensure_future(queue.next())
-        waits = bring(queue, second)
-        assert await asked == second
-        again = asyncio.ensure_future(queue.next())
-        assert await waits is True
-        await queue.close()
-        assert await again is None
-
-    asyncio.run(story())
+    queue, second = ReportQueue(), report(2)
+    asked = asyncio.ensure_future(queue.next())
+    waits = bring(queue, second)
+    assert await asked == second
+    again = asyncio.ensure_future(queue.next())
+    assert await waits is True
+    await queue.close()
+    assert await again is None
 
 
-def test_it_is_rank_0s_mailbox_too() -> None:
-    async def story() -> None:
-        queue = ReportQueue()
-        assert queue.post(("line", "one")) is False
-        assert queue.collect(stop=True) == [("line", "one")]
-        assert queue.post() is True
-
-    asyncio.run(story())
+@in_event_loop
+async def test_it_is_rank_0s_mailbox_too() -> None:
+    queue = ReportQueue()
+    assert queue.post(("line", "one")) is False
+    assert queue.collect(stop=True) == [("line", "one")]
+    assert queue.post() is True

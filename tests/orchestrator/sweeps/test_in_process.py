@@ -33,6 +33,7 @@ def test_a_grid_of_two_by_two_is_four_trials_with_its_values(tmp_path: Path) -> 
     outcome = sweep(searching(space, hooks={"ema": {}}), tmp_path, local=True)
     assert outcome.status == "finished"
     trials = outcome.trials
+    assert not {"configuration", "config/seed"} & {*trials.columns}
     assert list(trials.index) == ["trial-0000", "trial-0001", "trial-0002", "trial-0003"]
     pairs = sorted(zip(trials["config/optimizer.lr"], trials["config/hooks.ema.decay"], strict=True))
     assert pairs == sorted(itertools.product([0.001, 0.5], [0.0, 0.9]))
@@ -100,11 +101,6 @@ def _told_of_the_group(outcome: Any) -> None:
     assert f"best configuration {expected.index[0]}" in outcome._repr_html_()
     with pytest.raises(UsageError, match=r"2 configurations .* have val/accuracy; parameter importance needs 10"):
         outcome.importance()
-
-
-def test_without_repeats_the_table_says_nothing_of_them(tmp_path: Path) -> None:
-    table = sweep(searching({"optimizer.lr": {"grid": [0.01]}}), tmp_path, local=True).trials
-    assert not {"configuration", "config/seed"} & {*table.columns}
 
 
 @dataclass
@@ -178,18 +174,6 @@ def test_the_best_is_the_best_of_its_metric(tmp_path: Path, metric: str, mode: s
     assert outcome.trials[metric].to_dict() == values
 
 
-def test_the_same_seed_draws_the_same_trials(tmp_path: Path) -> None:
-    space = {"optimizer.lr": {"loguniform": [0.001, 0.5]}}
-    drawn = [
-        sweep(searching(space, search="random", trials=3, seed=seed), tmp_path, name, local=True)
-        .trials["config/optimizer.lr"]
-        .tolist()
-        for name, seed in (("a", 1), ("b", 1), ("c", 2))
-    ]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert len(set(drawn[0])) == 3
-
-
 def test_a_sweep_asked_to_stop_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class AskedAfterTwoTrials:
         def __init__(self, *words: str) -> None: ...
@@ -216,12 +200,9 @@ def test_a_sweep_asked_to_stop_keeps_what_it_has(tmp_path: Path, monkeypatch: py
     assert outcome.trials["status"].tolist() == ["finished", "finished"]
 
 
-def test_an_experiment_without_a_sweep_is_refused(tmp_path: Path) -> None:
+def test_a_missing_section_and_a_taken_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no sweep section"):
         sweep(described(), tmp_path, local=True)
-
-
-def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     first = sweep(searching({"optimizer.lr": {"grid": [0.01]}}), tmp_path, local=True)
     with pytest.raises(UsageError, match="exists already"):
         sweep(searching({"optimizer.lr": {"grid": [0.01]}}), tmp_path, local=True)
@@ -281,22 +262,26 @@ def climbing(heights: list[float], scheduler: Any, **fields: Any) -> Any:
     )
 
 
-def test_asha_stops_trials_that_run_one_after_the_other(tmp_path: Path) -> None:
-    """At 1, 2 and 4 reports the better half goes on: 1 is below the median of (2), 3 is not below that of (2, 1), and
-    2.4 not below that of (2, 1, 3); but at its second report 3.4 is below the median of (3, 4)."""
-    done = sweep(climbing([2.0, 1.0, 3.0, 2.4], {"type": "asha", "reduction_factor": 2}), tmp_path, local=True)
-    assert done.trials["reports"].tolist() == [4, 1, 4, 2]
-    assert done.trials["status"].tolist() == ["finished", "stopped", "finished", "stopped"]
-    assert [run.folder.metadata().stopped for run in done.runs][1::2] == [["the scheduler ended the trial"]] * 2
+@pytest.mark.parametrize(
+    ("heights", "scheduler", "reports"),
+    [
+        # At 1, 2 and 4 reports the better half goes on: 1 is below the median of (2), 3 is not below that of (2, 1),
+        # and 2.4 not below that of (2, 1, 3); but at its second report 3.4 is below the median of (3, 4).
+        ([2.0, 1.0, 3.0, 2.4], {"type": "asha", "reduction_factor": 2}, [4, 1, 4, 2]),
+        # After one report 2.4 is below the median of (2, 4), and 3 is not below that of (2, 4, 2.4); after two the
+        # others had 2.5 and 4.5 on average, and 4 is not below their median.
+        ([2.0, 4.0, 2.4, 3.0], {"type": "median", "grace_period": 1, "min_samples_required": 2}, [4, 4, 1, 4]),
+    ],
+)
+def test_schedulers_stop_trials_that_run_one_after_the_other(
+    tmp_path: Path, heights: list[float], scheduler: dict[str, Any], reports: list[int]
+) -> None:
+    done = sweep(climbing(heights, scheduler), tmp_path, local=True)
     assert done.status == "finished"
-
-
-def test_the_median_rule_stops_trials_that_run_one_after_the_other(tmp_path: Path) -> None:
-    """After one report 2.4 is below the median of (2, 4), and 3 is not below that of (2, 4, 2.4); after two the others
-    had 2.5 and 4.5 on average, and 4 is not below their median."""
-    median = {"type": "median", "grace_period": 1, "min_samples_required": 2}
-    done = sweep(climbing([2.0, 4.0, 2.4, 3.0], median), tmp_path, local=True)
-    assert done.trials["reports"].tolist() == [4, 4, 1, 4]
+    assert done.trials["reports"].tolist() == reports
+    for trial, count in zip(done.runs, reports, strict=True):
+        expected = ("finished", []) if count == 4 else ("stopped", ["the scheduler ended the trial"])
+        assert (trial.status, trial.folder.metadata().stopped) == expected
 
 
 def test_a_sweep_that_is_taken_up_knows_what_its_scheduler_was_told(tmp_path: Path) -> None:
@@ -349,19 +334,19 @@ def test_once_the_metric_was_reported_a_trial_without_it_fails_alone(tmp_path: P
     assert outcome.trials["status"].tolist() == ["finished", "failed", "finished"]
 
 
-def test_a_misspelt_column_of_the_rows_ends_the_sweep_with_the_first_report_too(tmp_path: Path) -> None:
-    space = {"optimizer.lr": {"grid": [0.01, 0.1]}}
-    with pytest.raises(
-        RunError, match=r"has the sweep's metric 'stats/setp_s/p95'; .*\(did you mean 'stats/step_s/p95'\?\)"
-    ):
-        sweep(searching(space, metric="stats/setp_s/p95", mode="min", epochs=3), tmp_path, local=True)
-    assert open_sweep(tmp_path / "points").trials["reports"].tolist() == [1]
-
-
-def test_a_metric_of_a_phase_without_data_ends_the_sweep_with_the_first_report(tmp_path: Path) -> None:
-    trained_only = searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, epochs=3, task_args={"val": 0})
-    with pytest.raises(RunError, match="has the sweep's metric 'val/accuracy'; there are: train/loss"):
-        sweep(trained_only, tmp_path, local=True)
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"metric": "stats/setp_s/p95", "mode": "min"}, r"'stats/setp_s/p95'; .*\(did you mean 'stats/step_s/p95'\?\)"),
+        ({"task_args": {"val": 0}}, "'val/accuracy'; there are: train/loss"),
+    ],
+)
+def test_a_metric_that_no_report_can_have_ends_the_sweep_with_the_first(
+    tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    """A misspelt column of the rows, and a phase without data."""
+    with pytest.raises(RunError, match=f"has the sweep's metric {message}"):
+        sweep(searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, epochs=3, **fields), tmp_path, local=True)
     assert open_sweep(tmp_path / "points").trials["reports"].tolist() == [1]
 
 

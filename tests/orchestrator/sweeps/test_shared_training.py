@@ -414,19 +414,19 @@ for _event in EVENTS:
     setattr(Fails, _event, _failing(_event))
 
 FAILURES = [
-    "on_start",
-    "on_update train",
-    "on_update train 8",
-    "on_phase_end train",
-    "on_loss val",
-    "on_phase_end val 14",
-    "on_save",
-    "on_save train 9",
-    "on_saved",
-    "on_report val 14",
-    "on_phase_end test",
+    ("on_start", 0),
+    ("on_update train", 1),
+    ("on_update train 8", 0),
+    ("on_phase_end train", 1),
+    ("on_loss val", 0),
+    ("on_phase_end val 14", 1),
+    ("on_save", 1),
+    ("on_save train 9", 0),
+    ("on_saved", 0),
+    ("on_report val 14", 1),
+    ("on_phase_end test", 0),
 ]
-"""Where a trial may fail: an epoch has 7 steps, and each third step a checkpoint."""
+"""Where a trial fails, and whether it is the leader. An epoch has 7 steps, and each third step a checkpoint."""
 DECAYS = [0.5, 0.9]
 
 
@@ -446,8 +446,7 @@ def unfailing(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     return sweep(failing(DECAYS, False, ""), tmp_path_factory.mktemp("alone"), local=True)
 
 
-@pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize("at", FAILURES)
+@pytest.mark.parametrize(("at", "place"), FAILURES)
 def test_a_trial_that_fails_leaves_the_others_as_they_are_alone(
     at: str, place: int, unfailing: Sweep, tmp_path: Path
 ) -> None:
