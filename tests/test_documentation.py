@@ -313,7 +313,7 @@ def test_the_page_on_experiments_has_every_key_with_its_default() -> None:
     }
     inner |= {f"workers.ddp.{name}": value for name, value in inner.pop("workers.ddp").items()}
     required = {name for name, field in Experiment.model_fields.items() if field.is_required()}
-    assert told == defaults | inner | dict.fromkeys(required, "must be said")
+    assert told == defaults | inner | dict.fromkeys(required, "required")
 
 
 def test_the_page_on_experiments_merges_as_it_says(folder: Path) -> None:
@@ -402,7 +402,7 @@ def test_the_page_on_tasks_has_every_method() -> None:
         f"{name}({', '.join(list(inspect.signature(method).parameters)[1:])})" for name, method in methods.items()
     ]
     assert sorted(signature for signature, _ in told) == sorted(signatures)
-    must = {signature.partition("(")[0] for signature, default in told if default == "must be written"}
+    must = {signature.partition("(")[0] for signature, default in told if default == "required"}
     assert must == Task.__abstractmethods__
 
 
