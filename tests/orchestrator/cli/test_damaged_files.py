@@ -182,7 +182,7 @@ def test_where_no_checkpoint_is_whole_nothing_is_started(cut: Path) -> None:
     assert (code, out) == (2, "")
     assert "none of the checkpoints in" in told
     assert (
-        f"hookyard resume {cut} --from-start begins anew; it throws away these checkpoints, and its 1 reports, up to"
+        f"hookyard resume {cut} --from-start restarts it, and discards these checkpoints and its 1 reports, up to"
         " step 7" in told
     )
     assert json.loads((cut / "run.json").read_text())["status"] == "failed"

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 from orchestrator import open_run, run, sweep
 from orchestrator.cli import app
-from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import _tell_changed
 from tests.tasks import described
 
@@ -156,11 +155,10 @@ def test_nothing_is_said_of_whole_files(whole: Path) -> None:
 
 
 def test_a_full_disk_is_no_reason_to_keep_a_run(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path) -> Iterator[Any]:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        yield
+    def full(source: object, target: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
 
-    monkeypatch.setattr(Storage, "_create_beside", staticmethod(full))
+    monkeypatch.setattr(os, "replace", full)
     for name in ("alone", "swept"):
         folder = shutil.copytree(whole / name, tmp_path / name)
         code, said = call(["rm", str(folder), "--yes"])

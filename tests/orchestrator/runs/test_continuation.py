@@ -182,8 +182,8 @@ def test_what_a_stream_cannot_go_on_with_is_told_in_the_driver(
     """Each rank, and each process of its loader, keeps a place of its own."""
     monkeypatch.setattr(Ray, "__enter__", Mock(side_effect=AssertionError("Ray is started")))
     ranks = (
-        r"a stream, and each rank has its own place in it, and .*checkpoints/epoch-0001 is of 1 rank, not 2; go on"
-        r" with 1 .*workers.count=1"
+        r"a stream, and each rank has its own place in it, and .*checkpoints/epoch-0001 is of 1 rank, not 2; use"
+        r" 1 .*workers.count=1"
     )
     streamed.folder.update(engine="gang", local=False)
     with pytest.raises(UsageError, match=ranks):
