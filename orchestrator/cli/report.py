@@ -80,14 +80,14 @@ def compare(
 
 def _print(differences: dict[str, Any]) -> None:
     from hooks.metrics.direction import explain_unknown_direction
-    from orchestrator.report.side_by_side import PARTS, described, headings
+    from orchestrator.report.side_by_side import PARTS, format_entry, headings
 
     echo(", ".join(f"{name} ({kind})" for name, kind in headings(differences)))
     names = [name for name, _ in headings(differences)]
     for part, (title, empty, _) in PARTS.items():
         if part in differences:
             echo("")
-            rows = [(name, *described(name, entry)) for name, entry in differences[part].items()]
+            rows = [(name, *format_entry(name, entry)) for name, entry in differences[part].items()]
             print_table((title, *names), rows) if rows else echo(f"{title}: {empty}")
     if differences.get("not_known"):
         echo(f"\n{explain_unknown_direction(differences['not_known'])}")

@@ -1,5 +1,4 @@
-"""Reports: one HTML file of a run, a sweep or several of either, which opens without a network. Knows pandas and
-neither ray nor torch."""
+"""Reports: one HTML file about runs or sweeps, which opens without a network. Imports neither ray nor torch."""
 
 from collections.abc import Sequence
 
@@ -12,12 +11,12 @@ from orchestrator.sweeps.results.result import Sweep
 
 
 def report(folder: RunFolder) -> str:
-    """The page of a run or of a sweep, under way or over."""
+    """Return the page of a run or sweep, running or ended."""
     return sweep_page(Sweep(folder), now()) if folder.metadata().sweep else run_page(Run(folder), now())
 
 
 def comparison(folders: Sequence[RunFolder]) -> str:
-    """The page of runs, or of sweeps, beside each other."""
+    """Return the page that compares runs or sweeps."""
     if folders[0].metadata().sweep:
         return sweeps_page([Sweep(folder) for folder in folders], now())
     return runs_page([Run(folder) for folder in folders], now())

@@ -1,4 +1,4 @@
-"""Axes: which stretch of numbers a chart shows, where each lies on it, and which are labelled."""
+"""Axes of charts: ranges, positions and ticks."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from orchestrator.report import units
 from orchestrator.stats.aggregate import quantities
 
+_TIMES = (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+_SIZES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("bytes", 1.0))
 LOGARITHMIC_FROM = 100.0
-"""From how many times the smallest value the largest has to be for a logarithmic axis."""
+"""Least ratio of the largest to the smallest value for a logarithmic axis."""
 LABELS = 5
-"""About how many values are labelled."""
+"""Number of ticks, about."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A stretch of numbers from `low` to `high`, which lie at 0 and 1."""
+    """A range of numbers, with `low` at position 0 and `high` at 1."""
 
     low: float
     high: float
     ticks: tuple[tuple[float, str], ...]
-    """Values and their labels, ascending."""
+    """Values and labels, ascending."""
     logarithmic: bool = False
 
     @property
     def tick_positions(self) -> NDArray[np.float64]:
-        """Where the ticks lie."""
         return self.positions([value for value, _ in self.ticks])
 
     def positions(self, values: ArrayLike) -> NDArray[np.float64]:
-        """Where values lie: 0 to 1, NaN for what the axis cannot show."""
+        """Return the positions of values, 0 to 1; NaN for what the axis cannot show."""
         numbers = np.asarray(values, dtype=float)
         if self.logarithmic:
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -44,10 +44,9 @@ class Axis:
 
 
 def axis(name: str, values: ArrayLike, *, from_zero: bool = False, logarithmic: bool | None = None) -> Axis:
-    """The axis for the finite ones of a column's values, whose name tells their unit.
+    """Return the axis for a column's finite values.
 
-    `logarithmic` None leaves it to the values: all above zero, and the largest LOGARITHMIC_FROM times the smallest;
-    bytes are told by powers of two and never logarithmic.
+    With `logarithmic` None, positive values whose ratio reaches LOGARITHMIC_FROM are logarithmic, but never bytes.
     """
     numbers = np.asarray(values, dtype=float)
     finite = numbers[np.isfinite(numbers)]
@@ -63,21 +62,20 @@ def axis(name: str, values: ArrayLike, *, from_zero: bool = False, logarithmic: 
 
 
 def integer_axis(name: str, values: ArrayLike) -> Axis:
-    """An axis of whole numbers, such as steps: no label lies between two of them."""
-    found = axis(name, values, logarithmic=False)
-    ticks = tuple(tick for tick in found.ticks if float(tick[0]).is_integer())
-    return Axis(found.low, found.high, ticks or ((found.low, quantities.number(found.low)),))
+    """Return an axis of whole numbers, such as steps."""
+    linear = axis(name, values, logarithmic=False)
+    ticks = tuple(tick for tick in linear.ticks if float(tick[0]).is_integer())
+    return Axis(linear.low, linear.high, ticks or ((linear.low, quantities.number(linear.low)),))
 
 
 def category_axis(names: Sequence[str], most: int = 8) -> Axis:
-    """An axis of things that are no numbers: each has a stretch of the same width, and at most so many are labelled."""
+    """Return an axis of names with equal widths, of which at most `most` are labelled."""
     every = max(1, math.ceil(len(names) / most))
     ticks = tuple((float(number), names[number]) for number in range(0, len(names), every))
     return Axis(-0.5, max(len(names), 1) - 0.5, ticks)
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
-    """A stretch of some length, also around a single value."""
     if high > low:
         return low, high
     margin = abs(low) * 0.5 or 0.5
@@ -85,7 +83,7 @@ def _widened(low: float, high: float) -> tuple[float, float]:
 
 
 def _steps(name: str, low: float, high: float) -> tuple[tuple[float, str], ...]:
-    label, size = units.scale(name, max(abs(low), abs(high)))
+    label, size = _scale(name, max(abs(low), abs(high)))
     step = _round((high - low) / size / LABELS)
     first, last = math.ceil(low / size / step - 1e-9), math.floor(high / size / step + 1e-9)
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
@@ -98,13 +96,13 @@ def _labelled(value: float, decimals: int, label: str) -> str:
 
 
 def _round(step: float) -> float:
-    """The next of 1, 2, 5 times a power of ten."""
+    """Round up to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return power * next(nice for nice in (1, 2, 5, 10) if nice * power >= step * (1 - 1e-9))
 
 
 def _decades(name: str, low: float, high: float) -> tuple[tuple[float, str], ...]:
-    """Powers of ten; where there are few, also twice and five times of each."""
+    """Return powers of ten as ticks; if there are few, also twice and five times each."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     every = max(1, math.ceil((last - first) / LABELS))
     factors = (1, 2, 5) if last - first <= 2 else (1,)
@@ -112,3 +110,11 @@ def _decades(name: str, low: float, high: float) -> tuple[tuple[float, str], ...
     return tuple(
         (value, quantities.text(name, value)) for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)
     )
+
+
+def _scale(name: str, largest: float) -> tuple[str, float]:
+    """Return the unit of an axis up to the largest value, and its size in the column's unit."""
+    steps = {"s": _TIMES, "bytes": _SIZES}.get(quantities.unit(name))
+    if steps is None:
+        return quantities.unit(name), 1.0
+    return next((step for step in steps if abs(largest) >= step[1]), steps[-1] if largest else steps[-2])

@@ -1,4 +1,4 @@
-"""Markup: pieces of HTML. Text becomes markup here and nowhere else, and is escaped as it does."""
+"""Markup: pieces of HTML. Only this module turns text into markup, and escapes it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from html import escape
 
 
 class Markup(str):
-    """HTML, as against text that has yet to be escaped."""
+    """HTML, as opposed to text."""
 
     __slots__ = ()
 
 
 Content = str | None
-"""Markup as it is, text to be escaped, or nothing."""
+"""Markup, text to be escaped, or None."""
 _EMPTY = ("br", "circle", "image", "input", "line", "meta", "path", "rect", "wbr")
 
 
 def element(tag: str, *children: Content, **attributes: str | float | bool | None) -> Markup:
-    """An element. Of an attribute's name `_` stands for `-` and one at the end is left out; True is an empty one, None
-    and False are none."""
+    """Return an element. In an attribute's name `_` becomes `-`, or goes at the end; None and False omit it."""
     names = "".join(
         _attribute(name, value) for name, value in attributes.items() if value is not None and value is not False
     )
@@ -29,7 +28,7 @@ def element(tag: str, *children: Content, **attributes: str | float | bool | Non
 
 
 def joined(children: Iterable[Content]) -> Markup:
-    """Pieces one after the other."""
+    """Concatenate pieces."""
     return Markup("".join(child if isinstance(child, Markup) else escape(child) for child in children if child))
 
 

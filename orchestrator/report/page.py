@@ -1,4 +1,4 @@
-"""The page: one document with all it needs in it. Nothing is fetched, and no text in it can become a script."""
+"""The page: one self-contained document that fetches nothing, and in which no text becomes a script."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from orchestrator.report.tables import Quantity, cell
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page under a heading of its own."""
+    """A section of the page."""
 
     id: str
     title: str
     content: str
-    """Markup; plain text where there is nothing to show."""
+    """Markup, or plain text if there is nothing to show."""
     note: str = ""
-    """A sentence below the heading."""
+    """Sentence below the heading."""
 
 
 def page(name: str, path: str, header: Content, sections: Sequence[Section], made: str) -> str:
-    """The whole document of a run or sweep; `header` is what stands above all sections, `made` when it was made."""
+    """Return the document. `header` comes before all sections; `made` is the time."""
     style, script = _resource("style.css"), _resource("script.js")
     links = [element("a", section.title, href=f"#{section.id}") for section in sections]
     themes = [element("option", name) for name in ("system", "light", "dark")]
@@ -57,18 +57,18 @@ def page(name: str, path: str, header: Content, sections: Sequence[Section], mad
 def _section(section: Section) -> Markup:
     heading = element("h2", section.title, id=f"{section.id}-title")
     note = element("p", section.note, class_="note") if section.note else None
-    content = section.content if isinstance(section.content, Markup) else nothing(section.content)
+    content = section.content if isinstance(section.content, Markup) else empty_note(section.content)
     return element("section", heading, note, content, id=section.id, aria_labelledby=f"{section.id}-title")
 
 
-def nothing(words: str) -> Markup:
-    """What stands where there is nothing to show."""
+def empty_note(words: str) -> Markup:
+    """Return a note in place of content."""
     return element("p", words, class_="nothing")
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One of the few numbers of a headline."""
+    """A number of the headline."""
 
     title: str
     value: Quantity | Markup
@@ -82,7 +82,7 @@ def _tile(tile: Tile) -> Markup:
 
 
 def headline(name: str, how: str, run: RunMetadata, entries: Sequence[Tile]) -> Markup:
-    """What stands above all sections: a name and a status, why it ended where `run.json` says so, and a few numbers."""
+    """Return the name, status and error of a run, and a few numbers."""
     pieces = [
         element("h1", name, " ", status(how)),
         element("p", f"Stopped: {'; '.join(run.stopped)}") if run.stopped else None,
@@ -93,22 +93,22 @@ def headline(name: str, how: str, run: RunMetadata, entries: Sequence[Tile]) -> 
 
 
 def status(word: str) -> Markup:
-    """A run's status as a badge."""
+    """Return a status as a badge."""
     return element("span", word, class_=f"status {word}")
 
 
 def failure(label: str, words: object) -> Markup | None:
-    """What something failed with, where it did."""
+    """Return an error, if any."""
     return element("pre", str(words), class_="failed", tabindex=0, aria_label=label) if words else None
 
 
 def preformatted(summary: str, text: str, *, opened: bool = False) -> Markup:
-    """Text as it is, folded below a line."""
+    """Return text that unfolds below a summary."""
     return element("details", element("summary", summary), element("pre", text, tabindex=0), open=opened)
 
 
 def _policy(script: str) -> str:
-    """Only this very script runs, and nothing is loaded from anywhere."""
+    """Allow only this script, and no loading."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
 

@@ -1,8 +1,7 @@
 """Palette: the colours of charts, in both themes.
 
-Ten colours for things that differ in kind: each has a contrast of 3 or more to the page, and any two stay apart for
-people who see no red, no green or no blue. A test computes both. What differs in size is Viridis, which matplotlib's
-authors made to be read in grey and by the colour-blind.
+Ten colours for categories: each has a contrast of at least 3 to the page, and any two differ for colour-blind readers.
+A test computes both. Sizes are in Viridis.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PAGE = {"light": "#ffffff", "dark": "#15181e"}
-"""The page's own colour."""
+"""Background."""
 KINDS = (
     {"light": "#153066", "dark": "#2766d2"},
     {"light": "#ae8a0c", "dark": "#e49c39"},
@@ -24,7 +23,7 @@ KINDS = (
     {"light": "#6f9c54", "dark": "#93b778"},
     {"light": "#938a81", "dark": "#81786f"},
 )
-"""Colours for kinds; the last, a grey, is for what stands back."""
+"""Colours of categories; the last is a grey for the background."""
 BACK = 9
 _VIRIDIS = (
     "#440154",
@@ -42,7 +41,7 @@ SHADES = 64
 
 
 def shades() -> NDArray[np.uint8]:
-    """SHADES colours from the least to the most, as red, green and blue."""
+    """Return SHADES colours, from low to high, as red, green and blue."""
     anchors = np.array([[int(colour[place : place + 2], 16) for place in (1, 3, 5)] for colour in _VIRIDIS])
     places = np.linspace(0, len(anchors) - 1, SHADES)
     channels = [np.interp(places, np.arange(len(anchors)), anchors[:, channel]) for channel in range(3)]
@@ -50,6 +49,6 @@ def shades() -> NDArray[np.uint8]:
 
 
 def stylesheet() -> str:
-    """The colours as CSS: `.k0` and on set `--kind`, and `--page` is the page."""
+    """Return the colours as CSS: `.k0` and so on set `--kind`; `--page` is the background."""
     kinds = [f".k{number}{{--kind:light-dark({kind['light']},{kind['dark']})}}" for number, kind in enumerate(KINDS)]
     return "\n".join([f":root{{--page:light-dark({PAGE['light']},{PAGE['dark']})}}", *kinds])

@@ -1,4 +1,4 @@
-"""A run's page: its tables in, one HTML document out."""
+"""The page of a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import page
 from orchestrator.report.page import Tile
 from orchestrator.report.tables import Quantity
-from orchestrator.report.views.experiment import experiment
+from orchestrator.report.views.columns import memory, recorded
+from orchestrator.report.views.experiment import best_checkpoint, experiment
 from orchestrator.report.views.findings import findings
-from orchestrator.report.views.handover import handover
-from orchestrator.report.views.hooks import hooks
 from orchestrator.report.views.learning import best, last, learning
-from orchestrator.report.views.memory import memory
-from orchestrator.report.views.recorded import recorded
-from orchestrator.report.views.spans import spans
+from orchestrator.report.views.time import hooks, spans
 from orchestrator.runs.result import Run
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.aggregate.blocks import high, own_work, total
@@ -29,18 +26,18 @@ from orchestrator.stats.insight.iteration_sample import IterationSample, sample_
 from orchestrator.stats.read.query import TRAINING, Rows
 
 HEADLINES = 4
-"""The most metrics in the headline."""
+"""Metrics in the headline."""
 _PEAKS = {"rss_bytes": "peak memory of a process", "cuda_peak_allocated_bytes": "peak memory of a device"}
 
 
 def run_page(run: Run, made: str) -> str:
-    """The page of a run, under way or over; `made` says when it was made."""
+    """Return the page of a run, running or ended; `made` is the time."""
     metadata, reports, modes = run.folder.metadata(), run.reports(), run.modes
     rows, hook_costs = run.rows(), run.hook_costs
-    sample, by_rank = sample_iterations(rows), _by_rank(rows)
+    sample, by_rank = sample_iterations(rows), _totals_by_rank(rows)
     sections = [
         findings(diagnose(rows, hook_costs, ending=failure(run.status, metadata.error), sample=sample), run.path),
-        handover(run.folder, run.best),
+        best_checkpoint(run.folder, run.best),
         learning(rows, reports, modes),
         spans(rows, sample, reports),
         memory(rows),
@@ -53,26 +50,26 @@ def run_page(run: Run, made: str) -> str:
 
 
 def _metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:
-    """The metrics at their best, or as last reported where that is not known; those of validation before others."""
+    """Return the best, or else last, values of metrics; of val and test if there are any."""
     names = [name for name in dict.fromkeys(name for report in reports for name in report) if not quantities.unit(name)]
     judged = [name for name in names if name.startswith(("val/", "test/"))] or [
         name for name in names if name.startswith("train/")
     ]
     tiles = []
     for name in judged:
-        found = best(name, reports, modes)
-        report = found or last(name, reports)
+        best_one = best(name, reports, modes)
+        report = best_one or last(name, reports)
         if report is not None:
             note = f"epoch {report.get('epoch')}, step {report.get('step')}"
-            tiles.append(Tile(f"{'best' if found else 'last'} {name}", Quantity(name, report[name]), note))
+            tiles.append(Tile(f"{'best' if best_one else 'last'} {name}", Quantity(name, report[name]), note))
     return tiles[:HEADLINES]
 
 
-def _by_rank(rows: Rows) -> pd.DataFrame:
-    """Rows, seconds and peaks of each rank, in all phases."""
-    asked = {"step_s": total("step_s"), **{name: high(name) for name in _PEAKS}}
+def _totals_by_rank(rows: Rows) -> pd.DataFrame:
+    """Return rows, seconds and peaks of each rank, in all phases."""
+    columns = {"step_s": total("step_s"), **{name: high(name) for name in _PEAKS}}
     return rows.aggregate(
-        {"rows": "sum(rows)::bigint", **{name: how for name, how in asked.items() if name in rows.columns}},
+        {"rows": "sum(rows)::bigint", **{name: how for name, how in columns.items() if name in rows.columns}},
         ["rank"],
         of=rows.blocks,
     )
@@ -81,7 +78,7 @@ def _by_rank(rows: Rows) -> pd.DataFrame:
 def _cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame, sample: IterationSample) -> list[Tile]:
     tiles: list[Tile] = []
     if metadata.wall_s is not None:
-        tiles.append(Tile("wall time", Quantity("wall_s", metadata.wall_s), "from start to end, in whole seconds"))
+        tiles.append(Tile("wall time", Quantity("wall_s", metadata.wall_s), "from start to end"))
     if not len(by_rank):
         return tiles
     if "step_s" in by_rank:
@@ -94,20 +91,19 @@ def _cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame, sample: IterationS
     slowest = slowest_rank(Rows.of(sample.typical))
     if slowest is not None:
         rank, behind = slowest
-        seen = f", as seen in {len(sample.stretches)} stretches" if sample.stretches else ""
+        seen = f", in {len(sample.stretches)} stretches" if sample.stretches else ""
         tiles.append(
             Tile(
                 "slowest rank",
                 Quantity("rank", rank),
-                f"its own work takes {behind:.1%} longer than the others' median{seen}",
+                f"own work {behind:.1%} longer than the others' median{seen}",
             )
         )
     return tiles
 
 
 def slowest_rank(rows: Rows) -> tuple[int, float] | None:
-    """The rank whose own work takes longest, by the median of its training iterations, and by how much of the others'
-    median; None with one rank."""
+    """Return the rank with the longest own work and its excess over the others' median; None with one rank."""
     if "step_s" not in rows.columns:
         return None
     medians = rows.medians({"work": own_work(rows.columns)}, "rank", TRAINING)["work"]

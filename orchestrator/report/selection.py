@@ -1,4 +1,4 @@
-"""Selection: what a page tells of one by one where there is too much for one page, and the words that say so."""
+"""Selection of trials, where a page has no room for all."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import numpy as np
 import pandas as pd
 
 LONGEST = 200
-"""Letters of a text in a cell; of an error twenty times as many."""
+"""Characters of a text in a cell; an error may have twenty times as many."""
 
 Entry = TypeVar("Entry")
 
 
 def fitting(columns: int, most: int, cells: int) -> int:
-    """How many rows of so many columns are told of: `most`, but no more `cells` than a page has room for."""
+    """Return the number of rows with `columns` columns: `most`, but not more than `cells` allow."""
     return max(1, min(most, cells // max(columns, 1)))
 
 
 def best_and_others(ordered: Sequence[Entry], most: int) -> list[Entry]:
-    """At most so many, in their order, of which the best come first: these to a half, and the others evenly down to the
-    last."""
+    """Select at most `most` entries: half of them the best, the others evenly down to the last."""
     if len(ordered) <= most:
         return [*ordered]
     best = most // 2
@@ -29,15 +28,15 @@ def best_and_others(ordered: Sequence[Entry], most: int) -> list[Entry]:
     return [*ordered[:best], *(ordered[place] for place in others)]
 
 
-def told(shown: int, count: int) -> str:
-    """Says how many of the trials `best_and_others` has taken; nothing where that is all."""
+def describe_selection(shown: int, count: int) -> str:
+    """Describe what `best_and_others` selected; empty if it took all."""
     if shown >= count:
         return ""
-    return f"{shown:,} of {count:,} trials are drawn: the best {shown // 2:,}, and others evenly down to the worst."
+    return f"{shown:,} of {count:,} trials are drawn: the {shown // 2:,} best, and others evenly down to the worst."
 
 
 def shortened(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with long texts cut."""
+    """Cut long texts."""
     texts = map(str, table.select_dtypes(exclude=np.number).columns)
     return table.assign(
         **{name: [_cut(value, 20 * LONGEST if name == "error" else LONGEST) for value in table[name]] for name in texts}

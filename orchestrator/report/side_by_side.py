@@ -1,4 +1,4 @@
-"""The page of a comparison: what differs between runs or sweeps, and their curves beside each other."""
+"""The page of a comparison of runs or sweeps."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
 
 PARTS = {
-    "config": ("config", "no difference", "What differs in the experiments."),
-    "chosen": ("best trial", "no values", "The best trial of each, and what it chose."),
-    "metrics": ("metrics", "none yet", "What was reached, and how far that is from the first."),
+    "config": ("config", "no difference", "Differences of the experiments"),
+    "chosen": ("best trial", "no values", "The best trial of each, with its values"),
+    "metrics": ("metrics", "none yet", "Metrics, with the change from the first"),
     "same_values": (
         "with the same values",
         "no trials",
-        "How far trials are, in the mean, from those of the first that tried the same.",
+        "Mean difference from the first one's trials with the same values",
     ),
-    "costs": ("costs", "none yet", "What it took, and how far that is from the first."),
+    "costs": ("costs", "none yet", "Costs, with the change from the first"),
 }
-"""The parts of a comparison: the title of each, what stands where there is nothing in it, and what it tells."""
+"""Part of a comparison -> title, text if it is empty, and caption."""
 
 
 def runs_page(runs: Sequence[Run], made: str) -> str:
-    """The page of runs beside each other; `made` says when it was made."""
+    """Return the page that compares runs; `made` is the time."""
     names = _names(runs)
     reports = [run.reports() for run in runs]
     metrics = dict.fromkeys(
-        name for one in reports for line in one for name in line if "/" in name and not quantities.unit(name)
+        name for own in reports for line in own for name in line if "/" in name and not quantities.unit(name)
     )
-    charts = [_chart(metric, "step", [points(metric, one) for one in reports], names) for metric in metrics]
+    charts = [_chart(metric, "step", [points(metric, own) for own in reports], names) for metric in metrics]
     return _page(compare_runs(runs), [run.path for run in runs], "Curves", charts, made)
 
 
 def sweeps_page(sweeps: Sequence[Sweep], made: str) -> str:
-    """The page of sweeps beside each other; `made` says when it was made."""
+    """Return the page that compares sweeps; `made` is the time."""
     names = _names(sweeps)
     objectives = dict(entry for sweep in sweeps for entry in sweep.objectives)
     tables = [sweep.trials for sweep in sweeps]
@@ -55,22 +55,18 @@ def sweeps_page(sweeps: Sequence[Sweep], made: str) -> str:
     for metric, mode in objectives.items():
         reached = [table[metric].to_numpy(dtype=float) if metric in table else np.empty(0) for table in tables]
         charts.append(_chart(metric, "trial", [best_so_far(values, mode) for values in reached], names))
-    return _page(
-        compare_sweeps(sweeps), [sweep.path for sweep in sweeps], "The best so far, trial by trial", charts, made
-    )
+    return _page(compare_sweeps(sweeps), [sweep.path for sweep in sweeps], "Best so far, by trial", charts, made)
 
 
 def best_so_far(values: Any, mode: str) -> tuple[Any, Any]:
-    """Which trial it is, from 1, and the best that it or one before it reached; trials that reached nothing are left
-    out."""
+    """Return the numbers, from 1, of trials with a value, and the best value up to each."""
     known = np.flatnonzero(np.isfinite(values))
     return known + 1, (np.maximum if mode == "max" else np.minimum).accumulate(values[known])
 
 
 def _names(results: Sequence[Result]) -> list[str]:
-    """What the lines are called: by name, or where two have the same one by path."""
-    names = [one.name for one in results]
-    return names if len({*names}) == len(names) else [one.path for one in results]
+    names = [result.name for result in results]
+    return names if len({*names}) == len(names) else [result.path for result in results]
 
 
 def _page(
@@ -93,7 +89,7 @@ def _page(
 
 def _section(part: str, found: Mapping[str, Any]) -> page.Section:
     title, nothing, caption = PARTS[part]
-    rows = [(name, *described(name, entry)) for name, entry in found[part].items()]
+    rows = [(name, *format_entry(name, entry)) for name, entry in found[part].items()]
     columns = ("", *(f"{number}/{name}" for number, (name, _) in enumerate(headings(found))))
     drawn = (
         table(caption, columns, rows, headings={column: column.partition("/")[2] for column in columns if column})
@@ -114,7 +110,7 @@ def _chart(metric: str, x_name: str, series: Sequence[tuple[Any, Any]], names: S
 
 
 def headings(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The name of each run or sweep, and how much there is of it."""
+    """Return the name of each run or sweep with its number of ranks or trials."""
     if "runs" in found:
         return [
             (name, f"{ranks} {'rank' if ranks == 1 else 'ranks'}")
@@ -126,8 +122,8 @@ def headings(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [*zip(found["sweeps"], counts, strict=True)]
 
 
-def described(name: str, entry: Any) -> list[str]:
-    """A text for each run or sweep: its value, and how far that is from the first one's."""
+def format_entry(name: str, entry: Any) -> list[str]:
+    """Format the value of each run or sweep, with its change from the first."""
     if not isinstance(entry, Mapping):
         return [
             quantities.text("", value) if is_number(value) else "-" if value is None else str(value) for value in entry

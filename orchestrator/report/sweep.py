@@ -1,4 +1,4 @@
-"""A sweep's page: its tables in, one HTML document out."""
+"""The page of a sweep."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pandas as pd
 import yaml
 
 from orchestrator.records.metadata import RunMetadata
-from orchestrator.report import page, units
+from orchestrator.report import page
 from orchestrator.report.markup import element
 from orchestrator.report.page import Tile
 from orchestrator.report.selection import best_and_others, shortened
-from orchestrator.report.tables import Quantity, table
+from orchestrator.report.tables import Quantity, list_values, table
 from orchestrator.report.views.comparison import (
     configurations,
     coordinates,
@@ -22,10 +22,9 @@ from orchestrator.report.views.comparison import (
     progress,
     spending,
 )
-from orchestrator.report.views.experiment import experiment
-from orchestrator.report.views.handover import handover
+from orchestrator.report.views.experiment import best_checkpoint, experiment
 from orchestrator.report.views.learning import Reports
-from orchestrator.report.views.spans import ORDER
+from orchestrator.report.views.time import ORDER
 from orchestrator.report.views.trials import details, trials
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.read.counted_rows import columns_of
@@ -34,14 +33,14 @@ from orchestrator.sweeps.results.population_history import Exploit, History
 from orchestrator.sweeps.results.result import Sweep
 
 BARS = 32
-"""The most trials whose rows are read."""
+"""Trials whose rows are read."""
 MOST_CURVES = 200
-"""The most trials whose reports are read."""
+"""Trials whose reports are read."""
 MOST_EXPLOITS = 500
 
 
 def sweep_page(sweep: Sweep, made: str) -> str:
-    """The page of a sweep, under way or over; `made` says when it was made."""
+    """Return the page of a sweep, running or ended; `made` is the time."""
     metadata, objectives = sweep.folder.metadata(), dict(sweep.objectives)
     config = sweep.folder.experiment_text()
     ordered = shortened(best_first(sweep.trials, objectives, sweep.aggregate))
@@ -52,7 +51,7 @@ def sweep_page(sweep: Sweep, made: str) -> str:
     sections = [
         *([configurations(ordered, objectives, sweep.aggregate)] if sweep.repeats > 1 else []),
         trials(ordered, objectives, sweep.path),
-        handover(sweep.folder, first.best if first else None, f"{names[0]}:" if first else ""),
+        best_checkpoint(sweep.folder, first.best if first else None, f"{names[0]}:" if first else ""),
         coordinates(ordered, objectives, logarithmic(config)),
         parameter_importance(ordered, objectives, sweep.aggregate),
         front(ordered, objectives),
@@ -67,13 +66,12 @@ def sweep_page(sweep: Sweep, made: str) -> str:
 
 
 def _reports(sweep: Sweep, names: Sequence[str]) -> dict[str, Reports]:
-    """What some trials have reported, by name and in that order."""
-    found = sweep.folder.storage.each(lambda name: sweep.trial(name).reports(), names)
-    return dict(zip(names, found, strict=True))
+    reports = sweep.folder.storage.each(lambda name: sweep.trial(name).reports(), names)
+    return dict(zip(names, reports, strict=True))
 
 
 def mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
-    """The mean training iteration of some trials; only the spans are read, one trial after the other."""
+    """Return the mean spans of a training iteration of some trials."""
     means = {}
     for name in names:
         run = sweep.trial(name)
@@ -84,7 +82,7 @@ def mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
 
 
 def logarithmic(config: str) -> set[str]:
-    """The paths whose domain spreads evenly over magnitudes, as the sweep's file says."""
+    """Return the paths with a logarithmic domain."""
     space = ((yaml.safe_load(config) or {}).get("sweep") or {}).get("space") or {}
     return {
         path for path, domain in space.items() if isinstance(domain, dict) and any("log" in kind for kind in domain)
@@ -101,9 +99,9 @@ def _best_tiles(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Til
     if metric not in trials or not trials[metric].notna().any():
         return []
     best, name = trials.iloc[0], str(trials.index[0])
-    values = units.listed({path.removeprefix(CONFIG): best[path] for path in trials.columns if path.startswith(CONFIG)})
+    chosen = {path.removeprefix(CONFIG): best[path] for path in trials.columns if path.startswith(CONFIG)}
     reached = Tile(f"best {metric} ({mode})", Quantity(metric, float(best[metric])), name)
-    return [reached, Tile("best trial", element("a", name, href=f"#{name}"), values)]
+    return [reached, Tile("best trial", element("a", name, href=f"#{name}"), list_values(chosen))]
 
 
 def _cost_tiles(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
@@ -123,16 +121,15 @@ def _cost_tiles(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
 
 
 def _population(history: Sequence[Exploit]) -> page.Section:
-    """Who went on from whose weights, with which values."""
     columns = ("trial", "source", "step", "score", "source_score")
     rows = [
         (*(getattr(exploit, name) for name in columns), _changes(exploit.before, exploit.after))
         for exploit in history[-MOST_EXPLOITS:]
     ]
     headings = {"source": "from", "source_score": "score of the other"}
-    drawn = table("In the order in which it happened", (*columns, "values"), rows, headings=headings, class_="sortable")
+    drawn = table("Oldest first", (*columns, "values"), rows, headings=headings, class_="sortable")
     note = (
-        f"The last {MOST_EXPLOITS} of {len(history):,}; all of them are in population.jsonl."
+        f"The last {MOST_EXPLOITS} of {len(history):,}; population.jsonl has all."
         if len(history) > MOST_EXPLOITS
         else ""
     )

@@ -1,4 +1,4 @@
-"""Tables of the page: a caption, headings, and values as people read them with all their digits in the title."""
+"""HTML tables, with rounded values that show all digits on hover."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.report import units
+import numpy as np
+
 from orchestrator.report.markup import Content, Markup, element, joined
 from orchestrator.stats.aggregate import quantities
 
 Cell = tuple[Content, str | None]
-"""What a cell shows, and its title."""
+"""Content of a cell, and its title."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """A cell with a bar in it: a part of something, 0 to 1."""
+    """A cell with a bar: a share from 0 to 1."""
 
     part: float
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A cell whose unit is not that of its column."""
+    """A value whose unit is not that of its column."""
 
     name: str
-    """What it is of, whose end tells the unit."""
+    """Name that tells the unit."""
     value: Any
 
 
@@ -40,11 +41,10 @@ def table(
     marks: Sequence[Mapping[str, str | None]] | None = None,
     **attributes: str | bool | None,
 ) -> Markup:
-    """A table whose first cells head their rows.
+    """Return a table whose first cells head their rows.
 
-    A cell is a value, whose unit its column's name tells, a Quantity, a Share, or markup. `headings` are columns' names
-    in other words, `aside` those that a choosable table folds away at first, `marks` further attributes of each row,
-    `attributes` those of the table.
+    A cell is a value, whose unit its column's name tells, a Quantity, a Share, or markup. `headings` replace names of
+    columns, `aside` are columns that are hidden at first, `marks` attributes of each row.
     """
     cells = [[cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows]
     head = [
@@ -59,13 +59,13 @@ def table(
 
 
 def facts(caption: Content, entries: Mapping[str, Any]) -> Markup:
-    """A table of names and values, of which those that are empty are left out."""
+    """Return a table of names and values, without empty ones."""
     rows = [(name, value if isinstance(value, Markup) else Quantity(name, value)) for name, value in entries.items()]
     return table(caption, ("", "value"), [row for row in rows if row[1] != Quantity(row[0], None)], class_="facts")
 
 
 def _class(number: int, rows: Sequence[Sequence[Cell]]) -> str | None:
-    """`numbers` for a column, but the first, whose first cell that holds something is a number."""
+    """Return `numbers` for a column of numbers, except the first column."""
     exact = next((exact for content, exact in (row[number] for row in rows) if content), None)
     return "numbers" if number and exact is not None else None
 
@@ -76,12 +76,26 @@ def _row(cells: Sequence[Cell]) -> Iterable[Markup]:
 
 
 def cell(name: str, value: Any) -> Cell:
-    """What is shown of a value, and its title: a number with all its digits."""
+    """Return the content and the title of a value."""
     if isinstance(value, Markup):
         return value, None
     if isinstance(value, Share):
         bar = element("span", class_="bar", style=f"width:{max(0.0, min(1.0, value.part)):.2%}")
-        return joined([bar, f"{value.part:.1%}"]), units.exact("share", value.part)
+        return joined([bar, f"{value.part:.1%}"]), exact("share", value.part)
     if isinstance(value, Quantity):
         return cell(value.name, value.value)
-    return quantities.text(name, value), units.exact(name, value)
+    return quantities.text(name, value), exact(name, value)
+
+
+def list_values(values: Mapping[Any, Any]) -> str:
+    """Return names and values in a line, without empty ones."""
+    return ", ".join(
+        f"{name} {shown}" for name, value in values.items() if (shown := quantities.text(str(name), value))
+    )
+
+
+def exact(name: str, value: Any) -> str | None:
+    """Return a number with all its digits and its unit; None for other values."""
+    if not quantities.is_number(value):
+        return None
+    return f"{value.item() if isinstance(value, np.number) else value!r} {quantities.unit(name)}".rstrip()

@@ -1,1 +1,1 @@
-"""Charts: SVG that fills whatever width there is, with its labels as text beside it and its data as a table below."""
+"""Charts: SVG of any width, with labels as text and data as a table."""

@@ -1,4 +1,4 @@
-"""The frame of every chart: figure, axes, legend, and what is drawn in between."""
+"""Parts of every chart: figure, axes, legend and paths."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from orchestrator.report import units
+from orchestrator.report import tables
 from orchestrator.report.axes import Axis
 from orchestrator.report.markup import Content, Markup, element
 
 WIDTH, HEIGHT = 2000, 1000
-"""The drawing's own coordinates, from the upper left. It is stretched to the room there is; lines keep their width."""
+"""Coordinates of a drawing, from the upper left. It is stretched to the page; lines keep their width."""
 
 
 def figure(
     title: str, drawn: Content, *, note: str = "", legend: Content = None, data: Content = None, wide: bool = False
 ) -> Markup:
-    """A chart with its title, a sentence on how to read it, and its data as a table."""
+    """Return a chart with its title, a note on how to read it, and its data as a table."""
     caption = element("figcaption", element("b", title), element("span", note, class_="note") if note else None)
     table = element("details", element("summary", "The data as a table"), data, class_="data") if data else None
     return element("figure", caption, legend, drawn, table, class_="chart wide" if wide else "chart")
@@ -28,7 +28,7 @@ def figure(
 def plot(
     drawing: Iterable[Content], x: Axis, y: Axis, label: str, *, over: Content = None, **attributes: str | float | None
 ) -> Markup:
-    """The drawing between its axes. `label` is what a screen reader says of it, `over` lies above it."""
+    """Return a drawing with axes. `label` is for screen readers; `over` covers the drawing."""
     lines = [
         element("path", d=f"M0,{height:.0f}L{WIDTH},{height:.0f}", class_="grid") for height in _up(y.tick_positions)
     ]
@@ -46,13 +46,12 @@ def plot(
 
 
 def legend(entries: Iterable[tuple[int, str]]) -> Markup:
-    """Which colour stands for what."""
     items = [element("li", element("span", class_=f"key k{kind}"), name) for kind, name in entries]
     return element("ul", *items, class_="legend", aria_hidden="true")
 
 
 def path(x: ArrayLike, y: ArrayLike) -> str:
-    """A line through positions on both axes, interrupted where either is NaN."""
+    """Return a line through positions on both axes, interrupted by NaN."""
     parts, command = [], "M"
     for across, height in _pixels(x, y):
         known = across == across and height == height
@@ -63,7 +62,7 @@ def path(x: ArrayLike, y: ArrayLike) -> str:
 
 
 def band(x: ArrayLike, low: ArrayLike, high: ArrayLike) -> str:
-    """The stretch between two lines, without the places where either is NaN."""
+    """Return the area between two lines, without NaN."""
     across, lower, upper = (np.asarray(values, dtype=float) for values in (x, low, high))
     known = np.isfinite(across) & np.isfinite(lower) & np.isfinite(upper)
     if not known.any():
@@ -73,20 +72,18 @@ def band(x: ArrayLike, low: ArrayLike, high: ArrayLike) -> str:
 
 
 def dots(x: ArrayLike, y: ArrayLike) -> str:
-    """A path that is a dot at each position: a line of no length with round ends stays round however it is
-    stretched."""
+    """Return dots as lines of no length with round ends, which stay round when stretched."""
     return "".join(
         f"M{across:.0f},{height:.0f}h0" for across, height in _pixels(x, y) if across == across and height == height
     )
 
 
 def _pixels(x: ArrayLike, y: ArrayLike) -> Iterable[tuple[float, float]]:
-    """Positions in the drawing's own coordinates."""
     return zip((np.asarray(x, dtype=float) * WIDTH).tolist(), _up(y).tolist(), strict=True)
 
 
 def _up(positions: ArrayLike) -> NDArray[np.float64]:
-    """Heights from above, of positions from below."""
+    """Convert positions from below to heights from above."""
     heights: NDArray[np.float64] = (1 - np.asarray(positions, dtype=float)) * HEIGHT
     return heights
 
@@ -97,14 +94,19 @@ def _labels(side: str, edge: str, positions: NDArray[np.float64], axis: Axis) ->
 
 
 def trial_path(trial: str, values: Mapping[Hashable, Any], d: str, class_: str, style: str | None = None) -> Markup:
-    """A trial's path in a drawing, which can be picked; at the pointer its values are shown."""
+    """Return a trial's path, which can be selected, and shows its values on hover."""
     return element(
-        "path", element("title", f"{trial}: {units.listed(values)}"), d=d, class_=class_, style=style, data_trial=trial
+        "path",
+        element("title", f"{trial}: {tables.list_values(values)}"),
+        d=d,
+        class_=class_,
+        style=style,
+        data_trial=trial,
     )
 
 
 def choice(name: str, panels: Sequence[tuple[str, Markup]]) -> Markup:
-    """Several panels of which one is shown, chosen by its name. Needs no script."""
+    """Return panels of which the reader chooses one, without a script."""
     if len(panels) == 1:
         return panels[0][1]
     pieces: list[Content] = []

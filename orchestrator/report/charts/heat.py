@@ -1,4 +1,4 @@
-"""Heat maps: one picture of a table of numbers, with the numbers beside it for looking from near by."""
+"""Heat maps: an image of a table of numbers, with its numbers for hovering."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from orchestrator.report.tables import table
 from orchestrator.stats.aggregate import quantities
 
 TOP = 0.95
-"""The share of cells that the colours tell apart; those above it have the last colour."""
+"""Quantile with the last colour; larger cells have it too."""
 
 
 def heat_map(title: str, column: str, grid: Grid, note: str) -> Markup:
-    """A picture of a grid of ranks by iterations, its first row above; `column` tells the unit."""
+    """Draw a grid of ranks by iterations, first row on top; `column` tells the unit."""
     known = grid.values[np.isfinite(grid.values)]
     low, top, most = float(known.min()), float(np.quantile(known, TOP)), float(known.max())
     at = np.nanargmax(grid.values)
@@ -59,7 +59,7 @@ def heat_map(title: str, column: str, grid: Grid, note: str) -> Markup:
 
 
 def _table(title: str, column: str, grid: Grid) -> Markup:
-    """Each row of the picture in a few numbers."""
+    """Summarize each row of the image."""
     rows = []
     for name, values, origin, at in zip(_stretches(grid.row_groups), grid.values, grid.rows, grid.columns, strict=True):
         if np.isfinite(values).any():
@@ -74,14 +74,14 @@ def _stretches(groups: NDArray[np.int64]) -> list[str]:
 
 
 def _shades(values: NDArray[np.float64], low: float, top: float) -> NDArray[np.uint8]:
-    """Which colour each value has, from 1 on; 0 is none."""
+    """Return the colour of each value, from 1; 0 is transparent."""
     span = top - low if top > low else 1.0
     places = np.clip((values - low) / span, 0, 1) * (palette.SHADES - 1)
     return np.where(np.isfinite(values), np.nan_to_num(places).round() + 1, 0).astype(np.uint8)
 
 
 def png(shades: NDArray[np.uint8]) -> bytes:
-    """A picture with a pixel for each number: 0 is transparent, the others are the palette's shades."""
+    """Return an image with a pixel for each number; 0 is transparent."""
     picture = Image.frombytes("P", shades.shape[::-1], shades.tobytes())
     picture.putpalette(bytes(3) + palette.shades().tobytes())
     picture.save(written := BytesIO(), "PNG", transparency=0)
@@ -89,7 +89,7 @@ def png(shades: NDArray[np.uint8]) -> bytes:
 
 
 def _packed(numbers: NDArray[np.int64]) -> str:
-    """Whole numbers in as few bytes each as the largest takes; how many that are, their count tells."""
+    """Encode whole numbers in as few bytes each as the largest takes."""
     return _base64(numbers.astype(np.min_scalar_type(int(numbers.max())).newbyteorder("<")).tobytes())
 
 

@@ -1,4 +1,4 @@
-"""Lines over steps or iterations, with the band between the smallest and the largest of what was taken together."""
+"""Line charts over steps or iterations, with bands from the smallest to the largest value."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.report import axes
-from orchestrator.report.binning import Envelope, grouped
+from orchestrator.report.binning import Envelope, group_neighbours
 from orchestrator.report.charts import frame
 from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import table
 
 MOST_POINTS = 120
-"""Of a trial's curve among others."""
+"""Points of a trial's curve among others."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line: where its points lie, and which band goes with it."""
+    """A line, perhaps with a band."""
 
     name: str
     x: Any
@@ -29,23 +29,23 @@ class Line:
     low: Any = None
     high: Any = None
     kind: int = 0
-    """Which of the palette's colours."""
+    """Colour of the palette."""
     dotted: bool = False
-    """Whether its points are few enough to be marked."""
+    """True if its points are marked."""
     trial: str | None = None
-    """Which trial it is of, for highlighting."""
+    """Its trial, for highlighting."""
 
 
-def line_of(name: str, found: Envelope, kind: int = 0) -> Line:
-    """The line of an envelope's means in its band."""
-    return Line(name, found.at, found.mean, found.low, found.high, kind)
+def line_of(name: str, envelope: Envelope, kind: int = 0) -> Line:
+    """Return the line of an envelope's means in its band."""
+    return Line(name, envelope.at, envelope.mean, envelope.low, envelope.high, kind)
 
 
 def lines(title: str, column: str, drawn: Sequence[Line], x_name: str, note: str = "") -> Markup:
-    """A chart of some lines that share their axes; `column` tells the unit, `x_name` what lies across."""
+    """Draw lines with the same axes; `column` tells the unit, `x_name` labels the horizontal axis."""
     x, y = _axes(column, drawn, x_name)
     label = f"{title}: {', '.join(line.name for line in drawn[:9])} over {x_name}, from {y.low:.4g} to {y.high:.4g}"
-    pieces = [_drawn(line, x, y) for line in drawn]
+    pieces = [_draw(line, x, y) for line in drawn]
     legend = (
         frame.legend((line.kind, line.name) for line in drawn) if len(drawn) > 1 or drawn[0].name != title else None
     )
@@ -59,11 +59,10 @@ def lines(title: str, column: str, drawn: Sequence[Line], x_name: str, note: str
 
 
 def curves(title: str, column: str, drawn: Sequence[Line], x_name: str, note: str = "") -> Markup:
-    """A chart of the lines of many trials, each of which can be picked; from the first, the best, on they fade."""
+    """Draw the curves of many trials, which can be selected; they fade from the first, the best."""
     x, y = _axes(column, drawn, x_name)
     label = f"{title} of {len(drawn)} trials over {x_name}, from {y.low:.4g} to {y.high:.4g}"
-    # What is drawn last lies above.
-    faded = [_drawn(_thinned(line), x, y, f"--merit:{1 - place / len(drawn):.0%}") for place, line in enumerate(drawn)]
+    faded = [_draw(_thinned(line), x, y, f"--merit:{1 - place / len(drawn):.0%}") for place, line in enumerate(drawn)]
     columns = ("trial", "reports", f"smallest/{column}", f"largest/{column}", f"last/{column}")
     rows = [
         (line.trial, len(line.y), float(np.min(line.y)), float(np.max(line.y)), float(line.y[-1])) for line in drawn
@@ -73,16 +72,15 @@ def curves(title: str, column: str, drawn: Sequence[Line], x_name: str, note: st
 
 
 def _thinned(line: Line) -> Line:
-    """A line of no more points than can be told apart: of neighbours their mean."""
+    """Average neighbouring points if there are many."""
     if len(line.x) <= MOST_POINTS:
         return line
-    groups = grouped(len(line.x), MOST_POINTS)
+    groups = group_neighbours(len(line.x), MOST_POINTS)
     sizes = np.bincount(groups)
     return replace(line, x=np.bincount(groups, line.x) / sizes, y=np.bincount(groups, line.y) / sizes)
 
 
 def _axes(column: str, drawn: Sequence[Line], x_name: str) -> tuple[axes.Axis, axes.Axis]:
-    """The axes, across and up, on which every line fits."""
     x = np.concatenate([np.asarray(line.x, dtype=float) for line in drawn])
     y = np.concatenate([np.asarray(part, dtype=float) for line in drawn for part in _parts(line).values()])
     return axes.integer_axis(x_name, x), axes.axis(column, y)
@@ -92,7 +90,7 @@ def _note(note: str, y: axes.Axis, x_name: str) -> str:
     return " ".join(filter(None, [note, "Logarithmic." if y.logarithmic else "", f"Across: {x_name}."]))
 
 
-def _drawn(line: Line, x: axes.Axis, y: axes.Axis, style: str | None = None) -> Markup:
+def _draw(line: Line, x: axes.Axis, y: axes.Axis, style: str | None = None) -> Markup:
     across, height = x.positions(line.x), y.positions(line.y)
     pieces = [element("title", line.name)] if line.trial else []
     if line.low is not None:
@@ -106,20 +104,19 @@ def _drawn(line: Line, x: axes.Axis, y: axes.Axis, style: str | None = None) -> 
 
 
 def _parts(line: Line) -> dict[str, Any]:
-    """The columns a line has in the table."""
     if line.low is None:
         return {line.name: line.y}
     return {f"{line.name}, smallest": line.low, line.name: line.y, f"{line.name}, largest": line.high}
 
 
 def _table(title: str, column: str, drawn: Sequence[Line], x_name: str) -> Markup:
-    """A row for each position at which any line has a point."""
+    """Return a table with a row for each position of any line."""
     parts = {
         name: pd.Series(np.asarray(values, dtype=float), line.x).groupby(level=0).last()
         for line in drawn
         for name, values in _parts(line).items()
     }
-    # The column's name stands before each heading for its unit's sake alone.
+    # The column's name in each heading tells the unit.
     headings = {f"{number}/{column}": name for number, name in enumerate(parts)}
     rows = [
         (int(at) if float(at).is_integer() else at, *values)

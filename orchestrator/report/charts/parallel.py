@@ -1,4 +1,4 @@
-"""Parallel coordinates: every trial as a line through what it chose and what it reached."""
+"""Parallel coordinates: each trial as a line through its values and metrics."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from orchestrator.report.markup import Markup, element
 from orchestrator.stats.aggregate.quantities import is_number
 
 _MARGIN = 0.04
-"""Room above and below, so that no line runs along the edge."""
+"""Space above and below."""
 _MOST_LABELS = 6
 
 
 def parallel(
     title: str, trials: pd.DataFrame, merit: pd.Series, logarithmic: Collection[str] = (), note: str = ""
 ) -> Markup:
-    """A line for each row, through its columns from left to right; the better its merit (0 to 1), the stronger.
+    """Draw a line for each row through its columns; the better its merit (0 to 1), the stronger.
 
-    Columns are numbers, or anything else as text; `logarithmic` are those whose numbers spread over magnitudes. A line
-    ends where a trial has no value.
+    Columns are numbers or text; `logarithmic` ones have such an axis. A line ends where a trial has no value.
     """
     columns = [str(column) for column in trials.columns]
     across = (np.arange(len(columns)) + 0.5) / len(columns)
-    scales, found = {}, {}
+    scales, positions = {}, {}
     for name in columns:
         scales[name], numbers = _scale(trials[name], name in logarithmic)
-        found[name] = _height(scales[name].positions(numbers))
-    heights = pd.DataFrame(found, index=trials.index)
+        positions[name] = _height(scales[name].positions(numbers))
+    heights = pd.DataFrame(positions, index=trials.index)
     order = merit.reindex(trials.index).fillna(0).sort_values(kind="stable")
     drawing = [
         frame.trial_path(
@@ -54,7 +53,7 @@ def parallel(
 
 
 def _scale(values: pd.Series, logarithmic: bool) -> tuple[axes.Axis, pd.Series]:
-    """One of the upright axes, and the values as numbers: as they are, or a position for each text."""
+    """Return a column's axis and its values as numbers."""
     known = values.dropna()
     if all(is_number(value) for value in known):
         return axes.axis(str(values.name), known.astype(float), logarithmic=logarithmic or None), values.astype(float)
@@ -69,7 +68,7 @@ def _height(positions: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _labels(name: str, at: float, width: float, scale: axes.Axis) -> Markup:
-    # A long path is broken at its dots.
+    # Break a long path at its dots.
     words = [piece for word in name.replace(".", ".\0").split("\0") for piece in (word, element("wbr"))]
     heading = element("b", *words, style=f"left:{at - width / 2:.2%};width:{width:.2%}")
     texts = [

@@ -1,4 +1,4 @@
-"""Stacked bars: of each thing the parts that it is made of."""
+"""Stacked bars."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from orchestrator.report.tables import table
 from orchestrator.stats.aggregate import quantities
 
 _GAP, _WIDEST = 0.15, 0.12
-"""Between bars, of the room each has; and the widest a bar gets, of the whole."""
+"""Space between bars, as a share; and the largest width of a bar, as a share of the chart."""
 _LABELLED = 48
-"""As many letters as stand beside each other on a telephone."""
+"""Characters that fit next to each other on a phone."""
 
 
 def stacks(
     title: str, parts: pd.DataFrame, kinds: dict[str, int], name: str, note: str = "", *, trials: bool = False
 ) -> Markup:
-    """A bar for each row of `parts`, made of its columns from the lowest up, whose names tell the unit.
+    """Draw a bar for each row of `parts`, stacked from its columns.
 
-    `kinds` is the colour of each column, `name` what the rows are; `trials` that they are trials, which can be picked.
+    `kinds` are the colours of columns, `name` is what a row is; with `trials`, rows are trials and can be selected.
     """
     labels = [str(label) for label in parts.index]
     columns = [str(column) for column in parts.columns]

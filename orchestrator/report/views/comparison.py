@@ -1,4 +1,4 @@
-"""The trials of a sweep beside each other: their values, what they led to, what mattered, and what no trial beats."""
+"""Comparison of a sweep's trials: parallel coordinates, configurations, importance, Pareto front and curves."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Collection, Mapping
 import pandas as pd
 
 from orchestrator.report import page
-from orchestrator.report.charts.intervals import intervals
 from orchestrator.report.charts.lines import Line, curves
 from orchestrator.report.charts.parallel import parallel
-from orchestrator.report.charts.scatter import scatter
+from orchestrator.report.charts.scatter import intervals, scatter
 from orchestrator.report.charts.stacks import stacks
 from orchestrator.report.markup import Markup, element, joined
-from orchestrator.report.selection import best_and_others, fitting, told
+from orchestrator.report.selection import best_and_others, describe_selection, fitting
 from orchestrator.report.tables import Quantity, Share, table
 from orchestrator.report.views.learning import Reports, points
-from orchestrator.report.views.spans import KINDS
+from orchestrator.report.views.time import KINDS
 from orchestrator.sweeps.results.analysis import (
     CONFIG,
     ENOUGH,
@@ -27,37 +26,36 @@ from orchestrator.sweeps.results.analysis import (
 )
 
 MOST_LINES, LINE_CELLS, MOST_DOTS = 400, 8_000, 600
-"""The most lines of parallel coordinates and the most places these go through; and the most dots on a front and beside
-it."""
+"""Lines of parallel coordinates, values on all of them, and dots of a Pareto front and beside it, at most."""
 MOST_CONFIGURATIONS = 100
 COST = "step_s"
-"""What a sweep with a single metric is weighed against."""
+"""The second axis of the Pareto front of a sweep with one metric."""
 
 
 def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], logarithmic: Collection[str]) -> page.Section:
-    """Parallel coordinates of values, metrics and the cost of a step; `logarithmic` are paths drawn over magnitudes."""
+    """Draw parallel coordinates of values, metrics and `step_s`; `logarithmic` are paths with such an axis."""
     values = [str(name) for name in trials.columns if str(name).startswith(CONFIG)]
     shown = [*values, *(name for name in (*objectives, COST) if name in trials and trials[name].notna().any())]
     if not values or len(trials) < 2 or len(shown) == len(values):
-        return page.Section("coordinates", "Parallel coordinates", "It takes two trials, and one that has reported.")
+        return page.Section("coordinates", "Parallel coordinates", "Needs two trials, of which one has reported.")
     renamed = trials[list(dict.fromkeys(shown))].rename(columns=lambda name: name.removeprefix(CONFIG))
     metric, mode = next(iter(objectives.items()))
     merit = trials[metric].rank(pct=True, ascending=mode == "max") if metric in trials else pd.Series(0.0, trials.index)
-    title = f"{len(trials):,} trials, from their values to what they reached"
+    title = f"{len(trials):,} trials: values and metrics"
     chosen = best_and_others([*map(str, renamed.index)], fitting(len(shown), MOST_LINES, LINE_CELLS))
-    note = f"The stronger a line, the better its {metric}. {told(len(chosen), len(trials))}".rstrip()
+    note = f"The stronger a line, the better its {metric}. {describe_selection(len(chosen), len(trials))}".rstrip()
     drawn = parallel(title, renamed.loc[chosen], merit, logarithmic, note)
     return page.Section("coordinates", "Parallel coordinates", drawn)
 
 
 def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> page.Section:
-    """What the repeats of each configuration reached together."""
+    """Show the means of configurations over their seeds."""
     metric, mode = next(iter(objectives.items()))
-    title = "Configurations, over their seeds"
-    found = configurations_table(trials, metric, mode, aggregate)
-    if not len(found) or not found["mean"].notna().any():
+    title = "Configurations"
+    ranked = configurations_table(trials, metric, mode, aggregate)
+    if not len(ranked) or not ranked["mean"].notna().any():
         return page.Section("configurations", title, "No trial has reported yet.")
-    shown = found.head(MOST_CONFIGURATIONS)
+    shown = ranked.head(MOST_CONFIGURATIONS)
     columns = [*map(str, shown.columns)]
     of_metric = ("mean", "std", "low", "high", "lower_bound")
     rows = [
@@ -68,17 +66,17 @@ def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregat
         name: name.removeprefix(CONFIG) for name in columns if name.startswith(CONFIG)
     }
     listed = table(
-        f"Those with the most trials that ended well first, then by their {aggregate}",
+        f"Sorted by the number of trials that ended well, then by {aggregate}",
         ("configuration", *columns),
         rows,
         headings=headings,
         class_="sortable",
     )
     note = (
-        "In the order of the table, which is not their number: a dot is the mean over seeds, a line its 95 % interval"
-        " by Student's t; the best configuration is in gold, and the best of its trials is called the best."
+        "In the order of the table. A dot is the mean over seeds, a line its 95 % interval by Student's t. The best"
+        " configuration is gold; its best trial is the best trial."
     )
-    some = f" {len(shown):,} of {len(found):,} configurations, the best first." if len(shown) < len(found) else ""
+    some = f" {len(shown):,} of {len(ranked):,} configurations, the best first." if len(shown) < len(ranked) else ""
     return page.Section(
         "configurations",
         title,
@@ -88,26 +86,26 @@ def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregat
 
 
 def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> page.Section:
-    """Which parameters mattered for the sweep's first metric."""
+    """Show the importance of each parameter for the sweep's first metric."""
     metric, mode = next(iter(objectives.items()))
     title, units = "Parameter importance", judged(trials, metric, mode, aggregate)
     if len(units) < ENOUGH:
         what = "configurations" if "configuration" in trials else "trials"
-        return page.Section(
-            "mattered", title, f"{len(units)} {what} have reported {metric}; what mattered takes {ENOUGH} to tell."
-        )
-    found = importance_table(trials, metric, mode, "variance", aggregate)
-    rows = [(name, Share(float(row["importance"])), Quantity("share", row["spread"])) for name, row in found.iterrows()]
-    drawn = table(f"Shares of what sets {metric} apart", ("parameter", "share", "spread"), rows, class_="shares")
+        return page.Section("mattered", title, f"{len(units)} {what} have reported {metric}; {ENOUGH} are needed.")
+    ranked = importance_table(trials, metric, mode, "variance", aggregate)
+    rows = [
+        (name, Share(float(row["importance"])), Quantity("share", row["spread"])) for name, row in ranked.iterrows()
+    ]
+    drawn = table(f"Importance for {metric}", ("parameter", "share", "spread"), rows, class_="shares")
     note = (
-        "How far a parameter's values tell the ranks of the trials, less what chance would; by variance. The spread is"
-        " how far a share would lie from this with other trials: a share that is no larger says nothing."
+        "How well a parameter predicts the ranks of the trials, beyond chance, by variance. The spread is the"
+        " uncertainty of a share: ignore a share that is no larger."
     )
     return page.Section("mattered", title, drawn, note)
 
 
 def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
-    """The trials that no other one beats: in the sweep's metrics, or in its metric and the time of a step."""
+    """Show the Pareto front of the sweep's metrics, or of its metric and `step_s`."""
     modes = dict(objectives) if len(objectives) > 1 else {COST: "min", **objectives}
     title = "Pareto front"
     known = trials.dropna(subset=[*modes]) if len(trials) and {*modes} <= {*trials.columns} else trials.iloc[:0]
@@ -120,7 +118,7 @@ def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
     front, others = (best_and_others([*map(str, index)], MOST_DOTS) for index in (best.index, beaten))
     shown = known[names].loc[[*front, *others]].astype(float)
     some = (
-        f"{len(front):,} of {len(best):,} that no other beats and {len(others):,} of {len(beaten):,} others are drawn."
+        f"Drawn: {len(front):,} of {len(best):,} trials on the front, and {len(others):,} of {len(beaten):,} others."
         if len(shown) < len(known)
         else ""
     )
@@ -130,8 +128,7 @@ def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
 
 
 def spending(spans: pd.DataFrame) -> page.Section:
-    """Where the time of an iteration went in the best trials. `spans` has a row for each, the best first,
-    and a column for each span: its mean over the training iterations."""
+    """Show the mean `spans` of a training iteration, a row for each of the best trials."""
     title = "Time per iteration"
     if not len(spans):
         return page.Section("spending", title, "No trial has recorded spans yet.")
@@ -142,11 +139,10 @@ def spending(spans: pd.DataFrame) -> page.Section:
 
 
 def progress(reports: Mapping[str, Reports], objectives: Mapping[str, str], count: int) -> page.Section:
-    """The curve of each of the sweep's metrics. `reports` is by trial, the best first, of `count` trials that have
-    some."""
+    """Draw the curves of the sweep's metrics. `reports` is by trial, best first, of `count` trials with reports."""
     charts = [*filter(None, (_curves(reports, metric, count) for metric in objectives))]
     return page.Section(
-        "progress", "Curves of all trials", element("div", *charts) if charts else "No trial has reported yet."
+        "progress", "Learning curves", element("div", *charts) if charts else "No trial has reported yet."
     )
 
 
@@ -158,5 +154,5 @@ def _curves(reports: Mapping[str, Reports], metric: str, count: int) -> Markup |
             drawn.append(Line(trial, steps, values, kind=0 if drawn else 1, trial=trial))
     if not drawn:
         return None
-    note = f"The best trial in gold, the others the fainter the worse. {told(len(reports), count)}".rstrip()
+    note = f"The best trial is gold; worse trials are fainter. {describe_selection(len(reports), count)}".rstrip()
     return curves(metric, metric, drawn, "step", note)

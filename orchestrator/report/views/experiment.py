@@ -1,18 +1,21 @@
-"""What was run: the experiment, and all around it that must be known to run it again."""
+"""The experiment, its environment, and the best checkpoint to use."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import astuple
 
-from orchestrator.records.metadata import Attempt, RunMetadata
+from orchestrator.records.metadata import Attempt, Evaluated, RunMetadata
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.report import page
-from orchestrator.report.markup import joined
+from orchestrator.report.markup import element, joined
 from orchestrator.report.tables import facts, table
+from orchestrator.runs.best import Best, Use
 
 
 def experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()) -> page.Section:
-    """The resolved experiment as it stands in its file, and what `run.json` and the attempts say."""
+    """Show the resolved experiment, its environment and its attempts."""
     git = run.git or {}
     entries = {
         "command": shlex.join(map(str, run.argv)) if run.argv else None,
@@ -20,12 +23,12 @@ def experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()) 
         "ended": run.ended,
         "host": run.host,
         "seed": None if run.seed is None else str(run.seed),
-        "git commit": f"{git['commit']}{' and changes' if git.get('dirty') else ''}" if git.get("commit") else None,
+        "git commit": f"{git['commit']}{' with changes' if git.get('dirty') else ''}" if git.get("commit") else None,
         "python": run.python,
         "platform": run.platform,
         **run.versions,
         **run.environment,
-        **{f"known of it: {name}": str(value) for name, value in run.info.items()},
+        **{f"info: {name}": str(value) for name, value in run.info.items()},
     }
     rows = [(str(one.number), one.started, one.checkpoint or "the beginning") for one in attempts]
     content = [
@@ -35,3 +38,20 @@ def experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()) 
         page.preformatted("Changes to the commit", git["diff"]) if git.get("diff") else None,
     ]
     return page.Section("experiment", "Experiment", joined(content))
+
+
+def best_checkpoint(folder: RunFolder, best: Best | None, trial: str = "") -> page.Section:
+    """Show how to use the best checkpoint of a run, or of a sweep's best `trial`."""
+    if measured := folder.metadata().evaluates:
+        return page.Section("best", "Evaluated checkpoint", f"Evaluation of {Evaluated(**measured)}.")
+    if best is None or best.checkpoint is None:
+        return page.Section(
+            "best", "Use the best checkpoint", f"There is no best checkpoint{f': {best}' if best else ''}."
+        )
+    best_trial = RunFolder(folder.storage / "trials", trial) if trial else None
+    pieces = [
+        element("p", f"{trial} {best}.".lstrip()),
+        element("pre", "\n".join(astuple(Use.of(folder, "best", best_trial))), tabindex=0),
+    ]
+    note = "The model in Python with the evaluated weights, and a run that continues training it."
+    return page.Section("best", "Use the best checkpoint", joined(pieces), note)

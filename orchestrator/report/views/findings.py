@@ -1,4 +1,4 @@
-"""The findings of the doctor, with what they rest on."""
+"""The findings of the doctor, with their evidence."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from orchestrator.report.markup import Markup, element
 from orchestrator.stats.insight import Diagnosis, Finding
 
 MOST = 8
-"""The most findings on the page."""
+"""Findings on the page."""
 
 
 def findings(diagnosis: Diagnosis, path: str) -> page.Section:
-    """Findings of the run, the weightiest first; `path` is where the run lies."""
+    """Show the findings on a run, most serious first; `path` is that of the run."""
     diagnosis = diagnosis.with_path(path)
-    content = (
-        "Nothing to say against this run." if diagnosis.healthy else "The tables say too little to judge this run."
-    )
+    content = "No findings." if diagnosis.healthy else "There are too few rows for a diagnosis."
     if diagnosis.findings:
         cards = [_card(number, finding) for number, finding in enumerate(diagnosis.findings[:MOST], start=1)]
         left_out = len(diagnosis.findings) - len(cards)
         more = (
-            page.nothing(f"And {left_out:,} that weigh less: hookyard doctor {shlex.quote(path)}") if left_out else None
+            page.empty_note(f"And {left_out:,} less serious ones: hookyard doctor {shlex.quote(path)}")
+            if left_out
+            else None
         )
         content = element("div", *cards, more, class_="cards")
     return page.Section("findings", "Findings", content, f"{diagnosis}. By hookyard doctor.")
@@ -47,14 +47,14 @@ def _card(number: int, finding: Finding) -> Markup:
 
 
 def evidence(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a finding, with those by rank or by span each on a line of its own."""
-    found: dict[str, Any] = {}
+    """Return the numbers of a finding, with mappings expanded."""
+    entries: dict[str, Any] = {}
     for name, value in numbers.items():
         if isinstance(value, Mapping):
-            # The unit comes last in a name: seconds_by_rank of rank 3 is as seconds.
-            found |= {
+            # The unit stands before `_by_`.
+            entries |= {
                 f"{name}: {key}": tables.Quantity(name.partition("_by_")[0], inner) for key, inner in value.items()
             }
         else:
-            found[name] = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
-    return found
+            entries[name] = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+    return entries

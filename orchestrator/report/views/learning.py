@@ -1,4 +1,4 @@
-"""What was learned: the loss of every iteration, and each metric as it was reported."""
+"""Learning curves: the loss of every step, and reported metrics."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.stats.read.query import TRAINING, Rows
 
 BINS = 240
-"""Into how many bins a column's iterations are put, for a chart."""
+"""Points of a chart."""
 Reports = Sequence[Mapping[str, Any]]
 
 
 def learning(rows: Rows, reports: Reports, modes: Mapping[str, str]) -> page.Section:
-    """The loss and the metrics over optimizer steps. `rows` are the run's, `reports` its reports, and `modes` what the
-    run says of its metrics: `max` or `min`."""
+    """Draw loss and metrics over optimizer steps. `modes` are `max` or `min`, for the metrics that have one."""
     by_name = metrics_of(reports)
     charts = [
         _loss(rows, by_name.pop("loss", {}), reports),
         *(chart(name, phases, reports) for name, phases in by_name.items() if not quantities.unit(name)),
     ]
-    drawn = [found for found in charts if found is not None]
+    drawn = [chart for chart in charts if chart is not None]
     if not drawn:
         return page.Section("learning", "Learning curves", "No iteration and no report was recorded yet.")
     return page.Section(
@@ -41,38 +40,37 @@ def learning(rows: Rows, reports: Reports, modes: Mapping[str, str]) -> page.Sec
 
 
 def metrics_of(reports: Reports) -> dict[str, dict[str, str]]:
-    """What was reported in phases, by name and phase: `accuracy` -> `val` -> `val/accuracy`. What has a loss is a
-    phase: `val/noisy`."""
+    """Return reported metrics by name and phase: `accuracy` -> `val` -> `val/accuracy`. `val/noisy` is a phase too."""
     names = dict.fromkeys(name for report in reports for name in report)
     phases = [*PHASES, *(name.removesuffix("/loss") for name in names if name.endswith("/loss") and phase_of(name))]
-    found: dict[str, dict[str, str]] = {}
+    metrics: dict[str, dict[str, str]] = {}
     for full in names:
         if phase := phase_of(full, phases):
-            found.setdefault(full.removeprefix(f"{phase}/"), {})[phase] = full
-    return found
+            metrics.setdefault(full.removeprefix(f"{phase}/"), {})[phase] = full
+    return metrics
 
 
 def chart(name: str, phases: Mapping[str, str], reports: Reports) -> Markup | None:
-    """A metric's reports over steps, a line for each phase; None where none is a number."""
+    """Draw a metric over steps, a line for each phase; None without numbers."""
     drawn = _reported(phases, reports)
     return lines(name, name, drawn, "step") if drawn else None
 
 
 def best(name: str, reports: Reports, modes: Mapping[str, str]) -> Mapping[str, Any] | None:
-    """The report in which a metric is best; None where none has it, or it is not known which way it is better."""
+    """Return the report in which a metric is best; None if none has it, or its direction is unknown."""
     mode = direction(name, modes)
     return best_report(reports, name, mode) if mode else None
 
 
 def last(name: str, reports: Reports) -> Mapping[str, Any] | None:
-    """The last report that has a metric."""
+    """Return the last report that has a metric."""
     return next((report for report in reversed(reports) if is_number(report.get(name))), None)
 
 
 def points(name: str, reports: Reports) -> tuple[Floats, Floats]:
-    """The steps at which a metric was reported, and its values."""
-    found = [(report["step"], report[name]) for report in reports if is_number(report.get(name)) and "step" in report]
-    steps, values = np.array(found, dtype=float).reshape(-1, 2).T
+    """Return the steps and values of a metric."""
+    pairs = [(report["step"], report[name]) for report in reports if is_number(report.get(name)) and "step" in report]
+    steps, values = np.array(pairs, dtype=float).reshape(-1, 2).T
     return steps, values
 
 
@@ -86,19 +84,19 @@ def _loss(rows: Rows, phases: Mapping[str, str], reports: Reports) -> Markup | N
     }
     seen = rows.aggregate(training, [], TRAINING, rows.blocks).iloc[0] if "loss" in rows.columns else {"rows": 0}
     if seen["rows"]:
-        found = envelope(rows, "step", "loss", BINS, TRAINING)
+        bins = envelope(rows, "step", "loss", BINS, TRAINING)
         each, ranks, left_out = (
-            int(seen["last"] - seen["first"] + 1) // max(len(found.at), 1),
+            int(seen["last"] - seen["first"] + 1) // max(len(bins.at), 1),
             int(seen["ranks"]),
-            int(seen["rows"]) - found.count,
+            int(seen["rows"]) - bins.count,
         )
         steps = "a step" if each <= 1 else f"about {each} steps"
         on = "one rank" if ranks == 1 else f"all {ranks:,} ranks"
-        note = f"The band is from the smallest to the largest of {steps} on {on}, the line their mean."
+        note = f"The band is from the smallest to the largest loss of {steps} on {on}, the line their mean."
         if left_out:
             note += f" Not drawn: {left_out:,} of {int(seen['rows']):,} values, which are not finite."
-        if len(found.at):
-            drawn = [line_of("train, by step", found, kind=palette.BACK), *drawn]
+        if len(bins.at):
+            drawn = [line_of("train, by step", bins, kind=palette.BACK), *drawn]
     return lines("loss", "loss", drawn, "step", note) if drawn else None
 
 
@@ -120,7 +118,10 @@ def _bests(reports: Reports, modes: Mapping[str, str]) -> Markup | None:
     if not latest:
         return None
     bests = {name: best(name, reports, modes) or {} for name in latest}
-    rows = [(name, one.get(name), one.get("epoch"), one.get("step"), latest[name][name]) for name, one in bests.items()]
+    rows = [
+        (name, report.get(name), report.get("epoch"), report.get("step"), latest[name][name])
+        for name, report in bests.items()
+    ]
     drawn = table("Each metric at its best and as last reported", ("metric", "best", "epoch", "step", "last"), rows)
-    unknown = [name for name, one in bests.items() if not one]
-    return joined([drawn, page.nothing(explain_unknown_direction(unknown)) if unknown else None])
+    unknown = [name for name, report in bests.items() if not report]
+    return joined([drawn, page.empty_note(explain_unknown_direction(unknown)) if unknown else None])

@@ -1,4 +1,4 @@
-"""The trials of a sweep: one row each, and what each chose, reached and took when it is unfolded."""
+"""The trials of a sweep: a table, and details of each."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orchestrator.report import page, tables, units
+from orchestrator.report import page, tables
 from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.selection import fitting
 from orchestrator.sweeps.results.analysis import CONFIG
 
 MOST = 100
-"""The most trials that are told of one by one; and of those that failed."""
+"""Trials with details; and as many that failed."""
 MOST_ROWS = 1000
 CELLS, DETAILED_CELLS = 20_000, 4_000
-"""The most cells of the table, and of the tables of single trials."""
+"""Cells of the table, and of the details."""
 ASIDE = ("last/", "train/", "memory/", "test/", "throughput/", "stats/")
-"""Columns that are folded away until they are chosen."""
+"""Columns that are hidden at first."""
 COSTS = (
     "step_s",
     "train_s",
@@ -33,8 +33,7 @@ COSTS = (
 
 
 def trials(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> page.Section:
-    """The table of trials, the best first; the metrics it is judged by and what it took come right after its values. Of
-    too many the best, and those with details of their own."""
+    """Show the table of trials, best first; of too many the best, and those with details."""
     if not len(table):
         return page.Section("trials", "Trials", "No trial has begun yet.")
     columns = ordered(table, objectives)
@@ -50,7 +49,7 @@ def trials(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> pag
         for trial, row in shown[columns].iterrows()
     ]
     drawn = tables.table(
-        "Each trial at its best report, the best first",
+        "Each trial at its best report, best first",
         ("trial", *columns),
         rows,
         headings=headings,
@@ -58,27 +57,27 @@ def trials(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> pag
         aside=[name for name in columns if _is_aside(name, objectives)],
         class_="sortable choosable",
     )
-    return page.Section("trials", "Trials", drawn, _left_out(len(shown), len(table), path))
+    return page.Section("trials", "Trials", drawn, _describe_omitted(len(shown), len(table), path))
 
 
-def _left_out(shown: int, count: int, path: str) -> str:
+def _describe_omitted(shown: int, count: int, path: str) -> str:
     if shown == count:
         return ""
     return (
-        f"{shown:,} of {count:,} trials, the best first, and some that failed; {count - shown:,} are left out. All of"
-        f" them: hookyard show {shlex.quote(path)} --json"
+        f"{shown:,} of {count:,} trials: the best, and some that failed. All of them:"
+        f" hookyard show {shlex.quote(path)} --json"
     )
 
 
 def ordered(table: pd.DataFrame, objectives: Mapping[str, str]) -> list[str]:
-    """The columns that hold something, those that matter first."""
+    """Return the columns that are not empty, the important ones first."""
     known = [str(name) for name in table.columns if table[name].notna().any()]
     first = ["status", *(name for name in known if name.startswith(CONFIG)), *objectives, *COSTS]
     return [name for name in dict.fromkeys([*first, *known]) if name in known]
 
 
 def details(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> page.Section:
-    """Each trial folded below its name: its values, its metrics, its costs, its error, and how to look further."""
+    """Show values, metrics, costs and error of each trial, and commands to look further."""
     if not len(table):
         return page.Section("details", "Trial details", "No trial has begun yet.")
     columns = ordered(table, objectives)
@@ -89,16 +88,15 @@ def details(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> pa
     ]
     if len(detailed) < len(table):
         words = (
-            f"{len(detailed):,} of {len(table):,} trials: the best, and some that failed. Of others: hookyard show"
+            f"{len(detailed):,} of {len(table):,} trials: the best, and some that failed. For others: hookyard show"
             f" {shlex.quote(path)} --trial NAME"
         )
-        pieces.insert(0, page.nothing(words))
+        pieces.insert(0, page.empty_note(words))
     return page.Section("details", "Trial details", joined(pieces))
 
 
 def detailed_trials(table: pd.DataFrame, columns: int) -> list[str]:
-    """The trials with details of their own on the page: the best ones, and of those that failed as many. The best come
-    first."""
+    """Return the trials with details: the best ones, and as many that failed."""
     most, failed = fitting(columns, MOST, DETAILED_CELLS), table["status"].isin(["failed", "lost"])
     return [*map(str, table.index[(np.arange(len(table)) < most) | (failed & (failed.cumsum() <= most))])]
 
@@ -107,11 +105,16 @@ def _trial(name: str, values: Mapping[str, Any], path: str) -> Markup:
     chosen = {key.removeprefix(CONFIG): value for key, value in values.items() if key.startswith(CONFIG)}
     taken = {key: value for key, value in values.items() if "/" not in key and key not in ("error", "status")}
     folder, error = shlex.quote(f"{path}/trials/{name}"), values.get("error")
-    facts = [tables.facts("Values", chosen), _reached(values), tables.facts("Costs", taken)]
+    facts = [tables.facts("Values", chosen), _metrics(values), tables.facts("Costs", taken)]
     return element(
         "details",
         element(
-            "summary", element("b", name), " ", page.status(str(values.get("status", ""))), " ", units.listed(chosen)
+            "summary",
+            element("b", name),
+            " ",
+            page.status(str(values.get("status", ""))),
+            " ",
+            tables.list_values(chosen),
         ),
         page.failure(f"Error of {name}", error),
         element("div", *facts, class_="charts"),
@@ -122,8 +125,8 @@ def _trial(name: str, values: Mapping[str, Any], path: str) -> Markup:
     )
 
 
-def _reached(values: Mapping[str, Any]) -> Markup:
-    """The metrics at the trial's best report and as last reported; some were reported at one of them alone."""
+def _metrics(values: Mapping[str, Any]) -> Markup:
+    """Show the metrics at the trial's best and last report."""
     metrics = dict.fromkeys(key.removeprefix("last/") for key in values if "/" in key and not key.startswith(CONFIG))
     rows = [
         (name, tables.Quantity(name, values.get(name)), tables.Quantity(name, values.get(f"last/{name}")))
@@ -139,7 +142,7 @@ def _value(name: str, value: Any) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """Counts that a column with empty cells has made floats of."""
+    """Restore a count from a float, which a column with empty cells makes of it."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
 
 

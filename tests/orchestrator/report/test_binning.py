@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.report.binning import envelope, grouped, worst_of_bins
+from orchestrator.report.binning import envelope, group_neighbours, worst_of_bins
 from orchestrator.stats.aggregate import blocks
 from orchestrator.stats.read.query import Rows
 
@@ -61,7 +61,7 @@ def test_of_a_long_run_neighbours_are_one(monkeypatch: pytest.MonkeyPatch) -> No
         [3, 7],
     )
     grid = worst_of_bins(rows, ["value"], 9, 2)["value"]
-    assert (grid.values.tolist(), grid.columns.tolist(), grid.column_groups.tolist(), grid.most) == (
+    assert (grid.values.tolist(), grid.columns.tolist(), grid.column_groups.tolist(), grid.largest) == (
         [[3, 7]],
         [[3, 7]],
         [[0, 3], [4, 7]],
@@ -70,9 +70,9 @@ def test_of_a_long_run_neighbours_are_one(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_groups_are_of_nearly_the_same_size() -> None:
-    assert grouped(5, 2).tolist() == [0, 0, 0, 1, 1]
-    assert grouped(2, 5).tolist() == [0, 1]
-    assert set(np.bincount(grouped(1000, 96))) == {10, 11}
+    assert group_neighbours(5, 2).tolist() == [0, 0, 0, 1, 1]
+    assert group_neighbours(2, 5).tolist() == [0, 1]
+    assert set(np.bincount(group_neighbours(1000, 96))) == {10, 11}
 
 
 def test_a_cell_is_the_largest_of_its_bin_and_tells_whose_it_was() -> None:

@@ -26,8 +26,8 @@ def body(page: str) -> str:
 
 def test_the_page_of_sweeps(sweeps: list[Sweep]) -> None:
     tables = tables_of(body(sweeps_page(sweeps, "now")))
-    assert tables["What differs in the experiments."] == [["", "same", "same"], ["task_args.width", "8", "16"]]
-    assert tables["The best trial of each, and what it chose."][1] == ["best trial", "trial-0001", "trial-0002"]
+    assert tables["Differences of the experiments"] == [["", "same", "same"], ["task_args.width", "8", "16"]]
+    assert tables["The best trial of each, with its values"][1] == ["best trial", "trial-0001", "trial-0002"]
     # Sweeps of one name are told apart by where they lie.
     assert tables["val/accuracy"][0] == ["trial", sweeps[0].path, sweeps[1].path]
     assert tables["val/accuracy"][3] == ["3", "0.8", "0.9"]
@@ -35,7 +35,7 @@ def test_the_page_of_sweeps(sweeps: list[Sweep]) -> None:
 
 def test_the_page_of_runs(sweeps: list[Sweep]) -> None:
     page = body(runs_page([sweeps[0].runs[0], sweeps[0].runs[1]], "now"))
-    assert "What differs in the experiments." not in page
+    assert "Differences of the experiments" not in page
     assert "no difference" in page
     assert tables_of(page)["val/accuracy"] == [["step", "trial-0000", "trial-0001"], ["1", "0.2", "0.8"]]
 

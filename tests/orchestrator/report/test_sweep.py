@@ -71,7 +71,7 @@ def test_who_went_on_from_whom_is_told(outcome: Sweep, monkeypatch: pytest.Monke
     exploit = Exploit("", "trial-0001", "trial-0000", 1, 0, 40, 0.5, 0.75, {"lr": 0.1, "w": 1}, {"lr": 0.2, "w": 1})
     monkeypatch.setattr(History, "read", lambda history: [exploit])
     page = sweep_page(outcome, "now")
-    assert tables_of(main_of(page))["In the order in which it happened"][1:] == [
+    assert tables_of(main_of(page))["Oldest first"][1:] == [
         ["trial-0001", "trial-0000", "40", "0.5", "0.75", "lr: 0.1 to 0.2"]
     ]
 

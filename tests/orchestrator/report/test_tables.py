@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
+
 from orchestrator.report.markup import element
-from orchestrator.report.tables import Quantity, Share, facts, table
+from orchestrator.report.tables import Quantity, Share, exact, facts, table
 from tests.orchestrator.report.reading import exact_of, parsed, tables_of, text_of
 
 
@@ -44,3 +46,10 @@ def test_text_in_a_table_is_escaped() -> None:
     made = table("<b>", ("<i>",), [("<script>alert(1)</script>",)])
     assert [text_of(cell) for cell in parsed(made).iter("th")] == ["<i>", "<script>alert(1)</script>"]
     assert "<script" not in made
+
+
+def test_exact_values_keep_all_digits() -> None:
+    assert exact("step_s", 0.1 + 0.2) == "0.30000000000000004 s"
+    assert exact("loss", np.float64(1) / 3) == repr(1 / 3)
+    assert exact("rank", np.int64(7)) == "7"
+    assert [exact("x", value) for value in ("text", None, float("nan"), True)] == [None] * 4

@@ -97,7 +97,7 @@ def _told_of_the_group(outcome: Any) -> None:
     assert words in shown
     told = LiveSweep(outcome.folder).look()
     assert (told.best, told.configuration.in_words("val/accuracy") in shown) == (best, True)
-    assert "Configurations, over their seeds" in sweep_page(outcome, "now")
+    assert ">Configurations<" in sweep_page(outcome, "now")
     assert f"best configuration {expected.index[0]}" in outcome._repr_html_()
     with pytest.raises(UsageError, match=r"2 configurations .* have val/accuracy; parameter importance needs 10"):
         outcome.importance()

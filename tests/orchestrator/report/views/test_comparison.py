@@ -34,13 +34,13 @@ def test_the_best_trial_s_line_is_the_strongest() -> None:
 
 
 def test_what_mattered_is_the_sweep_s_own_importance() -> None:
-    table = tables_of(parameter_importance(TRIALS, MAX).content)["Shares of what sets val/accuracy apart"]
+    table = tables_of(parameter_importance(TRIALS, MAX).content)["Importance for val/accuracy"]
     expected = importance_table(TRIALS, "val/accuracy", "max", "variance")
     assert table == [
         ["parameter", "share", "spread"],
         *([name, f"{share:.1%}", f"{spread:.1%}"] for name, share, spread in expected.itertuples()),
     ]
-    assert "9 trials have reported val/accuracy; what mattered takes 10" in str(
+    assert "9 trials have reported val/accuracy; 10 are needed" in str(
         parameter_importance(TRIALS.iloc[:9], MAX).content
     )
 

@@ -22,7 +22,7 @@ def test_the_file_the_command_and_the_versions_are_there() -> None:
         ["command", "hookyard run 'a b.yaml'"],
         ["started", "2026-11-22T03:00:00Z"],
         ["seed", "0"],
-        ["git commit", "abc and changes"],
+        ["git commit", "abc with changes"],
         ["torch", "2.13.0"],
     ]
 

@@ -33,12 +33,12 @@ def test_a_finding_has_its_sentence_its_evidence_and_what_to_try() -> None:
 def test_of_many_the_weightiest_are_shown_and_the_others_counted() -> None:
     content = parsed(findings(made(MOST + 3), "runs/x").content)
     assert len(list(content.iter("article"))) == MOST
-    assert "And 3 that weigh less: hookyard doctor runs/x" in text_of(content)
+    assert "And 3 less serious ones: hookyard doctor runs/x" in text_of(content)
 
 
 def test_a_healthy_run_and_one_that_says_too_little() -> None:
-    assert "Nothing to say against" in str(findings(made(0), "x").content)
-    assert "too little" in str(findings(Diagnosis((), {"iterations": 0, "ranks": 0}), "x").content)
+    assert "No findings" in str(findings(made(0), "x").content)
+    assert "too few rows" in str(findings(Diagnosis((), {"iterations": 0, "ranks": 0}), "x").content)
 
 
 def test_numbers_by_rank_have_a_line_each_with_their_unit() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.report.side_by_side import described
+from orchestrator.report.side_by_side import format_entry
 from orchestrator.stats.aggregate import compare as comparing
 from orchestrator.stats.aggregate.compare import (
     Side,
@@ -129,7 +129,7 @@ def test_a_metric_that_ended_as_nan_is_shown_as_such() -> None:
     np.testing.assert_equal(entry["val/loss last"]["values"], [np.nan, np.nan])
     assert entry["val/loss last"]["findings"] == [None, "unknown"]
     assert entry["val/loss best"]["values"] == [0.5, 0.5]
-    assert described("val/loss last", entry["val/loss last"]) == ["nan", "nan"]
+    assert format_entry("val/loss last", entry["val/loss last"]) == ["nan", "nan"]
 
 
 def test_the_best_is_what_runs_say_or_a_metric_s_words_tell() -> None:

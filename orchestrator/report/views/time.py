@@ -1,4 +1,4 @@
-"""Where the time went: by rank and span, and by rank and iteration."""
+"""Time per rank, span, iteration and hook."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.report import page
-from orchestrator.report.binning import Grid, grouped, worst_of_bins
+from orchestrator.report.binning import Grid, group_neighbours, worst_of_bins
 from orchestrator.report.charts.frame import choice
 from orchestrator.report.charts.heat import heat_map
 from orchestrator.report.charts.stacks import stacks
@@ -15,17 +15,17 @@ from orchestrator.report.tables import Share, table
 from orchestrator.report.views.learning import Reports, chart, metrics_of
 from orchestrator.stats.aggregate.blocks import OWN_WORK, known, total
 from orchestrator.stats.aggregate.spans import SPANS
-from orchestrator.stats.aggregate.summaries import summarize_spans
+from orchestrator.stats.aggregate.summaries import summarize_hooks, summarize_spans
 from orchestrator.stats.insight.gradient_syncs import WAIT
 from orchestrator.stats.insight.iteration_sample import IterationSample
 from orchestrator.stats.read.query import TRAINING, Rows
 
 LAST = ("backward_s", WAIT)
 ORDER = (*(name for name in SPANS if name not in LAST), *LAST)
-"""From the lowest part of a bar to the highest: the backward pass and the waiting for others come last."""
+"""Parts of a bar from the lowest: the backward pass and the wait come last."""
 KINDS = {name: place for place, name in enumerate(ORDER)}
 BARS, CELLS_DOWN, CELLS_ACROSS = 64, 96, 200
-"""The most bars, and the most cells of a heat map."""
+"""Bars, and cells of a heat map."""
 
 
 def spans(rows: Rows, sample: IterationSample, reports: Reports) -> page.Section:
@@ -47,14 +47,14 @@ def spans(rows: Rows, sample: IterationSample, reports: Reports) -> page.Section
 def _stacks(means: pd.DataFrame) -> Markup:
     spans = [name for name in ORDER if name in means]
     if not spans:
-        return page.nothing("Spans were not recorded: the hook perf_stats is off.")
+        return page.empty_note("Spans were not recorded: the hook perf_stats is off.")
     means = means[spans].set_axis(means.index.map(str))
     note = (
-        f"The mean of an iteration, by rank. Ranks wait for the slowest of them in {WAIT}, or in backward_s where that"
-        " was not measured; a slow rank is one whose other spans are long."
+        f"Mean iteration of each rank. Ranks wait for the slowest in {WAIT}, or in backward_s if that was not measured."
+        " A slow rank has long other spans."
     )
     if len(means) > BARS:
-        groups = grouped(len(means), BARS)
+        groups = group_neighbours(len(means), BARS)
         means = means.loc[
             means[[name for name in spans if name != (WAIT if WAIT in spans else "backward_s")]]
             .sum(axis=1)
@@ -62,50 +62,48 @@ def _stacks(means: pd.DataFrame) -> Markup:
             .idxmax()
         ]
         sizes = " or ".join(map(str, np.unique(np.bincount(groups))))
-        note += f" Of {len(groups):,} ranks a bar stands for {sizes} neighbours: the one with the most work of its own."
+        note += f" {len(groups):,} ranks: each bar is the one of {sizes} neighbours with the most own work."
     return stacks("Time per iteration", means, KINDS, "rank", note)
 
 
 def _spans(sample: IterationSample, seconds: pd.Series[float]) -> Markup | None:
-    """`seconds` are those of each span on all ranks."""
     if not {*SPANS} & {*seconds.index}:
         return None
     headings = {
         "span": "span",
         "median_s": "median",
-        "p95_s": "95 % are below",
+        "p95_s": "p95",
         "seconds_s": "all ranks",
         "rank": "highest median: rank",
         "share": "share of the time",
     }
-    found = summarize_spans(Rows.of(sample.typical))
-    found["seconds"] = seconds[found.index]
-    found["share"] = found["seconds"] / seconds["step_s"]
-    found = (
-        found.sort_values("seconds", ascending=False)
+    summary = summarize_spans(Rows.of(sample.typical))
+    summary["seconds"] = seconds[summary.index]
+    summary["share"] = summary["seconds"] / seconds["step_s"]
+    summary = (
+        summary.sort_values("seconds", ascending=False)
         .reset_index()
         .rename(columns={"seconds": "seconds_s", "worst_rank": "rank"})
     )
-    found = found.astype({"rank": "Int64"}).astype(object)
-    found["share"] = found["share"].map(Share)
-    cells = found[[*headings]].itertuples(index=False, name=None)
+    summary = summary.astype({"rank": "Int64"}).astype(object)
+    summary["share"] = summary["share"].map(Share)
+    cells = summary[[*headings]].itertuples(index=False, name=None)
     drawn = table(
         "Spans over all ranks and training iterations", [*headings], cells, headings=headings, class_="sortable shares"
     )
     if not sample.stretches:
         return drawn
     seen = (
-        f"Medians, what 95 % are below and the rank are those of {len(sample.typical):,} rows, in"
-        f" {len(sample.stretches)} stretches evenly over the run."
+        f"Median, p95 and rank are from {len(sample.typical):,} rows in {len(sample.stretches)} stretches of the run."
     )
-    return joined([drawn, page.nothing(seen)])
+    return joined([drawn, page.empty_note(seen)])
 
 
 def _heat_maps(rows: Rows) -> Markup:
     measures = [OWN_WORK, *(name for name in ("step_s", *ORDER) if name in rows.columns)]
     grids = worst_of_bins(rows, measures, CELLS_DOWN, CELLS_ACROSS, TRAINING)
     within = int(rows.aggregate({"all": "max(iteration - first) + 1"}, [], TRAINING, rows.blocks)["all"].iloc[0])
-    # A span in which nothing ever happened makes no picture.
+    # A span that is always 0 has no image.
     panels = [
         (name.strip("()"), heat_map(f"{name.strip('()')}, by rank and iteration", "step_s", grid, _note(grid, within)))
         for name, grid in grids.items()
@@ -115,12 +113,35 @@ def _heat_maps(rows: Rows) -> Markup:
 
 
 def _note(grid: Grid, within: int) -> str:
-    """`within` so many iterations it is known where a value lies."""
-    ranks, iterations = grid.most
+    """`within` is the length of a block in iterations."""
+    ranks, iterations = grid.largest
     note = "Down: ranks. Across: training iterations."
     if max(ranks, iterations) == 1:
         return note
     return (
         f"{note} A cell is the largest of up to {ranks} {'rank' if ranks == 1 else 'ranks'} by {iterations}"
-        f" iterations.{f' Where it lies is told to within {within}.' if within > 1 else ''}"
+        f" iterations.{f' Its place is known to {within} iterations.' if within > 1 else ''}"
     )
+
+
+def hooks(costs: pd.DataFrame, all_s: float) -> page.Section:
+    """Show calls and seconds of each hook, the costliest first; `all_s` is the time of all iterations."""
+    note = (
+        "Seconds of all ranks on the host's clock; shares of all iterations' time. Saving between phases is (loop) at"
+        " save, and writing in the background is (loop) at write."
+    )
+    if not len(costs):
+        return page.Section("hooks", "Hooks", "No hook was called yet, or perf_stats is off.")
+    summary = (
+        summarize_hooks(costs, all_s)
+        .reset_index()
+        .rename(columns={"seconds": "seconds_s", "costliest_rank": "rank"})
+        .astype(object)
+    )
+    summary["each_s"] = summary["seconds_s"] / summary["calls"].clip(lower=1)
+    summary["share"] = summary["share"].map(Share)
+    columns = ["hook", "event", "calls", "seconds_s", "each_s", "rank", "share"]
+    headings = {"seconds_s": "seconds", "each_s": "each call", "rank": "costliest rank", "share": "share of the time"}
+    cells = summary[columns].itertuples(index=False, name=None)
+    drawn = table("Cost of each hook", columns, cells, headings=headings, class_="sortable shares")
+    return page.Section("hooks", "Hooks", drawn, note)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from orchestrator.report.views.memory import LINES, memory
+from orchestrator.report.views.columns import LINES, MOST_COLUMNS, memory, recorded
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.report.reading import tables_of
 from tests.orchestrator.stats.insight.runs import training
@@ -31,3 +31,21 @@ def test_every_column_of_bytes_has_a_panel_and_none_is_said() -> None:
         "cuda_reserved_bytes by rank",
     }
     assert "memory_stats is off" in str(memory(Rows.of(training(2))).content)
+
+
+def test_what_no_other_view_shows_has_a_chart() -> None:
+    tables = tables_of(recorded(Rows.of(training(2, grad_norm=2.5, loss=1.0, rss_bytes=5.0))).content)
+    assert set(tables) == {"grad_norm"}
+    assert tables["grad_norm"][1][1:] == ["2.5"] * 3
+
+
+def test_of_very_many_columns_the_last_are_named() -> None:
+    content = str(
+        recorded(Rows.of(training(2, iterations=4, **{f"x{place}": 1.0 for place in range(MOST_COLUMNS + 2)}))).content
+    )
+    assert len(tables_of(content)) == MOST_COLUMNS
+    assert f"Without a chart: x{MOST_COLUMNS}, x{MOST_COLUMNS + 1}." in content
+
+
+def test_nothing_else_is_said() -> None:
+    assert "No other column" in str(recorded(Rows.of(training(2))).content)

@@ -5,12 +5,12 @@ import pandas as pd
 import pytest
 
 from orchestrator.report.page import Section
-from orchestrator.report.views.spans import BARS, CELLS_ACROSS, CELLS_DOWN, spans
+from orchestrator.report.views.time import BARS, CELLS_ACROSS, CELLS_DOWN, hooks, spans
 from orchestrator.stats.aggregate.blocks import own_work
 from orchestrator.stats.insight.iteration_sample import sample_iterations
 from orchestrator.stats.read.query import Rows
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
-from tests.orchestrator.stats.insight.runs import slower, training
+from tests.orchestrator.stats.insight.runs import costs, slower, training
 
 
 def worked(row: pd.DataFrame) -> list[float]:
@@ -77,3 +77,19 @@ def test_a_span_that_never_was_has_no_picture() -> None:
 def test_what_was_not_timed_is_said(columns: list[str]) -> None:
     told = str(drawn(training(2)[columns]).content)
     assert ("perf_stats is off" if "step_s" in columns else "No training iteration was timed") in told
+
+
+def test_the_ledger_has_the_costliest_first() -> None:
+    rows = training(2)
+    ledger = costs(
+        (0, "ema", "on_update", 100, 0.1), (1, "ema", "on_update", 100, 0.3), (0, "checkpoint", "on_save", 2, 1.0)
+    )
+    total = rows["step_s"].sum()
+    assert tables_of(hooks(ledger, total).content)["Cost of each hook"][1:] == [
+        ["checkpoint", "on_save", "2", "1 s", "500 ms", "0", f"{1 / total:.1%}"],
+        ["ema", "on_update", "200", "400 ms", "2 ms", "1", f"{0.4 / total:.1%}"],
+    ]
+
+
+def test_without_a_ledger_it_says_so() -> None:
+    assert "No hook was called" in str(hooks(costs(), 1.0).content)
