@@ -39,10 +39,7 @@ class Takes(Hook):
         self.clock.now += self.seconds(state)
 
 
-@pytest.mark.parametrize(
-    ("limit", "seconds"),
-    [("2h30m", 9000), ("90s", 90), ("1d 12h", 129600), (" 1d2h3m4.5s ", 93784.5), ("150 m", 9000), (0.5, 0.5), (7, 7)],
-)
+@pytest.mark.parametrize(("limit", "seconds"), [("2h30m", 9000), (0.5, 0.5)])
 def test_a_limit_is_seconds_or_written_out(limit: str | float, seconds: float, clock: Ticks) -> None:
     hook, state = TimeLimit(limit), State()
     hook.on_start(state)
@@ -52,21 +49,19 @@ def test_a_limit_is_seconds_or_written_out(limit: str | float, seconds: float, c
     clock.now = seconds
     hook.on_step(state)
     hook.on_step(state)
-    assert len(state.pause_reasons) == 1
-    assert state.pause_reasons[0].startswith(f"the time limit of {limit} is reached")
+    (reason,) = state.pause_reasons
+    assert reason.startswith(f"the time limit of {limit} is reached")
 
 
-@pytest.mark.parametrize("limit", ["", "2", "30m2h", "-1h", "0h", "two hours", "01:30:00"])
-def test_anything_else_is_refused_with_the_place(limit: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"hooks.time_limit: limit must be a duration .* such as 90s, 5m or 2h30m, got"
-    ):
-        construct(HOOKS["time_limit"], {"limit": limit}, "hooks.time_limit")
-
-
-@pytest.mark.parametrize("limit", [0, -3])
-def test_a_limit_of_nothing_is_refused(limit: int) -> None:
-    with pytest.raises(ConfigError, match=r"hooks.time_limit.limit: must be greater than 0"):
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("2 hours", "hooks.time_limit: limit must be a duration .* such as 90s, 5m or 2h30m, got"),
+        (0, "hooks.time_limit.limit: must be greater than 0"),
+    ],
+)
+def test_anything_else_is_refused_with_the_place(limit: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
         construct(HOOKS["time_limit"], {"limit": limit}, "hooks.time_limit")
 
 
