@@ -17,7 +17,7 @@ class Draws:
         kind: Any = OptunaTrials if settings.search == "optuna" else DrawnTrials
         self.search = kind(settings, seed, previous or {}, shared)
 
-    def together(self) -> Iterator[list[tuple[int, dict[str, Any]]]]:
+    def group_trials(self) -> Iterator[list[tuple[int, dict[str, Any]]]]:
         """Number and values of the trials that share each training."""
         for _ in range(self.search.count):
             trial = self.search.suggest()
