@@ -140,7 +140,7 @@ all("table.choosable").forEach((table, order) => {
   tools.className = "tools";
   const search = document.createElement("input");
   search.type = "search";
-  search.placeholder = "only rows with ...";
+  search.placeholder = "filter rows";
   search.ariaLabel = "Only rows with this text";
   search.oninput = () => {
     for (const row of table.tBodies[0].rows) row.hidden = !row.textContent.toLowerCase().includes(search.value.toLowerCase());
@@ -161,7 +161,7 @@ all("table.choosable").forEach((table, order) => {
     label.append(box, ` ${head.textContent}`);
     boxes.lastElementChild.append(label);
   });
-  tools.append(search, boxes, "A heading sorts; a row is followed through all views.");
+  tools.append(search, boxes, "Click a heading to sort, or a row to highlight its trial.");
   table.closest(".scroll").before(tools);
   document.head.append(hidden);
   update();

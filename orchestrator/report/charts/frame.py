@@ -21,7 +21,7 @@ def figure(
 ) -> Markup:
     """Return a chart with its title, a note on how to read it, and its data as a table."""
     caption = element("figcaption", element("b", title), element("span", note, class_="note") if note else None)
-    table = element("details", element("summary", "The data as a table"), data, class_="data") if data else None
+    table = element("details", element("summary", "Data"), data, class_="data") if data else None
     return element("figure", caption, legend, drawn, table, class_="chart wide" if wide else "chart")
 
 

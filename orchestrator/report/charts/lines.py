@@ -87,7 +87,7 @@ def _axes(column: str, drawn: Sequence[Line], x_name: str) -> tuple[axes.Axis, a
 
 
 def _note(note: str, y: axes.Axis, x_name: str) -> str:
-    return " ".join(filter(None, [note, "Logarithmic." if y.logarithmic else "", f"Across: {x_name}."]))
+    return " ".join(filter(None, [note, "Logarithmic." if y.logarithmic else "", f"Horizontal: {x_name}."]))
 
 
 def _draw(line: Line, x: axes.Axis, y: axes.Axis, style: str | None = None) -> Markup:

@@ -122,7 +122,7 @@ def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
         if len(shown) < len(known)
         else ""
     )
-    note = f"Across: {names[0]}. Up: {names[1]}. Better is {better}. {some}".rstrip()
+    note = f"Horizontal: {names[0]}. Vertical: {names[1]}. Better: {better}. {some}".rstrip()
     drawn = scatter(f"{names[1]} against {names[0]}", shown, {*map(str, front)}, note)
     return page.Section("front", title, drawn)
 

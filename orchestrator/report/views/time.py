@@ -74,7 +74,7 @@ def _spans(sample: IterationSample, seconds: pd.Series[float]) -> Markup | None:
         "median_s": "median",
         "p95_s": "p95",
         "seconds_s": "all ranks",
-        "rank": "highest median: rank",
+        "rank": "rank of highest median",
         "share": "share of the time",
     }
     summary = summarize_spans(Rows.of(sample.typical))
@@ -115,7 +115,7 @@ def _heat_maps(rows: Rows) -> Markup:
 def _note(grid: Grid, within: int) -> str:
     """`within` is the length of a block in iterations."""
     ranks, iterations = grid.largest
-    note = "Down: ranks. Across: training iterations."
+    note = "Vertical: ranks. Horizontal: training iterations."
     if max(ranks, iterations) == 1:
         return note
     return (

@@ -34,7 +34,7 @@ def test_a_plot_has_its_labels_where_its_axes_have_their_ticks() -> None:
 def test_a_figure_has_its_title_its_note_and_its_data() -> None:
     tree = parsed(frame.figure("loss", element("i"), note="how", data=element("table")))
     caption, summary = next(tree.iter("figcaption")), next(tree.iter("summary"))
-    assert (text_of(caption), text_of(summary)) == ("losshow", "The data as a table")
+    assert (text_of(caption), text_of(summary)) == ("losshow", "Data")
 
 
 def test_a_choice_shows_the_first_and_labels_every_panel() -> None:

@@ -130,49 +130,31 @@ def test_a_stall_among_hiccups_of_all_ranks_is_not_told() -> None:
     assert named(found(training(3, change=change(0.05)))) == [(1, "data_wait_s", "one-off")]
 
 
-def test_stalls_that_come_to_all_ranks_are_nobodys_fault() -> None:
-    def change(own: dict[str, Any]) -> None:
+def test_what_all_ranks_have_is_nobodys_fault() -> None:
+    def stall(own: dict[str, Any]) -> None:
         for rank, place in enumerate((20, 55, 77, 140)):
             own["forward_s"][place, rank] += 0.5
 
-    assert found(training(4, change=change)) == []
-
-
-def test_what_slows_all_ranks_is_nobodys_fault() -> None:
-    def change(own: dict[str, Any]) -> None:
+    def slow_down(own: dict[str, Any]) -> None:
         own["data_wait_s"] += 0.1
         own["forward_s"][::20] += 0.5
 
-    assert found(training(3, change=change)) == []
-
-
-def test_the_first_iterations_are_no_stall() -> None:
+    assert found(training(4, change=stall)) == found(training(3, change=slow_down)) == []
+    # Libraries load in the first iterations.
     assert found(training(2, change=slower("forward_s", 1, {0: 9.0, 1: 2.0}))) == []
 
 
-def test_a_rank_that_waits_in_a_hook_is_a_victim() -> None:
-    """Rank 1 is late with its batch, and rank 0 waits for it in a hook with a collective: both reach the gradients at
-    once."""
+@pytest.mark.parametrize(("late", "waiting"), [("data_wait_s", "hooks_s"), ("hooks_s", "other_s")])
+def test_a_rank_that_waits_outside_of_the_gradients_is_a_victim(late: str, waiting: str) -> None:
+    """Rank 0 waits for rank 1 in a collective hook, or where the ranks agree whether to stop."""
 
     def change(own: dict[str, Any]) -> None:
-        own["data_wait_s"][:, 1] += 0.03
-        own["hooks_s"][:, 0] += 0.03
+        own[late][:, 1] += 0.03
+        own[waiting][:, 0] += 0.03
 
     stats = training(2, change=change)
     stats["all_reduce_wait_s"] = 0.0
-    assert named(found(stats)) == [(1, "data_wait_s", "chronic")]
-
-
-def test_a_rank_that_waits_between_iterations_is_a_victim() -> None:
-    """The hook of rank 1 comes after the gradients, and rank 0 waits where the ranks ask each other whether to stop."""
-
-    def change(own: dict[str, Any]) -> None:
-        own["hooks_s"][:, 1] += 0.03
-        own["other_s"][:, 0] += 0.03
-
-    stats = training(2, change=change)
-    stats["all_reduce_wait_s"] = 0.0
-    assert named(found(stats)) == [(1, "hooks_s", "chronic")]
+    assert named(found(stats)) == [(1, late, "chronic")]
 
 
 def test_a_slow_backward_pass_shows_where_the_wait_is_measured() -> None:

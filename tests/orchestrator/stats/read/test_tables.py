@@ -225,18 +225,6 @@ def test_a_condition_on_what_was_measured_brings_no_superseded_row_back(tmp_path
     assert len(load(Storage(tmp_path), attempts, where="loss > 5")) == 0
 
 
-def test_a_file_that_a_kill_cut_short_is_read_up_to_its_last_whole_batch(tmp_path: Path) -> None:
-    record(Storage(tmp_path), [row(0, "train", 0, n, n) for n in (1, 2, 3)])
-    file = tmp_path / "stats/attempt=0/rank=0/rows-00000.arrow"
-    whole = file.read_bytes()
-    counts = []
-    for size in range(0, len(whole), 50):
-        file.write_bytes(whole[:size])
-        counts.append(len(load(Storage(tmp_path), [FRESH], where="iteration >= 1")))
-    assert counts == sorted(counts)
-    assert set(counts) >= {0, 1, 2}
-
-
 def test_a_column_that_nobody_recorded_is_named_and_the_nearest_suggested(tmp_path: Path) -> None:
     record(Storage(tmp_path), ROWS)
     with pytest.raises(UsageError, match="no column 'grad_nrm': did you mean 'grad_norm'"):
