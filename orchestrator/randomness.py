@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 def seed_all(seed: int) -> None:
-    """Seeds Python, NumPy and torch (all devices)."""
+    """Seed Python, NumPy and torch on all devices."""
     seed_host(seed)
     torch.manual_seed(seed)
 
 
 def seed_host(seed: int) -> None:
-    """Seeds what draws on the CPU, in a tenth of the time."""
+    """Seed the generators of the CPU, in a tenth of the time."""
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
@@ -38,7 +38,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def random_state() -> dict[str, Any]:
-    """The state of every generator, as plain data and tensors."""
+    """Return the state of every generator, as plain data and tensors."""
     state: Any = numpy.random.get_state(legacy=True)
     kind, keys, position, has_gauss, cached = state
     version, words, gauss = random.getstate()
@@ -46,20 +46,20 @@ def random_state() -> dict[str, Any]:
         "python": [version, list(words), gauss],
         "numpy": [str(kind), torch.from_numpy(keys.astype("int64")), int(position), int(has_gauss), float(cached)],
         "torch": torch.get_rng_state(),
-        # Asking makes a context on the GPU; where this process has none yet, it has drawn nothing there either.
+        # The call would make a context on the GPU. A process without one has drawn nothing there.
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
     }
 
 
 def storable_random_state() -> dict[str, Any]:
-    """As `random_state`, of few objects: `torch.save` goes through each of a list."""
+    """Return the same with few objects, as `torch.save` visits each item of a list."""
     state = random_state()
     version, words, gauss = state["python"]
     return {**state, "python": [version, torch.tensor(words), gauss]}
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
-    """Puts back what `random_state` or `storable_random_state` gave."""
+    """Restore a state of `random_state` or `storable_random_state`."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words.tolist() if isinstance(words, torch.Tensor) else words), gauss))
     kind, keys, position, has_gauss, cached = state["numpy"]
@@ -70,7 +70,7 @@ def restore_random_state(state: dict[str, Any]) -> None:
 
 
 def drawn_alike(items: Iterable[T]) -> Iterator[T]:
-    """Yield items, each with the generators as the first was given them; afterwards they are as the first left them."""
+    """Yield items, each with the generators in the same state; afterwards they are as the first item left them."""
     begun, after = random_state(), None
     for item in items:
         if after is not None:
@@ -82,7 +82,7 @@ def drawn_alike(items: Iterable[T]) -> Iterator[T]:
 
 
 def with_own_generators(items: Iterable[T], seed: int) -> Iterator[T]:
-    """The items, each made with generators that begin at `seed`; what else draws numbers meanwhile does not notice."""
+    """Yield items, which draw from generators of their own that begin at `seed`."""
     before = random_state()
     seed_all(seed)
     own = random_state()

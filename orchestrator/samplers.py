@@ -1,5 +1,4 @@
-"""Samplers for `Task.sampler`: labels kept in proportion, and a mixture of datasets. They draw from torch's global
-generator, which the loop sets for each epoch."""
+"""Samplers for `Task.sampler`. They draw from torch's global generator, which the loop seeds for each epoch."""
 
 from __future__ import annotations
 
@@ -12,15 +11,15 @@ from torch.utils.data import ConcatDataset, Sampler
 
 
 class StratifiedSampler(Sampler[int]):
-    """Each sample once, shuffled so that every stretch of the order has the labels in the proportion of the whole.
+    """Shuffles the samples so that every part of the order has the labels in the proportion of the whole.
 
-    `labels` has one for each sample, shape (N,): whole numbers, or anything else that can be compared.
+    `labels` has one label for each sample, shape (N,): whole numbers, or other hashable values.
     """
 
     def __init__(self, labels: Sequence[Any] | Tensor) -> None:
-        given = labels.tolist() if isinstance(labels, Tensor) else list(labels)
-        numbers = {label: number for number, label in enumerate(dict.fromkeys(given))}
-        self._labels = torch.tensor([numbers[label] for label in given])
+        values = labels.tolist() if isinstance(labels, Tensor) else list(labels)
+        numbers = {label: number for number, label in enumerate(dict.fromkeys(values))}
+        self._labels = torch.tensor([numbers[label] for label in values])
 
     def __iter__(self) -> Iterator[int]:
         keys = torch.empty(len(self), dtype=torch.float64)
@@ -36,16 +35,14 @@ class StratifiedSampler(Sampler[int]):
 
 
 class MixtureSampler(Sampler[int]):
-    """Samples of the datasets that a torch `ConcatDataset` joins, so many of each as their weights say, shuffled
-    together.
+    """Shuffles samples of the datasets in a torch `ConcatDataset`, in the proportion of their weights.
 
-    Of each dataset every sample comes as often as any other, or once more. An epoch has `length` samples, by default
-    as many as there are; raises ValueError for weights that are not one for each dataset. Source: iMIX's multi-dataset
-    sampling.
+    Within a dataset, counts of two samples differ by one at most. An epoch has `length` samples, by default the length
+    of the dataset. Raises ValueError unless there is one weight for each. Source: iMIX's multi-dataset sampling.
     """
 
     def __init__(self, dataset: ConcatDataset[Any], weights: Sequence[float], length: int | None = None) -> None:
-        sizes = [len(one) for one in dataset.datasets]  # type: ignore[arg-type]  # a dataset has a length where it can be joined
+        sizes = [len(part) for part in dataset.datasets]  # type: ignore[arg-type]  # each has a length
         if len(weights) != len(sizes) or min(weights) < 0 or not 0 < sum(weights) < float("inf"):
             raise ValueError(
                 f"a mixture of {len(sizes)} datasets needs as many weights, from 0 and not all 0, got {list(weights)}"
@@ -68,9 +65,9 @@ class MixtureSampler(Sampler[int]):
 
 
 def _apportioned(total: int, weights: Sequence[float]) -> list[int]:
-    """Whole numbers in the proportion of the weights that add up to a total, by largest remainder."""
+    """Return whole numbers in the proportion of the weights that add up to a total, by largest remainder."""
     exact = [total * weight / sum(weights) for weight in weights]
-    counts = [int(one) for one in exact]
+    counts = [int(count) for count in exact]
     by_remainder = sorted(range(len(exact)), key=lambda place: counts[place] - exact[place])
     for place in by_remainder[: total - sum(counts)]:
         counts[place] += 1

@@ -1,4 +1,4 @@
-"""The session: what a task that trains by itself is given, in `Task.train(session)`."""
+"""The session: the argument of `Task.train(session)`, for a task with a loop of its own."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 
 class Stateful(Protocol):
-    """What can be put into a checkpoint and taken out of it again: a module, an optimizer, a loader that keeps its
-    place."""
+    """An object that a checkpoint can hold: a module, an optimizer, a loader that keeps its place."""
 
     def state_dict(self) -> Any: ...
 
@@ -26,12 +25,12 @@ Part = Stateful | MutableMapping[str, Any]
 
 
 class TrainingSession(ABC):
-    """What a task that trains by itself records, reports and keeps. In each worker process.
+    """Records rows and keeps parts in checkpoints for a task with a loop of its own. In each worker process.
 
-    A report is yielded: a mapping of metrics, whose names begin with `train/`, `val/` or `test/`, on every rank at the
-    same places; the run's are the means over ranks. It ends a round, which is called an epoch. torch's process group is
-    there where there are several ranks. All generators are seeded with the experiment's `seed`, alike on each rank, so
-    that models are built alike. `restore` gives each rank its own: `seed` plus its number.
+    The task yields reports: mappings of metrics, whose names begin with `train/`, `val/` or `test/`. All ranks yield at
+    the same places, and the run reports the means over ranks. A report ends a round, which is called an epoch. With
+    several ranks torch's process group exists. All generators begin with the experiment's `seed`, so that all ranks
+    build the same model. `restore` then seeds each rank with `seed` plus its number.
     """
 
     def __init__(
@@ -45,15 +44,15 @@ class TrainingSession(ABC):
     ) -> None:
         self.rank, self.world_size, self.local_rank, self.device = rank, world_size, local_rank, device
         self.config = config
-        """The experiment in full, as experiment.yaml has it."""
+        """The whole experiment, as in experiment.yaml."""
         self.artifacts = artifacts
-        """A local folder; what is written here ends up in the run's folder."""
+        """A local folder; its files are copied to the run's folder."""
         self._call: _Call | None = None
 
     @property
     @abstractmethod
     def epoch(self) -> int:
-        """Reports yielded since the run began; of what `restore` has put back, those until then."""
+        """Reports yielded since the run began, including those before a restored checkpoint."""
 
     @property
     @abstractmethod
@@ -63,34 +62,36 @@ class TrainingSession(ABC):
     @property
     @abstractmethod
     def stop_asked(self) -> bool:
-        """Whether training is to end: Ctrl-C, a hook, the sweep, or all `steps` are made. All ranks hear it at the same
-        place, so that all ask alike. Steps after the last `yield` get a report and a checkpoint, but after an
-        interruption: there a resume goes on from the last checkpoint, which `save` may have made right before."""
+        """Whether training has to end: Ctrl-C, a hook, the sweep, or all `steps` are made.
+
+        All ranks get the same answer, so all must ask at the same places. Steps after the last `yield` get a report and
+        a checkpoint. After an interruption they do not: a resume continues from the last checkpoint, such as one that
+        `save` made right before."""
 
     @abstractmethod
     def restore(self, *, per_rank: Mapping[str, Part] | None = None, **parts: Part) -> bool:
-        """Says what a checkpoint holds, and puts back what the one holds that this run goes on from; whether there is
-        one is returned.
+        """Name the parts of checkpoints, and restore them from the checkpoint that this run continues from.
 
-        `parts` are alike on all ranks, `per_rank` each rank's own: what has `state_dict` and `load_state_dict`, or a
-        dict, whose entries are replaced. The states of all random generators go with them. Call it once, when all is
-        built, right before training. A checkpoint is made at a `yield`, where the hook `checkpoint` or the sweep asks
-        for one, and by `save`."""
+        Returns whether there is one. `parts` are the same on all ranks, `per_rank` each rank's own. A part has
+        `state_dict` and `load_state_dict`, or is a dict, whose entries are replaced. The random generators are saved
+        with them. Call it once, when all is built, right before training. Checkpoints are made by `save`, and at a
+        `yield` if the hook `checkpoint` or the sweep requests one."""
 
     @abstractmethod
     def record(self, *, batch_size: int = 1, **columns: Any) -> None:
-        """Adds a row to this rank's table, which counts as an iteration and a step: numbers, short texts, or tensors of
-        one element, which stay on their device until rows are written. A round in which nothing was recorded has one
-        row."""
+        """Add a row to this rank's table, which counts as an iteration and a step.
+
+        Values are numbers, short texts, or tensors of one element, which stay on their device until rows are written.
+        A round without a call has one row."""
 
     @abstractmethod
     def save(self) -> None:
-        """Writes a checkpoint here, in the middle of a round; collective. Where training goes on from it, `restore` has
-        put back all there is."""
+        """Write a checkpoint here, in the middle of a round; collective."""
 
     def reports_of(self, call: Callable[[], Any]) -> Generator[Mapping[str, Any], None, None]:
-        """For a loop that tells by callbacks: makes a call in a thread of its own, and yields what `report` is given
-        there. Where training ends before the call does, `report` raises what no `except Exception` holds up."""
+        """Run a call in a thread of its own, and yield what its callbacks pass to `report`.
+
+        If training ends before the call, `report` raises an error that `except Exception` does not catch."""
         self._call = _Call(call, self.device)
         try:
             yield from self._call.reports()
@@ -98,7 +99,7 @@ class TrainingSession(ABC):
             self._call = None
 
     def report(self, metrics: Mapping[str, Any]) -> None:
-        """Within a call that `reports_of` makes: what a `yield` is elsewhere. Returns once training goes on."""
+        """Report from a callback within `reports_of`, in place of a `yield`. Returns once training continues."""
         if self._call is None:
             raise RuntimeError(
                 "session.report() is for callbacks within session.reports_of(call); elsewhere write `yield metrics`"
@@ -106,18 +107,18 @@ class TrainingSession(ABC):
         self._call.report(metrics)
 
 
-class _Left(BaseException):
-    """Nobody takes a call's reports any more."""
+class _Ended(BaseException):
+    """Training has ended before the call."""
 
 
 class _Call:
-    """A call in a thread of its own, which stands still while a report of it is looked at."""
+    """A call in a thread of its own, which waits while the loop handles a report."""
 
     def __init__(self, call: Callable[[], Any], device: torch.device) -> None:
         self._call, self._device = call, device
         self._reports: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
         self._taken: SimpleQueue[None] = SimpleQueue()
-        self._is_left = False
+        self._has_ended = False
         self._error: BaseException | None = None
         self._thread = Thread(target=self._run, name="train", daemon=True)
 
@@ -128,18 +129,18 @@ class _Call:
                 yield metrics
                 self._taken.put(None)
         finally:
-            self._is_left = True
+            self._has_ended = True
             self._taken.put(None)
             self._thread.join()
         if self._error is not None:
             raise self._error
 
     def report(self, metrics: Mapping[str, Any]) -> None:
-        if not self._is_left:
+        if not self._has_ended:
             self._reports.put(metrics)
             self._taken.get()
-        if self._is_left:
-            raise _Left
+        if self._has_ended:
+            raise _Ended
 
     def _run(self) -> None:
         try:
@@ -148,7 +149,7 @@ class _Call:
 
                 torch.cuda.set_device(self._device)  # each thread has its own
             self._call()
-        except _Left:
+        except _Ended:
             pass
         except BaseException as error:  # raised again where reports are taken
             self._error = error

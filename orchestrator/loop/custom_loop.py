@@ -1,4 +1,4 @@
-"""The loop of a task that trains by itself: its rounds, rows, reports and checkpoints are the run's."""
+"""The loop of a task with a loop of its own: rounds, rows, reports and checkpoints. Worker process."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ from orchestrator.task import Task, hide_progress, show_progress
 from orchestrator.training_session import Part, TrainingSession
 
 _OF_THE_ROW = frozenset(COLUMNS)
-"""Columns that a row has by itself."""
+"""Columns that every row has."""
 
 
 class CustomLoop(Rounds):
-    """Takes a task through the rounds of its own `train`, and fires what events there are: those of the run, of a phase
-    and of a checkpoint, and `on_step` with each row. A round is an epoch, and ends with a report. Worker process."""
+    """Runs the task's own `train`. A round is an epoch, and ends with a report.
+
+    It fires the events of the run, of a phase and of a checkpoint, and `on_step` with each row.
+    """
 
     def __init__(self, task: Task, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext) -> None:
         super().__init__(task, experiment, hooks, context, Clock())
@@ -50,20 +52,19 @@ class CustomLoop(Rounds):
         self._make_parts(_Unmeasured(), self.parts)
         self._arguments = {name: self.state.config[name] for name in train_parameters(type(task))}
         self._training: Generator[Any, None, None] | None = None
-        self._ended, self._asked_at = 0.0, perf_counter()
-        self._asks_to_come, self._stops, self._told, self._is_begun = 0, False, False, False
+        self._ended, self._checked_at = 0.0, perf_counter()
+        self._calls_to_check, self._has_to_stop, self._has_warned, self._is_begun = 0, False, False, False
 
     def phases(self) -> tuple[str, ...]:
         return PHASES  # which of them it has, only its reports tell
 
     def _save(self) -> None:
-        """As any loop's; raises RunError where the task has not said what a checkpoint holds."""
         if self.parts.are_named:
             return super()._save()
         if self.saving.last_step == self.state.step:
             return None
         raise RunError(
-            "a checkpoint is asked for, and train() has not said what it holds: call"
+            "a checkpoint is requested, but train() has not named its parts: call"
             f" session.restore(){source_location(self.task.train)}"
         )
 
@@ -79,7 +80,7 @@ class CustomLoop(Rounds):
             self._begin_round()
         report = next(self._training, None)
         self._begin_round()
-        metrics = self._agreed(report)
+        metrics = self._mean_over_ranks(report)
         if metrics is None and not self._ends_with_steps():
             return
         if state.phase_iteration == 0:
@@ -91,8 +92,10 @@ class CustomLoop(Rounds):
         self._save_if_asked()
 
     def _ends_with_steps(self) -> bool:
-        """Return whether the generator, which has returned, made steps after its last `yield`: they are a last round.
-        Collective. Raises RunError where it has trained nothing."""
+        """Return whether the generator made steps after its last `yield`, which are a last round; collective.
+
+        Raises RunError if it has trained nothing.
+        """
         state = self.state
         if self.stopping.is_asked():
             self.stopping.agree()
@@ -116,14 +119,14 @@ class CustomLoop(Rounds):
             self.state.max_steps = self.state.step
 
     def _begin_round(self) -> None:
-        """Begins a round, once. What the task builds before is no part of it."""
+        """Begin a round, once. The task builds its model before."""
         state = self.state
         if self._is_begun:
             return
         if self.parts.waiting is not None:
             raise RunError(
-                f"this run goes on from checkpoint '{self.parts.waiting}', and train() has not put it back; call"
-                f" session.restore() with what it keeps before it trains{source_location(self.task.train)}"
+                f"this run continues from checkpoint '{self.parts.waiting}', but train() has not restored it; call"
+                f" session.restore() with its parts before training{source_location(self.task.train)}"
             )
         self._is_begun = True
         state.phase, state.epoch_completed, state.stepped = "train", False, False
@@ -132,41 +135,42 @@ class CustomLoop(Rounds):
         self.recorder.begin({"phase": "train", "epoch": state.epoch}, iteration_columns((), self.clock.columns))
         self._ended = self.clock.restart()
 
-    def _agreed(self, given: Any) -> dict[str, float] | None:
-        """The means over ranks of what was yielded; None where training is over. Collective; raises WorkersDisagree
-        where ranks differ."""
-        everybody = self.world.gather(None if given is None else self._checked(given))
-        names = [None if one is None else sorted(one) for one in everybody]
-        odd = next((rank for rank, one in enumerate(names) if one != names[0]), None)
-        if odd is not None:
-            first, other = (
-                f"yields {', '.join(one)}" if one is not None else "has ended" for one in (names[0], names[odd])
-            )
+    def _mean_over_ranks(self, report: Any) -> dict[str, float] | None:
+        """Return the means over ranks of a report, or None if training is over; collective.
+
+        Raises WorkersDisagree if ranks differ.
+        """
+        ranks = self.world.gather(None if report is None else self._checked(report))
+        names = [None if metrics is None else sorted(metrics) for metrics in ranks]
+        rank = next((rank for rank, metrics in enumerate(names) if metrics != names[0]), None)
+        if rank is not None:
+            pair = names[0], names[rank]
+            first, other = ("has ended" if metrics is None else f"yields {', '.join(metrics)}" for metrics in pair)
             raise WorkersDisagree(
-                f"rank 0 {first}, rank {odd} {other}: train() yields the same metrics on all ranks, as"
+                f"rank 0 {first}, rank {rank} {other}: train() yields the same metrics on all ranks, as"
                 f" often{source_location(self.task.train)}"
             )
         if names[0] is None:
             return None
-        return {name: _mean([one[name] for one in everybody]) for name in everybody[0]}
+        return {name: _mean([metrics[name] for metrics in ranks]) for name in ranks[0]}
 
-    def _checked(self, given: Any) -> dict[str, float]:
-        """A report as plain numbers; raises RunError for what is none."""
+    def _checked(self, report: Any) -> dict[str, float]:
+        """Return a report as plain numbers; raises RunError if it is not one."""
         where = source_location(self.task.train)
-        if not isinstance(given, Mapping) or not given:
-            raise RunError(f"train() yields {describe(given)}, and must yield a mapping of metrics to numbers{where}")
-        for name, value in given.items():
+        if not isinstance(report, Mapping) or not report:
+            raise RunError(f"train() yields {describe(report)}; expected a mapping of metrics to numbers{where}")
+        for name, value in report.items():
             if not isinstance(name, str) or not phase_of(name) or not name.partition("/")[2]:
                 raise RunError(
                     f"train() yields a metric {name!r}; metrics begin with train/, val/ or test/: write"
                     f" 'train/{name}'{where}"
                 )
             if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)):
-                raise RunError(f"train() yields {describe(value)} for '{name}', and must yield a number{where}")
-        return {name: float(value) for name, value in given.items()}
+                raise RunError(f"train() yields {describe(value)} for '{name}'; expected a number{where}")
+        return {name: float(value) for name, value in report.items()}
 
     def _validate(self) -> None:
-        """What it has validated by itself is told to hooks."""
+        # The task has validated: hooks get the events.
         state = self.state
         for phase in dict.fromkeys(phase_of(name) for name in state.metrics if phase_of(name) != "train"):
             state.phase, state.stepped = phase, False
@@ -177,12 +181,12 @@ class CustomLoop(Rounds):
         if self.parts.are_named or not self.state.checkpoint_reasons:
             return super()._save_if_asked()
         self.state.checkpoint_reasons.clear()
-        if self.parts.waiting is None and not self._told and self.world.is_master:
+        if self.parts.waiting is None and not self._has_warned and self.world.is_master:
             self.state.show(
-                "there are no checkpoints, as train() does not say what they would hold (session.restore()); a resume"
-                " begins anew"
+                "there are no checkpoints, as train() names no parts for them (session.restore()); a resume starts from"
+                " the beginning"
             )
-        self._told = True
+        self._has_warned = True
         return None
 
     def _agree_on_stop(self) -> None:
@@ -195,31 +199,30 @@ class CustomLoop(Rounds):
             self._training.close()
         hide_progress(self.task)
 
-    # What the session asks for
+    # For the session
 
     def take_parts(self, parts: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
-        """Takes what checkpoints hold, and puts back what the restored one does."""
+        """Take the parts of checkpoints, and restore them; returns whether there was a checkpoint."""
         are_restored = self.parts.name(parts, per_rank)
         self._begin_round()
         if self.world.rank:
-            # What was built is alike on all ranks; from here on each draws its own numbers.
+            # All ranks have built the same. From here on each draws its own numbers.
             seed_all(self.experiment.seed + self.world.rank)
         self.saving.restore_randomness()
         return are_restored
 
     def record(self, columns: Mapping[str, Any], batch_size: int) -> None:
-        """Ends an iteration with a row; fires `on_step`."""
+        """End an iteration with a row, and fire `on_step`."""
         state = self.state
         self._begin_round()
         taken = _OF_THE_ROW.intersection(columns)
         if taken:
             raise RunError(
-                f"session.record() is given {', '.join(sorted(taken))}, which every row has by itself; call it"
-                " otherwise"
+                f"session.record() got {', '.join(sorted(taken))}, a column that every row already has; rename it"
             )
         if type(batch_size) is not int or batch_size < 0:
             raise RunError(
-                f"session.record() is given batch_size={batch_size!r}, and takes how many samples there were, as an int"
+                f"session.record() got batch_size={batch_size!r}; expected the number of samples, as an int from 0"
             )
         state.batch_size, state.stepped = batch_size, True
         state.iteration += 1
@@ -235,8 +238,7 @@ class CustomLoop(Rounds):
         state.row = {}
 
     def save_here(self) -> None:
-        """Writes a checkpoint in the middle of a round, or where nothing was recorded since the last report, as that is
-        over."""
+        """Write a checkpoint in the middle of a round, or between two rounds if this one has no row yet."""
         began = perf_counter()
         self.cursor.stage = Stage.TRAIN if self.state.phase_iteration else Stage.REPORTED
         self._save()
@@ -249,22 +251,21 @@ class CustomLoop(Rounds):
         self._ended += perf_counter() - began
 
     def stop_asked(self) -> bool:
-        """Whether training is to end, agreed over ranks: where there are several, they ask each other at some of these
-        calls."""
+        """Return whether training has to end, agreed over ranks, which communicate in some of these calls."""
         state, now = self.state, perf_counter()
         if state.max_steps is not None and state.step >= state.max_steps:
             return True
-        self.clock.iteration_s, self._asked_at = now - self._asked_at, now
-        self._asks_to_come -= 1
-        if self._asks_to_come <= 0:
+        self.clock.iteration_s, self._checked_at = now - self._checked_at, now
+        self._calls_to_check -= 1
+        if self._calls_to_check <= 0:
             self._finish_if_written()
-            self._stops = self.stopping.is_asked()
-            self._asks_to_come = self.stopping.next_check - state.iteration
-        return self._stops
+            self._has_to_stop = self.stopping.is_asked()
+            self._calls_to_check = self.stopping.next_check - state.iteration
+        return self._has_to_stop
 
 
 class _Unmeasured:
-    """Training data of which nothing is known."""
+    """Training data of unknown length."""
 
     by_index = False
 
@@ -273,8 +274,6 @@ class _Unmeasured:
 
 
 class _CustomSession(TrainingSession):
-    """The session of a loop."""
-
     def __init__(self, loop: CustomLoop) -> None:
         state = loop.state
         super().__init__(state.rank, state.world_size, state.local_rank, state.device, state.config, state.artifacts)

@@ -39,8 +39,8 @@ def raw(ranks: Ranks) -> Trained:
         if loss.item() < SMALL:
             break
     trained.optimizer = optimizer.state_dict()
-    # A run has reports of whole epochs only.
-    trained.reports = [{"step": step} for step in range(20, len(trained.rows["loss"]), 20)]
+    steps = len(trained.rows["loss"])
+    trained.reports = [{"step": min(step, steps)} for step in range(20, steps + 20, 20)]
     return trained
 
 

@@ -57,25 +57,22 @@ DRAWING = ("vae", "dcgan", "siamese_network", "gcn")
 
 
 @pytest.mark.parametrize("name", PORTS)
-def test_a_port_is_its_raw_loop_bit_for_bit(tmp_path: Path, name: str) -> None:
+def test_a_port_is_its_raw_loop_bit_for_bit_undisturbed_and_after_two_failures(tmp_path: Path, name: str) -> None:
     port = PORTS[name]
-    check(run(port.experiment_with(), tmp_path, local=True), port.raw(Ranks()))
-
-
-@pytest.mark.parametrize("checkpoint", [{"every": "1 epochs"}, {"every": "3 steps"}])
-@pytest.mark.parametrize("name", PORTS)
-def test_so_is_one_that_fails_in_training_and_in_validation_and_is_resumed(
-    tmp_path: Path, name: str, checkpoint: dict[str, Any]
-) -> None:
-    port = PORTS[name]
-    check(failing_and_resumed(port, port.places, checkpoint, tmp_path), port.raw(Ranks()))
-
-
-@pytest.mark.parametrize("name", DRAWING)
-def test_so_is_one_that_goes_on_from_after_a_validation_that_draws(tmp_path: Path, name: str) -> None:
-    port = PORTS[name]
-    checkpoint = {"every": "0 epochs", "best": "val/loss"}
-    check(failing_and_resumed(port, "train 1 0, train 2 0", checkpoint, tmp_path), port.raw(Ranks()))
+    expected = port.raw(Ranks())
+    done = run(port.experiment_with(), tmp_path / "undisturbed", local=True)
+    check(done, expected)
+    checkpoint = {"every": ("1 epochs", "3 steps")[list(PORTS).index(name) % 2]}
+    check(failing_and_resumed(port, port.places, checkpoint, tmp_path / "failing"), expected)
+    if name not in DRAWING:
+        return
+    after_validation = {"every": "0 epochs", "best": "val/loss"}
+    places = "train 1 0, train 2 0"
+    check(failing_and_resumed(port, places, after_validation, tmp_path / "drawing"), expected)
+    last, (again,) = done.reports()[-1], done.evaluate("last").reports()
+    drawn = [metric for metric in expected.reports[-1] if metric in again and not metric.startswith("train/")]
+    assert "val/loss" in drawn
+    assert {metric: again[metric] for metric in drawn} == {metric: last[metric] for metric in drawn}
 
 
 def failing_and_resumed(port: Port, places: str, checkpoint: dict[str, Any], root: Path) -> Run:
@@ -98,7 +95,6 @@ def test_a_port_in_bfloat16_is_its_raw_loop_under_autocast(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "place", "precision"),
     [
-        ("mnist", "train 1 2", "fp32"),
         ("vae", "val 1 1", "fp32"),
         ("siamese_network", "train 2 1", "fp32"),
         ("imagenet", "train 1 3", "bf16"),
@@ -123,13 +119,3 @@ def train(rank: int, count: int, assignment: Assignment, name: str = "", precisi
     if name:
         dtype = torch.bfloat16 if precision == "bf16" else None
         torch.save(PORTS[name].raw(Ranks(rank, count, dtype)), f"{folder}/raw-{rank}.pt")
-
-
-@pytest.mark.parametrize("name", DRAWING)
-def test_evaluating_the_last_checkpoint_draws_what_the_run_drew(tmp_path: Path, name: str) -> None:
-    done = run(PORTS[name].experiment_with(), tmp_path, local=True)
-    last, (again,) = done.reports()[-1], done.evaluate("last").reports()
-    expected = PORTS[name].raw(Ranks()).reports[-1]
-    drawn = [metric for metric in expected if metric in again and not metric.startswith("train/")]
-    assert "val/loss" in drawn
-    assert {metric: again[metric] for metric in drawn} == {metric: last[metric] for metric in drawn}

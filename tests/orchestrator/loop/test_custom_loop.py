@@ -414,8 +414,8 @@ def reports_elsewhere(session: TrainingSession) -> Iterator[Any]:
     ("train", "said"),
     [
         (yields(), r"train\(\) ended without a report or a row, so nothing was trained"),
-        (yields(3.0), "yields 3.0, and must yield a mapping"),
-        (yields({}), "must yield a mapping of metrics to numbers"),
+        (yields(3.0), "yields 3.0; expected a mapping"),
+        (yields({}), "expected a mapping of metrics to numbers"),
         (yields({"loss": 1.0}), "write 'train/loss'"),
         (yields({"val/": 1.0}), "yields a metric 'val/'"),
         (yields({"val/loss": torch.ones(2)}), r"yields a tensor of shape \(2,\) for 'val/loss'"),
@@ -423,7 +423,7 @@ def reports_elsewhere(session: TrainingSession) -> Iterator[Any]:
         (restores(model=3), "got a int as 'model'; expected an object with state_dict"),
         (restores(hooks={}), "a part 'hooks'"),
         (restores(env={"grid": [object()]}), r"cannot hold env\['grid'\]\[0\], a builtins.object"),
-        (records(step=1), "given step, which every row has"),
+        (records(step=1), "got step, a column that every row already has"),
         (records(batch_size=1.5), "batch_size=1.5"),
         (reports_elsewhere, "write `yield metrics`"),
         (lambda session: [{"train/loss": 1.0}], "returns a list; expected a generator"),
@@ -438,7 +438,7 @@ def test_a_checkpoint_is_put_back_into_the_parts_it_is_of(tmp_path: Path) -> Non
     list(loop_of(yields({"train/loss": 1.0}), tmp_path, {"checkpoint": Checkpoint()}).run())
     for train, said in (
         (restores(other={}), "holds place, but session.restore\\(\\) got other"),
-        (records(loss=1.0), "train\\(\\) has not put it back"),
+        (records(loss=1.0), "train\\(\\) has not restored it"),
     ):
         loop = loop_of(train, tmp_path)
         loop.restore("epoch-0001")
@@ -463,7 +463,7 @@ def test_without_parts_there_are_no_checkpoints_which_is_said(caplog: pytest.Log
         loop = loop_of(records(loss=1.0), tmp_path, {"checkpoint": Checkpoint()})
         training = loop.run()
         next(training)
-    assert "there are no checkpoints, as train() does not say what they would hold" in caplog.text
+    assert "there are no checkpoints, as train() names no parts for them" in caplog.text
     with pytest.raises(RunError, match="call session"):
         loop.save()
 
