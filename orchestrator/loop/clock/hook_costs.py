@@ -1,4 +1,4 @@
-"""The ledger: what hooks and saving cost, written with the rows."""
+"""The ledger: costs of hooks and of saving, written with the rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.stats.write.recorder import Recorder
 
 
 class Ledger:
-    """Writes the rows to disk, and with them what was spent outside iterations. Worker process."""
+    """Writes the rows to disk, and with them the costs outside iterations. Worker process."""
 
     def __init__(self, recorder: Recorder, plan: Plan, state: State, cursor: TrainingCursor) -> None:
         self._recorder, self._plan, self._state, self._cursor = recorder, plan, state, cursor

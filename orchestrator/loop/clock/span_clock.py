@@ -37,44 +37,46 @@ INTERVALS = (
     "optimizer_s",  # clearing the gradients, counting
     "hooks_s",  # on_step
 )
-"""What the time between each two of an iteration's marks is charged to, in their order."""
+"""Spans between each two of an iteration's marks, in order."""
 Column = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""Makes a column of rows of the numbers that `Clock.close` returns, of shape (rows, any)."""
+"""Makes a column from the numbers that `Clock.close` returns, shape (rows, any)."""
 
 
 class Clock:
-    """Takes the marks between which an iteration's time passes. Worker process.
+    """Takes the marks of an iteration. Worker process.
 
-    A mark is as cheap as it can be, a reading of the host's clock and nothing else; what lies between the marks is
-    reckoned where it is looked at, for many rows at once.
+    A mark is a reading of the host's clock and nothing else. The spans between marks are computed at a flush, for many
+    rows at once.
     """
 
     def __init__(self) -> None:
         self.recording = False
         self.moment: Callable[[], Any] = perf_counter
-        """Gives the present moment; the difference of two is a number, or a device's span."""
+        """Returns the present moment; the difference of two is a number, or a device's span."""
         self.device_mark: Callable[[], Mark] | None = None
-        """`moment`, where it is a device's."""
+        """`moment`, if it is a device's."""
         self.iteration_s = 0.0
-        """The time of the last iteration, of a device of the last that is known."""
+        """Seconds of the last iteration; on a device, of the last one that is known."""
         self.checkpoint_s = 0.0
-        """What was spent on saving since the last iteration ended."""
+        """Seconds of saving since the last iteration ended."""
         self.waiting_s = 0.0
-        """What was spent waiting for the other ranks since then."""
+        """Seconds of waiting for other ranks since then."""
 
     @property
     def mark(self) -> Callable[[], Any]:
-        """Gives the present moment; nothing of use unless recording."""
+        """Returns the present moment, or 0 unless recording."""
         return self.moment if self.recording else float
 
     def restart(self) -> float:
-        """Begins at this moment: what came before belongs to no iteration."""
+        """Begin at this moment: the time before belongs to no iteration."""
         self.checkpoint_s = self.waiting_s = 0.0
         return perf_counter()
 
     def close(self, row: dict[str, Any], last: float, marks: Sequence[Any]) -> Sequence[float]:
-        """Ends the iteration that began at `last`. Returns the numbers that say how its time passed, of which the last
-        is its end: with what saving and waiting took before and all marks if recording, else `last` and the end."""
+        """End the iteration that began at `last`. Return its numbers, the last of which is its end.
+
+        If recording: the seconds of saving and waiting, `last`, all marks, the end. Otherwise `last` and the end.
+        """
         ended = perf_counter()
         self.iteration_s = ended - last
         if not self.recording:
@@ -85,29 +87,27 @@ class Clock:
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """What the numbers that `close` returns mean."""
+        """Columns of the numbers that `close` returns."""
         return SPAN_COLUMNS if self.recording else {"step_s": _wall_time}
 
     def close_turns(
         self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]
     ) -> Sequence[float]:
-        """As `close`, for an iteration of several turns: `marks` until they began, then those of each turn, from its
-        beginning on."""
+        """End an iteration of several turns: `marks` until they began, then those of each turn from its beginning."""
         if not self.recording:
             return self.close(row, last, ())
-        # As if the turns had been one, whose intervals are as long as theirs together.
+        # As if there were one turn, whose intervals are the sums of theirs.
         summed = [*map(sum, zip(*turns, strict=True))]
         shift = marks[-1] - summed[0]
         return self.close(row, last, [*marks, *[moment + shift for moment in summed[1:]]])
 
 
 _UNREAD = 64
-"""Pairs of marks that a sum leaves unread before it looks for those that the device has passed."""
+"""Most unread pairs of marks before a sum looks for those that the device has passed."""
 
 
 class Mark:
-    """A moment on a device's time line, which it passes later. Its event is free for another mark once nobody refers to
-    this one."""
+    """A moment on a device's time line. Its event is reused once nobody refers to the mark."""
 
     __slots__ = ("_free", "event")
 
@@ -126,24 +126,23 @@ class Mark:
 
 
 class DeviceSpan:
-    """Seconds between pairs of marks, read once the device has passed them. Spans are added to spans, and to a
-    number."""
+    """Seconds between pairs of marks, read once the device has passed them. Can be added to spans and numbers."""
 
     def __init__(self) -> None:
         self._pairs: deque[tuple[Mark, Mark]] = deque()
         self._seconds = 0.0
-        """Of pairs that were read, and whose events are free again."""
+        """Sum of the pairs that were read."""
 
     def add(self, start: Mark, end: Mark) -> None:
-        """Adds the time between two marks."""
+        """Add the time between two marks."""
         self._pairs.append((start, end))
 
     def ready(self) -> bool:
-        """Whether the device has passed the last mark; does not wait."""
+        """Return whether the device has passed the last mark; does not wait."""
         return not self._pairs or bool(self._pairs[-1][1].event.query())
 
     def resolve(self) -> float:
-        """The seconds; waits for the device where it has not passed yet."""
+        """Return the seconds; waits for the device."""
         if self._pairs:
             self._pairs[-1][1].event.synchronize()
         while self._pairs:
@@ -166,7 +165,7 @@ class DeviceSpan:
         return self
 
     def passed(self) -> float:
-        """The seconds between the marks that the device has passed; does not wait. One that has failed passes none."""
+        """Return the seconds between the marks that the device has passed; does not wait. A failed device has none."""
         with suppress(torch.AcceleratorError):
             while self._pairs and self._pairs[0][1].event.query():
                 self._read_first()
@@ -178,18 +177,17 @@ class DeviceSpan:
 
 
 class CudaClock(Clock):
-    """The phase clock on the device's own time line: a mark is an event, and nothing waits for it.
+    """The clock on the device's own time line: a mark is an event, and nothing waits for it.
 
-    Host time would charge the device's work to whichever call happens to wait for it: iterations would take what giving
-    them to the device takes, and now and then one all that the device had still to do. The events are read when rows
-    are flushed; what the host took is `host_step_s`. Where the device waits between two iterations is in `other_s`, or
-    in `checkpoint_s` where one was written.
+    The host's time would charge the device's work to whichever call happens to wait for it. Events are read when rows
+    are flushed; `host_step_s` has the host's time. A wait of the device between two iterations is in `other_s`, or in
+    `checkpoint_s` after a checkpoint.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._timed = DeviceSpan()
-        """An iteration of which the device has not told the time yet."""
+        """An iteration whose time is not yet known."""
         self._ended: Mark
         self.moment = self.device_mark = partial(Mark, [])
 
@@ -237,7 +235,7 @@ def _wall_time(times: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _charged(span: str) -> Column:
-    """The sum of a span's intervals, which lie between the numbers from the third on."""
+    """Return the column of a span: the sum of its intervals between the numbers from the third on."""
     begins = [2 + index for index, name in enumerate(INTERVALS) if name == span]
     return lambda times: reduce(add, [times[:, begin + 1] - times[:, begin] for begin in begins])
 
@@ -254,5 +252,5 @@ SPAN_COLUMNS: Mapping[str, Column] = {
 
 
 def clock_for(device: torch.device) -> Clock:
-    """The clock that measures on a device."""
+    """Return the clock for a device."""
     return CudaClock() if device.type == "cuda" else Clock()

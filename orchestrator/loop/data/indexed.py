@@ -1,4 +1,4 @@
-"""Map-style data: a place in an epoch is a number of samples."""
+"""Map-style data: a place in an epoch is a number of samples. Worker process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.task import Task
 
 @runtime_checkable
 class Loader(Protocol):
-    """What gives batches."""
+    """Yields batches, and has a length."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -29,8 +29,10 @@ class Loader(Protocol):
 
 
 class Indexed:
-    """A phase's map-style dataset, in the order that the task's sampler gives: by default shuffled anew in each epoch
-    of training, as it is in an evaluation. Worker process."""
+    """A phase's map-style dataset, in the order of the task's sampler.
+
+    By default training shuffles it in each epoch, and an evaluation does not.
+    """
 
     by_index = True
     runs_dry = is_over = False
@@ -93,7 +95,7 @@ class Indexed:
         return length
 
     def left(self, epoch: int) -> None:
-        """The cursor tells it."""
+        """Return None, as the cursor knows it."""
 
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
         self.sampler.begin(epoch, offset)
@@ -110,7 +112,7 @@ class Indexed:
         return None
 
     def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
-        """The counters tell all."""
+        """Do nothing, as the counters know the place."""
 
     def once(self) -> tuple[Iterator[Any], Iterable[object]]:
         return batches_of(self.loader, self._phase), range(len(self.loader))
@@ -125,7 +127,7 @@ class Indexed:
         return next(self._apart(loader))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
-        """Each sample of this rank once: in the order of the dataset, or shuffled."""
+        """Yield this rank's batches once, in the order of the dataset or shuffled."""
         return self._apart(self._loader(self._whole(shuffled)))
 
     def _whole(self, is_shuffled: bool) -> ShardedSampler:
@@ -138,10 +140,10 @@ class Indexed:
 
 
 def batches_of(loader: Iterable[Any], phase: str) -> Iterator[Any]:
-    """The batches of a loader; raises RunError with the sample and the phase where the data cannot give one.
+    """Yield the batches of a loader; raises RunError with the sample and the phase if one cannot be loaded.
 
-    One that loads in this very process is not asked for its iterator: what that does around each batch, for processes
-    that are not there and for a profiler, would cost more than all of the loop's own work.
+    A loader in this process does not use its own iterator, which does work for processes and for a profiler around each
+    batch. That costs more than all of the loop's own work.
     """
     if type(loader) is not DataLoader or loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
         return iter(loader)
@@ -182,7 +184,7 @@ def _fetched_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) ->
 
 
 def _raised_again(error: Exception) -> bool:
-    """Whether a loader's process has raised this, as against torch itself, which says so where one is gone."""
+    """Return whether a loader's process has raised this, and not torch, which reports a lost process."""
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
@@ -190,13 +192,13 @@ def _raised_again(error: Exception) -> bool:
 
 
 def _explained(loader: Any, indices: Sequence[int], phase: str, error: Exception) -> RunError:
-    """Tries the samples of a batch one by one, to say which of them cannot be had, or that all can but not together."""
+    """Load the samples of a batch one by one, and return an error that names the one that fails, or all."""
     samples = []
     for index in indices:
         try:
             samples.append(loader.dataset[index])
         except Exception as again:
-            # What is told is the user's own error, not what it was met again for.
+            # The user sees the original error, without the first attempt.
             again.__suppress_context__ = True
             failure = wrong_sample(phase, index, again)
             failure.__cause__ = again

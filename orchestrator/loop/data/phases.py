@@ -1,4 +1,4 @@
-"""The phases' data: what a task gives for train, val and test."""
+"""The data of all phases: train, val and test. Worker process."""
 
 from __future__ import annotations
 
@@ -20,67 +20,68 @@ from orchestrator.loop.world import World
 from orchestrator.task import Task
 
 DataOf = Callable[[Task, Experiment, World], Mapping[str, Any]]
-"""What gives a rank the data of a task."""
+"""Returns the data of a task for a rank."""
 
 
 def given_by(task: Task, experiment: Experiment, world: World) -> Mapping[str, Any]:
-    """What the task gives, as it is; raises ConfigError for what is no mapping."""
+    """Return the task's own data; raises RunError unless it is a mapping."""
     given: Mapping[str, Any] = check_type(task.data, task.data(), Mapping, PHASES_OF_DATA)
     return given
 
 
 class PhaseData(Protocol):
-    """A phase's data on this rank: training goes through it epoch by epoch, an evaluation once. Worker process."""
+    """A phase's data on this rank. Training iterates over it epoch by epoch, an evaluation once."""
 
     loader: Any
-    """What hooks find in `state.loaders`."""
+    """The loader in `state.loaders`."""
     by_index: bool
-    """Whether a place in an epoch is a number of samples, from which any number of ranks can go on."""
+    """Whether a place in an epoch is a number of samples, from which any number of ranks can continue."""
     size: int | None
-    """Samples of an epoch on all ranks; None where that is not known."""
+    """Samples of an epoch on all ranks; None if unknown."""
     runs_dry: bool
-    """Whether training ends where a rank has no batch left, so that all must be asked before each."""
+    """Whether training ends when a rank has no batch left, so that all ranks agree before each."""
     is_over: bool
-    """Whether training has come to that end."""
+    """Whether training has ended so."""
 
     def length(self, offset: int = 0) -> int:
-        """This rank's batches in an epoch, without the first `offset` samples of all ranks: the same on every rank in
-        training, 0 where it is not known in an evaluation."""
+        """Return this rank's batches in an epoch, without the first `offset` samples of all ranks.
+
+        In training all ranks have the same number. In an evaluation 0 means unknown.
+        """
 
     def left(self, epoch: int) -> int | None:
-        """Return the batches that are left of an epoch under way, where a restored place tells it; collective."""
+        """Return the batches left in the epoch at a restored place, if it knows them; collective."""
 
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
-        """The training batches of an epoch, without the first `offset` samples of all ranks."""
+        """Return the training batches of an epoch, without the first `offset` samples of all ranks."""
 
     def ready(self) -> bool:
-        """Whether every rank has another training batch; collective."""
+        """Return whether every rank has another training batch; collective."""
 
     def goes_on(self) -> bool:
         """Return whether every rank has a training batch after the phase that has just ended; collective."""
 
     def state_dict(self) -> dict[str, Any] | None:
-        """This rank's place, as plain data; None where the loop's counters tell it."""
+        """Return this rank's place, as plain data; None if the loop's counters know it."""
 
     def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
-        """Takes up what a rank of as many wrote down; raises CheckpointError where that cannot be."""
+        """Continue at a saved place; raises CheckpointError if that is impossible."""
 
     def once(self) -> tuple[Iterator[Any], Iterable[object]]:
-        """The batches of an evaluation, and something for each of them that there is."""
+        """Return the batches of an evaluation, and an iterable with an item for each of them."""
 
     def close(self) -> None:
-        """Lets the loader go."""
+        """Release the loader."""
 
     def first_sample(self) -> Any:
-        """A batch of the first sample, the same on each rank and each time."""
+        """Return a batch of the first sample, the same on each rank and each time."""
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
-        """This rank's batches once, the same each time, beside the training, whose order and numbers they do not
-        disturb."""
+        """Yield this rank's batches once, the same each time, without effect on the training."""
 
 
 class Data:
-    """The data of all phases on this rank. Worker process."""
+    """The data of all phases on this rank."""
 
     def __init__(self, task: Task, experiment: Experiment, world: World, data_of: DataOf = given_by) -> None:
         self._device = world.device
@@ -107,36 +108,36 @@ class Data:
         }
         self.train = self.phases["train"]
         self.loaders = {phase: data.loader for phase, data in self.phases.items()}
-        """Phase to its loader, for hooks."""
+        """Loaders by phase, for hooks."""
 
     def phase_names(self, kind: str) -> list[str]:
-        """The phases of val, or of test, that there are, as they are run."""
+        """Return the phases of val, or of test, in the order in which they run."""
         return phases_of(kind, self.phases)
 
     def sizes(self) -> dict[str, int]:
-        """The samples of each phase, where that is known."""
+        """Return the samples of each phase, if known."""
         return {phase: data.size for phase, data in self.phases.items() if data.size is not None}
 
     def close(self) -> None:
-        """Lets the loaders go, and with them their processes: left to the garbage collector, these end late and
-        slowly."""
+        """Release the loaders and their processes, which the garbage collector would end late and slowly."""
         self.loaders.clear()
         for data in self.phases.values():
             data.close()
 
     def first_sample(self, phase: str) -> Any:
-        """A batch of the first sample of a phase, on the device, the same on each rank and each time."""
+        """Return a batch of the first sample of a phase, on the device, the same on each rank and each time."""
         return to_device(self.phases[phase].first_sample(), self._device)
 
     def fresh_batches(self, phase: str, *, shuffled: bool = False) -> Iterator[Any]:
-        """This rank's batches of a phase once, on the device, the same each time: in the order of the dataset, or
-        shuffled; neither the training order nor its random numbers are disturbed."""
+        """Return this rank's batches of a phase once, on the device, the same each time.
+
+        They have no effect on the training's order and random numbers.
+        """
         return (to_device(batch, self._device) for batch in self.phases[phase].fresh_batches(shuffled=shuffled))
 
 
 def _refuse_unread(task: Task, experiment: Experiment, datasets: dict[str, Any]) -> None:
-    """Raises ConfigError for what is said of data that there is none of: evaluations, streams, or the loop's own
-    loaders."""
+    """Raise ConfigError for keys about data that the task does not have: evaluations, streams, the loop's loaders."""
     loader, train = experiment.loader, datasets["train"]
     if not is_indexed(train) and experiment.workers.min_count < experiment.workers.max_count:
         message = (

@@ -1,4 +1,4 @@
-"""The order that a task's own sampler gives, checked to be the same on all ranks and each time."""
+"""The order of a task's own sampler, checked to be the same on all ranks and each time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from orchestrator.randomness import random_state, restore_random_state, seed_all
 from orchestrator.task import Task
 
 MOST_WEIGHTS = 2**24
-"""So many categories torch's multinomial takes."""
+"""The most categories that torch's multinomial takes."""
 
 
 def sampled(task: Task, dataset: Any, phase: str, seed: int, world: World) -> tuple[Order, int] | None:
-    """The order that `task.sampler` gives for a phase, and its length; None where it leaves that to the loop.
-    Collective where it does not. Raises ConfigError for what is no order of this dataset."""
+    """Return the order of `task.sampler` for a phase and its length, or None if it has none.
+
+    Collective if there is a sampler. Raises ConfigError unless it is an order of this dataset.
+    """
     given = task.sampler(dataset, phase)
     if given is None:
         return None
@@ -63,7 +65,7 @@ def _digest(order: list[int]) -> int:
 
 
 def _weighted(given: Iterable[float], samples: int, seed: int, where: str) -> Order:
-    """As many samples as there are, drawn with replacement as torch's WeightedRandomSampler does."""
+    """Draw as many samples as there are, with replacement, as torch's WeightedRandomSampler does."""
     try:
         if isinstance(given, Mapping):
             raise TypeError
@@ -90,7 +92,7 @@ def _weighted(given: Iterable[float], samples: int, seed: int, where: str) -> Or
 
 
 def _drawn_by(sampler: Any, samples: int, seed: int, where: str) -> Order:
-    """What a sampler gives where every generator it may draw from begins at the epoch's own number."""
+    """Return the order of a sampler, with all generators seeded for the epoch."""
 
     def drawn(epoch: int) -> list[int]:
         before = random_state()

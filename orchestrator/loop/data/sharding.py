@@ -1,4 +1,4 @@
-"""The order of an epoch's samples, and which of them are this rank's."""
+"""The order of an epoch's samples, and this rank's share of it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from orchestrator.errors import RunError
 from orchestrator.randomness import seed_host
 
 Order = Callable[[int], list[int]]
-"""Epoch to the places of its samples in the dataset, the same on all ranks and each time."""
+"""Function from an epoch to the indices of its samples, the same on all ranks and each time."""
 
 
 def in_order(length: int) -> Order:
-    """Each sample once, as the dataset has them."""
+    """Return the order of the dataset."""
     return lambda epoch: list(range(length))
 
 
 def shuffled(length: int, seed: int) -> Order:
-    """Each sample once, in the order of torch's DistributedSampler."""
+    """Return the order of torch's DistributedSampler."""
 
     def order(epoch: int) -> list[int]:
         places: list[int] = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
@@ -32,12 +32,11 @@ def shuffled(length: int, seed: int) -> Order:
 
 
 class ShardedSampler(Sampler[int]):
-    """This rank's share of an order of `length` samples, which can begin in the middle of an epoch. Worker process.
+    """Yields this rank's share of an order of `length` samples, from any place in an epoch. Worker process.
 
-    With `even` the shares are those of torch's DistributedSampler: a few samples are repeated so that all ranks have
-    the same number, as training needs; without it the order is shared out as it is. `offset` counts the samples all
-    ranks together have consumed of this epoch: because shares are interleaved these are a prefix of the epoch's order,
-    so an epoch may be resumed with another number of ranks.
+    With `even` the shares are those of torch's DistributedSampler: a few samples are repeated, so that all ranks have
+    the same number. `offset` counts the samples of this epoch that all ranks have consumed. As shares are interleaved,
+    these are a prefix of the epoch's order, so another number of ranks can continue the epoch.
     """
 
     def __init__(self, order: Order, length: int, rank: int, world_size: int, *, even: bool) -> None:
@@ -46,14 +45,14 @@ class ShardedSampler(Sampler[int]):
         self.epoch = 0
         self.offset = 0
         self.begun = 0
-        """The epoch under way, also where none other than the first one's order is asked for."""
+        """The epoch under way, also if all epochs have the first one's order."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the order of an epoch; does not move the offset."""
+        """Choose the order of an epoch; keeps the offset."""
         self.epoch = epoch
 
     def begin(self, epoch: int, offset: int) -> None:
-        """What is gone through next is the rest of an epoch."""
+        """Begin the rest of an epoch."""
         self.begun, self.offset = epoch, offset
 
     def __iter__(self) -> Iterator[int]:
@@ -76,8 +75,11 @@ class ShardedSampler(Sampler[int]):
 
 
 class SeededBatches(BatchSampler):
-    """This rank's batches, for a loader with processes: in the one that fetches a batch every generator begins at a
-    number of its own, which seed, epoch and the batch's place among the samples of all ranks decide. Worker process."""
+    """Yields this rank's batches for a loader with processes, each with a seed of its own. Worker process.
+
+    The process that fetches a batch seeds all generators. The seed depends on the experiment's seed, the epoch, and the
+    batch's place among the samples of all ranks. So a resume, or another process, draws the same numbers.
+    """
 
     def __init__(self, sampler: ShardedSampler, batch_size: int, drop_last: bool, seed: int) -> None:
         super().__init__(sampler, batch_size, drop_last)
@@ -91,8 +93,7 @@ class SeededBatches(BatchSampler):
 
 
 class _Batch(list[int]):
-    """The indices of a batch. Where they arrive in another process, its generators begin at `seed`, and a plain list is
-    left."""
+    """The indices of a batch. In another process they arrive as a plain list, and seed its generators."""
 
     def __init__(self, indices: list[int], seed: int) -> None:
         super().__init__(indices)

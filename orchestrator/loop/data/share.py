@@ -1,5 +1,4 @@
-"""What of an iterable dataset is this process's: by rank, and by process of the loader; and how far it is through
-it."""
+"""This process's share of an iterable dataset, by rank and by process of the loader, and its place in it."""
 
 from __future__ import annotations
 
@@ -23,16 +22,15 @@ SHARE_THEMSELVES = {
     "streaming.base.dataset.StreamingDataset",
     "webdataset.pipeline.DataPipeline",
 }
-"""Classes whose objects are shared out among ranks and processes by their own code."""
+"""Classes that share their samples out among ranks and processes."""
 _QUESTIONS = {"get_rank", "get_world_size", "get_worker_info"}
 
 
 class Share(IterableDataset[Any]):
-    """The samples of an iterable dataset that belong to this process: every so many-th, or all of one that shares
-    itself out.
+    """The samples of an iterable dataset that belong to this process: every n-th, or all if it shares itself out.
 
-    A pass through it begins with all generators at the pass's own number, so that what the dataset shuffles as it
-    begins is the same for all. In each rank, and in each process of its loader.
+    Each pass seeds all generators, so that a shuffle at its beginning is the same in every rank and every process of a
+    loader.
     """
 
     def __init__(self, dataset: Any, rank: int, world_size: int, seed: int) -> None:
@@ -40,17 +38,16 @@ class Share(IterableDataset[Any]):
         self.dataset = _split(dataset, rank, world_size)
         self.rank, self.world_size, self.seed = rank, world_size, seed
         self.passes = 0
-        """Passes that came before the one that begins next."""
+        """Number of the next pass."""
         self._new_orders = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Asks for another order in each pass; the dataset is told the pass's number, of which an epoch may have
-        several."""
+        """Use another order in each pass. The dataset gets the number of the pass, not of the epoch."""
         self._new_orders = True
 
     @property
     def order(self) -> int:
-        """The number of the order in which the dataset is gone through."""
+        """The number of the dataset's order."""
         return self.passes if self._new_orders else 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -58,8 +55,10 @@ class Share(IterableDataset[Any]):
 
 
 class _Place:
-    """Goes through a share from its beginning, or from where a state says. One that neither the dataset nor its
-    iterator can put back is found by reading again."""
+    """Iterates over a share, from its beginning or from a state.
+
+    If neither the dataset nor its iterator has a state, samples are read again up to the place.
+    """
 
     def __init__(self, share: Share) -> None:
         self._share, self._dataset = share, share.dataset
@@ -88,7 +87,7 @@ class _Place:
                 return item
 
     def _first(self) -> Any:
-        """Begins to read, and gives the first sample: a generator's own code runs no sooner."""
+        """Return the first sample. The code of a generator runs only now."""
         if self._share.shares_itself:
             self._items = iter(self._dataset)
             item = next(self._items)
@@ -102,8 +101,10 @@ class _Place:
         return item
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain data: how many samples were read, what the iterator or the dataset says of its place, and in a process
-        of its own the generators, which nothing else keeps."""
+        """Return the place as plain data: samples read, and the state of the iterator or the dataset.
+
+        In a process of the loader also the generators, which nothing else keeps.
+        """
         state: dict[str, Any] = {"read": self._read}
         if self._in_process:
             state["generators"] = pickle.dumps(random_state())
@@ -114,12 +115,12 @@ class _Place:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from where a state was taken."""
+        """Continue at a state."""
         if "iterator" in state:
             self._items = iter(self._dataset)
             self._items.load_state_dict(state["iterator"])
         elif "dataset" in state:
-            # A copy, as the next pass is to begin where the dataset does.
+            # A copy, as the next pass begins at the dataset's beginning.
             self._dataset = (deepcopy if _is_of_hugging_face(self._dataset) else copy)(self._dataset)
             self._dataset.load_state_dict(state["dataset"])
             self._items = iter(self._dataset)
@@ -137,14 +138,13 @@ def _has_state(one: Any) -> bool:
 
 
 def shares_itself(dataset: Any) -> bool:
-    """Whether a dataset is shared out among ranks and processes by its own code: it says so, or is of a library that
-    does."""
-    said = getattr(dataset, "shares_itself", None)
-    return bool(_classes(dataset) & SHARE_THEMSELVES if said is None else said)
+    """Return whether a dataset shares its samples out by its own code: it says so, or its library does."""
+    answer = getattr(dataset, "shares_itself", None)
+    return bool(_classes(dataset) & SHARE_THEMSELVES if answer is None else answer)
 
 
 def refuse_unclear(dataset: Any, phase: str) -> None:
-    """Raises ConfigError for a dataset that seems to share itself out and does not say whether it does."""
+    """Raise ConfigError for a dataset that may share itself out, and does not say whether it does."""
     if hasattr(dataset, "shares_itself") or shares_itself(dataset):
         return
     asked = _names(getattr(type(dataset).__iter__, "__code__", None)) & _QUESTIONS
@@ -169,14 +169,14 @@ def _is_of_hugging_face(dataset: Any) -> bool:
 
 
 def _names(code: CodeType | None) -> set[str]:
-    """What a function's code names, that of the functions within it too."""
+    """Return the names in a function's code, and in the functions within it."""
     if code is None:
         return set()
     return set(code.co_names).union(*(_names(one) for one in code.co_consts if isinstance(one, CodeType)))
 
 
 def _split(dataset: Any, rank: int, world_size: int) -> Any:
-    """A dataset of Hugging Face knows its loader's processes by itself, and its ranks once it is told."""
+    """Tell a dataset of Hugging Face its rank. It knows the loader's processes."""
     if world_size == 1 or not _is_of_hugging_face(dataset) or is_split_by_node(dataset):
         return dataset
     return import_module("datasets.distributed").split_dataset_by_node(dataset, rank, world_size)

@@ -1,4 +1,4 @@
-"""Streams: iterable datasets, and loaders that keep their own place."""
+"""Streams: iterable datasets, and loaders that keep their own place. Worker process."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _NOT_FETCHED: Any = object()
 
 
 class Stream:
-    """A phase's iterable dataset or loader. Worker process.
+    """A phase's iterable dataset or loader.
 
-    Training goes through it in passes. Where a pass's length is known, and no other is asked for, an epoch is a pass;
-    else epochs are stretches of passes that follow each other. A rank whose pass is over before the epoch begins the
-    next one, or the run ends there on all ranks (`loader.on_exhausted`).
+    Training iterates over it in passes. If the length of a pass is known, and there is no `epoch_steps`, an epoch is a
+    pass. Otherwise passes follow each other without regard to epochs. A rank whose pass ends before the epoch begins
+    the next pass, or all ranks end the run there (`loader.on_exhausted`).
     """
 
     by_index = False
@@ -78,12 +78,12 @@ class Stream:
         self._restored: dict[str, Any] | None = None
         self._next = _NOT_FETCHED
         self._ahead: dict[str, Any] | None = None
-        """The place before the batch that was fetched ahead of its phase, and the generators that it was made with."""
+        """The place before the batch that was fetched ahead of its phase, and the generators of that moment."""
         self.is_over = False
         self._samples: list[int] | None = None
-        """The samples of this rank's pass when this attempt took it up, by process of the loader."""
+        """Samples of this rank's pass when this attempt began it, by process of the loader."""
         self._given = 0
-        """The batches given of these."""
+        """Number of batches of these that were given."""
 
     def _check_dataset(self, dataset: Any) -> None:
         name, loader = f"the {self._phase} dataset ({type(dataset).__name__})", self._experiment.loader
@@ -111,8 +111,7 @@ class Stream:
     # How long an epoch is
 
     def _agreed(self, own: int | None) -> int | None:
-        """Return the batches of the rank that has most, or in training that is to stop where one has none left,
-        least."""
+        """Return the largest number of batches of a rank, or the smallest if training stops there."""
         lengths = self._world.gather(own) if self._trains else [own]
         known = [length for length in lengths if length is not None]
         if len(known) < len(lengths):
@@ -123,7 +122,7 @@ class Stream:
         return length_of(self.loader) if self._share is None else self._in_batches(self._shards())
 
     def _shards(self) -> list[int] | None:
-        """Return the samples of a pass on this rank, by process of its loader; None where they are not known."""
+        """Return the samples of a pass on this rank, by process of its loader; None if unknown."""
         whole = length_of(self._share.dataset) if self._share else None
         if self._share is None or whole is None:
             return None
@@ -134,14 +133,14 @@ class Stream:
         return [max(0, -(-(whole - shard) // (world.world_size * workers))) for shard in shards]
 
     def _in_batches(self, samples: list[int] | None) -> int | None:
-        """Return the batches of some processes, each of which makes its own."""
+        """Return the number of batches, which each process makes of its own samples."""
         size = self._batch_size
         if samples is None:
             return None
-        return sum(one // size if self._drop_last else -(-one // size) for one in samples)
+        return sum(count // size if self._drop_last else -(-count // size) for count in samples)
 
     def _left_of_pass(self) -> list[int] | None:
-        """Return the samples that are left of the pass under way, by process; these take turns."""
+        """Return the samples left in this pass, by process. Processes take turns."""
         if self._samples is None:
             return None
         turns, more = divmod(self._given, len(self._samples))
@@ -211,16 +210,14 @@ class Stream:
         return state["is_over"] or (self._by_pass and state["epoch"] != epoch)
 
     def _end_pass(self) -> None:
-        """Ask a pass for what comes after its last batch, as a `for` loop does; the training's generators stay as they
-        are."""
+        """Exhaust a pass after its last batch, as a `for` loop does, with the training's generators unchanged."""
         if self._is_whole and self._passes == self._epoch:
             before = random_state()
             next(self._pass, _END)
             restore_random_state(before)
 
     def _all_passes(self, gave: bool) -> Iterator[Any]:
-        """The rest of a pass, of which some may have been given, and those that follow; raises RunError for one that
-        has no batch."""
+        """Yield the rest of a pass and all that follow; raises RunError for a pass without a batch."""
         while True:
             for batch in self._pass:
                 gave = True
@@ -237,22 +234,21 @@ class Stream:
             self._pass, gave = self._one_pass(), False
 
     def _one_pass(self, place: Any = None) -> Iterator[Any]:
-        """A pass, from a place on where one is given: what leads there is read at once, and draws no numbers from the
-        training."""
+        """Return a pass, or the rest of it from a place on. Reading up to it draws no numbers from the training."""
         self._samples, self._given = self._shards(), 0
         if self._share is not None:
             self._share.passes = self._passes
         self._generator.manual_seed(self._experiment.seed * 1_000_003 + self._passes * 1_009 + self._world.rank)
         if place is None:
-            return self._told(iter(self.loader))
+            return self._checked(iter(self.loader))
         before = random_state()
         self.loader.load_state_dict(place)
         batches = iter(self.loader)
         restore_random_state(before)
-        return self._told(batches)
+        return self._checked(batches)
 
-    def _told(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches; raises RunError where the data cannot give one."""
+    def _checked(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches; raises RunError if one cannot be loaded."""
         while True:
             try:
                 batch = next(batches, _END)
@@ -345,8 +341,7 @@ class Stream:
         return next(with_own_generators(loader, self._experiment.seed))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
-        """Of training as many as an epoch has, as the stream gives them; its data is asked for anew, as what is under
-        way has a place."""
+        """Yield batches of new data of the task, as the present stream must keep its place; of training one epoch."""
         given, world, seed = self._anew(), self._world, self._experiment.seed
         loader = (
             given
@@ -357,7 +352,7 @@ class Stream:
 
 
 class _LookAhead(Iterator[Any]):
-    """Batches of which it is known whether there is another."""
+    """An iterator that knows whether there is another batch."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches, self._next = batches, next(batches, _END)
@@ -367,15 +362,15 @@ class _LookAhead(Iterator[Any]):
         return batch
 
     def places(self) -> Iterator[object]:
-        """Something for each batch, as long as there is one."""
+        """Yield an item for each batch, as long as there is one."""
         while self._next is not _END:
             yield self._next
 
 
 def is_loader(given: Any) -> bool:
-    """Whether this gives batches, as against a dataset, which gives samples."""
+    """Return whether this yields batches, and not samples as a dataset does."""
     return isinstance(given, DataLoader) or (not isinstance(given, IterableDataset) and _has_place(given))
 
 
-def _has_place(one: Any) -> bool:
-    return hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
+def _has_place(loader: Any) -> bool:
+    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")

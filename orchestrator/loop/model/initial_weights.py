@@ -1,4 +1,4 @@
-"""Initial weights in the model: what is taken of what comes, and what is told of the rest. Worker process."""
+"""Initial weights of the model: matching them by name and shape, and loading them. Worker process."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from orchestrator.loop.model.strategy import sharded_model
 
 @dataclass(frozen=True)
 class Fit:
-    """How the tensors that come fit those of the model, by the model's names."""
+    """The match between source tensors and the model's, by the model's names."""
 
     taken: dict[str, Tensor]
     missing: list[str]
-    """The model has them, and they do not come."""
+    """Tensors of the model that the source lacks."""
     left_over: list[str]
-    """They come, and the model has none."""
+    """Tensors of the source that the model lacks."""
     misshapen: list[str]
-    """Each with both shapes."""
+    """Names with both shapes."""
 
     @classmethod
     def of(cls, init: Init, come: Mapping[str, Any], model: Mapping[str, Any]) -> Fit:
@@ -51,15 +51,15 @@ class Fit:
         )
 
     def lines(self) -> list[str]:
-        """What is told of it."""
+        """Return lines for the log."""
         rest = (("missing", self.missing), ("left over", self.left_over), ("of another shape", self.misshapen))
         return [f"{len(names)} {what}: {listed(names)}" for what, names in rest if names]
 
 
 def load(module: nn.Module, init: Init, come: Mapping[str, Any], origin: object) -> list[str]:
-    """Puts what fits into the module, its shards where it is sharded; returns lines of what was done.
+    """Load the tensors that match into the module, which may be sharded; returns lines for the log.
 
-    Raises ConfigError where nothing fits, and with `strict` where anything does not.
+    Raises ConfigError if nothing matches, and with `strict` if anything does not.
     """
     present = module.state_dict()
     fit = Fit.of(init, come, present)

@@ -1,4 +1,4 @@
-"""The strategy: how the ranks of a run share one model."""
+"""The strategy by which the ranks of a run share one model. Worker process."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _SYNC_BUFFERS = (
 
 
 def built(task: Task, experiment: Experiment, world: World) -> nn.Module:
-    """Return the task's model; its parameters are on the meta device where no rank is to build it whole."""
+    """Return the task's model, with parameters on the meta device if no rank builds it whole."""
     on_meta = experiment.workers.meta_device and world.world_size > 1
     with parameters_on_meta() if on_meta else nullcontext():
         return check_type(task.model, task.model(), nn.Module, "the model, a torch.nn.Module")
 
 
 def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) -> nn.Module:
-    """The model on this rank's device, as the training step calls it: shared with the other ranks."""
+    """Return the model on this rank's device, shared with the other ranks, for the training step."""
     if world.world_size == 1 or not any(p.requires_grad for p in module.parameters()):
         return module.to(world.device)
     if experiment.workers.strategy == "fsdp":
@@ -52,8 +52,8 @@ def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) 
             _compile_units(units, compile_mode(experiment))
         return sharded(module, units, world, experiment.precision)
     if takes_turns(type(task)) or experiment.accumulate == "auto":
-        # Each turn exchanges the gradients of what it trains, where DDP would ask for all of them. And DDP does so
-        # within the backward pass, in the middle of which a rank may run out of memory.
+        # Each turn exchanges the gradients of its parameters, and DDP would need all of them. DDP also exchanges
+        # within the backward pass, where a rank may run out of memory.
         coalesced.broadcast([*module.to(world.device).parameters(), *module.buffers()])
         return module
     devices = [world.device] if world.device.type == "cuda" else None
@@ -62,11 +62,10 @@ def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) 
 
 
 class WithinOneCall(nn.Module):
-    """A model around which DDP lies: called as the model is, or with what to do with it, parts of it called one by one
-    too.
+    """A model within DDP, called as a whole, or with a function that may call its parts one by one.
 
-    DDP makes ready for the backward pass where it is called itself. A part that is called past it would be trained by
-    each rank on its own, and nothing would say so.
+    DDP prepares the backward pass in its own call. Each rank would silently train a part that is called outside it on
+    its own.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -78,11 +77,9 @@ class WithinOneCall(nn.Module):
 
 
 def forward_pass(task: Task, model: nn.Module, module: nn.Module) -> Callable[[nn.Module, Any], Any]:
-    """The task's forward pass, which is given the task's own `module` also where it is to run by `model`, which shares
-    it.
+    """Return the task's forward pass, which gets the task's own `module` also within `model`.
 
-    Raises RunError where each rank has but a part of the module, and the pass does not call it as a whole, which
-    gathers them.
+    With a sharded module the pass raises RunError unless it calls the module as a whole, which gathers the shards.
     """
     if is_sharded(module):
         return _calling_the_whole(task, module)
@@ -129,11 +126,11 @@ def _calling_the_whole(task: Task, module: nn.Module) -> Callable[[nn.Module, An
 
 
 def sharded(module: nn.Module, units: Collection[nn.Module], world: World, precision: str) -> nn.Module:
-    """The module itself, its parameters replaced by DTensors of which each rank has a part along the first dimension.
+    """Return the module with parameters sharded along the first dimension, as DTensors.
 
-    A unit's parameters are gathered together and let go after it, in the backward pass too; so is what is left over of
-    the module. With bf16 they are gathered and multiplied in bf16, while shards, optimizer and the sums of gradients
-    are fp32; what normalizes with running statistics stays fp32. Buffers are whole on each rank.
+    A unit's parameters are gathered together and released after it, in the backward pass too; so is the rest of the
+    module. With bf16 they are gathered and multiplied in bf16, while shards, optimizer and sums of gradients are fp32.
+    Layers with running statistics stay fp32. Buffers are whole on each rank.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -158,8 +155,7 @@ def sharded(module: nn.Module, units: Collection[nn.Module], world: World, preci
 
 
 def _compile_units(units: Collection[nn.Module], mode: str | None) -> None:
-    """Compiles what each unit computes, and not the calls that gather its parameters before and let them go after
-    it."""
+    """Compile each unit's computation, without the calls that gather and release its parameters."""
     if not units:
         raise ConfigError(
             [
@@ -175,22 +171,21 @@ def _compile_units(units: Collection[nn.Module], mode: str | None) -> None:
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether ranks have parts of the module, so that all of them must take part whenever one calls it."""
+    """Return whether ranks have shards of the module, so that all of them must take part in each call."""
     return any(shards.is_sharded(parameter) for parameter in module.parameters())
 
 
 def exchange_gradients(model: nn.Module, now: bool) -> None:
-    """Says whether the next backward pass exchanges gradients with the other ranks, or adds them up on each."""
+    """Set whether the next backward pass exchanges gradients with other ranks, or accumulates them on each."""
     if isinstance(model, DistributedDataParallel):
-        # What DDP's no_sync() sets, which as a context would have to lie around half the iteration.
+        # DDP's no_sync() sets this, but as a context would have to surround half the iteration.
         model.require_backward_grad_sync = now
     elif callable(exchange := getattr(model, "set_requires_gradient_sync", None)):
         exchange(now)
 
 
 def check_exchanged(model: DistributedDataParallel) -> None:
-    """Raises RunError where ranks have not exchanged all gradients in the backward pass that has just ended, as the
-    loss depends on no such parameter. What is left over of its bucket would stay each rank's own."""
+    """Raise RunError if the last backward pass has not exchanged all gradients, as the loss does not depend on some."""
     left = gradients_never_exchanged(model)
     if left is None:
         return
@@ -220,13 +215,13 @@ def check_exchanged(model: DistributedDataParallel) -> None:
 
 
 def mesh_of(module: nn.Module) -> Any:
-    """The device mesh that a module's parameters are sharded over; None where they are whole."""
+    """Return the device mesh over which a module is sharded; None if it is whole."""
     parameter: Any = next(filter(shards.is_sharded, module.parameters()), None)
     return None if parameter is None else parameter.device_mesh
 
 
 def sharded_model(saved: dict[str, Any], module: nn.Module) -> dict[str, Any]:
-    """A module's state dict, whole or in shards, with this rank's shards where the module has shards."""
+    """Return a module's saved state dict with this rank's shards, if the module is sharded."""
     if not is_sharded(module):
         return saved
     present = module.state_dict()
@@ -236,7 +231,7 @@ def sharded_model(saved: dict[str, Any], module: nn.Module) -> dict[str, Any]:
 
 
 def sharded_optimizer(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """As `sharded_model`, for an optimizer's: what has a parameter's shape is sharded as the parameter is."""
+    """Return an optimizer's saved state dict, with tensors of a parameter's shape sharded as the parameter is."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if not any(map(shards.is_sharded, parameters)):
         return saved

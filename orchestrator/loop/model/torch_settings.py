@@ -1,5 +1,4 @@
-"""How a model computes: what an experiment says of it beside the task, done to the model before ranks share it, and to
-torch while it trains."""
+"""Settings of an experiment for the model, before ranks share it, and for torch while it trains."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ from orchestrator.loop.world import World
 
 
 def as_computed(module: nn.Module, experiment: Experiment, world: World) -> nn.Module:
-    """The model as the experiment has it computed, with the names that its parameters have; raises ConfigError where a
-    key says nothing of it."""
+    """Return the model with the experiment's settings; raises ConfigError for a key without effect."""
     if experiment.sync_batchnorm:
         if not any(isinstance(part, BatchNorm) for part in module.modules()):
             raise ConfigError([Problem("sync_batchnorm", "is read by nothing: the model has no BatchNorm")])
@@ -50,7 +48,7 @@ def compile_mode(experiment: Experiment) -> str | None:
 
 
 def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:
-    """Of parts that match and lie in each other, the outermost alone."""
+    """Checkpoint the parts that match, of nested ones the outermost alone."""
     # A ModuleList, say, is called by nobody.
     called = {
         name: part for name, part in module.named_modules() if name and type(part).forward is not nn.Module.forward
@@ -71,7 +69,7 @@ def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:
 
 
 def needless_on_one_rank(experiment: Experiment) -> Iterator[str]:
-    """Lines of what is said of an exchange between ranks, for a run that has but one."""
+    """Yield lines for settings of an exchange between ranks, in a run of one rank."""
     options = changed_keys(experiment.workers.ddp, Ddp(), "workers.ddp")
     for name in [*options, *(["sync_batchnorm"] if experiment.sync_batchnorm else [])]:
         yield f"{name} makes no difference here: there is one rank, which exchanges nothing"
@@ -95,8 +93,7 @@ def torch_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def torch_set(experiment: Experiment) -> Iterator[None]:
-    """Sets torch as the experiment says while a run is under way. What it says nothing of stays as the program or the
-    task has it; all is put back behind it, as a process may train another run."""
+    """Apply the experiment's settings to torch within the block, and restore those of the program after it."""
     with ExitStack() as before:
         if experiment.deterministic:
             # cuBLAS reads it at each call, and without it torch refuses matrix products.

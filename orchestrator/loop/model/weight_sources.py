@@ -1,5 +1,4 @@
-"""Weight sources: where first weights are found and how they are read. The driver, and each rank for itself, as when a
-run is resumed."""
+"""Weight sources: finding and reading initial weights. In the driver, and on each rank."""
 
 from __future__ import annotations
 
@@ -27,12 +26,14 @@ _STATE_DICTS = {
     "model": ("model", "state_dict", "model_state_dict"),
     "ema": ("ema", "model_ema", "ema_state_dict", "state_dict_ema"),
 }
-"""What files call their state dicts, by what `init.weights` calls them."""
+"""Names of state dicts in files, by their name in `init.weights`."""
 
 
 def find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
-    """What `init` names, looked for in these folders and where it is called from; raises ConfigError where it is not
-    there, holds no such weights, or its names are not those that `init` speaks of."""
+    """Find the weights that `init` names, in these folders and the working directory.
+
+    Raises ConfigError if they do not exist, or have none of the names in `init`.
+    """
     try:
         with nothing_started():
             origin = _found(init, folders)
@@ -43,12 +44,12 @@ def find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
 
 
 def find_for(experiment: Experiment) -> dict[str, Any] | None:
-    """What an experiment begins with, as a run keeps it; None where that is what its task makes. Raises ConfigError."""
+    """Return the experiment's initial weights for `run.json`, or None; raises ConfigError."""
     return asdict(find(experiment.init, experiment.import_paths)) if experiment.init else None
 
 
 def find_again(origin: InitialWeights) -> InitialWeights:
-    """The same, unless it has changed since it was found; raises CheckpointError."""
+    """Return the same weights; raises CheckpointError if they have changed since they were found."""
     now = _store(origin.path).fingerprint(str(origin.checkpoint)) if origin.checkpoint else _sha256(origin.path)
     if now != origin.sha256:
         raise CheckpointError(
@@ -58,7 +59,7 @@ def find_again(origin: InitialWeights) -> InitialWeights:
 
 
 def read(origin: InitialWeights) -> dict[str, Any]:
-    """The tensors by name, whole, on the CPU; a run's are verified by their hashes. Raises CheckpointError."""
+    """Return whole tensors by name, on the CPU. A run's are verified by their hashes; raises CheckpointError."""
     if origin.checkpoint:
         return _store(origin.path).weights(origin.checkpoint, origin.weights)
     return _of_file(origin.path, origin.weights)
@@ -177,7 +178,7 @@ def _of_safetensors(there: Storage) -> dict[str, Tensor]:
 
 
 def _chosen(content: Any, weights: str | None, path: str) -> dict[str, Any]:
-    """The state dict in what a file holds: the whole, or the entry that is meant."""
+    """Return the state dict of a file: the whole content, or one entry."""
     if isinstance(content, Mapping):
         whole = bool(content) and all(isinstance(value, Tensor) for value in content.values())
         if whole and weights in (None, "model"):

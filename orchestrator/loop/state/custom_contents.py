@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a task that trains by itself: the parts that it names. Worker process."""
+"""A checkpoint's contents for a task with a loop of its own: the parts that it names. Worker process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KeptParts:
         self._shared: Mapping[str, Part] | None = None
         self._per_rank: Mapping[str, Part] = {}
         self._stored: tuple[str, Mapping[str, Any], Mapping[str, Any]] | None = None
-        """What is still to restore: the checkpoint's name, what is the same on all ranks, and this rank's own."""
+        """The contents still to restore: the checkpoint's name, shared parts, and this rank's own."""
         self.is_over = False
         """Whether the task has returned, and made steps after its last report."""
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the hooked loop's training: model, optimizers, the place in the data, running means."""
+"""A checkpoint's contents for the hooked loop: model, optimizers, the place in the data, running means."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class HookedContents:
 
 
 class WeightsAlone(HookedContents):
-    """What an evaluation restores, on any number of ranks: weights, buffers, and changes of hooks."""
+    """The contents that an evaluation restores, on any number of ranks: weights, buffers, and changes of hooks."""
 
     files = ("model",)
     unread = ("optimizer",)

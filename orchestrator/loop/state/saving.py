@@ -23,7 +23,7 @@ from orchestrator.randomness import restore_random_state, storable_random_state
 
 
 class Contents(Protocol):
-    """What a checkpoint holds beside hooks, generators and the run's position."""
+    """The contents of a checkpoint beside hooks, generators and the run's position."""
 
     files: tuple[str, ...]
     """Files without which there is no such checkpoint."""
@@ -35,21 +35,21 @@ class Contents(Protocol):
         """The mesh over which ranks shard tensors; None where they do not."""
 
     def shared(self) -> dict[str, Any]:
-        """Return what is the same on all ranks, by file."""
+        """Return the contents that all ranks share, by file."""
 
     def per_rank(self) -> dict[str, Any]:
-        """Return what is this rank's own."""
+        """Return this rank's own contents."""
 
     def details(self) -> dict[str, Any]:
         """Return entries of the manifest."""
 
     def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
-        """Restore what is the same on all ranks; raises CheckpointError if it does not fit."""
+        """Restore the shared contents; raises CheckpointError if they do not fit."""
 
     def restore_rank(
         self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]
     ) -> None:
-        """Restore this rank's own, after the run's position; `other` returns that of another rank."""
+        """Restore this rank's own contents, after the run's position; `other` returns those of another rank."""
 
 
 class Saving:

@@ -1,4 +1,4 @@
-"""Changes: settings that get other values while the run goes on."""
+"""Changes: settings that get other values during the run. Worker process."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ _SCALED_WITH_LR = ("lr", "initial_lr", "max_lr", "min_lr")
 
 
 class Changes:
-    """Makes the experiment's `changes` as their epochs and steps come, and keeps what is in force of the optimizer.
+    """Makes the experiment's `changes` at their epochs and steps, and keeps the optimizers' present settings.
 
-    Only what may change in flight does: fields that a hook calls mutable, and numbers of the optimizer. What such a
-    number is to each parameter group, an optimizer says that is made anew with it: the task's own may do anything with
-    its arguments. A learning rate is changed by scaling, so that a scheduler keeps its course. A checkpoint holds the
-    optimizer as it was; restored under another experiment, it is brought to that one's numbers. Every rank does the
-    same; no communication. Worker process.
+    Only mutable fields of hooks and numbers of the optimizer may change. A second optimizer, built with the new number,
+    shows what that is in each parameter group, as the task's own may do anything with its arguments. A learning rate is
+    scaled, so that a scheduler keeps its shape. A checkpoint holds the optimizer as it was; another experiment brings
+    it to its own numbers. Every rank does the same; no communication.
     """
 
     def __init__(self, experiment: Experiment, task: Task, plan: Plan, state: State, timeline: Timeline) -> None:
@@ -44,26 +43,25 @@ class Changes:
         self._entries = {name: dict(entry) for name, entry in experiment.hooks.items() if isinstance(entry, Mapping)}
         self._optimizers = experiment.optimizations
         self.coming: list[Change] = sorted(experiment.changes, key=lambda change: timeline.steps(change.at))
-        """What is still to change, in the order in which it does."""
+        """Changes still to come, in order."""
         for path, value in (one for change in self.coming for one in change.set.items()):
             number = parse_optimizer_path(path)
             if number and (after := with_number(before := self._optimizers[number[0]], number[1], value)) != before:
                 self._differing_groups(before, after)
 
     def advance(self) -> None:
-        """Makes the changes whose time has come; call it between two iterations. Raises ConfigError."""
+        """Make the changes that are due; call it between two iterations. Raises ConfigError."""
         for change in [change for change in self.coming if change.at.reached(self._state)]:
             self.coming.remove(change)
             for path, value in change.set.items():
                 self._set(path, value)
 
     def in_force(self, name: str) -> dict[str, Any]:
-        """What is in force of an optimizer, for a checkpoint."""
+        """Return an optimizer's present settings, for a checkpoint."""
         return self._optimizers[name].optimizer.model_dump()
 
     def refuse_another_optimizer(self, name: str, saved: Mapping[str, Any]) -> None:
-        """Raises CheckpointError where an optimizer of a checkpoint, of which `saved` was in force, is of another
-        type."""
+        """Raise CheckpointError if a checkpoint's optimizer, with settings `saved`, is of another type."""
         kind = self._optimizers[name].optimizer.type
         if saved["type"] != kind:
             raise CheckpointError(
@@ -71,10 +69,9 @@ class Changes:
             )
 
     def replay(self, name: str, position: Position, default: int) -> None:
-        """Take an optimizer's rates from the beginning of training to a position: its new scheduler steps, and numbers
-        change, as if it had trained so far with them.
+        """Move an optimizer's rates to a position, as if it had trained so far with its new scheduler and changes.
 
-        A scheduler that a metric steps begins anew; one that a hook of the user's own steps takes `default` steps.
+        A scheduler that a metric steps starts over. One that a hook of the user steps takes `default` steps.
         """
         scheduler, timeline, done = self._state.schedulers[name], self._timeline, 0
         ticks = timeline.ticks(position.step, position.epoch, default) if scheduler else 0
@@ -89,8 +86,10 @@ class Changes:
         _step(scheduler, done, ticks)
 
     def restored(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Takes up from a checkpoint, of whose optimizers `saved` was in force: what was due before it is made again.
-        Where that is empty, an optimizer has this experiment's numbers already. Raises ConfigError."""
+        """Continue from a checkpoint with the optimizers' settings `saved`, and repeat the changes before it.
+
+        An optimizer with empty settings has this experiment's numbers already. Raises ConfigError.
+        """
         in_force = dict(self._optimizers)
         for name, configured in in_force.items():
             if saved[name]:
@@ -133,8 +132,7 @@ class Changes:
     # The optimizer
 
     def _differing_groups(self, before: Optimization, after: Optimization) -> tuple[Groups, Groups]:
-        """The parameter groups of two optimizers; raises ConfigError where their numbers are no way from one to the
-        other."""
+        """Return the parameter groups of two optimizers; raises ConfigError if they differ in more than numbers."""
         old, new = (build_optimizer(one, self._task, self._state.module).param_groups for one in (before, after))
         was, now = before.optimizer.arguments, after.optimizer.arguments
         path = f"{after.path}.{', '.join(key for key in was | now if was.get(key, ...) != now.get(key, ...))}"
@@ -165,7 +163,7 @@ class Changes:
 
 
 def _is_past(change: Change, at: State | Position) -> bool:
-    """Return whether a checkpoint of a place holds a change: one that is due right there comes after it."""
+    """Return whether a checkpoint of a place holds a change. One that is due right there comes after it."""
     count = change.at.count
     if change.at.unit == "steps":
         return count < at.step
@@ -173,7 +171,7 @@ def _is_past(change: Change, at: State | Position) -> bool:
 
 
 def _step(scheduler: Any, done: int, until: int) -> int:
-    """Step a scheduler until it has stepped so often, and return that."""
+    """Step a scheduler until it has taken `until` steps; returns its number of steps."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
         for _ in range(done, until):
@@ -186,7 +184,7 @@ def _same(group: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _scaled(number: Any, old: Any, new: Any) -> Any:
-    """What was `old` becomes `new`, and what was in proportion to it stays so."""
+    """Return a number after the change from `old` to `new`, in the same proportion."""
     if isinstance(number, Tensor):
         return number.mul_(new / old) if old else number.fill_(new)
     if not old or number == old or type(new) not in (int, float):

@@ -36,7 +36,7 @@ Marks = tuple[Any, ...]
 
 
 def iteration_columns(read: Sequence[str], times: Mapping[str, Column]) -> Layout:
-    """Return the columns of iterations, whose numbers are counters, what was `read`, and the clock's."""
+    """Return the columns of iterations, from numbers: counters, those in `read`, and the clock's."""
     counted = {name: partial(_counter, index) for index, name in enumerate(COUNTERS)}
     single = {name: itemgetter((slice(None), len(COUNTERS) + index)) for index, name in enumerate(read)}
     first = len(counted) + len(single)

@@ -20,7 +20,7 @@ EXPECTED = "turns, each an optimizer's name and its loss"
 
 
 class Player:
-    """An optimizer that takes turns, and what it trains."""
+    """An optimizer that takes turns, and its parameters."""
 
     def __init__(
         self, name: str, optimizer: torch.optim.Optimizer, precision: Precision, update: Callable[[], Marks]
