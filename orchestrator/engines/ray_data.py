@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.engines.ray_environment import Ray
 from orchestrator.errors import ConfigError, Problem
-from orchestrator.loop.data.phases import given_by
+from orchestrator.loop.data.phases import data_from_task
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 
@@ -54,7 +54,7 @@ def data_of(task: Task, experiment: Experiment, world: World, *, of_train: bool 
     """
     if "ray.data" in sys.modules and _imports_ray(type(task)):
         _begin()
-    datasets = dict(given_by(task, experiment, world))
+    datasets = dict(data_from_task(task, experiment, world))
     module = sys.modules.get("ray.data")
     of_ray = {phase: data for phase, data in datasets.items() if module and isinstance(data, module.Dataset)}
     if not of_ray:

@@ -21,7 +21,7 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.source import InitialWeights
 from orchestrator.errors import ConfigError, Problem, RunError
 from orchestrator.loop.clock.span_clock import clock_for
-from orchestrator.loop.data.phases import Data, DataOf, given_by
+from orchestrator.loop.data.phases import Data, DataOf, data_from_task
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.model import initial_weights, weight_sources
 from orchestrator.loop.model.strategy import built, forward_pass, shared
@@ -59,7 +59,7 @@ class Loop(Rounds):
         hooks: Mapping[str, Hook],
         context: RunContext | None = None,
         *,
-        data_of: DataOf = given_by,
+        data_of: DataOf = data_from_task,
         origin: InitialWeights | None = None,
         resumes: bool = False,
     ) -> None:
@@ -159,7 +159,7 @@ class Loop(Rounds):
 
     def restore(self, name: str) -> None:
         super().restore(name)
-        left = self.data.train.left(self.state.epoch)
+        left = self.data.train.batches_left(self.state.epoch)
         if left is not None:
             self.cursor.epoch_length = self.state.phase_iteration + left
 
@@ -268,7 +268,7 @@ class Loop(Rounds):
                     break
             if self.changes.coming:
                 self.changes.advance()
-        if not state.finished and not self.stopping.reasons and not data.goes_on():
+        if not state.finished and not self.stopping.reasons and not data.has_more():
             self._end_with_the_data()
         self._end_train_phase()
         return None

@@ -20,7 +20,7 @@ from orchestrator.config.checks.data import is_indexed
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.loop.data.indexed import Indexed
-from orchestrator.loop.data.phases import given_by
+from orchestrator.loop.data.phases import data_from_task
 from orchestrator.loop.data.sharding import SeededBatches
 from orchestrator.loop.state.cursor import TrainingCursor
 from orchestrator.loop.world import World
@@ -100,7 +100,7 @@ class _Order:
             raise UsageError(f"the task of {folder} trains by itself, so only that knows the samples of its batches")
         self._is_told_epochs = any(isinstance(hook, DistSamplerSeed) for hook in resolved.hooks.values())
         seed_all(self._experiment.seed)
-        self._datasets = given_by(self._task, self._experiment, World())
+        self._datasets = data_from_task(self._task, self._experiment, World())
         self._drawn = random_state()
 
     def is_stream(self, phase: str) -> bool:

@@ -1,1 +1,1 @@
-"""Data: what each rank is given of it, in which order, and where an epoch stands."""
+"""Data: the samples of each rank, their order, and the place in an epoch."""

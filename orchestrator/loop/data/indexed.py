@@ -94,7 +94,7 @@ class Indexed:
         self.sampler.offset = present
         return length
 
-    def left(self, epoch: int) -> None:
+    def batches_left(self, epoch: int) -> None:
         """Return None, as the cursor knows it."""
 
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
@@ -105,7 +105,7 @@ class Indexed:
     def ready(self) -> bool:
         return True
 
-    def goes_on(self) -> bool:
+    def has_more(self) -> bool:
         return True
 
     def state_dict(self) -> None:

@@ -23,7 +23,7 @@ DataOf = Callable[[Task, Experiment, World], Mapping[str, Any]]
 """Returns the data of a task for a rank."""
 
 
-def given_by(task: Task, experiment: Experiment, world: World) -> Mapping[str, Any]:
+def data_from_task(task: Task, experiment: Experiment, world: World) -> Mapping[str, Any]:
     """Return the task's own data; raises RunError unless it is a mapping."""
     given: Mapping[str, Any] = check_type(task.data, task.data(), Mapping, PHASES_OF_DATA)
     return given
@@ -49,7 +49,7 @@ class PhaseData(Protocol):
         In training all ranks have the same number. In an evaluation 0 means unknown.
         """
 
-    def left(self, epoch: int) -> int | None:
+    def batches_left(self, epoch: int) -> int | None:
         """Return the batches left in the epoch at a restored place, if it knows them; collective."""
 
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
@@ -58,7 +58,7 @@ class PhaseData(Protocol):
     def ready(self) -> bool:
         """Return whether every rank has another training batch; collective."""
 
-    def goes_on(self) -> bool:
+    def has_more(self) -> bool:
         """Return whether every rank has a training batch after the phase that has just ended; collective."""
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -83,7 +83,7 @@ class PhaseData(Protocol):
 class Data:
     """The data of all phases on this rank."""
 
-    def __init__(self, task: Task, experiment: Experiment, world: World, data_of: DataOf = given_by) -> None:
+    def __init__(self, task: Task, experiment: Experiment, world: World, data_of: DataOf = data_from_task) -> None:
         self._device = world.device
         datasets = dict(data_of(task, experiment, world))
         check_phases(task, datasets)

@@ -30,9 +30,9 @@ def sampled(task: Task, dataset: Any, phase: str, seed: int, world: World) -> tu
         return None
     where = f"{type(task).__name__}.sampler() for {phase}"
     order = (
-        _drawn_by(given, len(dataset), seed, where)
+        _sampler_order(given, len(dataset), seed, where)
         if _is_sampler(given)
-        else _weighted(given, len(dataset), seed, where)
+        else _weighted_order(given, len(dataset), seed, where)
     )
     first = order(0)
     if not first:
@@ -64,7 +64,7 @@ def _digest(order: list[int]) -> int:
     return hash(tuple(order))
 
 
-def _weighted(given: Iterable[float], samples: int, seed: int, where: str) -> Order:
+def _weighted_order(given: Iterable[float], samples: int, seed: int, where: str) -> Order:
     """Draw as many samples as there are, with replacement, as torch's WeightedRandomSampler does."""
     try:
         if isinstance(given, Mapping):
@@ -91,7 +91,7 @@ def _weighted(given: Iterable[float], samples: int, seed: int, where: str) -> Or
     return order
 
 
-def _drawn_by(sampler: Any, samples: int, seed: int, where: str) -> Order:
+def _sampler_order(sampler: Any, samples: int, seed: int, where: str) -> Order:
     """Return the order of a sampler, with all generators seeded for the epoch."""
 
     def drawn(epoch: int) -> list[int]:

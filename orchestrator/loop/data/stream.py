@@ -147,7 +147,7 @@ class Stream:
         size = self._batch_size
         return [max(0, left - size * (turns + (worker < more))) for worker, left in enumerate(self._samples)]
 
-    def left(self, epoch: int) -> int | None:
+    def batches_left(self, epoch: int) -> int | None:
         state = self._restored
         if not (state and self._by_pass and self._share and state["epoch"] == epoch and state["loader"] is not None):
             return None
@@ -266,10 +266,10 @@ class Stream:
         self.is_over = bool(self._world.maximum([float(self._next is _END)])[0])
         return not self.is_over
 
-    def goes_on(self) -> bool:
+    def has_more(self) -> bool:
         if not self.runs_dry or self._by_pass:
             return True
-        self._ahead = {**self._described(self.loader.state_dict()), "random": storable_random_state()}
+        self._ahead = {**self._place(self.loader.state_dict()), "random": storable_random_state()}
         return self.ready()
 
     def _fetch_as_before(self, state: dict[str, Any]) -> None:
@@ -289,12 +289,12 @@ class Stream:
 
     def state_dict(self) -> dict[str, Any] | None:
         if self._batches is None:
-            return self._restored or self._described(None)
+            return self._restored or self._place(None)
         if self.is_over:
-            return self._described(None)
-        return self._ahead or self._described(self.loader.state_dict())
+            return self._place(None)
+        return self._ahead or self._place(self.loader.state_dict())
 
-    def _described(self, place: Any) -> dict[str, Any]:
+    def _place(self, place: Any) -> dict[str, Any]:
         return {
             "epoch": self._epoch,
             "pass": self._passes,
