@@ -18,13 +18,9 @@ from orchestrator.config.components import DEFAULT_HOOKS
 from orchestrator.config.load import load_experiment, reload_experiment, to_dict, to_yaml, with_overrides
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.text.reader import parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import HERE, TEXT, Line, Shadow, problems
-
-SHIPPED = Path(__file__).parents[3] / "experiments"
-
 
 # What is right
 
@@ -262,12 +258,3 @@ def test_a_trial_of_another_task_loses_the_first_one_s_hooks(file: Path) -> None
     experiment = load_experiment(file)
     assert "shadow" in experiment.hooks
     assert "shadow" not in trial(experiment, {"task": f"{HERE}:Line"}).hooks
-
-
-# What ships
-
-
-@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.name)
-def test_shipped_experiments_load(path: Path) -> None:
-    experiment = load_experiment(path)
-    assert parse_yaml(to_yaml(experiment), "x").data == to_dict(experiment)
