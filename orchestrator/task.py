@@ -36,8 +36,8 @@ class Task(ABC):
     @property
     def progress(self) -> State:
         """The loop's state, to read in `loss`, `metrics`, `turns` and other methods: `self.progress.epoch`, `step`,
-        `iteration`, `phase`, `info` and so on. Counters count what is completed. Without a loop, the state of a run
-        that has not begun."""
+        `iteration`, `phase`, `info` and so on. Counters include completed steps only. Without a loop, the state of
+        a run that has not begun."""
         if "_progress" not in vars(self):
             from hooks.state import State
 

@@ -36,7 +36,7 @@ class World:
         """End the device's collectives, as a rank may be gone; from any thread.
 
         NCCL would wait for that rank until its timeout, and so would everybody who waits for the device. The device's
-        results may be wrong afterwards. Gloo notices by itself.
+        results may be wrong afterwards. Gloo notices.
         """
         if self._is_aborted:
             return

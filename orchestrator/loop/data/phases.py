@@ -150,8 +150,7 @@ def _refuse_unread(task: Task, experiment: Experiment, datasets: dict[str, Any])
         "loader.on_exhausted": loader.on_exhausted != "restart",
     }
     message = (
-        f"is read by nothing: the train data ({type(train).__name__}) is map-style, an epoch of which is each of its"
-        " samples"
+        f"has no effect: the train data ({type(train).__name__}) is map-style, an epoch of which is each of its samples"
     )
     _refuse(streams_alone if is_indexed(train) else {}, message)
     ours = {
@@ -169,13 +168,13 @@ def _refuse_unread(task: Task, experiment: Experiment, datasets: dict[str, Any])
         "loader.drop_last": "train" not in ours and loader.drop_last,
         "loader.eval_batch_size": len(datasets) > 1 and not evaluates and loader.eval_batch_size is not None,
     }
-    _refuse(without_ours, f"is read by nothing: {type(task).__name__}.data() gives loaders of its own; say it there")
+    _refuse(without_ours, f"has no effect: {type(task).__name__}.data() gives loaders of its own; set it there")
     default = Experiment.model_fields["validate_every"].default
     unread = {
         "validate_every": not phases_of("val", datasets) and experiment.validate_every not in (default, Interval(0)),
         "loader.eval_batch_size": len(datasets) == 1 and experiment.loader.eval_batch_size is not None,
     }
-    message = f"is read by nothing: {type(task).__name__}.data() gives {' and '.join(datasets)} alone"
+    message = f"has no effect: {type(task).__name__}.data() gives {' and '.join(datasets)} alone"
     _refuse(unread, message)
 
 

@@ -161,8 +161,7 @@ def _compile_units(units: Collection[nn.Module], mode: str | None) -> None:
             [
                 Problem(
                     "compile",
-                    "is read by nothing: with workers.strategy: fsdp units are compiled, and fsdp_units(model) gives"
-                    " none",
+                    "has no effect: with workers.strategy: fsdp units are compiled, and fsdp_units(model) gives none",
                 )
             ]
         )

@@ -24,7 +24,7 @@ def as_computed(module: nn.Module, experiment: Experiment, world: World) -> nn.M
     """Return the model with the experiment's settings; raises ConfigError for a key without effect."""
     if experiment.sync_batchnorm:
         if not any(isinstance(part, BatchNorm) for part in module.modules()):
-            raise ConfigError([Problem("sync_batchnorm", "is read by nothing: the model has no BatchNorm")])
+            raise ConfigError([Problem("sync_batchnorm", "has no effect: the model has no BatchNorm")])
         if world.world_size > 1:
             module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
     if experiment.activation_checkpointing is not None:
@@ -32,7 +32,7 @@ def as_computed(module: nn.Module, experiment: Experiment, world: World) -> nn.M
     if experiment.channels_last:
         if not any(parameter.ndim == 4 for parameter in module.parameters()):
             raise ConfigError(
-                [Problem("channels_last", "is read by nothing: the model has no weights of convolutions over images")]
+                [Problem("channels_last", "has no effect: the model has no weights of convolutions over images")]
             )
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints leave this form out
     if experiment.compile and not (

@@ -320,11 +320,11 @@ LOADER: Any = StatefulDataLoader(PointSet(9, False, 0), 4)
             {"steps": 2},
             r"the train dataset \(object\) needs __len__ and __getitem__, or __iter__",
         ),
-        (Points(), {"epoch_steps": 2}, r"epoch_steps: is read by nothing: the train data \(PointSet\) is map-style"),
+        (Points(), {"epoch_steps": 2}, r"epoch_steps: has no effect: the train data \(PointSet\) is map-style"),
         (
             Points(),
             {"loader": {"on_exhausted": "stop"}},
-            r"loader.on_exhausted: is read by nothing: the train data \(PointSet\) is map-style",
+            r"loader.on_exhausted: has no effect: the train data \(PointSet\) is map-style",
         ),
         (
             Streams(),
@@ -339,17 +339,17 @@ LOADER: Any = StatefulDataLoader(PointSet(9, False, 0), 4)
         (
             Given(given=LOADER),
             {"steps": 2},
-            "batch_size: is read by nothing: Given.data\\(\\) gives loaders of its own",
+            "batch_size: has no effect: Given.data\\(\\) gives loaders of its own",
         ),
         (
             Given(given=LOADER, others={"val": PointSet(7, False, 1)}),
             {"steps": 2, "loader": {"drop_last": True}},
-            "loader.drop_last: is read by nothing",
+            "loader.drop_last: has no effect",
         ),
         (
             Given(given=LOADER, others={"val": LOADER}),
             {"steps": 2, "batch_size": 32, "loader": {"eval_batch_size": 4}},
-            "loader.eval_batch_size: is read by nothing",
+            "loader.eval_batch_size: has no effect",
         ),
         (
             Streams(kind="placed", train=5),
