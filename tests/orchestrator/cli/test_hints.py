@@ -17,7 +17,7 @@ from orchestrator.cli.show import brief
 from orchestrator.report.side_by_side import format_entry as compared
 from orchestrator.stats.insight import diagnose
 from orchestrator.task import Task
-from tests.tasks import format_entry
+from tests.tasks import described
 
 
 @dataclass
@@ -38,11 +38,11 @@ def hint(folder: Path) -> str:
 
 def test_the_hint_to_use_a_run_does_what_it_says(tmp_path: Path) -> None:
     hooks = {"checkpoint": {"every": 1, "best": "val/loss"}}
-    run(format_entry(epochs=1, hooks=hooks), tmp_path, "points", local=True)
+    run(described(epochs=1, hooks=hooks), tmp_path, "points", local=True)
     names: dict[str, Any] = {}
     exec(hint(tmp_path / "points"), names)
     assert isinstance(names["model"], torch.nn.Module)
-    own = format_entry(task=f"{__name__}:Counts", task_args={}, epochs=2, hooks=hooks, batch_size=None, optimizer=None)
+    own = described(task=f"{__name__}:Counts", task_args={}, epochs=2, hooks=hooks, batch_size=None, optimizer=None)
     run(own, tmp_path, "counts", local=True)
     assert ".load(" not in hint(tmp_path / "counts")
     exec(hint(tmp_path / "counts"), names)
@@ -50,7 +50,7 @@ def test_the_hint_to_use_a_run_does_what_it_says(tmp_path: Path) -> None:
 
 
 def test_the_last_metrics_of_each_phase_are_shown_beside_those_of_test(tmp_path: Path) -> None:
-    done = run(format_entry(epochs=2, task_args={"test": 12}), tmp_path, "points", local=True)
+    done = run(described(epochs=2, task_args={"test": 12}), tmp_path, "points", local=True)
     out = CliRunner().invoke(app, ["show", str(done.path)]).stdout
     last = done.metrics.ffill().iloc[-1]
     shown = brief(done.folder)["metrics"]
@@ -78,7 +78,7 @@ def test_a_cost_that_comes_once_is_not_to_come_less_often() -> None:
 def test_a_trial_that_shared_a_training_has_its_pace(tmp_path: Path) -> None:
     space = {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}}
     asked = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space}
-    trials = sweep(format_entry(epochs=1, hooks={"ema": {}}, sweep=asked), tmp_path, "swept", local=True).trials
+    trials = sweep(described(epochs=1, hooks={"ema": {}}, sweep=asked), tmp_path, "swept", local=True).trials
     leader, follower = trials.sort_values("train_s").index
     assert trials["leader"].tolist() == [leader] * 2
     for name in ("step_s", "samples_per_s", "data_wait_share"):

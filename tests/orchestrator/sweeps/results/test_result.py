@@ -359,7 +359,7 @@ def test_the_best_configuration_is_that_of_its_mean_or_its_bound_wherever_it_is_
     assert (live.best, live.configuration and live.configuration.number) == (best, first)
     shown = json.loads(CliRunner().invoke(app, ["show", made.path, "--json"]).stdout)
     assert (Path(shown["best"]).name, shown["configurations"][0]["configuration"]) == (best, first)
-    assert f"then by their {aggregate}" in sweep_page(made, "now")
+    assert f"then by {aggregate}" in sweep_page(made, "now")
     assert compare_sweeps([made, made])["metrics"]["val/accuracy best configuration"]["values"] == pytest.approx(
         [0.7 - 0.05 * first] * 2
     )
