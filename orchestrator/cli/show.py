@@ -226,9 +226,9 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     from orchestrator.runs.best import Use
     from orchestrator.sweeps.results.analysis import (
         ENOUGH,
+        aggregate_repeats,
         configurations_table,
         importance_table,
-        judged,
         non_dominated,
     )
 
@@ -238,7 +238,7 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     reached = sweep.trial(best).best if best else None
     importance = (
         importance_table(trials, metric, mode, "variance", sweep.aggregate)
-        if len(judged(trials, metric, mode, sweep.aggregate)) >= ENOUGH
+        if len(aggregate_repeats(trials, metric, mode, sweep.aggregate)) >= ENOUGH
         else None
     )
     has_checkpoint = best is not None and reached is not None and reached.checkpoint is not None

@@ -51,7 +51,7 @@ _PLACEMENT_S = 3600
 
 
 class Member(Rank):
-    """One rank of a gang, in a trial's process or an actor, which may train the next run too."""
+    """A rank of a gang, in a trial's process or an actor, which may train the next run too."""
 
     def __init__(self, rank: int, workers: Workers) -> None:
         super().__init__(workers)
@@ -170,30 +170,30 @@ class Gang:
         if self._group is None:
             self._start()
         self._folder = RunFolder(assignment.location)
-        meeting = self._here.meeting() if self._here else self._together("meeting")
-        self._together("begin", assignment, meeting, here=(resolved,))
+        meeting = self._here.meeting() if self._here else self._call_all("meeting")
+        self._call_all("begin", assignment, meeting, here=(resolved,))
 
     def next(self) -> Report | None:
         """Train all ranks to the next report and return rank 0's. Raises the first rank's RankFailed."""
-        report: Report | None = self._together("next")
+        report: Report | None = self._call_all("next")
         return report
 
     def save(self) -> str:
         """Write a checkpoint of all ranks between two reports; return its path."""
-        return str(self._together("save"))
+        return str(self._call_all("save"))
 
     def drop(self, member: int) -> None:
         """End one of the runs that share a training on all ranks."""
-        self._together("drop", member)
+        self._call_all("drop", member)
 
     def end(self) -> None:
         """End the run on every rank. A trial keeps its processes, unless one has failed."""
         if self._has_failed and self._in_trial:
             self._end_others()
-        self._together("end")
+        self._call_all("end")
         self._remove_group()
 
-    def _together(self, method: str, *arguments: Any, here: tuple[Any, ...] = ()) -> Any:
+    def _call_all(self, method: str, *arguments: Any, here: tuple[Any, ...] = ()) -> Any:
         """Call a method of all ranks at the same time, that of this process with `here` too; return rank 0's result."""
         calls = {getattr(other, method).remote(*arguments): rank for rank, other in self._others.items()}
         results, failures = {}, {}

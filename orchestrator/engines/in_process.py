@@ -42,7 +42,7 @@ def refuse_what_is_not_here(workers: Workers, what: str, address: str | None, *,
 
 
 class Rank:
-    """One rank, which trains one run after another in the same process."""
+    """A rank, which trains one run after another in the same process."""
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
@@ -69,7 +69,7 @@ class Rank:
         return self._session.save()
 
     def drop(self, member: int) -> None:
-        """End the run, or one of those that share a training, at the report that it has just made."""
+        """End the run, or one run of a shared training, at the report that it has just made."""
         if isinstance(self._session, SharedSession):
             self._session.drop(member)
         elif self._reports is not None:

@@ -32,7 +32,7 @@ _log = logging.getLogger("hookyard")
 class Lifecycle:
     """Drives an engine through one run. In the process that drives the engine: a run's driver, or a trial's.
 
-    The run begins when its first report is asked for. After a loss it begins again from the newest checkpoint, up to
+    The run begins with the first call of `next`. After a loss it begins again from the newest checkpoint, up to
     `restarts` times, -1 for no limit; 0 where the engine restarts by itself.
     """
 
@@ -97,7 +97,7 @@ class Lifecycle:
 
 
 def ending_of(last: Report | None) -> tuple[str, Sequence[str]]:
-    """Return status and reasons of a run that ended by itself, from its last report."""
+    """Return status and reasons of a run's end, from its last report."""
     reasons = last.stopped if last else ()
     interrupted = last is not None and last.interrupted
     return "interrupted" if interrupted else "stopped" if reasons else "finished", reasons

@@ -32,7 +32,7 @@ def with_classes_of_main(source: ExperimentSource, address: str | None = None) -
     set_environment(address)  # Ray reads it as it is imported
     names = ", ".join(classes)
     try:
-        pickled = _pickled({**dict(_named_in_annotations(classes)), **classes})
+        pickled = _pickled({**dict(_find_annotations(classes)), **classes})
     except Exception as error:
         raise UsageError(
             f"{names} of the script or notebook cannot be sent to other processes ({type(error).__name__}: {error});"
@@ -59,7 +59,7 @@ def _pickled(classes: Mapping[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def _named_in_annotations(classes: Mapping[str, type]) -> Iterator[tuple[str, Any]]:
+def _find_annotations(classes: Mapping[str, type]) -> Iterator[tuple[str, Any]]:
     """Yield what textual annotations of fields name, which Python looks up in the class's module."""
     known = vars(sys.modules[MAIN])
     own = [cls for named in classes.values() for cls in named.__mro__ if cls.__module__ == MAIN]

@@ -240,7 +240,7 @@ def culprit(failures: Mapping[int, RankFailed]) -> RankFailed:
 
 
 def as_own_error(error: BaseException) -> HookyardError:
-    """Return the error to raise for a failure: one of ours as it is, any other as a RunError."""
+    """Return the error to raise for a failure: one of ours unchanged, any other as a RunError."""
     if isinstance(error, RankFailed) and error.usage:
         return error.usage
     return error if isinstance(error, HookyardError) else RunError(describe_error(error))

@@ -45,11 +45,11 @@ class ReportQueue(Mailbox):
         async with self._moved:
             self._released = self._taken
             self._moved.notify_all()
-        made = await self._made.get()
-        if made is None:
+        item = await self._made.get()
+        if item is None:
             await self.close()
             return None
-        self._taken, report = made
+        self._taken, report = item
         return report
 
     async def end(self) -> None:

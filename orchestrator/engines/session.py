@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """What an evaluation measures: a checkpoint of the run around its folder, on `val` or `test`."""
+    """The subject of an evaluation: a checkpoint of the run around its folder, on `val` or `test`."""
 
     checkpoint: str
     phase: str
@@ -77,7 +77,7 @@ SWEEP_KEEPS = 4
 
 
 class Session:
-    """One attempt at a run in one worker process. Builds and drives the loop. In every worker process.
+    """An attempt at a run in one worker process. Builds and drives the loop. In every worker process.
 
     Rank 0 shows lines and progress in its mailbox, if it has one, else on the `display`. `end_hung` ends this rank if
     it hangs and `hang.action` is `fail`. `resolved` is the assignment's experiment if this process has resolved it.
@@ -149,14 +149,14 @@ class Session:
         with HangWatch(notes, self.world, self._resolved.experiment.hang, self._end_hung) as watch:
             loop = self._loop or self._build(self._resolved, attempt)
             watch.follow(loop.state)
-            yield from self._written_down(loop, attempt, watch)
+            yield from self._write_reports(loop, attempt, watch)
 
     def _begin(self) -> Attempt:
         store = self.prepare()
         self._attempt = attempt = _begin_attempt(self.folder, store, self.world, self.assignment, self._display)
         return attempt
 
-    def _written_down(self, loop: Rounds, attempt: Attempt, watch: HangWatch) -> Generator[Report, None, None]:
+    def _write_reports(self, loop: Rounds, attempt: Attempt, watch: HangWatch) -> Generator[Report, None, None]:
         """Yield the loop's reports once they are in the run's folder. The hang watch pauses meanwhile."""
         training, failure = loop.run(), None
         try:
@@ -175,7 +175,7 @@ class Session:
             self._leave(loop, training, failure)
 
     def _leave(self, loop: Rounds, training: Generator[Report, None, None], failure: BaseException | None) -> None:
-        """End the loop where it is, and write what is left. An earlier failure is the one to raise."""
+        """End the loop where it is, and write the last files. Raise an earlier failure first."""
         try:
             training.close()
             self._write_info(loop)

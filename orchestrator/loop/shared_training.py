@@ -116,10 +116,10 @@ class Leader(Loop):
         """End the turn of a run. Raises RunError if it drew other random numbers than the one before."""
         now = storable_random_state()
         self._after_turn = self._after_turn or now
-        if not _alike(now, self._after_turn):
+        if not _is_equal(now, self._after_turn):
             raise RunError(
                 f"between two training phases {name} draws other random numbers than the trials that share its"
-                " training, so it would train differently by itself; set sweep.share_training=false"
+                " training, so alone it would train differently; set sweep.share_training=false"
             )
 
     def _begin(self) -> None:
@@ -145,7 +145,7 @@ class Leader(Loop):
                 if follower.is_own(call):
                     calls.insert(place, call)
                 else:
-                    place = next(index for index, one in enumerate(calls) if one.name == call.name)
+                    place = next(index for index, other in enumerate(calls) if other.name == call.name)
                 place += 1
         return calls
 
@@ -353,11 +353,11 @@ def _measuring(call: Call, measured: dict[str, Any]) -> Call:
     return replace(call, run=run)
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _is_equal(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
-        return all(_alike(value, other[name]) for name, value in one.items())
+        return all(_is_equal(value, other[name]) for name, value in one.items())
     if isinstance(one, list):
-        return all(map(_alike, one, other))
+        return all(map(_is_equal, one, other))
     return (
         torch.equal(one, other) if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) else one == other
     )

@@ -29,20 +29,20 @@ class MetricWatch:
         self._has_own_hooks = has_unknown_metrics(resolved.task, resolved.hooks.values())
 
     def has_metrics(self, report: Report) -> bool:
-        """Whether a report has all of the sweep's metrics. Raises MetricMissing if none ever will."""
+        """Return whether a report has all of the sweep's metrics. Raises MetricMissing if none ever will."""
         missing = [metric for metric in self._metrics if metric not in report.metrics]
         self._seen = self._seen or not missing
         if self._seen:
             return not missing
         names = self._names(report, missing)
         if (report.final and not report.stopped) or any(self._is_missing(metric, report, names) for metric in missing):
-            raise MetricMissing(f"no report of a trial has {self._described()}; {list_known(names, *missing)}")
+            raise MetricMissing(f"no report of a trial has {self._describe()}; {list_known(names, *missing)}")
         return False
 
     def ended_without_metrics(self, last: Report | None) -> RunError:
         """Return the failure of a trial that ended before it reported the sweep's metrics."""
         reason = f": {', '.join(last.stopped)}" if last and last.stopped else ""
-        return RunError(f"the trial ended without a report that has {self._described()}{reason}")
+        return RunError(f"the trial ended without a report that has {self._describe()}{reason}")
 
     def _is_missing(self, metric: str, report: Report, names: list[str]) -> bool:
         phase = phase_of(metric, report.phases)
@@ -60,7 +60,7 @@ class MetricWatch:
         rows = [f"{PREFIX}{column}/{statistic}" for column in columns for statistic in statistics]
         return [*(name for name in report.metrics if "/" in name), *rows]
 
-    def _described(self) -> str:
+    def _describe(self) -> str:
         if len(self._metrics) > 1:
             return f"the sweep's metrics {self._metrics}"
         return f"the sweep's metric '{self._metrics[0]}'"

@@ -20,7 +20,7 @@ from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 
 @dataclass(frozen=True)
 class SweepContext:
-    """What an engine of trials needs, in this process or on Ray."""
+    """Parts that run trials, in this process or on Ray."""
 
     experiment: Experiment
     settings: Sweep

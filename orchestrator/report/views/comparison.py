@@ -19,9 +19,9 @@ from orchestrator.report.views.time import KINDS
 from orchestrator.sweeps.results.analysis import (
     CONFIG,
     ENOUGH,
+    aggregate_repeats,
     configurations_table,
     importance_table,
-    judged,
     non_dominated,
 )
 
@@ -88,7 +88,7 @@ def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregat
 def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> page.Section:
     """Show the importance of each parameter for the sweep's first metric."""
     metric, mode = next(iter(objectives.items()))
-    title, units = "Parameter importance", judged(trials, metric, mode, aggregate)
+    title, units = "Parameter importance", aggregate_repeats(trials, metric, mode, aggregate)
     if len(units) < ENOUGH:
         what = "configurations" if "configuration" in trials else "trials"
         return page.Section("mattered", title, f"{len(units)} {what} have reported {metric}; {ENOUGH} are needed.")

@@ -72,7 +72,7 @@ def configurations_table(trials: pd.DataFrame, metric: str, mode: str, aggregate
     return pd.DataFrame(rows).set_index("configuration") if rows else pd.DataFrame()
 
 
-def judged(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> pd.DataFrame:
+def aggregate_repeats(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> pd.DataFrame:
     """Return the trials that have a metric; for repeats one row per configuration, with the aggregate and no seed."""
     known = trials[trials[metric].notna()] if metric in trials else trials.iloc[:0]
     if "configuration" not in known:
@@ -87,11 +87,11 @@ def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFram
 
     Equal trials all stay; a trial without a number in one of the columns does not.
     """
-    judged = trials[trials[list(modes)].notna().all(axis=1)]
+    rated = trials[trials[list(modes)].notna().all(axis=1)]
     signs = [1 if mode == "min" else -1 for mode in modes.values()]
-    known, places = np.unique(judged[list(modes)].to_numpy(dtype=float) * signs + 0.0, axis=0, return_inverse=True)
+    known, places = np.unique(rated[list(modes)].to_numpy(dtype=float) * signs + 0.0, axis=0, return_inverse=True)
     first, mode = next(iter(modes.items()))
-    return judged[_unbeaten(known)[places.ravel()]].sort_values(first, ascending=mode == "min", kind="stable")
+    return rated[_unbeaten(known)[places.ravel()]].sort_values(first, ascending=mode == "min", kind="stable")
 
 
 def _unbeaten(costs: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -115,7 +115,7 @@ def importance(trials: pd.DataFrame, metric: str, mode: str, method: str, aggreg
     Both methods use ranks only, of the metric and of numbers. So a diverged trial counts like the worst, and a
     logarithmic domain like a linear one. A parameter counts in the trials in which it was drawn.
     """
-    return _importance(judged(trials, metric, mode, aggregate), metric, mode, method)
+    return _importance(aggregate_repeats(trials, metric, mode, aggregate), metric, mode, method)
 
 
 def _importance(units: pd.DataFrame, metric: str, mode: str, method: str) -> pd.Series:
@@ -134,7 +134,7 @@ def importance_table(
     The bootstrap draws `RESAMPLES` sets with a fixed seed, each of at most `RESAMPLED` trials; the spread is scaled for
     larger numbers (m out of n; Bickel, Goetze and van Zwet 1997).
     """
-    units = judged(trials, metric, mode, aggregate)
+    units = aggregate_repeats(trials, metric, mode, aggregate)
     random, size = np.random.RandomState(0), min(len(units), RESAMPLED)
     sets = [units.iloc[random.randint(len(units), size=size)].reset_index(drop=True) for _ in range(RESAMPLES)]
     shares = [_importance(drawn, metric, mode, method) for drawn in sets]

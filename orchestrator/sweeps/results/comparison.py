@@ -27,7 +27,7 @@ from orchestrator.stats.aggregate.compare import (
 )
 from orchestrator.stats.aggregate.configurations import Configuration
 from orchestrator.stats.aggregate.student_t import tail
-from orchestrator.sweeps.results.analysis import CONFIG, SEED, best_first, configurations_of, judged
+from orchestrator.sweeps.results.analysis import CONFIG, SEED, aggregate_repeats, best_first, configurations_of
 from orchestrator.sweeps.results.result import Sweep
 
 _log = logging.getLogger("hookyard")
@@ -71,7 +71,7 @@ def _metrics(
 ) -> dict[str, dict[str, list[Any]]]:
     compared = {}
     for metric, mode in objectives.items():
-        series = [_numbers(judged(table, metric, mode, "mean"), metric) for table in tables]
+        series = [_numbers(aggregate_repeats(table, metric, mode, "mean"), metric) for table in tables]
         best = np.max if mode == "max" else np.min
         if all("configuration" in table and metric in table for table in tables):
             leaders = [
@@ -99,10 +99,10 @@ def _welch(first: Configuration | None, other: Configuration | None) -> str:
     if not sum(parts):
         return direction_of(other.mean - first.mean)
     freedom = int(sum(parts) ** 2 / (parts[0] ** 2 / (first.n - 1) + parts[1] ** 2 / (other.n - 1)))
-    return _by_t(other.mean - first.mean, sqrt(sum(parts)), max(1, freedom))
+    return _t_test(other.mean - first.mean, sqrt(sum(parts)), max(1, freedom))
 
 
-def _by_t(difference: float, error: float, freedom: int) -> str:
+def _t_test(difference: float, error: float, freedom: int) -> str:
     rare = difference != 0 and (error == 0 or 2 * tail(abs(difference) / error, freedom) < LEVEL)
     return direction_of(difference) if rare else "noise"
 
@@ -182,7 +182,7 @@ def compare_seeds(groups: Sequence[Series]) -> str:
     freedom = sum(len(group) - 1 for group in groups)
     variance = sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / freedom
     error = sqrt(variance * sum(1 / len(group) for group in groups)) / len(groups)
-    return _by_t(float(np.mean([group.mean() for group in groups])), error, freedom)
+    return _t_test(float(np.mean([group.mean() for group in groups])), error, freedom)
 
 
 def compare_signs(differences: Series) -> str:

@@ -1,4 +1,4 @@
-"""Trials of earlier attempts of a sweep: which are over, which resume, and what they reported."""
+"""Trials of earlier attempts of a sweep: which are over, which resume, and their reports."""
 
 from __future__ import annotations
 

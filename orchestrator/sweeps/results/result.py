@@ -22,13 +22,13 @@ from orchestrator.stats.read.recorded_files import warn_lost_rows
 from orchestrator.sweeps.results.analysis import (
     ENOUGH,
     METHODS,
+    aggregate_repeats,
     best_first,
     configurations_of,
     configurations_table,
     default_method,
     importance,
     importance_table,
-    judged,
     non_dominated,
 )
 from orchestrator.sweeps.results.population_history import History, lineage
@@ -126,7 +126,7 @@ class Sweep(Result):
 
     @property
     def trials(self) -> pd.DataFrame:
-        """One row per trial: its values (`config/...`), its metrics at the best and the last report (`last/...`), its
+        """A row per trial: its values (`config/...`), its metrics at the best and the last report (`last/...`), its
         costs (see docs/tables.md), its status, why it was stopped, and its error."""
         records = self.records()
         table = pd.DataFrame([self._row(name, record, records) for name, record in records.items()])
@@ -143,7 +143,7 @@ class Sweep(Result):
 
     @property
     def configurations(self) -> pd.DataFrame:
-        """One row per configuration of a sweep with `repeats`, the best first.
+        """A row per configuration of a sweep with `repeats`, the best first.
 
         Its values; of the sweep's first metric the `mean`, `std` between seeds, and `low` to `high`, the mean's 95 %
         interval by Student's t; `n`, the trials that ended well (until then 0, and the others count); how many `failed`
@@ -199,10 +199,10 @@ class Sweep(Result):
         `columns` and `where` are as in `Run.load_stats`. Raises UsageError for an unknown trial or column.
         """
         runs = self.runs if trials is None else [self.trial(trial) for trial in trials]
-        found = _each(runs, columns, lambda run, own: run.load_stats(own, where))
+        per_trial = _each(runs, columns, lambda run, own: run.load_stats(own, where))
         tables = [
             (table if columns is None else table.reindex(columns=list(columns))).assign(trial=run.name)
-            for run, table in found
+            for run, table in per_trial
         ]
         if not tables:
             return pd.DataFrame(columns=["trial", *(columns or ())])
@@ -224,7 +224,7 @@ class Sweep(Result):
             from orchestrator.stats.read.query import Rows
 
             rows = (table for _, table in _each(self.runs, columns, lambda run, own: _rows_of(run, own, where)))
-            tables = [summarize_trials(Rows.of(pd.concat(some)), columns) for some in _together(rows)]
+            tables = [summarize_trials(Rows.of(pd.concat(some)), columns) for some in _batches(rows)]
             return pd.concat(tables) if tables else pd.DataFrame()
         each = _each(self.runs, columns, lambda run, own: run.summary(by, own, where))
         summaries = {run.name: table for run, table in each}
@@ -284,7 +284,7 @@ class Sweep(Result):
         if method not in METHODS:
             raise UsageError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         check_columns([metric], [*trials.columns])
-        known = len(judged(trials, metric, "max", "mean"))
+        known = len(aggregate_repeats(trials, metric, "max", "mean"))
         if known < ENOUGH:
             units = "trials" if self.repeats == 1 else "configurations"
             raise UsageError(f"{known} {units} of {self.path} have {metric}; parameter importance needs {ENOUGH}")
@@ -327,7 +327,7 @@ def _rows_of(run: Run, columns: list[str] | None, where: str | None) -> pd.DataF
     return run.load_stats(names, restrict_to_training(where)).assign(trial=run.name)
 
 
-def _together(tables: Iterable[pd.DataFrame]) -> Iterator[list[pd.DataFrame]]:
+def _batches(tables: Iterable[pd.DataFrame]) -> Iterator[list[pd.DataFrame]]:
     """Group tables of trials into batches of `_ROWS_PER_QUERY` rows."""
     some: list[pd.DataFrame] = []
     for table in tables:

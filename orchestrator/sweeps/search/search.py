@@ -1,4 +1,4 @@
-"""Where the next trial's values come from, under Ray Tune and in one process alike. Driver; needs no Ray."""
+"""Searches: they choose the values of the next trial, with and without Ray Tune. Driver; needs no Ray."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Search:
 
     @property
     def is_finished(self) -> bool:
-        """Whether no other trial will begin."""
+        """True once no other trial will begin."""
         return not self._waiting
 
     def reported(self, number: int, report: Mapping[str, Any]) -> str | None:

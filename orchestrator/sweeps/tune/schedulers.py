@@ -25,7 +25,7 @@ from orchestrator.sweeps.search.sampling import bounds, clipped, mutated
 from orchestrator.sweeps.tune.tune_config import REPORTED, TRIAL, tune_config
 
 LONGEST = 1_000_000
-"""More reports than any trial makes: a trial ends by itself."""
+"""More reports than any trial makes."""
 
 OUR_OWN = {"type", "mutate", "resample_probability", "perturbation_factors"}
 """Parameters that Tune's schedulers do not get: new values are drawn from the space's domains."""
@@ -84,7 +84,7 @@ class _SweepScheduler(FIFOScheduler):
     """The common part of all schedulers of a sweep.
 
     It replays earlier reports, does not restart a trial that would fail again, and applies the rule to each trial that
-    shares a training. For repeats the rule gets the aggregate of those that have made as many reports.
+    shares a training. For repeats the rule gets the aggregate of the trials with as many reports.
     """
 
     @classmethod

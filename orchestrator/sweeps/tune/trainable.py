@@ -34,11 +34,11 @@ _COUNTERS = ("epoch", "step", "samples")
 
 
 class Trial(tune.Trainable):
-    """One trial of a sweep at a time. With actor reuse the same process and engine run the next one.
+    """A trial of a sweep. With actor reuse the same process and engine run the next one.
 
     A step goes to the next report with the sweep's metrics. Each trial is a run of its own in the sweep's folder. It
     begins with its first step, so that Tune can restore a checkpoint before. A checkpoint of Tune's is a pointer; the
-    real one lies in the folder of the trial that wrote it. If Tune ends a trial, the driver writes that down.
+    real one is in the folder of the trial that wrote it. If Tune ends a trial, the driver writes that down.
 
     After the loss of this process or of a rank, Tune starts the trial again on a new engine, and the trial resumes from
     its newest checkpoint.

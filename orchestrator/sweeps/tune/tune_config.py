@@ -1,4 +1,4 @@
-"""What Tune holds of a trial: its config, and keys of its results."""
+"""The config of a trial in Tune, and keys of its results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRIAL = "trial"
 REPORTED = "reported"
 """In a result of trials that share a training: the number of the trial that reported, None once all are over."""
 FAILED = "failed"
-"""In a result of trials that share a training: the numbers of those that failed since the last result."""
+"""In a result of trials that share a training: the numbers of trials that failed since the last result."""
 
 
 def tune_config(number: int, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from scipy.stats import kruskal
 
 from orchestrator.sweeps.results import analysis
 from orchestrator.sweeps.results.analysis import (
+    aggregate_repeats,
     configurations_table,
     importance,
     importance_table,
-    judged,
     non_dominated,
 )
 
@@ -67,7 +67,7 @@ def test_repeats_are_judged_by_those_that_ended_well_and_whole_numbers_stay_whol
     ]
     trials = pd.DataFrame(rows, [f"trial-000{place}" for place in range(4)], columns)
     table = configurations_table(trials, "val/loss", "min")
-    means = judged(trials, "val/loss", "min", "mean").set_index("configuration")["val/loss"]
+    means = aggregate_repeats(trials, "val/loss", "min", "mean").set_index("configuration")["val/loss"]
     assert table["mean"].to_dict() == means.to_dict() == pytest.approx({1: 0.7, 0: 0.4})
     assert table["config/width"].tolist() == [32, 16]
     assert table["config/width"].dtype == "int64"
