@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from orchestrator import UsageError, load_experiment, open_sweep, resume, resume_sweep, sweep
 from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import RunFolder
+from orchestrator.stats.write.checksums import END, sealed
 from orchestrator.sweeps.driver import failed_trials
 from tests.orchestrator.records.test_lease import elsewhere, put
 from tests.ray.conftest import EXPERIMENT, HOOKS, TASK
@@ -118,11 +118,8 @@ def interrupted_after_one(outside: Path) -> Path:
 def as_its_rank_wrote_them(trial: Path) -> None:
     """Puts a trial's rows back where they were before they were joined."""
     rows = pq.read_table(trial / "stats.parquet").replace_schema_metadata(None)
-    with (
-        pa.OSFile(str(trial / "stats/attempt=0/rank=0/rows-0000.arrow"), "wb") as file,
-        pa.ipc.new_stream(file, rows.schema) as stream,
-    ):
-        stream.write_table(rows)
+    messages = [rows.schema.serialize(), *(batch.serialize() for batch in rows.to_batches())]
+    (trial / "stats/attempt=0/rank=0/rows-0000.arrow").write_bytes(b"".join(map(sealed, messages)) + END)
     (trial / "stats.parquet").unlink()
 
 
