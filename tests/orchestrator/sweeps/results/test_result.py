@@ -88,7 +88,7 @@ def test_what_the_trials_measured_in_short(outcome: Sweep) -> None:
         assert by_trial.loc[trial.name, "rss_bytes"] == training["rss_bytes"].max()
         assert outcome.summary("rank", ["loss"]).loc[(trial.name, 0), "loss"] == training["loss"].median()
         assert outcome.summary("phase").loc[trial.name].equals(trial.summary("phase"))
-    with pytest.raises(UsageError, match="by='host' is none of rank"):
+    with pytest.raises(UsageError, match="by must be one of rank"):
         outcome.summary("host")
     with pytest.raises(UsageError, match="no column 'los'"):
         outcome.summary(columns=["los"])

@@ -25,7 +25,7 @@ class Draws:
         assert self.search.is_finished
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        return (trial for (trial,) in self.together())
+        return (trial for (trial,) in self.group_trials())
 
     def over(self, number: int, last: Mapping[str, Any] | None) -> None:
         """Tell the search how a trial ended: its last report, or None if it failed."""
