@@ -252,7 +252,7 @@ def test_the_guide_to_sweeps_reads_results_as_it_shows(folder: Path) -> None:
     sweep(load_experiment(ROOT / "experiments" / "digits_ema_sweep.yaml", settings), folder / "runs", local=True)
     known: dict[str, Any] = {}
     exec(block, known)
-    assert len(known["found"].trials) == 12
+    assert len(known["sweep"].trials) == 12
 
 
 def test_the_guide_to_sweeps_has_every_parameter_of_the_schedulers_with_its_default() -> None:
