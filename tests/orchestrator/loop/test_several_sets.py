@@ -179,7 +179,7 @@ def test_a_metric_of_no_set_is_refused_before_training(tmp_path: Path, more: str
     with pytest.raises(ConfigError) as refused:
         load_with_data(tmp_path / "sets.yaml")
     (problem,) = refused.value.problems
-    assert problem.message.startswith(f"{wrong} is never measured, as data() of the task gives")
+    assert problem.message.startswith(f"{wrong} is never measured: data() of the task returns")
     assert problem.suggestion == f"did you mean '{meant}'?"
 
 

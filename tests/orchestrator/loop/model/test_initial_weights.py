@@ -272,7 +272,7 @@ def test_a_run_s_weights_are_those_that_were_judged_and_it_is_kept_which(tmp_pat
         run(
             described(name="none", init={"from": f"{tmp_path}/points", "weights": "slow"}), storage=tmp_path, local=True
         )
-    with pytest.raises(UsageError, match="is gone on from with the weights that are in it"):
+    with pytest.raises(UsageError, match=r"with its weights, so init\.from=other has no effect"):
         second.continued("last", ["epochs=2", "init.from=other"])
     assert second.continued("last", ["epochs=2"]).init is None
     assert not (tmp_path / "none").exists()
