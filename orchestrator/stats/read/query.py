@@ -138,6 +138,7 @@ class Rows:
                         low[place] = values[first]
                     if (last := math.ceil(middle + away)) < len(values):
                         high[place] = values[last]
+        del sample
         known, below = (np.zeros(shape, dtype=np.int64) for _ in range(2))
         between: dict[Any, list[Any]] = {place: [] for place in np.ndindex(shape)}
         for group, series in self._pieces(_select(columns, where), groups):
