@@ -9,6 +9,7 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from os import SEEK_END
 from typing import IO, Any
@@ -74,7 +75,7 @@ def schema_in(stream: Any, place: str) -> pa.Schema | None:
                 return None
             return schema.remove_metadata()
     stream.seek(0)
-    data = stream.read()
+    data = _rest(stream)
     if message is not None or _next_whole(data) is not None or END in (data[: len(END)], data[-len(END) :]):
         left_out(place, "all of its rows are left out: its beginning is damaged")
     return None
@@ -103,7 +104,7 @@ def whole_batches(stream: Any, schema: pa.Schema, place: str, *, is_over: bool =
                 raise EOFError from error
             continue
         stream.seek(begin)
-        rest = stream.read()
+        rest = _rest(stream)
         follows = _next_whole(rest)
         end = begin + (len(rest) if follows is None else follows)
         if message is not None or follows is not None or (END in (rest[: len(END)], rest[-len(END) :]) and rest != END):
@@ -113,6 +114,11 @@ def whole_batches(stream: Any, schema: pa.Schema, place: str, *, is_over: bool =
         if follows is None:
             raise EOFError
         stream.seek(end)
+
+
+def _rest(stream: Any) -> bytes:
+    # pyarrow's `read()` fails on a file that has grown past the size that it had when it was opened.
+    return b"".join(iter(partial(stream.read, 1 << 20), b""))
 
 
 def _message(stream: Any) -> Any:

@@ -135,7 +135,7 @@ def stands_in(name: str) -> Any:
 
 
 GIVES: dict[str, tuple[Any, str]] = {
-    "required_hooks": ([1], "gives a list, and must give a mapping of names to hooks"),
+    "required_hooks": ([1], "must return a mapping of names to hooks, got a list"),
     "model": (len, "returns a builtin_function_or_method; expected the model"),
     "data": ([PointSet(8, False, 0)], "returns a list; expected a mapping of train"),
     "metrics": ([1.0], "returns a list; expected a mapping"),

@@ -43,6 +43,18 @@ def test_a_flipped_bit_leaves_rows_out_and_changes_none(data: bytes) -> None:
         assert losses(flipped) in allowed, place
 
 
+def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "rank=0/rows-00000.arrow"
+    path.write_bytes(data[:100])
+    with Storage(tmp_path).open("rank=0/rows-00000.arrow") as stream:
+        path.write_bytes(data)
+        schema = schema_in(stream, path.name)
+        batches = whole_batches(stream, schema, path.name)
+        assert [next(batches)["loss"].to_pylist() for _ in range(2)] == [[0.5, 0.25], [1.5, 0.25]]
+        with pytest.raises(EOFError):
+            next(batches)
+
+
 def test_what_is_left_out_is_said(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     place = data.rindex(b"\x00\x00\x00\x00\x00\x00\xf8\x3f")  # 1.5
     assert read_batches(data[:place] + b"\x01" + data[place + 1 :], "rows-00000.arrow")[0]["loss"].to_pylist() == [
