@@ -69,7 +69,7 @@ def restore_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
-def drawn_alike(items: Iterable[T]) -> Iterator[T]:
+def draw_alike(items: Iterable[T]) -> Iterator[T]:
     """Yield items, each with the generators in the same state; afterwards they are as the first item left them."""
     begun, after = random_state(), None
     for item in items:

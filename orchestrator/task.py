@@ -30,7 +30,7 @@ class Task(ABC):
             for name in ("model", "data", "loss"):
                 if getattr(cls, name) is getattr(Task, name):
                     setattr(cls, name, _unwritten(name))
-        if takes_turns(cls) and cls.loss is Task.loss:
+        if has_turns(cls) and cls.loss is Task.loss:
             cls.loss = without_loss  # type: ignore[method-assign]  # so that the class is not abstract
 
     @property
@@ -176,7 +176,7 @@ class Task(ABC):
         return {}
 
 
-def takes_turns(task: type[Task]) -> bool:
+def has_turns(task: type[Task]) -> bool:
     """Return whether a task trains several optimizers, one after the other in each iteration."""
     return task.turns is not Task.turns
 

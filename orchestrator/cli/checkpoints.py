@@ -55,10 +55,10 @@ def evaluate(
 
 def _run_and_checkpoint(argument: str) -> tuple[Run, str]:
     """Return the run, or a sweep's best trial, and the label of the checkpoint."""
-    from orchestrator.records.run_folder import RunFolder, nothing_started
+    from orchestrator.records.run_folder import RunFolder, errors_before_start
 
     path, at, label = argument.rpartition("@")
-    with nothing_started():
+    with errors_before_start():
         if not at or "/" in label or RunFolder(argument).exists():
             path, label = argument, "best"
         return run_or_best_trial(RunFolder.open(path)), label

@@ -32,7 +32,7 @@ class Verbs(TyperGroup):
         if logging.lastResort is not None:
             logging.lastResort.setFormatter(PrintableFormatter())
         try:
-            with _each_message_once():
+            with _unique_messages():
                 return super().invoke(ctx)
         except HookyardError as error:
             typer.echo(printable(str(error)), err=True)
@@ -46,7 +46,7 @@ class Verbs(TyperGroup):
 
 
 @contextmanager
-def _each_message_once() -> Iterator[None]:
+def _unique_messages() -> Iterator[None]:
     """Log each message once: several readers meet the same damaged file."""
     messages: set[str] = set()
 

@@ -110,7 +110,7 @@ def _best(best: Mapping[str, Any] | None) -> str:
     if best is None:
         return ""
     checkpoint = "/".join(part for part in (best.get("trial"), best["checkpoint"]) if part)
-    value = best.get("in_words") or cell(best["metric"], best["value"])
+    value = best.get("description") or cell(best["metric"], best["value"])
     return f"{best['metric']} {value}{f' ({checkpoint})' if checkpoint else ''}"
 
 

@@ -26,7 +26,7 @@ def show_plan(
 
     echo(to_yaml(experiment))
     _print_hooks(plan["hooks"])
-    for label, text in _lines(plan, Resources.asked_by(experiment.workers), None if address else local_resources()):
+    for label, text in _lines(plan, Resources.required_by(experiment.workers), None if address else local_resources()):
         echo(f"{label + ':':<15} {text}")
 
 
@@ -40,7 +40,7 @@ def plan_of(experiment: Experiment, storage: str, name: str | None, address: str
     plan: dict[str, Any] = {
         "path": f"{storage.rstrip('/')}/{check_run_name(experiment, name)}",
         "resources": {
-            "required": amounts(Resources.asked_by(experiment.workers)),
+            "required": amounts(Resources.required_by(experiment.workers)),
             "present": present and amounts(present),
             "address": address,
         },
@@ -72,11 +72,11 @@ def amounts(resources: Resources) -> dict[str, float]:
 def _sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
     from orchestrator.config.checks.shared_training import shared_paths
     from orchestrator.config.checks.space import count_trainings, count_trials, trials_at_once
-    from orchestrator.sweeps.search.sampling import drawn_trials
+    from orchestrator.sweeps.search.sampling import draw_trials
 
     sharing, trainings = shared_paths(experiment.source, sweep), count_trainings(sweep)
     if sharing.paths and sweep.search != "optuna":
-        trainings = len(sharing.group_trials([*enumerate(drawn_trials(sweep, experiment.seed))]))
+        trainings = len(sharing.group_trials([*enumerate(draw_trials(sweep, experiment.seed))]))
     plan: dict[str, Any] = {
         "trials": count_trials(sweep),
         "repeats": sweep.repeats,

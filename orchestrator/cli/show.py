@@ -205,9 +205,9 @@ def _configuration_lines(trials: pd.DataFrame, metric: str, mode: str, aggregate
 
     best, *_ = ordered = configurations_of(trials, metric, mode, aggregate)
     ahead = ahead_with_fewer(ordered, mode)
-    lines = [f"Best configuration: {best.number} with {metric} {best.in_words(metric)}; the best trial is its best"]
+    lines = [f"Best configuration: {best.number} with {metric} {best.describe(metric)}; the best trial is its best"]
     if ahead:
-        lines.append(f"Configuration {ahead.number} is better but has fewer trials: {ahead.in_words(metric)}")
+        lines.append(f"Configuration {ahead.number} is better but has fewer trials: {ahead.describe(metric)}")
     return lines
 
 

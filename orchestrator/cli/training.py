@@ -118,9 +118,9 @@ def resume(
 ) -> None:
     """Resume a run or sweep that was interrupted, failed or lost its driver."""
     from orchestrator.records.run_driver import make_lease
-    from orchestrator.records.run_folder import RunFolder, nothing_started
+    from orchestrator.records.run_folder import RunFolder, errors_before_start
 
-    with nothing_started():
+    with errors_before_start():
         folder = RunFolder.open(run)
         metadata = folder.metadata()
     if metadata.sweep is None and (failed or accept_changes):

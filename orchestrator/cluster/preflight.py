@@ -68,7 +68,7 @@ def check_cluster(ray: Any, storage: str, experiment: Experiment | None = None) 
     Raises UsageError if this machine itself cannot write the storage.
     """
     began, driver = time.monotonic(), Probe().facts()
-    asked = Resources.asked_by(experiment.workers) if experiment else Resources(0)
+    asked = Resources.required_by(experiment.workers) if experiment else Resources(0)
     alive = [node for node in ray.nodes() if node["Alive"]]
     # A relative folder is relative to the driver, in whatever folder a worker is.
     with _driver_file(storage) as folder:

@@ -81,7 +81,7 @@ class Member(Rank):
 
     def abort(self, failure: RankFailed) -> None:
         """Stop waiting for a failed rank. Called from another thread, as the rank's own may wait for its device."""
-        self.lost_peer |= not failure.may_be_echo
+        self.lost_peer |= not failure.is_possible_echo
         self._world.abort()
 
     def end(self) -> None:
@@ -204,8 +204,8 @@ class Gang:
                 results[0] = getattr(self._here, method)(*arguments, *here)
             except BaseException as error:
                 failures[0] = RankFailed.from_error(0, error)
-                failures[0].may_be_echo |= self._here.lost_peer
-        while calls and (not failures or all(failure.may_be_echo for failure in failures.values())):
+                failures[0].is_possible_echo |= self._here.lost_peer
+        while calls and (not failures or all(failure.is_possible_echo for failure in failures.values())):
             # After a failure of a rank's own, the others may wait for it in a collective for ever.
             done, _ = ray.wait(list(calls), timeout=_GONE_S if failures else None)
             if not done:

@@ -105,7 +105,7 @@ class HangWatch:
         before = time.monotonic()
         while not self._stop.wait(min(1.0, self._tick_s)):
             now = time.monotonic()
-            if now - before < self._tick_s and not self._asked():
+            if now - before < self._tick_s and not self._has_request():
                 continue
             try:
                 self._check(min(now - before, 2 * self._tick_s))
@@ -128,7 +128,7 @@ class HangWatch:
         self._reports.write(replace(report, stack=stack))
         return self._act(report)
 
-    def _asked(self) -> bool:
+    def _has_request(self) -> bool:
         with suppress(HookyardError, OSError):
             return self._reports.has_request()
         return False
@@ -151,7 +151,7 @@ class HangWatch:
         state = self._state
         is_first = state is None or state.phase_iteration == 0 or state.iteration == self._began_at
         patience = 1 if in_iteration and not is_first else PATIENCE
-        limit_s = ASKED_AFTER_S if self._asked() else self._limits.after * patience
+        limit_s = ASKED_AFTER_S if self._has_request() else self._limits.after * patience
         waits = bool(frames) and self._world.world_size > 1 and _waits(frames[0].f_code.co_filename, in_iteration)
         place = f"{_position(state)}{'' if waits else _line(frames)}"
         return RankStack(self._world.rank, self._world.node, time.time(), self._idle_s, limit_s, waits, place)
@@ -159,7 +159,7 @@ class HangWatch:
     def _act(self, report: RankStack) -> None:
         """End this rank where the action asks for it and it hangs, or is the first that waits for one that cannot be
         ended."""
-        if not self._end or self._limits.action != "fail" or not report.is_over_limit or self._asked():
+        if not self._end or self._limits.action != "fail" or not report.is_over_limit or self._has_request():
             return
         if report.waits and self._reports.ranks_over_limit()[0] != report.rank:
             return

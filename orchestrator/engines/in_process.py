@@ -37,7 +37,7 @@ def refuse_what_is_not_here(workers: Workers, what: str, address: str | None, *,
     if local:
         device_of(workers)
     elif starts_ray(address):
-        refuse_unless_fits(Resources.asked_by(workers), local_resources(), what)
+        refuse_unless_fits(Resources.required_by(workers), local_resources(), what)
         device_of(workers)
 
 

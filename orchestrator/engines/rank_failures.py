@@ -48,13 +48,13 @@ _MAX_TRACE = 200_000
 DIED = "died without an error message: it was killed, ran out of memory, crashed outside Python, or lost its machine"
 
 
-def would_come_again(error: BaseException) -> bool:
+def is_repeatable(error: BaseException) -> bool:
     """Return whether a failure is a mistake in the experiment, not a lost peer, a device or a disk.
 
     It is if its class says so, or if the experiment's own code raised it. A RuntimeError or MemoryError out of that
     code may be a device's, unless the code raised it itself.
     """
-    if may_be_echo(error):
+    if is_possible_echo(error):
         return False
     if lost_gpu(error):
         return _DEVICE_ASSERT in str(_first(error))
@@ -67,7 +67,7 @@ def would_come_again(error: BaseException) -> bool:
     return bool(frames) and _is_own(frames[-1]) and raised_in_python(_first(error).__traceback__)
 
 
-def may_be_echo(error: BaseException) -> bool:
+def is_possible_echo(error: BaseException) -> bool:
     """Return whether a rank may have failed only because it lost a peer. A copy of an error has no traceback to tell.
 
     That holds for torch.distributed's errors, and for a RuntimeError out of C++, such as gloo's. What Python code
@@ -167,7 +167,7 @@ def _gpu_error_text(error: BaseException) -> str:
         if isinstance(error, HookError)
         else ""
     )
-    advice = " An index is out of its range, most often: a label, or a token." if would_come_again(error) else ""
+    advice = " An index is out of its range, most often: a label, or a token." if is_repeatable(error) else ""
     words = str(_first(error)).partition("\n")[0]
     return (
         f"the GPU failed: {words}.{place}{advice} To find the line, set CUDA_LAUNCH_BLOCKING=1 in the environment, or"
@@ -178,12 +178,14 @@ def _gpu_error_text(error: BaseException) -> str:
 class RankFailed(RunError):
     """A rank's account of its failure; travels between processes."""
 
-    def __init__(self, rank: int, words: str, at: float, may_be_echo: bool, mistake: bool, trace: str = "") -> None:
+    def __init__(
+        self, rank: int, words: str, at: float, is_possible_echo: bool, mistake: bool, trace: str = ""
+    ) -> None:
         super().__init__(f"rank {rank}: {words}")
         self.rank, self.words = rank, words
         self.at = at
         """Time of the failure, in seconds since 1970."""
-        self.may_be_echo = may_be_echo
+        self.is_possible_echo = is_possible_echo
         self.mistake = mistake
         """Whether the experiment would fail the same way again."""
         self.trace = trace
@@ -191,7 +193,7 @@ class RankFailed(RunError):
         """An error in the experiment's settings, which is shown without a rank."""
 
     def __reduce__(self) -> tuple[type[RankFailed], tuple[int, str, float, bool, bool, str], dict[str, Any]]:
-        return type(self), (self.rank, self.words, self.at, self.may_be_echo, self.mistake, self.trace), vars(self)
+        return type(self), (self.rank, self.words, self.at, self.is_possible_echo, self.mistake, self.trace), vars(self)
 
     @classmethod
     def from_error(cls, rank: int, error: BaseException) -> RankFailed:
@@ -205,8 +207,8 @@ class RankFailed(RunError):
             rank,
             encodable(words + _location(error)),
             time.time(),
-            may_be_echo(error),
-            would_come_again(error),
+            is_possible_echo(error),
+            is_repeatable(error),
             encodable(_trace(error)),
         )
         for note in getattr(error, "__notes__", ()):
@@ -223,8 +225,8 @@ class RankFailed(RunError):
 
 
 def is_mistake(error: BaseException) -> bool:
-    """Return whether a failure would happen again, as a rank has told or as `would_come_again` tells."""
-    return error.mistake if isinstance(error, RankFailed) else isinstance(error, Exception) and would_come_again(error)
+    """Return whether a failure would happen again, as a rank has told or as `is_repeatable` tells."""
+    return error.mistake if isinstance(error, RankFailed) else isinstance(error, Exception) and is_repeatable(error)
 
 
 def culprit(failures: Mapping[int, RankFailed]) -> RankFailed:
@@ -235,7 +237,8 @@ def culprit(failures: Mapping[int, RankFailed]) -> RankFailed:
     until it has told, so an echo is later by more than clocks differ.
     """
     return min(
-        failures.values(), key=lambda failure: (failure.may_be_echo, failure.words == DIED, failure.at, failure.rank)
+        failures.values(),
+        key=lambda failure: (failure.is_possible_echo, failure.words == DIED, failure.at, failure.rank),
     )
 
 

@@ -41,7 +41,7 @@ class Resources:
         )
 
     @classmethod
-    def asked_by(cls, workers: Workers) -> Resources:
+    def required_by(cls, workers: Workers) -> Resources:
         """Return the least that a run needs."""
         return cls.of({name: amount * workers.min_count for name, amount in workers.bundle().items()})
 

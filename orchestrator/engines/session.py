@@ -116,7 +116,7 @@ class Session:
         self._resolved = self._resolved or resolve(self.assignment.source)
         if self.assignment.subject:
             around = self.folder.evaluated_run()
-            self._store = CheckpointStore(around.kept_checkpoints(), around.name, master=False)
+            self._store = CheckpointStore(around.checkpoint_storage(), around.name, master=False)
             return self._store
         out_dir = getattr(self._resolved.hooks.get("checkpoint"), "out_dir", None)
         self._store = CheckpointStore(self.folder.checkpoints(out_dir), self.folder.name, self.world.is_master)
@@ -299,7 +299,7 @@ def _begin_attempt(
     chosen = assignment.checkpoint
     is_chosen = chosen or assignment.source.continued_from
 
-    def tell_skipped(reason: str) -> None:
+    def log_skipped(reason: str) -> None:
         text = f"left out: {reason}"
         if display is not None:
             display.line(text)
@@ -330,7 +330,7 @@ def _begin_attempt(
     checkpoint = None
     if assignment.subject is None:
         world.broadcast(recover)
-        checkpoint = world.broadcast(partial(store.adopt, chosen)) if chosen else store.latest(tell_skipped, world)
+        checkpoint = world.broadcast(partial(store.adopt, chosen)) if chosen else store.latest(log_skipped, world)
     attempt: Attempt = world.broadcast(begin)
     return attempt
 

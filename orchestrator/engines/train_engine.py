@@ -42,7 +42,7 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
     """Train as one rank of a job, and ask after each report whether to continue. Ray Train worker."""
     if not ray.get(queue.wanted.remote()):
         return
-    world, folder = this_rank(), RunFolder(assignment.location)
+    world, folder = current_world(), RunFolder(assignment.location)
     if world.is_master:
         folder.storage.write(_GROUP, get_current_placement_group().id.hex())
     before = 0
@@ -62,7 +62,7 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
         raise RankFailed.from_error(world.rank, error) from None  # Ray cannot send every error of user code
 
 
-def this_rank() -> World:
+def current_world() -> World:
     """Return this worker's rank. Ray Train worker."""
     from ray.train.torch import get_device
 

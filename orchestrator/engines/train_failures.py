@@ -32,10 +32,10 @@ class OnFailure(UserCallback):
         failure = first_of(worker_exceptions, RunFolder(self._location))
         if failure.mistake:
             raise failure
-        self._tell(failure)
+        self._show(failure)
         sleep(_ORPHANED_S)
 
-    def _tell(self, failure: RankFailed) -> None:
+    def _show(self, failure: RankFailed) -> None:
         if self._mailbox is None:
             return
         with suppress(HookyardError, OSError, ValueError):

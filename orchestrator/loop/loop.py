@@ -37,7 +37,7 @@ from orchestrator.loop.step.iterations import Iterations
 from orchestrator.loop.step.precision import Precision
 from orchestrator.loop.step.turns import TurnIterations
 from orchestrator.randomness import seed_all, storable_random_state
-from orchestrator.task import Task, hide_progress, show_progress, takes_turns, without_loss
+from orchestrator.task import Task, has_turns, hide_progress, show_progress, without_loss
 
 logger = logging.getLogger("hookyard")
 
@@ -356,7 +356,7 @@ class EvaluationLoop(Loop):
 
 
 def _kind_of_iterations(task: Task, experiment: Experiment, state: State) -> type[Iterations]:
-    if takes_turns(type(task)):
+    if has_turns(type(task)):
         return TurnIterations
     if state.optimizer is not None and needs_closure(type(state.optimizer)):
         return ClosureIterations

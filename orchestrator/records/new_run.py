@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.lease import FOLDER as CLAIMS
-from orchestrator.records.run_folder import ENDED, EVALUATIONS, FIRST_FILES, RunFolder, nothing_started
+from orchestrator.records.run_folder import ENDED, EVALUATIONS, FIRST_FILES, RunFolder, errors_before_start
 from orchestrator.records.run_list import run_folders
 from orchestrator.storage import Storage
 from orchestrator.storage.growing import PARTS
@@ -21,7 +21,7 @@ def create_run(storage: str | Path | Storage, name: str, experiment: str, **meta
     """Create a run; raises UsageError if the name is taken."""
     folder = RunFolder(storage, name)
     refuse_if_taken(folder)
-    with nothing_started():
+    with errors_before_start():
         if folder.exists():
             _log.warning("%s ended before it trained: a new run takes its name, and its files are removed", folder)
             for file in sorted(folder.storage.names(), key="run.json".__eq__):
@@ -31,7 +31,7 @@ def create_run(storage: str | Path | Storage, name: str, experiment: str, **meta
     return folder
 
 
-@nothing_started()
+@errors_before_start()
 def refuse_if_taken(folder: RunFolder) -> None:
     """Raise UsageError if a new run would overwrite a run, or files that are no run.
 
@@ -78,5 +78,5 @@ def _has_trained(folder: RunFolder) -> bool:
     if any(map(folder.storage.exists, files)) or any("/rows-" in name for name in folder.storage.tree("stats")):
         return True
     parent = metadata.continued_from
-    names = {name for name in folder.kept_checkpoints().names() if name != "index.json"}
+    names = {name for name in folder.checkpoint_storage().names() if name != "index.json"}
     return bool(names - {parent["checkpoint"] if parent else None})

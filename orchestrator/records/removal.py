@@ -52,7 +52,7 @@ class Removal:
             raise UsageError(
                 f"{lacking[0]} continues from {folder}, and has no checkpoint of its own yet: end or remove that first"
             )
-        elsewhere = folder.storage.each(lambda run: _kept_outside(run, folder), runs)
+        elsewhere = folder.storage.each(lambda run: _checkpoints_outside(run, folder), runs)
         return cls(folder, [storage for storages in elsewhere for storage in storages], successors)
 
     def __str__(self) -> str:
@@ -103,12 +103,12 @@ def _continues(other: RunFolder, folder: RunFolder) -> bool:
     return False
 
 
-def _kept_outside(run: RunFolder, folder: RunFolder) -> list[Storage]:
+def _checkpoints_outside(run: RunFolder, folder: RunFolder) -> list[Storage]:
     """Return the folder of a run's checkpoints if it is outside of the folder to remove."""
     with suppress(DamagedFile):
         if not _OUT_DIR.search(run.experiment_text()):
             return []
-        kept = run.kept_checkpoints()
+        kept = run.checkpoint_storage()
         return [] if _is_within(kept.path, folder) or not kept.exists() else [kept]
     return []
 

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.records.metadata import Attempt, RunMetadata, seconds_at
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import checked, left_out, whole_lines
+from orchestrator.storage.stored_data import checked, log_omission, whole_lines
 
 FILE = "metrics.jsonl"
 
@@ -48,9 +48,9 @@ def read_reports(storage: Storage, ended: RunMetadata | None) -> list[dict[str, 
     place = str(storage / FILE)
     if ended and not data.endswith(b"\n"):
         if data:
-            left_out(place, "its last line was cut short")
+            log_omission(place, "its last line was cut short")
         elif ended.reports:
-            left_out(place, f"its {ended.reports} reports are gone")
+            log_omission(place, f"its {ended.reports} reports are gone")
     return whole_lines(data, place, check_report)
 
 
@@ -71,7 +71,7 @@ def counted_reports(lines: Sequence[Mapping[str, Any]], attempts: Sequence[Attem
     counted = []
     for line in lines:
         if line.get("attempt") is None or line.get("iteration") is None:
-            left_out(FILE, f"a report without attempt or iteration is left out: {dict(line)}")
+            log_omission(FILE, f"a report without attempt or iteration is left out: {dict(line)}")
             continue
         later = [attempt.position for attempt in attempts if attempt.number > line["attempt"]]
         is_test = any(name.startswith("test/") for name in line)

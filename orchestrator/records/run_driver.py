@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.records.lease import Lease, is_driven
 from orchestrator.records.metadata import RunMetadata
-from orchestrator.records.run_folder import ENDED, RunFolder, nothing_started
+from orchestrator.records.run_folder import ENDED, RunFolder, errors_before_start
 
 
 def status_of(folder: RunFolder, run: RunMetadata | None = None) -> str:
@@ -19,7 +19,7 @@ def status_of(folder: RunFolder, run: RunMetadata | None = None) -> str:
     return "running" if can_resume and is_driven(folder.storage, other_process=True) else run.status
 
 
-@nothing_started()
+@errors_before_start()
 def make_lease(folder: RunFolder, *, force: bool = False) -> Lease:
     """Return the lease to resume a run, or to resume a trial's sweep."""
     return Lease(folder.lease_place(folder.metadata()), force=force)

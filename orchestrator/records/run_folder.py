@@ -69,7 +69,7 @@ def now() -> str:
 
 
 @contextmanager
-def nothing_started() -> Iterator[None]:
+def errors_before_start() -> Iterator[None]:
     """Turn storage errors into UsageErrors, before a run has started."""
     try:
         yield
@@ -276,7 +276,7 @@ class RunFolder:
         """Return the folder of the checkpoints: in the run, or under the checkpoint hook's `out_dir`."""
         return Storage(out_dir) / self.name if out_dir else self.storage / "checkpoints"
 
-    def kept_checkpoints(self) -> Storage:
+    def checkpoint_storage(self) -> Storage:
         """Return the folder of the checkpoints by the run's experiment."""
         hooks = self.experiment().get("hooks")
         checkpoint = hooks.get("checkpoint") if isinstance(hooks, dict) else None
@@ -284,7 +284,7 @@ class RunFolder:
 
     def checkpoint_names(self) -> list[str]:
         """Return the stored checkpoints, oldest first; damaged ones are left out with a warning."""
-        return list_checkpoints(self.kept_checkpoints())
+        return list_checkpoints(self.checkpoint_storage())
 
     def log(self, text: str) -> None:
         """Append to `log.txt`."""

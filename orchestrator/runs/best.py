@@ -65,7 +65,7 @@ def best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence | No
         config["sweep"] = {"metric": [*metadata.modes], "mode": [*metadata.modes.values()]}
     lines = counted_reports(folder.reports(), folder.attempts())
     reports = [line for line in lines if {"epoch", "step"} <= line.keys()]
-    storage = folder.kept_checkpoints()
+    storage = folder.checkpoint_storage()
     index = read_index(storage)
     reported = dict.fromkeys(name for report in reports for name in report)
     main = find_best_metric(reported, config, index.get("metrics", {}).get("best", ""))

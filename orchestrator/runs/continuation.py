@@ -20,7 +20,7 @@ from orchestrator.storage.location import is_url, split_options
 
 def open_checkpoints(folder: RunFolder, *, master: bool = True) -> CheckpointStore:
     """Return the store with a run's checkpoints."""
-    return CheckpointStore(folder.kept_checkpoints(), folder.name, master=master)
+    return CheckpointStore(folder.checkpoint_storage(), folder.name, master=master)
 
 
 def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> Experiment:
@@ -109,7 +109,7 @@ def copy_parent_checkpoint(folder: RunFolder, experiment: Experiment) -> None:
     store = open_checkpoints(folder)
     if parent is None or folder.attempts() or parent.checkpoint in store.names():
         return
-    source = CheckpointStore(parent_run(folder.storage, parent).kept_checkpoints())
+    source = CheckpointStore(parent_run(folder.storage, parent).checkpoint_storage())
     if source.fingerprint(parent.checkpoint) != parent.sha256:
         raise CheckpointError(f"{source.path(parent.checkpoint)} has changed since this run was created from it")
     store.copy_from(source, parent.checkpoint)

@@ -20,7 +20,7 @@ from orchestrator.records.process import Process
 from orchestrator.records.provenance import collect_provenance
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_driver import make_lease
-from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, nothing_started, now
+from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, errors_before_start, now
 from orchestrator.runs.continuation import open_checkpoints, parent_run, refuse_other_optimizers, refuse_other_ranks
 from orchestrator.runs.launch import choose_engine, drive, refuse_what_cannot_run
 from orchestrator.runs.result import Run
@@ -88,7 +88,7 @@ def resume(
     takes the lease of a driver on another machine that is gone. Raises UsageError if there is nothing to resume, all
     checkpoints are damaged, or the run has a driver.
     """
-    with nothing_started():
+    with errors_before_start():
         folder = RunFolder.open(path)
         metadata = folder.metadata()
     if metadata.sweep:
@@ -106,7 +106,7 @@ def resume_with_lease(
     return Run(folder)
 
 
-@nothing_started()
+@errors_before_start()
 def _prepare(
     folder: RunFolder, workers: int | None, address: str | None, from_start: bool
 ) -> tuple[Experiment, EngineName, str | None]:

@@ -104,7 +104,7 @@ class Evaluation:
             source = source.with_values(rank_count_overrides(workers))
         experiment = with_overrides(source, overrides) if overrides else experiment_from_source(source)
         hooks = resolve(experiment.source).hooks
-        idle = [name for name, hook in hooks.items() if name not in trained.hooks and not _takes_part(hook)]
+        idle = [name for name, hook in hooks.items() if name not in trained.hooks and not _is_active(hook)]
         if idle:
             raise ConfigError([Problem(f"hooks.{name}", _NO_EFFECT) for name in idle])
         return cls(run, subject, experiment, asks_ranks or workers is not None)
@@ -209,7 +209,7 @@ def _check_hook(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[
     """Check an override of a hook: hooks may be added or left out, but not changed."""
     name = path.split(".")[1]
     hook = trained.hooks.get(name)
-    if hook is not None and not _takes_part(hook):
+    if hook is not None and not _is_active(hook):
         yield Problem(path, _NO_EFFECT)
     elif hook is not None and (path != f"hooks.{name}" or value not in (None, False)):
         yield Problem(path, f"cannot differ from the run; hooks.{name}=false leaves the hook out")
@@ -217,7 +217,7 @@ def _check_hook(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[
         yield Problem(path, "is off already")
 
 
-def _takes_part(hook: Hook) -> bool:
+def _is_active(hook: Hook) -> bool:
     return hook.evaluates and any(hook.handles(event) for event in EVENTS if event not in _TRAINING_EVENTS)
 
 

@@ -20,7 +20,7 @@ from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.records.reports import check_report
 from orchestrator.records.run_folder import ADVICE, ENDED, EVALUATIONS, RunFolder
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import hearing, is_whole, left_out, mapping, parsed, whole_lines
+from orchestrator.storage.stored_data import hearing, is_whole, log_omission, mapping, parsed, whole_lines
 
 FileStatus = Literal["whole", "readable", "unknown", "damaged", "missing"]
 """`whole`: its checksum is right. `readable`: it has none, and its content is valid. `unknown`: of a hook or user."""
@@ -70,7 +70,7 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
     yield from (_missing(path) for path in _missing_files(folder, paths))
     checkpoints = storage / "checkpoints"
     with suppress(HookyardError, FileNotFoundError):  # the result for experiment.yaml says so
-        checkpoints = folder.kept_checkpoints()
+        checkpoints = folder.checkpoint_storage()
     prefix = "checkpoints" if checkpoints.path == f"{storage.path}/checkpoints" else str(checkpoints)
     yield from (replace(result, file=f"{prefix}/{result.file}") for result in _check_checkpoints(checkpoints))
     inner = {tuple(path.split("/")[:2]) for path in paths if path.startswith(_RUNS) and path.count("/") > 1}
@@ -148,9 +148,9 @@ def _check_lines(folder: RunFolder, path: str) -> bool:
     run = _metadata(folder)
     if path == "metrics.jsonl" and run is not None and run.status in ENDED:
         if data and not data.endswith(b"\n"):
-            left_out(path, "its last line was cut short")
+            log_omission(path, "its last line was cut short")
         if len(lines) < (run.reports or 0):
-            left_out(path, f"{(run.reports or 0) - len(lines)} of its {run.reports} reports are missing")
+            log_omission(path, f"{(run.reports or 0) - len(lines)} of its {run.reports} reports are missing")
     return bool(lines) and all(is_whole(line) for line in data.splitlines() if line.strip())
 
 

@@ -24,7 +24,7 @@ from orchestrator.runs.continuation import copy_parent_checkpoint
 from orchestrator.terminal.display import TerminalDisplay, say
 from orchestrator.terminal.hang_reporter import HangReporter
 from orchestrator.terminal.interrupts import Interrupts
-from orchestrator.terminal.notebook import NotebookDisplay, in_notebook
+from orchestrator.terminal.notebook import NotebookDisplay, is_notebook
 
 if TYPE_CHECKING:
     from orchestrator.engines.engine import Engine
@@ -102,7 +102,7 @@ def drive(
 
 
 def _make_display(folder: RunFolder) -> TerminalDisplay | NotebookDisplay:
-    if not in_notebook():
+    if not is_notebook():
         return TerminalDisplay(folder.storage)
     from orchestrator.terminal.frames import LiveFrame
 

@@ -41,7 +41,7 @@ def is_whole(data: bytes) -> bool | None:
 
 
 @cache
-def _tell_changed(place: str) -> None:
+def _warn_changed(place: str) -> None:
     _log.warning(
         "%s was changed after it was written: its checksum does not hold. It is read as it is; where nobody meant that,"
         " put back a copy of it",
@@ -64,7 +64,7 @@ def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str
     except ValueError as error:
         raise DamagedFile(str(storage / name), str(error), advice) from error
     if is_whole(data) is False:
-        _tell_changed(str(storage / name))
+        _warn_changed(str(storage / name))
     return found
 
 
@@ -89,7 +89,7 @@ def mapping(value: Any) -> dict[str, Any]:
 _heard: ContextVar[list[str] | None] = ContextVar("heard", default=None)
 
 
-def left_out(place: object, what: str) -> None:
+def log_omission(place: object, what: str) -> None:
     """Says what of a damaged file is left out."""
     heard = _heard.get()
     if heard is None:
@@ -147,11 +147,11 @@ def whole_lines(
             found.append(read(parsed(line)))
         except ValueError as error:
             if not is_cut_short(line):
-                left_out(place, f"line {number} is left out: {error}")
+                log_omission(place, f"line {number} is left out: {error}")
     if copies:
         several = f"{len(copies)} lines from line {copies[0]} on are left out: each"
         what = f"line {copies[0]} is left out: it" if len(copies) == 1 else several
-        left_out(place, f"{what} is a copy of an earlier line")
+        log_omission(place, f"{what} is a copy of an earlier line")
     return found
 
 

@@ -37,7 +37,7 @@ from orchestrator.records.new_run import create_run, refuse_if_taken
 from orchestrator.records.process import Process
 from orchestrator.records.provenance import collect_provenance
 from orchestrator.records.run_driver import make_lease
-from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, nothing_started, now
+from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, errors_before_start, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_name
 from orchestrator.runs.driver import experiment_to_resume, resume_command
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
@@ -56,7 +56,7 @@ from orchestrator.terminal.display import TerminalDisplay, say
 from orchestrator.terminal.frames import LiveFrame
 from orchestrator.terminal.hang_reporter import HangReporter
 from orchestrator.terminal.interrupts import Interrupts
-from orchestrator.terminal.notebook import NotebookDisplay, in_notebook
+from orchestrator.terminal.notebook import NotebookDisplay, is_notebook
 
 REPLAY = "replay.yaml"
 """The best trial of a population, as a single run."""
@@ -140,7 +140,7 @@ def resume_sweep(
 
 def resume(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool, address: str | None) -> Sweep:
     """Resume a sweep as `resume_sweep` does, with its lease held."""
-    with nothing_started():
+    with errors_before_start():
         metadata = folder.metadata()
         address = chosen_address(address, local=metadata.local)
         experiment = _current_experiment(folder, accept_changes)
@@ -162,7 +162,7 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: boo
         "sweep": _summary(settings),
         "resumed": [*metadata.resumed, now()],
     }
-    with nothing_started():
+    with errors_before_start():
         TrialIndex(folder, settings.objectives).join()
         _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.over])
         History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
@@ -239,7 +239,7 @@ def _carry_out(
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     how = resume_command(folder)
     words = "Each trial ends at its next report; `hookyard resume` continues it from its newest checkpoint."
-    shown = NotebookDisplay if in_notebook() else TerminalDisplay
+    shown = NotebookDisplay if is_notebook() else TerminalDisplay
     with failing(folder), shown(folder.storage, LiveFrame(folder)) as display, Interrupts(how, words) as interrupts:
 
         def asked() -> bool:
@@ -314,7 +314,7 @@ def _best_trial(done: Sweep) -> dict[str, Any] | None:
     if done.repeats == 1:
         return {"trial": trial.name, **asdict(trial.best)}
     best = configurations_of(done.trials, *done.objective, done.aggregate)[0]
-    group = {"configuration": best.number, "mean": best.mean, "in_words": best.in_words(done.objective[0])}
+    group = {"configuration": best.number, "mean": best.mean, "description": best.describe(done.objective[0])}
     return {"trial": trial.name, **asdict(trial.best), **group}
 
 
@@ -364,7 +364,7 @@ def _concurrency(ray: Any, experiment: Experiment, settings: Settings) -> tuple[
     )
     where = f"{has}" if len(nodes) == 1 else f"{has} on {len(nodes)} nodes"
     more = " at least" if workers.min_count < workers.max_count else ""
-    arithmetic = f"each needs {Resources.asked_by(workers)}{more}, the cluster has {where}"
+    arithmetic = f"each needs {Resources.required_by(workers)}{more}, the cluster has {where}"
     max_concurrent = trials_at_once(settings, count_trials(settings), workers, nodes)
     if max_concurrent < 1:
         raise UsageError(f"no trial fits: {arithmetic}, and each of its {workers.min_count} ranks must fit on one node")

@@ -220,7 +220,7 @@ def _best_line(view: SweepView) -> Text:
         return Text(f"no trial has reported {view.metric} yet")
     if view.configuration is None:
         return Text.assemble(f"Best: {view.metric} ", (f"{best.best:.4g}", "bold green"), f" ({best.name})")
-    mean = view.configuration.in_words(view.metric)
+    mean = view.configuration.describe(view.metric)
     place = f" (configuration {view.configuration.number}, best trial {best.name})"
     return Text.assemble(f"Best: {view.metric} ", (mean, "bold green"), place)
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from orchestrator.errors import RunError
 from orchestrator.terminal.display import say
-from orchestrator.terminal.notebook import in_notebook
+from orchestrator.terminal.notebook import is_notebook
 
 _HELD_S = 0.5
 """Seconds that the main thread may hold a signal back, in a call into C, before a thread handles it."""
@@ -40,14 +40,14 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._handlers[number] = signal.signal(number, self._handle)
-            if not in_notebook():  # its event loop owns the wakeup file descriptor
+            if not is_notebook():  # its event loop owns the wakeup file descriptor
                 self._watch_wakeups()
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        if self._handlers and not in_notebook():
+        if self._handlers and not is_notebook():
             signal.set_wakeup_fd(self._wakeup_before)
             os.close(self._wakeup)
 
@@ -91,7 +91,7 @@ class Interrupts:
             say(f"{self._message} Press Ctrl-C again to exit at once.")
             return
         say(f"Exiting at once. To resume from the last checkpoint: {self._resume_command}")
-        if in_notebook():  # the kernel must survive
+        if is_notebook():  # the kernel must survive
             raise KeyboardInterrupt
         if killed := self._kill_processes():
             names = f"{', '.join(killed[:8])}{', ...' if len(killed) > 8 else ''}"

@@ -26,7 +26,7 @@ _MAX_LINES, _LAST_LINES = 500, 8
 _STYLE = "margin:0;line-height:1.25;font-family:monospace;white-space:pre;overflow-x:auto"
 
 
-def in_notebook() -> bool:
+def is_notebook() -> bool:
     """Return whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

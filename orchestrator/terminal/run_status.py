@@ -19,7 +19,7 @@ from orchestrator.stats.insight import Finding, diagnose
 from orchestrator.stats.insight.rank_status import RankStatus, Speed, rank_statuses, speed
 from orchestrator.stats.read.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.storage import FileState, Storage
-from orchestrator.storage.stored_data import left_out
+from orchestrator.storage.stored_data import log_omission
 
 QUIET_S, QUIET_ITERATIONS = 60.0, 20
 """A run is quiet if it wrote no row for this long and for this many of its iterations; on an object store, for an
@@ -128,7 +128,7 @@ class LiveRun:
         run = self._metadata
         missing = (run.reports or 0) - len(self._lines)
         if run.status in ENDED and missing > 0 and not self._has_warned:
-            left_out(self.folder.storage / "metrics.jsonl", f"{missing} of its {run.reports} reports are missing")
+            log_omission(self.folder.storage / "metrics.jsonl", f"{missing} of its {run.reports} reports are missing")
             self._has_warned = True
         return run
 

@@ -21,7 +21,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.randomness import storable_random_state
 from orchestrator.storage import Storage
-from orchestrator.task import Task, takes_turns
+from orchestrator.task import Task, has_turns
 from orchestrator.testing.training import KeepingRecorder, Screen, make_loop
 from orchestrator.testing.trees import copied, difference
 from orchestrator.testing.watching import CheckFailure, Watch
@@ -198,7 +198,7 @@ def _optimization(task: Task) -> dict[str, Any]:
         "optimizer": {"type": "SGD", "lr": 0.05, "momentum": 0.9},
         "scheduler": {"type": "StepLR", "step_size": 1},
     }
-    if takes_turns(type(task)):
+    if has_turns(type(task)):
         entry = {**entries["optimizer"], "scheduler": entries["scheduler"]}
         return {"optimizers": dict.fromkeys(task.parameters(task.model()), entry)}
     return {part: entry for part, entry in entries.items() if not has_own_method(type(task), part)}

@@ -186,7 +186,7 @@ def test_a_key_of_an_experiment_makes_another_run_or_is_refused(
 def test_what_is_asked_of_ray(key: str, value: Any) -> None:
     gpu = {"gpu": True} if key == "accelerator" else {}
     asked = [
-        (Resources.asked_by(workers), workers.min_count, workers.max_count)
+        (Resources.required_by(workers), workers.min_count, workers.max_count)
         for workers in (Workers(**gpu), Workers(**gpu, **{key: value}))
     ]
     assert asked[0] != asked[1]

@@ -16,7 +16,7 @@ from orchestrator.config.sections.base import changed_keys, check_needs
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import Ddp
 from orchestrator.errors import ConfigError, Problem
-from orchestrator.task import Task, takes_turns, trains_itself
+from orchestrator.task import Task, has_turns, trains_itself
 
 
 def problems_together(experiment: Experiment, task: Task, hooks: Mapping[str, Hook]) -> Iterator[Problem]:
@@ -45,7 +45,7 @@ def _setup(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) 
     return Setup(
         strategy="fsdp" if workers.strategy == "fsdp" and workers.count != 1 else "ddp",
         custom_loop=trains_itself(task),
-        several_optimizers=takes_turns(task),
+        several_optimizers=has_turns(task),
         splits_batches=experiment.accumulate == "auto",
         closure=needs_closure(OPTIMIZERS[kind]) if kind in OPTIMIZERS else False,
         hooks=hooks,
@@ -69,7 +69,7 @@ def _ddp_problems(experiment: Experiment, task: type[Task]) -> Iterator[Problem]
     """Yield the options of an exchange of gradients that have no effect; those of a single rank may stay."""
     workers, ddp = experiment.workers, experiment.workers.ddp
     reason = ""
-    if takes_turns(task):
+    if has_turns(task):
         reason = "each turn exchanges its own gradients, without DDP"
     elif experiment.accumulate == "auto":
         reason = "with accumulate: auto ranks exchange gradients after the backward pass, without DDP"
@@ -111,7 +111,7 @@ def _splitting_problems(experiment: Experiment, task: type[Task]) -> Iterator[Pr
         return
     start = "cannot be combined with accumulate: auto"
     waiting = "within the forward pass, and would wait for one that runs out of memory"
-    if takes_turns(task):
+    if has_turns(task):
         yield Problem("accumulate", f"{start}: a turn cannot start again after earlier turns have changed the model")
     if experiment.workers.strategy == "fsdp":
         yield Problem("workers.strategy", f"{start}: ranks gather parameters {waiting}")

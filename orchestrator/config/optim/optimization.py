@@ -26,7 +26,7 @@ from orchestrator.config.optim.scheduler import explain_unused_rate
 from orchestrator.config.sections.experiment import Component, Experiment
 from orchestrator.config.text.source import with_value
 from orchestrator.errors import ConfigError, Problem, collect_problems
-from orchestrator.task import Task, takes_turns
+from orchestrator.task import Task, has_turns
 
 
 def optimization_with_defaults(experiment: Experiment, task: type[Task]) -> Experiment:
@@ -78,9 +78,9 @@ def check_optimizations(
 def optimization_problems(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) -> Iterator[Problem]:
     """Yield the conflicts between optimizers, schedulers, the task and the hooks."""
     optimizations = list(experiment.optimizations.values())
-    if takes_turns(task) and not experiment.optimizers:
+    if has_turns(task) and not experiment.optimizers:
         yield Problem("optimizers", f"is missing: {task.__name__}.turns() needs an optimizer for each of its parts")
-    if experiment.optimizers and not takes_turns(task):
+    if experiment.optimizers and not has_turns(task):
         yield Problem("optimizers", f"has no effect: {task.__name__} defines no turns(), which uses several optimizers")
     if experiment.optimizers and experiment.optimizer != Experiment.model_fields["optimizer"].default:
         yield Problem("optimizer", "has no effect beside optimizers", suggestion="write it as one of them")

@@ -64,7 +64,7 @@ def task_to_config(task: Any) -> dict[str, Any]:
             return {"task": class_name(task, "task")}
         case Task():
             return {"task": class_name(type(task), "task"), "task_args": fields_to_config(task, "task_args")}
-    raise _error("task", f"must be a task, its class, or 'module:Class', got {_shown(task)}")
+    raise _error("task", f"must be a task, its class, or 'module:Class', got {_shorten(task)}")
 
 
 def fields_to_config(value: Any, path: str, *, defaults: bool = True) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def fields_to_config(value: Any, path: str, *, defaults: bool = True) -> dict[st
             config[name] = dumped[name]
         except Exception:  # pydantic's, or any that an object of the user's raises
             if item is not field.default:  # the class sets its own default
-                problems.append(Problem(join(path, name), f"cannot be saved as YAML, got {_shown(item)}"))
+                problems.append(Problem(join(path, name), f"cannot be saved as YAML, got {_shorten(item)}"))
     if problems:
         raise ConfigError(problems)
     return config
@@ -118,7 +118,7 @@ def class_name(cls: type, path: str) -> str:
 
 def import_folders(config: Any) -> list[Path]:
     """Return the folders to import the named classes from, without those of installed packages."""
-    modules = [sys.modules.get(module) for _, module, _ in _named_classes(config)]
+    modules = [sys.modules.get(module) for _, module, _ in _classes_by_name(config)]
     folders = dict.fromkeys(_import_folder(module) for module in modules if module)
     return [folder for folder in folders if folder]
 
@@ -126,7 +126,7 @@ def import_folders(config: Any) -> list[Path]:
 def find_main_classes(config: Any) -> dict[str, type]:
     """Return the named classes of the script or notebook itself, which other processes cannot import."""
     namespace = vars(sys.modules[MAIN])
-    names = [name for _, module, name in _named_classes(config) if module == MAIN]
+    names = [name for _, module, name in _classes_by_name(config) if module == MAIN]
     return {name: namespace[name] for name in names if name in namespace}
 
 
@@ -145,7 +145,7 @@ def _source_code(cls: type) -> str | None:
         return None
 
 
-def _named_classes(config: Any, path: str = "") -> Iterator[tuple[str, str, str]]:
+def _classes_by_name(config: Any, path: str = "") -> Iterator[tuple[str, str, str]]:
     if isinstance(config, str):
         module, colon, name = config.partition(":")
         if colon and name.isidentifier():
@@ -153,7 +153,7 @@ def _named_classes(config: Any, path: str = "") -> Iterator[tuple[str, str, str]
         return
     items = config.items() if isinstance(config, Mapping) else enumerate(config) if isinstance(config, list) else ()
     for key, value in items:
-        yield from _named_classes(value, join(path, key))
+        yield from _classes_by_name(value, join(path, key))
 
 
 def _import_folder(module: ModuleType) -> Path | None:
@@ -188,10 +188,10 @@ def _convert_scalar(value: Any, path: str) -> Any:
         name = type(value).__name__
         message = f"must be the class and its arguments, got an optimizer over parameters, {name}"
         raise _error(path, message, f"write {{'type': {name}, 'lr': ...}}")
-    raise _error(path, f"must be a class or a value that YAML can hold, got {_shown(value)}")
+    raise _error(path, f"must be a class or a value that YAML can hold, got {_shorten(value)}")
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return shortened(" ".join(repr(value).split()))
 
 

@@ -123,7 +123,7 @@ def _convert(
     joined = " or ".join([messages[0], *(message.removeprefix("must be ") for message in messages[1:])])
     if not joined.startswith("must "):
         return Problem(dotted, joined)
-    return Problem(dotted, f"{joined}, got {_shown(first['input'])}", suggestion=_nearest_allowed(first))
+    return Problem(dotted, f"{joined}, got {_shorten(first['input'])}", suggestion=_nearest_allowed(first))
 
 
 def _message(error: Mapping[str, Any]) -> str:
@@ -135,7 +135,7 @@ def _message(error: Mapping[str, Any]) -> str:
         message = str(error["msg"]).replace("Input should", "must", 1)
         return message[:1].lower() + message[1:]
     return template.format(
-        **{key: _shown(value) if isinstance(value, float) else value for key, value in context.items()}
+        **{key: _shorten(value) if isinstance(value, float) else value for key, value in context.items()}
     )
 
 
@@ -147,7 +147,7 @@ def _nearest_allowed(error: Mapping[str, Any]) -> str | None:
     return did_you_mean(name, re.findall("'([^']*)'", allowed)) if allowed and isinstance(name, str) else None
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)

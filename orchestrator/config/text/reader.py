@@ -211,7 +211,7 @@ class _Plain:
             elif not isinstance(key, yaml.ScalarNode):
                 self.problem(key, path, "has a key that is not a string")
             elif _CONTROL.search(key.value):
-                self.problem(key, path, f"has a key with control characters: {_shown(key.value)}")
+                self.problem(key, path, f"has a key with control characters: {_shorten(key.value)}")
             elif key.value in own:
                 first = self.location(own[key.value]).line
                 self.problem(key, join(path, key.value), f"is a duplicate key; first defined in line {first}")
@@ -237,12 +237,12 @@ class _Plain:
         kind = node.tag.removeprefix(_TAG)
         if kind in ("str", "merge"):
             if _NO_CHARACTER.search(node.value):
-                return self.problem(node, path, f"contains a character that cannot be encoded: {_shown(node.value)}")
+                return self.problem(node, path, f"contains a character that cannot be encoded: {_shorten(node.value)}")
             return node.value
         if kind not in _SCALARS:
             return self.bad_tag(node, path)
         if not re.fullmatch(_SCALARS[kind], node.value):
-            return self.problem(node, path, f"is not a valid {kind}: {_shown(node.value)}")
+            return self.problem(node, path, f"is not a valid {kind}: {_shorten(node.value)}")
         if kind == "null":
             return None
         return node.value.lower() == "true" if kind == "bool" else self.number(node, path)
@@ -253,9 +253,9 @@ class _Plain:
         except ValueError:  # thousands of digits
             return self.problem(node, path, f"has {len(node.value):,} digits; integers must fit in 64 bits")
         if isinstance(number, int) and number not in _INTEGERS:
-            return self.problem(node, path, f"does not fit in 64 bits: {_shown(node.value)}")
+            return self.problem(node, path, f"does not fit in 64 bits: {_shorten(node.value)}")
         if isinstance(number, float) and math.isinf(number) and "inf" not in node.value.lower():
-            return self.problem(node, path, f"is too large: {_shown(node.value)}; write .inf for infinity")
+            return self.problem(node, path, f"is too large: {_shorten(node.value)}; write .inf for infinity")
         return number
 
     def bad_tag(self, node: yaml.Node, path: str) -> None:
@@ -269,5 +269,5 @@ class _Plain:
         return Location(self.file, node.start_mark.line + 1)
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(shortened(text))

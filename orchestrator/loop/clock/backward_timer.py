@@ -28,14 +28,14 @@ class BackwardTimer:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # One is enough where DDP needs a gradient of each in each pass. Its hooks run before DDP gets its gradient.
         for parameter in trained if model.find_unused_parameters or model.static_graph else trained[:1]:
-            parameter.register_hook(self._in_backward)
+            parameter.register_hook(self._queue_mark)
 
-    def _in_backward(self, gradient: Tensor) -> None:
+    def _queue_mark(self, gradient: Tensor) -> None:
         if self._clock.recording and not self._is_queued:
             self._is_queued = True
-            call_after_backward(self._at_end)
+            call_after_backward(self._mark_end)
 
-    def _at_end(self) -> None:
+    def _mark_end(self) -> None:
         self._ended = self._clock.mark()
 
     def take(self, default: Any) -> Any:

@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem, RunError
 from orchestrator.loop.data.sampling import sampled
-from orchestrator.loop.data.sharding import SeededBatches, ShardedSampler, in_order, shuffled
+from orchestrator.loop.data.sharding import SeededBatches, ShardedSampler, sequential, shuffled
 from orchestrator.loop.step.task_errors import check_type, missing_batch, wrong_batch, wrong_sample
 from orchestrator.loop.world import World
 from orchestrator.randomness import with_own_generators
@@ -48,7 +48,7 @@ class Indexed:
         self._check_length()
         length = len(dataset)
         own = sampled(task, dataset, phase, experiment.seed, world)
-        default = shuffled(length, experiment.seed) if self._trains else in_order(length)
+        default = shuffled(length, experiment.seed) if self._trains else sequential(length)
         order, length = own or (default, length)
         self.size: int | None = length
         self.sampler = ShardedSampler(order, length, world.rank, world.world_size, even=self._trains)
@@ -124,18 +124,18 @@ class Indexed:
         loader = self._task.loader(
             self._dataset, BatchSampler([0], 1, drop_last=False), self._phase, {"generator": self._generator}
         )
-        return next(self._apart(loader))
+        return next(self._with_own_generators(loader))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
         """Yield this rank's batches once, in the order of the dataset or shuffled."""
-        return self._apart(self._loader(self._whole(shuffled)))
+        return self._with_own_generators(self._loader(self._whole(shuffled)))
 
     def _whole(self, is_shuffled: bool) -> ShardedSampler:
         length = len(self._dataset)
-        order = shuffled(length, self._experiment.seed) if is_shuffled else in_order(length)
+        order = shuffled(length, self._experiment.seed) if is_shuffled else sequential(length)
         return ShardedSampler(order, length, self._world.rank, self._world.world_size, even=False)
 
-    def _apart(self, loader: Any) -> Iterator[Any]:
+    def _with_own_generators(self, loader: Any) -> Iterator[Any]:
         return with_own_generators(batches_of(loader, self._phase), self._experiment.seed)
 
 

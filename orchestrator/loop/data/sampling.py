@@ -94,7 +94,7 @@ def _weighted_order(given: Iterable[float], samples: int, seed: int, where: str)
 def _sampler_order(sampler: Any, samples: int, seed: int, where: str) -> Order:
     """Return the order of a sampler, with all generators seeded for the epoch."""
 
-    def drawn(epoch: int) -> list[int]:
+    def draw_order(epoch: int) -> list[int]:
         before = random_state()
         seed_all(seed + epoch)
         if isinstance(getattr(sampler, "generator", None), torch.Generator):
@@ -111,7 +111,7 @@ def _sampler_order(sampler: Any, samples: int, seed: int, where: str) -> Order:
             restore_random_state(before)
 
     def order(epoch: int) -> list[int]:
-        places = drawn(epoch)
+        places = draw_order(epoch)
         if places and not 0 <= min(places) <= max(places) < samples:
             wrong = next(place for place in places if not 0 <= place < samples)
             raise _wrong(where, f"gives sample {wrong}, and the dataset has {samples}, from 0")

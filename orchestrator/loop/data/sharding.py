@@ -16,7 +16,7 @@ Order = Callable[[int], list[int]]
 """Function from an epoch to the indices of its samples, the same on all ranks and each time."""
 
 
-def in_order(length: int) -> Order:
+def sequential(length: int) -> Order:
     """Return the order of the dataset."""
     return lambda epoch: list(range(length))
 

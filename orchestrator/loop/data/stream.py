@@ -119,7 +119,7 @@ class Stream:
         return min(known) if self.runs_dry else max(known)
 
     def _own_length(self) -> int | None:
-        return length_of(self.loader) if self._share is None else self._in_batches(self._shards())
+        return length_of(self.loader) if self._share is None else self._count_batches(self._shards())
 
     def _shards(self) -> list[int] | None:
         """Return the samples of a pass on this rank, by process of its loader; None if unknown."""
@@ -132,14 +132,14 @@ class Stream:
         shards = [world.rank + world.world_size * worker for worker in range(workers)]
         return [max(0, -(-(whole - shard) // (world.world_size * workers))) for shard in shards]
 
-    def _in_batches(self, samples: list[int] | None) -> int | None:
+    def _count_batches(self, samples: list[int] | None) -> int | None:
         """Return the number of batches, which each process makes of its own samples."""
         size = self._batch_size
         if samples is None:
             return None
         return sum(count // size if self._drop_last else -(-count // size) for count in samples)
 
-    def _left_of_pass(self) -> list[int] | None:
+    def _remaining_in_pass(self) -> list[int] | None:
         """Return the samples left in this pass, by process. Processes take turns."""
         if self._samples is None:
             return None
@@ -151,7 +151,7 @@ class Stream:
         state = self._restored
         if not (state and self._by_pass and self._share and state["epoch"] == epoch and state["loader"] is not None):
             return None
-        return self._agreed(self._in_batches(state["left"]) if state["pass"] == epoch else 0)
+        return self._agreed(self._count_batches(state["left"]) if state["pass"] == epoch else 0)
 
     def _epoch_length(self) -> int:
         experiment = self._experiment
@@ -187,25 +187,25 @@ class Stream:
         state, self._restored = self._restored, None
         if self._batches is not None:
             self._end_pass()
-        elif state and self._share is None and state["loader"] is not None and self._begins_pass(state, epoch):
+        elif state and self._share is None and state["loader"] is not None and self._is_new_pass(state, epoch):
             # The order of the next pass may depend on what a loader keeps of the last one.
             self._passes = state["pass"]
-            self._pass = self._one_pass(state["loader"])
+            self._pass = self._start_pass(state["loader"])
             self._end_pass()
-        if state is None or self._begins_pass(state, epoch):
+        if state is None or self._is_new_pass(state, epoch):
             state = {"pass": epoch if self._by_pass else state["pass"] + 1 if state else 0, "loader": None}
         self._epoch, self._passes = epoch, state["pass"]
-        self._pass = self._one_pass(state["loader"])
+        self._pass = self._start_pass(state["loader"])
         self._samples = state.get("left", self._samples)
         if not self.runs_dry:
             self._batches = self._all_passes(gave=state["loader"] is not None)
             return self._batches
         if "random" in state:
             self._fetch_as_before(state)
-        self._batches = self._taken()
+        self._batches = self._iterate()
         return self._batches
 
-    def _begins_pass(self, state: Mapping[str, Any], epoch: int) -> bool:
+    def _is_new_pass(self, state: Mapping[str, Any], epoch: int) -> bool:
         """Return whether training begins a new pass after the place that `state` describes."""
         return state["is_over"] or (self._by_pass and state["epoch"] != epoch)
 
@@ -231,9 +231,9 @@ class Stream:
                 )
                 raise RunError(f"rank {self._world.rank} has no batch of the train stream{again}")
             self._passes += 1
-            self._pass, gave = self._one_pass(), False
+            self._pass, gave = self._start_pass(), False
 
-    def _one_pass(self, place: Any = None) -> Iterator[Any]:
+    def _start_pass(self, place: Any = None) -> Iterator[Any]:
         """Return a pass, or the rest of it from a place on. Reading up to it draws no numbers from the training."""
         self._samples, self._given = self._shards(), 0
         if self._share is not None:
@@ -279,7 +279,7 @@ class Stream:
         self._next = next(self._pass, _END)
         restore_random_state(before)
 
-    def _taken(self) -> Iterator[Any]:
+    def _iterate(self) -> Iterator[Any]:
         while True:
             batch, self._next, self._ahead = self._next, _NOT_FETCHED, None
             self._given += 1
@@ -300,7 +300,7 @@ class Stream:
             "pass": self._passes,
             "processes": self._experiment.loader.num_workers,
             "loader": place,
-            "left": self._left_of_pass(),
+            "left": self._remaining_in_pass(),
             "is_over": self.is_over,
         }
 
@@ -327,7 +327,7 @@ class Stream:
     # Evaluation, and beside the training
 
     def once(self) -> tuple[Iterator[Any], Iterable[object]]:
-        batches = _LookAhead(self._one_pass())
+        batches = _LookAhead(self._start_pass())
         return batches, batches.places()
 
     def close(self) -> None:

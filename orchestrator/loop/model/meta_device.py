@@ -51,10 +51,10 @@ def initialized_shards(module: nn.Module, units: Collection[nn.Module], mesh: An
     _refuse([names[parameter] for parameter, count in uses.items() if count > 1], "are shared by two parts")
     shards: dict[nn.Parameter, Tensor] = {}
     in_units = {part for unit in units for part in unit.modules()}
-    with _in_memory(part for part in module.modules() if part not in in_units) as left_over:
+    with _materialize(part for part in module.modules() if part not in in_units) as left_over:
         for part in _as_made(module, units):
             if part in units:
-                with _in_memory(part.modules()) as values:
+                with _materialize(part.modules()) as values:
                     _reset(_as_made(part))
                 shards |= _sharded(values, names, mesh)
             else:
@@ -80,7 +80,7 @@ def _reset(parts: Iterator[nn.Module] | list[nn.Module]) -> None:
 
 
 @contextmanager
-def _in_memory(parts: Iterator[nn.Module]) -> Iterator[dict[nn.Parameter, nn.Parameter]]:
+def _materialize(parts: Iterator[nn.Module]) -> Iterator[dict[nn.Parameter, nn.Parameter]]:
     """Give the parameters of parts memory meanwhile, filled with NaN; yields what stands in each one's place."""
     own = {(part, name): parameter for part in parts for name, parameter in part.named_parameters(recurse=False)}
     values = {

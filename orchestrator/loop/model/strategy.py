@@ -24,7 +24,7 @@ from orchestrator.loop.model.meta_device import initialized_shards, is_on_meta, 
 from orchestrator.loop.model.torch_settings import compile_mode
 from orchestrator.loop.step.task_errors import check_type
 from orchestrator.loop.world import World
-from orchestrator.task import Task, takes_turns
+from orchestrator.task import Task, has_turns
 
 # Buffers are left to the sync_buffers hook: once per phase instead of once per forward pass. The option had another
 # name before torch 2.13.
@@ -51,7 +51,7 @@ def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) 
         if experiment.compile:
             _compile_units(units, compile_mode(experiment))
         return sharded(module, units, world, experiment.precision)
-    if takes_turns(type(task)) or experiment.accumulate == "auto":
+    if has_turns(type(task)) or experiment.accumulate == "auto":
         # Each turn exchanges the gradients of its parameters, and DDP would need all of them. DDP also exchanges
         # within the backward pass, where a rank may run out of memory.
         coalesced.broadcast([*module.to(world.device).parameters(), *module.buffers()])

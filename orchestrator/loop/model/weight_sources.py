@@ -17,7 +17,7 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.initial_weights import Init
 from orchestrator.config.text.source import InitialWeights
 from orchestrator.errors import CheckpointError, ConfigError, Problem
-from orchestrator.records.run_folder import RunFolder, nothing_started
+from orchestrator.records.run_folder import RunFolder, errors_before_start
 from orchestrator.records.sweep_folder import trial_folder
 from orchestrator.storage import Storage
 from orchestrator.storage.location import is_url
@@ -35,8 +35,8 @@ def find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
     Raises ConfigError if they do not exist, or have none of the names in `init`.
     """
     try:
-        with nothing_started():
-            origin = _found(init, folders)
+        with errors_before_start():
+            origin = _find(init, folders)
             init.renamed(_names(origin))
     except CheckpointError as error:
         raise ConfigError([Problem("init.from", str(error))]) from None
@@ -62,13 +62,13 @@ def read(origin: InitialWeights) -> dict[str, Any]:
     """Return whole tensors by name, on the CPU. A run's are verified by their hashes; raises CheckpointError."""
     if origin.checkpoint:
         return _store(origin.path).weights(origin.checkpoint, origin.weights)
-    return _of_file(origin.path, origin.weights)
+    return _read_weights(origin.path, origin.weights)
 
 
 # Where it is
 
 
-def _found(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
+def _find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
     path, at, label = init.source.rpartition("@")
     places = [(init.source, "best"), *([(path, label)] if at and "/" not in label else [])]
     roots = [None] if is_url(init.source) else [*folders, Path.cwd()]
@@ -77,7 +77,7 @@ def _found(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
             lies = place if root is None else str(Path(root, Path(place).expanduser()))
             there = Storage(lies)
             if there.exists("run.json"):
-                return _of_run(init, lies, wanted)
+                return _run_weights(init, lies, wanted)
             if wanted == label and at:
                 continue
             if there.exists(".metadata"):
@@ -97,7 +97,7 @@ def _found(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
     )
 
 
-def _of_run(init: Init, path: str, label: str) -> InitialWeights:
+def _run_weights(init: Init, path: str, label: str) -> InitialWeights:
     metadata = RunFolder(path).metadata()
     if metadata.sweep:
         trial = (metadata.best or {}).get("trial")
@@ -125,13 +125,13 @@ def _of_run(init: Init, path: str, label: str) -> InitialWeights:
 
 def _store(path: str) -> CheckpointStore:
     folder = RunFolder(path)
-    return CheckpointStore(folder.kept_checkpoints(), folder.name)
+    return CheckpointStore(folder.checkpoint_storage(), folder.name)
 
 
 def _names(origin: InitialWeights) -> list[str]:
     if origin.checkpoint:
         return _store(origin.path).names_of(origin.checkpoint, str(origin.weights))
-    return list(_of_file(origin.path, origin.weights))
+    return list(_read_weights(origin.path, origin.weights))
 
 
 def _sha256(path: str) -> str:
@@ -145,10 +145,10 @@ def _sha256(path: str) -> str:
 # Files
 
 
-def _of_file(path: str, weights: str | None) -> dict[str, Any]:
+def _read_weights(path: str, weights: str | None) -> dict[str, Any]:
     there = Storage(path)
     if path.endswith(".safetensors"):
-        return _chosen(_of_safetensors(there), weights, path)
+        return _chosen(_read_safetensors(there), weights, path)
     with there.parent.fetched(there.name) as file:
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
@@ -164,7 +164,7 @@ def _of_file(path: str, weights: str | None) -> dict[str, Any]:
     return _chosen(content, weights, path)
 
 
-def _of_safetensors(there: Storage) -> dict[str, Tensor]:
+def _read_safetensors(there: Storage) -> dict[str, Tensor]:
     try:
         from safetensors import SafetensorError
         from safetensors.torch import load

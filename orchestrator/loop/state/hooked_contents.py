@@ -61,7 +61,7 @@ class HookedContents:
 
     def details(self) -> dict[str, Any]:
         optimizers = {
-            name: {"optimizer": self._changes.in_force(name), "scheduler": record}
+            name: {"optimizer": self._changes.current_settings(name), "scheduler": record}
             for name, record in self._schedules.items()
         }
         return {

@@ -56,7 +56,7 @@ class Changes:
             for path, value in change.set.items():
                 self._set(path, value)
 
-    def in_force(self, name: str) -> dict[str, Any]:
+    def current_settings(self, name: str) -> dict[str, Any]:
         """Return an optimizer's present settings, for a checkpoint."""
         return self._optimizers[name].optimizer.model_dump()
 

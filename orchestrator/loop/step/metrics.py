@@ -54,7 +54,7 @@ class Means:
             self.add(name, total, int(count))
 
     @staticmethod
-    def over_ranks(states: Iterable[dict[str, list[float]]]) -> dict[str, float]:
+    def merge_ranks(states: Iterable[dict[str, list[float]]]) -> dict[str, float]:
         """Return the means over all ranks, from the `state_dict` of each; a rank may have no sample."""
         means = Means()
         for state in states:
@@ -69,7 +69,7 @@ def phase_metrics(task: Task, prefix: str, means: Means, meters: Mapping[str, An
     """
     own = {name: _flat(name, meter.compute()) for name, meter in meters.items()}
     states, computed = zip(*world.gather((means.state_dict(), own)), strict=True)
-    values = Means.over_ranks(states)
+    values = Means.merge_ranks(states)
     for name, numbers in computed[0].items():
         refuse_different(task, prefix, name, [ranks.get(name, {}) for ranks in computed])
         if twice := numbers.keys() & values.keys():

@@ -84,13 +84,13 @@ def blocks_of(columns: Collection[str], numbers: Sequence[str], rows: int) -> st
         *(
             f"{of(how, quoted(name))} as {quoted(f'{name} {what}')}"
             for name in measured
-            for how, what in _kept_of(name)
+            for how, what in _stored_blocks(name)
         ),
     ]
     return f"create temporary {kind} blocks as select {', '.join(shown)} from (select {each} from rows){group}"
 
 
-def _kept_of(name: str) -> Sequence[tuple[str, str]]:
+def _stored_blocks(name: str) -> Sequence[tuple[str, str]]:
     if name == OWN_WORK:
         return _KEPT[:1]
     return _KEPT[:3] if name in SPANS else _KEPT

@@ -53,7 +53,7 @@ class Configuration:
     def high(self) -> float:
         return self.mean + self.half_width
 
-    def in_words(self, metric: str) -> str:
+    def describe(self, metric: str) -> str:
         """Return the mean, its interval and the number of trials: `0.91 ± 0.02 (mean of 5 trials), 1 failed`."""
         around = "" if math.isnan(self.half_width) else f" ± {quantities.text(metric, self.half_width)}"
         over = f"mean of {self.n} trial{'s' if self.n > 1 else ''}" if self.n else "so far; no trial has ended"
@@ -82,7 +82,7 @@ def configurations(repeats: Iterable[Repeat], mode: str, aggregate: str = "mean"
     for repeat in repeats:
         groups.setdefault(repeat.configuration, []).append(repeat)
     sign = -1 if mode == "max" else 1
-    found = [_of(number, group, mode, aggregate) for number, group in sorted(groups.items())]
+    found = [_configuration(number, group, mode, aggregate) for number, group in sorted(groups.items())]
     return sorted(found, key=lambda one: (-one.n, math.isnan(one.merit), sign * one.merit))
 
 
@@ -93,7 +93,7 @@ def ahead_with_fewer(ordered: Sequence[Configuration], mode: str) -> Configurati
     return min(better, key=lambda other: sign * other.merit, default=None)
 
 
-def _of(number: int, group: Sequence[Repeat], mode: str, aggregate: str) -> Configuration:
+def _configuration(number: int, group: Sequence[Repeat], mode: str, aggregate: str) -> Configuration:
     sign = -1 if mode == "max" else 1
     judged = sorted(
         (one for one in group if one.value is not None and one.value == one.value),

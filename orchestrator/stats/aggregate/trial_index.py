@@ -26,7 +26,7 @@ from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import ENDED, INDEX, REOPENED, RunFolder
 from orchestrator.stats.aggregate.best_report import best_report, divergence
-from orchestrator.stats.aggregate.usage import kept_usage, usage
+from orchestrator.stats.aggregate.usage import stored_usage, usage
 from orchestrator.stats.read.counted_rows import counted_rows
 from orchestrator.stats.read.query import Rows
 from orchestrator.stats.read.recorded_files import COMPACTED, warn_lost_rows
@@ -80,7 +80,7 @@ class TrialRecord:
         return self.status not in ("running", "lost")
 
     @property
-    def judged_reports(self) -> tuple[dict[str, Any], ...]:
+    def compared_reports(self) -> tuple[dict[str, Any], ...]:
         """The reports with all of the sweep's metrics, oldest first."""
         return tuple(dict(zip(self.judged, report, strict=True)) for report in zip(*self.judged.values(), strict=True))
 
@@ -122,7 +122,7 @@ class TrialRecord:
 def _usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
     """Return what a trial took: from its joined file, or from its rows. Raises DamagedFile."""
     with suppress(FileNotFoundError, ArrowException), trial.open(COMPACTED["rows"]) as file:
-        if kept := kept_usage(file, attempts):
+        if kept := stored_usage(file, attempts):
             return kept
     return usage(Rows(counted_rows(trial, attempts)))
 

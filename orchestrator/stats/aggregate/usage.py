@@ -66,7 +66,7 @@ def with_usage(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
     return rows.replace_schema_metadata({**(rows.schema.metadata or {}), _KEY: kept})
 
 
-def kept_usage(file: Any, attempts: Sequence[Attempt]) -> dict[str, float] | None:
+def stored_usage(file: Any, attempts: Sequence[Attempt]) -> dict[str, float] | None:
     """Return what `with_usage` kept in an open Parquet file; None if nothing, or if an attempt has begun since.
 
     Raises ArrowException, OSError or ValueError for a damaged file.

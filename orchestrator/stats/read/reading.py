@@ -108,7 +108,7 @@ def source_of(storage: Storage, files: RecordedFiles, schema: pa.Schema, more: I
     """Return the rows of some files, and `more`, in the columns of `schema`."""
     if not schema.names:
         return Source(ds.dataset(pa.table({})))
-    tails, folder = _in_memory(chain(_read_tails(storage, files), more), schema)
+    tails, folder = _held_datasets(chain(_read_tails(storage, files), more), schema)
     data = ds.dataset([_parquet_dataset(storage, files, schema), *tails])
     if folder:
         finalize(data, shutil.rmtree, folder, ignore_errors=True)
@@ -131,7 +131,7 @@ def _read_tails(storage: Storage, files: RecordedFiles) -> Iterator[pa.Table]:
         yield from storage.each(lambda parts: read_tail(storage, parts), tails[first : first + _AT_ONCE])
 
 
-def _in_memory(tables: Iterable[pa.Table], schema: pa.Schema) -> tuple[list[ds.Dataset], str | None]:
+def _held_datasets(tables: Iterable[pa.Table], schema: pa.Schema) -> tuple[list[ds.Dataset], str | None]:
     """Return the tables as datasets; if they have many rows in a temporary folder, which is the second value."""
     tables = (as_schema(table, schema) for table in tables)
     held: list[pa.Table] = []
@@ -238,10 +238,10 @@ def _files_now(storage: Storage, part: Recorded) -> RecordedFiles:
 def _join(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     """Join batches of a few rows each, without the memory that each takes beside its rows."""
     table = pa.Table.from_batches(batches)
-    return pa.table([_in_one_piece(column) for column in table.columns], schema=table.schema)
+    return pa.table([_read_whole(column) for column in table.columns], schema=table.schema)
 
 
-def _in_one_piece(column: pa.ChunkedArray) -> pa.Array:
+def _read_whole(column: pa.ChunkedArray) -> pa.Array:
     # NumPy joins many small pieces several times faster than Arrow does, but knows no empty cells.
     is_plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     return (

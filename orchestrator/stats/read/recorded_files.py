@@ -16,7 +16,7 @@ from orchestrator.errors import DamagedFile
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.write.checksums import CopiedFile, check_footer
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import left_out
+from orchestrator.storage.stored_data import log_omission
 
 COMPACTED = {"rows": "stats.parquet", "costs": "hooks.parquet"}
 """Files of the tables of a finished, short run."""
@@ -88,7 +88,7 @@ def warn_lost_rows(storage: Storage, attempts: Sequence[Attempt]) -> None:
     """Warn if a finished run has lost all rows that its attempts recorded."""
     files = recorded_files(storage, "rows")
     if any(attempt.has_own_rows for attempt in attempts) and not (files.joined or files.segments or files.parts):
-        left_out(storage / COMPACTED["rows"], "it is gone, and with it the rows")
+        log_omission(storage / COMPACTED["rows"], "it is gone, and with it the rows")
 
 
 def _listed(storage: Storage, table: str, folder: str) -> Iterator[Recorded]:

@@ -57,7 +57,7 @@ def load(
         _check_memory(storage, count, size, _WHILE_MADE - 1)
     schema = pa.schema([source.schema.field(name) for name in kept])
     table = pa.Table.from_batches(batches) if batches else schema.empty_table()
-    return _frame(in_order(narrow(as_schema(table, schema))).select(asked))
+    return _frame(sort_rows(narrow(as_schema(table, schema))).select(asked))
 
 
 def _check_memory(storage: Storage, rows: int, size_bytes: int, times: int) -> None:
@@ -72,7 +72,7 @@ def _check_memory(storage: Storage, rows: int, size_bytes: int, times: int) -> N
         )
 
 
-def in_order(rows: pa.Table) -> pa.Table:
+def sort_rows(rows: pa.Table) -> pa.Table:
     """Sort rows by phase as they are run, epoch, iteration, rank and attempt."""
     rows = rows.combine_chunks()
     order = np.lexsort([_numbers(rows, name) for name in _ORDER[::-1] if name in rows.column_names])

@@ -18,7 +18,7 @@ from zlib import adler32, crc32
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orchestrator.storage.stored_data import left_out
+from orchestrator.storage.stored_data import log_omission
 
 END = struct.pack("<Ii", 0xFFFFFFFF, 0)
 """End of a stream."""
@@ -71,13 +71,13 @@ def schema_in(stream: Any, place: str) -> pa.Schema | None:
             schema = pa.ipc.read_schema(message)
             own = (schema.metadata or {}).get(FILE, b"").decode()
             if place.endswith(".arrow") and not (place.endswith(own) or own.endswith(place)):
-                left_out(place, f"all of its rows are left out: it is a copy of {own}")
+                log_omission(place, f"all of its rows are left out: it is a copy of {own}")
                 return None
             return schema.remove_metadata()
     stream.seek(0)
     data = _rest(stream)
     if message is not None or _next_whole(data) is not None or END in (data[: len(END)], data[-len(END) :]):
-        left_out(place, "all of its rows are left out: its beginning is damaged")
+        log_omission(place, "all of its rows are left out: its beginning is damaged")
     return None
 
 
@@ -94,13 +94,13 @@ def whole_batches(stream: Any, schema: pa.Schema, place: str, *, is_over: bool =
         if message is not None and is_whole(message):
             seal = message.metadata[-_SEAL:].to_pybytes(), adler32(message.body or b"")
             if seal in seen:
-                left_out(place, f"the rows in bytes {begin} to {stream.tell()} are left out: they are a copy")
+                log_omission(place, f"the rows in bytes {begin} to {stream.tell()} are left out: they are a copy")
                 continue
             seen.add(seal)
             try:
                 yield pa.ipc.read_record_batch(message, schema)
             except (pa.ArrowException, OSError) as error:
-                left_out(place, f"the rows after byte {begin} are left out: {error}")
+                log_omission(place, f"the rows after byte {begin} are left out: {error}")
                 raise EOFError from error
             continue
         stream.seek(begin)
@@ -108,9 +108,9 @@ def whole_batches(stream: Any, schema: pa.Schema, place: str, *, is_over: bool =
         follows = _next_whole(rest)
         end = begin + (len(rest) if follows is None else follows)
         if message is not None or follows is not None or (END in (rest[: len(END)], rest[-len(END) :]) and rest != END):
-            left_out(place, f"the rows in bytes {begin} to {end} are left out: their checksum does not hold")
+            log_omission(place, f"the rows in bytes {begin} to {end} are left out: their checksum does not hold")
         elif is_over and rest != END:
-            left_out(place, f"it was cut short at byte {end}; the rows after byte {begin} are missing")
+            log_omission(place, f"it was cut short at byte {end}; the rows after byte {begin} are missing")
         if follows is None:
             raise EOFError
         stream.seek(end)

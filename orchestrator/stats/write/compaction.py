@@ -11,7 +11,7 @@ from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.aggregate.usage import with_usage
 from orchestrator.stats.read.reading import described, narrow, source_of
 from orchestrator.stats.read.recorded_files import COMPACTED, RecordedFiles, recorded_files
-from orchestrator.stats.read.tables import in_order
+from orchestrator.stats.read.tables import sort_rows
 from orchestrator.stats.write.checksums import write_parquet
 from orchestrator.stats.write.segments import mark, pack, with_mark
 from orchestrator.storage import Storage
@@ -57,7 +57,7 @@ def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence
         return False
     rows = narrow(source.read())
     if len(rows):
-        rows = in_order(rows)
+        rows = sort_rows(rows)
         if table == "rows":
             rows = with_usage(with_mark(rows, attempts), attempts)
         with storage.create(COMPACTED[table]) as file:

@@ -59,15 +59,15 @@ class Batches(Recent):
         if self._batches and self._batches[-1].count == 0:
             self._batches.pop()
         self._batches.append(batch)
-        while self._kept() - self._batches[0].count >= self._length:
+        while self._row_count() - self._batches[0].count >= self._length:
             self._forgotten += self._batches.popleft().count
 
     @property
     def total(self) -> int:
-        return self._forgotten + self._kept()
+        return self._forgotten + self._row_count()
 
     def __len__(self) -> int:
-        return min(self._length, self._kept())
+        return min(self._length, self._row_count())
 
     def columns(
         self, count: int, phase: str | None = None, names: Container[str] | None = None
@@ -91,5 +91,5 @@ class Batches(Recent):
                 yield batch, max(0, batch.count - count)
                 count -= batch.count
 
-    def _kept(self) -> int:
+    def _row_count(self) -> int:
         return sum(batch.count for batch in self._batches)

@@ -43,7 +43,7 @@ def previous_trials(sweep: RunFolder, settings: Sweep, *, failed_again: bool = F
         failed = record.status == "failed"
         over = record.status in ENDED or (failed and not failed_again)
         previous[trial_number(name)] = PreviousTrial(
-            dict(record.values), over, failed=failed, reports=record.judged_reports, reported=tuple(record.reported)
+            dict(record.values), over, failed=failed, reports=record.compared_reports, reported=tuple(record.reported)
         )
     return previous
 

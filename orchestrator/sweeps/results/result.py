@@ -59,7 +59,7 @@ class Sweep(Result):
         best = f"best {metric} {first[metric].iloc[0]:.4g} in {first.index[0]}" if trials[metric].notna().any() else ""
         if best and self.repeats > 1:
             group = configurations_of(trials, metric, mode, self.aggregate)[0]
-            best = f"best configuration {group.number}: {metric} {group.in_words(metric)}, best trial {group.trials[0]}"
+            best = f"best configuration {group.number}: {metric} {group.describe(metric)}, best trial {group.trials[0]}"
         chosen = [
             name
             for name in map(str, trials)
@@ -199,7 +199,7 @@ class Sweep(Result):
         `columns` and `where` are as in `Run.load_stats`. Raises UsageError for an unknown trial or column.
         """
         runs = self.runs if trials is None else [self.trial(trial) for trial in trials]
-        per_trial = _each(runs, columns, lambda run, own: run.load_stats(own, where))
+        per_trial = _trial_tables(runs, columns, lambda run, own: run.load_stats(own, where))
         tables = [
             (table if columns is None else table.reindex(columns=list(columns))).assign(trial=run.name)
             for run, table in per_trial
@@ -223,10 +223,10 @@ class Sweep(Result):
             from orchestrator.stats.aggregate.summaries import summarize_trials
             from orchestrator.stats.read.query import Rows
 
-            rows = (table for _, table in _each(self.runs, columns, lambda run, own: _rows_of(run, own, where)))
+            rows = (table for _, table in _trial_tables(self.runs, columns, lambda run, own: _rows_of(run, own, where)))
             tables = [summarize_trials(Rows.of(pd.concat(some)), columns) for some in _batches(rows)]
             return pd.concat(tables) if tables else pd.DataFrame()
-        each = _each(self.runs, columns, lambda run, own: run.summary(by, own, where))
+        each = _trial_tables(self.runs, columns, lambda run, own: run.summary(by, own, where))
         summaries = {run.name: table for run, table in each}
         return pd.concat(summaries, names=["trial"]) if summaries else pd.DataFrame()
 
@@ -295,7 +295,7 @@ class Sweep(Result):
         return trials, metric, mode or "max", method, self.aggregate if mode else "mean"
 
 
-def _each(
+def _trial_tables(
     runs: Sequence[Run], columns: Sequence[str] | None, ask: Callable[[Run, list[str] | None], pd.DataFrame]
 ) -> Iterator[tuple[Run, pd.DataFrame]]:
     """Yield each trial with rows and its nonempty table of those columns that it has.

@@ -21,7 +21,7 @@ from orchestrator.config.sections.sweep import Race as RaceSettings
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.stats.aggregate.student_t import tail
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
-from orchestrator.sweeps.search.sampling import drawn_trials
+from orchestrator.sweeps.search.sampling import draw_trials
 from orchestrator.sweeps.search.search import Search, TrialConfig, trial_config
 
 Curve = Sequence[float]
@@ -52,7 +52,7 @@ class Race(Search):
         self._level = settings.scheduler.level / max(1, self._configurations - 1)
         (self._metric, mode), self._tell = settings.objectives[0], tell
         self._sign = 1 if mode == "max" else -1
-        self._values = dict(enumerate(drawn_trials(settings, seed)))
+        self._values = dict(enumerate(draw_trials(settings, seed)))
         self._values |= {number: trial.values for number, trial in previous.items()}
         self.count = len(remaining_trials(settings, previous))
         self.eliminated: dict[int, str] = {}

@@ -35,7 +35,7 @@ def random_points(sweep: Sweep) -> list[dict[str, Any]]:
     return [{**point, **copy.deepcopy(values)} for point in points for values in fan_out]
 
 
-def drawn_trials(sweep: Sweep, seed: int) -> list[dict[str, Any]]:
+def draw_trials(sweep: Sweep, seed: int) -> list[dict[str, Any]]:
     """Return the values of each trial of a grid or random search; `seed` is that of first repeats."""
     return [values for point in random_points(sweep) for values in repeated(sweep, point, seed)]
 

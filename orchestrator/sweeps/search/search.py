@@ -12,7 +12,7 @@ from orchestrator.config.checks.space import count_trainings, count_trials, fan_
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.stats.aggregate.configurations import group_merit
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
-from orchestrator.sweeps.search.sampling import as_optuna, drawn_trials, repeated, suggested
+from orchestrator.sweeps.search.sampling import as_optuna, draw_trials, repeated, suggested
 
 TrialConfig = dict[str, Any]
 """`number` and `values` of a trial, and the same of its `followers`, which share its training."""
@@ -60,7 +60,7 @@ class DrawnTrials(Search):
 
     def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], shared: SharedPaths) -> None:
         super().__init__(settings, shared)
-        drawn = drawn_trials(settings, seed)
+        drawn = draw_trials(settings, seed)
         self._hand_out(
             {
                 number: previous[number].values if number in previous else drawn[number]

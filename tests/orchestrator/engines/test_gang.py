@@ -17,8 +17,8 @@ from orchestrator.engines.gang import Gang, Member
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.loop.world import World
 
-ECHO = RankFailed(0, "RuntimeError: closed by peer", at=1.0, may_be_echo=True, mistake=False)
-OWN = RankFailed(1, "OSError: disk full", at=2.0, may_be_echo=False, mistake=False)
+ECHO = RankFailed(0, "RuntimeError: closed by peer", at=1.0, is_possible_echo=True, mistake=False)
+OWN = RankFailed(1, "OSError: disk full", at=2.0, is_possible_echo=False, mistake=False)
 DIED = RankFailed.died(1)
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from hooks.plan import HookError
-from orchestrator.engines.rank_failures import RankFailed, culprit, may_be_echo, traceback_of, would_come_again
+from orchestrator.engines.rank_failures import RankFailed, culprit, is_possible_echo, is_repeatable, traceback_of
 from orchestrator.errors import UsageError
 from tests.ranks import on_ranks
 
@@ -50,7 +50,7 @@ def out_of_cpp() -> BaseException:
     ],
 )
 def test_an_echo_is_told_by_type_and_by_where_it_came_from(error: BaseException, echo: bool) -> None:
-    assert may_be_echo(error) is echo
+    assert is_possible_echo(error) is echo
 
 
 def _lose_a_peer(rank: int, world_size: int) -> list[bool]:
@@ -68,7 +68,7 @@ def _lose_a_peer(rank: int, world_size: int) -> list[bool]:
         try:
             lose()
         except Exception as error:
-            found.append(may_be_echo(error) and not would_come_again(error))
+            found.append(is_possible_echo(error) and not is_repeatable(error))
     return found
 
 
@@ -109,7 +109,7 @@ def test_what_a_rank_says_travels_between_processes() -> None:
     for copied in (pickle.loads(pickle.dumps(told)), copy.copy(told)):
         assert str(copied) == str(told)
         assert copied.trace == told.trace
-        assert (copied.rank, copied.at, copied.may_be_echo, copied.mistake) == (3, told.at, False, True)
+        assert (copied.rank, copied.at, copied.is_possible_echo, copied.mistake) == (3, told.at, False, True)
 
 
 def test_a_failure_is_told_with_its_place_in_the_experiments_own_code() -> None:
@@ -144,13 +144,13 @@ def test_only_what_its_words_do_not_say_has_a_traceback_to_keep() -> None:
 def test_a_failure_of_the_gpu_is_told_as_one_and_not_as_that_of_who_noticed(words: str, again: bool) -> None:
     cause = raised(torch.AcceleratorError(f"{words}\nCUDA kernel errors might be asynchronously reported"))
     told = RankFailed.from_error(1, raised(HookError("console", "on_step", 1, "x"), cause))
-    assert (told.mistake, told.may_be_echo) == (again, False)
+    assert (told.mistake, told.is_possible_echo) == (again, False)
     assert told.words.startswith(f"the GPU failed: {words}. Noticed by hook 'console' in on_step, which need not be")
     assert ("a label, or a token" in told.words) is again
     assert "CUDA_LAUNCH_BLOCKING=1" in told.words
 
 
 def test_a_lost_peer_would_not_come_again_and_a_mistake_would() -> None:
-    assert would_come_again(raised(HookError("ema", "on_step", 0, "x"), TypeError("x")))
-    assert not would_come_again(raised(HookError("ema", "on_step", 0, "x"), OSError("disk")))
-    assert not would_come_again(out_of_cpp())
+    assert is_repeatable(raised(HookError("ema", "on_step", 0, "x"), TypeError("x")))
+    assert not is_repeatable(raised(HookError("ema", "on_step", 0, "x"), OSError("disk")))
+    assert not is_repeatable(out_of_cpp())

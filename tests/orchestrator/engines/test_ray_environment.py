@@ -35,7 +35,7 @@ def test_variables_that_are_named_are_passed_on_with_their_values(monkeypatch: p
     ],
 )
 def test_a_run_asks_for_what_its_fewest_ranks_need(workers: Workers, asked: Resources) -> None:
-    assert Resources.asked_by(workers) == asked
+    assert Resources.required_by(workers) == asked
 
 
 def test_what_a_job_gives_its_workers_anyway_is_not_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:

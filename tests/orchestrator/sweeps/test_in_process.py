@@ -96,7 +96,7 @@ def _told_of_the_group(outcome: Any) -> None:
     words = f"Best configuration: {expected.index[0]} with val/accuracy {expected['mean'].iloc[0]:.4g} ± "
     assert words in shown
     told = LiveSweep(outcome.folder).look()
-    assert (told.best, told.configuration.in_words("val/accuracy") in shown) == (best, True)
+    assert (told.best, told.configuration.describe("val/accuracy") in shown) == (best, True)
     assert ">Configurations<" in sweep_page(outcome, "now")
     assert f"best configuration {expected.index[0]}" in outcome._repr_html_()
     with pytest.raises(UsageError, match=r"2 configurations .* have val/accuracy; parameter importance needs 10"):

@@ -15,7 +15,7 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
 from orchestrator.terminal import notebook
 from orchestrator.terminal.interrupts import Interrupts
-from orchestrator.terminal.notebook import NotebookDisplay, frame_html, in_notebook, result_html
+from orchestrator.terminal.notebook import NotebookDisplay, frame_html, is_notebook, result_html
 from tests.orchestrator.runs.written import written_run
 from tests.orchestrator.terminal.test_sweep_status import trial, written_sweep
 from tests.tasks import experiment
@@ -52,13 +52,13 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[Output]:
 
 
 def test_a_kernel_makes_a_notebook_and_a_shell_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not in_notebook()
+    assert not is_notebook()
     shell = ModuleType("IPython")
     vars(shell)["get_ipython"] = lambda: None
     monkeypatch.setitem(sys.modules, "IPython", shell)
-    assert not in_notebook()
+    assert not is_notebook()
     vars(shell)["get_ipython"] = lambda: SimpleNamespace(kernel=object())
-    assert in_notebook()
+    assert is_notebook()
 
 
 def wait_for(output: Output, text: str) -> str:

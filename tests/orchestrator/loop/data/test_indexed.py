@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from hooks.plan import HookError
-from orchestrator.engines.rank_failures import RankFailed, would_come_again
+from orchestrator.engines.rank_failures import RankFailed, is_repeatable
 from orchestrator.errors import RunError
 from orchestrator.loop.data.indexed import batches_of
 from orchestrator.loop.loop import Loop
@@ -109,7 +109,7 @@ def test_a_sample_that_cannot_be_fetched_is_named_and_is_a_mistake(processes: in
         RunError, match=r"sample 5 of the val data cannot be fetched: FileNotFoundError: .*/nowhere/5.png"
     ) as caught:
         next(batches)
-    assert would_come_again(caught.value)
+    assert is_repeatable(caught.value)
     assert f"{__file__}:" in RankFailed.from_error(0, caught.value).words
 
 
@@ -143,7 +143,7 @@ def test_a_process_of_a_loader_that_is_killed_is_no_mistake() -> None:
 
     with pytest.raises(RuntimeError, match="DataLoader worker") as caught:
         next(batches_of(DataLoader(Killed(), 4, num_workers=1), "train"))
-    assert not would_come_again(caught.value)
+    assert not is_repeatable(caught.value)
 
 
 # What a task's methods give
@@ -175,7 +175,7 @@ class Gives(Task):
 def failure_of(**fields: Any) -> str:
     with pytest.raises(RunError) as caught:
         list(Loop(Gives(**fields), experiment(batch_size=4), {}).run())
-    assert would_come_again(caught.value)
+    assert is_repeatable(caught.value)
     return str(caught.value)
 
 
@@ -218,12 +218,12 @@ def raised(error: BaseException) -> BaseException:
     "error", [FileNotFoundError("x"), ConnectionError("x"), RuntimeError("x"), Exception("x"), TypeError("x")]
 )
 def test_whatever_its_own_code_raises_is_a_mistake(error: Exception) -> None:
-    assert would_come_again(raised(error))
+    assert is_repeatable(raised(error))
     hooked = HookError("mine", "on_step", 1, "x")
     hooked.__cause__ = raised(error)
-    assert would_come_again(raised(hooked))
+    assert is_repeatable(raised(hooked))
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("x"), ConnectionError("x"), RuntimeError("x"), MemoryError()])
 def test_what_was_raised_elsewhere_may_be_a_disk_or_a_link(error: Exception) -> None:
-    assert not would_come_again(error)
+    assert not is_repeatable(error)

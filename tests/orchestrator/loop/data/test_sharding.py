@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler, TensorDataset
 
-from orchestrator.loop.data.sharding import ShardedSampler, in_order, shuffled
+from orchestrator.loop.data.sharding import ShardedSampler, sequential, shuffled
 
 
 def shard(
     length: int, rank: int, world_size: int, epoch: int = 0, offset: int = 0, shuffle: bool = True, even: bool = True
 ) -> list[int]:
-    order = shuffled(length, seed=3) if shuffle else in_order(length)
+    order = shuffled(length, seed=3) if shuffle else sequential(length)
     sampler = ShardedSampler(order, length, rank, world_size, even=even)
     sampler.set_epoch(epoch)
     sampler.offset = offset

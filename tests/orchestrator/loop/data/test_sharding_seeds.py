@@ -6,12 +6,12 @@ import random
 import numpy as np
 import torch
 
-from orchestrator.loop.data.sharding import SeededBatches, ShardedSampler, in_order
+from orchestrator.loop.data.sharding import SeededBatches, ShardedSampler, sequential
 
 
 def drawn(rank: int = 0, epoch: int = 0, offset: int = 0) -> list[tuple[list[int], float, float, float]]:
     """Each batch as it arrives in another process, and what is drawn there."""
-    sampler = ShardedSampler(in_order(24), 24, rank, 2, even=True)
+    sampler = ShardedSampler(sequential(24), 24, rank, 2, even=True)
     sampler.begin(epoch, offset)
     sent = [pickle.dumps(batch) for batch in SeededBatches(sampler, 3, drop_last=False, seed=5)]
     return [(pickle.loads(one), random.random(), float(np.random.rand()), torch.rand(()).item()) for one in sent]

@@ -102,7 +102,7 @@ def test_a_name_that_one_rank_lacks_is_a_difference() -> None:
 
 
 def over(*means: Means) -> dict[str, float]:
-    return Means.over_ranks(one.state_dict() for one in means)
+    return Means.merge_ranks(one.state_dict() for one in means)
 
 
 def filled(*entries: tuple[str, float, int]) -> Means:

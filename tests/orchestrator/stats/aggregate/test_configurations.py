@@ -20,7 +20,7 @@ def test_mean_spread_and_interval_are_those_on_paper() -> None:
         (2.5 - 3.1824463 * math.sqrt(5 / 12), 2.5 + 3.1824463 * math.sqrt(5 / 12))
     )
     assert one.trials[0] == "trial-0003"
-    assert one.in_words("val/accuracy") == "2.5 ± 2.054 (mean of 4 trials)"
+    assert one.describe("val/accuracy") == "2.5 ± 2.054 (mean of 4 trials)"
 
 
 def test_the_best_has_the_most_trials_that_ended_well_and_then_the_best_mean() -> None:
@@ -33,7 +33,7 @@ def test_the_best_has_the_most_trials_that_ended_well_and_then_the_best_mean() -
     found = configurations([*lucky, *held], "max")
     ahead = ahead_with_fewer(found, "max")
     assert ahead is not None
-    assert (found[0].number, ahead.in_words("val/accuracy")) == (0, "0.9 (mean of 1 trial), 1 failed")
+    assert (found[0].number, ahead.describe("val/accuracy")) == (0, "0.9 (mean of 1 trial), 1 failed")
     assert ahead_with_fewer(found, "min") is None
 
 
@@ -61,6 +61,6 @@ def test_by_its_bound_a_mean_counts_less_the_wider_its_trials_spread() -> None:
 def test_of_what_has_not_ended_it_is_what_was_reached_so_far() -> None:
     (one,) = configurations(repeats(0, 0.25, 0.75, None, status="running"), "max")
     assert (one.n, one.mean, one.trials) == (0, 0.5, ("trial-0001", "trial-0000"))
-    assert "so far" in one.in_words("val/loss")
+    assert "so far" in one.describe("val/loss")
     (stopped,) = configurations([*repeats(0, 0.5), *repeats(0, 0.1, status="stopped")], "max")
     assert (stopped.n, stopped.stopped, stopped.mean) == (2, 1, 0.3)

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.checkpoint.position import Position
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.aggregate.usage import kept_usage, usage
+from orchestrator.stats.aggregate.usage import stored_usage, usage
 from orchestrator.stats.read.counted_rows import counted_rows
 from orchestrator.stats.read.query import Rows
 from orchestrator.stats.read.recorded_files import COMPACTED
@@ -64,8 +64,8 @@ def test_the_joined_file_keeps_it_without_the_rows_that_were_done_again(tmp_path
     begun = [Attempt(0), Attempt(1, position=Position(iteration=1, samples=1))]
     compact(storage, begun)
     with storage.open(COMPACTED["rows"]) as file:
-        kept = kept_usage(file, begun)
-        assert kept_usage(file, [*begun, Attempt(2)]) is None
+        kept = stored_usage(file, begun)
+        assert stored_usage(file, [*begun, Attempt(2)]) is None
     assert kept == usage(Rows(counted_rows(storage, begun)))
     assert kept == {"ranks": 1, "step_s": 5.0, "train_s": 10.0, "samples_per_s": 0.2}
 
@@ -73,4 +73,4 @@ def test_the_joined_file_keeps_it_without_the_rows_that_were_done_again(tmp_path
 def test_a_file_that_keeps_nothing_says_so(tmp_path: Path) -> None:
     pq.write_table(pa.table({"rank": [0]}), tmp_path / "stats.parquet")
     with Storage(tmp_path).open("stats.parquet") as file:
-        assert kept_usage(file, []) is None
+        assert stored_usage(file, []) is None

@@ -51,7 +51,7 @@ def freed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     )
     monkeypatch.setattr(train, "ray", stand_in)
     monkeypatch.setattr(train, "fit", fitted)
-    monkeypatch.setattr(train, "this_rank", World)
+    monkeypatch.setattr(train, "current_world", World)
     monkeypatch.setattr(train, "get_current_placement_group", lambda: SimpleNamespace(id=bytes.fromhex(HELD)))
     monkeypatch.setattr(train, "PlacementGroup", lambda group: group)
     monkeypatch.setattr(train, "remove_placement_group", groups.append)
