@@ -62,7 +62,8 @@ class FeatureProbe(Hook):
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._build: Callable[[], Mapping[str, Any]] = callable_at(self.data, "data", Mapping)  # type: ignore[type-abstract]  # a bound here
+        # `Mapping` is only a bound here.
+        self._build: Callable[[], Mapping[str, Any]] = callable_at(self.data, "data", Mapping)  # type: ignore[type-abstract]
         self._datasets: Mapping[str, Any] = {}
         self._baselines: dict[str, float] | None = None
 

@@ -50,7 +50,8 @@ IMIX_LEVELS = {
 
 def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
     """Create the task of class `name` (`module:Class`), and return it with all its arguments; raise ConfigError."""
-    cls: type[Task] = find_class(name, Task, {}, "task")  # type: ignore[type-abstract]  # Task is a bound here, never made
+    # `Task` is only a bound here.
+    cls: type[Task] = find_class(name, Task, {}, "task")  # type: ignore[type-abstract]
     if arguments and not dataclasses.is_dataclass(cls):
         message = f"{name} takes no arguments, as it is not a dataclass, got {', '.join(arguments)}"
         raise ConfigError([Problem("task_args", message, suggestion="put @dataclass above the class")])

@@ -45,7 +45,7 @@ def to_config(value: Any, path: str = "") -> Any:
             fields = fields_to_config(value, path, defaults=not _IN_A_DOMAIN.search(path))
             return {"type": class_name(type(value), path), **fields, **priority}
         case BaseModel():
-            tag = {"type": value.type} if "type" in type(value).model_fields else {}  # type: ignore[attr-defined]  # checked in this line
+            tag = {"type": value.type} if "type" in type(value).model_fields else {}  # type: ignore[attr-defined]
             return tag | value.model_dump(mode="json", exclude_unset=True)
         case Mapping():
             return dict(_convert_all(value.items(), path))

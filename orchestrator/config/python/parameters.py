@@ -126,7 +126,8 @@ def signature_model(cls: Callable[..., Any], skip: int = 1, ours: tuple[str, ...
     An argument without annotation takes the type of its default if that is a number.
     """
     arguments = list(inspect.signature(cls).parameters.values())[skip:]
-    hints = _hints(cls.__init__ if isinstance(cls, type) else cls)  # type: ignore[misc]  # mypy warns of subclasses with another __init__; it is this one that is called
+    # Mypy warns of subclasses with another `__init__`, but this is the one that is called.
+    hints = _hints(cls.__init__ if isinstance(cls, type) else cls)  # type: ignore[misc]
     fields: dict[str, Any] = dict.fromkeys(ours, (Any, None))
     for argument in arguments:
         if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY):

@@ -176,7 +176,8 @@ def _fetched_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) ->
         except Exception as error:  # what a process of the loader has raised, of whatever class
             if not _raised_again(error):
                 raise
-            raise _explained(loader, next(islice(iter(batches), made, None)), phase, error)  # noqa: B904  # its cause is chosen there
+            # `_explained` chooses the cause.
+            raise _explained(loader, next(islice(iter(batches), made, None)), phase, error)  # noqa: B904
         if batch is None:
             raise missing_batch(loader.collate_fn)
         made += 1
