@@ -63,7 +63,8 @@ class FeatureProbe(Hook):
 
     def __post_init__(self) -> None:
         # `Mapping` is only a bound here.
-        self._build: Callable[[], Mapping[str, Any]] = callable_at(self.data, "data", Mapping)  # type: ignore[type-abstract]
+        build = callable_at(self.data, "data", Mapping)  # type: ignore[type-abstract]
+        self._build: Callable[[], Mapping[str, Any]] = build
         self._datasets: Mapping[str, Any] = {}
         self._baselines: dict[str, float] | None = None
 
