@@ -2,9 +2,10 @@
 
     python -m benchmarks.accidents [--cases 1000] [--seed 0]
 
-A case draws a model, data, an optimizer, a scheduler and settings. Its process is killed or interrupted up to three
-times, and a file of its newest checkpoint may be damaged then. Each time the run is resumed. In the end all losses,
-rates, metrics, weights and the optimizer's state are compared, and each row must exist once.
+A case draws a model, data, an optimizer, a scheduler and settings. Up to three times, its process is killed or
+interrupted, or its disk fills up. Then a file of its newest checkpoint may be damaged, or the disk be read-only for a
+while. Each time the run is resumed. In the end all losses, rates, metrics, weights and the optimizer's state are
+compared, and each row must exist once. Accidents of the disk need the right to mount one; they are kills without it.
 """
 
 from __future__ import annotations

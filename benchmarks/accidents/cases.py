@@ -44,18 +44,22 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
 }
 EVENTS = ("on_phase_start", "on_batch", "on_loss", "on_step", "on_phase_end")
 SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT}
+FILLER = "filler"
+"""File that fills the disk."""
 
 
 @dataclass
 class Accident(Hook):
-    """Sends this process a signal once at each place.
+    """Causes an accident once at each place.
 
-    In `kill on_loss train 1 2` these are the signal, the event, the phase, its epoch and iteration.
+    In `kill on_loss train 1 2` these are the accident, the event, the phase, its epoch and iteration.
     """
 
     places: list[str] = field(default_factory=list)
     marks: str = ""
     """Folder that remembers which accidents have happened."""
+    disk: str = ""
+    """Mount point of the disk that holds the run."""
 
     observes: ClassVar[bool] = True
 
@@ -65,7 +69,13 @@ class Accident(Hook):
             mark = Path(self.marks, place)
             if moment == f"{event} {state.phase} {state.epoch} {state.phase_iteration}" and not mark.exists():
                 mark.touch()
-                os.kill(os.getpid(), SIGNALS[kind])
+                self.cause(kind)
+
+    def cause(self, kind: str) -> None:
+        if kind == "fill":
+            fill(Path(self.disk))
+        else:
+            os.kill(os.getpid(), SIGNALS[kind])
 
     def on_phase_start(self, state: State) -> None:
         self.meet("on_phase_start", state)
@@ -81,6 +91,16 @@ class Accident(Hook):
 
     def on_phase_end(self, state: State) -> None:
         self.meet("on_phase_end", state)
+
+
+def fill(disk: Path) -> None:
+    """Write a file until the disk is full."""
+    with open(disk / FILLER, "wb", buffering=0) as file:
+        try:
+            while file.write(bytes(1 << 16)):
+                pass
+        except OSError:
+            return
 
 
 @dataclass
@@ -112,7 +132,7 @@ class Case:
     is_background: bool
     places: list[str]
     damages: list[str]
-    """What happens to a file of the newest checkpoint after each accident: `keep`, `cut` or `flip`."""
+    """Damage after each accident: to a file of the newest checkpoint (`cut`, `flip`), to the disk (`read-only`)."""
 
     @property
     def iterations(self) -> int:
@@ -121,11 +141,11 @@ class Case:
             return self.epoch_steps * self.accumulate
         return self.train // self.batch_size if self.drop_last else -(-self.train // self.batch_size)
 
-    def experiment(self, marks: Path) -> Experiment:
+    def experiment(self, marks: Path, disk: Path) -> Experiment:
         hooks: dict[str, Any] = {
             "checkpoint": {"every": self.save_every, "background": self.is_background, "keep": 3},
             "console": None,
-            "accident": Accident(self.places, str(marks)),
+            "accident": Accident(self.places, str(marks), str(disk)),
         }
         if self.max_norm:
             hooks["gradient_clip"] = {"max_norm": self.max_norm}
@@ -205,8 +225,8 @@ def draw(seed: int) -> Case:
     if case.optimizer == "LBFGS":
         case.accumulate, case.max_norm, case.scheduler = 1, None, ""
     for _ in range(chance.randrange(1, 4)):
-        kind, event = chance.choice(["kill", "kill", "interrupt"]), chance.choice(EVENTS)
+        kind, event = chance.choice(["kill", "kill", "interrupt", "fill"]), chance.choice(EVENTS)
         phase, epoch = chance.choice(["train", "train", "val"]), chance.randrange(case.epochs)
         case.places.append(f"{kind} {event} {phase} {epoch} {chance.randrange(case.iterations + 1)}")
-        case.damages.append(chance.choice(["keep", "keep", "keep", "cut", "flip"]))
+        case.damages.append(chance.choice(["keep", "keep", "keep", "cut", "flip", "read-only"]))
     return case

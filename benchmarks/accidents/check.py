@@ -5,20 +5,24 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import subprocess
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.accidents.cases import Case, draw
+from benchmarks.accidents.cases import FILLER, Case, draw
 from benchmarks.accidents.reference import Trained, train
 from orchestrator import open_run, resume, run
 from orchestrator.testing.trees import difference
 
-DONE, INTERRUPTED = 0, 130
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+FULL, READ_ONLY = "No space left on device", "Read-only file system"
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(
     [
@@ -44,44 +48,77 @@ class Outcome:
 def check(seed: int, root: Path) -> Outcome:
     """Check the case of a seed, in a folder of its own below `root`."""
     outcome, folder = Outcome(draw(seed)), root / str(seed)
-    marks = folder / "marks"
-    marks.mkdir(parents=True)
-    damages = iter(outcome.case.damages)
-    for _ in range(len(outcome.case.places) + 2):
-        code = _attempt(outcome.case, folder, marks)
-        outcome.exit_codes.append(code)
-        if code not in (DONE, INTERRUPTED) and code >= 0:
-            outcome.problem = (folder / "log.txt").read_text()[-2000:]
-            return outcome
-        if code == DONE:
-            break
-        _damage(folder, next(damages, "keep"))
-    torch.set_num_threads(1)
-    outcome.problem = _compare(folder / "case", train(outcome.case))
+    (folder / "marks").mkdir(parents=True)
+    with _disk(folder / "disk", outcome.case) as disk:
+        outcome.problem = _survive(outcome, folder, disk) or _compare(disk / "case", train(outcome.case))
     if not outcome.problem:
         shutil.rmtree(folder)
     return outcome
 
 
-def _attempt(case: Case, folder: Path, marks: Path) -> int:
-    process = _PROCESSES.Process(target=_run, args=(case, folder, marks))
+@contextmanager
+def _disk(folder: Path, case: Case) -> Iterator[Path]:
+    """Mount a small disk for the run. Without the right to mount, the disk's accidents become kills."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        case.places = [place.replace("fill", "kill") for place in case.places]
+        case.damages = [damage.replace("read-only", "keep") for damage in case.damages]
+        yield folder
+        return
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def _survive(outcome: Outcome, folder: Path, disk: Path) -> str:
+    """Run the case and resume it until it is done; return what went wrong, if anything."""
+    damages = iter(outcome.case.damages)
+    for _ in range(len(outcome.case.places) + 2):
+        code, log = _attempt(outcome, folder, disk)
+        if code == DONE:
+            return ""
+        if code not in (DONE, INTERRUPTED) and code >= 0 and not (code == FAILED and FULL in log):
+            return log[-2000:]
+        (disk / FILLER).unlink(missing_ok=True)
+        damage = next(damages, "keep")
+        if damage == "read-only":
+            _remount(disk, "ro")
+            code, log = _attempt(outcome, folder, disk)
+            _remount(disk, "rw")
+            if code != FAILED or READ_ONLY not in log:
+                return f"on a read-only disk: exit code {code}\n{log[-2000:]}"
+        else:
+            _damage(disk, damage)
+    return "never finished"
+
+
+def _remount(disk: Path, option: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{option}", str(disk)], check=True)
+
+
+def _attempt(outcome: Outcome, folder: Path, disk: Path) -> tuple[int, str]:
+    """Run or resume the case in a process; return its exit code and output."""
+    process = _PROCESSES.Process(target=_run, args=(outcome.case, folder, disk))
     process.start()
     process.join()
-    code = process.exitcode
+    code = process.exitcode or DONE
     process.close()
-    return code
+    outcome.exit_codes.append(code)
+    return code, (folder / "log.txt").read_text()
 
 
-def _run(case: Case, folder: Path, marks: Path) -> None:
+def _run(case: Case, folder: Path, disk: Path) -> None:
     """Begin or resume the run. In a process of its own, which ends with the exit code of the command line."""
     log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
     try:
-        if (folder / "case").exists():
-            resumed = resume(folder / "case")
+        if (disk / "case").exists():
+            resumed = resume(disk / "case")
         else:
-            resumed = run(case.experiment(marks), storage=folder, local=True)
+            resumed = run(case.experiment(folder / "marks", disk), storage=disk, local=True)
         sys.exit(INTERRUPTED if resumed.status == "interrupted" else DONE)
     except Exception:
         traceback.print_exc()
@@ -90,9 +127,9 @@ def _run(case: Case, folder: Path, marks: Path) -> None:
         sys.exit(INTERRUPTED)
 
 
-def _damage(folder: Path, damage: str) -> None:
+def _damage(disk: Path, damage: str) -> None:
     """Cut or flip a file of the newest checkpoint; a resume then goes back to the one before."""
-    checkpoints = sorted((folder / "case" / "checkpoints").glob("*/model.pt"), key=lambda path: path.stat().st_mtime)
+    checkpoints = sorted((disk / "case" / "checkpoints").glob("*/model.pt"), key=lambda path: path.stat().st_mtime)
     if damage == "keep" or len(checkpoints) < 2:
         return
     content = bytearray(checkpoints[-1].read_bytes())
