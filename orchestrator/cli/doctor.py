@@ -183,22 +183,13 @@ def _check_nodes(address: str | None, storage: str, as_json: bool) -> None:
 
 
 def _print_nodes(preflight: Preflight) -> None:
-    columns = (
-        "node",
-        *preflight.driver.versions,
-        "gpus",
-        "disk free",
-        "shared memory",
-        "clock",
-        "storage",
-        "next node",
-    )
+    columns = ("node", *preflight.driver.versions, "gpus", "disk free", "shared memory", "storage")
     rows = []
     for node in preflight.nodes:
-        facts = node.facts
-        if facts is None:
+        if node.answers is None:
             rows.append((node.name, *["-"] * (len(columns) - 1)))
             continue
+        facts = node.answers.facts
         shared = facts.shared_memory_free_bytes
         rows.append(
             (
@@ -207,9 +198,7 @@ def _print_nodes(preflight: Preflight) -> None:
                 f"{node.offered_gpus:g} of {facts.gpus}",
                 f"{facts.disk_free_bytes / 2**30:.0f} GiB",
                 "-" if shared is None else f"{shared / 2**30:.1f} GiB",
-                f"{node.clock_offset_s * 1000:+.0f} ms (±{node.clock_error_s * 1000:.0f})",
-                "failed" if node.storage else "ok",
-                "-" if node.neighbour is None else "failed" if node.connection else "ok",
+                "failed" if node.answers.storage else "ok",
             )
         )
     print_table(columns, rows)

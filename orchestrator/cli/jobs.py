@@ -13,10 +13,8 @@ import typer
 from orchestrator.cli.errors import FAILED, INTERRUPTED
 from orchestrator.cli.options import AsJson, Config, Name, Overrides, StorageFlag
 from orchestrator.cli.output import print_json
-from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.cluster.job import Job
     from orchestrator.cluster.jobs import Jobs
 
 Dashboard = Annotated[
@@ -37,47 +35,17 @@ def submit(
     storage: StorageFlag = "runs",
     name: Name = None,
     detach: Annotated[bool, typer.Option("--detach", help="Print the job's name and return at once.")] = False,
-    kuberay: Annotated[
-        bool, typer.Option("--kuberay", help="Print a RayJob for `kubectl apply` instead of sending a job.")
-    ] = False,
-    image: Annotated[
-        str | None,
-        typer.Option("--image", metavar="IMAGE", help="With --kuberay: an image with the project and the experiment."),
-    ] = None,
 ) -> None:
     """Send a run or sweep and the current folder to a cluster, and follow the job's log.
 
     Exits as the job did.
     """
     from orchestrator.cluster.job import make_job
+    from orchestrator.cluster.jobs import Jobs
     from orchestrator.config.load import load_experiment
 
-    if kuberay != (image is not None):
-        raise UsageError("--kuberay and --image need each other: the pods run what the image holds, nothing is sent")
     experiment = load_experiment(config, overrides or [])
     job = make_job(experiment, config, overrides or [], storage, name, Path.cwd())
-    if image is not None:
-        return _print_manifest(job, image)
-    return _send(job, address, detach)
-
-
-def _print_manifest(job: Job, image: str) -> None:
-    from importlib.metadata import version
-
-    from orchestrator.cluster.kuberay import SECRET, make_manifest
-    from orchestrator.config.text.reader import dump_yaml
-
-    typer.echo(dump_yaml(make_manifest(job, image, version("ray"))), nl=False)
-    if job.experiment.environment:
-        literals = " ".join(f"--from-literal={name}=..." for name in job.experiment.environment)
-        typer.echo(
-            f"The job reads its environment from a secret: kubectl create secret generic {SECRET} {literals}", err=True
-        )
-
-
-def _send(job: Job, address: str | None, detach: bool) -> None:
-    from orchestrator.cluster.jobs import Jobs
-
     jobs = Jobs(address)
     typer.echo(f"sending {Path.cwd()}, without what .gitignore and .rayignore exclude", err=True)
     submitted = jobs.submit(job, Path.cwd())

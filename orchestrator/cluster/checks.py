@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.cluster.probe import Facts
+from orchestrator.cluster.probe import Answers, Facts
 from orchestrator.engines.ray_environment import Resources, amount_in_words, with_unit
 
 DISK_BYTES = 5 * 2**30
 SHARED_MEMORY_BYTES = 2**30
-CLOCK_S = 1.0
-"""Limits of the warnings."""
+"""Free bytes below which a node gets a warning."""
 
 
 class Level(StrEnum):
@@ -37,44 +36,36 @@ class Finding:
 
 @dataclass(frozen=True)
 class Node:
-    """Answers of a node. A check that passed, or was not made, is None."""
+    """A node of the cluster."""
 
     name: str
-    facts: Facts | None = None
+    answers: Answers | None = None
     silence: str | None = None
-    """Why it did not answer."""
+    """Reason why it did not answer."""
     offered_gpus: float = 0
     """GPUs that Ray may assign there."""
-    clock_offset_s: float = 0.0
-    clock_error_s: float = 0.0
-    imports: str | None = None
-    gpus: str | None = None
-    storage: str | None = None
-    neighbour: str | None = None
-    """Node that it connected to."""
-    connection: str | None = None
 
 
 def check_nodes(
-    driver: Facts, nodes: Sequence[Node], storage: str, asked: Resources, present: Resources
+    driver: Facts, nodes: Sequence[Node], storage: str, required: Resources, available: Resources
 ) -> list[Finding]:
-    """Return the findings, errors first. `present` are the resources of all nodes together."""
-    findings = [*_check_resources(asked, present)]
+    """Return the findings, errors first. `available` are the resources of all nodes together."""
+    findings = [*_check_resources(required, available)]
     for node in nodes:
-        if node.facts is None:
+        if node.answers is None:
             advice = "Install the project there as it is here, or take the node out of the cluster"
             findings.append(Finding(Level.ERROR, node.name, f"did not answer: {node.silence}", advice))
             continue
-        findings.extend(_check_versions(driver, node, node.facts))
-        findings.extend(_check_answers(node, node.facts, storage, asked))
-        findings.extend(_check_room(node, node.facts))
+        findings.extend(_check_versions(driver, node, node.answers.facts))
+        findings.extend(_check_answers(node, node.answers, storage, required))
+        findings.extend(_check_room(node, node.answers.facts))
     return sorted(findings, key=lambda finding: finding.level is Level.WARNING)
 
 
-def _check_resources(asked: Resources, present: Resources) -> Iterator[Finding]:
+def _check_resources(required: Resources, available: Resources) -> Iterator[Finding]:
     short = [
         f"{amount_in_words(kind, want)} and has {amount_in_words(kind, have) if have else 'none'}"
-        for kind, (want, have) in asked.beyond(present).items()
+        for kind, (want, have) in required.beyond(available).items()
     ]
     if short:
         advice = "It waits until an autoscaler adds nodes; without one, use fewer workers or less for each"
@@ -93,24 +84,19 @@ def _check_versions(driver: Facts, node: Node, facts: Facts) -> Iterator[Finding
         yield Finding(level, node.name, f"has {name} {there}, the driver {here}", advice)
 
 
-def _check_answers(node: Node, facts: Facts, storage: str, asked: Resources) -> Iterator[Finding]:
-    if node.imports:
+def _check_answers(node: Node, answers: Answers, storage: str, required: Resources) -> Iterator[Finding]:
+    gpus = answers.facts.gpus
+    if answers.imports:
         advice = "Copy the code there under the same path, install it, or send it with hookyard submit"
-        yield Finding(Level.ERROR, node.name, f"cannot import the experiment: {node.imports}", advice)
-    if node.storage:
+        yield Finding(Level.ERROR, node.name, f"cannot import the experiment: {answers.imports}", advice)
+    if answers.storage:
         advice = "Use a storage that every node sees, such as s3://bucket/runs or a network folder, and its keys"
-        yield Finding(Level.ERROR, node.name, f"cannot read and write storage {storage}: {node.storage}", advice)
-    if node.connection:
-        advice = (
-            "Ranks on both could not form a process group: open the ports of /proc/sys/net/ipv4/ip_local_port_range"
-            " between all nodes"
-        )
-        yield Finding(Level.ERROR, node.name, f"cannot connect to {node.neighbour}: {node.connection}", advice)
-    if asked.gpus and node.gpus and node.offered_gpus:
+        yield Finding(Level.ERROR, node.name, f"cannot read and write storage {storage}: {answers.storage}", advice)
+    if required.gpus and answers.gpus and node.offered_gpus:
         advice = "Install the torch build for its driver, or start Ray there with --num-gpus=0"
-        yield Finding(Level.ERROR, node.name, f"has {with_unit(facts.gpus, 'GPU')} and {node.gpus}", advice)
-    if facts.gpus > node.offered_gpus:
-        what = f"has {with_unit(facts.gpus, 'GPU')} and Ray offers {node.offered_gpus:g}"
+        yield Finding(Level.ERROR, node.name, f"has {with_unit(gpus, 'GPU')} and {answers.gpus}", advice)
+    if gpus > node.offered_gpus:
+        what = f"has {with_unit(gpus, 'GPU')} and Ray offers {node.offered_gpus:g}"
         yield Finding(Level.WARNING, node.name, what, "Start Ray there with --num-gpus, unless this is intended")
 
 
@@ -122,9 +108,6 @@ def _check_room(node: Node, facts: Facts) -> Iterator[Finding]:
     if shared is not None and shared < SHARED_MEMORY_BYTES:
         advice = "Data loaders and Ray use /dev/shm: give a container more (--shm-size, or a memory volume)"
         yield Finding(Level.WARNING, node.name, f"has {_gib(shared)} of shared memory left", advice)
-    if abs(node.clock_offset_s) - node.clock_error_s > CLOCK_S:
-        advice = "Times of different nodes in logs and tables are not comparable: set the clocks by NTP"
-        yield Finding(Level.WARNING, node.name, f"has a clock {node.clock_offset_s:+.1f} s from the driver's", advice)
 
 
 def _gib(size_bytes: int) -> str:

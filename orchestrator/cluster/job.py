@@ -1,4 +1,4 @@
-"""The command that runs an experiment as a job, shared by Ray's jobs and KubeRay's."""
+"""The command that runs an experiment as a job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Job:
 
     @property
     def command(self) -> str:
-        """Command of the job's process, called in the job's folder."""
+        """Command line of the job, relative to its folder."""
         verb = "run" if self.experiment.sweep is None else "sweep"
         place = ["--storage", self.storage, "--name", self.name]
         return shlex.join(["python", "-m", "orchestrator", verb, self.config, *self.overrides, *place])

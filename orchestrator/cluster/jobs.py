@@ -7,7 +7,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +26,6 @@ EXCLUDES = ["/runs", "/checkpoints", ".git", ".venv", "venv", "__pycache__"]
 """What Ray does not send of a working folder, beside what .gitignore and .rayignore exclude."""
 
 _RETRY_S = 2.0
-_CONNECTION_RETRIES = 30
 _AGENT_RETRIES = 6
 """Each time the cluster itself looks for an agent for 10 s."""
 
@@ -129,32 +128,22 @@ class Jobs:
         with self._connection(), self._known(job):
             self._client.stop_job(job)
 
-    def follow(self, job: str, show: Callable[[str], None], *, pause: Callable[[float], None] = sleep) -> Status:
-        """Show the log of a job until it has ended, and reconnect as needed."""
-        shown = 0
-        for _ in range(_CONNECTION_RETRIES):
-            skip = shown
+    def follow(self, job: str, show: Callable[[str], None]) -> Status:
+        """Show the log of a job until it has ended; raises RunError if the connection breaks."""
 
-            async def tail() -> None:
-                nonlocal skip, shown
-                # A new connection starts at the beginning of the log.
-                async for text in self._client.tail_job_logs(job):
-                    new, skip = text[skip:], max(0, skip - len(text))
-                    shown += len(new)
-                    show(new)
+        async def tail() -> None:
+            async for text in self._client.tail_job_logs(job):
+                show(text)
 
-            try:
-                asyncio.run(tail())
-            except (RuntimeError, OSError):
-                pause(_RETRY_S)
-            now = self.status(job)
-            if now.status in ENDED:
-                show(self.log(job)[shown:])
-                return now
-        raise RunError(
-            f"the connection to {self.address} keeps breaking; {job} continues: hookyard logs {job} --address"
-            f" {self.address}"
-        )
+        with suppress(RuntimeError, OSError):  # the status says if the job continues
+            asyncio.run(tail())
+        status = self.status(job)
+        if status.status not in ENDED:
+            raise RunError(
+                f"the connection to {self.address} broke, and {job} continues. To follow it again: hookyard logs {job}"
+                f" --follow --address {self.address}"
+            )
+        return status
 
     @contextmanager
     def _known(self, job: str) -> Iterator[None]:

@@ -1,14 +1,11 @@
-"""Checks that one machine makes of itself: in the driver, and as a Ray actor on each node. Imports no ray."""
+"""Checks that one machine makes of itself: in the driver, and as a Ray task on each node. Imports no ray."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
 import shutil
-import socket
 import tempfile
-import threading
-import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,9 +17,6 @@ from orchestrator.storage import Storage
 
 if TYPE_CHECKING:
     from orchestrator.config.text.source import ExperimentSource
-
-CONNECT_S = 5.0
-"""Time limit for a connection between two nodes."""
 
 
 @dataclass(frozen=True)
@@ -38,79 +32,74 @@ class Facts:
     """None without /dev/shm."""
 
 
-class Probe:
-    """Checks of the machine it runs on. A check returns what is wrong, or None."""
+@dataclass(frozen=True)
+class Answers:
+    """Facts about a machine, and the problem that each check found, or None."""
 
-    def facts(self) -> Facts:
-        """Return the machine's versions and resources."""
-        shared = Path("/dev/shm")
-        return Facts(
-            {
-                "python": platform.python_version(),
-                **{name: installed_version(name) or "none" for name in ("torch", "ray")},
-                "project": _project_version(),
-            },
-            len(list(Path("/proc/driver/nvidia/gpus").glob("*"))),
-            shutil.disk_usage(tempfile.gettempdir()).free,
-            shutil.disk_usage(shared).free if shared.exists() else None,
-        )
+    facts: Facts
+    storage: str | None = None
+    imports: str | None = None
+    gpus: str | None = None
 
-    def clock(self) -> float:
-        """Return the time in seconds since 1970."""
-        return time.time()
 
-    def check_imports(self, source: ExperimentSource) -> str | None:
-        """Import and build the experiment's task and hooks."""
-        from orchestrator.config.resolve import resolve
+def examine(
+    location: str, folder: str, node: str, source: ExperimentSource | None = None, needs_gpus: bool = False
+) -> Answers:
+    """Check this machine: the storage at a location, and what an experiment needs. Any node."""
+    facts = collect_facts()
+    return Answers(
+        facts,
+        storage=_check_storage(location, folder, node),
+        imports=_check_imports(source) if source else None,
+        gpus=_check_gpus() if needs_gpus and facts.gpus else None,
+    )
 
-        try:
-            resolve(source)
-        except HookyardError as error:
-            return str(error)
-        return None
 
-    def check_gpus(self) -> str | None:
-        """Check that torch can use the machine's GPUs."""
-        import torch
+def collect_facts() -> Facts:
+    """Return the versions and resources of this machine."""
+    shared = Path("/dev/shm")
+    return Facts(
+        {
+            "python": platform.python_version(),
+            **{name: installed_version(name) or "none" for name in ("torch", "ray")},
+            "project": _project_version(),
+        },
+        len(list(Path("/proc/driver/nvidia/gpus").glob("*"))),
+        shutil.disk_usage(tempfile.gettempdir()).free,
+        shutil.disk_usage(shared).free if shared.exists() else None,
+    )
 
-        return None if torch.cuda.is_available() else f"torch {torch.__version__} sees none of them"
 
-    def check_storage(self, location: str, folder: str, node: str) -> str | None:
-        """Read the driver's file in the storage, and write one beside it."""
-        try:
-            storage = Storage(location)
-            storage.reach()
-            if storage.read(f"{folder}/driver") != b"driver":
-                return "the driver's file has other content here"
-            storage.write(f"{folder}/{node}", node)
-        except FileNotFoundError:
-            return "the driver's file is not there: this node has another folder of that name"
-        except (HookyardError, OSError) as error:
-            return str(error)
-        return None
+def _check_storage(location: str, folder: str, node: str) -> str | None:
+    """Read the driver's file in the storage, and write one beside it."""
+    try:
+        storage = Storage(location)
+        storage.reach()
+        if storage.read(f"{folder}/driver") != b"driver":
+            return "the driver's file has other content here"
+        storage.write(f"{folder}/{node}", node)
+    except FileNotFoundError:
+        return "the driver's file is not there: this node has another folder of that name"
+    except (HookyardError, OSError) as error:
+        return str(error)
+    return None
 
-    def listen(self) -> int:
-        """Accept one connection at a free port, and return the port."""
-        listener = socket.create_server(("", 0))
 
-        def accept() -> None:
-            with listener:
-                listener.settimeout(4 * CONNECT_S)
-                try:
-                    listener.accept()[0].close()
-                except OSError:
-                    return
+def _check_imports(source: ExperimentSource) -> str | None:
+    """Import and build the experiment's task and hooks."""
+    from orchestrator.config.resolve import resolve
 
-        threading.Thread(target=accept, daemon=True).start()
-        return int(listener.getsockname()[1])
+    try:
+        resolve(source)
+    except HookyardError as error:
+        return str(error)
+    return None
 
-    def check_connection(self, host: str, port: int) -> str | None:
-        """Connect to another node."""
-        try:
-            socket.create_connection((host, port), timeout=CONNECT_S).close()
-        except OSError as error:
-            return str(error)
-        return None
+
+def _check_gpus() -> str | None:
+    import torch
+
+    return None if torch.cuda.is_available() else f"torch {torch.__version__} sees none of them"
 
 
 def _project_version() -> str:

@@ -93,7 +93,7 @@ def test_without_a_run_this_machine_is_looked_at(tmp_path: Path, monkeypatch: py
     assert looked.stdout.splitlines()[0].split()[:5] == ["node", "python", "torch", "ray", "project"]
     assert f"1 node and storage {tmp_path}/runs: ready" in looked.stderr
     told = json.loads(CliRunner().invoke(app, ["doctor", "--storage", str(tmp_path), "--json"]).stdout)
-    assert told["nodes"][0]["facts"]["versions"] == told["driver"]["versions"]
+    assert told["nodes"][0]["answers"]["facts"]["versions"] == told["driver"]["versions"]
 
 
 def test_a_storage_that_cannot_be_written_is_wrong_usage(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
@@ -118,27 +117,6 @@ def test_where_nobody_can_be_asked_the_job_goes_on(stand_in: type[StandIn]) -> N
 def test_a_wrong_config_is_refused_before_a_cluster_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "Jobs", None)
     assert send("batch_sise=8").exit_code == 2
-
-
-def test_kuberay_prints_a_manifest_and_calls_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "Jobs", None)
-    printed = call(
-        "submit",
-        "points.yaml",
-        "--storage",
-        "s3://bucket/runs",
-        "--kuberay",
-        "--image",
-        "me/image:1",
-        "environment=[WANDB_API_KEY]",
-    )
-    assert printed.exit_code == 0, printed.output
-    made = yaml.safe_load(printed.stdout)
-    assert (made["kind"], made["metadata"]["name"]) == ("RayJob", "points")
-    assert "environment=[WANDB_API_KEY]" in made["spec"]["entrypoint"]
-    assert "kubectl create secret generic hookyard-environment --from-literal=WANDB_API_KEY=..." in printed.stderr
-    for wrong in (["--kuberay"], ["--image", "me/image:1"]):
-        assert call("submit", "points.yaml", "--storage", "s3://bucket/runs", *wrong).exit_code == 2
 
 
 def test_a_job_is_shown_and_stopped(stand_in: type[StandIn]) -> None:

@@ -29,8 +29,8 @@ class Cluster:
         self.declines: list[str] = []
         """What is said instead of taking a job, one for each try."""
         self.log = "one\ntwo\nthree\n"
-        self.breaks_after: list[int] = []
-        """At which character of the log the line breaks, for each time it is taken up."""
+        self.breaks = False
+        """True if the connection breaks while the log is shown."""
         self.status, self.exit_code = "SUCCEEDED", 0
         self.submitted: dict[str, Any] = {}
         self.stopped: list[str] = []
@@ -56,7 +56,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
         def get_job_info(self, job: str) -> Any:
             self._known(job)
-            status = SimpleNamespace(value="RUNNING" if cluster.breaks_after else cluster.status)
+            status = SimpleNamespace(value="RUNNING" if cluster.breaks else cluster.status)
             return SimpleNamespace(
                 status=status, message="told", driver_exit_code=cluster.exit_code, entrypoint="python"
             )
@@ -66,11 +66,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
             return cluster.log
 
         async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
-            end = cluster.breaks_after.pop(0) if cluster.breaks_after else None
-            for start in range(0, end or len(cluster.log), 3):
-                yield cluster.log[start : min(start + 3, end or len(cluster.log))]
-            if end is not None:
-                raise RuntimeError("WebSocket connection closed unexpectedly")
+            for line in cluster.log.splitlines(keepends=True):
+                yield line
+                if cluster.breaks:
+                    raise RuntimeError("WebSocket connection closed unexpectedly")
 
         def stop_job(self, job: str) -> None:
             self._known(job)
@@ -159,21 +158,17 @@ def test_a_variable_that_is_not_set_is_refused(cluster: Cluster, folder: Path, m
     assert not cluster.submitted
 
 
-@pytest.mark.parametrize(("breaks", "expected"), [([], 1), ([4], 2), ([2, 8, 8], 4)])
-def test_a_log_is_shown_once_however_often_the_line_breaks(cluster: Cluster, breaks: list[int], expected: int) -> None:
-    cluster.breaks_after = list(breaks)
+def test_the_log_is_shown_until_the_job_ends(cluster: Cluster) -> None:
     shown: list[str] = []
-    pauses: list[float] = []
-    status = Jobs(ADDRESS).follow("known", shown.append, pause=pauses.append)
+    status = Jobs(ADDRESS).follow("known", shown.append)
     assert "".join(shown) == cluster.log
-    assert len(pauses) == expected - 1
     assert (status.status, status.exit_code) == ("SUCCEEDED", 0)
 
 
-def test_a_line_that_never_holds_is_given_up(cluster: Cluster) -> None:
-    cluster.breaks_after = [1] * 1000
-    with pytest.raises(RunError, match=f"known continues: hookyard logs known --address {ADDRESS}"):
-        Jobs(ADDRESS).follow("known", lambda text: None, pause=lambda seconds: None)
+def test_a_broken_connection_is_an_error_with_the_command_to_follow_again(cluster: Cluster) -> None:
+    cluster.breaks = True
+    with pytest.raises(RunError, match=f"known continues.*hookyard logs known --follow --address {ADDRESS}"):
+        Jobs(ADDRESS).follow("known", lambda text: None)
 
 
 @pytest.mark.parametrize("verb", ["status", "log", "stop"])
