@@ -72,15 +72,23 @@ class Clock:
         self.checkpoint_s = self.waiting_s = 0.0
         return perf_counter()
 
-    def close(self, row: dict[str, Any], last: float, marks: Sequence[Any]) -> Sequence[float]:
+    def close(
+        self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]] = ()
+    ) -> Sequence[float]:
         """End the iteration that began at `last`. Return its numbers, the last of which is its end.
 
-        If recording: the seconds of saving and waiting, `last`, all marks, the end. Otherwise `last` and the end.
+        If recording: the seconds of saving and waiting, `last`, all marks, the end. Otherwise `last` and the end. In an
+        iteration of several turns `marks` end where they begin, and each turn has its own from its beginning on.
         """
         ended = perf_counter()
         self.iteration_s = ended - last
         if not self.recording:
             return last, ended
+        if turns:
+            # As if there were one turn, whose intervals are the sums of theirs.
+            summed = [*map(sum, zip(*turns, strict=True))]
+            shift = marks[-1] - summed[0]
+            marks = [*marks, *[moment + shift for moment in summed[1:]]]
         saving, waiting = self.checkpoint_s, self.waiting_s
         self.checkpoint_s = self.waiting_s = 0.0
         return saving, waiting, last, *marks, ended
@@ -89,17 +97,6 @@ class Clock:
     def columns(self) -> Mapping[str, Column]:
         """Columns of the numbers that `close` returns."""
         return SPAN_COLUMNS if self.recording else {"step_s": _wall_time}
-
-    def close_turns(
-        self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]
-    ) -> Sequence[float]:
-        """End an iteration of several turns: `marks` until they began, then those of each turn from its beginning."""
-        if not self.recording:
-            return self.close(row, last, ())
-        # As if there were one turn, whose intervals are the sums of theirs.
-        summed = [*map(sum, zip(*turns, strict=True))]
-        shift = marks[-1] - summed[0]
-        return self.close(row, last, [*marks, *[moment + shift for moment in summed[1:]]])
 
 
 _UNREAD = 64
@@ -195,15 +192,12 @@ class CudaClock(Clock):
         self._ended = self.moment()
         return super().restart()
 
-    def close(self, row: dict[str, Any], last: float, marks: Sequence[Any]) -> Sequence[float]:
-        return self.close_turns(row, last, marks, ())
-
     @property
     def columns(self) -> Mapping[str, Column]:
         return {"host_step_s": _wall_time}
 
-    def close_turns(
-        self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]
+    def close(
+        self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]] = ()
     ) -> Sequence[float]:
         before, self._ended = self._ended, self.moment()
         ended = perf_counter()

@@ -32,13 +32,13 @@ class MicrobatchedIterations(Iterations):
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Make an optimizer step at each `next`."""
         state, mark, calls, optimizer = self.state, self.clock.mark, self.plan.calls, self._optimizer
-        self._begin_rows(state.epoch)
         fetch, update = self._fetcher(batches), self._updater(optimizer, self.precision)
+        finish = self._finisher(state.epoch, ())
         ended = self.clock.restart()
         while True:
-            begun = fetch()
+            fetch_marks = fetch()
             batch, samples = state.batch, state.batch_size
-            parts = self._compute(batch, samples, begun[-1], clearing(optimizer))
+            parts = self._compute(batch, samples, fetch_marks[-1], clearing(optimizer))
             state.batch, state.batch_size = batch, samples
             began = parts[-1][-1]
             self._exchange()
@@ -48,7 +48,7 @@ class MicrobatchedIterations(Iterations):
                 t_gradients = mark()
             self._record_rates(optimizer)
             parts.append((*(began,) * 6, t_backward, t_gradients, *update(), mark()))
-            ended = self._end(ended, begun, parts)
+            ended = finish(ended, fetch_marks, parts)
             yield
 
     def _compute(self, batch: Any, samples: int, began: Any, clear: Callable[[], None]) -> list[Marks]:

@@ -34,11 +34,11 @@ class ClosureIterations(Iterations):
         """Make an optimizer step at each `next`."""
         state, mark, calls, optimizer = self.state, self.clock.mark, self.plan.calls, cast(Any, self._optimizer)
         self._clear = clearing(optimizer)
-        self._begin_rows(state.epoch, "loss", "lr", "evaluations")
         fetch, self._forward = self._fetcher(batches), self._forward_pass(state.model)
+        finish = self._finisher(state.epoch, ("loss", "lr", "evaluations"))
         ended = self.clock.restart()
         while True:
-            begun = fetch()
+            fetch_marks = fetch()
             self._evaluations = 0
             try:
                 optimizer.step(self._closure)
@@ -54,7 +54,7 @@ class ClosureIterations(Iterations):
                 t_updated = mark()
             self._clear()
             state.forget_gradients()
-            ended = self._end(ended, (*begun, *self._marks, t_stepped, t_updated, mark()))
+            ended = finish(ended, (*fetch_marks, *self._marks, t_stepped, t_updated, mark()))
             yield
 
     @torch.enable_grad()

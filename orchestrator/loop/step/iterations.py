@@ -83,55 +83,52 @@ class Iterations:
         self._loss_of = self.precision.autocasting(cast(Callable[..., Any], task.loss))
         self._has_metrics = type(task).metrics is not Task.metrics
         self._loss_parts: Collection[str] = ()
-        self._numbers: tuple[str, ...] = ()
-        """Values of the row that are kept in the array of numbers."""
         state.recent = recorder.recent
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Train on a micro-batch at each `next`, with an optimizer step after the last of its group."""
         state, precision, optimizer, mark = self.state, self.precision, self._optimizer, self.clock.mark
-        scaler, timer = precision.scaler, self._backward_timer
-        on_backward, update = self.plan.calls["on_backward"], self._updater(optimizer, precision)
-        self._begin_rows(state.epoch, "loss", "lr")
+        scaler, timer, groups, on_cpu = precision.scaler, self._backward_timer, optimizer.param_groups, self._on_cpu
+        on_backward, fire = self.plan.calls["on_backward"], self.plan.fire
         fetch, forward = self._fetcher(batches), self._forward_pass(state.model)
+        update, finish = self._updater(optimizer, precision), self._finisher(state.epoch, ("loss", "lr"))
         position, group, ended = 1, 1, self.clock.restart()
         while True:
-            begun = fetch()
+            fetch_marks = fetch()
             if state.accumulate > 1:
                 position, group = self._position_in_step(position, group)
-            passed = forward()
+            forward_marks = forward()
             loss = cast(Tensor, state.loss)
-            share = loss if group == 1 else loss / group
-            (share if scaler is None else precision.scaled(share)).backward()
+            weighted = loss if group == 1 else loss / group
+            (weighted if scaler is None else scaler.scale(weighted)).backward()
             t_own = t_backward = t_gradients = mark()
             if timer is not None:
                 t_own = timer.take(t_backward)
                 check_exchanged(cast(DistributedDataParallel, state.model))
             if on_backward:
-                self.plan.fire("on_backward", state)
+                fire("on_backward", state)
                 t_gradients = mark()
-            self._record_rates(optimizer)
+            if on_cpu and len(groups) == 1:
+                state.row["lr"] = float(groups[0]["lr"])
+            else:
+                self._record_rates(optimizer)
             state.stepped = False
-            updated = update() if position == group else (t_gradients,) * 4
-            ended = self._end(ended, (*begun, *passed, t_own, t_backward, t_gradients, *updated, mark()))
+            update_marks = update() if position == group else (t_gradients,) * 4
+            marks = (*fetch_marks, *forward_marks, t_own, t_backward, t_gradients, *update_marks, mark())
+            ended = finish(ended, marks)
             yield
 
-    def evaluate(self, batches: Iterator[Any], meters: Mapping[str, Any], begun: int, epoch: int) -> Iterator[None]:
-        """Evaluate a batch of val or test at each `next`, by the unwrap module.
+    def evaluate(self, batches: Iterator[Any], meters: Mapping[str, Any], offset: int, epoch: int) -> Iterator[None]:
+        """Evaluate the unwrapped module on a batch of val or test at each `next`.
 
-        `begun` iterations of this epoch's evaluation came before the phase.
+        `offset` counts the iterations of this epoch's evaluation before the phase.
         """
-        state, clock, on_step = self.state, self.clock, self.plan.calls["on_step"]
-        fetch, forward = self._fetcher(batches), self._forward_pass(state.module, meters)
-        self._begin_rows(epoch, "loss")
-        ended = clock.restart()
+        fetch, forward = self._fetcher(batches), self._forward_pass(self.state.module, meters)
+        finish = self._finisher(epoch, ("loss",), offset)
+        ended = self.clock.restart()
         while True:
-            fetched, passed = fetch(), forward()
-            state.phase_iteration += 1
-            if on_step:
-                self.plan.fire("on_step", state)
-            times = clock.close(state.row, ended, (*fetched, *passed, *[passed[-1]] * 8))
-            ended = self._record(begun + state.phase_iteration, times)
+            fetch_marks, forward_marks = fetch(), forward()
+            ended = finish(ended, (*fetch_marks, *forward_marks, *[forward_marks[-1]] * 8))
             yield
 
     # The parts of an iteration. Each returns the clock's marks
@@ -228,42 +225,50 @@ class Iterations:
 
         return update
 
-    def _end(self, ended: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]] = ()) -> float:
-        """Count the iteration and record its row. Return when it ended."""
-        state = self.state
-        state.iteration += 1
-        state.phase_iteration += 1
-        state.samples += state.batch_size
-        state.world_samples += state.batch_size * state.world_size
-        state.step += state.stepped
-        if self.plan.calls["on_step"]:
-            self.plan.fire("on_step", state)
-        close = self.clock.close
-        times = self.clock.close_turns(state.row, ended, marks, turns) if turns else close(state.row, ended, marks)
-        return self._record(state.iteration, times)
+    def _finisher(self, epoch: int, numbers: Sequence[str], offset: int | None = None) -> Callable[..., float]:
+        """Begin the rows of a phase, and return a function that counts an iteration and records its row.
 
-    def _record(self, iteration: int, times: Sequence[float]) -> float:
-        # A checkpoint comes after this: it may be announced only when the rows that led to it are on disk. So the time
-        # of saving stands in the next iteration's `checkpoint_s`.
-        state, row, numbers = self.state, self.state.row, self._numbers
-        own = [row[name] for name in numbers]
-        added = row if len(row) > len(own) else None
-        self.recorder.append(added, (iteration, state.step, state.samples, state.batch_size, *own, *times))
-        state.row = {}
-        state.batch = state.output = state.loss = None
-        return times[-1]
+        That function takes the end of the iteration before, the marks of this one, and those of its turns; it returns
+        when the iteration ended. `numbers` are values of the row that the CPU already knows. An evaluation has an
+        `offset`, the iterations before it.
+        """
+        state, plan, clock = self.state, self.plan, self.clock
+        numbers = numbers if self._on_cpu else ()  # on a device values stay tensors
+        layout = iteration_columns(numbers, clock.columns)
+        self.recorder.begin({"phase": state.phase, "epoch": epoch}, layout)
+        fire, on_step, close, append = plan.fire, plan.calls["on_step"], clock.close, self.recorder.append
+
+        def finish(ended: float, marks: Marks, turns: Sequence[Marks] = ()) -> float:
+            size = state.batch_size
+            state.phase_iteration += 1
+            if offset is None:
+                state.iteration += 1
+                state.samples += size
+                state.world_samples += size * state.world_size
+                state.step += state.stepped
+            if on_step:
+                fire("on_step", state)
+            row = state.row
+            times = close(row, ended, marks, turns)
+            iteration = state.iteration if offset is None else offset + state.phase_iteration
+            known = map(row.__getitem__, numbers)
+            # A checkpoint comes after this, as it may be announced only when the rows that led to it are on disk. So
+            # the time of saving is in the next iteration's `checkpoint_s`.
+            append(
+                row if len(row) > len(numbers) else None,
+                (iteration, state.step, state.samples, size, *known, *times),
+            )
+            state.row = {}
+            state.batch = state.output = state.loss = None
+            return times[-1]
+
+        return finish
 
     # What they are made of
 
     @property
     def _optimizer(self) -> torch.optim.Optimizer:
         return cast(torch.optim.Optimizer, self.state.optimizer)
-
-    def _begin_rows(self, epoch: int, *numbers: str) -> None:
-        """Tell the recorder what the rows of a phase are. On a device values stay tensors and are no numbers."""
-        self._numbers = numbers if self._on_cpu else ()
-        labels = {"phase": self.state.phase, "epoch": epoch}
-        self.recorder.begin(labels, iteration_columns(self._numbers, self.clock.columns))
 
     def _position_in_step(self, position: int, group: int) -> tuple[int, int]:
         """Return the next place in an optimizer step, from 1, and the step's number of micro-batches.

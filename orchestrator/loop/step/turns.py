@@ -49,11 +49,10 @@ class TurnIterations(Iterations):
             for name, optimizer in state.optimizers.items()
         }
         first, waiting = next(iter(players)), dict[str, Tensor]()
-        self._begin_rows(state.epoch)
-        fetch = self._fetcher(batches)
+        fetch, finish = self._fetcher(batches), self._finisher(state.epoch, ())
         position, group, ended = 1, 1, self.clock.restart()
         while True:
-            begun = fetch()
+            fetch_marks = fetch()
             if state.accumulate > 1:
                 position, group = self._position_in_step(position, group)
             turns: Iterator[Any] = iter(
@@ -68,7 +67,7 @@ class TurnIterations(Iterations):
                     break
                 player = self._player(turn, players)
                 state.take_turn(player.name, player.parameters)
-                began = marks[-1][-1] if marks else begun[-1]
+                began = marks[-1][-1] if marks else fetch_marks[-1]
                 marks.append((began, *self._take(player, turn[1], group, is_last=position == group)))
                 has_stepped |= state.stepped
                 if position < group:
@@ -87,7 +86,7 @@ class TurnIterations(Iterations):
                 state.take_turn(first, None)
             state.stepped = has_stepped
             self.means.add("loss", state.row["loss"] * state.batch_size, state.batch_size)
-            ended = self._end(ended, begun, marks)
+            ended = finish(ended, fetch_marks, marks)
             yield
 
     def _take(self, player: Player, loss: Any, group: int, *, is_last: bool) -> Marks:

