@@ -1,13 +1,11 @@
 """Comparison of sweeps: their best values, their metrics, and which differences are noise.
 
-Without repeats, permutation tests compare the trials, as `aggregate.compare` does with parts of a run. If both sweeps
-tried the same values, the signs of the paired differences are permuted (Fisher 1935), which needs fewer trials. With
-repeats, t tests compare configurations with the spread between seeds.
+Paired t tests compare trials with the same values. Otherwise, permutation tests compare the trials, as
+`aggregate.compare` does with parts of a run; with repeats, Welch's t test compares the best configurations.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from math import comb, isnan, sqrt
 from typing import Any
@@ -21,16 +19,15 @@ from orchestrator.stats.aggregate.compare import (
     beyond_chance,
     comparison,
     config_differences,
-    deals_of,
     direction_of,
-    is_rare,
 )
 from orchestrator.stats.aggregate.configurations import Configuration
 from orchestrator.stats.aggregate.student_t import tail
 from orchestrator.sweeps.results.analysis import CONFIG, SEED, aggregate_repeats, best_first, configurations_of
 from orchestrator.sweeps.results.result import Sweep
 
-_log = logging.getLogger("hookyard")
+_FEWEST_PAIRS = 5
+"""Number of paired differences from which they are tested."""
 
 
 def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
@@ -43,7 +40,6 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     """
     objectives = dict(entry for sweep in reversed(sweeps) for entry in sweep.objectives)
     tables = [best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate) for sweep in sweeps]
-    _warn_of_damaged(tables)
     return {
         "sweeps": [sweep.name for sweep in sweeps],
         "trials": [table["status"].value_counts().to_dict() if len(table) else {} for table in tables],
@@ -137,60 +133,35 @@ def _same_values(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str]) 
     for metric in objectives:
         differences = [_differences(tables[0], other, metric) for other in tables[1:]]
         compared[metric] = {
-            "values": [None, *(float(own.groupby(level=0).mean().mean()) if len(own) else None for own in differences)],
+            "values": [None, *(float(own.mean()) if len(own) else None for own in differences)],
             "trials": [None, *map(len, differences)],
             "findings": [None, *map(_compare_pairs, differences)],
         }
     return {metric: entry for metric, entry in compared.items() if any(entry["trials"])}
 
 
-def _warn_of_damaged(tables: Sequence[pd.DataFrame]) -> None:
-    """Warn of each trial that is left out, as its files are damaged."""
-    for table in tables:
-        for error in table.loc[table["status"] == "damaged", "error"] if "status" in table else ():
-            _log.warning("%s", error)
-
-
-def _differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) -> pd.Series:
-    """Return the other sweep's metric minus the first's, by values; seed by seed if both sweeps have repeats."""
-    paths, others = (
-        [name for name in table.columns if name.startswith(CONFIG) and (name != SEED or "configuration" not in table)]
+def _differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) -> Series:
+    """Return the other sweep's metric minus the first's, by values; by values and seed if both sweeps have repeats."""
+    paired_seeds = "configuration" in first and "configuration" in other
+    paths, other_paths = (
+        {
+            name
+            for name in map(str, table)
+            if name.startswith(CONFIG) and (name != SEED or paired_seeds or "configuration" not in table)
+        }
         for table in (first, other)
     )
-    if metric not in first or metric not in other or {*paths} != {*others}:
-        return pd.Series(dtype=float)
-    paired = "configuration" in first and "configuration" in other
-    keys = [[_values(table, paths), table[SEED] if paired else pd.Series(0, table.index)] for table in (first, other)]
-    means = [table.groupby(key)[metric].mean() for table, key in zip((first, other), keys, strict=True)]
-    return (means[1] - means[0]).dropna()
-
-
-def _values(table: pd.DataFrame, paths: Sequence[str]) -> pd.Series:
-    return table[paths].map(str).agg("\0".join, axis=1)
-
-
-def _compare_pairs(differences: pd.Series) -> str:
-    """Compare paired differences with the spread between seeds; without repeats with random signs."""
-    groups = [group.to_numpy(dtype=float) for _, group in differences.groupby(level=0)]
-    if not any(len(group) > 1 for group in groups):
-        return compare_signs(differences.to_numpy(dtype=float))
-    return compare_seeds(groups)
-
-
-def compare_seeds(groups: Sequence[Series]) -> str:
-    """Test whether the mean of the groups' means is 0, by a t test with the variance within groups."""
-    freedom = sum(len(group) - 1 for group in groups)
-    variance = sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / freedom
-    error = sqrt(variance * sum(1 / len(group) for group in groups)) / len(groups)
-    return _t_test(float(np.mean([group.mean() for group in groups])), error, freedom)
-
-
-def compare_signs(differences: Series) -> str:
-    """Test whether the mean of paired differences is 0, by Fisher's permutation test of their signs."""
-    if 2.0 ** (1 - len(differences)) >= LEVEL:
-        return "unknown"
-    random, mean = np.random.default_rng(0), float(differences.mean())
-    turns = [
-        random.choice([-1.0, 1.0], (count, len(differences))) @ differences for count in deals_of(len(differences))
+    if metric not in first or metric not in other or paths != other_paths:
+        return np.empty(0)
+    means = [
+        table.groupby(table[sorted(paths)].map(str).agg("\0".join, axis=1))[metric].mean() for table in (first, other)
     ]
-    return direction_of(mean) if is_rare(np.abs(np.concatenate(turns)) / len(differences), mean) else "noise"
+    return (means[1] - means[0]).dropna().to_numpy(dtype=float)
+
+
+def _compare_pairs(differences: Series) -> str:
+    """Test whether the mean of paired differences is 0, by a paired t test."""
+    count = len(differences)
+    if count < _FEWEST_PAIRS:
+        return "unknown"
+    return _t_test(float(differences.mean()), float(differences.std(ddof=1)) / sqrt(count), count - 1)
