@@ -12,22 +12,16 @@ from scipy.stats import t as student
 from orchestrator import ConfigError, resume_sweep, sweep
 from orchestrator.config.sections.sweep import Stop, Sweep
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
-from orchestrator.sweeps.search.race import Forecast, Race
+from orchestrator.sweeps.search.race import Race, probabilities_to_win
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from tests.orchestrator.sweeps.test_in_process import searching
 
 
 def settings(configurations: int, repeats: int = 5, **fields: Any) -> Sweep:
-    return Sweep.model_validate(
-        {
-            "metric": "val/loss",
-            "mode": "min",
-            "search": "grid",
-            "repeats": repeats,
-            "scheduler": {"type": "race", **fields},
-            "space": {"optimizer.lr": {"grid": [*range(configurations)]}},
-        }
-    )
+    space = {"optimizer.lr": {"grid": [*range(configurations)]}}
+    scheduler = {"type": "race", **fields}
+    common = {"metric": "val/loss", "mode": "min", "search": "grid"}
+    return Sweep.model_validate({**common, "repeats": repeats, "scheduler": scheduler, "space": space})
 
 
 def race_of(configurations: int, previous: dict[int, PreviousTrial] | None = None, **options: Any) -> Race:
@@ -45,10 +39,10 @@ def end(race: Race, number: int, loss: float) -> None:
     race.ended(number, report)
 
 
-def run(race: Race, losses: np.ndarray, at_once: int = 1) -> list[list[int]]:
+def run(race: Race, losses: np.ndarray, max_concurrent: int = 1) -> list[list[int]]:
     """Train several trials at a time, and return those that began together; `losses` by configuration and seed."""
     begun = []
-    while together := [number for _ in range(at_once) if (number := begin(race)) is not None]:
+    while together := [number for _ in range(max_concurrent) if (number := begin(race)) is not None]:
         begun.append(together)
         for number in together:
             end(race, number, losses.ravel()[number])
@@ -83,21 +77,17 @@ def test_a_higher_level_eliminates_more() -> None:
     assert len(begun) == 3
 
 
-def test_side_by_side_the_worse_half_waits_for_the_better() -> None:
-    assert run(race_of(5), LOSSES, at_once=8)[:2] == [[0, 5, 10, 15, 20], [6, 7, 8, 9]], "the best with all its seeds"
+def test_concurrent_trials_fill_the_cluster_once_the_leader_is_known() -> None:
     race = race_of(5)
     first = [begin(race) or 0 for _ in range(5)]
     assert begin(race) is None, "a second seed waits for the first of all"
     assert not race.is_finished
     for number in first:
         end(race, number, LOSSES.ravel()[number])
-    assert [begin(race) for _ in range(5)] == [6, 7, 8, 9, None], "the others wait for the best"
-    for number in (6, 7, 8, 9):
-        end(race, number, 0.51)
-    assert [begin(race), begin(race)] == [11, None], "the worse half waits although there is room"
+    assert [begin(race) for _ in range(7)] == [6, 7, 8, 9, 11, 21, 1], "the leader's seeds, then the others, best first"
 
 
-def test_a_configuration_of_which_more_trials_failed_is_no_contender() -> None:
+def test_a_configuration_with_more_failed_trials_cannot_win() -> None:
     race = race_of(3)
     assert [begin(race) for _ in range(4)] == [0, 5, 10, None]
     race.ended(0, None)
@@ -142,62 +132,45 @@ def test_without_noise_equal_ones_stay_and_others_go_once_that_is_no_accident(lo
     assert len(run(race_of(4), losses)) == expected
 
 
-def forecast(
-    results: list[list[float]], running: dict[int, dict[int, list[float]]] | None = None, repeats: int = 5
-) -> Forecast:
-    """Of trials with three reports: half of the result twice, then the result."""
-    ended = {
-        configuration: {seed: [value / 2, value / 2, value] for seed, value in enumerate(own)}
-        for configuration, own in enumerate(results)
-    }
-    return Forecast(repeats, ended, running or {})
+def probability(*results: list[float]) -> float:
+    """That of the second configuration against the first, where both and others have five seeds in the end."""
+    return probabilities_to_win({number: dict(enumerate(own)) for number, own in enumerate(results)}, 0, 5)[1]
 
 
-def test_seeds_of_one_configuration_tell_how_far_another_may_come() -> None:
-    best, other = [0.90, 0.94, 0.91, 0.93, 0.92], [0.88]
-    predicted = forecast([best, other])
-    assert predicted.predicted[0] == (5, pytest.approx(0.92), 0)
-    assert predicted.predicted[1] == (1, 0.88, pytest.approx(np.var(best, ddof=1) * 4 / 5))
+def test_a_probability_is_student_s_with_the_variance_of_seeds_to_come() -> None:
+    best = [0.90, 0.94, 0.91, 0.93, 0.92]
     expected = student.sf(0.04 / np.sqrt(np.var(best, ddof=1) * 4 / 5), 4)
-    assert predicted.probability_to_pass(1, 0) == pytest.approx(expected)
-    own = forecast([best, [0.88, 0.98]]).predicted[1].variance
-    assert own == pytest.approx(np.var([0.88, 0.98], ddof=1) * 3 / 10), "its own variance is larger"
+    assert probability(best, [0.88]) == pytest.approx(expected)
+    few, some = [0.88, 0.98], best[:3]
+    pooled = (2 * np.var(some, ddof=1) + np.var(few, ddof=1)) / 3
+    variance = np.var(few, ddof=1) * 3 / 10 + pooled * 2 / 15
+    expected = student.sf((np.mean(few) - np.mean(some)) / np.sqrt(variance), 3)
+    assert probability(few, some) == pytest.approx(expected), "the first varies more than the pooled variance"
+    assert probability([0.9], [0.1]) == 1, "one seed has no variance"
 
 
-def test_where_seeds_are_good_or_bad_for_all_pairs_tell_more() -> None:
-    results = np.array([[0.90, 0.50, 0.70], [0.87, 0.48, 0.66], [0.80, 0.41, 0.60]])
-    assert forecast(results[:2].tolist()).probability_to_pass(1, 0) > 0.3, "two degrees of freedom are too few"
-    rest = results - results.mean(1, keepdims=True) - results.mean(0) + results.mean()
-    between = max(2 * (rest**2).sum() / 4, np.var(results[0] - results[2], ddof=1))
-    expected = student.sf((results[0] - results[2]).mean() / np.sqrt(between * 2 / 15), 4)
-    assert forecast(results.tolist()).probability_to_pass(2, 0) == pytest.approx(expected)
+def test_where_seeds_are_good_or_bad_for_all_the_differences_of_pairs_count() -> None:
+    results = np.array([[0.90, 0.50, 0.70], [0.80, 0.41, 0.60], [0.87, 0.48, 0.66]])
+    assert probability(*results[:2].tolist()) > 0.1, "two degrees of freedom are too few"
+    residuals = results - results.mean(1, keepdims=True) - results.mean(0) + results.mean()
+    differences = results[0] - results[1]
+    variance = max(2 * (residuals**2).sum() / 4, np.var(differences, ddof=1)) * 2 / 15
+    assert probability(*results.tolist()) == pytest.approx(student.sf(differences.mean() / np.sqrt(variance), 4))
 
 
-def test_a_running_trial_counts_by_what_its_configuration_gained_before() -> None:
-    best, other = [0.90, 0.94, 0.91, 0.93, 0.92], [0.88, 0.86]
-    # After the second report it has 0.40; two other seeds gained 0.44 and 0.43 from there. The gains vary over seeds.
-    gains = (4 * np.var(np.array(best) / 2, ddof=1) + np.var([0.44, 0.43], ddof=1)) / 5
-    variance = (4 * np.var(best, ddof=1) + np.var(other, ddof=1)) / 5
-    assert forecast([best, other], {1: {2: [0.35, 0.40]}}).predicted[1] == (
-        3,
-        pytest.approx((0.88 + 0.86 + 0.40 + 0.435) / 3),
-        pytest.approx(variance * 2 / 15 + gains * (1 + 1 / 2) / 9),
+def test_a_running_trial_stops_once_another_s_end_eliminates_its_configuration() -> None:
+    race = race_of(3, repeats=3)
+    assert [begin(race) for _ in range(4)] == [0, 3, 6, None]
+    for number, loss in ((0, 0.50), (3, 0.55), (6, 0.57)):
+        end(race, number, loss)
+    assert [begin(race) for _ in range(4)] == [1, 2, 4, 7]
+    end(race, 1, 0.47)
+    end(race, 2, 0.53)
+    assert race.reported(7, {"val/loss": 0.9}) is None
+    end(race, 4, 0.55)
+    assert str(race.reported(7, {"val/loss": 0.8})).startswith(
+        "configuration 2 eliminated: 0.07 behind configuration 0"
     )
-    assert forecast([[0.9], [0.8]], {1: {1: [0.1]}}).predicted[1].seeds == 1, "one gain each has no variance"
-
-
-def test_a_running_trial_stops_at_the_report_that_tells_but_not_in_the_first_seed() -> None:
-    race = race_of(2)
-    curves = {number: [0.9, 0.6 + 0.01 * (number % 3), 0.5 + 0.01 * (number % 3)] for number in range(5)}
-    curves[5] = [0.9, 0.62, 0.52]
-    for number in (0, 5, 1, 2, 3, 4):
-        assert begin(race) == number
-        assert [race.reported(number, {"val/loss": value}) for value in curves[number]] == [None] * 3
-        race.ended(number, {"val/loss": curves[number][-1]})
-    assert begin(race) == 6
-    assert race.reported(6, {"val/loss": 0.9, "training_iteration": 1}) is None
-    assert "over 2 seeds" in str(race.reported(6, {"val/loss": 0.8, "training_iteration": 2}))
-    assert race.eliminated.keys() == {1}
 
 
 @pytest.mark.parametrize("family", ["normal", "heavy"])
@@ -213,7 +186,7 @@ def test_the_winner_of_all_seeds_is_eliminated_less_often_than_the_level(family:
     assert share / 60 < 0.55
 
 
-def test_a_sweep_races_says_so_and_resumes(tmp_path: Path) -> None:
+def test_a_race_runs_in_a_sweep_and_resumes(tmp_path: Path) -> None:
     space = {"optimizer.lr": {"grid": [1e-6, 0.5, 2e-6]}}
     race = {"repeats": 2, "scheduler": {"type": "race", "level": 0.45}, "metric": "val/loss", "mode": "min"}
     outcome = sweep(searching(space, **race), tmp_path, local=True)
@@ -244,7 +217,7 @@ def test_a_sweep_races_says_so_and_resumes(tmp_path: Path) -> None:
         ({"scheduler": {"type": "race", "level": 0.6}}, "level"),
     ],
 )
-def test_what_does_not_go_with_a_race_is_refused(wrong: dict[str, Any], message: str) -> None:
+def test_settings_that_cannot_be_combined_with_a_race_are_refused(wrong: dict[str, Any], message: str) -> None:
     space = wrong.pop("space", {"optimizer.lr": {"choice": [0.1, 0.2]}})
     with pytest.raises(ConfigError, match=message):
         searching(space, **{"repeats": 3, "scheduler": "race", **wrong})
