@@ -90,7 +90,7 @@ def main(trials: int = 1000, rows: int = 10_000, rounds: int = 5) -> None:
         reads: dict[str, Callable[[Sweep], Any]] = {
             "Sweep.trials": lambda sweep: sweep.trials,
             "Sweep.pareto": lambda sweep: sweep.pareto("val/accuracy", "step_s"),
-            "Sweep.importance, variance": lambda sweep: sweep.importance(method="variance"),
+            "Sweep.importance": lambda sweep: sweep.importance(),
             "load_stats, one trial": lambda sweep: sweep.load_stats([middle]),
             "load_stats, one trial, 3 columns of an epoch": lambda sweep: sweep.load_stats(
                 [middle], columns, "epoch == 3"

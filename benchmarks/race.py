@@ -19,7 +19,6 @@ same curves, report by report:
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,8 +31,6 @@ from torch import nn
 from benchmarks.timing import print_table
 from experiments.digits import Digits
 from orchestrator.config.sections.sweep import Sweep
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.search.race import Race
 
 Curves = NDArray[np.float64]
@@ -164,12 +161,12 @@ def wilcoxon(curves: Curves) -> tuple[int, int]:
     return max(means, key=lambda configuration: means[configuration]), steps
 
 
-def asha(curves: Curves, grace_period: int, folder: RunFolder) -> tuple[int, int]:
+def asha(curves: Curves, grace_period: int) -> tuple[int, int]:
     """Train one trial after the other."""
     from orchestrator.sweeps.tune.schedulers import SequentialScheduler
 
     scheduler, reached, steps = (
-        SequentialScheduler(settings(curves, {"type": "asha", "grace_period": grace_period}), History(folder), {}),
+        SequentialScheduler(settings(curves, {"type": "asha", "grace_period": grace_period}), {}),
         [],
         0,
     )
@@ -185,12 +182,12 @@ def asha(curves: Curves, grace_period: int, folder: RunFolder) -> tuple[int, int
     return int(np.reshape(reached, curves.shape[:2]).mean(1).argmax()), steps
 
 
-def row(name: str, make: Callable[[np.random.Generator], Curves], sweeps: int, folder: RunFolder) -> list[str]:
+def row(name: str, make: Callable[[np.random.Generator], Curves], sweeps: int) -> list[str]:
     random, comparisons = np.random.default_rng(1), []
     for _ in range(sweeps):
         drawn = make(random)
         means = drawn.max(2).mean(1)
-        outcomes = [race(drawn, 1), race(drawn, 8), wilcoxon(drawn), asha(drawn, 1, folder), asha(drawn, 5, folder)]
+        outcomes = [race(drawn, 1), race(drawn, 8), wilcoxon(drawn), asha(drawn, 1), asha(drawn, 5)]
         # Accuracies come in steps, so that two may have the same mean.
         comparisons.append([(means[winner] >= means.max() - 1e-12, steps / drawn.size) for winner, steps in outcomes])
     same, share = np.moveaxis(np.array(comparisons, dtype=float), 2, 0)
@@ -206,19 +203,12 @@ def main(sweeps: int = 100) -> None:
     def draw_from_pool(random: np.random.Generator) -> Curves:
         return pool[random.choice(POOL, 10, replace=False)][:, random.choice(POOL_SEEDS, 5, replace=False)]
 
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunFolder(place)
-        rows.append(row("digits", draw_from_pool, sweeps, folder))
-        for configurations, seeds in ((10, 5), (20, 5), (10, 3)):
-            for kind in KINDS if (configurations, seeds) == (10, 5) else KINDS[:2]:
-                rows.append(
-                    row(
-                        kind,
-                        lambda random, c=configurations, s=seeds, kind=kind: curves(random, c, s, kind),
-                        sweeps,
-                        folder,
-                    )
-                )
+    rows.append(row("digits", draw_from_pool, sweeps))
+    for configurations, seeds in ((10, 5), (20, 5), (10, 3)):
+        for kind in KINDS if (configurations, seeds) == (10, 5) else KINDS[:2]:
+            rows.append(
+                row(kind, lambda random, c=configurations, s=seeds, kind=kind: curves(random, c, s, kind), sweeps)
+            )
     title = f"Share of {sweeps} sweeps with the winner of full training, and share of its steps"
     print_table(
         title,

@@ -127,7 +127,7 @@ def on_a_disk(root: Path, trials: int, seconds: Costs, sizes: Costs) -> None:
             table = open_sweep(str(sweep)).trials
     assert len(table) == trials - 1
     with timed(seconds, "importance and its spread"):
-        importance_table(table, "val/loss", "min", "variance")
+        importance_table(table, "val/loss")
     with timed(seconds, "compared with itself"):
         compare_sweeps([open_sweep(str(sweep))] * 2)
     gc.collect()

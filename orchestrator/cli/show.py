@@ -236,11 +236,8 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     values: Any = trials[metric].dropna() if len(trials) else ()
     best = values.index[0] if len(values) else None
     reached = sweep.trial(best).best if best else None
-    importance = (
-        importance_table(trials, metric, mode, "variance", sweep.aggregate)
-        if len(aggregate_repeats(trials, metric, mode, sweep.aggregate)) >= ENOUGH
-        else None
-    )
+    units = aggregate_repeats(trials, metric, mode, sweep.aggregate)
+    importance = importance_table(units, metric) if len(units) >= ENOUGH else None
     has_checkpoint = best is not None and reached is not None and reached.checkpoint is not None
     has_repeats = sweep.repeats > 1 and best is not None
     has_front = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}

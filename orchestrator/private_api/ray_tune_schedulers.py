@@ -44,28 +44,16 @@ class Median(MedianStoppingRule):
 
 
 class Exploiting(FIFOScheduler):
-    """Mixin for a population scheduler of Tune, to choose the config of an exploiting trial."""
-
-    def look_first_after(self, reached: int, burn_in: int) -> None:
-        """Compare trials first after `burn_in`, and after the reports reached before a resume."""
-        due = (reached // self._perturbation_interval + 1) * self._perturbation_interval
-        self._next_perturbation_sync: int = max(burn_in, due)
-
-    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Add a trial, which counts as compared until the next comparison."""
-        super().on_trial_add(tune_controller, trial)
-        if self._synch:
-            last = self._next_perturbation_sync - self._perturbation_interval
-            self._trial_state[trial].last_perturbation_time = last
+    """Mixin for a population scheduler of Tune, whose subclass chooses the config of an exploiting trial."""
 
     def next_config(self, trial: Trial, source: Trial, tunes_own: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """Return the config with which a trial continues another's checkpoint."""
         raise NotImplementedError
 
-    def exploited(
+    def record_exploit(
         self, trial: Trial, source: Trial, result: Mapping[str, Any], score: float, source_score: float
     ) -> None:
-        """Handle an exploit; `result` is the source's last, and the scores have the metric's own sign."""
+        """Record an exploit; `result` is the source's last, and the scores have the metric's own sign."""
         raise NotImplementedError
 
     def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -76,4 +64,4 @@ class Exploiting(FIFOScheduler):
         own, source = self._trial_state[trial], self._trial_state[trial_to_clone]
         score, source_score = self._metric_op * own.last_score, self._metric_op * source.last_score
         super()._exploit(tune_controller, trial, trial_to_clone)
-        self.exploited(trial, trial_to_clone, source.last_result, score, source_score)
+        self.record_exploit(trial, trial_to_clone, source.last_result, score, source_score)

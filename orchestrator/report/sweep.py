@@ -29,7 +29,7 @@ from orchestrator.report.views.trials import details, trials
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.read.counted_rows import columns_of
 from orchestrator.sweeps.results.analysis import CONFIG, best_first
-from orchestrator.sweeps.results.population_history import Exploit, History
+from orchestrator.sweeps.results.population import Exploit, History
 from orchestrator.sweeps.results.result import Sweep
 
 BARS = 32

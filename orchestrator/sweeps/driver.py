@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
-from itertools import product
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -16,7 +15,6 @@ from hooks.state import Display
 from orchestrator.config.checks.space import count_trials, trials_at_once
 from orchestrator.config.load import check_experiment, reload_experiment, to_dict, to_yaml
 from orchestrator.config.python.objects import main_source_code
-from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.sweep import HyperBand, Population
 from orchestrator.config.sections.sweep import Sweep as Settings
@@ -44,22 +42,15 @@ from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.stats.write.compaction import compact
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.analysis import configurations_of
-from orchestrator.sweeps.results.population_history import History
-from orchestrator.sweeps.results.population_replay import replay
+from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, previous_trials, remaining_trials, seconds_used
 from orchestrator.sweeps.results.result import Sweep
-from orchestrator.sweeps.stopping_rules import StoppingRules
-from orchestrator.sweeps.sweep_context import SweepContext, make_search
-from orchestrator.sweeps.trial_announcer import TrialAnnouncer
-from orchestrator.sweeps.trial_setup import trial_source
+from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.terminal.display import TerminalDisplay, say
 from orchestrator.terminal.frames import LiveFrame
 from orchestrator.terminal.hang_reporter import HangReporter
 from orchestrator.terminal.interrupts import Interrupts
 from orchestrator.terminal.notebook import NotebookDisplay, is_notebook
-
-REPLAY = "replay.yaml"
-"""The best trial of a population, as a single run."""
 
 _ORPHANS_S = 30
 """Seconds that the processes of a lost driver may take to end."""
@@ -93,7 +84,7 @@ def sweep(
     address = chosen_address(address, local=local)
     Storage(storage).reach()
     _refuse_what_is_missing(experiment, settings, local, address)
-    _find_all_weights(experiment, settings)
+    find_for(experiment)
     metadata = {
         **collect_provenance(experiment.import_paths),
         "source": experiment.source,
@@ -110,13 +101,6 @@ def sweep(
             storage, folder.name, to_yaml(experiment), code=main_source_code(to_dict(experiment)), **metadata
         )
         return _carry_out(folder, experiment, {}, address, lease)
-
-
-def _find_all_weights(experiment: Experiment, settings: Settings) -> None:
-    """Raise ConfigError if initial weights of a trial are missing."""
-    varied = {path: domain.candidates() for path, domain in settings.space.items() if path.partition(".")[0] == "init"}
-    for chosen in product(*varied.values()) if varied or experiment.init else ():
-        find_for(resolve(trial_source(experiment.source, settings, dict(zip(varied, chosen, strict=True)))).experiment)
 
 
 def resume_sweep(
@@ -150,24 +134,24 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: boo
     if not remaining_trials(settings, previous):
         if metadata.status in ("running", "interrupted"):
             say(f"All {len(previous)} trials of {folder} are over; its result is written now.")
-            return _conclude(folder, experiment)
+            return _conclude(folder, settings)
         count = sum(trial.failed for trial in previous.values())
         hint = f"; use --failed to run failed trials again ({count})" if count and not failed else ""
         raise UsageError(f"all {len(previous)} trials of {folder} are over; there is nothing to resume{hint}")
     _refuse_what_is_missing(experiment, settings, metadata.local, address)
-    again = {
-        "status": "running",
-        "error": None,
-        "stopped": [],
-        "sweep": _summary(settings),
-        "resumed": [*metadata.resumed, now()],
-    }
     with errors_before_start():
         TrialIndex(folder, settings.objectives).join()
         _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.over])
-        History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
+        History(folder).drop_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
         folder.write_experiment(to_yaml(experiment), experiment.source)
-        folder.update(**again, **asdict(Process.this()))
+        folder.update(
+            status="running",
+            error=None,
+            stopped=[],
+            sweep=_summary(settings),
+            resumed=[*metadata.resumed, now()],
+            **asdict(Process.this()),
+        )
     return _carry_out(folder, experiment, previous, address, lease)
 
 
@@ -232,48 +216,50 @@ def _summary(settings: Settings) -> dict[str, Any]:
 def _carry_out(
     folder: RunFolder, experiment: Experiment, previous: Mapping[int, PreviousTrial], address: str | None, lease: Lease
 ) -> Sweep:
-    """Run the remaining trials of a sweep and write down its end."""
+    """Run the remaining trials of a sweep and record its end."""
     settings, metadata = experiment.sweep, folder.metadata()
     assert settings is not None
     # Tune would handle Ctrl-C itself.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
-    how = resume_command(folder)
-    words = "Each trial ends at its next report; `hookyard resume` continues it from its newest checkpoint."
-    shown = NotebookDisplay if is_notebook() else TerminalDisplay
-    with failing(folder), shown(folder.storage, LiveFrame(folder)) as display, Interrupts(how, words) as interrupts:
+    command = resume_command(folder)
+    note = "Each trial ends at its next report; `hookyard resume` continues it from its newest checkpoint."
+    display_type = NotebookDisplay if is_notebook() else TerminalDisplay
+    with (
+        failing(folder),
+        display_type(folder.storage, LiveFrame(folder)) as display,
+        Interrupts(command, note) as interrupts,
+    ):
 
-        def asked() -> bool:
+        def stop_requested() -> bool:
             lease.check()
             return interrupts.requested
 
-        announcer, index = TrialAnnouncer(display, settings, previous), TrialIndex(folder, settings.objectives)
-        ranks = 1 if metadata.local else experiment.workers.max_count
-        search = make_search(experiment, settings, previous, display.line)
-        rules = StoppingRules(settings, ranks, search=search, asked=asked, fail_fast=metadata.fail_fast)
-        hangs = HangReporter(
-            lambda: [RunFolder(folder.storage / "trials", name) for name in announcer.active_trials()],
+        running = RunningSweep(
+            experiment,
+            folder,
+            previous,
             display,
-            lambda: interrupts.requested,
+            ranks=1 if metadata.local else experiment.workers.max_count,
+            seconds_used=seconds_used(metadata, previous),
+            fail_fast=metadata.fail_fast,
+            stop_requested=stop_requested,
         )
-        rules.replay_reports(
-            {trial_name(number): trial.reports for number, trial in previous.items()}, seconds_used(metadata, previous)
-        )
-        context = SweepContext(experiment, settings, folder, previous, search, rules, announcer, index)
+        hangs = HangReporter(running.active_trials, display, lambda: interrupts.requested)
         if metadata.local:
             from orchestrator.sweeps.in_process import SequentialTrials
 
             with hangs:
-                SequentialTrials(context, interrupts.fail).run()
+                SequentialTrials(running, interrupts.fail).run()
         else:
-            _on_ray(context, address, display, hangs)
+            _run_on_ray(running, address, display, hangs)
             if interrupts.requested:
-                say(f"Interrupted. To continue: {how}")
-        if rules.metric_missing:
-            raise MetricMissing(rules.metric_missing)
-    return _conclude(folder, experiment, interrupts.requested)
+                say(f"Interrupted. To continue: {command}")
+        if running.rules.metric_missing:
+            raise MetricMissing(running.rules.metric_missing)
+    return _conclude(folder, settings, interrupts.requested)
 
 
-def _on_ray(sweep: SweepContext, address: str | None, display: Display, hangs: HangReporter) -> None:
+def _run_on_ray(sweep: RunningSweep, address: str | None, display: Display, hangs: HangReporter) -> None:
     """Run the remaining trials under Ray Tune, as many at a time as fit."""
     experiment, settings, previous = sweep.experiment, sweep.settings, sweep.previous
     display.line(connection_line(address))
@@ -287,15 +273,15 @@ def _on_ray(sweep: SweepContext, address: str | None, display: Display, hangs: H
             launch(sweep, max_concurrent)
 
 
-def _conclude(folder: RunFolder, experiment: Experiment, interrupted: bool = False) -> Sweep:
-    """Join the tables of a sweep whose trials are over, and write down its end."""
-    assert experiment.sweep is not None
+def _conclude(folder: RunFolder, settings: Settings, interrupted: bool = False) -> Sweep:
+    """Compact the rows of trials that are over, and record the sweep's end."""
     folder.storage.delete(SCRATCH)
-    index = TrialIndex(folder, experiment.sweep.objectives)
-    _join_rows(folder, index)
+    index = TrialIndex(folder, settings.objectives)
+    for name, record in index.records().items():
+        if isinstance(record, TrialRecord) and record.status in ENDED and not record.compacted:
+            trial = RunFolder(folder.storage / "trials", name)
+            compact(trial.storage, trial.attempts())
     index.join()
-    if isinstance(experiment.sweep.scheduler, Population):
-        _write_replay(folder, experiment)
     done = Sweep(folder)
     ended_by_failure = folder.metadata().fail_fast and failed_trials(done) > 0
     status = "interrupted" if interrupted else "failed" if ended_by_failure else "finished"
@@ -318,23 +304,6 @@ def _best_trial(done: Sweep) -> dict[str, Any] | None:
     return {"trial": trial.name, **asdict(trial.best), **group}
 
 
-def _join_rows(sweep: RunFolder, index: TrialIndex) -> None:
-    """Join the rows of each trial that is over, if that has not been done."""
-    for name, record in index.records().items():
-        if isinstance(record, TrialRecord) and record.status in ENDED and not record.compacted:
-            folder = RunFolder(sweep.storage / "trials", name)
-            compact(folder.storage, folder.attempts())
-
-
-def _write_replay(folder: RunFolder, experiment: Experiment) -> None:
-    """Write the best trial of a population as an experiment that repeats its changes of values."""
-    try:
-        best = replay(folder, experiment, Sweep(folder).best.name)
-    except UsageError as error:
-        return say(f"Wrote no {REPLAY}: {error}")
-    return folder.storage.write(REPLAY, to_yaml(best))
-
-
 def _refuse_what_is_missing(experiment: Experiment, settings: Settings, local: bool, address: str | None) -> None:
     """Raise UsageError if an extra or a resource of this machine is missing, or if --local cannot run the scheduler."""
     needed = {"optuna": settings.search == "optuna", "sklearn": settings.scheduler.type == "pb2"}
@@ -350,7 +319,7 @@ def _refuse_what_is_missing(experiment: Experiment, settings: Settings, local: b
     refuse_what_is_not_here(experiment.workers, f"each trial of {experiment.name}", address, local=local)
     if local and isinstance(settings.scheduler, HyperBand | Population):
         raise UsageError(
-            f"{settings.scheduler.type} needs its trials side by side, but --local runs them one after the other; leave"
+            f"{settings.scheduler.type} needs concurrent trials, but --local runs them one after the other; leave"
             " out --local, or set sweep.scheduler to fifo, asha, median or race"
         )
 

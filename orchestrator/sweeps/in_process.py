@@ -11,10 +11,9 @@ from orchestrator.engines.lifecycle import failing
 from orchestrator.engines.rank_failures import lost_gpu
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import ConfigError, MetricMissing, RunError
-from orchestrator.records.sweep_folder import end_trial, trial_name
-from orchestrator.sweeps.results.population_history import History
+from orchestrator.records.sweep_folder import end_trial
+from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.stopping_rules import BY_SCHEDULER
-from orchestrator.sweeps.sweep_context import SweepContext
 from orchestrator.sweeps.trial_group import ActiveTrial, TrialGroup
 
 if TYPE_CHECKING:
@@ -24,33 +23,33 @@ if TYPE_CHECKING:
 class SequentialTrials:
     """Runs the trials of a sweep one after the other; those that share a training together. Driver."""
 
-    def __init__(self, sweep: SweepContext, end_hung: Callable[[str], None] | None = None) -> None:
-        self._sweep, self._rules, self._search = sweep, sweep.rules, sweep.search
-        self._engine = InProcess(sweep.experiment.workers, stop_asked=sweep.rules.asked, end_hung=end_hung)
+    def __init__(self, sweep: RunningSweep, end_hung: Callable[[str], None] | None = None) -> None:
+        self._sweep, self._rules = sweep, sweep.rules
+        self._engine = InProcess(sweep.experiment.workers, stop_asked=sweep.rules.stop_requested, end_hung=end_hung)
         self._scheduler = _scheduler(sweep)
 
     def run(self) -> None:
         """Run until all trials are over or the sweep ends. A failed trial does not end it, unless with `fail_fast`."""
-        for _ in range(self._search.count):
-            if self._rules.sweep_is_over() or (chosen := self._search.suggest()) is None:
+        for _ in range(self._sweep.search.count):
+            if self._rules.sweep_is_over() or (chosen := self._sweep.search.suggest()) is None:
                 return
-            begun = [self._begin(trial["number"], trial["values"]) for trial in (chosen, *chosen["followers"])]
-            self._train([trial for trial in begun if trial])
+            trials = [self._begin(trial["number"], trial["values"]) for trial in (chosen, *chosen["followers"])]
+            self._train([trial for trial in trials if trial])
 
     def _begin(self, number: int, values: Mapping[str, Any]) -> ActiveTrial | None:
         sweep = self._sweep
         try:
             trial = ActiveTrial.begin(sweep.folder.location, number, sweep.experiment.source, sweep.settings, values)
         except ConfigError as error:
-            self._failed(number, values, error)
+            sweep.failed(number, values, str(error), metric_missing=False)
             return None
-        sweep.announcer.begins(trial.folder.name, values)
+        sweep.begins(number, values)
         if self._scheduler:
             self._scheduler.begins(number)
         return trial
 
     def _train(self, trials: Sequence[ActiveTrial]) -> None:
-        """Train trials that share a training to their ends. If one fails, the others go on without it."""
+        """Train trials that share a training to their ends. If one fails, the others continue without it."""
         while trials:
             if self._rules.sweep_is_over():
                 for trial in trials:
@@ -58,16 +57,16 @@ class SequentialTrials:
                 return
             self._train_until_one_fails(trials)
             for trial in trials:
-                if not trial.is_over:
-                    continue
-                last = trial.reports[-1] if trial.reports else None
-                if self._scheduler:
-                    self._scheduler.ended(trial.number, last, len(trial.reports))
-                if trial.ending:
-                    self._sweep.announcer.ended(trial.folder.name, trial.values)
-                    self._sweep.index.keep(trial.folder.name)
-                    self._search.ended(trial.number, last)
+                if trial.is_over:
+                    self._finish(trial)
             trials = [trial for trial in trials if not trial.is_over]
+
+    def _finish(self, trial: ActiveTrial) -> None:
+        last = trial.reports[-1] if trial.reports else None
+        if self._scheduler:
+            self._scheduler.ended(trial.number, last, len(trial.reports))
+        if trial.ending:
+            self._sweep.ended(trial.number, trial.values, last)
 
     def _train_until_one_fails(self, trials: Sequence[ActiveTrial]) -> None:
         group = TrialGroup(self._engine, trials, self._sweep.settings)
@@ -88,12 +87,13 @@ class SequentialTrials:
                         " continues it in a new process"
                     ) from failure
                 group.leave()
-                self._failed(trial.number, trial.values, failure)
+                missing = isinstance(failure, MetricMissing)
+                self._sweep.failed(trial.number, trial.values, str(failure), metric_missing=missing)
 
     def _reason_to_stop(self, trial: ActiveTrial) -> str | None:
         report, name, rules, count = trial.last, trial.folder.name, self._rules, len(trial.reports)
         assert report is not None
-        self._sweep.announcer.reported(name, report.metrics)
+        self._sweep.reported(trial.number, report.metrics)
         by_rule = rules.stops(name, {**report.metrics, "training_iteration": count}, trial.seconds)
         if report.final:
             return None
@@ -102,19 +102,12 @@ class SequentialTrials:
         by_scheduler = self._scheduler and self._scheduler.stops(trial.number, report.metrics, count)
         return BY_SCHEDULER if by_scheduler else rules.budget_used()
 
-    def _failed(self, number: int, values: Mapping[str, Any], error: Exception) -> None:
-        name = trial_name(number)
-        self._search.ended(number, None)
-        self._sweep.announcer.ended(name, values, str(error))
-        self._sweep.index.keep(name)
-        self._rules.trial_failed(name, str(error) if isinstance(error, MetricMissing) else None)
 
-
-def _scheduler(sweep: SweepContext) -> SequentialScheduler | None:
+def _scheduler(sweep: RunningSweep) -> SequentialScheduler | None:
     """Return the sweep's scheduler if it is one of Ray Tune's, which takes a second to import."""
     if isinstance(sweep.settings.scheduler, Fifo | Race):
         return None
     set_environment(None)
     from orchestrator.sweeps.tune.schedulers import SequentialScheduler
 
-    return SequentialScheduler(sweep.settings, History(sweep.folder), sweep.previous)
+    return SequentialScheduler(sweep.settings, sweep.previous)

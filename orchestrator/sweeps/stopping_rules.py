@@ -28,8 +28,8 @@ class _Progress:
 class StoppingRules:
     """Applies the rules of `stop`, `budget` and the search to each report, by the first of the sweep's metrics.
 
-    `ranks` train each trial. The sweep ends when its budget is used up, when `asked` returns True, when a trial's
-    reports lack the metric, and with `fail_fast` when any trial fails.
+    `ranks` train each trial. The sweep ends when its budget is used up, when `stop_requested` returns True, when the
+    reports of a trial lack the metric, and with `fail_fast` when any trial fails.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class StoppingRules:
         ranks: int = 1,
         *,
         search: Search | None = None,
-        asked: Callable[[], bool] = lambda: False,
+        stop_requested: Callable[[], bool] = lambda: False,
         fail_fast: bool = False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.asked, self._fail_fast, self._search = asked, fail_fast, search
+        self.stop_requested, self._fail_fast, self._search = stop_requested, fail_fast, search
         self._stop, self._budget = settings.stop or Stop(), settings.budget or Budget()
         self._metric, mode = settings.objectives[0]
         self._sign = 1 if mode == "max" else -1
@@ -122,7 +122,7 @@ class StoppingRules:
     def sweep_is_over(self) -> bool:
         """Return whether all trials are to end."""
         self._used_budget = self._used_budget or self.budget_used()
-        return self._used_budget is not None or self._failed_trial is not None or self.asked()
+        return self._used_budget is not None or self._failed_trial is not None or self.stop_requested()
 
     def ending(self, trial: str) -> tuple[str, str]:
         """Return status and reason of a trial that was ended from outside."""
@@ -132,4 +132,4 @@ class StoppingRules:
             return "stopped", self._used_budget
         if self._failed_trial:
             return "interrupted", f"{self._failed_trial} failed, which ends the sweep"
-        return ("interrupted", "interrupted") if self.asked() else ("stopped", BY_SCHEDULER)
+        return ("interrupted", "interrupted") if self.stop_requested() else ("stopped", BY_SCHEDULER)

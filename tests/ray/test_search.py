@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from orchestrator import load_experiment, open_run, run, sweep
-from orchestrator.sweeps.results.population_history import History
-from orchestrator.sweeps.results.population_replay import replay
+from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.result import Sweep
 
 pytestmark = pytest.mark.ray
@@ -112,7 +111,7 @@ def test_a_population_goes_on_from_its_best_within_bounds_and_can_be_replayed(ra
 
     # A single run of two ranks that changes its values at the same steps comes to the same weights and score.
     last = exploits[-1]
-    again = replay(done.folder, load_experiment("bowls.yaml"), last.trial)
+    again = done.experiment(last.trial)
     assert again.sweep is None
     alone = run(again, "runs", "alone")
     trial = open_run(f"{done.path}/trials/{last.trial}")

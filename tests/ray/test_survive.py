@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from orchestrator import load_experiment, open_run, open_sweep, resume_sweep, sweep
-from orchestrator.sweeps.results.population_history import History
+from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.result import Sweep
 from tests.ray.conftest import in_another_driver
 from tests.ray.test_search import BOWL, whole

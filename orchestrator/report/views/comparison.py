@@ -92,7 +92,7 @@ def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], ag
     if len(units) < ENOUGH:
         what = "configurations" if "configuration" in trials else "trials"
         return page.Section("mattered", title, f"{len(units)} {what} have reported {metric}; {ENOUGH} are needed.")
-    ranked = importance_table(trials, metric, mode, "variance", aggregate)
+    ranked = importance_table(units, metric)
     rows = [
         (name, Share(float(row["importance"])), Quantity("share", row["spread"])) for name, row in ranked.iterrows()
     ]

@@ -12,6 +12,7 @@ import pandas as pd
 
 from hooks.metrics.direction import direction
 from orchestrator.errors import DamagedFile, UsageError, did_you_mean
+from orchestrator.records.metadata import SweepMetadata
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
 from orchestrator.runs.result import Result, Run, restrict_to_training
@@ -20,18 +21,15 @@ from orchestrator.stats.read.counted_rows import columns_of
 from orchestrator.stats.read.query import check_columns
 from orchestrator.stats.read.recorded_files import warn_lost_rows
 from orchestrator.sweeps.results.analysis import (
+    CONFIG,
     ENOUGH,
-    METHODS,
     aggregate_repeats,
     best_first,
-    configurations_of,
     configurations_table,
-    default_method,
-    importance,
     importance_table,
     non_dominated,
 )
-from orchestrator.sweeps.results.population_history import History, lineage
+from orchestrator.sweeps.results.population import History, lineage
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
 
 _SHOWN_TRIALS = 12
 """Trials in a notebook's table of a sweep."""
-_ROWS_PER_QUERY = 2**20
 
 
 class Sweep(Result):
@@ -51,22 +48,16 @@ class Sweep(Result):
         """Return the status and the best trials, for notebooks."""
         from orchestrator.terminal.notebook import result_html
 
-        trials, (metric, mode) = self.trials, self.objective
+        trials = self.trials
         if trials.empty:
             return result_html(self.path, self.status, ["no trial has begun yet"], None)
-        first = best_first(trials, dict(self.objectives), self.aggregate)
         counts = ", ".join(f"{count} {status}" for status, count in trials["status"].value_counts().items())
-        best = f"best {metric} {first[metric].iloc[0]:.4g} in {first.index[0]}" if trials[metric].notna().any() else ""
-        if best and self.repeats > 1:
-            group = configurations_of(trials, metric, mode, self.aggregate)[0]
-            best = f"best configuration {group.number}: {metric} {group.describe(metric)}, best trial {group.trials[0]}"
-        chosen = [
-            name
-            for name in map(str, trials)
-            if name == "status" or name.startswith("config/") or name in dict(self.objectives)
+        others = len(trials) - _SHOWN_TRIALS
+        columns = [
+            name for name in map(str, trials) if name in {"status", *dict(self.objectives)} or name.startswith(CONFIG)
         ]
-        rest = f"and {len(trials) - _SHOWN_TRIALS} more trials" if len(trials) > _SHOWN_TRIALS else None
-        return result_html(self.path, self.status, [counts, best, rest], first[chosen].head(_SHOWN_TRIALS))
+        best = best_first(trials, dict(self.objectives), self.aggregate)[columns].head(_SHOWN_TRIALS)
+        return result_html(self.path, self.status, [counts, f"and {others} more trials" if others > 0 else None], best)
 
     @cached_property
     def objective(self) -> tuple[str, str]:
@@ -76,23 +67,23 @@ class Sweep(Result):
     @cached_property
     def objectives(self) -> list[tuple[str, str]]:
         """Each of the sweep's metrics, with `max` or `min`."""
-        sweep = self.folder.metadata().sweep
-        assert sweep is not None
-        return [(metric, mode) for metric, mode in sweep.objectives or [(sweep.metric, sweep.mode)]]
+        return [*(self._summary.objectives or [(self._summary.metric, self._summary.mode)])]
 
-    @cached_property
+    @property
     def repeats(self) -> int:
         """Number of trials of each configuration, each with another seed."""
-        sweep = self.folder.metadata().sweep
-        assert sweep is not None
-        return sweep.repeats
+        return self._summary.repeats
 
-    @cached_property
+    @property
     def aggregate(self) -> str:
         """Aggregate of `repeats`: `mean` or `lower_bound`."""
-        sweep = self.folder.metadata().sweep
-        assert sweep is not None
-        return sweep.aggregate
+        return self._summary.aggregate
+
+    @cached_property
+    def _summary(self) -> SweepMetadata:
+        summary = self.folder.metadata().sweep
+        assert summary is not None
+        return summary
 
     @property
     def runs(self) -> list[Run]:
@@ -110,36 +101,38 @@ class Sweep(Result):
         return Run(folder)
 
     def experiment(self, trial: int | str) -> Experiment:
-        """Return a trial as an experiment of its own, ready for `run`, with a population's changes of values.
+        """Return a trial as an experiment of its own, ready for `run`. In a population it changes its values at the
+        steps at which those of the trial's weights changed.
 
-        Raises UsageError without such a trial, or if its values did not go together.
+        Raises UsageError without such a trial, or if its values could not be combined.
         """
         from orchestrator.config.load import experiment_from_source
-        from orchestrator.sweeps.results.population_replay import replay
 
         chosen = self.trial(trial)
-        if lineage(History(self.folder).read(), chosen.name):
-            return replay(self.folder, experiment_from_source(self.folder.source()), chosen.name)
         if chosen.config["sweep"] is not None:
             raise UsageError(f"{chosen.path} never was an experiment: {chosen.error}")
-        return experiment_from_source(chosen.folder.source().with_values({"name": f"{self.name}-{chosen.name}"}))
+        source = chosen.folder.source().with_values({"name": f"{self.name}-{chosen.name}"})
+        if exploits := lineage(History(self.folder).read(), chosen.name):
+            changes = [
+                {"at": f"{exploit.step} steps", "set": exploit.changes} for exploit in exploits if exploit.changes
+            ]
+            written, _ = source.merged()
+            changes = [*(written.get("changes") or []), *changes]
+            source = source.with_values({**exploits[0].before, "changes": changes})
+        return experiment_from_source(source)
 
     @property
     def trials(self) -> pd.DataFrame:
         """A row per trial: its values (`config/...`), its metrics at the best and the last report (`last/...`), its
         costs (see docs/tables.md), its status, why it was stopped, and its error."""
         records = self.records()
-        table = pd.DataFrame([self._row(name, record, records) for name, record in records.items()])
-        if any(isinstance(record, TrialRecord) and record.leader for record in records.values()):
-            table.insert(
-                2,
-                "leader",
-                [
-                    record.leader or name if isinstance(record, TrialRecord) else None
-                    for name, record in records.items()
-                ],
-            )
-        return table.set_index("trial") if len(table) else table
+        rows = [self._row(name, record, records) for name, record in records.items()]
+        if not rows:
+            return pd.DataFrame()
+        table = pd.DataFrame(rows).set_index("trial")
+        if table["leader"].isna().all():
+            return table.drop(columns="leader")
+        return table.assign(leader=table["leader"].fillna(table.index.to_series()))
 
     @property
     def configurations(self) -> pd.DataFrame:
@@ -164,10 +157,11 @@ class Sweep(Result):
     ) -> dict[str, Any]:
         metric, _ = self.objective
         if isinstance(record, DamagedFile):
-            return {"trial": name, "status": "damaged", metric: None, "error": str(record)}
+            return {"trial": name, "status": "damaged", "leader": None, metric: None, "error": str(record)}
         return {
             "trial": name,
             "status": record.status,
+            "leader": record.leader,
             **({} if record.configuration is None else {"configuration": record.configuration}),
             **{f"config/{path}": _cell(value) for path, value in record.values.items()},
             metric: record.best.get(metric),
@@ -200,16 +194,13 @@ class Sweep(Result):
         """
         runs = self.runs if trials is None else [self.trial(trial) for trial in trials]
         per_trial = _trial_tables(runs, columns, lambda run, own: run.load_stats(own, where))
-        tables = [
-            (table if columns is None else table.reindex(columns=list(columns))).assign(trial=run.name)
-            for run, table in per_trial
-        ]
+        tables = [table.assign(trial=run.name) for run, table in per_trial]
         if not tables:
             return pd.DataFrame(columns=["trial", *(columns or ())])
         joined = pd.concat(tables, ignore_index=True)
-        for name in {"trial", "phase", "node"} & {*joined.columns}:
-            joined[name] = joined[name].astype("category")
-        return joined[["trial", *[name for name in joined.columns if name != "trial"]]]
+        names = dict.fromkeys(["trial", *(joined.columns if columns is None else columns)])
+        categories = {"trial", "phase", "node"} & {*joined.columns}
+        return joined.astype(dict.fromkeys(categories, "category")).reindex(columns=[*names])
 
     def summary(
         self, by: str | None = "trial", columns: Sequence[str] | None = None, where: str | None = None
@@ -223,11 +214,11 @@ class Sweep(Result):
             from orchestrator.stats.aggregate.summaries import summarize_trials
             from orchestrator.stats.read.query import Rows
 
-            rows = (table for _, table in _trial_tables(self.runs, columns, lambda run, own: _rows_of(run, own, where)))
-            tables = [summarize_trials(Rows.of(pd.concat(some)), columns) for some in _batches(rows)]
+            rows = _trial_tables(self.runs, columns, lambda run, own: _training_rows(run, own, where))
+            tables = [summarize_trials(Rows.of(table), columns) for _, table in rows]
             return pd.concat(tables) if tables else pd.DataFrame()
-        each = _trial_tables(self.runs, columns, lambda run, own: run.summary(by, own, where))
-        summaries = {run.name: table for run, table in each}
+        per_trial = _trial_tables(self.runs, columns, lambda run, own: run.summary(by, own, where))
+        summaries = {run.name: table for run, table in per_trial}
         return pd.concat(summaries, names=["trial"]) if summaries else pd.DataFrame()
 
     @property
@@ -263,80 +254,59 @@ class Sweep(Result):
         check_columns([*chosen], [*trials.columns])
         return non_dominated(trials, chosen)
 
-    def importance(self, metric: str | None = None, method: str | None = None) -> pd.Series:
+    def importance(self, metric: str | None = None) -> pd.Series:
         """Return the importance of each parameter for a metric (by default the sweep's first), as shares of 1.
 
-        `method` is `ped_anova`, Optuna's (the default if installed), which tells what distinguishes the best trials; or
-        `variance`, how far a parameter explains the ranks of all. With `repeats` the units are configurations. Raises
-        UsageError if fewer than 10 trials or configurations have the metric.
+        Raises UsageError if fewer than 10 trials have the metric; with `repeats`, fewer than 10 configurations.
         """
-        return importance(*self._importance_inputs(metric, method))
+        return self.importance_table(metric)["importance"]
 
-    def importance_table(self, metric: str | None = None, method: str | None = None) -> pd.DataFrame:
+    def importance_table(self, metric: str | None = None) -> pd.DataFrame:
         """Return `importance` with the `spread` of each share, the bootstrap's standard error."""
-        return importance_table(*self._importance_inputs(metric, method))
-
-    def _importance_inputs(self, metric: str | None, method: str | None) -> tuple[pd.DataFrame, str, str, str, str]:
-        """Return trials, metric, mode, method and aggregate."""
-        trials, (first, _) = self.trials, self.objective
-        metric = metric or first
-        method = method or default_method()
-        if method not in METHODS:
-            raise UsageError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        trials, metric = self.trials, metric or self.objective[0]
         check_columns([metric], [*trials.columns])
-        known = len(aggregate_repeats(trials, metric, "max", "mean"))
-        if known < ENOUGH:
-            units = "trials" if self.repeats == 1 else "configurations"
-            raise UsageError(f"{known} {units} of {self.path} have {metric}; parameter importance needs {ENOUGH}")
-        mode = direction(metric, dict(self.objectives))
-        if mode is None and method != "variance":
-            raise UsageError(f"the mode of {metric} is unknown; use method='variance', which does not need it")
         # Without a mode there is no lower bound.
-        return trials, metric, mode or "max", method, self.aggregate if mode else "mean"
+        mode = direction(metric, dict(self.objectives))
+        units = aggregate_repeats(trials, metric, mode or "max", self.aggregate if mode else "mean")
+        if len(units) < ENOUGH:
+            kind = "trials" if self.repeats == 1 else "configurations"
+            raise UsageError(f"{len(units)} {kind} of {self.path} have {metric}; parameter importance needs {ENOUGH}")
+        return importance_table(units, metric)
 
 
 def _trial_tables(
-    runs: Sequence[Run], columns: Sequence[str] | None, ask: Callable[[Run, list[str] | None], pd.DataFrame]
+    runs: Sequence[Run], columns: Sequence[str] | None, read: Callable[[Run, list[str] | None], pd.DataFrame]
 ) -> Iterator[tuple[Run, pd.DataFrame]]:
     """Yield each trial with rows and its nonempty table of those columns that it has.
 
     Raises UsageError if no trial has a column, or all refuse.
     """
     columns = None if columns is None else [name for name in columns if name != "trial"]
-    there = [(run, columns_of(run.folder.storage, run.folder.attempts())) for run in runs]
-    recorded = [(run, names) for run, names in there if names]
-    for run in [run for run, names in there if not names and run.folder.metadata().status in ENDED]:
-        warn_lost_rows(run.folder.storage, run.folder.attempts())
+    recorded = []
+    for run in runs:
+        storage, attempts = run.folder.storage, run.folder.attempts()
+        if names := columns_of(storage, attempts):
+            recorded.append((run, names))
+        elif run.folder.metadata().status in ENDED:
+            warn_lost_rows(storage, attempts)
     if columns is not None and recorded:
         check_columns(columns, [*dict.fromkeys(name for _, names in recorded for name in names)])
-    refused: list[UsageError] = []
+    errors: list[UsageError] = []
     for run, names in recorded:
         try:
-            table = ask(run, None if columns is None else [name for name in columns if name in names])
+            table = read(run, None if columns is None else [name for name in columns if name in names])
         except UsageError as error:
-            refused.append(error)
+            errors.append(error)
             continue
         if len(table):
             yield run, table
-    if refused and len(refused) == len(recorded):
-        raise refused[0]
+    if errors and len(errors) == len(recorded):
+        raise errors[0]
 
 
-def _rows_of(run: Run, columns: list[str] | None, where: str | None) -> pd.DataFrame:
+def _training_rows(run: Run, columns: list[str] | None, where: str | None) -> pd.DataFrame:
     names = None if columns is None else ["rank", *columns]
     return run.load_stats(names, restrict_to_training(where)).assign(trial=run.name)
-
-
-def _batches(tables: Iterable[pd.DataFrame]) -> Iterator[list[pd.DataFrame]]:
-    """Group tables of trials into batches of `_ROWS_PER_QUERY` rows."""
-    some: list[pd.DataFrame] = []
-    for table in tables:
-        some.append(table)
-        if sum(map(len, some)) >= _ROWS_PER_QUERY:
-            yield some
-            some = []
-    if some:
-        yield some
 
 
 def _metrics(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,25 +22,24 @@ from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, trial_name
 from orchestrator.stats.aggregate.trial_index import TrialRecord
-from orchestrator.sweeps.results.population_history import History
+from orchestrator.sweeps.results.population import History
+from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import DrawnTrials, Search
 from orchestrator.sweeps.stopping_rules import StoppingRules
-from orchestrator.sweeps.sweep_context import SweepContext
 from orchestrator.sweeps.trial_setup import begin_trial
 from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
 from orchestrator.sweeps.tune.trainable import Trial
 from orchestrator.sweeps.tune.tune_config import FAILED, REPORTED, TRIAL
 
 
-def launch(context: SweepContext, max_concurrent: int) -> None:
+def launch(sweep: RunningSweep, max_concurrent: int) -> None:
     """Run all trials to their ends, `max_concurrent` at a time."""
-    experiment, settings, sweep, rules = context.experiment, context.settings, context.folder, context.rules
-    search = context.search
+    experiment, settings, search, rules = sweep.experiment, sweep.settings, sweep.search, sweep.rules
     parameters = {
         "source": with_classes_of_main(experiment.source),
         "settings": settings,
         "workers": experiment.workers,
-        "location": sweep.location,
+        "location": sweep.folder.location,
     }
     bundles = ENGINES[settings.engine].bundles(experiment.workers)
     trainable = tune.with_resources(
@@ -51,50 +50,51 @@ def launch(context: SweepContext, max_concurrent: int) -> None:
     tuner = tune.Tuner(
         trainable,
         param_space=drawn,
-        tune_config=_tune_config(context, max_concurrent),
-        run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(context), experiment.max_failures),
+        tune_config=_tune_config(sweep, max_concurrent),
+        run_config=_run_config(sweep),
     )
-    # The announcer reports a failed trial without Tune's traceback.
+    # `RunningSweep` shows a failed trial, without Tune's traceback.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     try:
-        with seeded(settings.seed + len(context.previous)), forgetting_trials():
+        with seeded(settings.seed + len(sweep.previous)), forgetting_trials():
             tuner.fit()
     finally:
-        sweep.storage.delete(SCRATCH)
-    for name, record in context.index.records().items():
+        sweep.folder.storage.delete(SCRATCH)
+    for name, record in sweep.index.records().items():
         if isinstance(record, TrialRecord) and not record.is_over:
-            end_trial(RunFolder(sweep.storage / "trials", name), *rules.ending(name))
+            end_trial(RunFolder(sweep.folder.storage / "trials", name), *rules.ending(name))
 
 
-def _tune_config(context: SweepContext, max_concurrent: int) -> tune.TuneConfig:
-    settings, sweep, search = context.settings, context.folder, context.search
+def _tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConfig:
+    settings, search, location = sweep.settings, sweep.search, sweep.folder.location
     scheduler = make_scheduler(
-        settings, History(sweep), context.previous, lambda number: _is_mistake(trial_folder(sweep.location, number))
+        settings, sweep.previous, lambda number: _is_mistake(trial_folder(location, number)), History(sweep.folder)
     )
     # Not through Tune, which knows one metric only; the search may have several.
     scheduler.set_search_properties(*settings.objectives[0])
-    drawn = isinstance(search, DrawnTrials)
+    is_drawn = isinstance(search, DrawnTrials)
     waits = isinstance(settings.scheduler, Population | HyperBand)
     return tune.TuneConfig(
         num_samples=search.count,
-        search_alg=None if drawn else _Searcher(search, settings),
+        search_alg=None if is_drawn else _Searcher(search, settings),
         # Trials that wait for each other must all have begun.
-        max_concurrent_trials=None if drawn and waits else max_concurrent,
+        max_concurrent_trials=None if is_drawn and waits else max_concurrent,
         scheduler=scheduler,
         reuse_actors=True,
         trial_dirname_creator=lambda trial: trial.trial_id,
     )
 
 
-def _run_config(sweep: RunFolder, stopper: _Stopper, events: _TrialEvents, max_failures: int) -> tune.RunConfig:
+def _run_config(sweep: RunningSweep) -> tune.RunConfig:
+    storage = sweep.folder.storage
     return tune.RunConfig(
-        # A new name for each attempt, so that Tune does not restore its own state of an earlier one.
+        # A new name for each attempt, so that Tune does not restore the state of an earlier one.
         name=f"tune-{uuid.uuid4().hex[:8]}",
-        storage_path=f"{sweep.storage.root}/{SCRATCH}",
-        storage_filesystem=sweep.storage.filesystem,
-        stop=stopper,
-        callbacks=[events, _Silence()],
-        failure_config=tune.FailureConfig(max_failures=max_failures),
+        storage_path=f"{storage.root}/{SCRATCH}",
+        storage_filesystem=storage.filesystem,
+        stop=_Stopper(sweep.rules),
+        callbacks=[_TrialEvents(sweep), _Silence()],
+        failure_config=tune.FailureConfig(max_failures=sweep.experiment.max_failures),
         checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         verbose=0,
         # Silent at this verbosity; Tune's reporter for notebooks would clear the cell's output.
@@ -136,7 +136,7 @@ class _Stopper(_Unsaved, tune.Stopper):
 
 
 class _Searcher(_Unsaved, Searcher):
-    """The sweep's search, as Tune calls it. `_TrialEvents` tells the search how trials end."""
+    """The sweep's search, as Tune calls it. `_TrialEvents` passes it the ends of trials."""
 
     def __init__(self, search: Search, settings: Sweep) -> None:
         metric, mode = settings.objectives[0]
@@ -160,11 +160,10 @@ class _Searcher(_Unsaved, Searcher):
 
 
 class _TrialEvents(_Unsaved, tune.Callback):
-    """Passes Tune's events to the announcer, and writes down the ends of trials that Tune stopped."""
+    """Passes Tune's events to the running sweep, and records the ends of trials that Tune stopped."""
 
-    def __init__(self, context: SweepContext) -> None:
-        self._sweep, self._experiment, self._search = context.folder, context.experiment, context.search
-        self._announcer, self._rules, self._index = context.announcer, context.rules, context.index
+    def __init__(self, sweep: RunningSweep) -> None:
+        self._sweep = sweep
         self._last: dict[int, Mapping[str, Any]] = {}
         """Last report of each active trial; Tune has none of a trial that ends while it is paused."""
         self._failed_before: set[int] = set()
@@ -174,14 +173,14 @@ class _TrialEvents(_Unsaved, tune.Callback):
         """Return number, values and folder of each trial behind one of Tune's, without those that failed before."""
         config = trial.config[TRIAL]
         return [
-            (member["number"], member["values"], trial_folder(self._sweep.location, member["number"]))
+            (member["number"], member["values"], trial_folder(self._sweep.folder.location, member["number"]))
             for member in (config, *config["followers"])
             if member["number"] not in self._failed_before
         ]
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        for _, values, folder in self._trials(trial):
-            self._announcer.begins(folder.name, values)
+        for number, values, _ in self._trials(trial):
+            self._sweep.begins(number, values)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
@@ -193,7 +192,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
         number = result.get(REPORTED, trial.config[TRIAL]["number"])
         if number is not None:
             self._last[number] = result
-            self._announcer.reported(trial_name(number), result)
+            self._sweep.reported(number, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, values, folder in self._trials(trial):
@@ -202,52 +201,41 @@ class _TrialEvents(_Unsaved, tune.Callback):
             if _is_mistake(folder):
                 self._failed(number, values, folder)
                 continue
-            end_trial(folder, *self._rules.ending(folder.name))
-            self._ended(number, values, folder)
+            end_trial(folder, *self._sweep.rules.ending(folder.name))
+            self._sweep.ended(number, values, self._last.pop(number, None))
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        for _, _, folder in self._trials(trial):
+        for number, _, folder in self._trials(trial):
             if not _is_mistake(folder):
-                self._announcer.recovers(folder.name, self._error(folder))
+                self._sweep.recovers(number, _error_of(folder))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, values, folder in self._trials(trial):
             if folder.exists() and folder.metadata().status in ENDED:
-                self._ended(number, values, folder)
+                self._sweep.ended(number, values, self._last.pop(number, None))
             else:
                 self._failed(number, values, folder)
 
-    def _ended(self, number: int, values: Mapping[str, Any], folder: RunFolder) -> None:
-        self._search.ended(number, self._last.pop(number, None))
-        self._announcer.ended(folder.name, values)
-        self._index.keep(folder.name)
-
     def _failed(self, number: int, values: Mapping[str, Any], folder: RunFolder) -> None:
-        settings = self._experiment.sweep
-        assert settings is not None
-        error = self._error(folder)
+        sweep, error = self._sweep, _error_of(folder)
         self._last.pop(number, None)
-        self._search.ended(number, None)
         if not folder.exists():
             # Its processes died before it began, and it would be missing among the trials.
             with suppress(ConfigError):
-                begin_trial(self._sweep.location, number, self._experiment.source, settings, values)
+                begin_trial(sweep.folder.location, number, sweep.experiment.source, sweep.settings, values)
         if folder.metadata().status == "running":
             folder.end("failed", error=error)
         remove_placement_group_of(folder)
-        metadata = folder.metadata()
-        self._rules.trial_failed(folder.name, metadata.error if metadata.metric_missing else None)
-        self._announcer.ended(folder.name, values, error)
-        self._index.keep(folder.name)
+        sweep.failed(number, values, error, metric_missing=folder.metadata().metric_missing)
 
-    @staticmethod
-    def _error(folder: RunFolder) -> str:
-        error = folder.metadata().error if folder.exists() else None
-        return error or f"the trial's process {RankFailed.died(0, folder).words}"
+
+def _error_of(trial: RunFolder) -> str:
+    error = trial.metadata().error if trial.exists() else None
+    return error or f"the trial's process {RankFailed.died(0, trial).words}"
 
 
 class _Silence(_Unsaved, TrialProgressCallback):
-    """Takes the place of Tune's progress output, as the announcer reports the trials."""
+    """Replaces Tune's progress output, as the running sweep shows the trials."""
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Do nothing."""

@@ -19,7 +19,7 @@ from orchestrator.private_api.ray_tune import ask_before_next_step
 from orchestrator.private_api.ray_tune_schedulers import Bands, Exploiting, Halving, Median
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.stats.aggregate.configurations import group_merit
-from orchestrator.sweeps.results.population_history import History
+from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.sampling import bounds, clipped, mutated
 from orchestrator.sweeps.tune.tune_config import REPORTED, TRIAL, tune_config
@@ -32,11 +32,15 @@ OUR_OWN = {"type", "mutate", "resample_probability", "perturbation_factors"}
 
 
 def make_scheduler(
-    settings: Sweep, history: History, previous: Mapping[int, PreviousTrial], is_mistake: Callable[[int], bool]
+    settings: Sweep,
+    previous: Mapping[int, PreviousTrial],
+    is_mistake: Callable[[int], bool] = lambda number: False,
+    history: History | None = None,
 ) -> TrialScheduler:
     """Return Tune's scheduler for a sweep; its time is the number of reports.
 
-    `is_mistake` tells by number whether a trial failed by a mistake that would happen again.
+    `is_mistake` returns whether the trial of a number failed by a mistake that would happen again. A population records
+    its exploits in `history`.
     """
     keeps = (settings, previous, is_mistake)
     # The names of the options are Tune's own.
@@ -167,8 +171,6 @@ class _Population(_SweepScheduler, Exploiting):
     def __init__(self, settings: Sweep, *keeps: Any, history: History, **options: Any) -> None:
         super().__init__(settings, *keeps, **options)
         self._history = history
-        reached = max((len(trial.reports) for trial in self._previous.values() if not trial.over), default=0)
-        self.look_first_after(reached, options.get("burn_in_period", 0))
         self._random = np.random.RandomState(settings.seed)
 
     def next_config(self, trial: Trial, source: Trial, tunes_own: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
@@ -180,7 +182,7 @@ class _Population(_SweepScheduler, Exploiting):
             values = {**values, **clipped(self._settings, tunes_own()[TRIAL]["values"])}
         return tune_config(trial.config[TRIAL]["number"], values)
 
-    def exploited(
+    def record_exploit(
         self, trial: Trial, source: Trial, result: Mapping[str, Any], score: float, source_score: float
     ) -> None:
         self._history.append(
@@ -199,8 +201,8 @@ class _Population(_SweepScheduler, Exploiting):
 class SequentialScheduler:
     """`asha` or `median` for trials that run one after the other or share a training, without Ray running."""
 
-    def __init__(self, settings: Sweep, history: History, previous: Mapping[int, PreviousTrial]) -> None:
-        self._scheduler: Any = make_scheduler(settings, history, previous, lambda number: False)
+    def __init__(self, settings: Sweep, previous: Mapping[int, PreviousTrial]) -> None:
+        self._scheduler: Any = make_scheduler(settings, previous)
         self._scheduler.set_search_properties(*settings.objectives[0])
         self._trials: dict[int, _TrialStandIn] = {}
         self._seed = settings.seed

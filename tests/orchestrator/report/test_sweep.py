@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator import sweep
 from orchestrator.report.sweep import logarithmic, mean_spans, sweep_page
-from orchestrator.sweeps.results.population_history import Exploit, History
+from orchestrator.sweeps.results.population import Exploit, History
 from orchestrator.sweeps.results.result import Sweep
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 from tests.tasks import described

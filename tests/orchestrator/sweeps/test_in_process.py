@@ -12,14 +12,14 @@ import torch
 from typer.testing import CliRunner
 
 from hooks import Hook, State
-from orchestrator import RunError, UsageError, open_run, open_sweep, resume_sweep, run, sweep
+from orchestrator import RunError, UsageError, open_sweep, resume_sweep, run, sweep
 from orchestrator.cli import app
 from orchestrator.report.sweep import sweep_page
 from orchestrator.sweeps import driver
 from orchestrator.terminal.sweep_status import LiveSweep
 from tests.tasks import described
 
-SETTINGS = ("mode", "metric", "trials", "repeats", "search", "seed", "stop", "budget", "points", "scheduler")
+SETTINGS = ("mode", "metric", "trials", "repeats", "search", "stop", "budget", "points", "scheduler", "share_training")
 
 
 def searching(space: dict[str, Any], **fields: Any) -> Any:
@@ -28,83 +28,57 @@ def searching(space: dict[str, Any], **fields: Any) -> Any:
     return described(**{"epochs": 1, "sweep": settings, **fields})
 
 
-def test_a_grid_of_two_by_two_is_four_trials_with_its_values(tmp_path: Path) -> None:
+def test_a_grid_of_two_by_two_is_four_trials_each_the_run_it_would_be_alone(tmp_path: Path) -> None:
     space = {"optimizer.lr": {"grid": [0.001, 0.5]}, "hooks.ema.decay": {"grid": [0.0, 0.9]}}
-    outcome = sweep(searching(space, hooks={"ema": {}}), tmp_path, local=True)
+    outcome = sweep(searching(space, hooks={"ema": {}}, share_training=False), tmp_path, local=True)
     assert outcome.status == "finished"
     trials = outcome.trials
-    assert not {"configuration", "config/seed"} & {*trials.columns}
+    assert not {"configuration", "config/seed", "leader"} & {*trials.columns}
     assert list(trials.index) == ["trial-0000", "trial-0001", "trial-0002", "trial-0003"]
-    pairs = sorted(zip(trials["config/optimizer.lr"], trials["config/hooks.ema.decay"], strict=True))
-    assert pairs == sorted(itertools.product([0.001, 0.5], [0.0, 0.9]))
+    pairs = [*zip(trials["config/optimizer.lr"], trials["config/hooks.ema.decay"], strict=True)]
+    assert sorted(pairs) == sorted(itertools.product([0.001, 0.5], [0.0, 0.9]))
     assert trials["status"].tolist() == ["finished"] * 4
-    for name, trial in trials.iterrows():
-        alone = open_run(f"{outcome.path}/trials/{name}")
-        assert alone.config["optimizer"]["lr"] == trial["config/optimizer.lr"]
-        assert alone.config["hooks"]["ema"]["decay"] == trial["config/hooks.ema.decay"]
-        assert alone.config["sweep"] is None
-        assert alone.metrics["val/accuracy"].max() == trial["val/accuracy"]
-
-
-def test_a_trial_is_the_run_it_would_be_alone(tmp_path: Path) -> None:
-    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.5]}}), tmp_path, local=True)
-    for trial, lr in zip(outcome.runs, (0.01, 0.5), strict=True):
-        alone = run(
-            described(epochs=1, optimizer={"type": "SGD", "lr": lr, "momentum": 0.9}),
-            tmp_path,
-            f"alone-{lr}",
-            local=True,
-        )
-        assert trial.stats["loss"].tolist() == alone.stats["loss"].tolist()
+    for trial, (lr, decay) in zip(outcome.runs, pairs, strict=True):
         assert (Path(trial.path) / "stats.parquet").exists()
+        assert trial.config["sweep"] is None
+        assert trial.metrics["val/accuracy"].max() == trials.loc[trial.name, "val/accuracy"]
+        optimizer = {"type": "SGD", "lr": lr, "momentum": 0.9}
+        experiment = described(epochs=1, optimizer=optimizer, hooks={"ema": {"decay": decay}})
+        alone = run(experiment, tmp_path, f"alone-{trial.name}", local=True)
+        assert trial.stats["loss"].tolist() == alone.stats["loss"].tolist()
 
 
-def test_repeats_are_trials_of_their_own_with_the_seeds_that_follow_the_experiment_s(tmp_path: Path) -> None:
-    space = {"optimizer.lr": {"grid": [0.01, 0.5]}}
-    outcome = sweep(searching(space, repeats=3), tmp_path, local=True)
+def test_repeats_are_trials_with_consecutive_seeds(tmp_path: Path) -> None:
+    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.5]}}, repeats=3), tmp_path, local=True)
     table = outcome.trials
     assert table["config/optimizer.lr"].tolist() == [0.01] * 3 + [0.5] * 3
     assert table["config/seed"].tolist() == [0, 1, 2] * 2
     assert table["configuration"].tolist() == [0] * 3 + [1] * 3
-    assert [run.folder.metadata().configuration for run in outcome.runs] == [0, 0, 0, 1, 1, 1]
     assert [run.config["seed"] for run in outcome.runs] == [0, 1, 2] * 2
     assert table["val/loss"].nunique() == 6
-    _told_of_the_group(outcome)
-    assert outcome.folder.metadata().sweep.trials == 6
-    alone = run(
-        described(epochs=1, seed=2, optimizer={"type": "SGD", "lr": 0.5, "momentum": 0.9}),
-        tmp_path,
-        "alone",
-        local=True,
-    )
-    assert outcome.runs[5].stats["loss"].tolist() == alone.stats["loss"].tolist()
-
-
-def _told_of_the_group(outcome: Any) -> None:
-    """The best configuration is that of the best mean, and its best trial the sweep's; so everywhere it is told of."""
-    reached = outcome.trials.groupby("configuration")["val/accuracy"]
+    reached = table.groupby("configuration")["val/accuracy"]
     expected = pd.DataFrame({"mean": reached.mean(), "std": reached.std()}).sort_values("mean", ascending=False)
-    found = outcome.configurations
-    assert found[["mean", "std"]].to_numpy() == pytest.approx(expected.to_numpy())
-    assert found["n"].tolist() == [3, 3]
+    configurations = outcome.configurations
+    assert configurations[["mean", "std"]].to_numpy() == pytest.approx(expected.to_numpy())
+    assert configurations["n"].tolist() == [3, 3]
+    # 4.30265 is the 97.5 % quantile of Student's t with two degrees of freedom.
     half = 4.30265 * expected["std"] / 3**0.5
-    assert (found["high"] - found["mean"]).tolist() == pytest.approx(half.tolist(), rel=1e-5)
-    assert "config/seed" not in found
+    assert (configurations["high"] - configurations["mean"]).tolist() == pytest.approx(half.tolist(), rel=1e-5)
+    assert "config/seed" not in configurations
     best = reached.idxmax()[expected.index[0]]
-    assert outcome.best.name == best == found["best"].iloc[0] == outcome.folder.metadata().best["trial"]
+    assert outcome.best.name == best == configurations["best"].iloc[0] == outcome.folder.metadata().best["trial"]
     shown = CliRunner().invoke(app, ["show", outcome.path]).stdout
-    words = f"Best configuration: {expected.index[0]} with val/accuracy {expected['mean'].iloc[0]:.4g} ± "
-    assert words in shown
-    told = LiveSweep(outcome.folder).look()
-    assert (told.best, told.configuration.describe("val/accuracy") in shown) == (best, True)
+    mean = f"{expected['mean'].iloc[0]:.4g}"
+    assert f"Best configuration: {expected.index[0]} with val/accuracy {mean} ± " in shown
+    live = LiveSweep(outcome.folder).look()
+    assert (live.best, live.configuration.describe("val/accuracy") in shown) == (best, True)
     assert ">Configurations<" in sweep_page(outcome, "now")
-    assert f"best configuration {expected.index[0]}" in outcome._repr_html_()
     with pytest.raises(UsageError, match=r"2 configurations .* have val/accuracy; parameter importance needs 10"):
         outcome.importance()
 
 
 @dataclass
-class Told(Hook):
+class KeepsSweep(Hook):
     """Keeps the sweep that a hook finds in its config."""
 
     sweeps: ClassVar[list[Any]] = []
@@ -113,12 +87,12 @@ class Told(Hook):
         self.sweeps.append(state.config["sweep"])
 
 
-def test_hooks_know_the_sweep_that_a_trial_is_of(tmp_path: Path) -> None:
+def test_hooks_know_the_sweep_of_their_trial(tmp_path: Path) -> None:
     """A tracker shows first what trials differ in, though the trial's own experiment has no sweep."""
-    Told.sweeps.clear()
+    KeepsSweep.sweeps.clear()
     space = {"optimizer.lr": {"grid": [0.01, 0.5]}}
-    sweep(searching(space, hooks={"told": {"type": f"{__name__}:Told"}}), tmp_path, local=True)
-    assert [(one["metric"], one["space"]) for one in Told.sweeps] == [("val/accuracy", space)] * 2
+    sweep(searching(space, hooks={"keeps": {"type": f"{__name__}:KeepsSweep"}}), tmp_path, local=True)
+    assert [(settings["metric"], settings["space"]) for settings in KeepsSweep.sweeps] == [("val/accuracy", space)] * 2
 
 
 def test_a_trial_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
@@ -140,31 +114,27 @@ class LosesTheGPU(Hook):
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
 
-def test_no_trial_begins_where_the_gpu_is_lost(tmp_path: Path) -> None:
+def test_no_trial_begins_after_the_gpu_is_lost(tmp_path: Path) -> None:
+    lost = searching({"seed": {"grid": [1, 2]}}, hooks={"lost": {"type": f"{__name__}:LosesTheGPU"}})
     with pytest.raises(RunError, match=r"the GPU failed(.|\n)*can no longer use its GPU, so the sweep ends here"):
-        sweep(
-            searching({"seed": {"grid": [1, 2]}}, hooks={"lost": {"type": f"{__name__}:LosesTheGPU"}}),
-            tmp_path,
-            local=True,
-        )
-    trials = open_sweep(tmp_path / "points").trials
-    assert trials["status"].tolist() == ["failed"]
+        sweep(lost, tmp_path, local=True)
+    assert open_sweep(tmp_path / "points").trials["status"].tolist() == ["failed"]
 
 
-def test_values_that_do_not_go_together_fail_their_trial_alone(tmp_path: Path) -> None:
-    """Each value is right by itself, so it is found out when the trial begins."""
+def test_values_that_cannot_be_combined_fail_their_trial_alone(tmp_path: Path) -> None:
+    """Each value is valid by itself, so the error comes when the trial begins."""
     space = {"hooks.nan_guard.action": {"grid": ["raise", "skip"]}, "hooks.nan_guard.every": {"grid": [1, 2]}}
     outcome = sweep(searching(space, hooks={"nan_guard": {}}), tmp_path, local=True)
-    assert outcome.status == "finished"
-    failed = outcome.trials[outcome.trials["status"] == "failed"]
-    assert len(outcome.trials) == 4
-    assert failed[["config/hooks.nan_guard.action", "config/hooks.nan_guard.every"]].to_numpy().tolist() == [
-        ["skip", 2]
-    ]
-    assert "action: skip needs every: 1 step" in failed["error"].item()
+    assert (outcome.status, len(outcome.trials)) == ("finished", 4)
+    (failed,) = outcome.trials.index[outcome.trials["status"] == "failed"]
+    row = outcome.trials.loc[failed]
+    assert (row["config/hooks.nan_guard.action"], row["config/hooks.nan_guard.every"]) == ("skip", 2)
+    assert "action: skip needs every: 1 step" in row["error"]
+    with pytest.raises(UsageError, match=r"never was an experiment: .*action: skip needs every: 1 step"):
+        outcome.experiment(failed)
 
 
-@pytest.mark.parametrize(("metric", "mode"), [("val/accuracy", "max"), ("val/loss", "min"), ("val/loss", "max")])
+@pytest.mark.parametrize(("metric", "mode"), [("val/accuracy", "max"), ("val/loss", "min")])
 def test_the_best_is_the_best_of_its_metric(tmp_path: Path, metric: str, mode: str) -> None:
     space = {"optimizer.lr": {"grid": [0.0001, 0.3, 0.01]}}
     outcome = sweep(searching(space, metric=metric, mode=mode, epochs=3), tmp_path, local=True)
@@ -209,24 +179,17 @@ def test_a_missing_section_and_a_taken_name_are_refused(tmp_path: Path) -> None:
     assert open_sweep(first.path).status == "finished"
 
 
-def test_rules_end_a_trial_and_say_why(tmp_path: Path) -> None:
-    stop = {"max_reports": 2}
-    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.02]}}, epochs=4, stop=stop), tmp_path, local=True)
-    assert outcome.trials["reports"].tolist() == [2, 2]
-    assert outcome.trials["status"].tolist() == ["stopped", "stopped"]
-    assert [run.folder.metadata().stopped for run in outcome.runs] == [["max_reports: 2 reached"]] * 2
-
-
-def test_the_budget_of_samples_ends_the_sweep(tmp_path: Path) -> None:
-    """52 samples an epoch: the second trial is stopped at its first report, and no third begins."""
-    budget = {"samples": 4 * 52}
-    outcome = sweep(
-        searching({"optimizer.lr": {"grid": [0.01, 0.02, 0.03]}}, epochs=3, budget=budget), tmp_path, local=True
-    )
+def test_rules_end_a_trial_and_the_budget_of_samples_ends_the_sweep(tmp_path: Path) -> None:
+    """An epoch has 52 samples: the second trial stops at its first report, and no third begins."""
+    ends = {"budget": {"samples": 3 * 52}, "stop": {"max_reports": 2}}
+    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.02, 0.03]}}, epochs=3, **ends), tmp_path, local=True)
     assert outcome.status == "finished"
-    assert outcome.trials["reports"].tolist() == [3, 1]
-    assert outcome.trials["status"].tolist() == ["finished", "stopped"]
-    assert outcome.runs[1].folder.metadata().stopped == ["the sweep's budget of 208 samples is used up"]
+    assert outcome.trials["reports"].tolist() == [2, 1]
+    assert outcome.trials["status"].tolist() == ["stopped", "stopped"]
+    assert outcome.trials["stopped"].tolist() == [
+        "max_reports: 2 reached",
+        "the sweep's budget of 156 samples is used up",
+    ]
 
 
 def test_optuna_learns_in_this_process_too(tmp_path: Path) -> None:
@@ -284,7 +247,7 @@ def test_schedulers_stop_trials_that_run_one_after_the_other(
         assert (trial.status, trial.folder.metadata().stopped) == expected
 
 
-def test_a_sweep_that_is_taken_up_knows_what_its_scheduler_was_told(tmp_path: Path) -> None:
+def test_a_resumed_sweep_replays_earlier_reports_to_its_scheduler(tmp_path: Path) -> None:
     """The last trial ends as it would have in an undisturbed sweep."""
     done = sweep(climbing([2.0, 1.0, 0.5], "asha", budget={"samples": 5 * 52}), tmp_path, local=True)
     assert done.trials["reports"].tolist() == [4, 1]
@@ -309,29 +272,22 @@ def test_a_misspelt_metric_ends_the_sweep_with_the_first_report_that_could_hold_
 
 @dataclass
 class Late(Hook):
-    """Gives a metric after the second epoch, or none where it is not asked to."""
+    """Reports a metric after the second epoch, unless switched off."""
 
-    gives: bool = True
+    reports: bool = True
 
     def on_phase_end(self, state: State) -> None:
-        if state.phase == "val" and state.epoch > 1 and self.gives:
+        if state.phase == "val" and state.epoch > 1 and self.reports:
             state.metrics["val/fid"] = 1.0
 
 
-def test_a_metric_that_a_hook_gives_late_is_waited_for(tmp_path: Path) -> None:
-    late = {"late": {"type": f"{__name__}:Late"}}
-    outcome = sweep(
-        searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, metric="val/fid", epochs=3, hooks=late), tmp_path, local=True
-    )
-    assert outcome.trials[["status", "val/fid"]].to_numpy().tolist() == [["finished", 1.0]] * 2
-
-
-def test_once_the_metric_was_reported_a_trial_without_it_fails_alone(tmp_path: Path) -> None:
-    space = {"hooks.late.gives": {"grid": [True, False, True]}}
+def test_a_metric_may_come_late_and_once_it_was_reported_a_trial_without_it_fails_alone(tmp_path: Path) -> None:
+    space = {"hooks.late.reports": {"grid": [True, False, True]}}
     late = {"late": {"type": f"{__name__}:Late"}}
     outcome = sweep(searching(space, metric="val/fid", epochs=2, hooks=late), tmp_path, local=True)
     assert outcome.status == "finished"
     assert outcome.trials["status"].tolist() == ["finished", "failed", "finished"]
+    assert outcome.trials["val/fid"].tolist()[::2] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -353,7 +309,7 @@ def test_a_metric_that_no_report_can_have_ends_the_sweep_with_the_first(
 @pytest.mark.parametrize("scheduler", ["pbt", "pb2", {"type": "hyperband", "max_t": 4}])
 def test_schedulers_whose_trials_wait_for_each_other_are_refused(tmp_path: Path, scheduler: Any) -> None:
     space = {"optimizer.lr": {"loguniform": [0.001, 0.5]}}
-    with pytest.raises(UsageError, match="needs its trials side by side"):
+    with pytest.raises(UsageError, match="needs concurrent trials"):
         sweep(searching(space, search="random", trials=3, scheduler=scheduler), tmp_path, local=True)
     assert not list(tmp_path.iterdir())
 

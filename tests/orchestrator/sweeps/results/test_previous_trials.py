@@ -13,7 +13,6 @@ from ray.tune.schedulers import TrialScheduler
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import checkpoint_to_exploit, trial_folder
-from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, previous_trials, remaining_trials, seconds_used
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.tune.schedulers import make_scheduler
@@ -49,7 +48,7 @@ def settings(**more: Any) -> Sweep:
 
 
 def scheduler_of(sweep: Sweep, previous: dict[int, PreviousTrial], mistakes: set[int] = frozenset()) -> Any:
-    scheduler = make_scheduler(sweep, History(RunFolder("nowhere")), previous, mistakes.__contains__)
+    scheduler = make_scheduler(sweep, previous, mistakes.__contains__)
     scheduler.set_search_properties("val/score", "max")
     return scheduler
 
@@ -155,23 +154,3 @@ def test_a_trial_interrupted_before_it_took_another_ones_weights_still_takes_the
     assert checkpoint_to_exploit(trial, None) == "elsewhere/epoch-0003"
     trial.begin_attempt()
     assert checkpoint_to_exploit(trial, None) is None
-
-
-def test_an_exploit_that_a_lost_driver_had_only_planned_is_forgotten(tmp_path: Path) -> None:
-    history = History(RunFolder(tmp_path, "sweep"))
-    common = {
-        "source": "trial-0001",
-        "report": 1,
-        "epoch": 0,
-        "step": 5,
-        "score": 0.0,
-        "source_score": 1.0,
-        "before": {},
-    }
-    for trial, lr in (("trial-0000", 0.1), ("trial-0002", 0.2), ("trial-0000", 0.3)):
-        history.append(trial=trial, after={"optimizer.lr": lr}, **common)
-    history.forget_unbegun({"trial-0000": {"optimizer.lr": 0.1}, "trial-0001": {}, "trial-0002": {"optimizer.lr": 0.2}})
-    assert [(one.trial, one.after["optimizer.lr"]) for one in history.read()] == [
-        ("trial-0000", 0.1),
-        ("trial-0002", 0.2),
-    ]

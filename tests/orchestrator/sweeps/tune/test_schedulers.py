@@ -16,7 +16,7 @@ from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, TrialSchedule
 
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.sweeps.results.population_history import History
+from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.search.sampling import random_points
 from orchestrator.sweeps.tune.schedulers import SequentialScheduler, make_scheduler, seeded
 from orchestrator.sweeps.tune.tune_config import TRIAL, tune_config
@@ -54,7 +54,7 @@ class Controller:
 
 
 def scheduler_of(settings: Sweep, folder: Path, mode: str = "max") -> Any:
-    scheduler = make_scheduler(settings, History(RunFolder(folder)), {}, lambda number: False)
+    scheduler = make_scheduler(settings, {}, history=History(RunFolder(folder)))
     scheduler.set_search_properties("val/score", mode)
     return scheduler
 
@@ -223,7 +223,7 @@ class Beside:
 def test_trials_one_after_the_other_end_where_tunes_own_scheduler_ends_them(
     settings: dict[str, Any], tunes_own: Any, seed: int, tmp_path: Path
 ) -> None:
-    ours = SequentialScheduler(sweep(trials=20, scheduler=settings), History(RunFolder(tmp_path)), {})
+    ours = SequentialScheduler(sweep(trials=20, scheduler=settings), {})
     theirs, draw = tunes_own(), random.Random(seed)
     ends = []
     for number in range(20):
@@ -262,7 +262,7 @@ def test_of_repeats_a_scheduler_sees_the_mean_of_those_that_have_come_as_far(
             "space": {"a": {"grid": [1, 2]}},
         }
     )
-    scheduler, seen = SequentialScheduler(settings, History(RunFolder(tmp_path)), {}), []
+    scheduler, seen = SequentialScheduler(settings, {}), []
     for number, value in enumerate([0.5, 0.6, 0.8, 0.4]):
         scheduler.begins(number)
         seen.append(scheduler.stops(number, {"val/score": value}, 1))

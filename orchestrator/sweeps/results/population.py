@@ -1,9 +1,9 @@
-"""Exploits of a population: which trial resumed from which other one, when, and with which values."""
+"""Exploits of a population: which trial continued from another's weights, when, and with which values."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,12 +15,12 @@ FILE = "population.jsonl"
 
 @dataclass(frozen=True)
 class Exploit:
-    """A trial that resumed from another trial's weights."""
+    """A trial that continued from another trial's weights."""
 
     time: str
     trial: str
     source: str
-    """The trial whose weights it took."""
+    """The trial whose weights it copied."""
     report: int
     """Report of the source, counted from 1, that its checkpoint belongs to."""
     epoch: int
@@ -43,7 +43,7 @@ class Exploit:
 
 
 class History:
-    """The exploits of a sweep, in a file of its own. Driver."""
+    """The exploits of a sweep, in a file of its folder. Driver."""
 
     def __init__(self, sweep: RunFolder) -> None:
         self._storage = sweep.storage
@@ -56,18 +56,19 @@ class History:
         """Return all exploits, oldest first."""
         return read_lines(self._storage, FILE, Exploit)
 
-    def forget_unbegun(self, values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Drop a trial's last exploit if the driver was lost before it took effect; `values` are its present ones."""
+    def drop_unbegun(self, values: Mapping[str, Mapping[str, Any]]) -> None:
+        """Drop a trial's last exploit if the driver died before the trial took its values; `values` are the present
+        ones."""
         exploits = self.read()
         last = {exploit.trial: exploit for exploit in exploits}
         unbegun = [exploit for trial, exploit in last.items() if trial in values and exploit.after != values[trial]]
         if unbegun:
-            kept = [exploit for exploit in exploits if exploit not in unbegun]
+            lines = [f"{sealed(json.dumps(asdict(exploit)))}\n" for exploit in exploits if exploit not in unbegun]
             self._storage.join(FILE)
-            self._storage.write(FILE, "".join(sealed(json.dumps(asdict(exploit))) + "\n" for exploit in kept))
+            self._storage.write(FILE, "".join(lines))
 
 
-def lineage(exploits: list[Exploit], trial: str) -> list[Exploit]:
+def lineage(exploits: Sequence[Exploit], trial: str) -> list[Exploit]:
     """Return the exploits that led to a trial's weights, oldest first."""
     path: list[Exploit] = []
     for exploit in reversed(exploits):

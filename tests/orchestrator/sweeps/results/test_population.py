@@ -1,4 +1,4 @@
-"""Going on from another trial's weights, and doing in a single run what a population did: without Ray."""
+"""Trials that continue from another trial's weights, and the same in a single run: without Ray."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Experiment, UsageError, open_run, run
+from orchestrator import Experiment, open_run, run
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import to_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.session import SWEEP_KEEPS, Assignment, Session
 from orchestrator.errors import CheckpointError, ConfigError
@@ -20,8 +19,7 @@ from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.storage import Storage
-from orchestrator.sweeps.results.population_history import Exploit, History, lineage
-from orchestrator.sweeps.results.population_replay import replay
+from orchestrator.sweeps.results.population import Exploit, History, lineage
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.trial_setup import begin_trial
 from tests.ranks import on_ranks
@@ -88,33 +86,21 @@ def exploited(sweep: RunFolder, experiment: Experiment) -> tuple[ByHand, ByHand]
     return good, bad
 
 
-def test_a_replay_of_what_a_population_did_comes_to_the_same_weights(sweep: RunFolder, tmp_path: Path) -> None:
-    experiment = population(scheduler={"type": "CosineAnnealingLR", "T_max": 4})
-    _, bad = exploited(sweep, experiment)
+def test_a_trial_as_an_experiment_of_its_own_has_the_same_weights(sweep: RunFolder, tmp_path: Path) -> None:
+    _, bad = exploited(sweep, population(scheduler={"type": "CosineAnnealingLR", "T_max": 4}))
     bad.finish()
-    again = replay(sweep, experiment, "trial-0001")
-    assert again.sweep is None
-    assert again.optimizer.arguments["lr"] == 0.2
-    assert [(str(change.at), change.set) for change in again.changes] == [("14 steps", MUTATED)]
-    alone = run(again, tmp_path, "alone", local=True)
-    trial = open_run(bad.folder.storage.location)
-    assert alone.metrics["val/loss"].iloc[-1] == trial.metrics["val/loss"].iloc[-1]
-    later = trial.stats.query("phase == 'train' and step > 14")
-    assert len(later) == 14
-    assert alone.stats.query("phase == 'train' and step > 14")["loss"].tolist() == later["loss"].tolist()
-    assert alone.stats.query("phase == 'train' and step > 14")["lr"].tolist() == later["lr"].tolist()
-
-
-def test_a_trial_taken_out_has_the_changes_that_its_weights_have_seen(sweep: RunFolder) -> None:
-    experiment = population()
-    sweep.storage.write("experiment.yaml", to_yaml(experiment))
-    exploited(sweep, experiment)
     made = Sweep(sweep)
-    taken = made.experiment(1)
-    assert taken == replay(sweep, experiment, "trial-0001")
-    assert [change.set for change in taken.changes] == [MUTATED]
     source = made.experiment("trial-0000")
     assert (source.name, source.changes, source.optimizer.arguments["lr"]) == ("sweep-trial-0000", [], 0.2)
+    experiment = made.experiment(1)
+    assert (experiment.name, experiment.sweep, experiment.optimizer.arguments["lr"]) == ("sweep-trial-0001", None, 0.2)
+    assert [(str(change.at), change.set) for change in experiment.changes] == [("14 steps", MUTATED)]
+    alone, trial = run(experiment, tmp_path, "alone", local=True), open_run(bad.folder.storage.location)
+    assert alone.metrics["val/loss"].iloc[-1] == trial.metrics["val/loss"].iloc[-1]
+    later, expected = (done.stats.query("phase == 'train' and step > 14") for done in (alone, trial))
+    assert len(expected) == 14
+    assert later["loss"].tolist() == expected["loss"].tolist()
+    assert later["lr"].tolist() == expected["lr"].tolist()
 
 
 def test_what_a_trial_left_behind_is_superseded(sweep: RunFolder) -> None:
@@ -141,18 +127,6 @@ def test_cut_off_after_it_took_over_a_trial_goes_on_with_what_it_took(sweep: Run
     bad.begin(MUTATED)
     assert bad.next().metrics["epoch"] == 2
     assert bad.folder.attempts()[-1].checkpoint == "epoch-0002"
-
-
-def test_back_to_an_earlier_checkpoint_of_its_own(sweep: RunFolder) -> None:
-    trial = ByHand(sweep, population(), 0)
-    trial.begin(GOOD)
-    trial.next()
-    first = trial.session.save()
-    trial.next()
-    trial.session.save()
-    trial.reports.close()
-    trial.begin(GOOD, first)
-    assert [trial.next().metrics["epoch"] for _ in range(3)] == [1, 2, 3]
 
 
 def test_a_sweep_s_checkpoints_stay_for_a_while(sweep: RunFolder) -> None:
@@ -206,11 +180,12 @@ def test_two_ranks_save_together_and_take_over_together(sweep: RunFolder) -> Non
 
 # Lineage
 
+EXPLOIT = {"source": "trial-0009", "report": 1, "epoch": 0, "step": 7, "score": 0.5, "source_score": 0.25}
+
 
 def exploit(trial: int, source: int, step: int, lr: float) -> Exploit:
-    return Exploit(
-        "", trial_name(trial), trial_name(source), step, 0, step, 0.0, 1.0, {"optimizer.lr": 0.1}, {"optimizer.lr": lr}
-    )
+    names = {"trial": trial_name(trial), "source": trial_name(source)}
+    return Exploit(**{**EXPLOIT, **names, "time": "", "step": step, "before": {"lr": 0.1}, "after": {"lr": lr}})
 
 
 def test_a_lineage_follows_the_weights_back_through_trials() -> None:
@@ -221,54 +196,32 @@ def test_a_lineage_follows_the_weights_back_through_trials() -> None:
         exploit(1, 2, 20, 0.5),  # after 1 was copied: not of 0's weights
         exploit(3, 0, 30, 0.6),
     ]
-    assert [one.step for one in lineage(exploits, "trial-0003")] == [10, 20, 30]
-    assert [one.after["optimizer.lr"] for one in lineage(exploits, "trial-0003")] == [0.2, 0.4, 0.6]
-    assert [one.after["optimizer.lr"] for one in lineage(exploits, "trial-0001")] == [0.3, 0.5]
+    assert [exploit.step for exploit in lineage(exploits, "trial-0003")] == [10, 20, 30]
+    assert [exploit.after["lr"] for exploit in lineage(exploits, "trial-0003")] == [0.2, 0.4, 0.6]
+    assert [exploit.after["lr"] for exploit in lineage(exploits, "trial-0001")] == [0.3, 0.5]
     assert lineage(exploits, "trial-0004") == []
 
 
-def test_a_trial_that_took_nothing_is_replayed_as_it_was(sweep: RunFolder) -> None:
-    trial = ByHand(sweep, population(), 2)
-    trial.begin(BAD)
-    again = replay(sweep, population(), "trial-0002")
-    assert (again.changes, again.optimizer.arguments["lr"], again.hooks["ema"]["decay"]) == ([], 0.01, 0.9)
-    with pytest.raises(UsageError, match="has no trial 'trial-0007'"):
-        replay(sweep, population(), "trial-0007")
-
-
-def test_what_cannot_change_in_flight_cannot_be_replayed(sweep: RunFolder) -> None:
+def test_a_value_that_cannot_change_during_training_cannot_be_replayed(sweep: RunFolder) -> None:
     experiment = population()
-    begin_trial(str(sweep), 0, experiment.source, experiment.sweep, {"hooks.ema.evaluate": "raw"})
-    begin_trial(str(sweep), 1, experiment.source, experiment.sweep, {"hooks.ema.evaluate": "ema"})
     before, after = ({"hooks.ema.evaluate": value} for value in ("raw", "ema"))
-    History(sweep).append(
-        trial="trial-0001",
-        source="trial-0000",
-        report=1,
-        epoch=0,
-        step=7,
-        score=0,
-        source_score=1,
-        before=before,
-        after=after,
-    )
+    begin_trial(str(sweep), 1, experiment.source, experiment.sweep, after)
+    History(sweep).append(trial="trial-0001", before=before, after=after, **{**EXPLOIT, "source": "trial-0000"})
     with pytest.raises(ConfigError, match=r"hooks.ema.evaluate: cannot change during training"):
-        replay(sweep, population(), "trial-0001")
+        Sweep(sweep).experiment(1)
 
 
-EXPLOIT = {"source": "trial-0009", "report": 1, "epoch": 0, "step": 7, "score": 0.5, "source_score": 0.25}
-
-
-def test_what_lies_on_an_object_store_is_read_and_forgotten_too() -> None:
-    sweep = RunFolder(f"memory://history-{uuid.uuid4().hex}", "sweep")
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_an_exploit_that_a_killed_driver_had_only_planned_is_dropped(is_remote: bool, tmp_path: Path) -> None:
+    sweep = RunFolder(f"memory://history-{uuid.uuid4().hex}" if is_remote else tmp_path, "sweep")
     history = History(sweep)
     assert history.read() == []
-    for trial in ("trial-0000", "trial-0001", "trial-0002"):
-        history.append(trial=trial, before={"lr": 0.1}, after={"lr": 0.2}, **EXPLOIT)
-    assert [one.trial for one in history.read()] == ["trial-0000", "trial-0001", "trial-0002"]
-    history.forget_unbegun({"trial-0001": {"lr": 0.1}})
+    for trial, lr in (("trial-0000", 0.1), ("trial-0002", 0.2), ("trial-0000", 0.3)):
+        history.append(trial=trial, before={}, after={"lr": lr}, **EXPLOIT)
+    history.drop_unbegun({"trial-0000": {"lr": 0.1}, "trial-0001": {}, "trial-0002": {"lr": 0.2}})
     history.append(trial="trial-0003", before={}, after={}, **EXPLOIT)
-    assert [one.trial for one in History(sweep).read()] == ["trial-0000", "trial-0002", "trial-0003"]
+    kept = [(exploit.trial, exploit.after.get("lr")) for exploit in History(sweep).read()]
+    assert kept == [("trial-0000", 0.1), ("trial-0002", 0.2), ("trial-0003", None)]
     sweep.begin("name: sweep\n")
     sweep.end("finished")
-    assert sweep.storage.read("population.jsonl").count(b"\n") >= 3, "whoever reads it without us finds it whole"
+    assert sweep.storage.read("population.jsonl").count(b"\n") >= 3, "pieces on an object store are joined at the end"

@@ -1,0 +1,122 @@
+"""A sweep while its driver runs: the search, the stopping rules, the index of trials, and lines in the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hooks.state import Display
+from orchestrator.config.checks.shared_training import shared_paths
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.sections.sweep import Race as RaceSettings
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.sweep_folder import trial_folder, trial_name
+from orchestrator.stats.aggregate.trial_index import TrialIndex
+from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
+from orchestrator.sweeps.search.race import Race
+from orchestrator.sweeps.search.search import DrawnTrials, OptunaTrials, Search
+from orchestrator.sweeps.stopping_rules import StoppingRules
+
+
+class RunningSweep:
+    """Takes the events of a sweep's trials, whether they run in this process or on Ray. Driver.
+
+    `previous` are the trials of earlier attempts by number, which took `seconds_used`; `ranks` train each trial.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        previous: Mapping[int, PreviousTrial],
+        display: Display,
+        *,
+        ranks: int = 1,
+        seconds_used: float = 0,
+        fail_fast: bool = False,
+        stop_requested: Callable[[], bool] = lambda: False,
+    ) -> None:
+        assert experiment.sweep is not None
+        self.experiment, self.settings, self.folder, self.previous = experiment, experiment.sweep, folder, previous
+        self.search = self._make_search(display.line)
+        self.index = TrialIndex(folder, self.settings.objectives)
+        self.rules = StoppingRules(
+            self.settings, ranks, search=self.search, stop_requested=stop_requested, fail_fast=fail_fast
+        )
+        self.rules.replay_reports(
+            {trial_name(number): trial.reports for number, trial in previous.items()}, seconds_used
+        )
+        self._display = display
+        self._metric, mode = self.settings.objectives[0]
+        self._better: Callable[..., float] = max if mode == "max" else min
+        self._ended = sum(trial.over for trial in previous.values())
+        self._total = self._ended + len(remaining_trials(self.settings, previous))
+        self._active: set[int] = set()
+        self._best: dict[int, float] = {}
+        """Best value of each trial."""
+        for number, trial in previous.items():
+            for report in trial.reports:
+                self._keep_best(number, report)
+
+    def _make_search(self, show_line: Callable[[str], None]) -> Search:
+        settings, seed = self.settings, self.experiment.seed
+        if isinstance(settings.scheduler, RaceSettings):
+            return Race(settings, seed, self.previous, show_line)
+        kind = OptunaTrials if settings.search == "optuna" else DrawnTrials
+        return kind(settings, seed, self.previous, shared_paths(self.experiment.source, settings))
+
+    def active_trials(self) -> list[RunFolder]:
+        """Return the trials that have begun and are not over."""
+        return [trial_folder(self.folder.location, number) for number in sorted(self._active)]
+
+    def begins(self, number: int, values: Mapping[str, Any]) -> None:
+        """Show that a trial begins, once."""
+        if number not in self._active:
+            self._active.add(number)
+            self._display.line(f"{trial_name(number)} begins: {_format_values(values)}")
+
+    def reported(self, number: int, metrics: Mapping[str, Any]) -> None:
+        """Show the progress after a report."""
+        self._keep_best(number, metrics)
+        self._show_progress()
+
+    def recovers(self, number: int, error: str) -> None:
+        """Show that a trial lost a process and starts again."""
+        action = "resumes from its newest checkpoint" if number in self._active else "begins"
+        self._display.line(f"{trial_name(number)}: {error}; it {action} on new processes")
+
+    def ended(self, number: int, values: Mapping[str, Any], last: Mapping[str, Any] | None) -> None:
+        """Take the end of a trial and its last report, if it has one."""
+        self.search.ended(number, last)
+        self._end(number, values, f"{self._metric} {self._best.get(number, math.nan):.4g}")
+
+    def failed(self, number: int, values: Mapping[str, Any], error: str, *, metric_missing: bool) -> None:
+        """Take the failure of a trial, perhaps because its reports lack the sweep's metric."""
+        self.search.ended(number, None)
+        self.rules.trial_failed(trial_name(number), error if metric_missing else None)
+        self._end(number, values, f"failed: {error}")
+
+    def _end(self, number: int, values: Mapping[str, Any], outcome: str) -> None:
+        self._ended += 1
+        self._active.discard(number)
+        name = trial_name(number)
+        self._display.line(f"{name} [{self._ended}/{self._total}] {_format_values(values)}: {outcome}")
+        self._show_progress()
+        self.index.keep(name)
+
+    def _show_progress(self) -> None:
+        label = f"{'best trial' if self.settings.repeats > 1 else 'best'} {self._metric}"
+        best = f"{label} {self._better(self._best.values()):.4g}" if self._best else ""
+        self._display.progress("trials", self._ended, self._total, best)
+
+    def _keep_best(self, number: int, report: Mapping[str, Any]) -> None:
+        value = report[self._metric]
+        if math.isfinite(value):
+            self._best[number] = self._better(self._best.get(number, value), value)
+
+
+def _format_values(values: Mapping[str, Any]) -> str:
+    return " ".join(
+        f"{path}={value:.4g}" if isinstance(value, float) else f"{path}={value}" for path, value in values.items()
+    )

@@ -1,0 +1,56 @@
+"""Lines of a sweep's terminal, and what the search, the rules and the index learn of its trials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.sweeps.results.previous_trials import PreviousTrial
+from orchestrator.sweeps.running_sweep import RunningSweep
+from orchestrator.terminal.display import TerminalDisplay
+from tests.tasks import described
+
+SETTINGS = {"metric": "val/accuracy", "trials": 3, "space": {"optimizer.lr": {"uniform": [0.0, 1.0]}}}
+
+
+def running(folder: Path, previous: dict[int, PreviousTrial] | None = None, **settings: Any) -> RunningSweep:
+    return RunningSweep(
+        described(sweep={**SETTINGS, **settings}), RunFolder(folder), previous or {}, display=TerminalDisplay()
+    )
+
+
+def test_each_event_of_a_trial_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = running(tmp_path)
+    sweep.begins(0, {"optimizer.lr": 0.123456})
+    assert [folder.name for folder in sweep.active_trials()] == ["trial-0000"]
+    sweep.reported(0, {"val/accuracy": 0.9})
+    sweep.reported(0, {"val/accuracy": 0.8})
+    sweep.recovers(0, "rank 1: its process died")
+    sweep.begins(0, {"optimizer.lr": 0.123456})
+    sweep.ended(0, {"optimizer.lr": 0.123456}, {"val/accuracy": 0.8})
+    sweep.recovers(1, "the trial's process died")
+    sweep.failed(1, {"optimizer.lr": 0.5}, "rank 0: broken", metric_missing=True)
+    assert capsys.readouterr().err.splitlines() == [
+        "trial-0000 begins: optimizer.lr=0.1235",
+        "trial-0000: rank 1: its process died; it resumes from its newest checkpoint on new processes",
+        "trial-0000 [1/3] optimizer.lr=0.1235: val/accuracy 0.9",
+        "trial-0001: the trial's process died; it begins on new processes",
+        "trial-0001 [2/3] optimizer.lr=0.5: failed: rank 0: broken",
+    ]
+    assert sweep.active_trials() == []
+    assert sweep.rules.metric_missing == "rank 0: broken"
+
+
+def test_reports_of_an_earlier_attempt_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    previous = {
+        0: PreviousTrial({"optimizer.lr": 0.1}, over=True, reports=({"val/accuracy": 0.7},)),
+        1: PreviousTrial({"optimizer.lr": 0.2}, over=False, reports=({"val/accuracy": 0.6},)),
+    }
+    sweep = running(tmp_path, previous, stop={"max_reports": 2})
+    sweep.reported(1, {"val/accuracy": 0.5})
+    sweep.ended(1, {"optimizer.lr": 0.2}, None)
+    assert capsys.readouterr().err.splitlines() == ["trial-0001 [2/3] optimizer.lr=0.2: val/accuracy 0.6"]
+    assert sweep.rules.stops("trial-0001", {"val/accuracy": 0.5}, 0)
