@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.checkpoint.manifest import check_inside
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import checked, read_json, write_json
+from orchestrator.storage.stored_data import read_json, validate, write_json
 
 INDEX = "index.json"
 
@@ -77,7 +77,7 @@ def read_index(storage: Storage) -> dict[str, Any]:
 
 def check_index(index: Any) -> dict[str, Any]:
     """Return an index that is valid; raises ValueError otherwise."""
-    stored: _Stored = checked(index, _Stored)
+    stored: _Stored = validate(index, _Stored)
     for name in {*stored.labels.values(), *(name for names in stored.owners.values() for name in names)}:
         check_inside(name)
     return dict(index)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from orchestrator.checkpoint.position import Position
 from orchestrator.storage import FileState, Storage
-from orchestrator.storage.stored_data import checked, read_json
+from orchestrator.storage.stored_data import read_json, validate
 
 MANIFEST = "manifest.json"
 
@@ -75,7 +75,7 @@ def read_manifest(storage: Storage, name: str) -> dict[str, Any]:
 
 def check_manifest(manifest: Any) -> dict[str, Any]:
     """Return a manifest that is valid; raises ValueError otherwise."""
-    checkpoint: _Manifest = checked(manifest, _Manifest)
+    checkpoint: _Manifest = validate(manifest, _Manifest)
     if not checkpoint.files:
         raise ValueError("it names no files")
     if checkpoint.world_size < 1:

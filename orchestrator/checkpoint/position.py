@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, Self
 
-from orchestrator.storage.stored_data import checked
+from orchestrator.storage.stored_data import validate
 
 
 class Stage(IntEnum):
@@ -49,13 +49,13 @@ class Position:
     def read(cls, entries: Any) -> Self:
         """Read a position from a manifest, which names the stage, or an `attempt.json`, which numbers it; raises
         ValueError."""
-        values = checked(entries, Mapping[str, Any], "position")
+        values = validate(entries, Mapping[str, Any], "position")
         missing = [field.name for field in fields(cls) if field.name not in values]
         if missing:
             raise ValueError(f"its position has no `{missing[0]}`")
         stage = values["stage"]
         numbered = Stage.__members__.get(stage.upper(), stage) if isinstance(stage, str) else stage
-        position: Self = checked({**values, "stage": numbered}, cls, "position")
+        position: Self = validate({**values, "stage": numbered}, cls, "position")
         counts = {**vars(position), "eval_iterations": min(position.eval_iterations.values(), default=0)}
         negative = [name for name, value in counts.items() if value < 0]
         if negative:

@@ -40,7 +40,7 @@ from orchestrator.checkpoint.manifest import (
 from orchestrator.checkpoint.position import Position
 from orchestrator.errors import CheckpointError, DamagedFile
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import sealed
+from orchestrator.storage.stored_data import seal
 
 _log = logging.getLogger("hookyard")
 
@@ -112,7 +112,7 @@ class CheckpointStore:
     def _finish(self, name: str, manifest: Mapping[str, Any]) -> None:
         staging = self.staging(name)
         self._check(staging, manifest["files"], hashed=False)
-        self.storage.write(f"{staging}/{MANIFEST}", sealed(json.dumps(manifest, indent=1)))
+        self.storage.write(f"{staging}/{MANIFEST}", seal(json.dumps(manifest, indent=1)))
         if staging == name:
             return
         if self.storage.exists(name):

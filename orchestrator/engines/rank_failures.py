@@ -99,7 +99,6 @@ def keep_traceback(folder: RunFolder, error: BaseException) -> None:
     """Write the traceback of a failure into the run's log. Driver."""
     if trace := traceback_of(error):
         folder.log(trace)
-        folder.storage.join("log.txt")
         say(f"The traceback is in {folder}/log.txt")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.storage import raising_storage_errors
-from orchestrator.storage.stored_data import mapping, read_json, sealed
+from orchestrator.storage.stored_data import check_mapping, read_json, seal
 
 _LISTS = ".artifacts"
 """Folder with each rank's list of the files that a resume downloads."""
@@ -29,7 +29,7 @@ class Artifacts:
 
     def __init__(self, run: Storage, rank: int = 0, world_size: int = 1) -> None:
         self._run, self._rank, self._world_size = run, rank, world_size
-        self.folder = run.local or Path(tempfile.mkdtemp(prefix="hookyard-"))
+        self.folder = run.local or Path(tempfile.mkdtemp(prefix="hookyard-hooks-"))
         with raising_storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         self._sent: dict[str, tuple[int, int]] = {}
@@ -74,12 +74,12 @@ class Artifacts:
 
     def _write_list(self, files: set[str]) -> None:
         if files != self._listed:
-            self._run.write(f"{_LISTS}/rank-{self._rank:04d}.json", sealed(json.dumps({"files": sorted(files)})))
+            self._run.write(f"{_LISTS}/rank-{self._rank:04d}.json", seal(json.dumps({"files": sorted(files)})))
             self._listed = files
 
     def _files_in(self, name: str) -> Iterable[str]:
         try:
-            entries = read_json(self._run, f"{_LISTS}/{name}", mapping, "Files of its hooks are not downloaded.")
+            entries = read_json(self._run, f"{_LISTS}/{name}", check_mapping, "Files of its hooks are not downloaded.")
             files = entries["files"]
         except (FileNotFoundError, DamagedFile, KeyError):
             return []

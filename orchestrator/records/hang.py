@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestrator.errors import DamagedFile
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.storage.stored_data import checked, read_json
+from orchestrator.storage.stored_data import read_json, validate
 
 FOLDER = ".hang"
 """Folder in which the ranks of a run report while one of them hangs; empty otherwise."""
@@ -157,7 +157,7 @@ class HangReports:
     def _read(self, name: str) -> RankStack | None:
         with suppress(FileNotFoundError, DamagedFile):
             stack: RankStack = read_json(
-                self._storage, f"{FOLDER}/{name}", lambda entries: checked(entries, RankStack), "It is left out."
+                self._storage, f"{FOLDER}/{name}", lambda entries: validate(entries, RankStack), "It is left out."
             )
             return stack
         return None

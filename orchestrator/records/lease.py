@@ -15,7 +15,7 @@ from typing import Literal, Self
 from orchestrator.errors import HookyardError, LeaseLost, StorageError, UsageError
 from orchestrator.records.process import Process, is_pid_alive
 from orchestrator.storage import FileState, Storage
-from orchestrator.storage.stored_data import checked, parsed
+from orchestrator.storage.stored_data import parse_json, validate
 
 FOLDER = ".driver"
 """Folder with the claims on a run."""
@@ -83,9 +83,9 @@ def _read_claim(folder: Storage, name: str) -> Claim | None:
     """Read a claim; None if it was withdrawn meanwhile. A damaged one may be of a driver, which will write it again."""
     for _ in range(_READS):
         try:
-            data = parsed(folder.read(name))
-            entries: _Entries = checked(data, _Entries)
-            return Claim(name, entries.state, checked(data, Process), entries.since, entries.fencing_token)
+            data = parse_json(folder.read(name))
+            entries: _Entries = validate(data, _Entries)
+            return Claim(name, entries.state, validate(data, Process), entries.since, entries.fencing_token)
         except FileNotFoundError:
             return None
         except ValueError:

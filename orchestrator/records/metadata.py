@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from orchestrator.checkpoint.position import Position
 from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
 from orchestrator.records.process import Process
-from orchestrator.storage.stored_data import checked
+from orchestrator.storage.stored_data import validate
 
 EngineName = Literal["train", "gang", "in-process"]
 """Engine of a run; a sweep uses one of the first two."""
@@ -144,13 +144,13 @@ class RunMetadata:
             if moment is not None:
                 seconds_at(moment)
         if self.continued_from is not None:
-            checked(self.continued_from, ParentCheckpoint, "continued_from")
+            validate(self.continued_from, ParentCheckpoint, "continued_from")
         if self.init is not None:
-            checked(self.init, InitialWeights, "init")
+            validate(self.init, InitialWeights, "init")
         if self.evaluates is not None:
-            checked(self.evaluates, Evaluated, "evaluates")
+            validate(self.evaluates, Evaluated, "evaluates")
         if self.best is not None:
-            checked(self.best, _Reached, "best")
+            validate(self.best, _Reached, "best")
         if self.pid is not None and not 0 < self.pid < 2**31:
             raise ValueError(f"`pid` is {self.pid}, expected the number of a process")
 
@@ -184,7 +184,7 @@ class RunMetadata:
     @classmethod
     def read(cls, entries: Any) -> Self:
         """Return the metadata in the entries of `run.json`; raises ValueError."""
-        metadata: Self = checked(entries, cls)
+        metadata: Self = validate(entries, cls)
         return metadata
 
 
@@ -247,12 +247,12 @@ class Attempt:
     @classmethod
     def read(cls, entries: Any) -> Self:
         """Return the attempt in the entries of `attempt.json`; raises ValueError."""
-        values = dict(checked(entries, Mapping[str, Any]))
+        values = dict(validate(entries, Mapping[str, Any]))
         for name in ("attempt", "position"):
             if name not in values:
                 raise ValueError(f"it has no `{name}`")
         number, position = values.pop("attempt"), values.pop("position")
-        attempt: Self = checked({**values, "number": number}, cls)
+        attempt: Self = validate({**values, "number": number}, cls)
         if attempt.number < 0 or attempt.world_size < 1:
             raise ValueError(f"it is attempt {attempt.number} of {attempt.world_size} ranks")
         if attempt.started is not None:

@@ -12,7 +12,6 @@ from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.run_folder import ENDED, EVALUATIONS, FIRST_FILES, RunFolder, errors_before_start
 from orchestrator.records.run_list import run_folders
 from orchestrator.storage import Storage
-from orchestrator.storage.growing import PARTS
 
 _log = logging.getLogger("hookyard")
 
@@ -74,7 +73,7 @@ def _has_trained(folder: RunFolder) -> bool:
     metadata = folder.metadata()
     if metadata.status in ENDED:
         return True
-    files = ("metrics.jsonl", f"{PARTS}/metrics.jsonl", "stats.parquet", EVALUATIONS)
+    files = ("metrics.jsonl", "stats.parquet", EVALUATIONS)
     if any(map(folder.storage.exists, files)) or any("/rows-" in name for name in folder.storage.tree("stats")):
         return True
     parent = metadata.continued_from

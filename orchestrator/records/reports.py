@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.records.metadata import Attempt, RunMetadata, seconds_at
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import checked, log_omission, whole_lines
+from orchestrator.storage.stored_data import log_omission, parse_lines, validate
 
 FILE = "metrics.jsonl"
 
@@ -28,7 +28,7 @@ class _Line:
 
 def check_report(line: Any) -> dict[str, Any]:
     """Return a line of metrics.jsonl that is valid; raises ValueError otherwise."""
-    entries: _Line = checked(line, _Line)
+    entries: _Line = validate(line, _Line)
     if not line or (entries.attempt is None and (entries.iteration, entries.time) != (None, None)):
         raise ValueError("it has no `attempt`")
     if entries.time is not None:
@@ -42,7 +42,7 @@ def read_reports(storage: Storage, ended: RunMetadata | None) -> list[dict[str, 
     `ended` is the metadata of a run that has ended, whose reports must all be there.
     """
     try:
-        data = storage.read_appended(FILE)
+        data = storage.read(FILE)
     except FileNotFoundError:
         data = b""
     place = str(storage / FILE)
@@ -51,18 +51,13 @@ def read_reports(storage: Storage, ended: RunMetadata | None) -> list[dict[str, 
             log_omission(place, "its last line was cut short")
         elif ended.reports:
             log_omission(place, f"its {ended.reports} reports are gone")
-    return whole_lines(data, place, check_report)
+    return parse_lines(data, place, check_report)
 
 
 def repair_reports(storage: Storage) -> None:
-    """End a line that a kill cut short, and remove copies of lines."""
+    """End a line that a kill cut short, so that the next report gets its own."""
     with suppress(FileNotFoundError):
-        data = storage.read_appended(FILE)
-        lines = [line for line in data.split(b"\n") if line.strip()]
-        if len(lines) > len(unique := dict.fromkeys(lines)):
-            storage.join(FILE)
-            storage.write(FILE, b"\n".join([*unique, b""]))
-        elif not data.endswith(b"\n"):
+        if not storage.read(FILE).endswith(b"\n"):
             storage.append(FILE, "\n")
 
 

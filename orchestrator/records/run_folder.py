@@ -22,8 +22,7 @@ from orchestrator.records.process import Process
 from orchestrator.records.reports import FILE as REPORTS
 from orchestrator.records.reports import read_reports, repair_reports
 from orchestrator.storage import Storage
-from orchestrator.storage.growing import PARTS
-from orchestrator.storage.stored_data import append_line, checked, mapping, read_json, write_json
+from orchestrator.storage.stored_data import append_line, check_mapping, read_json, validate, write_json
 
 DEFAULT_STORAGE = "runs"
 EVALUATIONS = "evaluations"
@@ -159,14 +158,12 @@ class RunFolder:
             hosts = sorted({host.node for host in attempts[-1].hosts})
             entries = {"attempts": len(attempts), "ranks": attempts[-1].world_size, "hosts": hosts}
         try:
-            entries["info"] = read_json(self.storage, "info.json", mapping, "It is left out of run.json.")
+            entries["info"] = read_json(self.storage, "info.json", check_mapping, "It is left out of run.json.")
         except FileNotFoundError:
             pass
         except DamagedFile as error:
             _log.warning("%s", error)
         self.update(status=status, ended=now(), reports=len(self.reports()), **entries, **metadata)
-        for name in self.storage.names(PARTS):
-            self.storage.join(name)
 
     def write_info(self, info: Mapping[str, Any]) -> None:
         """Write the plain values of `state.info` to `info.json`, until `run.json` has them. Rank 0."""
@@ -209,8 +206,8 @@ class RunFolder:
             data = yaml.safe_load(self.experiment_text())
             if data is None:
                 raise ValueError("it is empty")
-            checked(data, _Experiment)
-            return mapping(data)
+            validate(data, _Experiment)
+            return check_mapping(data)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise DamagedFile(str(self.storage / "experiment.yaml"), str(error), ADVICE["experiment.yaml"]) from error
 

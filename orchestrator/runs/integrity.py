@@ -20,7 +20,14 @@ from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.records.reports import check_report
 from orchestrator.records.run_folder import ADVICE, ENDED, EVALUATIONS, RunFolder
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import hearing, is_whole, log_omission, mapping, parsed, whole_lines
+from orchestrator.storage.stored_data import (
+    check_mapping,
+    collecting_omissions,
+    has_valid_seal,
+    log_omission,
+    parse_json,
+    parse_lines,
+)
 
 FileStatus = Literal["whole", "readable", "unknown", "damaged", "missing"]
 """`whole`: its checksum is right. `readable`: it has none, and its content is valid. `unknown`: of a hook or user."""
@@ -36,7 +43,7 @@ _JSON: dict[str, Callable[[Any], Any]] = {
     "run.json": RunMetadata.read,
     "source.json": ExperimentSource.from_record,
     "attempt.json": Attempt.read,
-    "info.json": mapping,
+    "info.json": check_mapping,
     INDEX: check_index,
     MANIFEST: check_manifest,
 }
@@ -114,7 +121,7 @@ def _check(folder: RunFolder, path: str, paths: list[str]) -> CheckedFile:
 def _report(path: str, check: Callable[[], bool], advice: str) -> CheckedFile:
     """Run a check, which returns whether the file has a checksum, and raises or logs what is damaged."""
     try:
-        with hearing() as heard:
+        with collecting_omissions() as heard:
             has_checksum = check()
     except FileNotFoundError:
         return CheckedFile(path, "missing", "it is gone, or a broken link", advice)
@@ -136,22 +143,22 @@ def _check_experiment(folder: RunFolder) -> bool:
 
 def _check_json(storage: Storage, path: str) -> bool:
     data = storage.read(path)
-    _JSON[path.rpartition("/")[2]](parsed(data))
-    if is_whole(data) is False:
+    _JSON[path.rpartition("/")[2]](parse_json(data))
+    if has_valid_seal(data) is False:
         raise ValueError("it was changed after it was written: its checksum does not hold")
-    return is_whole(data) is not None
+    return has_valid_seal(data) is not None
 
 
 def _check_lines(folder: RunFolder, path: str) -> bool:
     data = folder.storage.read(path)
-    lines = whole_lines(data, path, check_report if path == "metrics.jsonl" else mapping)
+    lines = parse_lines(data, path, check_report if path == "metrics.jsonl" else check_mapping)
     run = _metadata(folder)
     if path == "metrics.jsonl" and run is not None and run.status in ENDED:
         if data and not data.endswith(b"\n"):
             log_omission(path, "its last line was cut short")
         if len(lines) < (run.reports or 0):
             log_omission(path, f"{(run.reports or 0) - len(lines)} of its {run.reports} reports are missing")
-    return bool(lines) and all(is_whole(line) for line in data.splitlines() if line.strip())
+    return bool(lines) and all(has_valid_seal(line) for line in data.splitlines() if line.strip())
 
 
 def _check_rows(folder: RunFolder, path: str, paths: list[str]) -> bool:
@@ -182,7 +189,7 @@ def _missing_files(folder: RunFolder, paths: list[str]) -> Iterator[str]:
         return
     if run.trial is None:
         yield from (name for name in ("source.json", "log.txt") if name not in paths)
-    if run.reports and not any(path.startswith(("metrics.jsonl", ".parts/metrics.jsonl/")) for path in paths):
+    if run.reports and "metrics.jsonl" not in paths:
         yield "metrics.jsonl"
     if not any(path.endswith((".parquet", ".arrow")) for path in paths if path.startswith("stats")):
         yield "stats.parquet"
@@ -228,7 +235,7 @@ def _check_checkpoints(storage: Storage) -> Iterator[CheckedFile]:
 def _read(storage: Storage, path: str) -> dict[str, Any]:
     """Return an index or a manifest; empty if it is damaged."""
     with suppress(ValueError, HookyardError, FileNotFoundError):
-        content: dict[str, Any] = _JSON[path.rpartition("/")[2]](parsed(storage.read(path)))
+        content: dict[str, Any] = _JSON[path.rpartition("/")[2]](parse_json(storage.read(path)))
         return content
     return {}
 

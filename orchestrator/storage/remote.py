@@ -1,4 +1,4 @@
-"""A file system of another machine. Requests are repeated while it does not answer."""
+"""A file system on other machines. Requests are repeated while it does not answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 PATIENCE_S = 120.0
 """Time for which requests are repeated."""
 LONGEST_PAUSE_S = 8.0
-_PIECE_BYTES = 8 * 2**20
+_PIECE_BYTES = 32 * 2**20
 
 REFUSALS = (
     "ACCESS_DENIED",
@@ -32,15 +32,15 @@ REFUSALS = (
     "HTTP status 301",
     "HTTP status 400",
 )
-"""Errors that a repeated request would get again."""
+"""Parts of the messages of errors that a repeated request would get again."""
 
 CONNECTIONS = 32
-"""Requests of this process at a time."""
+"""Concurrent requests of this process."""
 
 _silent: set[str] = set()
 """Stores that this process waits for."""
 _given_up: set[str] = set()
-"""Stores that this process has waited for in vain."""
+"""Stores that did not answer within PATIENCE_S, so that later requests are not repeated for as long."""
 
 _log = logging.getLogger("hookyard")
 
@@ -67,34 +67,34 @@ class Remote:
         is_same = "/".join(path.split("/")[:3]) == self._store and self.root.endswith(here)
         return self.root.removesuffix(here) + there if is_same and here and there else None
 
-    def ask(self, call: Callable[[Any], T]) -> T:
-        """Call with the file system, again until it answers. The call must be repeatable."""
-        until, wait, was_away = self._clock() + PATIENCE_S, 0.25, False
+    def request(self, call: Callable[[Any], T]) -> T:
+        """Call with the file system, repeatedly until it answers."""
+        until, pause_s, was_silent = self._clock() + PATIENCE_S, 0.25, False
         while True:
             try:
                 answer = call(self.filesystem)
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 raise
             except OSError as error:
-                self._check(error, self._clock() + wait < until)
+                self._raise_final(error, has_time=self._clock() + pause_s < until)
                 if self._store not in _silent:
                     _silent.add(self._store)
                     reason = without_credentials(str(error))
                     _log.warning(
                         "storage %s does not answer; retrying for up to %g s: %s", self._name, PATIENCE_S, reason
                     )
-                was_away = True
-                self._pause(wait)
-                wait = min(2 * wait, LONGEST_PAUSE_S)
+                was_silent = True
+                self._pause(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                 continue
-            if was_away and self._store in _silent:
+            if was_silent and self._store in _silent:
                 _silent.discard(self._store)
                 _log.warning("storage %s answers again", self._name)
             _given_up.discard(self._store)
             return answer
 
-    def _check(self, error: OSError, has_time: bool) -> None:
-        """Raise StorageError for a refusal, or after the time is up."""
+    def _raise_final(self, error: OSError, *, has_time: bool) -> None:
+        """Raise StorageError for a refusal, and for a store that is given up."""
         reason = without_credentials(str(error))
         if isinstance(error, PermissionError) or any(word in str(error) for word in REFUSALS):
             raise StorageError(
@@ -111,7 +111,7 @@ class Remote:
             ) from error
 
     def reach(self) -> None:
-        """Ask once if the store is there; raises UsageError if not."""
+        """Send one request; raises UsageError if the store does not answer."""
         try:
             self.filesystem.get_file_info(self.root)
         except OSError as error:
@@ -126,33 +126,24 @@ class Remote:
 
         selector = FileSelector(path, allow_not_found=True, recursive=recursive)
         try:
-            return self.ask(lambda filesystem: cast(list[Any], filesystem.get_file_info(selector)))
+            return self.request(lambda filesystem: cast(list[Any], filesystem.get_file_info(selector)))
         except NotADirectoryError:
             return []
 
-    def read(self, path: str, start: int) -> bytes:
-        """Return a file's bytes from `start` on."""
+    def read(self, path: str, start: int, size: int | None = None) -> bytes:
+        """Return up to `size` bytes of a file from `start` on."""
 
         def read(filesystem: Any) -> bytes:
             with filesystem.open_input_file(path) as file:
                 file.seek(start)
-                return cast(bytes, file.read())
+                return cast(bytes, file.read(size))
 
-        return self.ask(read)
+        return self.request(read)
 
     def pieces(self, path: str) -> Iterator[bytes]:
-        """Yield a file's bytes in pieces; a broken connection loses none."""
-        opened: list[Any] = []
+        """Yield a file's bytes in pieces."""
         start = 0
-
-        def read(filesystem: Any) -> bytes:
-            file = opened.pop() if opened else filesystem.open_input_file(path)
-            file.seek(start)
-            piece = cast(bytes, file.read(_PIECE_BYTES))
-            opened.append(file)
-            return piece
-
-        while piece := self.ask(read):
+        while piece := self.read(path, start, _PIECE_BYTES):
             start += len(piece)
             yield piece
 
@@ -165,9 +156,9 @@ class Remote:
                 shutil.copyfileobj(file, stream, _PIECE_BYTES)
 
         try:
-            self.ask(put)
+            self.request(put)
         except StorageError:
-            # A broken upload may have left a part.
+            # A broken upload may have left an incomplete file.
             with suppress(OSError):
                 self.filesystem.delete_file(path)
             raise
@@ -176,17 +167,12 @@ class Remote:
         """Delete a file, or a folder with its content, if it exists."""
 
         def delete(filesystem: Any) -> None:
-            if filesystem.type_name == "s3":
-                # Saves the request for its type.
-                with suppress(FileNotFoundError):
-                    filesystem.delete_file(path)
-                    return
-            info = filesystem.get_file_info(path)
+            kind = filesystem.get_file_info(path).type.name
             with suppress(FileNotFoundError):
-                if info.type.name != "NotFound":
-                    (filesystem.delete_dir if info.type.name == "Directory" else filesystem.delete_file)(info.path)
+                if kind != "NotFound":
+                    (filesystem.delete_dir if kind == "Directory" else filesystem.delete_file)(path)
 
-        self.ask(delete)
+        self.request(delete)
 
 
 def _open(location: str) -> tuple[Any, str]:
@@ -218,9 +204,8 @@ def _open_by_pyarrow(location: str) -> tuple[Any, str]:
         return cast(tuple[Any, str], fs.FileSystem.from_uri(location))
     # An S3 client has as many connections as Arrow has threads for files.
     pa.set_io_thread_count(max(CONNECTIONS, pa.io_thread_count()))
-    try:
+    with suppress(pa.ArrowInvalid):  # an older pyarrow does not know the option, or it is set already
         # With this option a small file takes one request instead of three.
         delayed = f"{location}{'&' if '?' in location else '?'}allow_delayed_open=true"
         return cast(tuple[Any, str], fs.FileSystem.from_uri(delayed))
-    except pa.ArrowInvalid:  # this pyarrow does not know the option, or it is set already
-        return cast(tuple[Any, str], fs.FileSystem.from_uri(location))
+    return cast(tuple[Any, str], fs.FileSystem.from_uri(location))

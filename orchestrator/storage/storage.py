@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from stat import S_ISDIR, S_ISREG
+from stat import S_ISREG
 from threading import current_thread
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from orchestrator.errors import StorageError
-from orchestrator.storage.growing import GrowingFile
 from orchestrator.storage.location import is_url, join_location, split_options, with_access_of, without_credentials
 from orchestrator.storage.remote import CONNECTIONS, Remote
 
@@ -49,12 +48,9 @@ _ADVICE = {
     errno.EACCES: "This user lacks permission: change its permissions, or use another storage",
     errno.EPERM: "This user lacks permission: change its permissions, or use another storage",
     errno.ENAMETOOLONG: "Use a shorter name",
-    errno.ENOTDIR: "A file is in the place of a folder: move it away",
-    errno.EEXIST: "A file is in the place of a folder: move it away",
-    errno.EISDIR: "A folder is in the place of a file: move it away",
-    errno.ENOENT: "It was removed meanwhile",
-    errno.ENXIO: "A pipe, a socket or a device is in the place of a file: move it away",
-    errno.ELOOP: "A link to itself is in the place of a file: move it away",
+    errno.ENOTDIR: "A file has the name of a folder: move it away",
+    errno.EEXIST: "A file has the name of a folder: move it away",
+    errno.EISDIR: "A folder has the name of a file: move it away",
     errno.EIO: "The disk cannot read or write there, and may be failing: save its data",
 }
 
@@ -81,8 +77,8 @@ def raising_storage_errors(place: object, missing: bool = True) -> Iterator[None
 class Storage:
     """A folder on this machine, or a location that pyarrow or fsspec knows (`s3://bucket/runs`), in any process.
 
-    Local files are written beside their place, synced and renamed, so no reader sees half a file. Remote files are
-    uploaded whole. Raises StorageError if the store fails, UsageError for an unknown location.
+    Local files are written to a temporary name, synced and renamed, so no reader sees an incomplete file. Remote files
+    are uploaded in one operation. Raises StorageError if the store fails, UsageError for an unknown location.
     """
 
     def __init__(self, location: str | Path) -> None:
@@ -90,10 +86,9 @@ class Storage:
         folder = text.removeprefix("file://")
         self.local = None if is_url(folder) else Path(folder).expanduser().absolute()
         self.location = str(self.local or text)
-        """Location with credentials, for other processes; `str` gives what may be shown."""
+        """Location with credentials, for other processes; `str` hides them."""
         self._remote: Any = None if self.local else Remote(text)
         self.root: str = self._remote.root if self._remote else str(self.local)
-        self._growing: dict[str, GrowingFile] = {}
 
     def at(self, path: str) -> Storage:
         """Return the storage at another path, with the options and credentials of this one."""
@@ -147,7 +142,7 @@ class Storage:
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root
 
-    # Looking
+    # Listing
 
     def exists(self, name: str = "") -> bool:
         """Return whether a file or folder exists."""
@@ -155,7 +150,7 @@ class Storage:
             with raising_storage_errors(self.local / name):
                 return (self.local / name).exists()
         path = self._path(name)
-        return bool(self._remote.ask(lambda filesystem: filesystem.get_file_info(path).type.value))
+        return bool(self._remote.request(lambda filesystem: filesystem.get_file_info(path).type.value))
 
     def state(self, name: str) -> FileState | None:
         """Return the state of a file; None if there is none."""
@@ -170,7 +165,7 @@ class Storage:
                 with raising_storage_errors(path):
                     raise
             return FileState(status.st_size, status.st_mtime) if S_ISREG(status.st_mode) else None
-        info = self._remote.ask(lambda filesystem: filesystem.get_file_info(path))
+        info = self._remote.request(lambda filesystem: filesystem.get_file_info(path))
         return _state_in(info) if info.is_file else None
 
     def names(self, folder: str = "") -> list[str]:
@@ -182,8 +177,6 @@ class Storage:
             try:
                 return sorted(os.listdir(path))
             except FileNotFoundError:
-                if path.is_symlink():  # a broken link
-                    raise
                 return []
 
     def files(self, folder: str = "") -> dict[str, FileState]:
@@ -209,7 +202,7 @@ class Storage:
         return [info for info in infos if info.is_file]
 
     def each(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
-        """Return the answers for all items in order; remote calls run in parallel."""
+        """Return the result of a call for each item, in order; remote calls run concurrently."""
         if self.local or current_thread().name.startswith(_THREADS):
             return [call(item) for item in items]
         with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix=_THREADS) as pool:
@@ -236,7 +229,7 @@ class Storage:
 
     @contextmanager
     def fetched(self, name: str) -> Iterator[IO[bytes]]:
-        """Yield a file on this machine that can be read from anywhere; raises FileNotFoundError."""
+        """Yield a seekable file on this machine; raises FileNotFoundError."""
         if self.local:
             with self._open_local(name) as file:
                 yield file
@@ -248,26 +241,26 @@ class Storage:
             yield temporary
 
     def open(self, name: str) -> Any:
-        """Open a file for pyarrow, which reads parts of it; raises FileNotFoundError."""
+        """Open a file for random access by pyarrow; raises FileNotFoundError."""
         if self.local is None:
             path = self._path(name)
-            return self._remote.ask(lambda filesystem: filesystem.open_input_file(path))
+            return self._remote.request(lambda filesystem: filesystem.open_input_file(path))
         from pyarrow import OSFile
 
         with raising_storage_errors(self.local / name, missing=False):
-            return OSFile(str(_check_is_file(self.local / name)))
+            return OSFile(str(self.local / name))
 
     @contextmanager
     def _open_local(self, name: str) -> Iterator[IO[bytes]]:
         path = cast(Path, self.local) / name
-        with raising_storage_errors(path, missing=False), open(_check_is_file(path), "rb") as file:
+        with raising_storage_errors(path, missing=False), open(path, "rb") as file:
             yield file
 
     # Writing
 
     @contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
-        """Yield a file to write and read again; it appears whole after the block, unless that fails."""
+        """Yield a file to write and read again; it appears under its name after the block, unless that fails."""
         if self.local is None:
             with tempfile.TemporaryFile() as file:
                 yield file
@@ -289,7 +282,7 @@ class Storage:
                 raise
 
     def write(self, name: str, data: bytes | str) -> None:
-        """Write a whole file."""
+        """Write a file, or replace it."""
         with self.create(name) as file:
             file.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
 
@@ -306,41 +299,30 @@ class Storage:
         return True
 
     def append(self, name: str, data: str) -> None:
-        """Append text to a file, which `read_appended` reads."""
+        """Append text to a file. A remote one is written again, so it should stay small; it has only one writer."""
         added = data.encode(errors="backslashreplace")
         if self.local is None:
-            self._growing_file(name).append(added)
-            return
+            with suppress(FileNotFoundError):
+                added = self.read(name) + added
+            return self.write(name, added)
         path = self.local / name
         with raising_storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(_check_is_file(path), "ab") as file:
+            with open(path, "ab") as file:
                 file.write(added)
-
-    def read_appended(self, name: str, start: int = 0) -> bytes:
-        """Return the bytes of an appended file from `start` on; raises FileNotFoundError."""
-        return self.read(name, start) if self.local else self._growing_file(name).read(start)
-
-    def join(self, name: str) -> None:
-        """Make one object of an appended file, for other readers."""
-        if self.local is None:
-            self._growing_file(name).join()
-            self._growing.pop(self._path(name))
-
-    def _growing_file(self, name: str) -> GrowingFile:
-        return self._growing.setdefault(self._path(name), GrowingFile(self, name))
+        return None
 
     def open_stream(self, name: str) -> IO[bytes]:
-        """Open a file to be written bit by bit; `send` uploads it. Local readers see it at once."""
+        """Open a file for incremental writing; `send` uploads it. Local readers see flushed data."""
         if self.local is None:
             return tempfile.TemporaryFile()
         path = self.local / name
         with raising_storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            return open(_check_is_file(path), "wb")
+            return open(path, "wb")
 
     def send(self, stream: IO[bytes], name: str) -> None:
-        """Upload a finished stream; a local one is in its place already."""
+        """Upload a finished stream; does nothing for a local file."""
         if self._remote:
             self._remote.send(stream, self._path(name))
 
@@ -378,12 +360,3 @@ class Storage:
 
 def _state_in(info: Any) -> FileState:
     return FileState(info.size, info.mtime and info.mtime.timestamp())
-
-
-def _check_is_file(path: Path) -> Path:
-    """Return the path; raises OSError for something that would block its reader, or never end."""
-    with suppress(FileNotFoundError):
-        mode = path.stat().st_mode
-        if not S_ISREG(mode):
-            raise OSError(errno.EISDIR if S_ISDIR(mode) else errno.ENXIO, "not a file")
-    return path

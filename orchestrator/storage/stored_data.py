@@ -1,5 +1,4 @@
-"""Data as it comes back from a storage: JSON is checked against the type that it was written as. Imports nothing
-heavy."""
+"""JSON in a storage: written with a checksum, and validated when it is read. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -19,57 +18,51 @@ from orchestrator.storage.storage import Storage
 T = TypeVar("T")
 
 _log = logging.getLogger("hookyard")
-_SEAL = re.compile(rb',\s*"(.rc|c.c|cr.)": "(.{8})"\s*}\s*\Z')
-"""Harm to one character of a seal leaves it one."""
-_LINE_END = b', "crc": "????????"}'
-_ANY = ord("?")
+_SEAL = re.compile(rb',\s*"crc": "(.{8})"\s*}\s*\Z')
 _SEAL_BYTES = 40
-"""A seal has fewer."""
+"""Upper bound of the length of a seal."""
 
 
-def sealed(text: str) -> str:
-    """The JSON text of a mapping with one entry more, `crc`: the CRC-32 of what stands before that."""
+def seal(text: str) -> str:
+    """Return the JSON text of a mapping with one more entry: `crc`, the CRC-32 of the text before it."""
     body = text.removesuffix("}").rstrip()
     gap = "\n" if "\n" in body else ""
     return f'{body},{gap} "crc": "{crc32(body.encode()):08x}"{gap}}}'
 
 
-def is_whole(data: bytes) -> bool | None:
-    """Whether a sealed text is as it was written; None where it has no seal."""
-    seal = _SEAL.search(data, max(0, len(data) - _SEAL_BYTES))
-    return None if seal is None else (seal[1], seal[2]) == (b"crc", b"%08x" % crc32(data[: seal.start()]))
+def has_valid_seal(data: bytes) -> bool | None:
+    """Compare the seal of a JSON text with its content; None if it has no seal."""
+    match = _SEAL.search(data, max(0, len(data) - _SEAL_BYTES))
+    return None if match is None else match[1] == b"%08x" % crc32(data[: match.start()])
 
 
 @cache
 def _warn_changed(place: str) -> None:
-    _log.warning(
-        "%s was changed after it was written: its checksum does not hold. It is read as it is; where nobody meant that,"
-        " put back a copy of it",
-        place,
-    )
+    _log.warning("%s was changed after it was written: its checksum does not match. It is read as it is", place)
 
 
 def write_json(storage: Storage, name: str, entries: Mapping[str, Any]) -> None:
-    """Writes a sealed JSON file for people to read too; what JSON does not know becomes text."""
-    storage.write(name, sealed(json.dumps(entries, indent=1, default=str)))
+    """Write a sealed, indented JSON file; values that JSON does not know become text."""
+    storage.write(name, seal(json.dumps(entries, indent=1, default=str)))
 
 
 def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str) -> T:
-    """What a JSON file holds, as `read` takes it; that raises ValueError for what it cannot take. Raises
-    FileNotFoundError where there is none, DamagedFile where it is damaged; `advice` says what can be done then. One
-    that was changed, as people may, is read, which is said once."""
+    """Return the content of a JSON file, converted by `read`, which raises ValueError for invalid content.
+
+    A file that somebody has edited is read, with a warning. Raises FileNotFoundError, or DamagedFile with `advice`.
+    """
     data = storage.read(name)
     try:
-        found = read(parsed(data))
+        content = read(parse_json(data))
     except ValueError as error:
         raise DamagedFile(str(storage / name), str(error), advice) from error
-    if is_whole(data) is False:
+    if has_valid_seal(data) is False:
         _warn_changed(str(storage / name))
-    return found
+    return content
 
 
-def parsed(data: bytes) -> Any:
-    """The value of a JSON text, without its seal; raises ValueError for anything else."""
+def parse_json(data: bytes) -> Any:
+    """Return the value of a JSON text, without its seal; raises ValueError."""
     if not data.strip():
         raise ValueError("it is empty")
     try:
@@ -81,107 +74,70 @@ def parsed(data: bytes) -> Any:
     return value
 
 
-def mapping(value: Any) -> dict[str, Any]:
-    """A mapping of JSON as it is; raises ValueError for anything else."""
-    return dict(checked(value, Mapping[str, Any]))
-
-
-_heard: ContextVar[list[str] | None] = ContextVar("heard", default=None)
+_omissions: ContextVar[list[str] | None] = ContextVar("omissions", default=None)
 
 
 def log_omission(place: object, what: str) -> None:
-    """Says what of a damaged file is left out."""
-    heard = _heard.get()
-    if heard is None:
+    """Log what is left out of a damaged file."""
+    omissions = _omissions.get()
+    if omissions is None:
         _log.warning("%s is damaged: %s", place, what)
     else:
-        heard.append(what)
+        omissions.append(what)
 
 
 @contextmanager
-def hearing() -> Iterator[list[str]]:
-    """Within it what is left out of damaged files is gathered here, and not logged."""
-    heard: list[str] = []
-    token = _heard.set(heard)
+def collecting_omissions() -> Iterator[list[str]]:
+    """Collect what is left out of damaged files, instead of logging it."""
+    omissions: list[str] = []
+    token = _omissions.set(omissions)
     try:
-        yield heard
+        yield omissions
     finally:
-        _heard.reset(token)
+        _omissions.reset(token)
 
 
 def append_line(storage: Storage, name: str, entries: Mapping[str, Any]) -> None:
-    """Adds a sealed line to a JSON Lines file."""
-    storage.append(name, sealed(json.dumps(entries)) + "\n")
+    """Append a sealed line to a JSON Lines file."""
+    storage.append(name, seal(json.dumps(entries)) + "\n")
 
 
 def read_lines(storage: Storage, name: str, kind: type[T]) -> list[T]:
-    """What the lines of such a file hold, each a `kind` of dataclass; none where there is no file. See
-    `whole_lines`."""
+    """Return the lines of a JSON Lines file as a dataclass; see `parse_lines`. Returns [] without a file."""
     try:
-        lines = storage.read_appended(name)
+        lines = storage.read(name)
     except FileNotFoundError:
         return []
-    return whole_lines(lines, str(storage / name), lambda line: cast(T, checked(line, kind)))
+    return parse_lines(lines, str(storage / name), lambda line: cast(T, validate(line, kind)))
 
 
-def whole_lines(
-    data: bytes, place: str, read: Callable[[Any], T], first: int = 1, seen: dict[bytes, int] | None = None
-) -> list[T]:
-    """Return the content of each line of a JSON Lines file, once.
+def parse_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 1) -> list[T]:
+    """Return the content of each line of a JSON Lines file.
 
-    `read` converts a line, and raises ValueError for one that it does not accept. `place` names the file. `first` is
-    the number of the first line in `data`, and `seen` the lines before it with their numbers. A damaged line and a
-    copy of an earlier line are left out with a warning. A line that a kill cut short is left out without one.
+    `read` converts a line, and raises ValueError for an invalid one. `place` names the file, and `first` is the number
+    of the first line in `data`. A damaged line is left out with a warning; one that a kill cut short, without.
     """
-    found, seen = [], {} if seen is None else seen
-    copies: list[int] = []
+    values = []
     for number, line in enumerate(data.split(b"\n"), start=first):
-        if not line.strip():
-            continue
-        if seen.setdefault(line, number) != number:
-            copies.append(number)
+        is_cut_short = line.startswith(b"{") and not line.endswith(b"}")
+        if is_cut_short or not line.strip():
             continue
         try:
-            if is_whole(line) is False:
-                raise ValueError("its checksum does not hold")
-            found.append(read(parsed(line)))
+            if has_valid_seal(line) is False:
+                raise ValueError("its checksum does not match")
+            values.append(read(parse_json(line)))
         except ValueError as error:
-            if not is_cut_short(line):
-                log_omission(place, f"line {number} is left out: {error}")
-    if copies:
-        several = f"{len(copies)} lines from line {copies[0]} on are left out: each"
-        what = f"line {copies[0]} is left out: it" if len(copies) == 1 else several
-        log_omission(place, f"{what} is a copy of an earlier line")
-    return found
+            log_omission(place, f"line {number} is left out: {error}")
+    return values
 
 
-def is_cut_short(line: bytes) -> bool:
-    """Whether a line is one of ours up to some byte: what JSON it holds is right as far as it goes, and the seal is not
-    yet there."""
-    from pydantic_core import from_json
-
-    if (
-        sum(
-            byte != sign
-            for byte, sign in zip(line[-len(_LINE_END) :].rjust(len(_LINE_END)), _LINE_END, strict=True)
-            if sign != _ANY
-        )
-        <= 2
-    ):
-        return False
-    try:
-        from_json(line)
-        return False
-    except ValueError:
-        pass
-    try:
-        return isinstance(from_json(line, allow_partial="trailing-strings"), dict)
-    except ValueError:
-        return False
+def check_mapping(value: Any) -> dict[str, Any]:
+    """Return a mapping of JSON; raises ValueError for any other value."""
+    return dict(validate(value, Mapping[str, Any]))
 
 
-def checked(value: Any, kind: Any, path: str = "") -> Any:
-    """Return a value of JSON as its type: a dataclass, an enumeration, a mapping; raise ValueError with its place.
+def validate(value: Any, kind: Any, path: str = "") -> Any:
+    """Return a value of JSON as a type: a dataclass, an enumeration, a mapping; raises ValueError with the path.
 
     Entries that a dataclass does not know are dropped.
     """
@@ -200,30 +156,13 @@ def _adapter(kind: Any) -> Any:
     return TypeAdapter(kind)
 
 
-_EXPECTED = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "string": "text",
-    "dict": "a mapping",
-    "mapping": "a mapping",
-    "dataclass": "a mapping",
-    "dataclass_exact": "a mapping",
-    "list": "a list",
-    "tuple": "a list",
-}
-"""Beginnings of pydantic's error types, and what was expected."""
-
-
 def _describe(error: Any, path: str) -> str:
-    for part in error["loc"]:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    for key in error["loc"]:
+        path += f"[{key}]" if isinstance(key, int) else f".{key}" if path else str(key)
     if error["type"] == "missing":
         return f"it has no `{path}`"
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
-    expected = error.get("ctx", {}).get("expected")
-    wanted = f"one of {expected}" if expected else _EXPECTED.get(error["type"].removesuffix("_type"), error["msg"])
-    shown = repr(error["input"])
-    shown = shown if len(shown) < 60 else f"{shown[:57]}..."
-    return f"`{path}` is {shown}, not {wanted}" if path else f"it is not {wanted}"
+    value = repr(error["input"])
+    value = value if len(value) < 60 else f"{value[:57]}..."
+    return f"{f'`{path}`: ' if path else ''}{error['msg'][0].lower()}{error['msg'][1:]}, got {value}"

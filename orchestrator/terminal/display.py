@@ -40,11 +40,8 @@ class DriverLog:
             self._flush()
 
     def close(self) -> None:
-        """Write pending lines, and join the pieces of the file."""
+        """Write pending lines."""
         self._flush()
-        if self._storage is not None:
-            with suppress(StorageError):
-                self._storage.join("log.txt")
 
     def _flush(self) -> None:
         lines, self._pending = self._pending, []

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any, Self
 
 from orchestrator.errors import ConfigError, Problem, collect_problems, shortened
-from orchestrator.storage.stored_data import checked, mapping
+from orchestrator.storage.stored_data import check_mapping, validate
 
 MAX_DEPTH = 64
 """Limit of nested mappings and lists, and of the parts of a dotted path."""
@@ -79,10 +79,10 @@ class ExperimentSource:
     def from_record(cls, record: Any) -> Self:
         """Return a source from its JSON form; raise ValueError if it is incomplete."""
         optional = ("base", "continued_from", "main_classes")
-        missing = [field.name for field in fields(cls) if field.name not in (*optional, *mapping(record))]
+        missing = [field.name for field in fields(cls) if field.name not in (*optional, *check_mapping(record))]
         if missing:
             raise ValueError(f"it has no `{missing[0]}`")
-        source: Self = checked(record, cls)
+        source: Self = validate(record, cls)
         return source
 
     def record(self) -> dict[str, Any]:

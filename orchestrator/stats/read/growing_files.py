@@ -21,7 +21,7 @@ from orchestrator.stats.read.recorded_files import COMPACTED, opened_parquet, re
 from orchestrator.stats.read.tables import load
 from orchestrator.stats.write.checksums import schema_in, whole_batches
 from orchestrator.storage import FileState, Storage
-from orchestrator.storage.stored_data import whole_lines
+from orchestrator.storage.stored_data import parse_lines
 
 WINDOW = 400
 """Recent training rows that are kept of each rank."""
@@ -33,18 +33,17 @@ class LineTail:
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name = storage, name
         self._end = self._lines = 0
-        self._seen: dict[bytes, int] = {}
 
     def look(self) -> list[dict[str, Any]]:
         """Return the new reports, of whole lines."""
         try:
-            added = self._storage.read_appended(self._name, self._end)
+            added = self._storage.read(self._name, self._end)
         except FileNotFoundError:
             return []
         whole = added[: added.rfind(b"\n") + 1]
         self._end += len(whole)
         first, self._lines = self._lines + 1, self._lines + whole.count(b"\n")
-        return whole_lines(whole, str(self._storage / self._name), check_report, first, self._seen)
+        return parse_lines(whole, str(self._storage / self._name), check_report, first)
 
 
 class RankTail:

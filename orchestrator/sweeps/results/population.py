@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.records.run_folder import RunFolder, now
-from orchestrator.storage.stored_data import append_line, read_lines, sealed
+from orchestrator.storage.stored_data import append_line, read_lines, seal
 
 FILE = "population.jsonl"
 
@@ -63,8 +63,7 @@ class History:
         last = {exploit.trial: exploit for exploit in exploits}
         unbegun = [exploit for trial, exploit in last.items() if trial in values and exploit.after != values[trial]]
         if unbegun:
-            lines = [f"{sealed(json.dumps(asdict(exploit)))}\n" for exploit in exploits if exploit not in unbegun]
-            self._storage.join(FILE)
+            lines = [f"{seal(json.dumps(asdict(exploit)))}\n" for exploit in exploits if exploit not in unbegun]
             self._storage.write(FILE, "".join(lines))
 
 

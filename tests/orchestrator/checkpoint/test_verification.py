@@ -60,7 +60,7 @@ def test_what_is_passed_over_is_said(store: CheckpointStore) -> None:
     store.storage.write("epoch-0003/manifest.json", b"5")
     reasons: list[str] = []
     assert store.latest(reasons.append) == "epoch-0001"
-    assert reasons[0] == f"the manifest of 'epoch-0003' in {store.storage} is damaged: it is not a mapping"
+    assert reasons[0].startswith(f"the manifest of 'epoch-0003' in {store.storage} is damaged: input should be")
     assert reasons[1].startswith(f"checkpoint {store.storage}/epoch-0002: model.pt is damaged (0 bytes, ")
 
 

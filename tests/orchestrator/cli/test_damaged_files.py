@@ -113,17 +113,25 @@ def test_whatever_a_file_holds_it_ends_in_no_traceback(cut: Path, name: str) -> 
     ("name", "data", "said"),
     [
         ("run.json", b"", "run.json is damaged: it is empty"),
-        ("run.json", b"5", "run.json is damaged: it is not a mapping"),
+        ("run.json", b"5", "run.json is damaged: input should be"),
         ("run.json", b'{"name": "cut", "status": "failed"}', "run.json is damaged: it has no `started`"),
         (
             "run.json",
             b'{"name": "cut", "status": "failed", "started": "2026-01-01", "continued_from": {"run": 5}}',
-            "`continued_from.run` is 5, not text",
+            "`continued_from.run`: input should be a valid string, got 5",
         ),
         ("experiment.yaml", b"\xff\xfe", "experiment.yaml is damaged: 'utf-8' codec"),
         ("experiment.yaml", b"", "experiment.yaml is damaged: it is empty"),
-        ("experiment.yaml", b"hooks: 5", "experiment.yaml is damaged: `hooks` is 5, not a mapping"),
-        ("stats/attempt=0/attempt.json", b"[]", "stats/attempt=0/attempt.json is damaged: it is not a mapping"),
+        (
+            "experiment.yaml",
+            b"hooks: 5",
+            "experiment.yaml is damaged: `hooks`: input should be",
+        ),
+        (
+            "stats/attempt=0/attempt.json",
+            b"[]",
+            "stats/attempt=0/attempt.json is damaged: input should be",
+        ),
     ],
 )
 def test_a_damaged_file_is_named_with_what_is_wrong(cut: Path, name: str, data: bytes, said: str) -> None:
@@ -149,7 +157,7 @@ def test_a_damaged_line_is_left_out_and_said(cut: Path, caplog: pytest.LogCaptur
     whole = file.read_text()
     file.write_text(f"5\n{whole}")
     assert "1 report," in call("show", cut)[1]
-    assert f"{file} is damaged: line 1 is left out: it is not a mapping" in caplog.text
+    assert f"{file} is damaged: line 1 is left out: input should be" in caplog.text
     caplog.clear()
     file.write_text(whole + whole[:20])
     assert "1 report," in call("show", cut)[1]
@@ -218,7 +226,7 @@ def test_a_file_in_a_folders_place_is_no_empty_folder(cut: Path, name: str) -> N
         code, _, told = call(verb, cut)
         assert code == (1 if verb == "stats" else 2)
         assert f"{cut / name}: " in told
-        assert "A file is in the place of a folder: move it away" in told
+        assert "A file has the name of a folder: move it away" in told
 
 
 @pytest.fixture(scope="module")
@@ -278,29 +286,3 @@ def test_a_report_that_a_run_which_is_over_lost_is_said(cut: Path, caplog: pytes
     (cut / "metrics.jsonl").write_bytes((cut / "metrics.jsonl").read_bytes()[:-9])
     assert "0 reports" in call("show", cut)[1]
     assert f"{cut}/metrics.jsonl is damaged: its last line was cut short" in caplog.text
-
-
-def test_reports_that_were_copied_count_once_and_resume_removes_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    hooks = {"breaks": {"type": "tests.tasks:Breaks", "iteration": 26}, "checkpoint": {"every": 1}}
-    with pytest.raises(RunError):
-        run(described(epochs=5, hooks=hooks), tmp_path, "cut", local=True)
-    file = tmp_path / "cut/metrics.jsonl"
-    whole, reports = file.read_bytes(), open_run(tmp_path / "cut").reports()
-    assert [report["epoch"] for report in reports] == [0, 1, 2]
-    lines = whole.splitlines(keepends=True)
-    for copied in (whole, lines[0], lines[2], b"".join(lines[1:])):
-        file.write_bytes(whole + copied)
-        caplog.clear()
-        assert open_run(tmp_path / "cut").reports() == reports
-        assert f"{file} is damaged: " in caplog.text
-        code, out, _ = call("doctor", tmp_path / "cut", "--files")
-        assert code == 1
-        assert "a copy of an earlier line" in out
-    with pytest.raises(RunError):  # the hook breaks again
-        resume(tmp_path / "cut")
-    lines = file.read_bytes().splitlines()
-    assert whole.splitlines() == lines[:3]
-    assert len({*lines}) == len(lines)
-    assert [report["epoch"] for report in open_run(tmp_path / "cut").reports()] == [0, 1, 2]

@@ -119,9 +119,11 @@ def must_be_named(verb: str, file: str, harm: str) -> bool:
     if name in ("log.txt", "experiment.yaml") and harm not in ("missing", "folder"):
         return False  # they carry no checksum, as people write in them
     if verb == "files":
-        return not (name in ("log.txt", "source.json", "hooks.parquet") and harm == "missing") and "index/" not in file
+        is_optional = name in ("log.txt", "source.json", "hooks.parquet", "info.json")
+        return not (is_optional and harm in ("missing", "folder")) and "index/" not in file
     others = ("trials/", "evaluations/") if verb in ("ls", "watch", "rm") else ("evaluations/",)
-    is_read_right = (name, harm) == ("stats.parquet", "doubled")  # each row once; only its size tells
+    # Rows count once, so only the size tells; a report that is there twice is shown twice.
+    is_read_right = name in ("stats.parquet", "metrics.jsonl") and harm == "doubled"
     return name in READS[verb] and not file.startswith(others) and not is_read_right
 
 

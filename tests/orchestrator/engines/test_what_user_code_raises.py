@@ -109,7 +109,7 @@ def test_what_the_system_refuses_is_told_with_what_can_be_done(
 
 def test_a_file_where_a_folder_should_be_and_names_that_are_too_long(tmp_path: Path) -> None:
     (tmp_path / "stats").write_text("")
-    with pytest.raises(StorageError, match="A file is in the place of a folder"):
+    with pytest.raises(StorageError, match="A file has the name of a folder"):
         Storage(tmp_path).write("stats/rows", "")
     with pytest.raises(StorageError, match="Use a shorter name"):
         Storage(tmp_path).exists("x" * 300)

@@ -36,7 +36,7 @@ from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import sealed
+from orchestrator.storage.stored_data import seal
 from tests.ranks import on_ranks, until_killed
 from tests.tasks import Rows, experiment
 
@@ -453,7 +453,7 @@ def test_what_is_each_ranks_own_is_not_shared_out_to_another_number_of_them(tmp_
     entries = {name: value for name, value in json.loads(manifest.read_text()).items() if name != "crc"}
     if is_new_rank:
         del entries["files"]["rank-0000.pt"]
-    manifest.write_text(sealed(json.dumps(entries | {"world_size": 2})))
+    manifest.write_text(seal(json.dumps(entries | {"world_size": 2})))
     with pytest.raises(CheckpointError, match=r"parts of each of 2 ranks \(place\), and cannot continue with 1"):
         loop_of(restores(per_rank={"place": {}}), tmp_path).restore("epoch-0001")
 

@@ -58,9 +58,7 @@ def test_pages_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def no_file(name: str) -> bytes:
         raise FileNotFoundError(name)
 
-    storage = SimpleNamespace(
-        read_appended=no_file, exists=lambda name: False, each=lambda call, things: [*map(call, things)]
-    )
+    storage = SimpleNamespace(read=no_file, exists=lambda name: False, each=lambda call, things: [*map(call, things)])
     metadata = RunMetadata("s", "finished", "2026-11-21T09:00:00Z")
     monkeypatch.setattr(
         sweeps, "mean_spans", lambda sweep, names: finished[["step_s"]].rename(columns={"step_s": "forward_s"})

@@ -70,9 +70,7 @@ def test_a_page_of_very_many_trials_is_small_and_says_so(
     def no_file(name: str) -> bytes:
         raise FileNotFoundError(name)
 
-    storage = SimpleNamespace(
-        read_appended=no_file, exists=lambda name: False, each=lambda call, things: [*map(call, things)]
-    )
+    storage = SimpleNamespace(read=no_file, exists=lambda name: False, each=lambda call, things: [*map(call, things)])
     told: Any = SimpleNamespace(
         name="s",
         repeats=1,

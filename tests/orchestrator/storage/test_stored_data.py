@@ -1,77 +1,80 @@
-"""Seals of JSON: any reader reads it, and whatever is changed in it is seen."""
+"""Seals of JSON: any reader reads it, and changes of its content are detected."""
 
 from __future__ import annotations
 
 import json
+import logging
 from itertools import product
 
 import pytest
 
+from orchestrator.checkpoint.manifest import FileEntry
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import hearing, is_whole, mapping, parsed, read_json, sealed, whole_lines
+from orchestrator.storage.stored_data import (
+    append_line,
+    check_mapping,
+    collecting_omissions,
+    has_valid_seal,
+    parse_json,
+    parse_lines,
+    read_json,
+    read_lines,
+    seal,
+    write_json,
+)
 
 ENTRIES = {"value": 0.25, "step": 12, "word": 'é"}\n', "inner": {"crc": 1}}
 
 
-def _is_json(data: bytes) -> bool:
-    try:
-        parsed(data)
-    except ValueError:
-        return False
-    return True
+def flips(data: bytes) -> list[bytes]:
+    """Return the data with each of its bits flipped in turn."""
+    return [
+        data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
+        for place, bit in product(range(len(data)), range(8))
+    ]
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_whichever_bit_is_changed_it_is_seen(indent: int | None) -> None:
-    text = sealed(json.dumps(ENTRIES, indent=indent)).encode()
+def test_any_changed_bit_of_the_content_is_detected(indent: int | None) -> None:
+    text = seal(json.dumps(ENTRIES, indent=indent)).encode()
     assert list(json.loads(text)) == [*ENTRIES, "crc"]
-    assert parsed(text) == ENTRIES
-    assert is_whole(text)
-    assert is_whole(text + b"\n")
-    for place, bit in product(range(len(text)), range(8)):
-        harmed = text[:place] + bytes([text[place] ^ 1 << bit]) + text[place + 1 :]
-        assert is_whole(harmed) is False or not _is_json(harmed), harmed
-    assert is_whole(json.dumps(ENTRIES).encode()) is None
+    assert parse_json(text) == ENTRIES
+    assert has_valid_seal(text)
+    assert has_valid_seal(text + b"\n")
+    assert has_valid_seal(json.dumps(ENTRIES).encode()) is None
+    content, end = text[: text.rindex(b",")], text[text.rindex(b",") :]
+    assert [has_valid_seal(changed + end) for changed in flips(content)] == [False] * 8 * len(content)
 
 
-def test_a_file_that_was_changed_is_read_with_a_word(tmp_path: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_with_a_changed_bit_is_left_out_with_a_warning_and_one_cut_short_without() -> None:
+    line = seal(json.dumps(ENTRIES)).encode()
+    content, end = line[1 : line.rindex(b",")], line[line.rindex(b",") :]
+    for changed in flips(content):
+        with collecting_omissions() as omissions:
+            assert parse_lines(line[:1] + changed + end, "metrics.jsonl", check_mapping) == []
+        assert omissions, changed
+    for length in range(len(line)):
+        with collecting_omissions() as omissions:
+            assert parse_lines(line[:length], "metrics.jsonl", check_mapping) == []
+        assert omissions == [] or line[length - 1 : length] == b"}"
+
+
+def test_an_edited_file_is_read_with_one_warning_and_an_invalid_line_left_out(
+    tmp_path: object, caplog: pytest.LogCaptureFixture
+) -> None:
     storage = Storage(str(tmp_path))
-    storage.write("run.json", sealed(json.dumps(ENTRIES)).replace("12", "13"))
+    write_json(storage, "run.json", ENTRIES)
+    assert read_json(storage, "run.json", check_mapping, "") == ENTRIES
+    assert caplog.text == ""
+    storage.write("run.json", storage.read("run.json").replace(b"12", b"13"))
     for _ in range(2):
-        assert read_json(storage, "run.json", mapping, "")["step"] == 13
-    assert caplog.text.count(f"{storage}/run.json was changed after it was written: its checksum does not hold") == 1
-
-
-def test_whichever_bit_of_a_line_is_changed_it_is_said_and_where_it_is_cut_it_is_not() -> None:
-    line = sealed(json.dumps(ENTRIES)).encode()
-    for place, bit in product(range(len(line)), range(8)):
-        harmed = line[:place] + bytes([line[place] ^ 1 << bit]) + line[place + 1 :]
-        with hearing() as heard:
-            assert whole_lines(harmed, "metrics.jsonl", mapping) == []
-        assert heard, harmed
-    for place in range(len(line)):
-        with hearing() as heard:
-            assert whole_lines(line[:place], "metrics.jsonl", mapping) == []
-        assert heard == []
-
-
-def test_a_line_whose_number_was_changed_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    lines = [sealed(json.dumps({"step": step})) for step in (1, 2, 3)]
-    data = "\n".join(lines).replace('"step": 2', '"step": 7').encode()
-    assert whole_lines(data, "metrics.jsonl", mapping) == [{"step": 1}, {"step": 3}]
-    assert "metrics.jsonl is damaged: line 2 is left out: its checksum does not hold" in caplog.text
-
-
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_each_line_counts_once_whatever_part_of_the_file_was_copied(count: int) -> None:
-    lines = [sealed(json.dumps({"step": step})).encode() + b"\n" for step in range(count)]
-    whole, wanted = b"".join(lines), [{"step": step} for step in range(count)]
-    for begin in range(count):
-        for end in range(begin + 1, count + 1):
-            with hearing() as heard:
-                assert whole_lines(whole + b"".join(lines[begin:end]), "x.jsonl", mapping) == wanted
-            assert len(heard) == 1
-            assert "a copy of an earlier line" in heard[0]
-    with hearing() as heard:
-        assert whole_lines(whole, "x.jsonl", mapping) == wanted
-    assert heard == []
+        assert read_json(storage, "run.json", check_mapping, "")["step"] == 13
+    assert caplog.text.count(f"{storage}/run.json was changed after it was written: its checksum does not match") == 1
+    caplog.clear()
+    assert read_lines(storage, "files.jsonl", FileEntry) == []
+    for entries in ({"sha256": "a", "bytes": 1}, {"sha256": "b", "bytes": "2"}, {"sha256": "c", "bytes": 3}):
+        append_line(storage, "files.jsonl", entries)
+    assert read_lines(storage, "files.jsonl", FileEntry) == [FileEntry("a", 1), FileEntry("c", 3)]
+    place = f"{storage}/files.jsonl is damaged: line 2 is left out"
+    message = f"{place}: `bytes`: input should be a valid integer, got '2'"
+    assert caplog.record_tuples == [("hookyard", logging.WARNING, message)]

@@ -133,6 +133,6 @@ def test_where_nothing_can_be_added_lines_are_kept_some_at_once() -> None:
     log = DriverLog(storage)
     for number in range(21):
         log.add(f"line {number}")
-    assert len(storage.read_appended("log.txt").splitlines()) == 20
+    assert len(storage.read("log.txt").splitlines()) == 20
     log.close()
     assert storage.read("log.txt").splitlines()[20].endswith(b" line 20")
