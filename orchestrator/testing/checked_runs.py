@@ -1,4 +1,4 @@
-"""Small runs with the hook under test: undisturbed, or stopped and resumed at every report."""
+"""Small runs with the hook under test: uninterrupted, or stopped and resumed at every report."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from orchestrator.storage import Storage
 from orchestrator.task import Task, has_turns
 from orchestrator.testing.training import KeepingRecorder, Screen, make_loop
 from orchestrator.testing.trees import copied, difference
-from orchestrator.testing.watching import CheckFailure, Watch
+from orchestrator.testing.watching import CheckFailure, watch_calls
 
 NAME = "checked"
 """Name of the hook in its loop."""
+GIVE_FIELDS = "give fields= and task= with which it can run"
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Snapshot:
     """The state of a run at a report."""
 
     metrics: dict[str, Any]
+    random: dict[str, Any]
+    """States of the random generators."""
     parameters: dict[str, Any]
     buffers: dict[str, Any]
     optimizer: dict[str, Any]
@@ -73,16 +76,9 @@ class CheckedRun:
 
     snapshots: list[Snapshot] = field(default_factory=list)
     """One at each report."""
-    random: list[Any] = field(default_factory=list)
-    """States of the random generators at each report."""
     end: dict[str, Any] = field(default_factory=dict)
     """Parameters, buffers and optimizer after the run."""
     rows: list[dict[str, Any]] = field(default_factory=list)
-    watches: list[Watch] = field(default_factory=list)
-
-
-class Refused(Exception):
-    """The hook rejects its fields, or refuses to start in this loop."""
 
 
 class CheckedRuns:
@@ -97,11 +93,9 @@ class CheckedRuns:
         hook: Hook,
         successor: Callable[[int], Hook | None] = lambda number: None,
         *,
-        other_hooks: Mapping[str, Hook] | None = None,
         changes: Mapping[str, Any] | None = None,
-        saves: bool = True,
     ) -> CheckedRun:
-        """Train from the beginning to the end, with a checkpoint at every report if it `saves`.
+        """Train from the beginning to the end, with a checkpoint at every report.
 
         `successor` gets the number of a report, and returns a new hook to stop and resume with there. `changes` are
         new values of fields at the first report.
@@ -110,13 +104,12 @@ class CheckedRuns:
         torch.manual_seed(self._count)  # the process may have drawn numbers before
         folder = self._folder / str(self._count)
         run, recorder = CheckedRun(), KeepingRecorder()
-        loop = self._loop(hook, other_hooks or {}, folder, recorder, run)
+        loop = self._loop(hook, folder, recorder)
         reports = loop.run()
         with self._errors_as_failures():
             while (report := next(reports, None)) is not None:
-                run.random.append(storable_random_state())
                 run.snapshots.append(self._snapshot(hook, report.metrics, loop))
-                path = loop.save() if saves else None
+                path = loop.save()
                 number = len(run.snapshots)
                 if number == 1:
                     for name, value in (changes or {}).items():
@@ -126,19 +119,17 @@ class CheckedRuns:
                     continue
                 reports.close()
                 # The recorder stays, as recent rows are not part of a checkpoint.
-                hook, loop = next_hook, self._loop(next_hook, other_hooks or {}, folder, recorder, run)
+                hook, loop = next_hook, self._loop(next_hook, folder, recorder)
                 loop.restore(path.rpartition("/")[2])
                 reports = loop.run()
         run.rows, run.end = recorder.rows, _trained(loop)
         return run
 
-    def _loop(
-        self, hook: Hook, other_hooks: Mapping[str, Hook], folder: Path, recorder: KeepingRecorder, run: CheckedRun
-    ) -> Loop:
+    def _loop(self, hook: Hook, folder: Path, recorder: KeepingRecorder) -> Loop:
         folder.mkdir(parents=True, exist_ok=True)
         loop, _ = make_loop(
             self._task,
-            {NAME: hook, **other_hooks},
+            {NAME: hook},
             {**_optimization(self._task), **self._situation.settings},
             recorder,
             world=self._world,
@@ -150,7 +141,7 @@ class CheckedRuns:
         if NAME in loop.plan.hooks:
             may_communicate = self._situation.strategy == "fsdp" and hook.ranks is Ranks.ALL
             observes = hook.observes and self._situation.ranks == 1
-            run.watches.append(Watch(hook, loop.plan, collectives=may_communicate, observes=observes))
+            watch_calls(hook, loop.plan, collectives=may_communicate, observes=observes)
         return loop
 
     @contextmanager
@@ -159,13 +150,9 @@ class CheckedRuns:
             yield
         except HookError as error:
             cause = error.__cause__
-            if error.event == "on_start" and isinstance(cause, ValueError):
-                raise Refused(str(cause)) from error
+            is_refusal = error.event == "on_start" and isinstance(cause, ValueError)
             raise CheckFailure(
-                "runs",
-                str(error),
-                "let the fields' bounds or __post_init__ reject such values; if it fails on purpose, give fields= with"
-                " which it does not",
+                "runs", f"refuses to start: {cause}" if is_refusal else str(error), GIVE_FIELDS
             ) from error
         except Exception as error:  # a hook that harms training can make it fail in any way
             if self._situation.ranks > 1:
@@ -177,6 +164,7 @@ class CheckedRuns:
         runs_here = NAME in loop.plan.hooks
         return Snapshot(
             dict(metrics),
+            storable_random_state(),
             **_trained(loop),
             state_dict=_read_back("state_dict", hook.state_dict()) if runs_here else {},
             rank_state_dict=_read_back("rank_state_dict", hook.rank_state_dict()) if runs_here else {},

@@ -148,6 +148,4 @@ def test_what_cannot_be_is_refused_in_the_file(fields: dict[str, Any], words: st
 
 
 def test_it_keeps_what_hooks_promise_and_observes() -> None:
-    check_hook(
-        EMA, fields={"average": "power", "std": STDS, "decay": 0.999, "snapshots": Interval(2, "steps")}, examples=0
-    )
+    check_hook(EMA, fields={"average": "power", "std": STDS, "decay": 0.999, "snapshots": Interval(2, "steps")})
