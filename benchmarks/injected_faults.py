@@ -54,7 +54,7 @@ SIZES = {
     "drift": (0.05, 0.12, 0.25, 0.5),
     "periodic stall": (0.3, 0.6, 2.0),
     "one-off stall": (5.0, 10.0, 40.0),
-    "leak": (0.05, 0.12, 0.3),
+    "leak": (0.05, 0.2, 0.5),
     "memory imbalance": (0.3, 0.6, 1.2),
 }
 """Units of the sizes: a share of an iteration for compute of the rank's own work, for a drift at its end, for stalls
@@ -65,7 +65,7 @@ STALLED = ("data_wait_s", "forward_s", "backward_s", "hooks_s")
 MEMORY = ("leak", "memory imbalance")
 MEMORY_PROBLEMS = {"leak": "leak", "imbalance": "memory imbalance", "room": "memory imbalance"}
 CLEAN = "clean"
-PATTERN = {"drift": "drifting", "periodic stall": "periodic", "one-off stall": "one-off"}
+PATTERN = {"drift": "drifting", "periodic stall": "stalls", "one-off stall": "stalls"}
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def main(seed: int = 0, each: int = 14, *numbers_of_ranks: int, kinds: Sequence[
 
 
 ANSWERS = ("right", "another too", "other pattern", "other span", "other rank", "other kind", "missed")
-SAID = ("chronic", "drifting", "periodic", "one-off", *MEMORY, "nothing")
+SAID = ("chronic", "drifting", "stalls", *MEMORY, "nothing")
 
 
 def report(results: Sequence[tuple[str, float, Case]], how: str) -> None:

@@ -41,25 +41,20 @@ def doctor(
             autocompletion=run_folders,
         ),
     ] = None,
-    against: Annotated[
-        str | None, typer.Option("--against", metavar="RUN", help="Compare the run's speed with this run's.")
-    ] = None,
     files: Annotated[bool, typer.Option("--files", help="Verify the checksum of every file instead.")] = False,
     address: Address = None,
     storage: StorageFlag = "runs",
     as_json: AsJson = False,
 ) -> None:
     """Find what slows a run down (slow ranks, data loading, hooks, memory), or damaged files, or unfit nodes."""
-    if run is None and against is not None:
-        raise UsageError("--against compares two runs: hookyard doctor RUN --against OTHER")
-    if files and (run is None or against is not None):
+    if files and run is None:
         raise UsageError("--files checks one run or sweep: hookyard doctor RUN --files")
     if run is None:
         _check_nodes(address, storage, as_json)
     elif files:
         _check_files(run, as_json)
     else:
-        _diagnose(run, against, as_json)
+        _diagnose(run, as_json)
 
 
 def _check_files(run: str, as_json: bool) -> None:
@@ -97,14 +92,14 @@ def _print_files(path: str, checked: Sequence[CheckedFile]) -> None:
     echo(f"{path}: {', '.join(f'{counts[status]} {text}' for status, text in _STATUSES.items() if counts[status])}")
 
 
-def _diagnose(run: str, against: str | None, as_json: bool) -> None:
+def _diagnose(run: str, as_json: bool) -> None:
     from orchestrator.records.run_folder import RunFolder
     from orchestrator.runs.result import open_run
 
-    if against is None and RunFolder.open(run).metadata().sweep:
+    if RunFolder.open(run).metadata().sweep:
         return _diagnose_sweep(run, as_json)
-    opened, other = open_run(run), open_run(against) if against else None
-    diagnosis = _diagnosis(opened, other, against or "")
+    opened = open_run(run)
+    diagnosis = _diagnosis(opened)
     if not as_json:
         return _print(printable_line(opened.path), printable_data(diagnosis))
     return print_json(
@@ -117,13 +112,11 @@ def _diagnose(run: str, against: str | None, as_json: bool) -> None:
     )
 
 
-def _diagnosis(run: Run, other: Run | None = None, name: str = "") -> Diagnosis:
+def _diagnosis(run: Run) -> Diagnosis:
     from orchestrator.stats.insight import diagnose, failure
 
     ending = failure(run.status, run.error)
-    return diagnose(run.rows(), run.hook_costs, None if other is None else other.rows(), name, ending).with_path(
-        run.path
-    )
+    return diagnose(run.rows(), run.hook_costs, ending).with_path(run.path)
 
 
 def _diagnose_sweep(path: str, as_json: bool) -> None:

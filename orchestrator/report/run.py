@@ -88,10 +88,10 @@ def _cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame, sample: IterationS
     for name, title in _PEAKS.items():
         if name in by_rank and by_rank[name].notna().any():
             tiles.append(Tile(title, Quantity(name, float(by_rank[name].max())), f"rank {by_rank[name].idxmax()}"))
-    slowest = slowest_rank(Rows.of(sample.typical))
+    slowest = slowest_rank(Rows.of(sample.rows))
     if slowest is not None:
         rank, behind = slowest
-        seen = f", in {len(sample.stretches)} stretches" if sample.stretches else ""
+        seen = f", in {sample.share:.1%} of the iterations" if sample.share < 1 else ""
         tiles.append(
             Tile(
                 "slowest rank",

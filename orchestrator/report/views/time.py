@@ -77,7 +77,7 @@ def _spans(sample: IterationSample, seconds: pd.Series[float]) -> Markup | None:
         "rank": "rank of highest median",
         "share": "share of the time",
     }
-    summary = summarize_spans(Rows.of(sample.typical))
+    summary = summarize_spans(Rows.of(sample.rows))
     summary["seconds"] = seconds[summary.index]
     summary["share"] = summary["seconds"] / seconds["step_s"]
     summary = (
@@ -91,11 +91,9 @@ def _spans(sample: IterationSample, seconds: pd.Series[float]) -> Markup | None:
     drawn = table(
         "Spans over all ranks and training iterations", [*headings], cells, headings=headings, class_="sortable shares"
     )
-    if not sample.stretches:
+    if sample.share == 1:
         return drawn
-    seen = (
-        f"Median, p95 and rank are from {len(sample.typical):,} rows in {len(sample.stretches)} stretches of the run."
-    )
+    seen = f"Median, p95 and rank are from {len(sample.rows):,} rows, {sample.share:.1%} of the iterations."
     return joined([drawn, page.empty_note(seen)])
 
 

@@ -17,8 +17,6 @@ NUMBERS = 2**23
 """Numbers, about, that the blocks of a longer run hold."""
 OWN_WORK = "(own work)"
 """Seconds of a rank's own work, of which blocks only have `high`. No hook's column has such a name."""
-STALL = '"(stall)"'
-"""The longest span without waiting for other ranks; it began in the iteration `stalled`."""
 _WAIT = "all_reduce_wait_s"
 _KEPT = (("max", "high"), ("sum", "total"), ("count", "known"), ("min", "low"))
 """SQL aggregates of a measurement, and the names of the columns."""
@@ -60,14 +58,12 @@ def blocks_of(columns: Collection[str], numbers: Sequence[str], rows: int) -> st
     measured = {name: quoted(name) for name in numbers}
     if "step_s" in numbers:
         measured[OWN_WORK] = own_work(columns)
-    spans = [name for name in SPANS if name in numbers and name not in ("backward_s", _WAIT)]
-    stall = f"greatest({', '.join(spans)})" if spans else "null::double"
     place = {
         name: name if name in columns else default
         for name, default in (("rank", "0"), ("phase", "'train'"), ("iteration", "0"), ("step", "0"))
     }
     finite = [f"case when isfinite({value}) then {value} end as {quoted(name)}" for name, value in measured.items()]
-    each = ", ".join([*(f"{value} as {name}" for name, value in place.items()), f"{stall} as {STALL}", *finite])
+    each = ", ".join([*(f"{value} as {name}" for name, value in place.items()), *finite])
     together = 1 if rows <= ROWS else -(-4 * rows * len(measured) // NUMBERS)
     kind, group = ("view", "") if together == 1 else ("table", f" group by rank, phase, iteration // {together}")
 
@@ -79,7 +75,6 @@ def blocks_of(columns: Collection[str], numbers: Sequence[str], rows: int) -> st
     shown = [
         "rank, phase",
         f"{of('min', 'iteration')} as first, {of('max', 'iteration')} as iteration, {of('max', 'step')} as step",
-        f"{of('max', STALL)} as {STALL}, {f'arg_max(iteration, {STALL})' if group else 'iteration'} as stalled",
         f"{'count(*)' if group else '1'} as rows",
         *(
             f"{of(how, quoted(name))} as {quoted(f'{name} {what}')}"

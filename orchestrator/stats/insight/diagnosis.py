@@ -14,7 +14,6 @@ from orchestrator.stats.insight.gradient_syncs import WAIT, GradientSyncs, gradi
 from orchestrator.stats.insight.iteration_sample import IterationSample, sample_iterations
 from orchestrator.stats.insight.loss_anomalies import losses
 from orchestrator.stats.insight.memory import memory
-from orchestrator.stats.insight.regression import regression, throughput
 from orchestrator.stats.insight.stragglers import LEAST_SYNCS, stragglers
 from orchestrator.stats.insight.time_breakdown import data_bound, hook_costs, saving_stalls, times, unnamed
 from orchestrator.stats.read.query import TRAINING, Rows
@@ -60,51 +59,37 @@ class Diagnosis:
             parts.append(f"ranks {signs['ranks_apart_share']:.1%} apart in their own work{seen}")
         elif signs["ranks"] > 1:
             parts.append("too few iterations to compare the ranks")
-        if "throughput_ratio" in signs:
-            parts.append(f"{signs['throughput_ratio']:.3f} times the other run's throughput")
         return ", ".join(parts)
 
 
 def diagnose(
     stats: Rows | pd.DataFrame,
     hooks: pd.DataFrame | None = None,
-    against: Rows | pd.DataFrame | None = None,
-    against_name: str = "the other run",
     ending: Finding | None = None,
     sample: IterationSample | None = None,
 ) -> Diagnosis:
     """Diagnose the rows of a run, or any table with the columns of docs/tables.md.
 
-    `hooks` are the hooks' costs, `against` the rows of a run to compare with, and `ending` the finding on how the run
-    ended. `sample` saves its computation. A missing column only means fewer findings.
+    `hooks` are the hooks' costs, and `ending` is the finding on how the run ended. `sample` saves its computation. A
+    missing column only means fewer findings.
     """
     rows = stats if isinstance(stats, Rows) else Rows.of(stats)
     if not rows.total:
         return Diagnosis((ending,) if ending else (), {"iterations": 0, "ranks": 0})
-    sample, found_s = sample or sample_iterations(rows), times(rows)
-    exchanges = gradient_syncs(sample.rows, sample.share)
-    other = against if against is None or isinstance(against, Rows) else Rows.of(against)
-    compared = None if other is None else throughput(rows, other)
-    found = [
-        *data_bound(sample.typical, found_s),
-        *saving_stalls(rows, found_s),
-        *unnamed(found_s),
-        *memory(rows, sample.typical),
+    sample, seconds = sample or sample_iterations(rows), times(rows)
+    exchanges = gradient_syncs(sample.rows)
+    findings = [
+        *data_bound(sample.rows, seconds),
+        *saving_stalls(rows, seconds),
+        *unnamed(seconds),
+        *memory(rows),
         *losses(rows),
+        *(stragglers(exchanges, hooks) if exchanges is not None else []),
+        *(hook_costs(seconds, hooks) if hooks is not None else []),
+        *([_with_replay(ending, rows)] if ending else []),
     ]
-    if exchanges is not None:
-        found += stragglers(exchanges, hooks)
-    if hooks is not None:
-        found += hook_costs(found_s, hooks)
-    if compared is not None and other is not None:
-        found += regression(rows, other, compared, against_name)
-    if ending is not None:
-        found.append(_with_replay(ending, rows))
-    found.sort(key=lambda finding: finding.weight, reverse=True)
-    signs = vital_signs(sample, found_s, exchanges)
-    if compared is not None:
-        signs["throughput_ratio"] = compared.ratio
-    return Diagnosis(tuple(found), signs)
+    findings.sort(key=lambda finding: finding.weight, reverse=True)
+    return Diagnosis(tuple(findings), vital_signs(sample, seconds, exchanges))
 
 
 def failure(status: str, error: str | None) -> Finding | None:
@@ -134,15 +119,15 @@ def _with_replay(ending: Finding, rows: Rows) -> Finding:
     return replace(ending, advice=f"{ending.advice}; hookyard replay RUN --iteration {int(last) + 1} repeats it")
 
 
-def vital_signs(sample: IterationSample, found: pd.DataFrame, exchanges: GradientSyncs | None) -> dict[str, Any]:
+def vital_signs(sample: IterationSample, seconds: pd.DataFrame, exchanges: GradientSyncs | None) -> dict[str, Any]:
     """Return the vital signs; shares are of the time of all training iterations."""
     signs: dict[str, Any] = {"iterations": sample.iterations, "ranks": sample.ranks}
-    if sample.step_s is None or not found["step_s"].sum() > 0:
+    if sample.step_s is None or not seconds["step_s"].sum() > 0:
         return signs
     signs["step_s"] = sample.step_s
     for name in ("data_wait_s", "hooks_s", "checkpoint_s", *([WAIT] if signs["ranks"] > 1 else [])):
-        if name in found:
-            signs[f"{name.removesuffix('_s')}_share"] = float(found[name].sum() / found["step_s"].sum())
+        if name in seconds:
+            signs[f"{name.removesuffix('_s')}_share"] = float(seconds[name].sum() / seconds["step_s"].sum())
     if sample.share < 1:
         signs["compared_share"] = sample.share
     if exchanges is not None and len(exchanges.ranks) > 1 and len(exchanges.iterations) >= LEAST_SYNCS:

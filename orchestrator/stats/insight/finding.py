@@ -16,7 +16,7 @@ class Finding:
     """A finding: what it is, how large, how to see it, and what to try."""
 
     kind: str
-    """failure, straggler, data, hook, checkpoint, memory, regression, loss or spans."""
+    """failure, straggler, data, hook, checkpoint, memory, loss or spans."""
     sentence: str
     """One sentence with the important numbers."""
     numbers: Mapping[str, Any] = field(default_factory=dict)

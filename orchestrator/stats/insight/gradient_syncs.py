@@ -38,10 +38,6 @@ class GradientSyncs:
     step: Floats
     steps_apart: bool
     """True if an exchange takes several iterations."""
-    places: NDArray[np.int64]
-    """Number of each exchange in the run."""
-    share: float = 1.0
-    """Share of the run's exchanges."""
 
     @cached_property
     def step_s(self) -> float:
@@ -58,11 +54,11 @@ class GradientSyncs:
         return total
 
 
-def gradient_syncs(stats: pd.DataFrame, share: float = 1.0) -> GradientSyncs | None:
+def gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
     """Return the exchanges of a stats table but the first; None if nothing was timed.
 
-    Iterations that share an optimizer step form one exchange. Exchanges that some rank lacks are left out. A table of
-    stretches, which has a `share` of the run's iterations, also loses the steps that a stretch cuts in two.
+    Iterations that share an optimizer step form one exchange. Omits exchanges that some rank lacks, and steps that
+    begin before a gap in the iterations.
     """
     spans = [name for name in SPANS if name in stats and stats[name].notna().any()]
     if "step_s" not in stats or not spans:
@@ -77,7 +73,7 @@ def gradient_syncs(stats: pd.DataFrame, share: float = 1.0) -> GradientSyncs | N
     cell, shape = of_exchange * len(ranks) + of_rank, (len(numbers), len(ranks))
     whole: NDArray[np.bool_] = np.all(np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape), axis=1)
     whole[np.flatnonzero(whole)[:1]] = False
-    if share < 1 and steps_apart:
+    if steps_apart:
         whole &= ~_cut(rows["iteration"].to_numpy(dtype=np.int64), of_exchange)
     if not whole.any():
         return None
@@ -97,7 +93,6 @@ def gradient_syncs(stats: pd.DataFrame, share: float = 1.0) -> GradientSyncs | N
     iterations = np.zeros(len(numbers), dtype=np.int64)
     np.maximum.at(iterations, of_exchange, rows["iteration"].to_numpy(dtype=np.int64))
     nodes = rows.groupby("rank")["node"].last() if "node" in rows else [""] * len(ranks)
-    places = np.arange(whole.sum()) if share == 1 else numbers[whole]
     return GradientSyncs(
         iterations[whole],
         tuple(ranks.tolist()),
@@ -106,13 +101,11 @@ def gradient_syncs(stats: pd.DataFrame, share: float = 1.0) -> GradientSyncs | N
         wait,
         column["step_s"],
         steps_apart,
-        places,
-        share,
     )
 
 
 def _cut(iteration: NDArray[np.int64], of_exchange: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which exchanges begin where a stretch does."""
+    """Return which exchanges begin at the first iteration after a gap."""
     first = np.full(of_exchange.max() + 1, iteration.max())
     np.minimum.at(first, of_exchange, iteration)
     known = np.unique(iteration)

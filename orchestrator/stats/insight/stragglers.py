@@ -20,7 +20,6 @@ from orchestrator.stats.insight.robust_statistics import (
     block_medians,
     lower_spread,
     median_error,
-    period_of,
     significant_errors,
     step_error,
 )
@@ -28,9 +27,11 @@ from orchestrator.stats.insight.robust_statistics import (
 LEAST_SHARE = 0.02
 """Smallest delay that is a finding, as a share of an iteration; over the whole run, half of it."""
 LEAST_STALL, LEAST_STALLED_SHARE = 3.0, 0.005
-"""Smallest irregular stall in iterations, and the smallest share of the run's time of all of them."""
+"""Smallest single stall in iterations, and the smallest share of the run's time of all stalls."""
+LEAST_STALLS = 5
+"""Fewest stalls that are a finding though each is short."""
 LEAST_OF_OTHERS = 4.0
-"""Every rank stalls at times. A straggler's longest stall is this many times the longest of any other rank."""
+"""Every rank stalls at times. A straggler's longest stall, or all of its stalls, are this many times any other's."""
 LEAST_SYNCS = 16
 """Fewest exchanges of gradients for a finding."""
 SETTLING = 2
@@ -65,7 +66,7 @@ class _Slow:
 
 
 def stragglers(exchanges: GradientSyncs, costs: pd.DataFrame | None = None) -> list[Finding]:
-    """Return a finding for each rank that delays the others: always, increasingly, periodically, or once.
+    """Return a finding for each rank that delays the others: always, increasingly, or by stalls.
 
     The own work of ranks is compared within an iteration, so a slowdown of all ranks does not count. `costs`, those of
     hooks, tell which hook is slow.
@@ -157,28 +158,28 @@ class _Limits:
 
 
 def _stalls(exchanges: GradientSyncs, excess: dict[str, Floats], trusted: dict[str, Floats]) -> Iterator[_Slow]:
-    """Yield the periodic and the longest single stalls of ranks, beyond constant slowness."""
-    tests, rest = len(exchanges.ranks) * len(excess), {}
+    """Yield the rank that stalls most beyond its usual delay, if it does so much more than the others."""
+    over = {}
     for span, seconds in excess.items():
         beyond = _beyond_level(seconds)
-        over = np.maximum(beyond, 0)
-        over[:SETTLING] = 0
-        over = np.where(np.maximum(_beyond_level(trusted[span]), 0) >= over / 2, over, 0)
-        usual = np.median(np.abs(beyond), axis=0) * 1.48
-        rest[span] = over.copy()
-        for column in range(len(exchanges.ranks)):
-            hits = over[:, column] > np.maximum(6 * usual[column], LEAST_SHARE * exchanges.step_s)
-            period = period_of(hits, exchanges.places, tests)
-            if period is None:
-                continue
-            then = exchanges.places % period.length == period.phase
-            stalls = over[then, column]
-            lost = float(np.median(stalls)) / period.length
-            if lost < LEAST_SHARE / 2 * exchanges.step_s:
-                continue
-            rest[span][then, column] = 0
-            yield _Slow("periodic", column, span, lost, {"period": period.length, "stall_s": float(np.median(stalls))})
-    yield from _single_stalls(exchanges, rest)
+        usual = 1.48 * np.median(np.abs(beyond), axis=0)
+        is_stall = beyond > np.maximum(6 * usual, LEAST_SHARE * exchanges.step_s)
+        is_stall &= _beyond_level(trusted[span]) >= beyond / 2
+        is_stall[:SETTLING] = False
+        over[span] = np.where(is_stall, beyond, 0)
+    stalls: Floats = sum(over.values(), start=np.zeros_like(exchanges.step))
+    lost, longest = stalls.mean(axis=0), stalls.max(axis=0)
+    column = int(lost.argmax())
+    count = int(np.count_nonzero(stalls[:, column]))
+    others_lost, others_longest = (LEAST_OF_OTHERS * np.delete(values, column).max() for values in (lost, longest))
+    is_long = longest[column] > max(others_longest, LEAST_STALL * exchanges.step_s)
+    is_frequent = count >= LEAST_STALLS and lost[column] > max(others_lost, LEAST_SHARE / 2 * exchanges.step_s)
+    if lost[column] < LEAST_STALLED_SHARE * exchanges.step_s or not (is_long or is_frequent):
+        return
+    span = max(over, key=lambda name: float(over[name][:, column].sum()))
+    iteration = int(exchanges.iterations[stalls[:, column].argmax()])
+    numbers = {"stalls": count, "iteration": iteration, "longest_s": float(longest[column])}
+    yield _Slow("stalls", column, span, float(lost[column]), numbers)
 
 
 def _beyond_level(seconds: Floats) -> Floats:
@@ -190,23 +191,6 @@ def _beyond_level(seconds: Floats) -> Floats:
     ]
     beyond: Floats = seconds - np.concatenate(levels)
     return beyond
-
-
-def _single_stalls(exchanges: GradientSyncs, over: dict[str, Floats]) -> Iterator[_Slow]:
-    """Yield the rank with the longest stall, if it exceeds all stalls of the others."""
-    stalls: Floats = np.max(list(over.values()), axis=0)
-    longest = stalls.max(axis=0)
-    column = int(longest.argmax())
-    places = np.flatnonzero(stalls[:, column] > LEAST_STALL * exchanges.step_s)
-    lost_s = float(stalls[places, column].sum()) / len(stalls) * exchanges.share
-    if (
-        lost_s < LEAST_STALLED_SHARE * exchanges.step_s
-        or longest[column] < LEAST_OF_OTHERS * np.delete(longest, column).max()
-    ):
-        return
-    span = max(over, key=lambda name: float(over[name][places, column].sum()))
-    numbers = {"iterations": exchanges.iterations[places].tolist(), "stall_s": float(longest[column])}
-    yield _Slow("one-off", column, span, lost_s, numbers)
 
 
 def _finding(exchanges: GradientSyncs, slow: _Slow, scores: dict[str, float], more: pd.DataFrame | None) -> Finding:
@@ -242,17 +226,10 @@ def _finding(exchanges: GradientSyncs, slow: _Slow, scores: dict[str, float], mo
 
 def _sentence(exchanges: GradientSyncs, slow: _Slow, where: str, share: float, scores: dict[str, float]) -> str:
     per = "step" if exchanges.steps_apart else "iteration"
-    if slow.pattern == "periodic":
-        does = f"stalls every {slow.numbers['period']} {per}s for {quantities.seconds(slow.numbers['stall_s'])}"
-        return f"{where.format(does)}; it costs {share:.1%} of the time"
-    if slow.pattern == "one-off":
-        at = slow.numbers["iterations"]
-        once = (
-            f"stalled once, at iteration {at[0]}, for"
-            if len(at) == 1
-            else f"stalled {len(at)} times, first at iteration {at[0]}, for up to"
-        )
-        does = f"{once} {quantities.seconds(slow.numbers['stall_s'])}"
+    if slow.pattern == "stalls":
+        count, iteration, longest_s = (slow.numbers[name] for name in ("stalls", "iteration", "longest_s"))
+        times = "once" if count == 1 else f"{count} times"
+        does = f"stalled {times}, for up to {quantities.seconds(longest_s)} (at iteration {iteration})"
         return f"{where.format(does)}; it cost {share:.1%} of the time"
     does = "is slow" if slow.pattern == "chronic" else "grows slower"
     return (

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 from weakref import finalize
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from numpy.typing import NDArray
 
 from orchestrator.errors import UsageError, did_you_mean, shortened
 from orchestrator.stats.aggregate.blocks import blocks_of, quoted
@@ -29,11 +24,7 @@ if TYPE_CHECKING:
 MEMORY = "768MiB"
 """Memory of DuckDB; it writes more to a temporary folder."""
 AT_ONCE = 2**24
-"""Numbers that are held to take quantiles of them; of more, only those near the quantiles."""
-SAMPLE = 2**20
-"""Rows, about, whose quantiles bound those of all rows."""
-DEVIATIONS = 4.0
-"""Standard deviations from a sample's quantile to its bounds; four times as many if they miss."""
+"""Numbers of which quantiles are exact; of more, they are those of a random sample of about as many."""
 LONGEST = 50_000
 """Characters of a condition."""
 COUNTERS = ("rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt")
@@ -91,90 +82,31 @@ class Rows:
         return table.set_index([*table.columns[: len(by)]]) if by else table
 
     def quantiles(self, expressions: Mapping[str, str], at: Sequence[float], where: str = "true") -> pd.DataFrame:
-        """Return the exact quantiles of SQL expressions, interpolated linearly; `at` is the index."""
+        """Return the quantiles of SQL expressions, interpolated linearly; `at` is the index."""
         if not expressions:
             return pd.DataFrame(index=pd.Index(at))
-        if self._are_few(expressions):
-            return self.ask(_select(expressions, where)).quantile([*at])
-        values = self._quantiles_by_selection({"0": "0", **expressions}, at, [0], where)
-        return pd.DataFrame(values[0].T, pd.Index(at), [*expressions])
+        return self._sample(expressions, where).quantile([*at])
 
     def medians(self, expressions: Mapping[str, str], by: str, where: str = "true") -> pd.DataFrame:
-        """Return the exact medians of SQL expressions for each value of a column, which is the sorted index."""
+        """Return the medians of SQL expressions for each value of a column, which is the sorted index."""
         if not expressions:
             return self.aggregate({}, [by], where)
-        if self._are_few(expressions):
-            return self.ask(_select({by: by, **expressions}, where)).groupby(by)[[*expressions]].median()
-        groups = self.aggregate({}, [by], where).index
-        values = self._quantiles_by_selection({by: by, **expressions}, [0.5], groups.tolist(), where)
-        return pd.DataFrame(values[:, :, 0], groups, [*expressions])
+        return self._sample({by: by, **expressions}, where, by).groupby(by)[[*expressions]].median()
 
-    def _quantiles_by_selection(
-        self,
-        columns: Mapping[str, str],
-        at: Sequence[float],
-        groups: Sequence[Any],
-        where: str,
-        deviations: float | None = None,
-    ) -> NDArray[np.float64]:
-        """Return quantiles of shape (groups, expressions, quantiles); the first column is the group.
+    def _sample(self, expressions: Mapping[str, str], where: str, by: str = "0") -> pd.DataFrame:
+        """Return SQL expressions of all rows, or of a random sample if there are many.
 
-        A sample gives bounds around each quantile. What lies below is counted; only what lies between is held.
-        DuckDB's `quantile_cont` holds all values, and its sort takes six times as long. Source: Floyd and Rivest,
-        Expected time bounds for selection, 1975.
+        Each group of the sample, a value of `by`, has about as many rows; a small group has all.
         """
-        shape, deviations = (len(groups), len(columns) - 1, len(at)), deviations or DEVIATIONS
-        low, high = np.full(shape, -np.inf), np.full(shape, np.inf)
-        every = max(1, self.total // SAMPLE)
-        sample = self.ask(_select(columns, f"({where}) and hash(rank, iteration) % {every} = 0"))
-        for group, part in sample.groupby(sample.columns[0]):
-            for column, name in enumerate(sample.columns[1:]):
-                values = np.sort(part[name].dropna().to_numpy(dtype=float))
-                for quantile, share in enumerate(at):
-                    middle = (len(values) - 1) * share
-                    away = 2 + deviations * math.sqrt(len(values) * share * (1 - share))
-                    place = groups.index(group), column, quantile
-                    if (first := math.floor(middle - away)) >= 0:
-                        low[place] = values[first]
-                    if (last := math.ceil(middle + away)) < len(values):
-                        high[place] = values[last]
-        del sample
-        known, below = (np.zeros(shape, dtype=np.int64) for _ in range(2))
-        between: dict[Any, list[Any]] = {place: [] for place in np.ndindex(shape)}
-        for group, series in self._pieces(_select(columns, where), groups):
-            for column, values in enumerate(series):
-                known[group, column] += np.count_nonzero(values == values)
-                for place in ((group, column, quantile) for quantile in range(len(at))):
-                    below[place] += np.count_nonzero(values < low[place])
-                    inner = values[(values >= low[place]) & (values <= high[place])]
-                    between[place].append(np.unique(inner, return_counts=True))
-        quantiles = np.full(shape, np.nan)
-        for place, parts in between.items():
-            if not known[place]:
-                continue
-            values, counts = map(np.concatenate, zip(*parts, strict=True))
-            order = np.argsort(values)
-            ends = below[place] + np.cumsum(counts[order])
-            position = (known[place] - 1) * at[place[2]]
-            first, last = (int(np.searchsorted(ends, end(position), side="right")) for end in (math.floor, math.ceil))
-            if math.floor(position) < below[place] or last == len(ends):  # beyond the bounds
-                return self._quantiles_by_selection(columns, at, groups, where, 4 * deviations)
-            lower, upper = values[order][[first, last]].tolist()
-            quantiles[place] = _interpolate(lower, upper, position % 1)
-        return quantiles
-
-    def _pieces(self, sql: str, groups: Sequence[Any]) -> Iterator[tuple[int, list[NDArray[np.float64]]]]:
-        """Yield the number of a group and the columns of some of its rows, until all rows have come."""
-        with self.source.naming_damage():
-            for batch in pa.RecordBatchReader.from_stream(self._connection.sql(sql)):
-                group = pc.index_in(batch.column(0), pa.array(groups)).to_numpy(zero_copy_only=False)
-                columns = [column.to_numpy(zero_copy_only=False) for column in batch.columns[1:]]
-                if (group[1:] < group[:-1]).any():
-                    order = np.argsort(group, kind="stable")
-                    group, columns = group[order], [column[order] for column in columns]
-                for first, last in pairwise([0, *(np.flatnonzero(np.diff(group)) + 1), len(group)]):
-                    if last > first:
-                        yield int(group[first]), [column[first:last] for column in columns]
+        columns = ", ".join(f"{expression} as {quoted(name)}" for name, expression in expressions.items())
+        if self.total * len(expressions) <= AT_ONCE:
+            return self.ask(f"select {columns} from rows where {where}")
+        return self.ask(
+            f'with groups as (select {by} as "(group)", count(*) as "(size)" from rows where {where} group by 1)'
+            f' select {columns} from rows join groups on {by} = "(group)" where ({where}) and'
+            f' hash(rank, epoch, iteration) % greatest(1, "(size)" * {len(expressions)} *'
+            f" (select count(*) from groups) // {AT_ONCE}) = 0"
+        )
 
     @cached_property
     def total(self) -> int:
@@ -191,9 +123,6 @@ class Rows:
         with self.source.naming_damage():
             self._connection.execute(statement)
         return "blocks"
-
-    def _are_few(self, expressions: Mapping[str, str]) -> bool:
-        return self.total * len(expressions) <= AT_ONCE
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
@@ -272,18 +201,6 @@ def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
         if name not in known:
             hint = did_you_mean(name, known) or f"there are {', '.join(sorted(known))}"
             raise UsageError(f"there is no column '{shortened(name, 200)}': {hint}")
-
-
-def _interpolate(lower: float, upper: float, part: float) -> float:
-    if lower == upper:
-        return lower
-    # As NumPy does, to the last bit.
-    return lower + (upper - lower) * part if part < 0.5 else upper - (upper - lower) * (1 - part)
-
-
-def _select(expressions: Mapping[str, str], where: str) -> str:
-    columns = [f"{expression} as {quoted(name)}" for name, expression in expressions.items()]
-    return f"select {', '.join(columns)} from rows where {where}"
 
 
 def query(source: Source, sql: str) -> pd.DataFrame:

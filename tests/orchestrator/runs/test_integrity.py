@@ -143,6 +143,5 @@ def test_files_of_no_run_are_a_wrong_call(tmp_path: Path) -> None:
     for words in (
         ["doctor", "--files"],
         ["doctor", str(tmp_path), "--files"],
-        ["doctor", str(tmp_path), "--files", "--against", "x"],
     ):
         assert CliRunner().invoke(app, words).exit_code == 2

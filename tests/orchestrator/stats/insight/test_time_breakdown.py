@@ -20,7 +20,7 @@ def asked(stats: pd.DataFrame) -> tuple[Rows, pd.DataFrame]:
 
 def seen(stats: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows, found = asked(stats)
-    return sample_iterations(rows).typical, found
+    return sample_iterations(rows).rows, found
 
 
 def test_a_run_short_of_data_says_how_much_of_the_time_it_waits() -> None:
@@ -99,16 +99,6 @@ def test_a_healthy_run_spends_nothing_unusual() -> None:
         *unnamed(asked(stats)[1]),
         *hook_costs(asked(stats)[1], costs((0, "a", "on_step", 9, 0.1))),
     ] == []
-
-
-def test_spans_that_miss_their_sum() -> None:
-    """The forward pass is 30 of 100 ms; without it the others make 70 %."""
-    stats = training(2)
-    stats.loc[stats["rank"] == 1, "forward_s"] = 0.0
-    (finding,) = unnamed(asked(stats)[1])
-    assert finding.numbers["rank"] == 1
-    assert finding.numbers["missing_share"] == pytest.approx(0.3, rel=0.02)
-    assert "add up to 70% of its step_s" in finding.sentence
 
 
 def test_much_time_between_the_spans() -> None:
