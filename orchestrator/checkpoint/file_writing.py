@@ -1,11 +1,9 @@
-"""Writing a file of a checkpoint: it is hashed while it is written, and then read back."""
+"""Writing of a checkpoint's file: it is hashed on the way, and then read back."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, Any, cast
 
 import torch
@@ -14,54 +12,32 @@ from orchestrator.checkpoint.manifest import check_file
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
 
-_PIECE_BYTES = 2**20
-_MAX_QUEUED = 4
-"""Pieces of a file that may wait to be hashed."""
-
 
 class HashingWriter:
-    """A writer that hashes what it writes: in a thread, from copies, once that is more than a piece."""
+    """A writer that hashes what it writes."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._thread: ThreadPoolExecutor | None = None
-        self._size, self._sha256 = 0, hashlib.sha256()
-        self._buffer, self._queued = bytearray(), deque[Future[None]]()
+        self._file, self._size, self._sha256 = file, 0, hashlib.sha256()
         self.failure: OSError | None = None
+        """Error of the file system, of which torch.save raises a RuntimeError without its reason."""
 
     def write(self, data: Any) -> int:
-        view = memoryview(data)
-        for start in range(0, len(view), _PIECE_BYTES):
-            piece = view[start : start + _PIECE_BYTES]
-            try:
-                self._file.write(piece)
-            except OSError as error:  # torch would not say which
-                self.failure = error
-                raise
-            self._buffer += piece
-            if len(self._buffer) >= _PIECE_BYTES:
-                self._hash_in_thread()
-        self._size += len(view)
-        return len(view)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.failure = error
+            raise
+        self._sha256.update(data)
+        size = memoryview(data).nbytes
+        self._size += size
+        return size
 
     def flush(self) -> None:
         self._file.flush()
 
     def entry(self) -> dict[str, Any]:
-        """Return the manifest's entry; nothing may be written afterwards."""
-        for hashed in self._queued:
-            hashed.result()
-        if self._thread:
-            self._thread.shutdown()
-        self._sha256.update(self._buffer)
+        """Return the manifest's entry for the file."""
         return {"sha256": self._sha256.hexdigest(), "bytes": self._size}
-
-    def _hash_in_thread(self) -> None:
-        if len(self._queued) == _MAX_QUEUED:
-            self._queued.popleft().result()
-        self._thread = self._thread or ThreadPoolExecutor(1)
-        self._queued.append(self._thread.submit(self._sha256.update, self._buffer))
-        self._buffer = bytearray()
 
 
 def write_file(storage: Storage, folder: str, file: str, fill: Callable[[HashingWriter], None]) -> dict[str, Any]:

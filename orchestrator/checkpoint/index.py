@@ -1,7 +1,8 @@
-"""The index of a run's checkpoints: their owners and labels. Needs no torch."""
+"""The checkpoints of a run: a list by their manifests, and the index of their owners and labels. Needs no torch."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -9,11 +10,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from orchestrator.checkpoint.manifest import check_inside
+from orchestrator.checkpoint.manifest import MANIFEST, check_inside, position_in, read_manifest
+from orchestrator.checkpoint.position import Position
+from orchestrator.errors import CheckpointError, DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import read_json, validate, write_json
 
 INDEX = "index.json"
+
+_log = logging.getLogger("hookyard")
 
 
 @dataclass(frozen=True)
@@ -85,3 +90,35 @@ def check_index(index: Any) -> dict[str, Any]:
 
 def _owned(index: Mapping[str, Any]) -> set[str]:
     return {name for names in index["owners"].values() for name in names}
+
+
+def list_checkpoints(storage: Storage, *, warn: bool = True) -> list[str]:
+    """Return the stored checkpoints, oldest first; damaged ones are left out with a warning."""
+    names = [name for name in storage.names() if not name.startswith(".")]
+    positions = dict(zip(names, storage.each(lambda name: read_position(storage, name, warn=warn), names), strict=True))
+    stored = {name: position for name, position in positions.items() if position}
+    if stored and warn:
+        warn_lost_index(storage)
+    return sorted(stored, key=lambda name: (stored[name].step, stored[name].stage))
+
+
+def read_position(storage: Storage, name: str, *, warn: bool = True) -> Position | None:
+    """Return the position of a checkpoint; None if it is missing, or with a warning if it is damaged."""
+    try:
+        return position_in(read_manifest(storage, name))
+    except FileNotFoundError:
+        # On an object store, a checkpoint gets its manifest last.
+        if warn and storage.local and storage.exists(f"{name}/model.pt"):
+            _log.warning("the checkpoint %s is damaged: its %s is gone", storage / name, MANIFEST)
+    except (DamagedFile, CheckpointError) as error:
+        if warn:
+            _log.warning("%s", error)
+    return None
+
+
+def warn_lost_index(storage: Storage) -> None:
+    """Warn if there are checkpoints without their index."""
+    if storage.exists(INDEX):
+        return
+    if any(storage.exists(f"{name}/{MANIFEST}") for name in storage.names()):
+        _log.warning("%s is gone: no checkpoint is known as the best", storage / INDEX)

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from orchestrator.checkpoint.position import Position
-from orchestrator.storage import FileState, Storage
+from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import read_json, validate
 
 MANIFEST = "manifest.json"
@@ -55,21 +55,9 @@ class Ranks(Protocol):
     def broadcast(self, make: Callable[[], Any]) -> Any: ...
 
 
-class SingleRank:
-    """A process that resumes alone."""
-
-    rank, world_size = 0, 1
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def broadcast(self, make: Callable[[], Any]) -> Any:
-        return make()
-
-
 def read_manifest(storage: Storage, name: str) -> dict[str, Any]:
     """Read the manifest of a checkpoint; raises FileNotFoundError or DamagedFile."""
-    advice = "This checkpoint is skipped; older ones may be whole"
+    advice = "This checkpoint is skipped; older ones may be intact"
     return read_json(storage, f"{name}/{MANIFEST}", check_manifest, advice)
 
 
@@ -99,20 +87,14 @@ def check_inside(name: str) -> None:
 
 
 def find_damage(storage: Storage, folder: str, entries: Entries, *, hashed: bool = True) -> str | None:
-    """Return the first problem of a checkpoint's files, or None. Files are read and hashed, or only their sizes
-    compared."""
-    listed = {} if hashed else storage.tree(folder)
-
-    def check(file: str) -> str | None:
-        return check_file(storage, folder, file, entries[file], hashed=hashed, state=listed.get(file))
-
-    reason = next(filter(None, storage.each(check, entries)), None)
+    """Return the first problem of a checkpoint's files, or None; without `hashed`, only sizes are compared."""
+    reasons = storage.each(lambda file: check_file(storage, folder, file, entries[file], hashed=hashed), entries)
+    reason = next(filter(None, reasons), None)
     return reason and f"checkpoint {storage}/{folder}: {reason}"
 
 
 def find_damage_together(ranks: Ranks, storage: Storage, folder: str, entries: Entries, *, hashed: bool) -> str | None:
-    """Return the first problem of a checkpoint's files, agreed on by all ranks. Each checks its own files, and a part
-    of the shared ones."""
+    """Return the first problem that any rank finds. Each rank checks its own files and a share of the others."""
     own = {
         file: entry
         for number, (file, entry) in enumerate(entries.items())
@@ -122,34 +104,32 @@ def find_damage_together(ranks: Ranks, storage: Storage, folder: str, entries: E
 
 
 def check_file(
-    storage: Storage,
-    folder: str,
-    file: str,
-    entry: Mapping[str, Any],
-    *,
-    hashed: bool = True,
-    state: FileState | None = None,
+    storage: Storage, folder: str, file: str, entry: Mapping[str, Any], *, hashed: bool = True
 ) -> str | None:
-    """Return what is wrong with a file of a checkpoint, or None. `state` is its state, where that is known."""
-    if hashed:
-        size, sha256 = 0, hashlib.sha256()
-        try:
-            for piece in storage.pieces(f"{folder}/{file}"):
-                size += len(piece)
-                sha256.update(piece)
-        except FileNotFoundError:
-            return f"{file} is missing"
-        is_whole = sha256.hexdigest() == entry["sha256"]
-    else:
-        # A store may list a new file late.
-        state = state or storage.state(f"{folder}/{file}")
-        if state is None:
-            return f"{file} is missing"
-        size, is_whole = state.size_bytes, state.size_bytes == entry["bytes"]
-    return None if is_whole else f"{file} is damaged ({size} bytes, {entry['bytes']} were written)"
+    """Return the problem of a checkpoint's file, or None; without `hashed`, only its size is compared."""
+    if not hashed:
+        state = storage.state(f"{folder}/{file}")
+        return f"{file} is missing" if state is None else describe_difference(file, entry, {"bytes": state.size_bytes})
+    size, sha256 = 0, hashlib.sha256()
+    try:
+        for piece in storage.pieces(f"{folder}/{file}"):
+            size += len(piece)
+            sha256.update(piece)
+    except FileNotFoundError:
+        return f"{file} is missing"
+    return describe_difference(file, entry, {"bytes": size, "sha256": sha256.hexdigest()})
+
+
+def describe_difference(file: str, entry: Mapping[str, Any], measured: Mapping[str, Any]) -> str | None:
+    """Return how a file differs from its entry, or None."""
+    if measured["bytes"] != entry["bytes"]:
+        return f"{file} is damaged: it has {measured['bytes']} bytes, and {entry['bytes']} were written"
+    if measured.get("sha256", entry["sha256"]) != entry["sha256"]:
+        return f"{file} is damaged: its sha256 differs from the manifest's"
+    return None
 
 
 def _owner(file: str, number: int) -> int:
-    """Return the rank that checks a file; shared files go around."""
-    own = re.fullmatch(r"(?:rank|shards)-([0-9]+)\.pt", file)
-    return int(own[1]) if own else number
+    """Return the rank that checks a file; shared files are dealt out in turn."""
+    match = re.fullmatch(r"(?:rank|shards)-([0-9]+)\.pt", file)
+    return int(match[1]) if match else number

@@ -1,8 +1,8 @@
-"""Placeholders in a checkpoint's files, for values that `weights_only=True` cannot read and for sharded tensors."""
+"""Values that a checkpoint can hold, and placeholders in them for sharded tensors."""
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor, nn
-from torch.serialization import get_safe_globals
+from torch.serialization import add_safe_globals, get_safe_globals
 
 from hooks.parts import sharded_tensors as shards
 from orchestrator.errors import RunError
@@ -18,15 +18,18 @@ from orchestrator.errors import RunError
 INDEX = "shards.pt"
 """File that describes the shards."""
 _SHARDED = "hookyard.sharded"
-_ENCODED = "hookyard.encoded"
 _CONTAINERS = (dict, OrderedDict, Counter, list, tuple, set)
 _VALUES = (bool, int, float, complex, str, bytes, bytearray, type(None), torch.Size, torch.dtype, torch.device)
 """Types that `weights_only=True` reads; subclasses are other types."""
-_FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set, tuple)}
+_NUMPY_SCALARS = tuple(numpy.dtype(kind).type for kind in "?bhilqBHILQefdFD")
+
+# numpy's scalars, which metrics often are.
+_make_scalar: Any = numpy.float64(0).__reduce__()[0]
+add_safe_globals([_make_scalar, numpy.dtype, *{type(numpy.dtype(kind)) for kind in _NUMPY_SCALARS}])
 
 
 def shard_file(rank: int) -> str:
-    """Return the file of a rank's shards."""
+    """Return the name of the file with a rank's shards."""
     return f"shards-{rank:04d}.pt"
 
 
@@ -51,9 +54,10 @@ class Sharded:
 
 
 def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
-    """Return nested containers with placeholders, and collect sharded tensors in `sharded`.
+    """Return nested containers with placeholders for sharded tensors, which are collected in `sharded`.
 
-    Unchanged containers are returned as they are. Raises RunError for a value that could not be loaded.
+    Unchanged containers are returned as they are. Raises RunError for a value that could not be loaded; `place` is its
+    path in the message.
     """
     kind = type(tree)
     if isinstance(tree, Tensor) and sharded and shards.is_sharded(tree):
@@ -61,35 +65,17 @@ def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
     if isinstance(tree, Tensor) and (kind in (Tensor, nn.Parameter) or kind in _registered()):
         encode(vars(tree), None, f"{place}.__dict__")
         return tree
-    if kind in _VALUES or isinstance(tree, torch.layout):
+    if kind in _VALUES or kind in _NUMPY_SCALARS or isinstance(tree, torch.layout):
         return tree
     if kind in _CONTAINERS:
-        if isinstance(tree, dict):
-            _refuse_keys(tree, place)
+        for key in tree if isinstance(tree, dict) else ():
+            encode(key, None, f"the key {key!r} of {place}")
         return _replace(tree, lambda key, value: encode(value, sharded, f"{place}[{key!r}]" if place else str(key)))
-    if (parts := _parts(tree)) is not None:
-        name, *values = parts
-        return {_ENCODED: name, "parts": encode(values, sharded, place)}
     what = "a tensor that is sharded over ranks" if shards.is_sharded(tree) else f"a {kind.__module__}.{kind.__name__}"
     raise RunError(
         f"a checkpoint cannot hold {place}, {what}. Use tensors (numpy: torch.from_numpy), numbers, text, and lists,"
         " tuples, sets and dicts of them"
     )
-
-
-def _refuse_keys(tree: Mapping[Any, Any], place: str) -> None:
-    for key in tree:
-        if encode(key, None, f"the key {key!r} of {place}") is not key:
-            raise RunError(
-                f"a checkpoint cannot hold the key {key!r} of {place}. Use numbers, text, and tuples of them"
-            )
-
-
-def decode(tree: Any) -> Any:
-    """Return what was encoded; only sharded tensors remain placeholders."""
-    if isinstance(tree, dict) and _ENCODED in tree:
-        return _rebuild(tree[_ENCODED], *decode(tree["parts"]))
-    return _replace(tree, lambda _, value: decode(value))
 
 
 def keys_in(tree: Any) -> Iterator[str]:
@@ -120,33 +106,10 @@ def _registered() -> list[Any]:
     return [entry[0] if isinstance(entry, tuple) else entry for entry in get_safe_globals()]
 
 
-def _parts(value: Any) -> list[Any] | None:
-    """Return the name of a type that `weights_only=True` cannot read, and the arguments to rebuild the value."""
-    if type(value) is deque:
-        return ["deque", [*value], value.maxlen]
-    if type(value) is frozenset:
-        return ["frozenset", [*value]]
-    if type(value) is defaultdict:
-        factory = value.default_factory
-        name = None if factory is None else factory.__name__ if factory in _FACTORIES.values() else factory
-        return ["defaultdict", name, {**value}]
-    if isinstance(value, numpy.generic) and value.dtype.kind in "biufc" and type(value.item()) in _VALUES:
-        return ["numpy", value.dtype.str, value.item()]
-    return None
-
-
-def _rebuild(name: str, *parts: Any) -> Any:
-    if name == "defaultdict":
-        return defaultdict(_FACTORIES[parts[0]] if parts[0] else None, parts[1])
-    if name == "numpy":
-        return numpy.dtype(parts[0]).type(parts[1])
-    return deque(*parts) if name == "deque" else frozenset(*parts)
-
-
 def _values(tree: Any) -> Any:
     if isinstance(tree, dict):
         return tree.values()
-    return tree if isinstance(tree, list | tuple | set | frozenset | deque) else ()
+    return tree if isinstance(tree, list | tuple | set) else ()
 
 
 def _replace(tree: Any, replace: Callable[[Any, Any], Any]) -> Any:
@@ -155,13 +118,11 @@ def _replace(tree: Any, replace: Callable[[Any, Any], Any]) -> Any:
         changed = {key: new for key, value in tree.items() if (new := replace(key, value)) is not value}
         if not changed:
             return tree
-        again = copy(tree)  # a module's state dict has more to it than its items
+        result = copy(tree)  # keeps the attributes of a module's state dict
         for key, value in changed.items():
-            again[key] = value  # a Counter's update() would add
-        return again
-    if type(tree) in (list, tuple, set, frozenset, deque):
+            result[key] = value  # a Counter's update() would add
+        return result
+    if type(tree) in (list, tuple, set):
         values = [replace(index, value) for index, value in enumerate(tree)]
-        if all(new is value for new, value in zip(values, tree, strict=True)):
-            return tree
-        return deque(values, tree.maxlen) if type(tree) is deque else type(tree)(values)
+        return tree if all(new is value for new, value in zip(values, tree, strict=True)) else type(tree)(values)
     return tree

@@ -1,9 +1,11 @@
-"""The checkpoints of a run, written whole or not at all.
+"""The checkpoints of a run, each written completely or not at all.
 
 A checkpoint is a folder with `model.pt`, `optimizer.pt`, `hooks.pt`, a `rank-0000.pt` for each rank (random state, its
 own buffers and hook states), further files of hooks (`ema.pt`), and `manifest.json` with the sha256 of each file.
 Tensors that are sharded over ranks are in `shards-0000.pt` and so on, and the other files hold placeholders for them.
-The folder is written beside its place, verified and renamed. A folder without a manifest is no checkpoint.
+
+A folder is a checkpoint once it has its manifest. On a disk the files are written to a hidden folder, which is renamed
+when they are verified. An object store cannot rename: the files are written in their final location, the manifest last.
 """
 
 from __future__ import annotations
@@ -25,13 +27,12 @@ import torch
 from hooks.state import evaluation_of
 from orchestrator.checkpoint import placeholders
 from orchestrator.checkpoint.file_writing import HashingWriter, write_file, write_object
-from orchestrator.checkpoint.index import INDEX, Index
-from orchestrator.checkpoint.listing import list_checkpoints
+from orchestrator.checkpoint.index import INDEX, Index, list_checkpoints
 from orchestrator.checkpoint.manifest import (
     MANIFEST,
     Entries,
     Ranks,
-    SingleRank,
+    describe_difference,
     find_damage,
     find_damage_together,
     position_in,
@@ -45,24 +46,20 @@ from orchestrator.storage.stored_data import seal
 _log = logging.getLogger("hookyard")
 
 _THREADS = 4
-"""Files of a checkpoint that are written at the same time."""
-_WORTH_THREADS_BYTES = 2**24
-"""Size below which threads take longer than they save."""
+"""Files of a checkpoint that are written concurrently."""
 
 
 class CheckpointStore:
-    """The checkpoints of one run. Each rank has a store; only the master's `commit`, `retain`, `mark` and `publish`
-    act.
+    """The checkpoints of one run. Each rank has a store; `retain`, `mark` and `publish` act only on the master's.
 
-    A checkpoint is deleted once its last owner has released it (`retain`). Folders that this store did not write are
-    never touched.
+    A checkpoint is deleted once its last owner has released it (`retain`). Other folders are never touched.
     """
 
     def __init__(self, storage: Storage, run_name: str = "run", master: bool = True) -> None:
         self.storage, self.run_name, self.master = storage, run_name, master
         self.index = Index(storage, master)
 
-    # Writing: every rank writes its files, the master commits, all continue.
+    # Writing: every rank writes its files, then the master commits.
 
     def staging(self, name: str) -> str:
         """Return the folder of a checkpoint until it is committed."""
@@ -71,9 +68,6 @@ class CheckpointStore:
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Write objects into the unfinished checkpoint `name` and verify them; return their entries."""
         write = partial(write_object, self.storage, self.staging(name))
-        size = sum(tensor.numel() * tensor.element_size() for tensor in placeholders.tensors_in(files))
-        if self.storage.local and size < _WORTH_THREADS_BYTES:
-            return {file: write(file, content) for file, content in files.items()}
         with ThreadPoolExecutor(_THREADS) as threads:
             return dict(zip(files, threads.map(write, files, files.values()), strict=True))
 
@@ -83,21 +77,21 @@ class CheckpointStore:
         return self.storage.link(f"{self.staging(name)}/{file}", source.storage, f"{stored}/{file}")
 
     def free_name(self, name: str) -> str:
-        """Return `name`, or a new name on an object store, which cannot replace a folder at once. Master."""
+        """Return `name`, or an unused name on an object store, which cannot replace a folder. Master only."""
         if self.storage.local:
             return name
         names = chain([name], (f"{name}-{number}" for number in count(2)))
         return next(free for free in names if MANIFEST not in self.storage.names(free))
 
     def discard_unfinished(self, name: str) -> None:
-        """Delete what an interrupted save left."""
+        """Delete the files of an interrupted save."""
         if self.master:
             self.storage.delete(self.staging(name))
 
     def commit(
         self, name: str, entries: Mapping[str, dict[str, Any]], position: Position, details: Mapping[str, Any]
     ) -> None:
-        """Write the manifest of a checkpoint whose files all ranks have written, and rename it into its place."""
+        """Write the manifest of a checkpoint whose files all ranks have written, and make it visible. Master only."""
         self._finish(
             name,
             {
@@ -121,29 +115,29 @@ class CheckpointStore:
         self.storage.delete(f".{name}.old")
 
     def adopt(self, path: str) -> str:
-        """Make a stored checkpoint the newest of this run, and return its name. Master; while nobody saves.
+        """Make a stored checkpoint the newest of this run, and return its name.
 
-        One of another run is copied. Later checkpoints, and those of another history, are deleted afterwards: a resume
-        would continue from them.
+        A checkpoint of another run is copied. All that a resume would prefer to it, or that led elsewhere, are deleted.
+        Master only; must not run during a save.
         """
         folder, _, name = path.rpartition("/")
         names = self.names()
         is_own = folder == self.storage.path
         if is_own:
-            kept = names[: names.index(self.manifest(name)["name"]) + 1]
+            retained = names[: names.index(self.manifest(name)["name"]) + 1]
         else:
             self.copy_from(CheckpointStore(self.storage.at(folder)), name)
-            kept = [name]
+            retained = [name]
         index = self.index.read()
-        owners = {owner: [own for own in owned if own in kept] for owner, owned in index["owners"].items()}
-        labels = {label: own for label, own in index["labels"].items() if is_own and own in kept}
+        owners = {owner: [kept for kept in owned if kept in retained] for owner, owned in index["owners"].items()}
+        labels = {label: kept for label, kept in index["labels"].items() if is_own and kept in retained}
         self.index.write({**index, "owners": {**owners, "run": [name]}, "labels": labels})
-        for other in set(names) - set(kept):
+        for other in set(names) - set(retained):
             self.storage.delete(other)
         return name
 
     def copy_from(self, source: CheckpointStore, name: str) -> None:
-        """Copy and verify a checkpoint of another run. It has no owner, so nothing deletes it. Master."""
+        """Copy and verify a checkpoint of another run. It has no owner, so nothing deletes it. Master only."""
         manifest = source.manifest(name)
         self.discard_unfinished(name)
 
@@ -152,18 +146,15 @@ class CheckpointStore:
                 for piece in source.storage.pieces(f"{name}/{file}"):
                     writer.write(piece)
 
-            entry, expected = write_file(self.storage, self.staging(name), file, fill), manifest["files"][file]
-            if entry != expected:
-                raise CheckpointError(
-                    f"checkpoint {source.path(name)}: {file} is damaged ({entry['bytes']} bytes, {expected['bytes']}"
-                    " were written)"
-                )
+            entry = write_file(self.storage, self.staging(name), file, fill)
+            if reason := describe_difference(file, manifest["files"][file], entry):
+                raise CheckpointError(f"checkpoint {source.path(name)}: {reason}")
 
         self.storage.each(copy, manifest["files"])
         self._finish(name, manifest)
 
     def recover(self) -> None:
-        """Restore a checkpoint whose replacement was killed halfway. Call it while nobody saves."""
+        """Restore a checkpoint whose replacement was interrupted. Must not run during a save."""
         for folder in self.storage.names():
             name = folder.removeprefix(".").removesuffix(".old")
             if folder != f".{name}.old" or not self.storage.exists(f"{folder}/{MANIFEST}"):
@@ -174,7 +165,7 @@ class CheckpointStore:
                 self.storage.rename(folder, name)
 
     def clear(self) -> None:
-        """Delete all checkpoints. Call it while nobody saves."""
+        """Delete all checkpoints. Must not run during a save."""
         for name in self._folders():
             self.storage.delete(name)
         self.storage.delete(INDEX)
@@ -182,7 +173,7 @@ class CheckpointStore:
     # Finding
 
     def path(self, name: str) -> str:
-        """Return the path of a checkpoint, without a URL's options and keys."""
+        """Return the path of a checkpoint, without the options and keys of a URL."""
         return f"{self.storage.path}/{name}"
 
     def names(self) -> list[str]:
@@ -190,9 +181,9 @@ class CheckpointStore:
         return list_checkpoints(self.storage, warn=False)
 
     def _folders(self) -> list[str]:
-        """Return the folders of checkpoints, damaged or not.
+        """Return the folders of checkpoints, damaged ones included.
 
-        On an object store, a folder without a manifest may be of a save that was killed.
+        On an object store, a folder without a manifest may be that of an interrupted save.
         """
         signs = {"model.pt", MANIFEST} if self.storage.local else {MANIFEST}
         inside = (path.partition("/") for path in self.storage.tree())
@@ -201,28 +192,31 @@ class CheckpointStore:
     def latest(
         self, skip: Callable[[str], None] = lambda reason: None, ranks: Ranks | None = None, *, hashed: bool = True
     ) -> str | None:
-        """Return the newest whole checkpoint, or None if there is none at all.
+        """Return the newest intact checkpoint, or None if there are no checkpoints.
 
-        `skip` gets the reason for each damaged one that is newer. With `ranks`, all of them call it, and each reads a
-        part of the files. Without `hashed`, only sizes are compared. Raises CheckpointError if all are damaged.
+        `skip` gets the reason for each damaged one that is newer. With `ranks`, all ranks must call this, and each
+        reads a share of the files. Without `hashed`, only sizes are compared. Raises CheckpointError if all are
+        damaged.
         """
-        ranks, reasons = ranks or SingleRank(), list[str]()
-        for name, manifest in ranks.broadcast(self._candidates):
+        reasons: list[str] = []
+        for name, manifest in ranks.broadcast(self._candidates) if ranks else self._candidates():
             if isinstance(manifest, CheckpointError):
                 reason: str | None = str(manifest)
-            else:
+            elif ranks:
                 reason = find_damage_together(ranks, self.storage, name, manifest["files"], hashed=hashed)
+            else:
+                reason = find_damage(self.storage, name, manifest["files"], hashed=hashed)
             if not reason:
-                for earlier in reasons:
-                    skip(earlier)
+                for newer in reasons:
+                    skip(newer)
                 return str(name)
             reasons.append(reason)
         if reasons:
-            raise CheckpointError("\n".join([f"none of the checkpoints in {self.storage} is whole:", *reasons]))
+            raise CheckpointError("\n".join([f"none of the checkpoints in {self.storage} is intact:", *reasons]))
         return None
 
     def _candidates(self) -> list[tuple[str, dict[str, Any] | CheckpointError]]:
-        """Return each checkpoint with its manifest or error, newest first, and those without a position before them."""
+        """Return each checkpoint with its manifest or error: those without a position, then the newest first."""
 
         def read(name: str) -> dict[str, Any] | CheckpointError:
             try:
@@ -235,9 +229,9 @@ class CheckpointStore:
         return [*zip(order, self.storage.each(read, order), strict=True)]
 
     def resolve(self, label: str) -> str:
-        """Return the name behind a label: `last`, one such as `best`, or a name itself; raises CheckpointError.
+        """Return the checkpoint of a label, such as `best`, or of a name; raises CheckpointError.
 
-        The last is the newest whose files have the right sizes.
+        `last` is the newest checkpoint whose files have the right sizes.
         """
         labelled = self.index.read()["labels"].get(label)
         if labelled:
@@ -298,14 +292,14 @@ class CheckpointStore:
         """Load a file of a checkpoint on the CPU: tensors and plain data. Raises CheckpointError for anything else."""
         try:
             with self.storage.fetched(f"{name}/{file}") as content:
-                return placeholders.decode(torch.load(content, map_location="cpu", weights_only=True))
+                return torch.load(content, map_location="cpu", weights_only=True)
         except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
             raise CheckpointError(f"{self.path(name)}/{file} cannot be loaded: {error}") from error
 
     def find_evaluated_weights(self, label: str) -> str:
-        """Return the place of the weights that validation used: `model`, or an entry of another file, `ema/model`.
+        """Return the entry of the weights that validation used: `model`, or an entry of another file, `ema/model`.
 
-        If several sets of weights were validated, it is the set that gave the label's metric, or else the experiment's
+        If several sets of weights were validated, the set is chosen by the label's metric, or else by the experiment's
         main metric.
         """
         name, index = self.resolve(label), self.index.read()
@@ -314,24 +308,24 @@ class CheckpointStore:
         metric = next((metrics[other] for other in labels if other in metrics), manifest.get("main_metric", ""))
         evaluations = manifest.get("evaluations", {})
         evaluation = evaluation_of(metric, evaluations)
-        lender = "" if evaluation is None else evaluations[evaluation]
-        return f"{lender}/model" if lender else "model"
+        hook = "" if evaluation is None else evaluations[evaluation]
+        return f"{hook}/model" if hook else "model"
 
-    def weights(self, label: str, place: str | None = None) -> dict[str, Any]:
-        """Return the verified state dict of the evaluated weights, or of another place, whole and on the CPU."""
-        name, place = self.resolve(label), place or self.find_evaluated_weights(label)
-        file = f"{place.partition('/')[0]}.pt"
+    def weights(self, label: str, entry: str | None = None) -> dict[str, Any]:
+        """Return the verified state dict of the evaluated weights, or of another entry, unsharded and on the CPU."""
+        name, entry = self.resolve(label), entry or self.find_evaluated_weights(label)
+        file = f"{entry.partition('/')[0]}.pt"
         entries = self.manifest(name)["files"]
-        needed = {key: entry for key, entry in entries.items() if key == file or placeholders.has_shards(key)}
+        needed = {key: value for key, value in entries.items() if key == file or placeholders.has_shards(key)}
         self._check(name, needed)
-        weights: dict[str, Any] = self._parts(name, {"model": place})["model"]
+        weights: dict[str, Any] = self._load_entries(name, {"model": entry})["model"]
         return weights
 
-    def names_of(self, name: str, place: str) -> list[str]:
-        """Return the names in the state dict at a place of a checkpoint."""
-        part, _, entry = place.partition("/")
-        loaded = self.load(name, f"{part}.pt")
-        return list(loaded[entry] if entry else loaded)
+    def names_of(self, name: str, entry: str) -> list[str]:
+        """Return the names in the state dict at an entry of a checkpoint."""
+        file, _, key = entry.partition("/")
+        content = self.load(name, f"{file}.pt")
+        return list(content[key] if key else content)
 
     def buffers(self, label: str) -> dict[str, Any]:
         """Return the verified buffers of rank 0, including those outside the state dict (`persistent=False`)."""
@@ -344,12 +338,12 @@ class CheckpointStore:
     # Requests of hooks
 
     def retain(self, owner: str, names: Sequence[str]) -> None:
-        """Keep checkpoints for an owner; delete those that it kept before and nobody else keeps."""
+        """Make an owner keep exactly these checkpoints; those that no owner keeps any more are deleted."""
         with self.index.changing() as index:
             index["owners"][owner] = list(dict.fromkeys(names))
 
     def mark(self, name: str, *labels: str, metric: str = "") -> None:
-        """Give labels to a checkpoint; `metric` is the one that it is the best of."""
+        """Give labels to a checkpoint; `metric` is the metric by which it is the best."""
         with self.index.changing() as index:
             index["labels"].update(dict.fromkeys(labels, name))
             index["metrics"] = {**index.get("metrics", {}), **dict.fromkeys(labels if metric else (), metric)}
@@ -363,7 +357,7 @@ class CheckpointStore:
         if not self.master:
             return ""
         buffer = BytesIO()
-        content = self._parts(name, {key: place for key, place in parts.items() if place != "meta"})
+        content = self._load_entries(name, {key: entry for key, entry in parts.items() if entry != "meta"})
         if "meta" in parts.values():
             content["meta"] = {**self.manifest(name), "config": dict(config)}
         torch.save(content, buffer)
@@ -371,19 +365,19 @@ class CheckpointStore:
         self.storage.write(target, buffer.getvalue())
         return self.path(target)
 
-    def _parts(self, name: str, parts: Mapping[str, str]) -> dict[str, Any]:
+    def _load_entries(self, name: str, entries: Mapping[str, str]) -> dict[str, Any]:
         available = {file.removesuffix(".pt"): file for file in shared_files(self.files(name))}
         content = {}
-        for key, place in parts.items():
-            part, _, entry = place.partition("/")
-            if part not in available:
-                raise CheckpointError(f"'{name}' has no {part}; it has {', '.join(available)}")
-            loaded = self.load(name, available[part])
-            content[key] = loaded[entry] if entry else loaded
+        for target, entry in entries.items():
+            file, _, key = entry.partition("/")
+            if file not in available:
+                raise CheckpointError(f"'{name}' has no {file}; it has {', '.join(available)}")
+            loaded = self.load(name, available[file])
+            content[target] = loaded[key] if key else loaded
         return self.with_shards(name, content)
 
     def with_shards(self, name: str, content: dict[str, Any], mesh: Any = None) -> dict[str, Any]:
-        """Return content with its sharded tensors: this rank's shards on a mesh, or whole tensors."""
+        """Return content with its sharded tensors: this rank's shards on a mesh, or unsharded tensors."""
         keys = [*placeholders.keys_in(content)]
         if not keys:
             return content
@@ -394,5 +388,5 @@ class CheckpointStore:
 
 
 def shared_files(files: Iterable[str]) -> list[str]:
-    """Return the files of a checkpoint that belong to no single rank."""
+    """Return the files of a checkpoint that are not a single rank's."""
     return [file for file in files if not file.startswith("rank-") and not placeholders.has_shards(file)]

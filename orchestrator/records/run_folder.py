@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.checkpoint.listing import list_checkpoints
+from orchestrator.checkpoint.index import list_checkpoints
 from orchestrator.checkpoint.position import Position
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import DamagedFile, StorageError, UsageError

@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from hooks.metrics.direction import find_best_metric
-from orchestrator.checkpoint.index import read_index
-from orchestrator.checkpoint.listing import read_position, warn_lost_index
+from orchestrator.checkpoint.index import read_index, read_position, warn_lost_index
 from orchestrator.errors import HookyardError
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder

@@ -180,7 +180,7 @@ def test_a_damaged_newest_checkpoint_is_left_out_and_said(cut: Path, tmp_path: P
     code, _, told = call("resume", cut)
     assert code == 1  # the hook breaks again
     for text in (told, (cut / "log.txt").read_text()):
-        assert f"checkpoint {two}: model.pt is damaged (0 bytes" in text
+        assert f"checkpoint {two}: model.pt is damaged: it has 0 bytes" in text
         assert "attempt 1 resumes from epoch-0001" in text
 
 
