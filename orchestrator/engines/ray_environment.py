@@ -43,7 +43,8 @@ class Resources:
     @classmethod
     def required_by(cls, workers: Workers) -> Resources:
         """Return the least that a run needs."""
-        return cls.of({name: amount * workers.min_count for name, amount in workers.bundle().items()})
+        processes = workers.min_count + workers.spares
+        return cls.of({name: amount * processes for name, amount in workers.bundle().items()})
 
     def amounts(self) -> dict[str, float]:
         """Convert to Ray's names."""

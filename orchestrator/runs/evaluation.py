@@ -54,7 +54,13 @@ _READ = (
     "upload_interval_s",
 )
 """Keys of an experiment that an evaluation reads, beside its hooks."""
-_RESET: Mapping[str, Any] = {"init": None, "scaler": {}, "workers.ddp": {}, "activation_checkpointing": None}
+_RESET: Mapping[str, Any] = {
+    "init": None,
+    "scaler": {},
+    "workers.ddp": {},
+    "workers.spares": 0,
+    "activation_checkpointing": None,
+}
 """Values that only training reads, and that might contradict other ranks or another precision."""
 _TRAINING_EVENTS = ("on_backward", "on_gradients", "on_update", "on_save", "on_saved")
 _NO_EFFECT = "has no effect on an evaluation"

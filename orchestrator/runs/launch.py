@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,11 @@ def refuse_what_cannot_run(experiment: Experiment, engine: EngineName, address: 
         raise UsageError(
             f"a gang has a fixed number of ranks, and workers.count is {workers.count}. Set"
             f" workers.count={workers.max_count}, or use the engine train, which can run with fewer"
+        )
+    if engine != "gang" and workers.spares:
+        raise UsageError(
+            f"workers.spares={workers.spares} has no effect with the engine {engine}; set workers.spares=0, or use the"
+            " engine gang (--engine gang)"
         )
     if engine != "in-process":
         with_classes_of_main(experiment.source, address)
@@ -119,16 +125,22 @@ def _drive_on_ray(
 ) -> None:
     display.line(connection_line(address))
     experiment, workers = resolved.experiment, resolved.experiment.workers
-    with Ray(address, environment=environment_values(experiment.environment) if address else None) as ray:
+    environment = environment_values(experiment.environment) if address else None
+    with Ray(address, environment=environment) as ray, ExitStack() as on_exit:
         from orchestrator.engines.mailbox import Mailbox, start_mailbox
+
+        def tell(line: str) -> None:
+            mailbox.post.remote(("line", line))
 
         trainer: Engine
         if engine == "gang":
             from orchestrator.engines.gang import Gang
 
             name, mailbox = start_mailbox(Mailbox)
-            trainer, restarts = Gang(workers, in_trial=False), experiment.max_failures
-            display.line(f"training with a gang of {workers.describe('rank')}")
+            trainer, restarts = Gang(workers, in_trial=False, tell=tell), experiment.max_failures
+            on_exit.callback(trainer.close)
+            spares = f", with {workers.spares} spare" if workers.spares else ""
+            display.line(f"training with a gang of {workers.describe('rank')}{spares}")
         else:
             from orchestrator.engines.report_queue import ReportQueue
             from orchestrator.engines.train_engine import TrainJobs
@@ -136,9 +148,6 @@ def _drive_on_ray(
             name, mailbox = start_mailbox(ReportQueue)
             trainer, restarts = TrainJobs(workers, lean=address is None), 0  # Ray Train restarts workers itself
             display.line(f"training with Ray Train on {workers.describe('worker')}")
-
-        def tell(line: str) -> None:
-            mailbox.post.remote(("line", line))
 
         lifecycle = Lifecycle(trainer, replace(assignment, mailbox=name), resolved, restarts=restarts, tell=tell)
         # In a thread, since only this one gets signals.

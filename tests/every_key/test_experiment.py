@@ -138,6 +138,7 @@ EXPERIMENT_NOT_SHOWN = {
     "workers.memory": RAY,
     "workers.accelerator": RAY,
     "workers.resources": RAY,
+    "workers.spares": RAY,
     "sweep": "is walked over below",
 }
 
@@ -181,6 +182,7 @@ def test_a_key_of_an_experiment_makes_another_run_or_is_refused(
         ("memory", "8 GiB"),
         ("accelerator", "H100"),
         ("resources", {"spot": 1}),
+        ("spares", 1),
     ],
 )
 def test_what_is_asked_of_ray(key: str, value: Any) -> None:

@@ -14,7 +14,7 @@ import torch
 from orchestrator import RunError, load_experiment, open_run, resume, run
 from orchestrator.records.metadata import EngineName
 from orchestrator.runs.result import Run
-from tests.ray.conftest import in_another_driver
+from tests.ray.conftest import WHOAMI, in_another_driver
 
 pytestmark = pytest.mark.ray
 
@@ -67,11 +67,14 @@ def test_every_rank_reaches_the_table(undisturbed: Run) -> None:
     assert {"ema", "checkpoint", "(loop)"} <= set(undisturbed.summary("hook").index.get_level_values("hook"))
 
 
-@pytest.mark.parametrize(("engine", "kills"), [("train", {1: 7}), ("gang", {1: 7, 0: 9})])
+@pytest.mark.parametrize(
+    ("engine", "kills", "spares"), [("train", {1: 7}, 0), ("gang", {1: 7, 0: 9}, 0), ("gang", {0: 7, 1: 9}, 1)]
+)
 def test_killed_ranks_are_replaced_a_killed_driver_resumed_and_nothing_differs(
-    ray_cluster: Any, outside: Path, undisturbed: Run, engine: str, kills: dict[int, int]
+    ray_cluster: Any, outside: Path, undisturbed: Run, engine: str, kills: dict[int, int], spares: int
 ) -> None:
-    """First the ones, by rank and step, then the other; Ray is there already, and stays."""
+    """Ranks are killed first, each at a step, then the driver; Ray is there already, and stays."""
+    (outside / "whoami.py").write_text(WHOAMI)
     ranks = [
         f"hooks.rank{rank}={{type: 'mishaps:Accident', step: {step}, rank: {rank}, once: {outside / f'rank-{rank}'}}}"
         for rank, step in kills.items()
@@ -83,6 +86,8 @@ def test_killed_ranks_are_replaced_a_killed_driver_resumed_and_nothing_differs(
         engine,
         "--skip-preflight",
         "points.yaml",
+        f"workers.spares={spares}",
+        "hooks.process={type: 'whoami:Process'}",
         *ranks,
         driver,
     ]
@@ -90,6 +95,9 @@ def test_killed_ranks_are_replaced_a_killed_driver_resumed_and_nothing_differs(
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     for attempt, rank in enumerate(kills):
         assert f"attempt {attempt} lost: rank {rank} on " in killed.stderr
+        if engine == "gang":
+            by_spare = ", 1 with a spare one" if spares else ""
+            assert f"replaced the process of rank {rank}{by_spare}; kept 1 of 2" in killed.stderr
     assert status_of("runs/points") == "lost"
     resumed = resume("runs/points")
     assert resumed.status == "finished"
@@ -99,6 +107,12 @@ def test_killed_ranks_are_replaced_a_killed_driver_resumed_and_nothing_differs(
     assert_each_row_once(resumed)
     assert_same_weights(resumed, undisturbed)
     assert resumed.metrics["val/loss"].tolist() == undisturbed.metrics["val/loss"].tolist()
+    if engine == "gang":  # the steps after the first loss, in which only the second lost rank keeps its process
+        pids = resumed.stats.query("phase == 'train'").groupby(["rank", "attempt"])["pid"].unique().map(list)
+        first, second = kills
+        assert pids[second, 0] == pids[second, 1]
+        assert pids[first, 0] != pids[first, 1] == pids[first, 2]
+        assert pids[second, 1] != pids[second, 2]
 
 
 def status_of(path: str) -> str:

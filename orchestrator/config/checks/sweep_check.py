@@ -70,6 +70,8 @@ def _settings_problems(sweep: Sweep, experiment: Experiment) -> Iterator[Problem
     if sweep.engine == "gang" and isinstance(experiment.workers.count, list):
         message = f"must be one number for engine: gang, got {experiment.workers.count}"
         yield Problem("workers.count", message, suggestion="write sweep.engine: train for a range")
+    if experiment.workers.spares:
+        yield Problem("workers.spares", "has no effect in a sweep, where Ray Tune restarts a trial; remove it")
     spatial = [*_unsearchable(sweep), *_overlaps(sweep)]
     yield from spatial or [*_count_problems(sweep, experiment.seed), *_mutation_problems(sweep, experiment)]
     for index, point in enumerate(sweep.points):

@@ -57,6 +57,9 @@ class Workers(Model):
     """Type of GPU, by Ray's name: `H100`."""
     resources: dict[Annotated[str, Field(min_length=1)], Annotated[float, Gt(0)]] = {}  # noqa: RUF012
     """Custom Ray resources that each rank requests."""
+    spares: Annotated[int, Ge(0)] = 0
+    """Number of processes that wait, each with a rank's resources, to replace a rank that is lost. Engine `gang`
+    only."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """How ranks hold the model: each a full copy, or each a shard of every parameter (torch's fully_shard)."""
     meta_device: Annotated[bool, Needs("workers.strategy: fsdp")] = False

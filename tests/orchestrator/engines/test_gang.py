@@ -1,5 +1,4 @@
-"""What becomes of a gang of which ranks fail or are lost, with Ray left out: calls are answered in the order a test
-says."""
+"""A gang whose ranks fail or are lost, with Ray replaced: calls are answered in the order that a test gives."""
 
 from __future__ import annotations
 
@@ -22,69 +21,36 @@ OWN = RankFailed(1, "OSError: disk full", at=2.0, is_possible_echo=False, mistak
 DIED = RankFailed.died(1)
 
 
-class Answers:
-    """Stands in for Ray: each wait is over with the next answer, or without one."""
+class FakeRay:
+    """Stands in for Ray: each wait ends with the next answer, or without one. A call is the number of its rank."""
 
     def __init__(self, *order: tuple[int, Any] | None) -> None:
-        self.order, self.given, self.freed = list(order), dict(filter(None, order)), 0
+        self.order, self.answers = list(order), dict(filter(None, order))
+        self.killed: list[str] = []
 
-    def member(self, rank: int) -> Any:
-        return SimpleNamespace(next=SimpleNamespace(remote=lambda: rank))
+    def process(self, rank: int, bundle: int, name: str) -> Any:
+        become = SimpleNamespace(remote=lambda rank: f"{name} becomes {rank}")
+        actor = SimpleNamespace(next=SimpleNamespace(remote=lambda: Call(rank)), become=become, name=name)
+        return gang._Process(actor, bundle)
 
-    def wait(self, calls: list[int], timeout: float | None) -> tuple[list[int], list[int]]:
+    def wait(self, calls: list[Any], num_returns: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
+        if not self.order:  # a wait for survivors or new processes, after a failure
+            return [call for call in calls if call in self.answers or isinstance(call, str)], []
         answer = self.order.pop(0)
         return ([answer[0]] if answer else []), calls
 
-    def get(self, call: int) -> Any:
-        answer = self.given[call]
+    def get(self, call: Any, timeout: float | None = None) -> Any:
+        answer = self.answers.get(call)
         if isinstance(answer, RankFailed):
-            raise RayActorError if answer is DIED else gang.RayTaskError("next", "", answer)
+            raise RayActorError if answer.words == DIED.words else gang.RayTaskError("next", "", answer)
         return answer
 
-
-def gang_of(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> Gang:
-    def free(group: object) -> None:
-        answers.freed += 1
-
-    monkeypatch.setattr(gang, "ray", answers)
-    monkeypatch.setattr(gang, "remove_placement_group", free)
-    found = Gang(Workers(count=2), in_trial=False)
-    monkeypatch.setattr(found, "_group", object())
-    monkeypatch.setattr(found, "_others", {rank: answers.member(rank) for rank in (0, 1)})
-    return found
-
-
-def test_the_report_is_rank_0s_once_all_have_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = Answers((1, "theirs"), (0, "mine"))
-    assert gang_of(monkeypatch, answers).next() == "mine"
-    assert answers.freed == 0
-
-
-@pytest.mark.parametrize(
-    ("order", "culprit"),
-    [
-        # What may be the echo of a lost peer is told as that only where no other rank says more in time.
-        ([(0, ECHO), (1, OWN)], OWN),
-        ([(0, ECHO), (1, DIED)], DIED),
-        ([(0, ECHO), None], ECHO),
-        # A failure of a rank's own is told at once: the others may still wait for that rank.
-        ([(1, OWN)], OWN),
-        ([(1, DIED)], DIED),
-    ],
-)
-def test_whose_failure_it_was_is_told_and_the_places_are_given_back(
-    monkeypatch: pytest.MonkeyPatch, order: list[Any], culprit: RankFailed
-) -> None:
-    answers = Answers(*order)
-    with pytest.raises(RankFailed) as raised:
-        gang_of(monkeypatch, answers).next()
-    assert (raised.value.rank, raised.value.words) == (culprit.rank, culprit.words)
-    assert answers.order == []
-    assert answers.freed == 1
+    def kill(self, actor: Any) -> None:
+        self.killed.append(actor.name)
 
 
 class Call(int):
-    """A call of a rank's, by its number, that has failed already."""
+    """A call of a rank, which has failed already where a test asks for its future."""
 
     def future(self) -> Future[Any]:
         future: Future[Any] = Future()
@@ -92,26 +58,84 @@ class Call(int):
         return future
 
 
+def gang_of(monkeypatch: pytest.MonkeyPatch, ray: FakeRay, ranks: int = 2, spares: int = 0) -> tuple[Gang, list[str]]:
+    """Return a gang in the middle of an attempt, and the lines that it tells."""
+    lines: list[str] = []
+    monkeypatch.setattr(gang, "ray", ray)
+    gang_ = Gang(Workers(count=ranks, spares=spares), in_trial=False, tell=lines.append)
+    gang_._others = {rank: ray.process(rank, rank, f"old {rank}") for rank in range(ranks)}
+    gang_._spares = [ray.process(-1, ranks + number, f"spare {number}") for number in range(spares)]
+    monkeypatch.setattr(gang_, "_start_process", lambda rank, bundle: ray.process(rank, bundle, f"new {rank}"))
+    return gang_, lines
+
+
+def test_the_report_is_rank_0s_once_all_ranks_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gang_of(monkeypatch, FakeRay((1, "of rank 1"), (0, "of rank 0")))[0].next() == "of rank 0"
+
+
+@pytest.mark.parametrize(
+    ("order", "culprit", "replaced"),
+    [
+        # A failure that a lost peer may have caused is raised only if no other rank says more in time.
+        ([(0, ECHO), (1, OWN)], OWN, [1]),
+        ([(0, ECHO), (1, DIED)], DIED, [1]),
+        ([(0, ECHO), None], ECHO, [1]),
+        # A failure of a rank's own is raised immediately: the others may still wait for that rank.
+        ([(1, OWN)], OWN, [0, 1]),
+        ([(1, DIED)], DIED, [0, 1]),
+        # Without a known cause it may be any rank.
+        ([(0, ECHO), (1, RankFailed(1, "closed", 2.0, True, False))], ECHO, [0, 1]),
+    ],
+)
+def test_the_rank_that_failed_first_is_named_and_only_survivors_keep_their_processes(
+    monkeypatch: pytest.MonkeyPatch, order: list[Any], culprit: RankFailed, replaced: list[int]
+) -> None:
+    ray = FakeRay(*order)
+    found, lines = gang_of(monkeypatch, ray)
+    with pytest.raises(RankFailed) as raised:
+        found.next()
+    assert (raised.value.rank, raised.value.words) == (culprit.rank, culprit.words)
+    assert ray.order == []
+    found._replace_lost()
+    assert ray.killed == [f"old {rank}" for rank in replaced]
+    ranks = "rank 1" if replaced == [1] else "ranks 0, 1"
+    assert lines == [f"replaced the process of {ranks}; kept {2 - len(replaced)} of 2"]
+
+
+def test_spares_replace_the_first_of_the_lost_ranks_and_a_dead_spare_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay((0, RankFailed.died(0)))
+    ray.answers |= {1: ECHO, 2: RankFailed.died(2), "spare 0 becomes 0": DIED}
+    found, lines = gang_of(monkeypatch, ray, ranks=4, spares=2)
+    with pytest.raises(RankFailed):
+        found.next()
+    found._replace_lost()
+    processes = {rank: (process.actor.name, process.bundle) for rank, process in found._others.items()}
+    assert processes == {0: ("spare 1", 5), 1: ("old 1", 1), 2: ("new 2", 2), 3: ("new 3", 3)}
+    assert sorted(ray.killed) == ["old 0", "old 2", "old 3", "spare 0"], "rank 3 did not answer"
+    assert lines == ["replaced the process of ranks 0, 2, 3, 1 with a spare one; kept 1 of 4"]
+    missing = set(range(6)) - {process.bundle for process in (*found._others.values(), *found._spares)}
+    assert missing == {0, 4}, "for the next spares"
+
+
 @pytest.mark.parametrize(("rank", "failure"), [(1, OWN), (2, RankFailed.died(2))])
-def test_rank_0_waits_no_more_for_a_rank_that_has_failed_though_its_device_does(
+def test_rank_0_of_a_trial_does_not_wait_for_a_rank_that_failed(
     monkeypatch: pytest.MonkeyPatch, rank: int, failure: RankFailed
 ) -> None:
-    """As under NCCL within a node, which notices nothing: only what is ended from beside lets rank 0 go on, with an
-    error of its own or none."""
+    """As with NCCL within a node, which notices nothing: only an abort from another thread frees rank 0."""
     aborted = threading.Event()
 
     def train() -> None:
         assert aborted.wait(60)
         raise ValueError("the loss is not a number")
 
-    answers = Answers((rank, DIED if rank == 2 else OWN))
-    found = gang_of(monkeypatch, answers)
-    here = Member.__new__(Member)
-    here.lost_peer, here._world = False, World()
-    here._world.when_aborted.append(aborted.set)
-    monkeypatch.setattr(here, "next", train, raising=False)
-    monkeypatch.setattr(found, "_here", here)
-    monkeypatch.setattr(found, "_others", {rank: answers.member(Call(rank))})
+    ray = FakeRay((rank, DIED if rank == 2 else OWN))
+    ray.util = SimpleNamespace(get_node_ip_address=lambda: "localhost")  # type: ignore[attr-defined]
+    found, _ = gang_of(monkeypatch, ray)
+    here, world = Member(0, Workers(count=2)), World()
+    world.when_aborted.append(aborted.set)
+    threading.Thread(target=here._listen, args=(found._next_rendezvous(), world)).start()
+    monkeypatch.setattr(here, "next", train)
+    found._here, found._others = here, {rank: ray.process(rank, rank, "other")}
     with pytest.raises(RankFailed) as raised:
         found.next()
     assert (raised.value.rank, raised.value.words) == (rank, failure.words)

@@ -35,6 +35,7 @@ def test_a_run_keeps_its_engine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
+        ({"engine": "train"}, "workers.spares=1 has no effect with the engine train; set workers.spares=0, or use"),
         ({"engine": "gang", "local": True}, "`local` is the engine in-process, and engine=gang is another one"),
         ({"local": True, "address": "head:6379"}, "does not join the cluster at head:6379"),
         ({"engine": "gang"}, r"a gang has a fixed number of ranks, and workers.count is \[1, 2\]. Set workers.count=2"),
@@ -42,7 +43,7 @@ def test_a_run_keeps_its_engine(tmp_path: Path) -> None:
 )
 def test_what_an_engine_cannot_do_is_refused_before_anything_is_made(tmp_path: Path, how: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        run(described(workers={"count": [1, 2]}), tmp_path, **how)
+        run(described(workers={"count": [1, 2], "spares": 1}), tmp_path, **how)
     assert not list(tmp_path.iterdir())
 
 
