@@ -1,7 +1,7 @@
 """A race over seeds beside Optuna's WilcoxonPruner and ASHA: how often the winner of full training wins, and for which
 share of its steps.
 
-The claim: the same winner in at least 95 of 100 sweeps, for half of the steps or less. Full training runs each
+The claim: the same winner in at least 95 of 100 sweeps, for about half of the steps. Full training runs each
 configuration with each seed to the end; its winner has the best mean. Families of curves are drawn by a fixed seed: how
 good a configuration becomes, how fast, and what differs from seed to seed. For the digits a pool of trainings is made
 once, with plain torch, and each sweep is some of its configurations with some of its seeds. All contestants get the
@@ -171,12 +171,16 @@ def asha(curves: Curves, grace_period: int) -> tuple[int, int]:
         0,
     )
     for number, curve in enumerate(curves.reshape(-1, curves.shape[2])):
-        scheduler.begins(number)
+        scheduler.add(number)
         length = next(
-            (length for length, value in enumerate(curve[:-1], 1) if scheduler.stops(number, {"m": value}, length)),
+            (
+                length
+                for length, value in enumerate(curve[:-1], 1)
+                if scheduler.should_stop(number, {"m": value}, length)
+            ),
             len(curve),
         )
-        scheduler.ended(number, {"m": curve[length - 1]}, length)
+        scheduler.remove(number, {"m": curve[length - 1]}, length)
         reached.append(curve[:length].max())
         steps += length
     return int(np.reshape(reached, curves.shape[:2]).mean(1).argmax()), steps

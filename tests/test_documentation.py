@@ -248,8 +248,10 @@ def test_the_guide_to_sweeps_has_every_key_with_its_default() -> None:
 def test_the_guide_to_sweeps_reads_results_as_it_shows(folder: Path) -> None:
     page = (ROOT / "docs" / "sweeps.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    write_files(ROOT / "docs" / "sweeps.md", folder)
+    shutil.copy(ROOT / "experiments" / "digits.yaml", folder / "study")
     settings = ["epochs=1", "workers.count=1", "hooks.tensorboard=null", "sweep.trials=12"]
-    sweep(load_experiment(ROOT / "experiments" / "digits_ema_sweep.yaml", settings), folder / "runs", local=True)
+    sweep(load_experiment(folder / "study/first.yaml", settings), folder / "runs", local=True)
     known: dict[str, Any] = {}
     exec(block, known)
     assert len(known["sweep"].trials) == 12
