@@ -23,9 +23,9 @@ from orchestrator.loop.report import Report
 from orchestrator.records.new_run import create_run
 from orchestrator.runs.driver import experiment_to_resume
 from orchestrator.sweeps import in_process
-from orchestrator.sweeps.trial_setup import trial_source
+from orchestrator.sweeps.trials import trial_source
 from orchestrator.sweeps.tune import trainable
-from orchestrator.sweeps.tune.tune_config import tune_config
+from orchestrator.sweeps.tune.schedulers import tune_config
 from tests.orchestrator.config.samples import HERE, TEXT
 from tests.ranks import on_ranks
 from tests.tasks import described

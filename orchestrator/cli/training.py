@@ -97,9 +97,6 @@ def resume(
     run: options.RunOrSweep,
     address: options.Address = None,
     failed: Annotated[bool, typer.Option("--failed", help="Sweeps only: retry the failed trials too.")] = False,
-    accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="Sweeps only: use the present experiment file.")
-    ] = False,
     workers: Annotated[
         int | None, typer.Option("--workers", metavar="N", min=1, help="Runs only: resume on N ranks.")
     ] = None,
@@ -123,8 +120,8 @@ def resume(
     with errors_before_start():
         folder = RunFolder.open(run)
         metadata = folder.metadata()
-    if metadata.sweep is None and (failed or accept_changes):
-        raise UsageError(f"{run} is a single run; --failed and --accept-changes are for sweeps")
+    if metadata.sweep is None and failed:
+        raise UsageError(f"{run} is a single run; --failed is for sweeps")
     if metadata.sweep and (workers is not None or from_start):
         raise UsageError(f"{run} is a sweep; --workers and --from-start are for single runs")
     with make_lease(folder, force=force_lease) as lease:
@@ -138,7 +135,7 @@ def resume(
             else:
                 from orchestrator.sweeps import driver as sweeps
 
-                swept = sweeps.resume(folder, lease, failed=failed, accept_changes=accept_changes, address=address)
+                swept = sweeps.resume(folder, lease, failed=failed, address=address)
     return finish_run(done, as_json) if metadata.sweep is None else finish_sweep(swept, as_json)
 
 

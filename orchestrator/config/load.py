@@ -12,7 +12,7 @@ from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.layers import Layers, read_layers, read_overrides
 from orchestrator.config.text.reader import Document, dump_yaml, join, parse_yaml
-from orchestrator.config.text.source import ExperimentSource, plain_copy
+from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems
 
 
@@ -65,13 +65,6 @@ def _read_over(path: Path, base: Sequence[Any], overridden: Document) -> Layers:
                 for problem in error.problems
             ]
         ) from None
-
-
-def reload_experiment(source: ExperimentSource) -> Experiment:
-    """Read the file of a source again, with the same overrides; raise ConfigError."""
-    assert source.file is not None
-    layers = read_layers(Path(source.file), source.base)
-    return _check(replace(source, written=plain_copy(layers.document.data)), layers.document)
 
 
 def experiment_from_dict(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:

@@ -24,7 +24,7 @@ from orchestrator.engines.session import Assignment, Session
 from orchestrator.engines.train_failures import OnFailure, first_failure
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
-from orchestrator.private_api.ray_train import without_extra_actors
+from orchestrator.private_api.ray_core import without_extra_actors
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder
 

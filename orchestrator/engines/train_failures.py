@@ -12,7 +12,7 @@ from ray.train import UserCallback
 
 from orchestrator.engines.rank_failures import RankFailed, culprit, loss_line
 from orchestrator.errors import HookyardError, RunError
-from orchestrator.private_api.ray_train import unwrap
+from orchestrator.private_api.ray_core import unwrap
 from orchestrator.records.run_folder import RunFolder
 
 _ORPHANED_S = 2.0

@@ -1,4 +1,4 @@
-"""Ray core: the import path of workers, and the processes of a local Ray."""
+"""Ray core and Ray Train: the import path of workers, the processes of a local Ray, and wrapped failures."""
 
 from __future__ import annotations
 
@@ -48,3 +48,31 @@ def with_few_processes() -> Iterator[None]:
     finally:
         for name, start in started.items():
             setattr(Node, name, start)
+
+
+def without_extra_actors(trainer: Any) -> Any:
+    """Return a class of trainers without actors for datasets and placement groups.
+
+    The loop has its own data, and a Ray that ends with its run needs no cleaning up. Each actor is a process, which
+    takes seconds to start.
+    """
+    from ray.train.v2._internal.callbacks import DatasetsCallback
+    from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+
+    class LeanTrainer(trainer):
+        def _create_default_callbacks(self) -> list[Any]:
+            unneeded = (DatasetsCallback, PlacementGroupCleanerCallback)
+            return [callback for callback in super()._create_default_callbacks() if not isinstance(callback, unneeded)]
+
+    return LeanTrainer
+
+
+def unwrap(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and the errors that Ray has wrapped in it."""
+    inner: Any = error
+    while isinstance(inner, BaseException):
+        yield inner
+        inner = next(
+            (cause for name in ("_base_exc", "cause", "controller_failure") if (cause := getattr(inner, name, None))),
+            None,
+        )

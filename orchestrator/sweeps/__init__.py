@@ -1,1 +1,1 @@
-"""Sweeps: many trials of one experiment, each a run of its own."""
+"""Sweeps: runs of one experiment with different values."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from typing import Any
 
 from hooks.state import Display
 from orchestrator.config.checks.space import count_trials, trials_at_once
-from orchestrator.config.load import check_experiment, reload_experiment, to_dict, to_yaml
+from orchestrator.config.load import check_experiment, to_dict, to_yaml
 from orchestrator.config.python.objects import main_source_code
 from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.sweep import HyperBand, Population
@@ -107,29 +106,32 @@ def resume_sweep(
     path: str | Path,
     *,
     failed: bool = False,
-    accept_changes: bool = False,
     address: str | None = None,
     force_lease: bool = False,
 ) -> Sweep:
     """Resume a sweep that was interrupted or lost its driver. Finished trials stay as they are; the others resume from
     their newest checkpoints, or begin. With `failed` failed trials are tried again.
 
-    Raises UsageError if no trial is left, if the sweep is running or may be on another machine (unless `force_lease`),
-    or if its file has changed since (unless `accept_changes`).
+    Raises UsageError if no trial is left, or if the sweep is running or may be on another machine (unless
+    `force_lease`).
     """
     folder = open_sweep_folder(path)
     with make_lease(folder, force=force_lease) as lease:
-        return resume(folder, lease, failed=failed, accept_changes=accept_changes, address=address)
+        return resume(folder, lease, failed=failed, address=address)
 
 
-def resume(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool, address: str | None) -> Sweep:
+def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None) -> Sweep:
     """Resume a sweep as `resume_sweep` does, with its lease held."""
     with errors_before_start():
         metadata = folder.metadata()
         address = chosen_address(address, local=metadata.local)
-        experiment = _current_experiment(folder, accept_changes)
+        experiment = experiment_to_resume(folder)
         settings = experiment.sweep
-        assert settings is not None
+        if settings is None or metadata.sweep is None or settings.repeats != metadata.sweep.repeats:
+            raise UsageError(
+                f"{folder}/experiment.yaml has another sweep.repeats than at the start, which would change the"
+                " configurations of the trials. Change it back, or start another sweep"
+            )
         previous = previous_trials(folder, settings, failed_again=failed)
     if not remaining_trials(settings, previous):
         if metadata.status in ("running", "interrupted"):
@@ -155,45 +157,12 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: boo
     return _carry_out(folder, experiment, previous, address, lease)
 
 
-def _current_experiment(folder: RunFolder, accept_changes: bool) -> Experiment:
-    """Return the experiment as the sweep began, or as its file is now if changes are accepted."""
-    original = experiment_to_resume(folder)
-    file = original.source.file
-    if file is None or not Path(file).exists():
-        return original
-    present = reload_experiment(original.source)
-    if present == original:
-        return original
-    if present.sweep is None:
-        raise UsageError(f"{file} no longer has a sweep section, but {folder} began with one")
-    assert original.sweep is not None
-    if present.sweep.repeats != original.sweep.repeats:
-        raise UsageError(
-            f"{folder} began with repeats: {original.sweep.repeats}, but {file} has {present.sweep.repeats} now, which"
-            " would change the configurations of its trials. Change it back, or start another sweep"
-        )
-    if accept_changes:
-        return present
-    difference = difflib.unified_diff(
-        to_yaml(original).splitlines(),
-        to_yaml(present).splitlines(),
-        f"{folder}/experiment.yaml",
-        file,
-        lineterm="",
-        n=1,
-    )
-    raise UsageError(
-        "\n".join(difference)
-        + f"\n{file} has changed since the sweep began. Change it back, or use --accept-changes to run the remaining"
-        " trials with the new file"
-    )
-
-
 def _wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> None:
     """Wait until the trial processes of a lost driver have ended: two processes must not write one trial."""
-    until, trials = monotonic() + _ORPHANS_S, [RunFolder(folder.storage / "trials", name) for name in names]
+    trials = [RunFolder(folder.storage / "trials", name) for name in names]
+    deadline = monotonic() + _ORPHANS_S
     while alive := [run for run in folder.storage.each(RunFolder.metadata, trials) if _is_trained_here(run)]:
-        if monotonic() > until:
+        if monotonic() > deadline:
             raise UsageError(
                 f"process {alive[0].pid} still trains {folder}/trials/{alive[0].name}; end that process first"
             )
@@ -267,8 +236,8 @@ def _run_on_ray(sweep: RunningSweep, address: str | None, display: Display, hang
         from orchestrator.sweeps.tune.launch import launch
 
         max_concurrent, arithmetic = _concurrency(ray, experiment, settings)
-        left = f"{len(remaining_trials(settings, previous))} trials{' left,' if previous else ''}"
-        display.line(f"{left} of {experiment.workers.describe('rank')}, {max_concurrent} at a time: {arithmetic}")
+        count = f"{len(remaining_trials(settings, previous))} {'remaining ' if previous else ''}trials"
+        display.line(f"{count} of {experiment.workers.describe('rank')}, {max_concurrent} at a time: {arithmetic}")
         with hangs:
             launch(sweep, max_concurrent)
 

@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.records.sweep_folder import end_trial
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.stopping_rules import BY_SCHEDULER
-from orchestrator.sweeps.trial_group import ActiveTrial, TrialGroup
+from orchestrator.sweeps.trials import ActiveTrial, TrialGroup
 
 if TYPE_CHECKING:
     from orchestrator.sweeps.tune.schedulers import SequentialScheduler
@@ -43,9 +43,9 @@ class SequentialTrials:
         except ConfigError as error:
             sweep.failed(number, values, str(error), metric_missing=False)
             return None
-        sweep.begins(number, values)
+        sweep.begin(number, values)
         if self._scheduler:
-            self._scheduler.begins(number)
+            self._scheduler.add(number)
         return trial
 
     def _train(self, trials: Sequence[ActiveTrial]) -> None:
@@ -64,7 +64,7 @@ class SequentialTrials:
     def _finish(self, trial: ActiveTrial) -> None:
         last = trial.reports[-1] if trial.reports else None
         if self._scheduler:
-            self._scheduler.ended(trial.number, last, len(trial.reports))
+            self._scheduler.remove(trial.number, last, len(trial.reports))
         if trial.ending:
             self._sweep.ended(trial.number, trial.values, last)
 
@@ -94,12 +94,12 @@ class SequentialTrials:
         report, name, rules, count = trial.last, trial.folder.name, self._rules, len(trial.reports)
         assert report is not None
         self._sweep.reported(trial.number, report.metrics)
-        by_rule = rules.stops(name, {**report.metrics, "training_iteration": count}, trial.seconds)
+        by_rule = rules.should_stop(name, {**report.metrics, "training_iteration": count}, trial.seconds)
         if report.final:
             return None
         if by_rule:
             return rules.reasons[name]
-        by_scheduler = self._scheduler and self._scheduler.stops(trial.number, report.metrics, count)
+        by_scheduler = self._scheduler and self._scheduler.should_stop(trial.number, report.metrics, count)
         return BY_SCHEDULER if by_scheduler else rules.budget_used()
 
 

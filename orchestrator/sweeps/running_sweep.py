@@ -70,7 +70,7 @@ class RunningSweep:
         """Return the trials that have begun and are not over."""
         return [trial_folder(self.folder.location, number) for number in sorted(self._active)]
 
-    def begins(self, number: int, values: Mapping[str, Any]) -> None:
+    def begin(self, number: int, values: Mapping[str, Any]) -> None:
         """Show that a trial begins, once."""
         if number not in self._active:
             self._active.add(number)

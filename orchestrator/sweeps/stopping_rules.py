@@ -1,14 +1,15 @@
-"""Rules that stop a trial early, and the end of the whole sweep. Driver; needs no Ray."""
+"""Rules that stop a trial early, and limits that end the sweep. Driver; needs no Ray."""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from orchestrator.config.sections.sweep import Budget, Stop, Sweep
+from orchestrator.config.sections.sweep import Budget, Plateau, Stop, Sweep
 from orchestrator.records.sweep_folder import trial_number
 from orchestrator.sweeps.search.search import Search
 
@@ -47,44 +48,42 @@ class StoppingRules:
         self._metric, mode = settings.objectives[0]
         self._sign = 1 if mode == "max" else -1
         self._ranks, self._clock, self._began = ranks, clock, clock()
-        self._trials: dict[str, _Progress] = {}
+        self._trials: defaultdict[str, _Progress] = defaultdict(_Progress)
         self._samples = 0
         self._failed_trial: str | None = None
         self._used_budget: str | None = None
         self.metric_missing: str | None = None
         """The error of a trial whose reports lack the sweep's metric, if no other trial has reported it."""
         self.reasons: dict[str, str] = {}
-        """Trial to why it was stopped."""
+        """Reason for which each stopped trial was stopped."""
 
     def replay_reports(self, reports: Mapping[str, Iterable[Mapping[str, Any]]], seconds: float) -> None:
         """Count the reports of trials and the time of earlier attempts."""
         for trial, earlier in reports.items():
             for metrics in earlier:
-                self._count_report(self._trials.setdefault(trial, _Progress()), metrics)
+                self._count_report(self._trials[trial], metrics)
         self._began -= seconds
 
-    def stops(self, trial: str, metrics: Mapping[str, Any], seconds: float) -> bool:
-        """Return whether a trial stops at this report, `seconds` into its training. Keeps the reason."""
-        progress = self._trials.setdefault(trial, _Progress())
+    def should_stop(self, trial: str, metrics: Mapping[str, Any], seconds: float) -> bool:
+        """Return whether a trial stops at this report, `seconds` into its training. Records the reason."""
+        progress = self._trials[trial]
         self._count_report(progress, metrics)
         # The search gets each report, also one that stops its trial by another rule.
         by_search = self._search.reported(trial_number(trial), metrics) if self._search else None
-        reason = self._reason(progress, metrics[self._metric], seconds) or by_search
-        if reason:
+        if reason := self._reason(progress, metrics[self._metric], seconds) or by_search:
             self.reasons[trial] = reason
         return reason is not None
 
     def _count_report(self, progress: _Progress, metrics: Mapping[str, Any]) -> None:
-        value, plateau = metrics[self._metric], self._stop.plateau
         number = metrics.get("training_iteration", progress.reports + 1)
         if number <= progress.reports:
             return  # repeated after a process was replaced
-        progress.reports = number
+        value, plateau = metrics[self._metric], self._stop.plateau or Plateau()
         gain = self._sign * (value - progress.best)
-        improves = math.isnan(progress.best) or gain > (plateau.min_delta if plateau else 0)
-        progress.reports_without_gain = 0 if improves else progress.reports_without_gain + 1
-        progress.best = value if improves else progress.best
-        # A trial that resumes from another's checkpoint may have fewer than before.
+        progress.reports, progress.reports_without_gain = number, progress.reports_without_gain + 1
+        if math.isnan(progress.best) or gain > plateau.min_delta:
+            progress.best, progress.reports_without_gain = value, 0
+        # A trial that continues another's checkpoint may have fewer samples than before.
         samples = metrics.get("samples", 0)
         self._samples += max(0, samples - progress.samples) * self._ranks
         progress.samples = samples
@@ -120,12 +119,12 @@ class StoppingRules:
             self._failed_trial = trial
 
     def sweep_is_over(self) -> bool:
-        """Return whether all trials are to end."""
+        """Return whether all trials must end."""
         self._used_budget = self._used_budget or self.budget_used()
         return self._used_budget is not None or self._failed_trial is not None or self.stop_requested()
 
     def ending(self, trial: str) -> tuple[str, str]:
-        """Return status and reason of a trial that was ended from outside."""
+        """Return status and reason of a trial that the driver ended."""
         if trial in self.reasons:
             return "stopped", self.reasons[trial]
         if self._used_budget:

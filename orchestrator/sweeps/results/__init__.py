@@ -1,1 +1,1 @@
-"""Results: what the trials of a sweep chose, reached and left behind."""
+"""Results of a sweep: tables of trials, their analysis and comparison, and earlier attempts."""

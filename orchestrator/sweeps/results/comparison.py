@@ -88,7 +88,7 @@ def _compare_configurations(leaders: Sequence[Configuration | None]) -> dict[str
 
 
 def _welch(first: Configuration | None, other: Configuration | None) -> str:
-    """Compare two means by Welch's t test (1947), with whole degrees of freedom."""
+    """Compare two means by Welch's t test (1947), with integer degrees of freedom."""
     if first is None or other is None or min(first.n, other.n) < 2:
         return "unknown"
     parts = [group.std**2 / group.n for group in (first, other)]
@@ -109,8 +109,9 @@ def _costs(tables: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
         for name in tables[0].columns
         if name in ("step_s", "train_s") or name.startswith(("peak_", "process_peak_"))
     ]
-    series = {name: [_numbers(table, name) for table in tables] for name in names}
-    costs = {name: comparison(own, np.median, own, _permute_trials(np.median)) for name, own in series.items()}
+    compare = _permute_trials(np.median)
+    columns = {name: [_numbers(table, name) for table in tables] for name in names}
+    costs = {name: comparison(series, np.median, series, compare) for name, series in columns.items()}
     return {name: entry for name, entry in costs.items() if any(value is not None for value in entry["values"])}
 
 
@@ -133,7 +134,7 @@ def _same_values(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str]) 
     for metric in objectives:
         differences = [_differences(tables[0], other, metric) for other in tables[1:]]
         compared[metric] = {
-            "values": [None, *(float(own.mean()) if len(own) else None for own in differences)],
+            "values": [None, *(float(pairs.mean()) if len(pairs) else None for pairs in differences)],
             "trials": [None, *map(len, differences)],
             "findings": [None, *map(_compare_pairs, differences)],
         }

@@ -57,8 +57,7 @@ class History:
         return read_lines(self._storage, FILE, Exploit)
 
     def drop_unbegun(self, values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Drop a trial's last exploit if the driver died before the trial took its values; `values` are the present
-        ones."""
+        """Drop the last exploit of a trial that has other `values`: the driver died before the exploit began."""
         exploits = self.read()
         last = {exploit.trial: exploit for exploit in exploits}
         unbegun = [exploit for trial, exploit in last.items() if trial in values and exploit.after != values[trial]]

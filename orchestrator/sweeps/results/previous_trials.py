@@ -32,7 +32,7 @@ class PreviousTrial:
 
 
 def previous_trials(sweep: RunFolder, settings: Sweep, *, failed_again: bool = False) -> dict[int, PreviousTrial]:
-    """Return every trial begun so far, by number. With `failed_again` the failed ones are not over.
+    """Return the trials of earlier attempts, by number. With `failed_again`, failed trials are not over.
 
     Raises DamagedFile.
     """

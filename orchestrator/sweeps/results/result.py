@@ -96,13 +96,13 @@ class Sweep(Result):
         folder = RunFolder(self.folder.storage / "trials", name)
         if "/" in name or not folder.exists():
             names = [folder.name for folder in trial_folders(self.folder)]
-            present = f"it has {names[0]} to {names[-1]}" if names else "it has none yet"
-            raise UsageError(f"{self.path} has no trial '{name}': {did_you_mean(name, names) or present}")
+            existing = f"it has {names[0]} to {names[-1]}" if names else "it has none yet"
+            raise UsageError(f"{self.path} has no trial '{name}': {did_you_mean(name, names) or existing}")
         return Run(folder)
 
     def experiment(self, trial: int | str) -> Experiment:
-        """Return a trial as an experiment of its own, ready for `run`. In a population it changes its values at the
-        steps at which those of the trial's weights changed.
+        """Return a trial as an experiment, ready for `run`. A population's trial gets `changes`, which repeat the steps
+        at which the values of the trial's weights changed.
 
         Raises UsageError without such a trial, or if its values could not be combined.
         """

@@ -1,1 +1,1 @@
-"""Search: where the values of the next trial come from."""
+"""Searches and the race, which choose the next trial."""

@@ -173,10 +173,10 @@ def probabilities_to_win(results: Mapping[int, Mapping[int, float]], leader: int
         return variance * (repeats - len(values)) / (repeats * len(values))
 
     def probability(configuration: int) -> float:
-        own, best = results[configuration], results[leader]
-        variance = variance_of_mean(own.values(), pooled) + variance_of_mean(best.values(), pooled)
-        unpaired = _probability(fmean(best.values()) - fmean(own.values()), variance, freedom)
-        differences = [best[seed] - own[seed] for seed in own.keys() & best.keys()]
+        seeds, best = results[configuration], results[leader]
+        variance = variance_of_mean(seeds.values(), pooled) + variance_of_mean(best.values(), pooled)
+        unpaired = _probability(fmean(best.values()) - fmean(seeds.values()), variance, freedom)
+        differences = [best[seed] - seeds[seed] for seed in seeds.keys() & best.keys()]
         if not differences or paired_freedom < _MIN_FREEDOM:
             return unpaired
         return min(unpaired, _probability(fmean(differences), variance_of_mean(differences, paired), paired_freedom))

@@ -1,4 +1,4 @@
-"""Drawing from the space of a sweep: at random, for Optuna, and by mutation. Needs no Ray."""
+"""Draws from the space of a sweep: at random, for Optuna, and by mutation. Needs no Ray."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def draw(domain: Domain, random: np.random.RandomState) -> Any:
     if domain.kind == "randint":
         return int(random.randint(low, high + 1))
     if domain.kind == "lograndint":
-        # Each whole number has the share of the logarithmic scale up to the next one.
+        # An integer has the share of the logarithmic scale up to the next integer.
         return min(math.floor(math.exp(random.uniform(math.log(low), math.log(high + 1)))), high)
     if domain.is_logarithmic:
         return domain.nearest(math.exp(random.uniform(math.log(low), math.log(high))))
@@ -128,11 +128,11 @@ def perturbed(domain: Domain, value: Any, scheduler: PBT, random: np.random.Rand
 
 
 def clipped(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with the mutated ones moved into their domains."""
+    """Return the values, the mutated ones clipped to their domains."""
     paths = mutated_paths(sweep)
     return {name: sweep.space[name].nearest(value) if name in paths else value for name, value in values.items()}
 
 
 def bounds(sweep: Sweep) -> dict[str, list[float]]:
-    """Return both ends of each mutated range."""
+    """Return the ends of each mutated range."""
     return {name: list(sweep.space[name].ends) for name in mutated_paths(sweep)}

@@ -1,4 +1,4 @@
-"""Searches: they choose the values of the next trial, with and without Ray Tune. Driver; needs no Ray."""
+"""Searches, which choose the values of the next trial, with and without Ray Tune. Driver; needs no Ray."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def trial_config(number: int, values: Mapping[str, Any], followers: Sequence[Map
 
 
 class Search:
-    """Hands out the remaining trials. A trial that had begun keeps its values."""
+    """Suggests the remaining trials. A trial that an earlier attempt began keeps its values."""
 
     def __init__(self, settings: Sweep, shared: SharedPaths = SharedPaths()) -> None:  # noqa: B008  # it is frozen
         self._settings, self._shared = settings, shared
         self._waiting: deque[TrialConfig] = deque()
         self.count = 0
-        """Trainings left at most."""
+        """Largest number of remaining trainings."""
 
     def suggest(self) -> TrialConfig | None:
         """Return the next trial; None while none can begin."""
@@ -42,13 +42,13 @@ class Search:
         return not self._waiting
 
     def reported(self, number: int, report: Mapping[str, Any]) -> str | None:
-        """Take a report of a trial; return why the trial should stop, if it should."""
+        """Learn from a report of a trial; return the reason to stop the trial, or None."""
         return None
 
     def ended(self, number: int, last: Mapping[str, Any] | None) -> None:
-        """Take the last report of a trial that is over, or None if it failed."""
+        """Learn from the last report of a trial that is over; None if the trial failed."""
 
-    def _hand_out(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
+    def _enqueue(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
         """Queue trials; those that share a training together."""
         for leader, *followers in self._shared.group_trials([*trials.items()]):
             others = [{"number": number, "values": trials[number]} for number in followers]
@@ -61,7 +61,7 @@ class DrawnTrials(Search):
     def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], shared: SharedPaths) -> None:
         super().__init__(settings, shared)
         drawn = draw_trials(settings, seed)
-        self._hand_out(
+        self._enqueue(
             {
                 number: previous[number].values if number in previous else drawn[number]
                 for number in remaining_trials(settings, previous)
@@ -71,11 +71,11 @@ class DrawnTrials(Search):
 
 
 class OptunaTrials(Search):
-    """Optuna's suggestions (TPE), with what earlier attempts of the sweep found. Hands out unfinished trials first.
+    """Optuna's suggestions (TPE), which also learn from earlier attempts of the sweep. Unfinished trials come first.
 
-    A suggestion is tried with each seed and each `fan_out` value. Once all of these trials are over, Optuna gets the
-    best configuration's aggregate, without failed trials. A trial keeps its number, so Optuna makes a suggestion anew
-    that never began.
+    Each suggestion has a trial for each seed and each `fan_out` value. Once all of these are over, Optuna learns the
+    aggregate of the best configuration, without failed trials. Trials keep their numbers, so Optuna repeats a
+    suggestion that never began.
     """
 
     def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], shared: SharedPaths) -> None:
@@ -86,7 +86,7 @@ class OptunaTrials(Search):
         self._seed = seed
         self._size = len(fan_out_points(settings)) * settings.repeats
         """Trials of one suggestion."""
-        # With another seed for each attempt of the sweep, as Optuna would repeat its first suggestions.
+        # Each attempt of the sweep has another seed, as Optuna would repeat its first suggestions.
         self._study = optuna.create_study(
             directions=["maximize" if mode == "max" else "minimize" for _, mode in settings.objectives],
             sampler=optuna.samplers.TPESampler(seed=settings.seed + len(previous)),
@@ -111,7 +111,7 @@ class OptunaTrials(Search):
                 self.ended(number, trial.reports[-1] if trial.reports and not trial.failed else None)
             elif trial or number < count_trials(self._settings):
                 unfinished[number] = trial.values if trial else values
-        self._hand_out(unfinished)
+        self._enqueue(unfinished)
 
     def _next_trials(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Return number and values of each trial of Optuna's next suggestion."""
@@ -127,7 +127,7 @@ class OptunaTrials(Search):
         """Return the next trial, from a new suggestion if none waits."""
         if not self._waiting:
             count = count_trials(self._settings)
-            self._hand_out({number: values for number, values in self._next_trials() if number < count})
+            self._enqueue({number: values for number, values in self._next_trials() if number < count})
         return super().suggest()
 
     @property

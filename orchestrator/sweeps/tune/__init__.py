@@ -1,1 +1,1 @@
-"""Tune: trials as Ray Tune runs them."""
+"""Trials under Ray Tune."""

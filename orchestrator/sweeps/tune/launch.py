@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 from ray import tune
-from ray.tune.result import TIME_TOTAL_S
 from ray.tune.search import Searcher
 
 from orchestrator.config.sections.sweep import HyperBand, Population, Sweep
@@ -26,10 +25,9 @@ from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import DrawnTrials, Search
 from orchestrator.sweeps.stopping_rules import StoppingRules
-from orchestrator.sweeps.trial_setup import begin_trial
-from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
+from orchestrator.sweeps.trials import begin_trial
+from orchestrator.sweeps.tune.schedulers import FAILED, REPORTED, SECONDS, TRIAL, make_scheduler, seeded
 from orchestrator.sweeps.tune.trainable import Trial
-from orchestrator.sweeps.tune.tune_config import FAILED, REPORTED, TRIAL
 
 
 def launch(sweep: RunningSweep, max_concurrent: int) -> None:
@@ -68,7 +66,11 @@ def launch(sweep: RunningSweep, max_concurrent: int) -> None:
 def _tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConfig:
     settings, search, location = sweep.settings, sweep.search, sweep.folder.location
     scheduler = make_scheduler(
-        settings, sweep.previous, lambda number: _is_mistake(trial_folder(location, number)), History(sweep.folder)
+        settings,
+        sweep.previous,
+        sweep.rules.reasons,
+        lambda number: _is_mistake(trial_folder(location, number)),
+        History(sweep.folder),
     )
     # Not through Tune, which knows one metric only; the search may have several.
     scheduler.set_search_properties(*settings.objectives[0])
@@ -77,7 +79,7 @@ def _tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConfig:
     return tune.TuneConfig(
         num_samples=search.count,
         search_alg=None if is_drawn else _Searcher(search, settings),
-        # Trials that wait for each other must all have begun.
+        # Trials that wait for each other must all begin.
         max_concurrent_trials=None if is_drawn and waits else max_concurrent,
         scheduler=scheduler,
         reuse_actors=True,
@@ -124,12 +126,12 @@ class _Stopper(_Unsaved, tune.Stopper):
         self._rules = rules
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        if REPORTED not in result:
-            return self._rules.stops(trial_name(result["config"][TRIAL]["number"]), result, result[TIME_TOTAL_S])
-        if result[REPORTED] is not None:
-            # Its own process stops it, as the others may go on. Here the report counts for the budget.
-            self._rules.stops(trial_name(result[REPORTED]), result, 0)
-        return False
+        number = result.get(REPORTED, result["config"][TRIAL]["number"])
+        if number is None:
+            return False
+        stops = self._rules.should_stop(trial_name(number), result, result[SECONDS])
+        # The scheduler stops one of the trials that share a training, as the others may continue.
+        return stops and REPORTED not in result
 
     def stop_all(self) -> bool:
         return self._rules.sweep_is_over()
@@ -180,7 +182,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, values, _ in self._trials(trial):
-            self._sweep.begins(number, values)
+            self._sweep.begin(number, values)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
@@ -197,7 +199,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, values, folder in self._trials(trial):
             if not folder.exists():
-                continue  # never begun
+                continue  # it never began
             if _is_mistake(folder):
                 self._failed(number, values, folder)
                 continue

@@ -1,4 +1,4 @@
-"""Ray Tune's schedulers for a sweep. Driver."""
+"""Ray Tune's schedulers for a sweep, and what a trial's config and results contain. Driver."""
 
 from __future__ import annotations
 
@@ -15,58 +15,71 @@ from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialSch
 
 from orchestrator.config.sections import sweep as settings_of
 from orchestrator.config.sections.sweep import PB2, PBT, Sweep
-from orchestrator.private_api.ray_tune import ask_before_next_step
-from orchestrator.private_api.ray_tune_schedulers import Bands, Exploiting, Halving, Median
+from orchestrator.private_api.ray_tune import Bands, Exploiting, Halving, Median, call_before_next_step
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.stats.aggregate.configurations import group_merit
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.sampling import bounds, clipped, mutated
-from orchestrator.sweeps.tune.tune_config import REPORTED, TRIAL, tune_config
+from orchestrator.sweeps.search.search import trial_config
+from orchestrator.sweeps.stopping_rules import BY_SCHEDULER
 
-LONGEST = 1_000_000
+TRIAL = "trial"
+"""In a config: number, values and followers of the trial."""
+REPORTED = "reported"
+"""In a result of trials that share a training: the number of the trial that reported, None once all are over."""
+FAILED = "failed"
+"""In a result of trials that share a training: the numbers of trials that failed since the last result."""
+SECONDS = "seconds"
+"""In a result: training time of the trial, with that of earlier attempts."""
+_LONGEST = 1_000_000
 """More reports than any trial makes."""
+_OUR_OWN = {"type", "mutate", "resample_probability", "perturbation_factors"}
+"""Parameters that Tune's schedulers do not get: Hookyard draws new values from the space's domains."""
 
-OUR_OWN = {"type", "mutate", "resample_probability", "perturbation_factors"}
-"""Parameters that Tune's schedulers do not get: new values are drawn from the space's domains."""
+
+def tune_config(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a trial without followers."""
+    return {TRIAL: trial_config(number, values)}
 
 
 def make_scheduler(
     settings: Sweep,
     previous: Mapping[int, PreviousTrial],
+    reasons: Mapping[str, str] | None = None,
     is_mistake: Callable[[int], bool] = lambda number: False,
     history: History | None = None,
 ) -> TrialScheduler:
     """Return Tune's scheduler for a sweep; its time is the number of reports.
 
-    `is_mistake` returns whether the trial of a number failed by a mistake that would happen again. A population records
-    its exploits in `history`.
+    `reasons` has the trials that the stopping rules stop. `is_mistake` returns whether the trial of a number failed by
+    a mistake that would happen again. A population records its exploits in `history`.
     """
-    keeps = (settings, previous, is_mistake)
+    keeps = (settings, previous, reasons or {}, is_mistake)
     # The names of the options are Tune's own.
-    options = settings.scheduler.model_dump(exclude=OUR_OWN, exclude_none=True)
+    options = settings.scheduler.model_dump(exclude=_OUR_OWN, exclude_none=True)
+    base: Any
     match settings.scheduler:
         case settings_of.Asha():
-            return _SweepScheduler.extending(Halving)(*keeps, **{"max_t": LONGEST, **options})
+            return _SweepScheduler.extending(Halving)(*keeps, **{"max_t": _LONGEST, **options})
         case settings_of.HyperBand():
             return _SweepScheduler.extending(Bands)(*keeps, **options)
         case settings_of.Median():
             return _SweepScheduler.extending(Median)(*keeps, time_attr=TRAINING_ITERATION, **options)
         case PBT():
+            base = PopulationBasedTraining
             # Tune requires some mutations; `next_config` makes the real ones.
-            options |= {"hyperparam_mutations": {TRIAL: {}}, "time_attr": TRAINING_ITERATION, "log_config": False}
-            return _Population.extending(PopulationBasedTraining)(*keeps, history=history, **options)
+            options["hyperparam_mutations"] = {TRIAL: {}}
         case PB2():
             from ray.tune.schedulers.pb2 import PB2 as TunesPB2
 
             # Both ends of the mutated ranges, where their values are in a trial's config.
-            options |= {
-                "hyperparam_bounds": {TRIAL: {"values": bounds(settings)}},
-                "time_attr": TRAINING_ITERATION,
-                "log_config": False,
-            }
-            return _Population.extending(TunesPB2)(*keeps, history=history, **options)
-    return _SweepScheduler(*keeps)
+            base, options["hyperparam_bounds"] = TunesPB2, {TRIAL: {"values": bounds(settings)}}
+        case _:
+            return _SweepScheduler(*keeps)
+    return _Population.extending(base)(
+        *keeps, history=history, time_attr=TRAINING_ITERATION, log_config=False, **options
+    )
 
 
 class _TrialStandIn:
@@ -97,10 +110,15 @@ class _SweepScheduler(FIFOScheduler):
         return type(base.__name__, (cls, base), {})
 
     def __init__(
-        self, settings: Sweep, previous: Mapping[int, PreviousTrial], is_mistake: Callable[[int], bool], **options: Any
+        self,
+        settings: Sweep,
+        previous: Mapping[int, PreviousTrial],
+        reasons: Mapping[str, str],
+        is_mistake: Callable[[int], bool],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
-        self._settings, self._previous, self._is_mistake = settings, dict(previous), is_mistake
+        self._settings, self._previous, self._reasons, self._is_mistake = settings, dict(previous), reasons, is_mistake
         self._sharing: dict[int, _TrialStandIn] = {}
         self._repeated: defaultdict[tuple[int, int], dict[int, float]] = defaultdict(dict)
         """Configuration and ordinal of a report to the metric of each trial there."""
@@ -125,8 +143,10 @@ class _SweepScheduler(FIFOScheduler):
             return str(super().on_trial_result(tune_controller, trial, self._aggregated(trial, result)))
         member = self._sharing[result[REPORTED]]
         member.last = result
-        if super().on_trial_result(member, member, self._aggregated(member, result)) == TrialScheduler.STOP:
-            ask_before_next_step(tune_controller, trial, "drop", result[REPORTED])
+        decision = super().on_trial_result(member, member, self._aggregated(member, result))
+        reason = self._reasons.get(trial_name(result[REPORTED]))
+        if reason or decision == TrialScheduler.STOP:
+            call_before_next_step(tune_controller, trial, "drop", result[REPORTED], reason or BY_SCHEDULER)
         return str(TrialScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
@@ -170,6 +190,8 @@ class _Population(_SweepScheduler, Exploiting):
 
     def __init__(self, settings: Sweep, *keeps: Any, history: History, **options: Any) -> None:
         super().__init__(settings, *keeps, **options)
+        reports = max((len(trial.reports) for trial in self._previous.values() if not trial.over), default=0)
+        self.compare_first_after(reports, options.get("burn_in_period", 0))
         self._history = history
         self._random = np.random.RandomState(settings.seed)
 
@@ -207,18 +229,18 @@ class SequentialScheduler:
         self._trials: dict[int, _TrialStandIn] = {}
         self._seed = settings.seed
 
-    def begins(self, number: int) -> None:
+    def add(self, number: int) -> None:
         """Add a trial."""
         trial = self._trials[number] = _TrialStandIn(number)
         with seeded(self._seed + number):
             self._scheduler.on_trial_add(trial, trial)
 
-    def stops(self, number: int, report: Mapping[str, Any], count: int) -> bool:
+    def should_stop(self, number: int, report: Mapping[str, Any], count: int) -> bool:
         """Return whether a trial stops at this report, its `count`-th with the sweep's metric."""
         trial, result = self._trials[number], {**report, TRAINING_ITERATION: count}
         return bool(self._scheduler.on_trial_result(trial, trial, result) == TrialScheduler.STOP)
 
-    def ended(self, number: int, last: Mapping[str, Any] | None, count: int) -> None:
+    def remove(self, number: int, last: Mapping[str, Any] | None, count: int) -> None:
         """Remove a trial that is over."""
         trial = self._trials.pop(number)
         self._scheduler.on_trial_complete(trial, trial, {**(last or {}), TRAINING_ITERATION: count})

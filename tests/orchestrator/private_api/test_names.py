@@ -1,4 +1,4 @@
-"""What Hookyard takes from Ray beyond its public API is there."""
+"""Ray has the names and settings that Hookyard uses beyond the public API."""
 
 from __future__ import annotations
 
@@ -11,71 +11,59 @@ from packaging.version import Version
 from orchestrator.private_api.ray_settings import SETTINGS
 from tests.private_names import assert_there
 
-CORE, TRAIN, TUNE, SCHEDULERS, IN_SETTINGS = (
-    f"orchestrator/private_api/{name}.py"
-    for name in ("ray_core", "ray_train", "ray_tune", "ray_tune_schedulers", "ray_settings")
-)
+CORE, TUNE, IN_SETTINGS = (f"orchestrator/private_api/{name}.py" for name in ("ray_core", "ray_tune", "ray_settings"))
 
-CONTROLLER = "ray.tune.execution.tune_controller:TuneController"
-PBT = "ray.tune.schedulers:PopulationBasedTraining"
+NODE, CONTROLLER = "ray._private.node:Node", "ray.tune.execution.tune_controller:TuneController"
+SCHEDULERS = "ray.tune.schedulers"
+PBT, PBT_STATE = f"{SCHEDULERS}:PopulationBasedTraining", f"{SCHEDULERS}.pbt:_PBTTrialState"
 
-NAMES = {
-    "ray.job_config:JobConfig._serialize": (CORE, "the import path of workers"),
-    "ray.job_config:JobConfig _py_driver_sys_path": (CORE, "the import path of workers"),
-    "ray._private.worker:connect _py_driver_sys_path.extend": (CORE, "the import path of workers"),
-    **{
-        f"ray._private.node:Node.{name}": (CORE, "starting fewer processes")
-        for name in ("start_monitor", "start_api_server", "start_log_monitor")
-    },
-    "ray.train.v2._internal.callbacks:DatasetsCallback": (TRAIN, "starting fewer processes"),
-    "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback": (
-        TRAIN,
-        "starting fewer processes",
+USES = {
+    (CORE, "the import path of workers"): (
+        "ray.job_config:JobConfig._serialize",
+        "ray.job_config:JobConfig _py_driver_sys_path",
+        "ray._private.worker:connect _py_driver_sys_path.extend",
     ),
-    "ray.train.torch:TorchTrainer._create_default_callbacks": (TRAIN, "starting fewer processes"),
-    "ray.train.v2._internal.util:UserExceptionWithTraceback _base_exc": (TRAIN, "a rank's own words"),
-    "ray.exceptions:RayTaskError cause": (TRAIN, "a rank's own words"),
-    "ray.tune:tune.TuneController": (TUNE, "a loop over trials that forgets those that are over"),
-    f"{CONTROLLER}.on_step_end": (TUNE, "forgetting trials that are over"),
-    f"{CONTROLLER}._mark_trial_to_checkpoint": (TUNE, "forgetting trials that are over"),
-    **{
-        f"{CONTROLLER} {name}": (TUNE, "forgetting trials that are over")
-        for name in ("_stopped_trials", "_failed_trials", "_live_trials", "_trial_to_actor")
-    },
-    **{
-        f"{CONTROLLER}.{name}": (TUNE, "the death of a process between two trials")
-        for name in (
-            "_schedule_trial_task",
-            "_set_trial_status",
-            "_unstage_trial_with_resources",
-            "_trial_task_failure",
-        )
-    },
-    "ray.tune.execution.tune_controller:TrialRunnerWrapper _tune_controller": (
-        TUNE,
-        "ending one of the trials that share a training",
+    (CORE, "starting fewer processes"): (
+        *(f"{NODE}.{name}" for name in ("start_monitor", "start_api_server", "start_log_monitor")),
+        "ray.train.v2._internal.callbacks:DatasetsCallback",
+        "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback",
+        "ray.train.torch:TorchTrainer._create_default_callbacks",
     ),
-    f"{CONTROLLER} _resetting_trials": (TUNE, "the death of a process between two trials"),
-    "ray.tune:Trainable _iteration": (TUNE, "a trial that is taken up"),
-    "ray.tune:Trainable _time_total": (TUNE, "a trial that is taken up"),
-    "ray.tune.progress_reporter:TrialProgressCallback": (TUNE, "showing progress in Hookyard's own words"),
-    "ray.tune.schedulers:ASHAScheduler _trial_info": (SCHEDULERS, "what ASHA knows of earlier trials"),
-    "ray.tune.schedulers:ASHAScheduler _brackets": (SCHEDULERS, "what ASHA knows of earlier trials"),
-    "ray.tune.schedulers:MedianStoppingRule _results": (SCHEDULERS, "what the median rule knows of earlier trials"),
-    "ray.tune.schedulers:HyperBandScheduler _hyperbands": (SCHEDULERS, "ending trials whose bracket is through"),
-    "ray.tune.schedulers.hyperband:_Bracket.finished": (SCHEDULERS, "ending trials whose bracket is through"),
-    "ray.tune.schedulers.hyperband:_Bracket.cleanup_full": (SCHEDULERS, "ending trials whose bracket is through"),
-    f"{PBT}._get_new_config": (SCHEDULERS, "values that stay in their domains"),
-    f"{PBT}._exploit": (SCHEDULERS, "the history of a population"),
-    **{
-        f"{PBT} {name}": (SCHEDULERS, "the history of a population, and when its trials are compared")
-        for name in ("_perturbation_interval", "_next_perturbation_sync", "_synch", "_trial_state", "_metric_op")
-    },
-    **{
-        f"ray.tune.schedulers.pbt:_PBTTrialState {name}": (SCHEDULERS, "the history of a population")
-        for name in ("last_perturbation_time", "last_result", "last_score")
-    },
+    (CORE, "the message of a rank's error"): (
+        "ray.train.v2._internal.util:UserExceptionWithTraceback _base_exc",
+        "ray.exceptions:RayTaskError cause",
+    ),
+    (TUNE, "forgetting trials that are over"): (
+        "ray.tune:tune.TuneController",
+        *(f"{CONTROLLER}.{name}" for name in ("on_step_end", "_mark_trial_to_checkpoint")),
+        *(f"{CONTROLLER} {name}" for name in ("_stopped_trials", "_failed_trials", "_live_trials", "_trial_to_actor")),
+    ),
+    (TUNE, "the death of a process between two trials"): (
+        *(f"{CONTROLLER}.{name}" for name in ("_schedule_trial_task", "_set_trial_status", "_trial_task_failure")),
+        f"{CONTROLLER}._unstage_trial_with_resources",
+        f"{CONTROLLER} _resetting_trials",
+    ),
+    (TUNE, "ending one of the trials that share a training"): (
+        "ray.tune.execution.tune_controller:TrialRunnerWrapper _tune_controller",
+    ),
+    (TUNE, "showing progress"): ("ray.tune.progress_reporter:TrialProgressCallback",),
+    (TUNE, "replaying the reports of earlier trials"): (
+        f"{SCHEDULERS}:ASHAScheduler _trial_info",
+        f"{SCHEDULERS}:ASHAScheduler _brackets",
+        f"{SCHEDULERS}:MedianStoppingRule _results",
+    ),
+    (TUNE, "ending trials whose bracket has ended"): (
+        f"{SCHEDULERS}:HyperBandScheduler _hyperbands",
+        *(f"{SCHEDULERS}.hyperband:_Bracket.{name}" for name in ("finished", "cleanup_full")),
+    ),
+    (TUNE, "the values and the history of a population"): (
+        *(f"{PBT}.{name}" for name in ("_get_new_config", "_exploit")),
+        *(f"{PBT} {name}" for name in ("_perturbation_interval", "_next_perturbation_sync")),
+        *(f"{PBT} {name}" for name in ("_trial_state", "_metric_op")),
+        *(f"{PBT_STATE} {name}" for name in ("last_result", "last_score")),
+    ),
 }
+NAMES = {name: use for use, names in USES.items() for name in names}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""The import path of Ray's workers, as a job's description has it; no Ray is started."""
+"""The import path of Ray's workers in the config of a job, without Ray."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ from ray.core.generated.common_pb2 import JobConfig
 from orchestrator.private_api.ray_core import DriversImportPath
 
 
-def told(*folders: str, on_this_machine: bool = False) -> list[str]:
-    """What workers put in front, where Ray would have them put these folders."""
+def worker_path(*folders: str, on_this_machine: bool = False) -> list[str]:
+    """Return the folders that workers put first, instead of those of Ray."""
     job = DriversImportPath(on_this_machine=on_this_machine)
     job.set_ray_namespace("any")
     job._py_driver_sys_path.extend(folders)
     return list(JobConfig.FromString(job._serialize()).py_driver_sys_path)
 
 
-def test_the_current_folder_is_no_worker_s_first_where_it_is_not_the_driver_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", ["/env/bin", "/env/site-packages", "/study"])
-    assert told("/env/bin", "/study") == ["/env/bin"]
-
-
-@pytest.mark.parametrize("first", ["", "/study"])
-def test_what_python_puts_first_for_the_driver_stays_first(monkeypatch: pytest.MonkeyPatch, first: str) -> None:
-    """A script's folder, or in a notebook the current one."""
-    monkeypatch.setattr(sys, "path", [first, "/env/site-packages"])
+@pytest.mark.parametrize(
+    ("driver", "ray", "expected"),
+    [
+        (["/env/bin", "/env/site-packages", "/study"], ["/env/bin", "/study"], ["/env/bin"]),
+        # A script's folder, or in a notebook the current folder.
+        (["", "/env/site-packages"], ["/study"], ["/study"]),
+        (["/study", "/env/site-packages"], ["/study"], ["/study"]),
+    ],
+)
+def test_workers_put_only_the_driver_s_first_folder_first(
+    driver: list[str], ray: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", driver)
     monkeypatch.setattr("os.getcwd", lambda: "/study")
-    assert told("/study") == ["/study"]
+    assert worker_path(*ray) == expected
 
 
-def test_workers_on_the_driver_s_machine_have_its_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is put in front of those before it."""
+def test_workers_on_the_driver_s_machine_have_the_driver_s_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["/env/bin", "/env/site-packages", "/study"])
-    workers = ["/lib/python"]
-    for folder in told("/env/bin", "/study", on_this_machine=True):
-        workers.insert(0, folder)
-    assert workers == ["/env/bin", "/env/site-packages", "/study", "/lib/python"]
+    path = ["/lib/python"]
+    for folder in worker_path("/env/bin", "/study", on_this_machine=True):
+        path.insert(0, folder)
+    assert path == ["/env/bin", "/env/site-packages", "/study", "/lib/python"]

@@ -1,5 +1,4 @@
-"""What Tune's loop keeps of its trials, and a process that fails between two; all in Tune's own books, no process is
-started."""
+"""Trials that Tune's loop forgets, and a process that fails between two trials; without any process."""
 
 from __future__ import annotations
 
@@ -25,19 +24,19 @@ MISTAKE = RayTaskError("reset", "Traceback ...", ValueError("wrong"))
 
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tune asks the cluster for its size otherwise."""
+    """Keep Tune from asking the cluster for its size."""
     monkeypatch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1")
 
 
 class Warm:
-    """Stands for a live actor: promises whatever it is asked for."""
+    """Stands for a live actor, which has every method."""
 
     def __getattr__(self, method: str) -> Any:
         return SimpleNamespace(remote=lambda *_, **__: object())
 
 
 def taking_the_next_trial(folder: Path, controller_class: Any, max_failures: int = 3) -> tuple[Any, Trial]:
-    """A controller whose one process, warm from an earlier trial, has just been asked to take a new one."""
+    """Return a controller that has just told its one process, warm from an earlier trial, to take a new trial."""
     controller = controller_class(reuse_actors=True, resource_manager_factory=MagicMock, storage=MagicMock())
     actors, place = controller._actor_manager, PlacementGroupFactory([{"CPU": 1}])
     warm = TrackedActor(
@@ -54,44 +53,39 @@ def taking_the_next_trial(folder: Path, controller_class: Any, max_failures: int
     return controller, trial
 
 
-def answered(controller: Any, answer: Any) -> None:
-    """The process answers what it was asked, or fails in it."""
+def answer_task(controller: Any, answer: Any) -> None:
+    """Let the process return an answer or fail."""
     events = controller._actor_manager._actor_task_events
     ((on_result, on_error),) = events._tracked_futures.values()
     events._tracked_futures.clear()
     on_error(answer) if isinstance(answer, Exception) else on_result(answer)
 
 
-def test_tunes_own_loses_the_trial(tmp_path: Path) -> None:
-    """Why there is another; where this fails, Tune has mended it."""
+def test_tune_s_own_controller_loses_the_trial(tmp_path: Path) -> None:
+    """If this fails, Tune has fixed the bug, and Hookyard needs no workaround."""
     controller, trial = taking_the_next_trial(tmp_path, TuneController)
-    answered(controller, DEATH)
+    answer_task(controller, DEATH)
     assert trial.status == Trial.ERROR
     assert trial.should_recover()
 
 
 @pytest.mark.parametrize("error", [DEATH, MISTAKE])
-def test_the_trial_waits_again_after_one_failure(tmp_path: Path, error: Exception) -> None:
+def test_a_trial_waits_again_after_a_failure_and_ends_after_too_many(tmp_path: Path, error: Exception) -> None:
     controller, trial = taking_the_next_trial(tmp_path, Controller)
-    answered(controller, error)
-    assert trial.status == Trial.PENDING
-    assert trial.run_metadata.num_failures == 1
+    answer_task(controller, error)
+    assert (trial.status, trial.run_metadata.num_failures) == (Trial.PENDING, 1)
     assert not controller._resetting_trials
     controller._maybe_add_actors()
     assert controller._trial_to_actor[trial] in controller._actor_manager.pending_actors
-
-
-@pytest.mark.parametrize("error", [DEATH, MISTAKE])
-def test_a_trial_that_has_failed_often_enough_is_over(tmp_path: Path, error: Exception) -> None:
     controller, trial = taking_the_next_trial(tmp_path, Controller, max_failures=0)
-    answered(controller, error)
+    answer_task(controller, error)
     assert trial.status == Trial.ERROR
 
 
-def test_a_trial_that_is_over_is_forgotten(tmp_path: Path) -> None:
-    """Tune's own loop keeps every one of them, with its results."""
+def test_the_controller_forgets_a_trial_that_is_over(tmp_path: Path) -> None:
+    """Tune's own loop keeps all trials and their results."""
     controller, trial = taking_the_next_trial(tmp_path, Controller)
-    answered(controller, True)
+    answer_task(controller, True)
     trial.update_last_result({"val/loss": 0.5, "training_iteration": 1})
     assert controller.get_trials() == [trial]
     controller.search_alg.set_finished()
@@ -104,9 +98,6 @@ def test_a_trial_that_is_over_is_forgotten(tmp_path: Path) -> None:
     assert kept() is None
     assert controller.get_trials() == []
     assert controller.is_finished()
-
-
-def test_tune_has_it_for_a_sweep_alone() -> None:
     with forgetting_trials():
         assert tune.TuneController is Controller
     assert tune.TuneController is TuneController

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -108,7 +109,7 @@ def test_a_trial_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
 
 @dataclass
 class LosesTheGPU(Hook):
-    """Fails as a GPU does."""
+    """Raises the error of a broken GPU."""
 
     def on_step(self, state: State) -> None:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
@@ -134,40 +135,27 @@ def test_values_that_cannot_be_combined_fail_their_trial_alone(tmp_path: Path) -
         outcome.experiment(failed)
 
 
-@pytest.mark.parametrize(("metric", "mode"), [("val/accuracy", "max"), ("val/loss", "min")])
-def test_the_best_is_the_best_of_its_metric(tmp_path: Path, metric: str, mode: str) -> None:
-    space = {"optimizer.lr": {"grid": [0.0001, 0.3, 0.01]}}
-    outcome = sweep(searching(space, metric=metric, mode=mode, epochs=3), tmp_path, local=True)
-    values = {trial.name: getattr(trial.metrics[metric], mode)() for trial in outcome.runs}
-    assert len(set(values.values())) == 3
-    assert outcome.best.name == (max if mode == "max" else min)(values, key=lambda name: values[name])
-    assert outcome.trials[metric].to_dict() == values
+class InterruptedOnceATrialHasFinished(nullcontext[Any]):
+    """Stands for `Interrupts`."""
+
+    folder: ClassVar[Path]
+
+    def __init__(self, *words: str) -> None:
+        super().__init__(self)
+
+    def fail(self, reason: str) -> None: ...
+
+    @property
+    def requested(self) -> bool:
+        records = [json.loads(file.read_text()) for file in self.folder.glob("points/trials/*/run.json")]
+        return any(record["status"] == "finished" for record in records)
 
 
-def test_a_sweep_asked_to_stop_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class AskedAfterTwoTrials:
-        def __init__(self, *words: str) -> None: ...
-
-        def __enter__(self) -> AskedAfterTwoTrials:
-            return self
-
-        def __exit__(self, *error: object) -> None: ...
-
-        @property
-        def requested(self) -> bool:
-            ended = [
-                file
-                for file in tmp_path.glob("points/trials/*/run.json")
-                if json.loads(file.read_text())["status"] == "finished"
-            ]
-            return len(ended) >= 2
-
-        def fail(self, why: str) -> None: ...
-
-    monkeypatch.setattr(driver, "Interrupts", AskedAfterTwoTrials)
-    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.02, 0.03, 0.04]}}), tmp_path, local=True)
-    assert outcome.status == "interrupted"
-    assert outcome.trials["status"].tolist() == ["finished", "finished"]
+def test_an_interrupted_sweep_keeps_its_finished_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    InterruptedOnceATrialHasFinished.folder = tmp_path
+    monkeypatch.setattr(driver, "Interrupts", InterruptedOnceATrialHasFinished)
+    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.02, 0.03]}}), tmp_path, local=True)
+    assert (outcome.status, outcome.trials["status"].tolist()) == ("interrupted", ["finished"])
 
 
 def test_a_missing_section_and_a_taken_name_are_refused(tmp_path: Path) -> None:
@@ -192,31 +180,21 @@ def test_rules_end_a_trial_and_the_budget_of_samples_ends_the_sweep(tmp_path: Pa
     ]
 
 
-def test_optuna_learns_in_this_process_too(tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
-    space = {"optimizer.lr": {"loguniform": [0.001, 0.5]}}
-    point = {"optimizer.lr": 0.25}
-    outcome = sweep(searching(space, search="optuna", trials=3, points=[point]), tmp_path, local=True)
-    drawn = outcome.trials["config/optimizer.lr"].tolist()
-    assert drawn[0] == 0.25
-    assert len(set(drawn)) == 3
-
-
 @dataclass
 class Height(Hook):
-    """Gives val a metric that rises with every epoch, from a height of its own."""
+    """Adds a metric to val that rises with every epoch."""
 
-    of: float = 0.0
+    base: float = 0.0
 
     def on_phase_end(self, state: State) -> None:
         if state.phase == "val":
-            state.metrics["val/height"] = self.of + state.epoch
+            state.metrics["val/height"] = self.base + state.epoch
 
 
 def climbing(heights: list[float], scheduler: Any, **fields: Any) -> Any:
     hooks = {"height": {"type": f"{__name__}:Height"}}
     return searching(
-        {"hooks.height.of": {"grid": heights}},
+        {"hooks.height.base": {"grid": heights}},
         hooks=hooks,
         metric="val/height",
         scheduler=scheduler,
@@ -228,8 +206,8 @@ def climbing(heights: list[float], scheduler: Any, **fields: Any) -> Any:
 @pytest.mark.parametrize(
     ("heights", "scheduler", "reports"),
     [
-        # At 1, 2 and 4 reports the better half goes on: 1 is below the median of (2), 3 is not below that of (2, 1),
-        # and 2.4 not below that of (2, 1, 3); but at its second report 3.4 is below the median of (3, 4).
+        # At 1, 2 and 4 reports the better half continues: 1 is below the median of (2), 3 is not below that of
+        # (2, 1), and 2.4 is not below that of (2, 1, 3). At the second report, 3.4 is below the median of (3, 4).
         ([2.0, 1.0, 3.0, 2.4], {"type": "asha", "reduction_factor": 2}, [4, 1, 4, 2]),
         # After one report 2.4 is below the median of (2, 4), and 3 is not below that of (2, 4, 2.4); after two the
         # others had 2.5 and 4.5 on average, and 4 is not below their median.
@@ -248,7 +226,7 @@ def test_schedulers_stop_trials_that_run_one_after_the_other(
 
 
 def test_a_resumed_sweep_replays_earlier_reports_to_its_scheduler(tmp_path: Path) -> None:
-    """The last trial ends as it would have in an undisturbed sweep."""
+    """The last trial ends as in an uninterrupted sweep."""
     done = sweep(climbing([2.0, 1.0, 0.5], "asha", budget={"samples": 5 * 52}), tmp_path, local=True)
     assert done.trials["reports"].tolist() == [4, 1]
     file = Path(done.path) / "experiment.yaml"
@@ -256,18 +234,6 @@ def test_a_resumed_sweep_replays_earlier_reports_to_its_scheduler(tmp_path: Path
     done.folder.update(status="interrupted")
     again = resume_sweep(done.path)
     assert again.trials["reports"].tolist() == [4, 1, 1]
-
-
-def test_a_misspelt_metric_ends_the_sweep_with_the_first_report_that_could_hold_it(tmp_path: Path) -> None:
-    """Validation comes after every second epoch, so the first of four reports cannot tell."""
-    misspelt = searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, metric="val/acuracy", epochs=4, validate_every=2)
-    with pytest.raises(
-        RunError, match=r"has the sweep's metric 'val/acuracy'; there are: .*\(did you mean 'val/accuracy'\?\)"
-    ) as caught:
-        sweep(misspelt, tmp_path, local=True)
-    outcome = open_sweep(tmp_path / "points")
-    assert (outcome.status, outcome.folder.metadata().error) == ("failed", str(caught.value))
-    assert outcome.trials[["status", "reports", "error"]].to_numpy().tolist() == [["failed", 2, str(caught.value)]]
 
 
 @dataclass
@@ -291,34 +257,47 @@ def test_a_metric_may_come_late_and_once_it_was_reported_a_trial_without_it_fail
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "message", "reports"),
     [
-        ({"metric": "stats/setp_s/p95", "mode": "min"}, r"'stats/setp_s/p95'; .*\(did you mean 'stats/step_s/p95'\?\)"),
-        ({"task_args": {"val": 0}}, "'val/accuracy'; there are: train/loss"),
+        # Validation comes after every second epoch, so only the second report should have the metric.
+        (
+            {"metric": "val/acuracy", "validate_every": 2},
+            r"'val/acuracy'; there are: .*\(did you mean 'val/accuracy'\?\)",
+            2,
+        ),
+        (
+            {"metric": "stats/setp_s/p95", "mode": "min"},
+            r"'stats/setp_s/p95'; .*\(did you mean 'stats/step_s/p95'\?\)",
+            1,
+        ),
+        ({"task_args": {"val": 0}}, "'val/accuracy'; there are: train/loss", 1),
     ],
 )
-def test_a_metric_that_no_report_can_have_ends_the_sweep_with_the_first(
-    tmp_path: Path, fields: dict[str, Any], message: str
+def test_a_missing_metric_ends_the_sweep_with_the_first_report_that_should_have_it(
+    tmp_path: Path, fields: dict[str, Any], message: str, reports: int
 ) -> None:
-    """A misspelt column of the rows, and a phase without data."""
-    with pytest.raises(RunError, match=f"has the sweep's metric {message}"):
-        sweep(searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, epochs=3, **fields), tmp_path, local=True)
-    assert open_sweep(tmp_path / "points").trials["reports"].tolist() == [1]
+    with pytest.raises(RunError, match=f"has the sweep's metric {message}") as caught:
+        sweep(searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, epochs=4, **fields), tmp_path, local=True)
+    outcome = open_sweep(tmp_path / "points")
+    assert (outcome.status, outcome.folder.metadata().error) == ("failed", str(caught.value))
+    rows = outcome.trials[["status", "reports", "error"]].to_numpy().tolist()
+    assert rows == [["failed", reports, str(caught.value)]]
 
 
-@pytest.mark.parametrize("scheduler", ["pbt", "pb2", {"type": "hyperband", "max_t": 4}])
-def test_schedulers_whose_trials_wait_for_each_other_are_refused(tmp_path: Path, scheduler: Any) -> None:
-    space = {"optimizer.lr": {"loguniform": [0.001, 0.5]}}
-    with pytest.raises(UsageError, match="needs concurrent trials"):
-        sweep(searching(space, search="random", trials=3, scheduler=scheduler), tmp_path, local=True)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_missing_extra_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("settings", "local", "message"),
+    [
+        ({"scheduler": {"type": "hyperband", "max_t": 4}}, True, "needs concurrent trials"),
+        ({"scheduler": "pbt"}, True, "needs concurrent trials"),
+        ({"search": "optuna"}, True, r"optuna, which is not installed: pip install 'hookyard\[optuna\]'"),
+        ({"scheduler": "pb2"}, False, r"sklearn, which is not installed: pip install 'hookyard\[pb2\]'"),
+    ],
+)
+def test_a_sweep_that_cannot_run_is_refused_before_it_writes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any, local: bool, message: str
+) -> None:
     monkeypatch.setattr(driver, "find_spec", lambda name: None)
     space = {"optimizer.lr": {"loguniform": [0.001, 0.5]}}
-    with pytest.raises(UsageError, match=r"optuna, which is not installed: pip install 'hookyard\[optuna\]'"):
-        sweep(searching(space, search="optuna"), tmp_path, local=True)
-    with pytest.raises(UsageError, match=r"sklearn, which is not installed: pip install 'hookyard\[pb2\]'"):
-        sweep(searching(space, search="random", trials=3, scheduler="pb2"), tmp_path)
+    with pytest.raises(UsageError, match=message):
+        sweep(searching(space, **{"search": "random", "trials": 3, **settings}), tmp_path, local=local)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""What one part of an experiment says of a metric counts for the others, in a sweep and in its trials."""
+"""The mode of a metric, set in one part of an experiment, holds in the others, in a sweep and in its trials."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.load import experiment_from_dict, experiment_from_source
+from orchestrator.config.load import experiment_from_source
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError
 from orchestrator.runs.result import open_run
-from orchestrator.sweeps.trial_setup import begin_trial, trial_source
+from orchestrator.sweeps.trials import begin_trial, trial_source
 from tests.tasks import described
 
 SPACE = {"optimizer.lr": {"choice": [0.1, 0.2]}, "hooks.checkpoint.keep": {"choice": [1, 2]}}
@@ -22,7 +22,7 @@ def trial_of(sweep: Experiment, values: dict[str, Any]) -> Experiment:
     return experiment_from_source(trial_source(sweep.source, sweep.sweep, values))
 
 
-def test_a_trial_s_checkpoint_hears_the_sweep() -> None:
+def test_a_trial_s_checkpoint_has_the_sweep_s_mode() -> None:
     sweep = {"metric": "val/score", "mode": "min", "space": SPACE}
     hooks = {"checkpoint": {"best": "val/score"}, "stop": {"type": "early_stopping", "monitor": "val/score"}}
     experiment = described(epochs=1, hooks=hooks, sweep=sweep)
@@ -30,15 +30,14 @@ def test_a_trial_s_checkpoint_hears_the_sweep() -> None:
     assert {name: trial.hooks[name]["mode"] for name in hooks} == {"checkpoint": "min", "stop": "min"}
 
 
-def test_a_sweep_hears_its_checkpoint() -> None:
+def test_a_sweep_has_its_checkpoint_s_mode() -> None:
     hooks = {"checkpoint": {"best": ["val/loss", "val/score"], "rule": ["less", "greater"]}}
     experiment = described(epochs=1, hooks=hooks, sweep={"metric": "val/score", "space": SPACE})
     assert experiment.sweep is not None
     assert experiment.sweep.objectives == [("val/score", "max")]
 
 
-def test_another_best_in_a_trial_takes_nothing_over() -> None:
-    """The axis changes what the checkpoint judges by, and with it which way is better."""
+def test_a_trial_with_another_best_does_not_inherit_the_mode() -> None:
     axis = {"hooks.checkpoint.best": {"choice": ["val/score", "val/accuracy"]}}
     hooks = {"checkpoint": {"best": "val/score"}}
     experiment = described(epochs=1, hooks=hooks, sweep={"metric": "val/score", "mode": "min", "space": axis})
@@ -62,14 +61,7 @@ def test_a_trial_s_own_tables_know_the_sweep_s_mode(tmp_path: Path) -> None:
     "checkpoint",
     [{"best": "val/accuracy", "mode": "max"}, {"best": ["val/loss", "val/accuracy"], "rule": ["less", "greater"]}],
 )
-def test_opposite_words_of_a_metric_are_refused(checkpoint: dict[str, Any]) -> None:
+def test_opposite_modes_of_a_metric_are_refused(checkpoint: dict[str, Any]) -> None:
     sweep = {"metric": "val/accuracy", "mode": "min", "space": SPACE}
     with pytest.raises(ConfigError, match=r"hooks.checkpoint: has mode max for val/accuracy, but sweep has mode min"):
         described(epochs=1, hooks={"checkpoint": checkpoint}, sweep=sweep)
-
-
-def test_a_monitor_of_another_hook_is_left_alone() -> None:
-    hooks = {"param_scheduler": {"monitor": "val/score"}, "checkpoint": {"best": "val/score", "mode": "max"}}
-    scheduler = {"type": "ReduceLROnPlateau"}
-    experiment = described(epochs=1, hooks=hooks, scheduler=scheduler)
-    assert experiment_from_dict(experiment.model_dump(mode="json")) == experiment

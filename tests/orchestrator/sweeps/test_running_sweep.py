@@ -24,12 +24,12 @@ def running(folder: Path, previous: dict[int, PreviousTrial] | None = None, **se
 
 def test_each_event_of_a_trial_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep = running(tmp_path)
-    sweep.begins(0, {"optimizer.lr": 0.123456})
+    sweep.begin(0, {"optimizer.lr": 0.123456})
     assert [folder.name for folder in sweep.active_trials()] == ["trial-0000"]
     sweep.reported(0, {"val/accuracy": 0.9})
     sweep.reported(0, {"val/accuracy": 0.8})
     sweep.recovers(0, "rank 1: its process died")
-    sweep.begins(0, {"optimizer.lr": 0.123456})
+    sweep.begin(0, {"optimizer.lr": 0.123456})
     sweep.ended(0, {"optimizer.lr": 0.123456}, {"val/accuracy": 0.8})
     sweep.recovers(1, "the trial's process died")
     sweep.failed(1, {"optimizer.lr": 0.5}, "rank 0: broken", metric_missing=True)
@@ -53,4 +53,4 @@ def test_reports_of_an_earlier_attempt_count(tmp_path: Path, capsys: pytest.Capt
     sweep.reported(1, {"val/accuracy": 0.5})
     sweep.ended(1, {"optimizer.lr": 0.2}, None)
     assert capsys.readouterr().err.splitlines() == ["trial-0001 [2/3] optimizer.lr=0.2: val/accuracy 0.6"]
-    assert sweep.rules.stops("trial-0001", {"val/accuracy": 0.5}, 0)
+    assert sweep.rules.should_stop("trial-0001", {"val/accuracy": 0.5}, 0)

@@ -10,7 +10,6 @@ import pytest
 
 from orchestrator import Experiment, open_run, run
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.session import SWEEP_KEEPS, Assignment, Session
 from orchestrator.errors import CheckpointError, ConfigError
 from orchestrator.loop.report import Report
@@ -21,8 +20,7 @@ from orchestrator.records.sweep_folder import trial_name
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.population import Exploit, History, lineage
 from orchestrator.sweeps.results.result import Sweep
-from orchestrator.sweeps.trial_setup import begin_trial
-from tests.ranks import on_ranks
+from orchestrator.sweeps.trials import begin_trial
 from tests.tasks import described
 
 SPACE = {"hooks.ema.decay": {"uniform": [0.1, 0.9]}, "optimizer.lr": {"loguniform": [0.01, 0.5]}}
@@ -35,8 +33,7 @@ def population(**fields: Any) -> Experiment:
 
 
 class ByHand:
-    """A trial driven as Tune drives it: report by report, saved, and begun again from a checkpoint with other
-    values."""
+    """A trial that trains report by report, saves, and begins again from a checkpoint with other values, as in Tune."""
 
     def __init__(self, sweep: RunFolder, experiment: Experiment, number: int) -> None:
         self.sweep, self.experiment, self.number = sweep, experiment, number
@@ -70,7 +67,7 @@ MUTATED = {"hooks.ema.decay": 0.6, "optimizer.lr": 0.16}
 
 
 def exploited(sweep: RunFolder, experiment: Experiment) -> tuple[ByHand, ByHand]:
-    """Trial 1 makes three reports and then goes on from trial 0's second, with mutated values."""
+    """Trial 1 makes three reports and then continues trial 0's second, with mutated values."""
     good, bad = ByHand(sweep, experiment, 0), ByHand(sweep, experiment, 1)
     good.begin(GOOD)
     bad.begin(BAD)
@@ -103,8 +100,8 @@ def test_a_trial_as_an_experiment_of_its_own_has_the_same_weights(sweep: RunFold
     assert later["lr"].tolist() == expected["lr"].tolist()
 
 
-def test_what_a_trial_left_behind_is_superseded(sweep: RunFolder) -> None:
-    """Its third epoch is of a history it gave up: rows, reports and checkpoints of it are gone from the tables."""
+def test_the_epochs_that_an_exploit_replaces_are_superseded(sweep: RunFolder) -> None:
+    """The tables have no rows, reports and checkpoints of the abandoned third epoch."""
     good, bad = exploited(sweep, population())
     bad.next()
     trial = open_run(bad.folder.storage.location)
@@ -114,11 +111,11 @@ def test_what_a_trial_left_behind_is_superseded(sweep: RunFolder) -> None:
     assert trial.config["optimizer"]["lr"] == 0.16
     assert store_of(bad.folder).names() == ["epoch-0002", "epoch-0003"]
     assert "epoch-0002" in store_of(good.folder).names()
-    assert store_of(bad.folder).latest() == "epoch-0003", "the newest whose files are whole"
+    assert store_of(bad.folder).latest() == "epoch-0003", "the newest intact checkpoint"
 
 
-def test_cut_off_after_it_took_over_a_trial_goes_on_with_what_it_took(sweep: RunFolder) -> None:
-    """The crash falls between taking the checkpoint and the next one."""
+def test_a_trial_killed_after_an_exploit_resumes_from_the_copied_checkpoint(sweep: RunFolder) -> None:
+    """The crash comes before the next checkpoint."""
     _, bad = exploited(sweep, population())
     bad.next()
     bad.reports.close()
@@ -129,7 +126,7 @@ def test_cut_off_after_it_took_over_a_trial_goes_on_with_what_it_took(sweep: Run
     assert bad.folder.attempts()[-1].checkpoint == "epoch-0002"
 
 
-def test_a_sweep_s_checkpoints_stay_for_a_while(sweep: RunFolder) -> None:
+def test_a_trial_keeps_its_newest_checkpoints_for_others(sweep: RunFolder) -> None:
     trial = ByHand(sweep, population(epochs=SWEEP_KEEPS + 3), 0)
     trial.begin(GOOD)
     for _ in range(SWEEP_KEEPS + 2):
@@ -154,30 +151,6 @@ def test_a_checkpoint_that_is_damaged_is_not_adopted(sweep: RunFolder, tmp_path:
     assert other.names() == []
 
 
-def _on_rank(
-    rank: int, world_size: int, sweep: str, source: ExperimentSource, checkpoint: str | None, count: int
-) -> tuple[str, float]:
-    session = Session(Assignment(source, sweep, checkpoint=checkpoint), World(rank, world_size, rank))
-    reports = session.reports()
-    for _ in range(count):
-        last = next(reports)
-    path = session.save()
-    reports.close()
-    return path, last.metrics["val/loss"]
-
-
-def test_two_ranks_save_together_and_take_over_together(sweep: RunFolder) -> None:
-    experiment = population(batch_size=4)
-    whole, first = (create_run(sweep.storage.location, name, "") for name in ("whole", "first"))
-    undisturbed = on_ranks(_on_rank, 2, str(whole), experiment.source, None, 3)
-    (path, _), (same, _) = on_ranks(_on_rank, 2, str(first), experiment.source, None, 2)
-    assert path == same
-    assert {"rank-0000.pt", "rank-0001.pt"} <= set(store_of(first).files(path.rpartition("/")[2]))
-    other = create_run(sweep.storage.location, "other", "")
-    taken = on_ranks(_on_rank, 2, str(other), experiment.source, path, 1)
-    assert [loss for _, loss in taken] == [loss for _, loss in undisturbed]
-
-
 # Lineage
 
 EXPLOIT = {"source": "trial-0009", "report": 1, "epoch": 0, "step": 7, "score": 0.5, "source_score": 0.25}
@@ -191,9 +164,9 @@ def exploit(trial: int, source: int, step: int, lr: float) -> Exploit:
 def test_a_lineage_follows_the_weights_back_through_trials() -> None:
     exploits = [
         exploit(1, 0, 10, 0.2),
-        exploit(2, 0, 10, 0.3),  # 2 is nobody's ancestor
+        exploit(2, 0, 10, 0.3),  # no other trial continues trial 2
         exploit(0, 1, 20, 0.4),
-        exploit(1, 2, 20, 0.5),  # after 1 was copied: not of 0's weights
+        exploit(1, 2, 20, 0.5),  # after trial 0 copied trial 1
         exploit(3, 0, 30, 0.6),
     ]
     assert [exploit.step for exploit in lineage(exploits, "trial-0003")] == [10, 20, 30]

@@ -1,4 +1,4 @@
-"""What an earlier attempt of a sweep leaves: rules and schedulers decide as if there had been none."""
+"""After an interruption, rules and schedulers decide as in an uninterrupted sweep."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from orchestrator.records.sweep_folder import checkpoint_to_exploit, trial_folde
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, previous_trials, remaining_trials, seconds_used
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.tune.schedulers import make_scheduler
-from orchestrator.sweeps.tune.tune_config import tune_config
 from tests.orchestrator.sweeps.search.draws import Draws
+from tests.orchestrator.sweeps.tune.test_schedulers import Member
 
 CURVES = {
     0: [0.1, 0.2, 0.3, 0.4],
@@ -28,42 +28,28 @@ CURVES = {
 }
 
 
-class Trial:
-    """As much of a trial of Tune's as a scheduler looks at."""
-
-    def __init__(self, number: int) -> None:
-        self.trial_id, self.config = f"id-{number}", tune_config(number, {})
-
-
 def settings(**more: Any) -> Sweep:
-    return Sweep.model_validate(
-        {
-            "metric": "val/score",
-            "mode": "max",
-            "space": {"optimizer.lr": {"grid": [0.1, 0.2, 0.3]}},
-            "search": "grid",
-            **more,
-        }
-    )
+    space = {"optimizer.lr": {"grid": [0.1, 0.2, 0.3]}}
+    return Sweep.model_validate({"metric": "val/score", "mode": "max", "search": "grid", "space": space, **more})
 
 
 def scheduler_of(sweep: Sweep, previous: dict[int, PreviousTrial], mistakes: set[int] = frozenset()) -> Any:
-    scheduler = make_scheduler(sweep, previous, mistakes.__contains__)
+    scheduler = make_scheduler(sweep, previous, is_mistake=mistakes.__contains__)
     scheduler.set_search_properties("val/score", "max")
     return scheduler
 
 
 def decisions(scheduler: Any, controller: Any, number: int, begin: int = 0) -> list[str]:
-    """What a scheduler says to each report of a trial from `begin` on, up to the one that stops it."""
-    trial = Trial(number)
+    """Return the decision on each report of a trial from `begin` on, up to the one that stops it."""
+    trial = Member(number, {})
     scheduler.on_trial_add(controller, trial)
-    results = [{"val/score": value, TRAINING_ITERATION: made} for made, value in enumerate(CURVES[number], 1)]
-    found = []
+    results = [{"val/score": value, TRAINING_ITERATION: count} for count, value in enumerate(CURVES[number], 1)]
+    decided = []
     for result in results[begin:]:
-        found.append(scheduler.on_trial_result(controller, trial, result))
-        if found[-1] == TrialScheduler.STOP:
+        decided.append(scheduler.on_trial_result(controller, trial, result))
+        if decided[-1] == TrialScheduler.STOP:
             break
-    return found
+    return decided
 
 
 @pytest.mark.parametrize(
@@ -73,39 +59,38 @@ def decisions(scheduler: Any, controller: Any, number: int, begin: int = 0) -> l
         {"type": "median", "grace_period": 2, "min_samples_required": 2},
     ],
 )
-def test_a_scheduler_that_was_told_decides_as_one_that_saw_it_all(scheduler: dict[str, Any]) -> None:
-    """Trials 0 and 1 are over, 2 has made two reports and goes on, 3 and 4 are not begun."""
+def test_a_scheduler_with_replayed_reports_decides_as_an_uninterrupted_one(scheduler: dict[str, Any]) -> None:
+    """Trials 0 and 1 are over, 2 has two reports and continues, 3 and 4 have not begun."""
     sweep, controller = settings(scheduler=scheduler), SimpleNamespace(get_live_trials=list)
-    whole = scheduler_of(sweep, {})
-    seen = {number: decisions(whole, controller, number) for number in CURVES}
-    assert TrialScheduler.STOP in seen[3]
-
+    uninterrupted = scheduler_of(sweep, {})
+    expected = {number: decisions(uninterrupted, controller, number) for number in CURVES}
+    assert TrialScheduler.STOP in expected[3]
     reports = {number: tuple({"val/score": value} for value in curve) for number, curve in CURVES.items()}
     previous = {number: PreviousTrial({}, over=True, reports=reports[number]) for number in (0, 1)}
-    told = scheduler_of(sweep, {**previous, 2: PreviousTrial({}, over=False, reports=reports[2][:2])})
-    assert decisions(told, controller, 2, begin=2) == seen[2][2:]
-    assert decisions(told, controller, 3) == seen[3]
-    assert decisions(told, controller, 4) == seen[4]
+    resumed = scheduler_of(sweep, {**previous, 2: PreviousTrial({}, over=False, reports=reports[2][:2])})
+    assert decisions(resumed, controller, 2, begin=2) == expected[2][2:]
+    assert decisions(resumed, controller, 3) == expected[3]
+    assert decisions(resumed, controller, 4) == expected[4]
 
 
-def test_what_would_fail_again_is_not_started_anew() -> None:
+def test_a_trial_that_would_fail_again_does_not_restart() -> None:
     stopped: list[Any] = []
     controller = SimpleNamespace(stop_trial=stopped.append)
     scheduler = scheduler_of(settings(), {}, mistakes={1})
     for number in (0, 1):
-        scheduler.on_trial_add(controller, Trial(number))
+        scheduler.on_trial_add(controller, Member(number, {}))
     assert [trial.trial_id for trial in stopped] == ["id-1"]
 
 
-def test_rules_count_what_was_reported_before() -> None:
+def test_rules_count_earlier_reports() -> None:
     stopping = StoppingRules(
         settings(stop={"max_reports": 3}, budget={"time": 100, "samples": 1000}), clock=lambda: 50.0
     )
     stopping.replay_reports({"a": [{"val/score": 0.1, "samples": 400}, {"val/score": 0.2, "samples": 800}]}, seconds=99)
     assert stopping.budget_used() is None
-    # A report made again after a process was replaced is none.
-    assert not stopping.stops("a", {"val/score": 0.2, "samples": 800, "training_iteration": 2}, 0)
-    assert stopping.stops("a", {"val/score": 0.3, "samples": 1000, "training_iteration": 3}, 0)
+    # A report that is repeated after a process was replaced does not count.
+    assert not stopping.should_stop("a", {"val/score": 0.2, "samples": 800, "training_iteration": 2}, 0)
+    assert stopping.should_stop("a", {"val/score": 0.3, "samples": 1000, "training_iteration": 3}, 0)
     assert stopping.reasons["a"] == "max_reports: 3 reached"
     assert stopping.budget_used() == "the sweep's budget of 1000 samples is used up"
     stopping.replay_reports({}, seconds=1)
@@ -118,7 +103,7 @@ def begun(sweep: RunFolder, number: int, status: str, values: dict[str, Any]) ->
     return folder
 
 
-def test_what_is_left_is_what_was_interrupted_failed_where_asked_or_never_begun(tmp_path: Path) -> None:
+def test_the_remaining_trials_are_interrupted_failed_or_new(tmp_path: Path) -> None:
     sweep = RunFolder(tmp_path, "sweep")
     for number, status in enumerate(("finished", "stopped", "failed", "running", "interrupted")):
         begun(sweep, number, status, {"optimizer.lr": number})
@@ -131,11 +116,7 @@ def test_what_is_left_is_what_was_interrupted_failed_where_asked_or_never_begun(
     ]
     again = previous_trials(sweep, six, failed_again=True)
     assert remaining_trials(six, again) == [2, 3, 4, 5]
-    assert remaining_trials(settings(), again) == [
-        2,
-        3,
-        4,
-    ]  # the grid has three points: 2, and 3 and 4 that were begun beyond it
+    assert remaining_trials(settings(), again) == [2, 3, 4], "3 and 4 began when the grid had more than three points"
 
 
 def test_the_time_of_earlier_attempts_is_from_their_start_to_their_last_report(tmp_path: Path) -> None:
@@ -147,7 +128,7 @@ def test_the_time_of_earlier_attempts_is_from_their_start_to_their_last_report(t
     assert seconds_used(sweep.metadata(), previous_trials(sweep, settings())) == 60 + 30
 
 
-def test_a_trial_interrupted_before_it_took_another_ones_weights_still_takes_them(tmp_path: Path) -> None:
+def test_a_trial_interrupted_before_an_exploit_still_continues_the_other_s_checkpoint(tmp_path: Path) -> None:
     trial = begun(RunFolder(tmp_path, "sweep"), 0, "running", {})
     assert checkpoint_to_exploit(trial, None) is None
     assert checkpoint_to_exploit(trial, "elsewhere/epoch-0003") == "elsewhere/epoch-0003"

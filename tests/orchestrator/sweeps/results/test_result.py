@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -163,13 +162,6 @@ def test_the_row_of_a_trial_has_its_end_time_and_values(tmp_path: Path) -> None:
     assert table["config/hooks.ema"].tolist() == ["null", "{}", '{"decay": 0.5}']
     assert table["config/hooks.ema.decay"].isna().tolist() == [True, False, True]
     assert (table.loc["c", "reports"], table.loc["c", "status"]) == (0, "running")
-
-
-def test_the_times_of_reports_are_times(outcome: Sweep) -> None:
-    times = outcome.best.metrics["time"]
-    assert (times.dtype.kind, str(times.dt.tz)) == ("M", "UTC")
-    reported = [datetime.fromisoformat(report["time"]) for report in outcome.best.reports()]
-    assert [time.to_pydatetime() for time in times] == reported
 
 
 def test_trials_can_be_compared_by_a_statistic_of_their_rows(tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
-"""The searches against each other, on a known function, without a single trial."""
+"""Searches on a known function, without training."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from statistics import mean
 from typing import Any
 
 import pytest
@@ -35,18 +34,6 @@ def searched(
     return found
 
 
-def best(settings: Sweep) -> float:
-    return max(result["val/score"] for _, result in searched(settings, lambda values: {"val/score": bowl(values)}))
-
-
-def test_optuna_finds_better_than_random_draws_with_the_same_budget() -> None:
-    pytest.importorskip("optuna")
-    found = {
-        search: mean(best(sweep(search=search, seed=seed)) for seed in range(4)) for search in ("random", "optuna")
-    }
-    assert found["optuna"] > found["random"] / 2  # scores are negative: less than half the distance from the optimum
-
-
 def test_optuna_with_the_same_seed_suggests_the_same() -> None:
     pytest.importorskip("optuna")
     one, same, other = (
@@ -59,7 +46,7 @@ def test_optuna_with_the_same_seed_suggests_the_same() -> None:
     assert one == same != other
 
 
-def test_optuna_draws_what_lies_inside_a_choice_only_where_that_is_on() -> None:
+def test_optuna_draws_a_path_inside_a_choice_only_where_the_choice_is_on() -> None:
     pytest.importorskip("optuna")
     space = {**SPACE, "hooks.ema": {"choice": [None, {}, {"decay": 0}]}, "hooks.ema.every": {"randint": [1, 5]}}
     found = searched(
@@ -89,24 +76,19 @@ def test_optuna_tries_points_first_and_learns_from_them() -> None:
     }
 
 
-def test_optuna_weighs_two_metrics_against_each_other() -> None:
-    """Accuracy wants a high decay, speed a low one: the front spreads between both ends."""
+def test_optuna_learns_from_several_metrics() -> None:
     pytest.importorskip("optuna")
-    settings = sweep(search="optuna", metric=["val/score", "train/iteration_s"], mode=["max", "min"])
+    settings = sweep(search="optuna", metric=["val/score", "train/iteration_s"], mode=["max", "min"], trials=3)
     draws = Draws(settings, 0)
     for number, values in draws:
-        decay = values["hooks.ema.decay"]
-        draws.over(
-            number, {"val/score": decay, "train/iteration_s": decay**2 + abs(math.log10(values["optimizer.lr"]) + 2)}
-        )
-    front = sorted(trial.params["hooks.ema.decay"] for trial in draws.search._study.best_trials)
-    assert [str(direction.name) for direction in draws.search._study.directions] == ["MAXIMIZE", "MINIMIZE"]
-    assert len(front) >= 4
-    assert front[0] < 0.3
-    assert front[-1] > 0.8
+        draws.over(number, {"val/score": values["hooks.ema.decay"], "train/iteration_s": float(number)})
+    study = draws.search._study
+    assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MINIMIZE"]
+    expected = [[trial.params["hooks.ema.decay"], float(trial.number)] for trial in study.trials]
+    assert [trial.values for trial in study.trials] == expected
 
 
-def test_optuna_is_told_again_what_an_earlier_attempt_of_the_sweep_found() -> None:
+def test_optuna_learns_again_from_earlier_attempts_of_the_sweep() -> None:
     """Of eight begun, five reported, one failed, one is under way and one (6) was suggested but never begun."""
     pytest.importorskip("optuna")
     space = {**SPACE, "batch_size": {"choice": [8, 16, 32]}}
@@ -136,20 +118,6 @@ def test_optuna_is_told_again_what_an_earlier_attempt_of_the_sweep_found() -> No
     assert [trial.state.name for trial in study.trials].count("COMPLETE") == 11
 
 
-def test_a_failed_trial_does_not_hold_optuna_up() -> None:
-    pytest.importorskip("optuna")
-    draws = Draws(sweep(search="optuna", trials=5), 0)
-    for number, values in draws:
-        draws.over(number, None if number % 2 else {"val/score": bowl(values)})
-    assert [trial.state.name for trial in draws.search._study.trials] == [
-        "COMPLETE",
-        "FAIL",
-        "COMPLETE",
-        "FAIL",
-        "COMPLETE",
-    ]
-
-
 # Repeats
 
 
@@ -171,7 +139,7 @@ def test_repeats_of_a_random_search_have_the_values_that_it_draws_without_them()
 
 
 @pytest.mark.parametrize("aggregate", ["mean", "lower_bound"])
-def test_optuna_is_told_the_mean_of_a_suggestion_s_repeats_without_those_that_failed(aggregate: str) -> None:
+def test_optuna_learns_from_the_aggregate_of_repeats_without_failed_ones(aggregate: str) -> None:
     pytest.importorskip("optuna")
     draws = Draws(sweep(search="optuna", trials=9, repeats=3, aggregate=aggregate), 5)
     reached = iter([1.0, 2.0, 6.0, 4.0, None, 8.0, None, None, None])
@@ -191,8 +159,7 @@ def test_optuna_is_told_the_mean_of_a_suggestion_s_repeats_without_those_that_fa
     assert [trial.value for trial in trials] == [pytest.approx(3.0 - errors[0]), pytest.approx(6.0 - errors[1]), None]
 
 
-def test_repeats_that_end_out_of_order_are_told_with_their_own_suggestion() -> None:
-    """Four trials side by side."""
+def test_repeats_may_end_out_of_order() -> None:
     pytest.importorskip("optuna")
     search = Draws(sweep(search="optuna", trials=4, repeats=2), 0).search
     numbers = [search.suggest()["number"] for _ in range(4)]
@@ -203,35 +170,12 @@ def test_repeats_that_end_out_of_order_are_told_with_their_own_suggestion() -> N
     assert [trial.value for trial in search._study.trials] == [1.0, 3.0]
 
 
-@pytest.mark.parametrize("search", ["random", "optuna"])
-def test_what_is_left_of_repeats_keeps_its_numbers_values_and_seeds(search: str) -> None:
-    """Of the first suggestion one trial is over and one was interrupted, of the second the first is under way."""
-    if search == "optuna":
-        pytest.importorskip("optuna")
-    settings = sweep(search=search, trials=6, repeats=2)
-    known = dict(Draws(settings, 3))
-    previous = {
-        0: PreviousTrial(known[0], over=True, reports=({"val/score": 1.0},)),
-        1: PreviousTrial(known[1], over=False),
-        2: PreviousTrial(known[2], over=False),
-    }
-    draws, found = Draws(settings, 3, previous), {}
-    for number, values in draws:
-        found[number] = values
-        draws.over(number, {"val/score": 3.0})
-    assert list(found) == [1, 2, 3, 4, 5]
-    assert (found[1], found[2], found[3]) == (known[1], known[2], known[3])
-    assert [values["seed"] for values in found.values()] == [4, 3, 4, 3, 4]
-    if search == "optuna":
-        assert [trial.value for trial in draws.search._study.trials] == [2.0, 3.0, 3.0]
-
-
 # Shared training
 
 SHARED = {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}, "optimizer.lr": {"loguniform": [1e-4, 1.0]}}
 
 
-def test_optuna_is_told_the_best_of_the_trials_that_share_a_suggestion_each_by_the_mean_of_its_seeds() -> None:
+def test_optuna_learns_from_the_best_mean_of_the_trials_that_share_a_suggestion() -> None:
     pytest.importorskip("optuna")
     draws = Draws(sweep(search="optuna", trials=12, repeats=2, space=SHARED), 5)
     scores = [1.0, 3.0, 6.0, None, math.nan, 1.0, 0.0, 2.0, None, None, None, None]
@@ -252,7 +196,7 @@ def test_optuna_is_told_the_best_of_the_trials_that_share_a_suggestion_each_by_t
     assert all(set(trial.params) == {"optimizer.lr"} for trial in study.trials)
 
 
-def test_what_is_left_of_an_optuna_search_with_followers_goes_on_where_it_was() -> None:
+def test_an_optuna_search_with_followers_resumes_where_it_was() -> None:
     """Of the first draw one of three is over; the budget ends the sweep within the third."""
     pytest.importorskip("optuna")
     space = {**SHARED, "hooks.ema.decay": {"fan_out": [0.5, 0.9, 0.99]}}

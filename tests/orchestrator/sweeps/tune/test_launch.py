@@ -9,7 +9,7 @@ from ray.tune.experiment import Trial
 
 from orchestrator.records.sweep_folder import trial_folder
 from orchestrator.sweeps.tune.launch import _TrialEvents, _tune_config
-from orchestrator.sweeps.tune.tune_config import tune_config
+from orchestrator.sweeps.tune.schedulers import tune_config
 from tests.orchestrator.sweeps.test_running_sweep import running
 
 

@@ -1,4 +1,4 @@
-"""A trial on Ray Train jobs, with Ray left out: its rank is a thread, its queue an event loop, and `fit` a call."""
+"""A trial on Ray Train jobs without Ray: the rank is a thread, the queue an event loop, and `fit` a call."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from orchestrator.errors import RunError
 from orchestrator.loop.world import World
 from orchestrator.records.sweep_folder import trial_folder
 from orchestrator.runs.result import Run
+from orchestrator.sweeps.tune.schedulers import tune_config
 from orchestrator.sweeps.tune.trainable import Trial
-from orchestrator.sweeps.tune.tune_config import tune_config
 from tests.tasks import described
 
 HELD = "5a" * 18
@@ -27,19 +27,21 @@ HELD = "5a" * 18
 
 
 class Actor:
-    """Stands for an actor's handle: its methods run one beside the other in an event loop."""
+    """Stands for an actor's handle: the methods run concurrently in an event loop."""
 
     def __init__(self, actor: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._actor, self._loop = actor, loop
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._actor, name)
-        return SimpleNamespace(remote=lambda *given: asyncio.run_coroutine_threadsafe(method(*given), self._loop))
+        return SimpleNamespace(
+            remote=lambda *arguments: asyncio.run_coroutine_threadsafe(method(*arguments), self._loop)
+        )
 
 
 @pytest.fixture
 def freed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Ray's part of the engine done in this process; the placement groups that were given back."""
+    """Replace Ray in the engine, and collect the removed placement groups."""
     loop, groups = asyncio.new_event_loop(), []
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -92,9 +94,7 @@ def test_a_step_trains_up_to_the_next_report_and_no_further(tmp_path: Path, free
     assert freed == [HELD]
 
 
-def test_a_trial_that_is_stopped_keeps_rows_and_checkpoint_and_the_next_one_begins(
-    tmp_path: Path, freed: list[str]
-) -> None:
+def test_a_stopped_trial_keeps_rows_and_checkpoint_and_the_next_one_begins(tmp_path: Path, freed: list[str]) -> None:
     trial, run = begun(tmp_path), Run(trial_folder(str(tmp_path), 0))
     trial.step()
     assert trial.reset_config(tune_config(1, {"optimizer.lr": 0.5}))
@@ -106,7 +106,7 @@ def test_a_trial_that_is_stopped_keeps_rows_and_checkpoint_and_the_next_one_begi
     assert Run(trial_folder(str(tmp_path), 1)).config["optimizer"]["lr"] == 0.5
 
 
-def test_a_trial_that_was_lost_after_its_last_report_only_ends(tmp_path: Path, freed: list[str]) -> None:
+def test_a_trial_lost_after_its_last_report_only_ends(tmp_path: Path, freed: list[str]) -> None:
     lost = begun(tmp_path)
     for _ in range(3):
         last = lost.step()
@@ -138,11 +138,11 @@ def test_a_trial_that_never_reports_the_metric_leaves_no_job_behind(tmp_path: Pa
     assert freed == [HELD]
 
 
-def test_what_a_killed_trials_job_held_is_given_back(tmp_path: Path, freed: list[str]) -> None:
+def test_the_placement_group_of_a_killed_trial_is_removed(tmp_path: Path, freed: list[str]) -> None:
     killed = begun(tmp_path)
     killed.step()
     folder = trial_folder(str(tmp_path), 0)
-    # Nobody tells the first one to end, as when its process is killed.
+    # The first trial is not ended, as when its process is killed.
     again = begun(tmp_path)
     again.step()
     assert freed == [HELD]

@@ -1,26 +1,84 @@
-"""Trials that share one training, or a single trial, driven to their ends. Driver, or a trial's process under Tune."""
+"""Trials: their experiments and run folders, and groups of them that share one training.
+
+In the process that drives the trials: the driver, or a trial's process under Tune.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.config.resolve import ResolvedExperiment
+from orchestrator.config.checks.metrics import inferred_modes
+from orchestrator.config.load import to_yaml
+from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.lifecycle import Lifecycle, compact_rows, ending_of
 from orchestrator.engines.session import Assignment
 from orchestrator.engines.shared_training import member_of
+from orchestrator.errors import ConfigError
+from orchestrator.loop.model.weight_sources import find_for
 from orchestrator.loop.report import Report
+from orchestrator.records.process import Process
 from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.sweep_folder import trial_folder
 from orchestrator.sweeps.metric_watch import MetricWatch
 from orchestrator.sweeps.results.previous_trials import reports_with_metrics, training_seconds
-from orchestrator.sweeps.trial_setup import begin_trial
 
 if TYPE_CHECKING:
     from orchestrator.engines.engine import Engine
+
+
+def trial_source(source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]) -> ExperimentSource:
+    """Return the source of one trial, with the modes of the sweep's metrics; `row_stats` reports statistics of rows."""
+    trial = source.without_sweep().with_values(values)
+    written, _ = trial.merged()
+    trial = trial.with_values(inferred_modes(written, settings))
+    if not settings.row_stats:
+        return trial
+    entry = (written.get("hooks") or {}).get("row_stats")
+    reported = entry.get("report", []) if isinstance(entry, dict) else []
+    return trial.with_values({"hooks.row_stats.report": list(dict.fromkeys([*reported, *settings.row_stats]))})
+
+
+def begin_trial(
+    location: str, number: int, source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]
+) -> tuple[ResolvedExperiment, RunFolder]:
+    """Return a trial's experiment and its folder, created if it is new. A resumed trial may have other values.
+
+    `source` is the sweep's. Raises ConfigError if the values cannot be combined, and records a failed trial.
+    """
+    folder = trial_folder(location, number)
+    is_new, init, error = not folder.exists(), None, None
+    try:
+        source = trial_source(source, settings, values)
+        resolved = resolve(source)
+        init = find_for(resolved.experiment) if is_new else None
+        text = to_yaml(resolved.experiment)
+    except ConfigError as raised:
+        error, text = raised, RunFolder(location).experiment_text()
+    if is_new:
+        configuration = number // settings.repeats if settings.repeats > 1 else None
+        modes = dict(settings.objectives)
+        folder.begin(
+            text,
+            source,
+            trial=folder.name,
+            values=values,
+            configuration=configuration,
+            modes=modes,
+            init=init,
+            local=False,
+        )
+    else:
+        folder.write_experiment(text, source)
+        folder.update(status="running", error=None, values=values, **asdict(Process.this()))
+    if error:
+        folder.end("failed", error=str(error), mistake=True)
+        raise error
+    return resolved, folder
 
 
 @dataclass
@@ -35,15 +93,14 @@ class ActiveTrial:
     folder: RunFolder
     watch: MetricWatch
     reports: list[Mapping[str, Any]]
-    """Those that have the sweep's metrics."""
-    seconds_before: float
-    """Training time of earlier attempts."""
+    """Reports with the sweep's metrics."""
     began: float
+    """`monotonic()` at its begin, less the training time of earlier attempts."""
     last: Report | None = None
     ending: tuple[str, Sequence[str]] | None = None
     """Status and reasons of its end."""
     is_over: bool = False
-    """Whether its end is written down."""
+    """Whether its end is recorded."""
 
     @classmethod
     def begin(
@@ -53,8 +110,8 @@ class ActiveTrial:
         resolved, folder = begin_trial(location, number, source, settings, values)
         reports = reports_with_metrics(folder, settings)
         watch = MetricWatch(settings, resolved, folder, seen=bool(reports))
-        before, source = training_seconds(folder), resolved.experiment.source
-        return cls(number, values, resolved, source, folder, watch, reports, before, monotonic() - before)
+        began = monotonic() - training_seconds(folder)
+        return cls(number, values, resolved, resolved.experiment.source, folder, watch, reports, began)
 
     @property
     def seconds(self) -> float:
@@ -65,7 +122,7 @@ class ActiveTrial:
 class TrialGroup:
     """Trials that share the training of the first one.
 
-    The end of a trial is written down once its files are closed, which is when another one reports.
+    The group records the end of a trial once the trial's files are closed, which is when another one reports.
     """
 
     def __init__(
@@ -93,7 +150,7 @@ class TrialGroup:
                 self._lifecycle.leave()
                 for trial in self._trials:
                     self._end(trial)
-            self._write_down_ends()
+            self._record_ends()
             if report is None:
                 return None
             trial = self._current = self._trials[report.member]
@@ -110,19 +167,19 @@ class TrialGroup:
                 return trial
 
     def _earlier_reports(self, folder: RunFolder, first: Report) -> list[Mapping[str, Any]]:
-        """Return the reports that count before the first one of this attempt; later ones are made again."""
+        """Return the reports that count before the first one of this attempt; later ones are repeated."""
         reports = reports_with_metrics(folder, self._settings)
         return reports[:-1] if self._settings.has_metrics(first.metrics) and not first.cut_short else reports
 
     def stop(self, trial: ActiveTrial, reason: str) -> None:
-        """Stop a trial at the report that it has just made."""
+        """Stop a trial at its latest report."""
         assert trial.last is not None
         if not trial.ending:
             trial.ending = "stopped", [reason]
             self._lifecycle.drop(trial.last.member)
 
     def failed(self, error: BaseException) -> ActiveTrial:
-        """Return the trial that failed. The caller writes down its end."""
+        """Return the trial that failed. The caller records its end."""
         trial = self._current or self._trials[member_of(error)]
         trial.ending, trial.is_over = None, True
         return trial
@@ -134,7 +191,7 @@ class TrialGroup:
     def leave(self) -> None:
         """Leave all trials where they are."""
         self._lifecycle.leave()
-        self._write_down_ends()
+        self._record_ends()
         for trial in self._trials:
             if trial.is_over and trial.ending:
                 compact_rows(trial.folder)
@@ -147,7 +204,7 @@ class TrialGroup:
             raise trial.watch.ended_without_metrics(last)
         trial.ending = ending_of(last)
 
-    def _write_down_ends(self) -> None:
+    def _record_ends(self) -> None:
         for trial in self._trials:
             if trial.ending and not trial.is_over:
                 status, reasons = trial.ending

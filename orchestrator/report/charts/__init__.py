@@ -1,0 +1,1 @@
+"""Charts: SVG of any width, with labels as text and data as a table."""
