@@ -1,11 +1,14 @@
-"""Train random experiments through random accidents; each must equal the same loop written by hand, bit for bit.
+"""Train random experiments through random accidents; each must equal its reference, bit for bit.
 
-    python -m benchmarks.accidents [--cases 1000] [--seed 0]
+    python -m benchmarks.accidents {runs,sweeps} [--cases 1000] [--seed 0]
 
-A case draws a model, data, an optimizer, a scheduler and settings. Up to three times, its process is killed or
+`runs`: a case draws a model, data, an optimizer, a scheduler and settings. Up to three times, its process is killed or
 interrupted, or its disk fills up. Then a file of its newest checkpoint may be damaged, or the disk be read-only for a
 while. Each time the run is resumed. In the end all losses, rates, metrics, weights and the optimizer's state are
-compared, and each row must exist once. Accidents of the disk need the right to mount one; they are kills without it.
+compared with a loop written by hand, and each row must exist once. Accidents of the disk need the right to mount one;
+they are kills without it.
+
+`sweeps`: a case also draws a space, repeats and a scheduler. It is compared with the same sweep without an accident.
 """
 
 from __future__ import annotations
@@ -16,11 +19,14 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.accidents.check import check
+from benchmarks.accidents import runs, sweeps
+
+CHECKS = {"runs": runs.check, "sweeps": sweeps.check}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=CHECKS)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -28,14 +34,14 @@ def main() -> None:
     failed = 0
     with tempfile.TemporaryDirectory() as root:
         for seed in range(arguments.seed, arguments.seed + arguments.cases):
-            outcome = check(seed, Path(root))
+            outcome = CHECKS[arguments.kind](seed, Path(root))
             accidents.update(str(code) for code in outcome.exit_codes)
             if outcome.problem:
                 failed += 1
                 print(
                     f"case {seed}: exit codes {outcome.exit_codes}\n  {outcome.case}\n  {outcome.problem}", flush=True
                 )
-    print(f"{arguments.cases - failed} of {arguments.cases} cases equal the loop written by hand")
+    print(f"{arguments.cases - failed} of {arguments.cases} cases equal the reference")
     print(f"exit codes of all attempts: {dict(accidents)}")
     sys.exit(failed > 0)
 

@@ -52,7 +52,8 @@ FILLER = "filler"
 class Accident(Hook):
     """Causes an accident once at each place.
 
-    In `kill on_loss train 1 2` these are the accident, the event, the phase, its epoch and iteration.
+    In `kill on_loss train 1 2` these are the accident, the event, the phase, its epoch and iteration. The name of a
+    trial may follow.
     """
 
     places: list[str] = field(default_factory=list)
@@ -64,10 +65,11 @@ class Accident(Hook):
     observes: ClassVar[bool] = True
 
     def meet(self, event: str, state: State) -> None:
+        moment = f"{event} {state.phase} {state.epoch} {state.phase_iteration}"
         for place in self.places:
-            kind, _, moment = place.partition(" ")
+            kind, _, planned = place.partition(" ")
             mark = Path(self.marks, place)
-            if moment == f"{event} {state.phase} {state.epoch} {state.phase_iteration}" and not mark.exists():
+            if planned in (moment, f"{moment} {state.name}") and not mark.exists():
                 mark.touch()
                 self.cause(kind)
 

@@ -1,48 +1,25 @@
-"""Run a case through its accidents as a person would, and compare the end with the loop written by hand."""
+"""Random runs in one process, killed and resumed; each must equal a loop written by hand."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import shutil
 import subprocess
-import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.accidents import processes
 from benchmarks.accidents.cases import FILLER, Case, draw
+from benchmarks.accidents.outcome import Outcome
+from benchmarks.accidents.processes import DONE, FAILED, INTERRUPTED, KILLED
 from benchmarks.accidents.reference import Trained, train
 from orchestrator import open_run, resume, run
 from orchestrator.testing.trees import difference
 
-DONE, FAILED, INTERRUPTED = 0, 1, 130
 FULL, READ_ONLY = "No space left on device", "Read-only file system"
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(
-    [
-        "benchmarks.accidents.check",
-        "orchestrator.engines.in_process",
-        "orchestrator.loop.loop",
-        "torch._dynamo",
-        "pandas",
-    ]
-)  # so that each attempt begins in a tenth of a second
-
-
-@dataclass
-class Outcome:
-    """What became of a case."""
-
-    case: Case
-    exit_codes: list[int] = field(default_factory=list)
-    problem: str = ""
-    """What differs from the loop written by hand; empty if nothing does."""
 
 
 def check(seed: int, root: Path) -> Outcome:
@@ -79,7 +56,7 @@ def _survive(outcome: Outcome, folder: Path, disk: Path) -> str:
         code, log = _attempt(outcome, folder, disk)
         if code == DONE:
             return ""
-        if code not in (DONE, INTERRUPTED) and code >= 0 and not (code == FAILED and FULL in log):
+        if code not in (INTERRUPTED, KILLED) and not (code == FAILED and FULL in log):
             return log[-2000:]
         (disk / FILLER).unlink(missing_ok=True)
         damage = next(damages, "keep")
@@ -99,32 +76,16 @@ def _remount(disk: Path, option: str) -> None:
 
 
 def _attempt(outcome: Outcome, folder: Path, disk: Path) -> tuple[int, str]:
-    """Run or resume the case in a process; return its exit code and output."""
-    process = _PROCESSES.Process(target=_run, args=(outcome.case, folder, disk))
-    process.start()
-    process.join()
-    code = process.exitcode or DONE
-    process.close()
+    code, log = processes.run(_run, folder / "log.txt", outcome.case, folder, disk)
     outcome.exit_codes.append(code)
-    return code, (folder / "log.txt").read_text()
+    return code, log
 
 
-def _run(case: Case, folder: Path, disk: Path) -> None:
-    """Begin or resume the run. In a process of its own, which ends with the exit code of the command line."""
-    log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    try:
-        if (disk / "case").exists():
-            resumed = resume(disk / "case")
-        else:
-            resumed = run(case.experiment(folder / "marks", disk), storage=disk, local=True)
-        sys.exit(INTERRUPTED if resumed.status == "interrupted" else DONE)
-    except Exception:
-        traceback.print_exc()
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+def _run(case: Case, folder: Path, disk: Path) -> str:
+    """Begin or resume the run, and return its status."""
+    if (disk / "case").exists():
+        return resume(disk / "case").status
+    return run(case.experiment(folder / "marks", disk), storage=disk, local=True).status
 
 
 def _damage(disk: Path, damage: str) -> None:

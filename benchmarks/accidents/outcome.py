@@ -1,0 +1,16 @@
+"""The outcome of a random case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Outcome:
+    """Exit codes of a case's processes, and its difference from the reference."""
+
+    case: Any
+    exit_codes: list[int] = field(default_factory=list)
+    problem: str = ""
+    """First difference from the reference; empty if there is none."""

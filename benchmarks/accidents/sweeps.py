@@ -1,0 +1,127 @@
+"""Random sweeps in one process, killed and resumed; each must equal the same sweep without an accident."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.accidents import cases, processes
+from benchmarks.accidents.cases import Case
+from benchmarks.accidents.outcome import Outcome
+from benchmarks.accidents.processes import DONE, INTERRUPTED, KILLED
+from orchestrator import Experiment, Run, Sweep, open_sweep, resume_sweep, sweep
+from orchestrator.testing.trees import difference
+
+KEY = ["trial", "rank", "phase", "epoch", "iteration"]
+
+
+@dataclass
+class SweepCase:
+    """A random sweep over a random experiment, with the accidents that it meets."""
+
+    case: Case
+    settings: dict[str, Any]
+
+    def experiment(self, marks: Path) -> Experiment:
+        return self.case.experiment(marks, marks).model_copy(update={"sweep": self.settings})
+
+
+def draw(seed: int) -> SweepCase:
+    """Draw the sweep of a seed."""
+    chance = random.Random(f"sweep {seed}")
+    case = replace(cases.draw(seed), validate_every="1 epoch", places=[], damages=[])
+    if case.optimizer == "LBFGS":
+        case.optimizer, case.decay = "SGD", None
+    repeats = chance.choice([1, 1, 2, 3])
+    scheduler = chance.choice(["fifo", "asha", "median"] + (["race"] if repeats > 1 else []))
+    space: dict[str, Any] = {"optimizer.lr": {"uniform": [0.001, 0.05]}}
+    if case.scheduler == "CyclicLR":
+        space = {"scheduler.max_lr": {"uniform": [0.01, 0.05]}}
+    shares = bool(case.decay) and scheduler != "race" and chance.random() < 0.7
+    if case.decay:
+        space["hooks.ema.decay"] = {"fan_out": [0, 0.5, 0.9]} if shares else {"uniform": [0.1, 0.9]}
+    has_bound = repeats > 1 and scheduler != "race" and chance.random() < 0.5
+    settings = {
+        "metric": "val/loss",
+        "mode": "min",
+        "trials": repeats * (3 * chance.randrange(1, 3) if shares else chance.randrange(2, 4)),
+        "repeats": repeats,
+        "aggregate": "lower_bound" if has_bound else "mean",
+        "scheduler": scheduler,
+        "seed": chance.randrange(5),
+        "space": space,
+    }
+    for _ in range(chance.randrange(1, 4)):
+        kind, event = chance.choice(["kill", "kill", "interrupt"]), chance.choice(cases.EVENTS)
+        moment = f"{chance.choice(['train', 'val'])} {chance.randrange(case.epochs)}"
+        moment += f" {chance.randrange(case.iterations + 1)}"
+        case.places.append(f"{kind} {event} {moment} trial-{chance.randrange(settings['trials']):04d}")
+    return SweepCase(case, settings)
+
+
+def check(seed: int, root: Path) -> Outcome:
+    """Check the sweep of a seed, in a folder of its own below `root`."""
+    drawn, folder = draw(seed), root / f"sweep-{seed}"
+    outcome, calm = Outcome(drawn), folder / "undisturbed"
+    undisturbed = replace(drawn, case=replace(drawn.case, places=[]))
+    outcome.problem = _finish(Outcome(undisturbed), calm) or _finish(outcome, folder / "disturbed")
+    if not outcome.problem:
+        outcome.problem = _difference(open_sweep(folder / "disturbed" / "case"), open_sweep(calm / "case"))
+    if not outcome.problem:
+        shutil.rmtree(folder)
+    return outcome
+
+
+def _finish(outcome: Outcome, folder: Path) -> str:
+    """Run the sweep and resume it until it is done; return what went wrong, if anything."""
+    (folder / "marks").mkdir(parents=True)
+    for _ in range(len(outcome.case.case.places) + 2):
+        code, log = processes.run(_sweep, folder / "log.txt", outcome.case, folder)
+        outcome.exit_codes.append(code)
+        if code == DONE:
+            return ""
+        if code not in (INTERRUPTED, KILLED):
+            return log[-2000:]
+    return "never finished"
+
+
+def _sweep(drawn: SweepCase, folder: Path) -> str:
+    """Begin or resume the sweep, and return its status."""
+    if (folder / "case").exists():
+        return resume_sweep(folder / "case").status
+    return sweep(drawn.experiment(folder / "marks"), storage=folder, local=True).status
+
+
+def _difference(disturbed: Sweep, undisturbed: Sweep) -> str:
+    rows = disturbed.stats
+    if rows.duplicated(KEY).any():
+        return f"{int(rows.duplicated(KEY).sum())} rows exist twice"
+    return difference(_contents(disturbed), _contents(undisturbed))
+
+
+def _contents(result: Sweep) -> dict[str, Any]:
+    """Return everything of a sweep that accidents must not change."""
+    rows = result.stats.sort_values(KEY)
+    trials = {
+        run.name: {
+            "status": run.status,
+            "values": run.folder.metadata().values,
+            "reports": [_reported(report) for report in run.reports()],
+            "weights": _weights(run),
+        }
+        for run in result.runs
+    }
+    return {"trials": trials, "rows": rows[[*KEY, "loss"]].astype(str).to_dict("list"), "best": result.best.name}
+
+
+def _weights(run: Run) -> dict[str, Any]:
+    """Return the weights of the last checkpoint; none if the scheduler stopped the trial before its first one."""
+    has_checkpoint = any(Path(run.path, "checkpoints").glob("*/manifest.json"))
+    return dict(run.weights("last")) if has_checkpoint else {}
+
+
+def _reported(report: dict[str, Any]) -> dict[str, Any]:
+    return {name: report[name] for name in ("epoch", "step", "train/loss", "val/loss") if name in report}
