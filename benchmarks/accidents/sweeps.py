@@ -12,7 +12,7 @@ from benchmarks.accidents import cases, processes
 from benchmarks.accidents.cases import Case
 from benchmarks.accidents.outcome import Outcome
 from benchmarks.accidents.processes import DONE, INTERRUPTED, KILLED
-from orchestrator import Experiment, Run, Sweep, open_sweep, resume_sweep, sweep
+from orchestrator import Experiment, Sweep, open_sweep, resume_sweep, sweep
 from orchestrator.testing.trees import difference
 
 KEY = ["trial", "rank", "phase", "epoch", "iteration"]
@@ -32,7 +32,7 @@ class SweepCase:
 def draw(seed: int) -> SweepCase:
     """Draw the sweep of a seed."""
     chance = random.Random(f"sweep {seed}")
-    case = replace(cases.draw(seed), validate_every="1 epoch", places=[], damages=[])
+    case = replace(cases.draw(seed), validate_every="1 epoch", save_every="1 epoch", places=[], damages=[])
     if case.optimizer == "LBFGS":
         case.optimizer, case.decay = "SGD", None
     repeats = chance.choice([1, 1, 2, 3])
@@ -64,7 +64,11 @@ def draw(seed: int) -> SweepCase:
 
 def check(seed: int, root: Path) -> Outcome:
     """Check the sweep of a seed, in a folder of its own below `root`."""
-    drawn, folder = draw(seed), root / f"sweep-{seed}"
+    return compare(draw(seed), root / f"sweep-{seed}")
+
+
+def compare(drawn: SweepCase, folder: Path) -> Outcome:
+    """Run a sweep with and without its accidents, and compare the results."""
     outcome, calm = Outcome(drawn), folder / "undisturbed"
     undisturbed = replace(drawn, case=replace(drawn.case, places=[]))
     outcome.problem = _finish(Outcome(undisturbed), calm) or _finish(outcome, folder / "disturbed")
@@ -110,17 +114,11 @@ def _contents(result: Sweep) -> dict[str, Any]:
             "status": run.status,
             "values": run.folder.metadata().values,
             "reports": [_reported(report) for report in run.reports()],
-            "weights": _weights(run),
+            "weights": dict(run.weights("last")),
         }
         for run in result.runs
     }
     return {"trials": trials, "rows": rows[[*KEY, "loss"]].astype(str).to_dict("list"), "best": result.best.name}
-
-
-def _weights(run: Run) -> dict[str, Any]:
-    """Return the weights of the last checkpoint; none if the scheduler stopped the trial before its first one."""
-    has_checkpoint = any(Path(run.path, "checkpoints").glob("*/manifest.json"))
-    return dict(run.weights("last")) if has_checkpoint else {}
 
 
 def _reported(report: dict[str, Any]) -> dict[str, Any]:

@@ -175,8 +175,9 @@ class TrialGroup:
         """Stop a trial at its latest report."""
         assert trial.last is not None
         if not trial.ending:
-            trial.ending = "stopped", [reason]
             self._lifecycle.drop(trial.last.member)
+        if not trial.ending or trial.last.interrupted:
+            trial.ending = "stopped", [reason]
 
     def failed(self, error: BaseException) -> ActiveTrial:
         """Return the trial that failed. The caller records its end."""
