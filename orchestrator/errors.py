@@ -71,6 +71,11 @@ class ConfigError(UsageError):
         rest = [f"and {len(problems) - _MAX_PROBLEMS:,} more problems"] if len(problems) > _MAX_PROBLEMS else []
         super().__init__("\n".join([*map(str, self.problems[:_MAX_PROBLEMS]), *rest]))
 
+    @classmethod
+    def at(cls, path: str, message: str, suggestion: str | None = None) -> ConfigError:
+        """Return the error of a single problem."""
+        return cls([Problem(path, message, suggestion=suggestion)])
+
     def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:
         return type(self), (self.problems,)
 

@@ -24,12 +24,12 @@ class Task(ABC):
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Drop the abstract methods that a task with `turns`, or with a loop of its own, does not need."""
+        """Implement the abstract methods that a task with `turns` or with its own loop does not need."""
         super().__init_subclass__(**options)
         if trains_itself(cls):
             for name in ("model", "data", "loss"):
                 if getattr(cls, name) is getattr(Task, name):
-                    setattr(cls, name, _unwritten(name))
+                    setattr(cls, name, _missing_method(name))
         if has_turns(cls) and cls.loss is Task.loss:
             cls.loss = without_loss  # type: ignore[method-assign]  # so that the class is not abstract
 
@@ -78,8 +78,8 @@ class Task(ABC):
         raise NotImplementedError
 
     def train(self, session: TrainingSession) -> Iterator[Mapping[str, float]]:
-        """Train in a loop of your own: a generator that records rows and keeps parts in checkpoints by the session, and
-        yields reports. Parameters after `session` are keys of the experiment that it reads: `batch_size: int = 32`."""
+        """Train in your own loop: a generator that yields reports, and records rows and saves state by the session.
+        Parameters after `session` are keys of the experiment that it reads: `batch_size: int = 32`."""
         raise NotImplementedError
 
     def parameters(self, model: nn.Module) -> Mapping[str, Iterable[nn.Parameter]]:
@@ -87,7 +87,7 @@ class Task(ABC):
         return {}
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
-        """Run the model on a batch. Its parts may be called one by one, except with `strategy: fsdp`."""
+        """Run the model on a batch. You may call its submodules one by one, except with `strategy: fsdp`."""
         return model(batch[0])
 
     def metrics(self, output: Any, batch: Any) -> Mapping[str, Tensor]:
@@ -128,12 +128,12 @@ class Task(ABC):
         return default_collate(samples)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer | None:
-        """Make an optimizer that YAML cannot describe. Parameters after `model` are arguments of `optimizer` in YAML,
-        where a `type` replaces this optimizer. Called again with other arguments if one changes in flight."""
+        """Build an optimizer that YAML cannot describe. Parameters after `model` are arguments of `optimizer` in YAML,
+        where a `type` replaces this optimizer. The loop calls it again if an argument changes during training."""
         return None
 
     def scheduler(self, optimizer: torch.optim.Optimizer) -> Any | None:
-        """Make a scheduler that YAML cannot describe, in the same way; None is no scheduler."""
+        """Build a scheduler that YAML cannot describe, in the same way; return None for no scheduler."""
         return None
 
     def loader(
@@ -182,13 +182,13 @@ def has_turns(task: type[Task]) -> bool:
 
 
 def trains_itself(task: type[Task]) -> bool:
-    """Return whether a task has a loop of its own. A field may have the name `train` too."""
+    """Return whether a task has its own training loop. A field may be called `train` too."""
     return task.train is not Task.train and callable(task.train)
 
 
-def _unwritten(name: str) -> Callable[..., Any]:
-    def method(self: Task, *given: Any) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} has a loop of its own, and no {name}()")
+def _missing_method(name: str) -> Callable[..., Any]:
+    def method(self: Task, *arguments: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has its own training loop, and no {name}()")
 
     return method
 
@@ -199,10 +199,10 @@ def without_loss(self: Task, output: Any, batch: Any) -> Any:
 
 
 def show_progress(task: Task, state: State) -> None:
-    """Make a loop's state the task's `progress`."""
+    """Set a loop's state as the task's `progress`."""
     vars(task)["_progress"] = state
 
 
 def hide_progress(task: Task) -> None:
-    """Remove `progress`, so that a task that is kept keeps no model."""
+    """Remove `progress`, so that the task holds no reference to the model."""
     vars(task).pop("_progress", None)

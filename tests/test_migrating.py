@@ -18,7 +18,7 @@ from hooks import EVENTS, HOOKS, Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from orchestrator import Experiment, Task, load_experiment, run
-from orchestrator.config.components import IMIX_LEVELS, make_hook
+from orchestrator.config.components import make_hook
 from orchestrator.config.python.wording import EXPERIMENT, options_elsewhere, other_systems
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Scaler
@@ -419,11 +419,6 @@ def table(heading: str, text: str) -> list[list[str]]:
     lines = text.split(heading + "\n")[1].splitlines()[1:]
     body = lines[: next(index for index, line in enumerate([*lines, ""]) if not line.startswith("|"))]
     return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in body]
-
-
-def test_imix_s_levels_are_those_that_are_accepted() -> None:
-    levels = table("| iMIX `level:` | there | here |", section("iMIX", "Settings"))
-    assert {name: (int(there), int(here)) for name, there, here in levels} == IMIX_LEVELS
 
 
 # Options

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from linecache import getlines
 from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook, Priority
-from orchestrator.config.checks.misspelled import misspelled_names
 from orchestrator.config.python.imports import find_class
 from orchestrator.config.python.objects import to_config
 from orchestrator.config.python.parameters import construct, parameters
+from orchestrator.config.python.user_code import source_location
 from orchestrator.config.text.reader import join
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
 from orchestrator.task import Task
@@ -33,19 +37,10 @@ DEFAULT_HOOKS = (
 )
 """The hooks of every experiment unless it turns them off, in this order."""
 
-PLAN_KEYS = ("type", "priority", "level")
+PLAN_KEYS = ("type", "priority")
 """Keys of a hook's entry for its class and its order among the hooks, unless it has parameters of these names."""
 
-IMIX_LEVELS = {
-    "HIGHEST": (0, 0),
-    "HIGHER": (10, 10),
-    "HIGH": (20, 20),
-    "NORMAL": (30, 50),
-    "LOW": (40, 70),
-    "LOWER": (50, 80),
-    "LOWEST": (60, 100),
-}
-"""iMIX's PriorityStatus: each name with its value there and the priority here."""
+_TASK_METHODS = tuple(name for name in vars(Task) if not name.startswith("_") and name != "progress")
 
 
 def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
@@ -54,13 +49,38 @@ def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, 
     cls: type[Task] = find_class(name, Task, {}, "task")  # type: ignore[type-abstract]
     if arguments and not dataclasses.is_dataclass(cls):
         message = f"{name} takes no arguments, as it is not a dataclass, got {', '.join(arguments)}"
-        raise ConfigError([Problem("task_args", message, suggestion="put @dataclass above the class")])
-    if problems := misspelled_names(cls):
+        raise ConfigError.at("task_args", message, "put @dataclass above the class")
+    if problems := list(find_misspelled_methods(cls)):
         raise ConfigError(problems)
     return construct(cls, arguments, "task_args")
 
 
-class MadeHook(NamedTuple):
+def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
+    """Yield a problem for each public method that nothing calls and whose name is near one of Task's.
+
+    A method that the modules of the task mention again is a helper.
+    """
+    classes = [cls for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
+    sources = {cls.__module__: "".join(_source_lines(cls.__module__)) for cls in classes}
+    for cls in classes:
+        for name, value in vars(cls).items():
+            method = getattr(value, "__func__", value)
+            near = get_close_matches(name, _TASK_METHODS, n=1, cutoff=0.75)
+            if name.startswith("_") or name in _TASK_METHODS or not inspect.isfunction(method) or not near:
+                continue
+            if sum(len(re.findall(rf"\b{name}\b", source)) for source in sources.values()) > 1:
+                continue
+            message = f"{task.__name__}.{name}() has no effect: nothing calls it{source_location(method)}"
+            hint = f"did you mean '{near[0]}'? A helper's name may begin with _"
+            yield Problem("task", message, suggestion=hint)
+
+
+def _source_lines(module: str) -> list[str]:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return getlines(file) if file else []
+
+
+class BuiltHook(NamedTuple):
     """A hook and its complete entry: type, parameters, and its priority unless it is the class's."""
 
     hook: Hook
@@ -69,7 +89,7 @@ class MadeHook(NamedTuple):
 
 def make_hooks(
     entries: Mapping[str, Any], required: Mapping[str, Any], defaults: Iterable[str] | None = None
-) -> dict[str, MadeHook | None]:
+) -> dict[str, BuiltHook | None]:
     """Create every hook by name, None where it is off: the defaults, then the task's required hooks, then the others.
 
     An entry is a mapping, null or false for off, or true for defaults; `required` may hold classes and objects too.
@@ -84,12 +104,12 @@ def make_hooks(
     return hooks
 
 
-def _make_entry(name: str, entries: Mapping[str, Any], required: Mapping[str, Any]) -> MadeHook | None:
+def _make_entry(name: str, entries: Mapping[str, Any], required: Mapping[str, Any]) -> BuiltHook | None:
     entry = _as_mapping(name, entries.get(name, True))
     if entry is not None:
         return make_hook(name, {**(_as_mapping(name, required.get(name)) or {}), **entry}, entries)
     if name in required:
-        raise ConfigError([Problem(f"hooks.{name}", "cannot be turned off, as the task requires it")])
+        raise ConfigError.at(f"hooks.{name}", "cannot be turned off, as the task requires it")
     return None
 
 
@@ -100,7 +120,7 @@ def hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> type[Ho
     """
     cls = find_class(name, Hook, HOOKS, path, ENTRY_POINTS, others)
     if not hasattr(cls, "__dataclass_fields__"):
-        raise ConfigError([Problem(path, f"'{name}' is not a dataclass", suggestion="put @dataclass above the class")])
+        raise ConfigError.at(path, f"'{name}' is not a dataclass", "put @dataclass above the class")
     return cls
 
 
@@ -112,16 +132,16 @@ def _as_mapping(name: str, value: Any) -> dict[str, Any] | None:
     if isinstance(value, Mapping):
         return dict(value)
     message = f"must be a mapping of the hook's parameters, or null or false to turn it off, got {value!r}"
-    raise ConfigError([Problem(f"hooks.{name}", message)])
+    raise ConfigError.at(f"hooks.{name}", message)
 
 
-def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -> MadeHook:
+def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -> BuiltHook:
     """Create the hook called `name` with the settings of an entry; raise ConfigError, suggesting also `others`."""
     entry = dict(entry)
     path = f"hooks.{name}"
     kind = entry.pop("type", name)
     if not isinstance(kind, str):
-        raise ConfigError([Problem(f"{path}.type", f"must be a string, got {kind!r}")])
+        raise ConfigError.at(f"{path}.type", f"must be a string, got {kind!r}")
     cls = hook_class(kind, f"{path}.type") if kind != name else hook_class(name, path, others)
     problems: list[Problem] = []
     priority = collect_problems(problems, _take_priority, entry, cls, path)
@@ -131,33 +151,18 @@ def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -
     hook, settings = constructed
     if priority is not None:
         hook.priority, settings["priority"] = priority, int(priority)  # type: ignore[misc]  # for this instance alone
-    return MadeHook(hook, {"type": kind, **settings})
+    return BuiltHook(hook, {"type": kind, **settings})
 
 
 def _take_priority(entry: dict[str, Any], cls: type[Hook], path: str) -> int | None:
-    """Remove `priority` or iMIX's `level` from an entry and return it, unless the hook has such a parameter."""
-    keys = {key: entry.pop(key) for key in ("priority", "level") if key in entry and key not in parameters(cls)}
-    if len(keys) == 2:
-        raise ConfigError([Problem(path, "has both priority and level; set only one of them")])
-    if "priority" in keys:
-        return _parse_priority(keys["priority"], join(path, "priority"))
-    return _parse_level(keys["level"], join(path, "level")) if "level" in keys else None
-
-
-def _parse_priority(value: Any, path: str) -> int:
+    """Remove `priority` from an entry and return it, unless the hook has a parameter of this name."""
+    if "priority" not in entry or "priority" in parameters(cls):
+        return None
+    value = entry.pop("priority")
     if isinstance(value, str) and value.upper() in Priority.__members__:
         return Priority[value.upper()]
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 100:
         return value
     message = f"must be 0 to 100, or one of {', '.join(Priority.__members__)}, got {value!r}"
-    raise ConfigError([Problem(path, message, suggestion=did_you_mean(str(value), Priority.__members__))])
-
-
-def _parse_level(value: Any, path: str) -> int:
-    name = value.upper() if isinstance(value, str) else value
-    for level, (number, priority) in IMIX_LEVELS.items():
-        if name == level or (name == number and not isinstance(value, bool)):
-            return priority
-    allowed = ", ".join(f"{level} ({number})" for level, (number, _) in IMIX_LEVELS.items())
-    message = f"must be one of iMIX's levels, {allowed}, got {value!r}"
-    raise ConfigError([Problem(path, message, suggestion=did_you_mean(str(value), IMIX_LEVELS))])
+    suggestion = did_you_mean(str(value), Priority.__members__)
+    raise ConfigError.at(join(path, "priority"), message, suggestion)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 from orchestrator.config.checks.sweep_check import sweep_problems
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.text.layers import Layers, read_layers, read_overrides
-from orchestrator.config.text.reader import Document, dump_yaml, join, parse_yaml
+from orchestrator.config.text.layers import read_layers, read_overrides
+from orchestrator.config.text.reader import Document, dump_yaml, parse_yaml
 from orchestrator.config.text.source import ExperimentSource
-from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems
+from orchestrator.errors import ConfigError, UsageError, collect_problems
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
@@ -37,34 +37,9 @@ def load_with_data(path: str | Path, overrides: Iterable[str] = ()) -> Experimen
 
 
 def _read(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Document]:
-    overrides = list(overrides)
-    layers = read_layers(path)
-    values = read_overrides(layers.document, overrides)
-    base = [value for name, value in values if name == "base"]
-    if base:
-        layers = _read_over(path, base, layers.document)
-        values = read_overrides(layers.document, overrides)
-    document = layers.document
-    source = ExperimentSource.from_data(
-        document.data,
-        [*layers.folders, Path.cwd()],
-        values=tuple((name, value) for name, value in values if name != "base"),
-        file=str(path.absolute()),
-        base=tuple(base),
-    )
-    return source, document
-
-
-def _read_over(path: Path, base: Sequence[Any], overridden: Document) -> Layers:
-    try:
-        return read_layers(path, base)
-    except ConfigError as error:
-        raise ConfigError(
-            [
-                overridden.locate(Problem("base", problem.message)) if problem.path == "base" else problem
-                for problem in error.problems
-            ]
-        ) from None
+    document, folders = read_layers(path)
+    values = read_overrides(document, overrides)
+    return ExperimentSource.from_data(document.data, [*folders, Path.cwd()], values=values), document
 
 
 def experiment_from_dict(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:
@@ -97,32 +72,15 @@ def check_experiment(experiment: object) -> Experiment:
     return experiment if experiment._is_resolved else experiment_from_source(experiment.source)
 
 
-def experiment_with_edits(source: ExperimentSource, edited: str) -> Experiment:
-    """Return the experiment of a run to resume, with edits made since in the text of its experiment.yaml.
+def experiment_with_edits(source: ExperimentSource, text: str) -> Experiment:
+    """Return the experiment of a run to resume; `text` is its experiment.yaml, which may have been edited since.
 
     Raises ConfigError.
     """
-    data = parse_yaml(edited, "experiment.yaml").data
-    try:
-        before = to_dict(resolve(source).experiment)
-    except ConfigError:  # the code has changed since
-        return experiment_from_source(replace(source, written=data, values=()))
-    return experiment_from_source(source.with_values(dict(_differences(before, data))))
-
-
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted path and value of what differs; a whole mapping if a key was removed or contains a dot."""
-    for key, value in after.items():
-        old, inner = before.get(key), join(path, key)
-        if (
-            isinstance(old, dict)
-            and isinstance(value, dict)
-            and old.keys() <= value.keys()
-            and not any("." in name for name in value)
-        ):
-            yield from _differences(old, value, inner)
-        elif value != old:
-            yield inner, value
+    data = parse_yaml(text, "experiment.yaml").data
+    saved = collect_problems([], resolve, source)  # None if the code has changed since
+    is_edited = saved is None or to_dict(saved.experiment) != data
+    return experiment_from_source(replace(source, written=data, values=()) if is_edited else source)
 
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:

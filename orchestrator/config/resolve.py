@@ -11,20 +11,20 @@ from typing import Any
 
 from hooks import Hook, ParamScheduler
 from hooks.import_path import extend_import_path
+from orchestrator.config.checks.conflicts import conflicts
 from orchestrator.config.checks.custom_training import default_hooks, train_defaults
-from orchestrator.config.checks.key_paths import suggest_place
-from orchestrator.config.checks.metrics import inferred_modes
-from orchestrator.config.checks.together import problems_together
-from orchestrator.config.components import MadeHook, make_hooks, make_task
+from orchestrator.config.checks.key_paths import suggest_path
+from orchestrator.config.checks.metrics import with_inferred_modes
+from orchestrator.config.components import BuiltHook, make_hooks, make_task
 from orchestrator.config.optim.optimization import (
     check_optimizations,
     optimization_with_defaults,
     with_stepping_interval,
 )
 from orchestrator.config.python.imports import define_in_main, find_class
-from orchestrator.config.python.user_code import call_for
-from orchestrator.config.sections.experiment import NO_TASK, Experiment, check_sound_part, without_nulls
-from orchestrator.config.text.source import ExperimentSource, with_value
+from orchestrator.config.python.user_code import call_expecting
+from orchestrator.config.sections.experiment import NO_TASK, Experiment, validate_sections, without_nulls
+from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.randomness import seeded
 from orchestrator.task import Task, trains_itself
@@ -51,7 +51,7 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
     resolved = collect_problems(problems, build, data)
     if problems or resolved is None:
         task = find_task(data.get("task"))
-        raise ConfigError([suggest_place(problem, data, task) for problem in problems])
+        raise ConfigError([suggest_path(problem, task) for problem in problems])
     resolved.experiment._source, resolved.experiment._is_resolved = source, True
     return resolved
 
@@ -62,11 +62,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     task_class = find_task(data.get("task"))
     is_custom = task_class is not None and trains_itself(task_class)
     data = {**(train_defaults(task_class) if task_class and is_custom else {}), **without_nulls(data)}
-    data, experiment = check_sound_part(data, problems)
-
-    for path, mode in inferred_modes(data).items():
-        data = with_value(data, path, mode)
-    experiment = experiment.model_copy(update={"hooks": data.get("hooks", {}), "sweep": _with_mode(experiment, data)})
+    _, experiment = validate_sections(with_inferred_modes(data), problems)
     if task_class and not is_custom:
         completed = collect_problems(problems, optimization_with_defaults, experiment, task_class)
         experiment = with_stepping_interval(completed or experiment, task_class)
@@ -83,27 +79,22 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
 
     entries = {name: entry.entry if entry else None for name, entry in built.items()}
     experiment = experiment.model_copy(update={"task_args": task_args, "hooks": entries})
-    if problems := list(problems_together(experiment, task, hooks)):
+    if problems := list(conflicts(experiment, task, hooks)):
         raise ConfigError(problems)
     return ResolvedExperiment(experiment, task, hooks)
 
 
-def _with_mode(experiment: Experiment, data: Mapping[str, Any]) -> Any:
-    sweep = experiment.sweep
-    return sweep and sweep.model_copy(update={"mode": data["sweep"].get("mode")})
-
-
 def _build_parts(
     experiment: Experiment, task_class: type[Task] | None, problems: list[Problem]
-) -> tuple[Task | None, dict[str, Any], dict[str, MadeHook | None] | None]:
-    made_task = None
+) -> tuple[Task | None, dict[str, Any], dict[str, BuiltHook | None] | None]:
+    built_task = None
     if experiment.task != NO_TASK:
-        made_task = collect_problems(problems, make_task, experiment.task, experiment.task_args)
-    task, task_args = made_task or (None, {})
+        built_task = collect_problems(problems, make_task, experiment.task, experiment.task_args)
+    task, task_args = built_task or (None, {})
     required: Mapping[str, Any] | None = {}
     if task:
         expected = "a mapping of names to hooks"
-        required = collect_problems(problems, call_for, Mapping, task.required_hooks, "task", expected)
+        required = collect_problems(problems, call_expecting, Mapping, task.required_hooks, "task", expected)
     defaults = default_hooks() if task_class and trains_itself(task_class) else None
     return task, task_args, collect_problems(problems, make_hooks, experiment.hooks, required or {}, defaults)
 

@@ -11,7 +11,6 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core import PydanticOmit
 
 from hooks import HOOKS, Hook, Priority
-from orchestrator.config.components import IMIX_LEVELS
 from orchestrator.config.optim.parameter_groups import Groups
 from orchestrator.config.optim.schedule import PhaseBounds, WarmUp
 from orchestrator.config.python.parameters import field_docs, fields_model
@@ -73,15 +72,12 @@ def _complete() -> dict[str, Any]:
 
 
 def _hook(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, Any]:
+    levels = [name for level in Priority for name in (level.name, level.name.lower())]
     common = {
         "type": {"type": "string", "description": "The hook's class: a name of `hookyard hooks`, or module:Class."},
         "priority": {
-            "anyOf": [{"type": "integer", "minimum": 0, "maximum": 100}, _any_case(Priority.__members__)],
+            "anyOf": [{"type": "integer", "minimum": 0, "maximum": 100}, {"enum": levels}],
             "description": "Order among the hooks of an event: the lowest value runs first.",
-        },
-        "level": {
-            "anyOf": [{"enum": [number for number, _ in IMIX_LEVELS.values()]}, _any_case(IMIX_LEVELS)],
-            "description": "iMIX's name for the priority.",
         },
     }
     docs = field_docs(cls)
@@ -90,11 +86,6 @@ def _hook(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, Any]:
         for name, field in model.get("properties", {}).items()
     }
     return {**model, "properties": {**common, **described}, "description": inspect.getdoc(cls) or ""}
-
-
-def _any_case(names: Mapping[str, Any]) -> dict[str, Any]:
-    upper = list(names)
-    return {"enum": [*upper, *(name.lower() for name in upper)]}
 
 
 def _entry(name: str | None) -> dict[str, Any]:

@@ -235,7 +235,7 @@ class Session:
             artifacts.fetch()
         return RunContext(
             world=world,
-            recorder=Recorder(folder.storage, rank_folder, identity, upload_interval_s=experiment.upload_interval_s),
+            recorder=Recorder(folder.storage, rank_folder, identity, upload_interval_s=experiment.upload_every),
             store=self._store,
             artifacts=artifacts.folder,
             send_artifacts=artifacts.send,

@@ -57,7 +57,7 @@ class _Experiment:
     steps: int | None = None
     accumulate: int | str | None = None
     batch_size: int | None = None
-    upload_interval_s: float | None = None
+    upload_every: float | None = None
     hooks: Mapping[str, Mapping[str, Any] | bool | None] | None = None
     sweep: Mapping[str, Any] | None = None
 

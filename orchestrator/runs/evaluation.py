@@ -51,7 +51,7 @@ _READ = (
     "hang",
     "max_failures",
     "environment",
-    "upload_interval_s",
+    "upload_every",
 )
 """Keys of an experiment that an evaluation reads, beside its hooks."""
 _RESET: Mapping[str, Any] = {

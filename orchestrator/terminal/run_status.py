@@ -233,7 +233,7 @@ class LiveRun:
             return str(hang)
         started = seconds_at((attempt and attempt.started) or metadata.started)
         quiet_s = self._clock() - started if age_s is None else age_s
-        upload_s = 0.0 if self.folder.storage.local else float(self._experiment.get("upload_interval_s") or 0)
+        upload_s = 0.0 if self.folder.storage.local else float(self._experiment.get("upload_every") or 0)
         if quiet_s < max(QUIET_S, QUIET_ITERATIONS * (view.speed.step_s or 0)) + upload_s:
             return None
         what = f"no row since the start {duration(quiet_s)} ago" if age_s is None else f"no row for {duration(quiet_s)}"

@@ -17,7 +17,7 @@ from orchestrator.errors import Problem, did_you_mean
 from orchestrator.task import Task
 
 _ALWAYS_READ = frozenset(
-    "name task task_args epochs steps seed max_failures hang workers upload_interval_s environment tags notes hooks"
+    "name task task_args epochs steps seed max_failures hang workers upload_every environment tags notes hooks"
     " sweep".split()
 )
 _DECLARABLE = Experiment.model_fields.keys() - _ALWAYS_READ
@@ -44,15 +44,12 @@ def default_hooks() -> list[str]:
 
 def train_problems(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
     """Yield the problems of `train` itself, and of keys that it does not read."""
-    name, place, declared = task.__name__, source_location(task.train), train_parameters(task)
+    name, location, declared = task.__name__, source_location(task.train), train_parameters(task)
     if not inspect.isgeneratorfunction(inspect.unwrap(task.train)):
-        yield Problem("task", f"{name}.train() has no `yield`, so it reports nothing{place}")
-    if len(inspect.signature(task.train).parameters) < 2:
-        hint = "write def train(self, session)"
-        yield Problem("task", f"{name}.train() takes no session{place}", suggestion=hint)
+        yield Problem("task", f"{name}.train() has no `yield`, so it reports nothing{location}")
     for key in declared.keys() - _DECLARABLE:
         hint = did_you_mean(key, _DECLARABLE) or "make it a field of the task, which task_args sets"
-        message = f"{name}.train() declares {key}, which is not a key of the experiment that it can read{place}"
+        message = f"{name}.train() declares {key}, which is not a key of the experiment that it can read{location}"
         yield Problem("task", message, suggestion=hint)
     for key, field in Experiment.model_fields.items():
         if key in _DECLARABLE - declared.keys():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 from hooks.metrics.names import PHASES
 from orchestrator.config.checks.metrics import phase_problems
 from orchestrator.config.components import NAME, NAME_RULE
-from orchestrator.config.python.user_code import call_for, catch_user_errors
+from orchestrator.config.python.user_code import call_expecting, catch_user_errors
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task, trains_itself
@@ -37,7 +37,7 @@ def data_problems(experiment: Experiment, task: Task) -> list[Problem]:
     problems: list[Problem] = []
     if trains_itself(type(task)):
         return problems
-    datasets = collect_problems(problems, call_for, Mapping, task.data, "task", PHASES_OF_DATA)
+    datasets = collect_problems(problems, call_expecting, Mapping, task.data, "task", PHASES_OF_DATA)
     if datasets is None:
         return problems
     collect_problems(problems, check_phases, task, datasets)
@@ -48,31 +48,30 @@ def data_problems(experiment: Experiment, task: Task) -> list[Problem]:
 
 def check_phases(task: Task, datasets: Mapping[str, Any]) -> None:
     """Raise ConfigError if there is no training data, or a phase is wrong."""
-    problems = [Problem("task", message) for phase in datasets.items() for message in _phase_errors(*phase)]
+    messages = list(filter(None, (_phase_error(phase, dataset) for phase, dataset in datasets.items())))
     if "train" not in datasets:
         names = ", ".join(map(str, datasets)) or "nothing"
-        problems.insert(0, Problem("task", f"{type(task).__name__}.data() must return 'train', got {names}"))
-    for phase, dataset in datasets.items():
-        if not _is_ray_dataset(dataset) and length_of(dataset) == 0:
-            problems.append(_empty(phase, dataset, "its length is 0"))
-    if problems:
-        raise ConfigError(problems)
+        messages.insert(0, f"{type(task).__name__}.data() must return 'train', got {names}")
+    if messages:
+        raise ConfigError([Problem("task", message) for message in messages])
 
 
-def _phase_errors(phase: str, dataset: Any) -> Iterator[str]:
+def _phase_error(phase: str, dataset: Any) -> str | None:
     kind, has_name, name = str(phase).partition("/")
     if kind not in PHASES or (has_name and kind == "train"):
-        yield f"data() returns a phase '{phase}'; phases are train, val, test, and val/NAME and test/NAME for several"
-    elif has_name and not NAME.fullmatch(name):
-        yield f"data() returns a phase '{phase}'; '{name}' {NAME_RULE}"
-    elif not _is_ray_dataset(dataset) and not is_indexed(dataset) and not hasattr(dataset, "__iter__"):
-        kind = type(dataset).__name__
-        yield f"the {phase} dataset ({kind}) needs __len__ and __getitem__, or __iter__"
+        return f"data() returns a phase '{phase}'; phases are train, val, test, and val/NAME and test/NAME for several"
+    if has_name and not NAME.fullmatch(name):
+        return f"data() returns a phase '{phase}'; '{name}' {NAME_RULE}"
+    if _is_ray_dataset(dataset):
+        return None
+    if not is_indexed(dataset) and not hasattr(dataset, "__iter__"):
+        return f"the {phase} dataset ({type(dataset).__name__}) needs __len__ and __getitem__, or __iter__"
+    return _empty(phase, dataset, "its length is 0") if length_of(dataset) == 0 else None
 
 
-def _empty(phase: str, dataset: Any, reason: str) -> Problem:
-    hint = None if phase == "train" else f"to evaluate nothing, leave {phase} out of data()"
-    return Problem("task", f"the {phase} data ({type(dataset).__name__}) is empty: {reason}", suggestion=hint)
+def _empty(phase: str, dataset: Any, reason: str) -> str:
+    hint = "" if phase == "train" else f"; to evaluate nothing, leave {phase} out of data()"
+    return f"the {phase} data ({type(dataset).__name__}) is empty: {reason}{hint}"
 
 
 def _read_first_sample(task: Task, phase: str, dataset: Any) -> None:
@@ -84,7 +83,7 @@ def _read_first_sample(task: Task, phase: str, dataset: Any) -> None:
             if (type(task).sampler, type(task).loader) == (Task.sampler, Task.loader):
                 dataset[0]
         elif hasattr(dataset, "__iter__") and next(iter(dataset), _NOTHING) is _NOTHING:
-            raise ConfigError([_empty(phase, dataset, "it yields no sample")])
+            raise ConfigError.at("task", _empty(phase, dataset, "it yields no sample"))
 
 
 def _is_ray_dataset(dataset: Any) -> bool:

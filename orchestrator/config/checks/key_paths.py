@@ -1,4 +1,4 @@
-"""The dotted paths of all keys of an experiment, and suggestions for a key in the wrong place."""
+"""The path that an unknown key probably means."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from hooks import HOOKS
 from orchestrator.config.optim.optimizer import OPTIMIZERS
-from orchestrator.config.optim.scheduler import SCHEDULERS
+from orchestrator.config.optim.schedule import SCHEDULERS
 from orchestrator.config.python.parameters import parameters, signature_model
 from orchestrator.config.python.wording import UNKNOWN_KEY, models_in
 from orchestrator.config.sections.experiment import Experiment
@@ -19,13 +19,34 @@ from orchestrator.config.text.reader import join
 from orchestrator.errors import Problem
 from orchestrator.task import Task
 
-_MAX_PLACES = 3
+_MAX_SUGGESTIONS = 3
+
+
+def suggest_path(problem: Problem, task: type[Task] | None) -> Problem:
+    """Suggest the path of an unknown key: below its own parent first, else anywhere."""
+    parent, _, key = problem.path.rpartition(".")
+    is_hook = parent == "hooks" and key not in HOOKS and ":" not in key
+    has_advice = problem.suggestion and not problem.suggestion.startswith(("did you mean", "known:"))
+    if (problem.message != UNKNOWN_KEY and not is_hook) or has_advice:
+        return problem
+    task_arguments = [f"task_args.{name}" for name in (parameters(task) if task else ())]
+    paths = [path for path in (*task_arguments, *_key_paths()) if path.rpartition(".")[2] == key]
+    near = [path for path in paths if parent and path.startswith(f"{parent}.")]
+    suggestions = sorted(near or ([] if is_hook else paths), key=lambda path: path.count("."))[:_MAX_SUGGESTIONS]
+    if not suggestions:
+        return problem
+    return replace(problem, suggestion=f"did you mean {' or '.join(map(repr, suggestions))}?")
 
 
 @cache
-def key_paths() -> tuple[str, ...]:
-    """Return the dotted path of each key that a model of the experiment declares."""
-    return tuple(dict.fromkeys(_model_paths(Experiment)))
+def _key_paths() -> tuple[str, ...]:
+    """Return the dotted paths of the experiment's keys, of torch's optimizers' and schedulers', and of our hooks'."""
+    classes: dict[str, Mapping[str, Any]] = {"optimizer": OPTIMIZERS, "scheduler": SCHEDULERS}
+    paths = ["optimizer.groups", *_model_paths(Experiment)]
+    for path, table in classes.items():
+        paths += [f"{path}.{name}" for cls in table.values() for name in signature_model(cls).model_fields]
+    paths += [f"hooks.{name}.{field}" for name, cls in HOOKS.items() for field in parameters(cls)]
+    return tuple(dict.fromkeys(paths))
 
 
 def _model_paths(model: type[BaseModel], path: str = "", above: tuple[type[BaseModel], ...] = ()) -> Iterator[str]:
@@ -35,44 +56,3 @@ def _model_paths(model: type[BaseModel], path: str = "", above: tuple[type[BaseM
         for child in models_in(field.annotation):
             if child not in above:
                 yield from _model_paths(child, inner, (*above, child))
-
-
-def suggest_place(problem: Problem, data: Mapping[str, Any], task: type[Task] | None) -> Problem:
-    """Suggest where an unknown key belongs: below its own parent first, else anywhere."""
-    parent, _, key = problem.path.rpartition(".")
-    is_hook = parent == "hooks" and key not in HOOKS and ":" not in key
-    has_advice = problem.suggestion and not problem.suggestion.startswith(("did you mean", "known:"))
-    if (problem.message != UNKNOWN_KEY and not is_hook) or has_advice:
-        return problem
-    paths = [path for path in dict.fromkeys(_all_paths(data, task)) if path.rpartition(".")[2] == key]
-    near = [path for path in paths if path.startswith(f"{parent}.")] if parent else []
-    places = sorted(near or ([] if is_hook else paths), key=lambda path: path.count("."))[:_MAX_PLACES]
-    if not places:
-        return problem
-    quoted = " or ".join(f"'{path}'" for path in places)
-    return replace(problem, suggestion=f"did you mean {quoted}?")
-
-
-def _all_paths(data: Mapping[str, Any], task: type[Task] | None) -> Iterator[str]:
-    """Yield the paths of all keys that an experiment may have, with the arguments of the classes that it names."""
-    yield from (f"task_args.{name}" for name in (parameters(task) if task else ()))
-    yield from _argument_paths("optimizer", data.get("optimizer"), OPTIMIZERS, "SGD")
-    yield "optimizer.groups"
-    yield from key_paths()
-    yield from _argument_paths("scheduler", data.get("scheduler"), SCHEDULERS)
-    several = data.get("optimizers")
-    for name, entry in several.items() if isinstance(several, dict) else ():
-        yield from _argument_paths(f"optimizers.{name}", entry, OPTIMIZERS)
-    hooks = data.get("hooks")
-    entries = hooks if isinstance(hooks, dict) else {}
-    for name in dict.fromkeys([*entries, *HOOKS]):
-        entry = entries.get(name)
-        kind = entry.get("type", name) if isinstance(entry, dict) else name
-        if isinstance(kind, str) and kind in HOOKS:
-            yield from (f"hooks.{name}.{field}" for field in parameters(HOOKS[kind]))
-
-
-def _argument_paths(path: str, entry: Any, table: Mapping[str, Any], default: str | None = None) -> Iterator[str]:
-    kind = entry.get("type", default) if isinstance(entry, dict) else default
-    if isinstance(kind, str) and kind in table:
-        yield from (f"{path}.{name}" for name in signature_model(table[kind]).model_fields)

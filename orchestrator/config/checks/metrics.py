@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from inspect import get_annotations
 from typing import Any, NamedTuple
 
@@ -13,16 +12,12 @@ from hooks.metrics.direction import MonitoredMetrics, declared_modes, direction,
 from hooks.metrics.names import PHASES, nearest, phase_of, phases_of
 from orchestrator.config.python.user_code import catch_user_errors
 from orchestrator.config.sections.sweep import Sweep
+from orchestrator.config.text.source import with_value
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import Task, trains_itself
 
-_REPORTING_HOOKS = {"memory": "memory_stats", "throughput": "throughput"}
-"""Groups of metrics without a phase, and the hook that reports them."""
 _REPORTED_ENDINGS = ("_s", "_bytes")
 """Endings of names that hooks add to each phase in a report: `val/samples_per_s`."""
-
-
-# Modes
 
 
 def inferred_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[str, Any]:
@@ -43,6 +38,13 @@ def inferred_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[
     return inferred
 
 
+def with_inferred_modes(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the data of an experiment with its inferred modes."""
+    for path, mode in inferred_modes(data).items():
+        data = with_value(data, path, mode)
+    return data
+
+
 def contradicting_modes(data: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield a problem for each part that gives a metric another mode than an earlier part."""
     first: dict[str, MonitoredMetrics] = {}
@@ -56,9 +58,6 @@ def contradicting_modes(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _kind(monitored: MonitoredMetrics) -> str:
     return str(monitored.entry.get("type", monitored.path.removeprefix("hooks.")))
-
-
-# Names
 
 
 class _Monitored(NamedTuple):
@@ -88,21 +87,19 @@ def has_unknown_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
 
 def metric_problems(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hook]) -> Iterator[Problem]:
     """Yield a problem for each monitored metric that no report of a resolved experiment can hold."""
-    is_open, never_validates = (
-        has_unknown_metrics(task, hooks.values()),
-        Interval.parse(data["validate_every"]).count == 0,
-    )
-    known = None if is_open else _metric_names(task, hooks)
+    is_open = has_unknown_metrics(task, hooks.values())
+    never_validates = Interval.parse(data["validate_every"]).count == 0
+    known = {} if is_open else _metric_names(task, hooks)
     for monitored in _monitored(data):
-        stops_training = monitored.kind in ("early_stopping", "param_scheduler")
+        is_sweep, stops_training = monitored.kind == "sweep", monitored.kind in ("early_stopping", "param_scheduler")
+        names = [f"{monitored.phase}/{name}" for name in known.get(monitored.phase, ())]
         if stops_training and monitored.phase == "test":
             yield monitored.problem("is measured after training; use a metric of train or val")
-        elif not monitored.phase and (stops_training or not is_open):
-            yield from _phaseless_problems(monitored, known or {}, hooks)
-        elif monitored.phase == "val" and never_validates and not (is_open and monitored.kind == "sweep"):
+        elif not monitored.phase and not is_sweep and (stops_training or not is_open):
+            yield _without_phase(monitored, known)
+        elif monitored.phase == "val" and never_validates and not (is_open and is_sweep):
             yield monitored.problem("is never measured with validate_every: 0")
-        elif known and monitored.metric != "auto" and not _is_known(monitored, known[monitored.phase]):
-            names = [f"{monitored.phase}/{name}" for name in known[monitored.phase]]
+        elif names and monitored.metric != "auto" and not _is_known(monitored, known[monitored.phase]):
             yield monitored.problem(f"is not a metric of this task, which has {', '.join(names)}", names)
 
 
@@ -134,29 +131,23 @@ def _decides_metrics(path: str) -> bool:
     return is_hook or path.startswith(("task", "validate_every")) or path.endswith(".type")
 
 
-def _phaseless_problems(
-    monitored: _Monitored, known: Mapping[str, Collection[str]], hooks: Mapping[str, Hook]
-) -> Iterator[Problem]:
-    if monitored.kind == "sweep":
-        needed = _REPORTING_HOOKS.get(monitored.metric.partition("/")[0])
-        if needed and not any(type(hook) is HOOKS[needed] for hook in hooks.values()):
-            yield monitored.problem(f"is reported by the hook {needed}, which is off")
-        return
+def _without_phase(monitored: _Monitored, known: Mapping[str, Collection[str]]) -> Problem:
     name = monitored.metric.rpartition("/")[2]
     names = [f"{phase}/{metric}" for phase in PHASES for metric in known.get(phase, (name,))]
-    yield monitored.problem(f"has no phase; metrics begin with {', '.join(f'{phase}/' for phase in PHASES)}", names)
+    return monitored.problem(f"has no phase; metrics begin with {', '.join(f'{phase}/' for phase in PHASES)}", names)
 
 
-def _metric_names(task: Task, hooks: Mapping[str, Hook]) -> dict[str, list[str]] | None:
+def _metric_names(task: Task, hooks: Mapping[str, Hook]) -> dict[str, list[str]]:
+    """Return the names of a task's metrics by phase; empty if they are unknown before the first batch."""
     # Any other annotation than a tensor's may mean parts of the loss, which are metrics too.
     annotation = str(get_annotations(type(task).loss).get("return")).rpartition(".")[2].strip("'>")
     if type(task).metrics is not Task.metrics or annotation != "Tensor":
-        return None
-    meters = None
-    with suppress(ConfigError), catch_user_errors("task"):  # what it needs may be present only where it trains
-        meters = list(task.meters())
-    if meters is None:
-        return None
+        return {}
+    try:
+        with catch_user_errors("task"):
+            meters = list(task.meters())
+    except ConfigError:  # what it needs may be present only where it trains
+        return {}
     has_probe = any(type(hook) is HOOKS["feature_probe"] for hook in hooks.values())
     probed = ["knn_accuracy", "linear_accuracy"] if has_probe else []
     return {"train": ["loss"], "val": ["loss", *meters, *probed], "test": ["loss", *meters]}

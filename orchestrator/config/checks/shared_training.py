@@ -81,19 +81,16 @@ def unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Proble
 
 
 def _sweep_reason(sweep: Sweep) -> str:
-    if not sweep.share_training:
-        return "share_training: false"
-    if sweep.engine == "train":
-        return "engine: train makes each trial its own job"
-    if isinstance(sweep.scheduler, Population):
-        return f"scheduler: {sweep.scheduler.type} copies weights and values between trials"
-    if isinstance(sweep.scheduler, HyperBand):
-        return "scheduler: hyperband pauses single trials, and a shared training cannot continue for only some of them"
-    if isinstance(sweep.scheduler, Race):
-        return "scheduler: race begins the trials of each configuration one after the other"
-    if len(sweep.metrics) > 1:
-        return "with several metrics no trial of a training is the best, and search: optuna needs one result per draw"
-    return ""
+    """Return why no trials of a sweep can share a training; empty if some can."""
+    reasons = {
+        "share_training: false": not sweep.share_training,
+        "engine: train makes each trial its own job": sweep.engine == "train",
+        f"scheduler: {sweep.scheduler.type} copies weights between trials": isinstance(sweep.scheduler, Population),
+        "scheduler: hyperband pauses single trials": isinstance(sweep.scheduler, HyperBand),
+        "scheduler: race begins the trials of a configuration one after the other": isinstance(sweep.scheduler, Race),
+        "with several metrics no trial of a training is the best": len(sweep.metrics) > 1,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
 def _fan_out_only_reason(sweep: Sweep) -> str:

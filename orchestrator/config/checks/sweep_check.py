@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from hooks.metrics.direction import directions
 from hooks.stats.row_stats import PREFIX, column_and_statistic
 from orchestrator.config.checks.custom_training import train_parameters
-from orchestrator.config.checks.metrics import inferred_modes
+from orchestrator.config.checks.metrics import with_inferred_modes
 from orchestrator.config.checks.shared_training import unshareable_paths
 from orchestrator.config.checks.space import (
     can_mutate,
@@ -27,8 +26,8 @@ from orchestrator.config.checks.space import (
 from orchestrator.config.optim.changes import relative_message
 from orchestrator.config.resolve import build, find_task
 from orchestrator.config.sections.domain import Domain
-from orchestrator.config.sections.experiment import Experiment, check_sound_part, without_nulls
-from orchestrator.config.sections.sweep import MAX_SEED, PB2, Asha, Population, Race, Sweep
+from orchestrator.config.sections.experiment import Experiment, validate_sections, without_nulls
+from orchestrator.config.sections.sweep import PB2, Asha, Population, Race, Sweep
 from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import ExperimentSource, with_value
 from orchestrator.errors import ConfigError, Problem, did_you_mean, shortened
@@ -42,16 +41,11 @@ MAX_CHECKED_VALUES = 5_000
 def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[Problem]:
     """Return the problems of a sweep beyond its fields; `known` are those that `resolve` reports."""
     data, _ = source.merged()
-    field_problems: list[Problem] = []
-    data, experiment = check_sound_part(without_nulls(data), field_problems)
+    data, experiment = validate_sections(with_inferred_modes(without_nulls(data)), [])
     sweep = experiment.sweep
     if sweep is None:
         return []
-    if mode := inferred_modes(data).get("sweep.mode"):
-        sweep = sweep.model_copy(update={"mode": mode})
-    problems: list[Problem] = []
-    if not any(problem.path.startswith("sweep") for problem in field_problems):
-        problems.extend(_settings_problems(sweep, experiment))
+    problems = list(_settings_problems(sweep, experiment))
     if not problems:
         base = {key: value for key, value in data.items() if key != "sweep"}
         with suppress(ValueError):  # if its mode is unknown, that is a problem of its own
@@ -73,14 +67,13 @@ def _settings_problems(sweep: Sweep, experiment: Experiment) -> Iterator[Problem
     if experiment.workers.spares:
         yield Problem("workers.spares", "has no effect in a sweep, where Ray Tune restarts a trial; remove it")
     spatial = [*_unsearchable(sweep), *_overlaps(sweep)]
-    yield from spatial or [*_count_problems(sweep, experiment.seed), *_mutation_problems(sweep, experiment)]
+    yield from spatial or [*_count_problems(sweep), *_mutation_problems(sweep, experiment)]
     for index, point in enumerate(sweep.points):
         yield from _point_problems(point, f"sweep.points.{index}", sweep)
 
 
 def _contradictions(sweep: Sweep) -> Iterator[Problem]:
-    kind, is_population = sweep.scheduler.type, isinstance(sweep.scheduler, Population)
-    is_synchronous = is_population or kind == "hyperband"
+    """Yield the settings that contradict each other."""
     for statistic in sweep.row_stats:
         try:
             column_and_statistic(statistic)
@@ -90,51 +83,54 @@ def _contradictions(sweep: Sweep) -> Iterator[Problem]:
         directions(sweep.metrics, sweep.mode)
     except ValueError as error:
         yield Problem("sweep.mode", str(error))
-    if len(sweep.metrics) > 1 and sweep.search != "optuna":
-        yield Problem("sweep.metric", f"cannot be a list with search: {sweep.search}; use search: optuna")
-    if len(sweep.metrics) > 1 and kind != "fifo":
-        yield Problem("sweep.metric", f"cannot be a list with scheduler: {kind}; use scheduler: fifo")
-    if is_population and sweep.search == "optuna":
-        message = f"cannot be optuna with scheduler: {kind}, which changes values itself; use random or grid"
-        yield Problem("sweep.search", message)
-    if is_population and sweep.repeats > 1:
-        message = f"cannot be combined with scheduler: {kind}, whose trials copy each other's weights and values"
-        yield Problem("sweep.repeats", message, suggestion="increase trials for a larger population")
-    if sweep.aggregate == "lower_bound" and sweep.repeats == 1:
-        message = "is lower_bound, which needs several trials of each configuration; set repeats, for example to 5"
-        yield Problem("sweep.aggregate", message)
-    if isinstance(sweep.scheduler, Race):
-        yield from _race_contradictions(sweep)
-    if sweep.max_concurrent is not None and is_synchronous:
-        yield Problem("sweep.max_concurrent", f"has no effect with scheduler: {kind}, whose trials wait for each other")
-    if sweep.engine == "train" and is_synchronous:
-        message = f"cannot be train with scheduler: {kind}, which pauses trials: each would start a new Ray Train job"
-        yield Problem("sweep.engine", f"{message}; use gang, or the scheduler fifo, asha, median or race")
-    if sweep.points and sweep.search == "grid":
-        yield Problem("sweep.points", "has no effect with search: grid, which tries all points of the grid")
-
-
-def _race_contradictions(sweep: Sweep) -> Iterator[Problem]:
-    if sweep.repeats == 1:
-        yield Problem("sweep.repeats", "is 1, and race compares configurations over seeds; set it, for example to 5")
-    if sweep.aggregate == "lower_bound":
-        yield Problem("sweep.aggregate", "cannot be lower_bound with scheduler: race, whose winner has the best mean")
-    if sweep.search == "optuna":
-        message = "cannot be optuna with scheduler: race, which needs all configurations at the start"
-        yield Problem("sweep.search", f"{message}; use random or grid")
-    if sweep.budget and sweep.budget.trials:
-        message = "cannot be combined with scheduler: race, which trains all configurations seed by seed"
-        yield Problem("sweep.budget.trials", message, suggestion="set fewer trials")
+    kind, search, several = sweep.scheduler.type, sweep.search, len(sweep.metrics) > 1
+    is_population, is_race = isinstance(sweep.scheduler, Population), isinstance(sweep.scheduler, Race)
+    needs_all, is_synchronous = is_population or is_race, is_population or kind == "hyperband"
+    draws = search != "grid" or is_population or (isinstance(sweep.scheduler, Asha) and sweep.scheduler.brackets > 1)
+    one_seed, is_bound, with_kind = sweep.repeats == 1, sweep.aggregate == "lower_bound", f"with scheduler: {kind}"
+    caps_trials = bool(sweep.budget and sweep.budget.trials)
+    conflicts = [
+        (several and search != "optuna", "metric", f"cannot be a list with search: {search}; use search: optuna"),
+        (several and kind != "fifo", "metric", f"cannot be a list {with_kind}; use scheduler: fifo"),
+        (search == "optuna" and needs_all, "search", f"cannot be optuna {with_kind}; use random or grid"),
+        (is_population and not one_seed, "repeats", f"cannot be combined {with_kind}; increase trials instead"),
+        (
+            is_race and one_seed,
+            "repeats",
+            "is 1, but race compares configurations over seeds; set it to 5, say",
+        ),
+        (
+            is_bound and one_seed,
+            "aggregate",
+            "is lower_bound, which needs several seeds; set repeats to 5, say",
+        ),
+        (
+            is_race and is_bound,
+            "aggregate",
+            "cannot be lower_bound with scheduler: race, which compares means",
+        ),
+        (is_race and caps_trials, "budget.trials", "cannot be combined with scheduler: race; set fewer trials"),
+        (sweep.max_concurrent and is_synchronous, "max_concurrent", f"has no effect {with_kind}, whose trials wait"),
+        (is_synchronous and sweep.engine == "train", "engine", f"cannot be train {with_kind}, which pauses; use gang"),
+        (sweep.points and search == "grid", "points", "has no effect with search: grid, which tries all points"),
+        (
+            sweep.seed and not draws,
+            "seed",
+            f"has no effect: search: grid draws nothing {with_kind}",
+        ),
+    ]
+    yield from (Problem(f"sweep.{key}", message) for applies, key, message in conflicts if applies)
 
 
 def _unsearchable(sweep: Sweep) -> Iterator[Problem]:
-    instead_for_optuna = {"grid": "choice", "normal": "uniform"}
+    """Yield a problem for each domain that the search cannot draw from."""
+    alternatives = {"grid": "choice", "normal": "uniform"}
     for name, domain in sweep.space.items():
-        path = join("sweep.space", f"{name}.{domain.kind}")
+        path, kind = join("sweep.space", f"{name}.{domain.kind}"), domain.kind
         if sweep.search == "grid" and not domain.is_list:
             yield Problem(path, "is not supported with search: grid; use choice or grid, or search: random")
-        if sweep.search == "optuna" and (instead := instead_for_optuna.get(domain.kind)):
-            yield Problem(path, f"is not supported with search: optuna; use {instead}")
+        if sweep.search == "optuna" and kind in alternatives:
+            yield Problem(path, f"is not supported with search: optuna; use {alternatives[kind]}")
 
 
 def _overlaps(sweep: Sweep) -> Iterator[Problem]:
@@ -159,33 +155,21 @@ def _overlaps(sweep: Sweep) -> Iterator[Problem]:
             yield Problem(join("sweep.space", inner), message)
 
 
-def _count_problems(sweep: Sweep, seed: int) -> Iterator[Problem]:
-    scheduler, points, per_round = sweep.scheduler, count_points(sweep), round_length(sweep)
+def _count_problems(sweep: Sweep) -> Iterator[Problem]:
+    points, per_round = count_points(sweep), round_length(sweep)
     trials = sweep.trials or per_round
-    last_seed = seed + sweep.repeats - 1
+    factors = f"{points} points of the grid" if points > 1 else "1 point"
+    factors += f" x {sweep.repeats} repeats" if sweep.repeats > 1 else ""
     if sweep.repeats > 1 and "seed" in sweep.space:
         yield Problem("sweep.space.seed", f"conflicts with repeats: {sweep.repeats}, which sets the seeds; remove one")
-    elif sweep.repeats > 1 and last_seed > MAX_SEED:
-        yield Problem("sweep.repeats", f"needs seeds up to {last_seed:,}; the largest allowed is {MAX_SEED:,}")
-    is_random = sweep.search != "grid" or isinstance(scheduler, Population)
-    if sweep.seed and not is_random and not (isinstance(scheduler, Asha) and scheduler.brackets > 1):
-        message = f"has no effect: search: grid and scheduler: {scheduler.type} draw nothing"
-        yield Problem("sweep.seed", message, suggestion="set the seed of the runs outside of sweep")
-    times = f" x {sweep.repeats} repeats" if sweep.repeats > 1 else ""
     if count_trials(sweep) > MAX_TRIALS:
         message = f"makes {count_trials(sweep):,} trials, at most {MAX_TRIALS:,} are allowed"
         hint = "use search: random, or remove values"
         yield Problem("sweep.trials" if sweep.trials else "sweep.space", message, suggestion=hint)
     elif sweep.search == "grid" and trials != per_round:
-        hint = "remove it"
-        if trials < per_round:
-            hint += f", or set budget: {{trials: {trials}}} to end before the grid is complete"
-        elif trials % points == 0:
-            hint += f", or set repeats: {trials // points} to run each point with as many seeds"
-        message = f"must be {per_round}, the {points} points of the grid{times}, got {trials}"
-        yield Problem("sweep.trials", message, suggestion=hint)
+        hint = "remove it; budget.trials ends a sweep before its grid is complete, and repeats adds seeds"
+        yield Problem("sweep.trials", f"must be {per_round} ({factors}), got {trials}", suggestion=hint)
     elif trials % per_round:
-        factors = f"{points} points of the grid{times}" if points > 1 else f"{sweep.repeats} repeats"
         below = trials // per_round * per_round
         hint = f"write {below} or {below + per_round}" if below else f"write {per_round}"
         yield Problem("sweep.trials", f"must be a multiple of {per_round} ({factors}), got {trials}", suggestion=hint)
@@ -207,11 +191,9 @@ def _mutation_problems(sweep: Sweep, experiment: Experiment) -> Iterator[Problem
     for index, name in enumerate(scheduler.mutate or []):
         path = f"sweep.scheduler.mutate.{index}"
         if name not in sweep.space:
-            hint = did_you_mean(name, sweep.space)
-            yield Problem(path, f"'{name}' is not a path of the space", suggestion=hint)
+            yield Problem(path, f"'{name}' is not a path of the space", suggestion=did_you_mean(name, sweep.space))
         elif name.partition(".")[0] not in restartable and not can_mutate(name):
-            message = "cannot change during training; only fields of hooks and numbers of the optimizer can"
-            yield Problem(path, f"'{name}' {message}")
+            yield Problem(path, f"'{name}' cannot change during training; name fields of hooks or optimizer numbers")
     mutated = mutated_paths(sweep)
     if not mutated and not scheduler.mutate:
         others = [name for name in sweep.space if name.partition(".")[0] in restartable]
@@ -258,13 +240,12 @@ def _value_problems(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Ite
         problems: dict[str, Problem] = {}
         for value in domain.candidates():
             values = {**around, name: value}
+            others = [other for other in space if other not in values]
             for problem in _problems_with(values, data):
-                others = [other for other in space if other not in values]
                 if problem not in existing[key] and not any(_overlap(problem.path, other) for other in others):
                     message = relative_message(name, problem)
-                    hint = _suggest_domain(domain, message) or problem.suggestion
-                    if not hint or all(other.suggestion != hint for other in problems.values()):
-                        problems.setdefault(message, Problem(join("sweep.space", name), message, suggestion=hint))
+                    located = Problem(join("sweep.space", name), message, suggestion=problem.suggestion)
+                    problems.setdefault(message, located)
         yield from problems.values()
 
 
@@ -272,11 +253,7 @@ def _problems_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> Sequen
     try:
         for name, value in values.items():
             data = with_value(data, name, value)
-        modes = inferred_modes(data)
-        data = {key: value for key, value in data.items() if key != "sweep"}
-        for name, mode in modes.items():
-            data = with_value(data, name, mode)
-        build(data)
+        build({key: value for key, value in with_inferred_modes(data).items() if key != "sweep"})
     except ConfigError as error:
         return error.problems
     return ()
@@ -284,14 +261,3 @@ def _problems_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> Sequen
 
 def _overlap(path: str, other: str) -> bool:
     return path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.")
-
-
-def _suggest_domain(domain: Domain, message: str) -> str | None:
-    """Suggest what to write instead of a range that a field does not take."""
-    if domain.is_list or not message.startswith("must be "):
-        return None
-    if message.startswith("must be a whole number"):
-        return "use randint or lograndint, or whole numbers for low, high and step"
-    if not re.match("must be (a number|a finite|a multiple|at |greater|less)", message):
-        return "use choice for values that are not numbers"
-    return "set its bounds: {normal: [mean, sd, low, high]}" if not math.isfinite(domain.ends[0]) else None

@@ -16,16 +16,11 @@ from orchestrator.task import Task
 
 def explain_unchangeable(path: str, experiment: Experiment) -> str | None:
     """Return why a value cannot change during the run; None for mutable fields of hooks and numbers of optimizers."""
-    number = parse_optimizer_path(path)
-    if number:
-        names = experiment.optimizations
-        if number[0] in names:
-            return None
-        return (
-            f"there is no optimizer '{number[0]}'" if number[0] else f"there are several optimizers: {', '.join(names)}"
-        )
     group, _, rest = path.partition(".")
     name, _, field = rest.partition(".")
+    if number := parse_optimizer_path(path):
+        names = experiment.optimizations
+        return None if number[0] in names else f"there is no such optimizer; there are: {', '.join(names) or 'one'}"
     if group != "hooks" or not field:
         return "cannot change during training; only fields of hooks and numbers of the optimizer can"
     entry = experiment.hooks.get(name)

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from hooks import Hook
+from hooks import HOOKS, Hook, ParamScheduler
 from orchestrator.config.optim.optimizer import (
+    FROM_TASK,
     OPTIMIZERS,
-    OWN,
     check_optimizer,
     closure_problems,
     has_own_method,
     optimizer_with_defaults,
 )
-from orchestrator.config.optim.parameter_groups import rate_keys
 from orchestrator.config.optim.schedule import (
+    RATES,
+    SCHEDULERS,
     Schedule,
     Timeline,
-    is_stepped,
     list_interval,
+    needs_metric,
     scheduler_with_defaults,
-    stepping_problems,
+    stepping_hook,
 )
-from orchestrator.config.optim.scheduler import explain_unused_rate
-from orchestrator.config.sections.experiment import Component, Experiment
+from orchestrator.config.sections.experiment import Component, Experiment, Optimization
 from orchestrator.config.text.source import with_value
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task, has_turns
@@ -44,7 +44,7 @@ def optimization_with_defaults(experiment: Experiment, task: type[Task]) -> Expe
     scheduler = collect_problems(problems, scheduler_with_defaults, scheduler, task)
     if problems or optimizer is None:
         raise ConfigError(problems)
-    if not written.type and optimizer.type != OWN and explain_unused_rate(optimizer, scheduler, ""):
+    if not written.type and optimizer.type != FROM_TASK and _explain_unused_rate(optimizer, scheduler):
         rest = {key: value for key, value in optimizer.model_dump().items() if key != "lr"}
         optimizer = Component.model_validate({**rest, **written.arguments})
     update = {"optimizer": optimizer, **({} if scheduler is experiment.scheduler else {"scheduler": scheduler})}
@@ -68,7 +68,7 @@ def check_optimizations(
     timeline = Timeline.of(hooks, experiment.epochs, experiment.steps)
     for optimization in experiment.optimizations.values():
         collect_problems(problems, check_optimizer, optimization, task)
-        if optimization.scheduler and is_stepped(hooks):
+        if optimization.scheduler and _is_stepped(hooks):
             schedule = collect_problems(
                 problems, Schedule.of, optimization.scheduler, task, timeline, optimization.scheduler_path
             )
@@ -90,9 +90,65 @@ def optimization_problems(experiment: Experiment, task: type[Task], hooks: Mappi
         optimizer, path = optimization.optimizer, optimization.path
         if optimizer.type in OPTIMIZERS:
             yield from closure_problems(OPTIMIZERS[optimizer.type], experiment)
-        if message := explain_unused_rate(optimizer, optimization.scheduler, optimization.scheduler_path):
-            for key in rate_keys(optimizer.arguments):
-                yield Problem(f"{path}.{key}", message, suggestion="remove one of them")
+        message = _explain_unused_rate(optimizer, optimization.scheduler)
+        if message and "lr" in optimizer.arguments:
+            yield Problem(f"{path}.lr", message, suggestion="remove one of them")
     # A scheduler that is written as null may be a sweep's other value.
     if any(optimization.scheduler for optimization in optimizations) or "scheduler" not in experiment.model_fields_set:
-        yield from stepping_problems(optimizations, hooks, task)
+        yield from _stepping_problems(optimizations, hooks, task)
+
+
+def _explain_unused_rate(optimizer: Component, scheduler: Component | list[Component] | None) -> str | None:
+    """Return why the rate of one of torch's optimizers has no effect, if all its schedulers set the rate."""
+    entries = scheduler if isinstance(scheduler, list) else [scheduler] if scheduler else []
+    if not entries or optimizer.type in ("", FROM_TASK):
+        return None
+    if not all(RATES.get(entry.type) in entry.arguments for entry in entries):
+        return None
+    return f"has no effect: {entries[0].type} sets the rate by {RATES[entries[0].type]}"
+
+
+def _is_stepped(hooks: Mapping[str, Hook]) -> bool:
+    """Return whether a hook steps schedulers, or a custom hook may."""
+    return stepping_hook(hooks) is not None or any(type(hook) not in HOOKS.values() for hook in hooks.values())
+
+
+def _stepping_problems(
+    optimizations: Sequence[Optimization], hooks: Mapping[str, Hook], task: type[Task]
+) -> Iterator[Problem]:
+    """Yield the problems of a scheduler that nothing steps, and of a hook with nothing to step or another interval."""
+    scheduled = [optimization for optimization in optimizations if optimization.scheduler]
+    hook = stepping_hook(hooks)
+    if hook is None:
+        if not _is_stepped(hooks):
+            message = "has no effect: the hook param_scheduler, which steps it, is off"
+            yield from (Problem(optimization.scheduler_path, message) for optimization in scheduled)
+        return
+    path = f"hooks.{next(name for name, other in hooks.items() if other is hook)}"
+    if not scheduled:
+        is_set = {"every": hook.every != ParamScheduler.every, "monitor": hook.monitor is not None}
+        yield from (Problem(f"{path}.{key}", "has no effect without a scheduler") for key in is_set if is_set[key])
+        return
+    if hook.every.count == 0:
+        message = "is 0, so nothing steps the scheduler; write scheduler: null for none"
+        yield Problem(f"{path}.every", message)
+        return
+    for optimization in scheduled:
+        yield from _monitor_problems(optimization, hook, path)
+    every = collect_problems([], list_interval, optimizations, task)
+    if every not in (None, hook.every):
+        message = f"must be {every} for a list of schedulers, which have their own `every`; got {hook.every}"
+        yield Problem(f"{path}.every", message, suggestion="remove it")
+
+
+def _monitor_problems(optimization: Optimization, hook: ParamScheduler, path: str) -> Iterator[Problem]:
+    """Yield the problem of one of torch's schedulers whose metric is missing, or of a metric without effect."""
+    scheduler, entry_path = optimization.scheduler, optimization.scheduler_path
+    if not isinstance(scheduler, Component) or scheduler.type not in SCHEDULERS:
+        return
+    is_metric_needed = needs_metric(scheduler, entry_path)
+    if is_metric_needed and hook.monitor is None:
+        hint = f"write {path}.monitor, such as monitor: val/loss"
+        yield Problem(entry_path, f"is {scheduler.type}, which needs a metric to step by", suggestion=hint)
+    if hook.monitor is not None and not is_metric_needed:
+        yield Problem(f"{path}.monitor", f"has no effect: {scheduler.type} takes no metric, got '{hook.monitor}'")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import ModuleType
@@ -26,7 +26,7 @@ from orchestrator.task import Task
 
 T = TypeVar("T")
 
-OWN = "task"
+FROM_TASK = "task"
 """The `type` of an optimizer or scheduler that the task's own method creates."""
 
 _PLAIN = (int, float, str, list, tuple, dict, type(None))
@@ -44,10 +44,10 @@ GROUP_KEYS = tuple(Group.model_fields)
 
 def optimizer_with_defaults(optimizer: Component, task: type[Task]) -> Component:
     """Return the optimizer with its `type` and defaults; without `type`, the task's own or SGD. Raises ConfigError."""
-    if optimizer.type in ("", OWN) and has_own_method(task, "optimizer"):
+    if optimizer.type in ("", FROM_TASK) and has_own_method(task, "optimizer"):
         return own_method_with_defaults(optimizer, task, "optimizer", "optimizer")
-    if optimizer.type == OWN:
-        raise ConfigError([Problem("optimizer.type", f"is '{OWN}', but {task.__name__} defines no optimizer()")])
+    if optimizer.type == FROM_TASK:
+        raise ConfigError.at("optimizer.type", f"is '{FROM_TASK}', but {task.__name__} defines no optimizer()")
     if optimizer.type:
         return optimizer
     default: Component = Experiment.model_fields["optimizer"].default
@@ -57,31 +57,25 @@ def optimizer_with_defaults(optimizer: Component, task: type[Task]) -> Component
 def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
     """Check an optimizer before there is a model; raise ConfigError."""
     optimizer, path = optimization.optimizer, optimization.path
-    if optimizer.type == OWN and not optimization.name:
+    if optimizer.type == FROM_TASK and not optimization.name:
         own_method_with_defaults(optimizer, task, "optimizer", path)
         return
     if not optimizer.type:
-        raise ConfigError([Problem(f"{path}.type", "is missing")])
+        raise ConfigError.at(f"{path}.type", "is missing")
     arguments, groups = _split_groups(optimizer, path)
-    problems: list[Problem] = []
-    ours = ("params", "scheduler", "groups") if optimization.name else ("groups",)
-    check_component(optimizer.type, arguments, Optimizer, OPTIMIZERS, _NoParameters(), path, ours)
     cls: Any = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
+    # Arguments of the optimizer, then of each group over them; with the keys allowed beside them.
+    extra_keys = ("params", "scheduler", "groups") if optimization.name else ("groups",)
+    settings: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [(path, arguments, extra_keys)]
+    problems: list[Problem] = []
     for index, group in enumerate(groups):
-        place, settings = f"{path}.groups.{index}", arguments | group_settings(group)
         if group is None and "weight_decay" not in signature_model(cls).model_fields:
-            problems.append(Problem(place, f"is no_decay, but {optimizer.type} has no weight_decay"))
-            continue
+            problems.append(Problem(f"{path}.groups.{index}", f"is no_decay, but {optimizer.type} has no weight_decay"))
+        else:
+            settings.append((f"{path}.groups.{index}", arguments | group_settings(group), GROUP_KEYS))
+    for entry_path, values, keys in settings:
         collect_problems(
-            problems,
-            check_component,
-            optimizer.type,
-            settings,
-            Optimizer,
-            OPTIMIZERS,
-            _NoParameters(),
-            place,
-            GROUP_KEYS,
+            problems, check_component, optimizer.type, values, Optimizer, OPTIMIZERS, _NoParameters(), entry_path, keys
         )
     if optimization.name and not optimization.patterns and not has_own_method(task, "parameters"):
         message = f"is missing, and {task.__name__} defines no parameters()"
@@ -102,21 +96,18 @@ def closure_problems(
     """Return what an optimizer that needs a closure cannot be combined with."""
     if not needs_closure(cls):
         return []
-    setup, reasons = Setup(closure=True, hooks=hooks or {}), {}
-    if experiment.optimizers:
-        reasons["optimizers"] = "turns() computes each loss once"
-    if experiment.accumulate != 1:
-        reasons["accumulate"] = "each evaluation needs the gradients of the whole batch; write a larger batch_size"
-    if experiment.precision == "fp16":
-        reasons["precision"] = "a GradScaler cannot leave out one of several evaluations; write fp32 or bf16"
-    if experiment.workers.strategy == "fsdp":
-        reasons["workers.strategy"] = "its step joins all gradients in one tensor; write ddp"
-    against_hooks = {f"hooks.{name}": hook.unsuitable(setup) for name, hook in setup.hooks.items()}
+    setup = Setup(closure=True, hooks=hooks or {})
+    reasons = {f"hooks.{name}": hook.unsuitable(setup) for name, hook in setup.hooks.items()}
     start = f"cannot be used with {cls.__name__}, whose step evaluates the loss several times"
-    return [
-        *(Problem(path, reason) for path, reason in against_hooks.items() if reason),
-        *(Problem(path, f"{start}: {reason}") for path, reason in reasons.items()),
-    ]
+    if experiment.optimizers:
+        reasons["optimizers"] = f"{start}: turns() computes each loss once"
+    if experiment.accumulate != 1:
+        reasons["accumulate"] = f"{start}, each for the whole batch; write a larger batch_size"
+    if experiment.precision == "fp16":
+        reasons["precision"] = f"{start}, all with one scale; write fp32 or bf16"
+    if experiment.workers.strategy == "fsdp":
+        reasons["workers.strategy"] = f"{start} and joins all gradients in one tensor; write ddp"
+    return [Problem(path, reason) for path, reason in reasons.items() if reason]
 
 
 def build_optimizers(optimizations: Mapping[str, Optimization], task: Task, model: nn.Module) -> dict[str, Optimizer]:
@@ -127,7 +118,7 @@ def build_optimizers(optimizations: Mapping[str, Optimization], task: Task, mode
     own = _parameters_by_name(task, model) if has_own_method(type(task), "parameters") else {}
     if unknown := [name for name in own if name not in optimizers]:
         message = f"{type(task).__name__}.parameters() returns {listed(unknown)}, but optimizers has"
-        raise ConfigError([Problem("task", f"{message} {listed(list(optimizers))}")])
+        raise ConfigError.at("task", f"{message} {listed(list(optimizers))}")
     groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
     trained = {parameter for group in groups for parameter in group["params"]}
     untrained = [
@@ -136,14 +127,14 @@ def build_optimizers(optimizations: Mapping[str, Optimization], task: Task, mode
     if untrained:
         message = f"leave {len(untrained)} parameters of the model untrained: {listed(untrained, 4)}"
         hint = "add them to params, or call requires_grad_(False) on them in model()"
-        raise ConfigError([Problem("optimizers", message, suggestion=hint)])
+        raise ConfigError.at("optimizers", message, hint)
     return optimizers
 
 
 def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) -> Optimizer:
     """Build an optimizer over its parameters, or call the task's own method; raise ConfigError."""
     optimizer, path = optimization.optimizer, optimization.path
-    if optimizer.type != OWN:
+    if optimizer.type != FROM_TASK:
         cls = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
         arguments, groups = _split_groups(optimizer, path)
         named = _selected_parameters(optimization, task, model)
@@ -154,14 +145,11 @@ def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) ->
         return built
     own, method = task.optimizer(model, **optimizer.arguments), f"{type(task).__name__}.optimizer()"
     if not isinstance(own, Optimizer):
-        several = "for several, define turns() and set optimizers in the file"
-        hint = several if isinstance(own, Collection) else "remove the method to use the file's optimizer"
-        shown = "None" if own is None else f"a {type(own).__name__}"
-        raise ConfigError([Problem("task", f"{method} must return an optimizer, got {shown}", suggestion=hint)])
-    own_parameters = [parameter for group in own.param_groups for parameter in group["params"]]
-    if not set(model.parameters()).intersection(own_parameters):
-        hint = "create it with model.parameters()"
-        raise ConfigError([Problem("task", f"{method} has none of the model's parameters", suggestion=hint)])
+        hint = "remove the method to use the file's optimizer; for several, define turns() and set optimizers"
+        raise ConfigError.at("task", f"{method} must return an optimizer, got a {type(own).__name__}", hint)
+    trained = {parameter for group in own.param_groups for parameter in group["params"]}
+    if trained.isdisjoint(model.parameters()):
+        raise ConfigError.at("task", f"{method} has none of the model's parameters", "pass model.parameters()")
     return own
 
 
@@ -173,12 +161,12 @@ def _selected_parameters(optimization: Optimization, task: Task, model: nn.Modul
         try:
             return {name: named[name] for name in matched(optimization.patterns, named)}
         except ValueError as error:
-            raise ConfigError([Problem(f"{optimization.path}.params", str(error))]) from None
+            raise ConfigError.at(f"{optimization.path}.params", str(error)) from None
     own = set(_parameters_by_name(task, model).get(optimization.name, ()))
     selected = {name: parameter for name, parameter in named.items() if parameter in own}
     if not selected:
         message = f"is missing, and {type(task).__name__}.parameters() returns none for '{optimization.name}'"
-        raise ConfigError([Problem(f"{optimization.path}.params", message)])
+        raise ConfigError.at(f"{optimization.path}.params", message)
     return selected
 
 
@@ -188,7 +176,7 @@ def _parameters_by_name(task: Task, model: nn.Module) -> dict[str, list[Any]]:
         return {str(name): list(values) for name, values in own.items()}
     except (AttributeError, TypeError):
         message = f"must return a mapping of optimizers' names to parameters, got {own!r}"
-        raise ConfigError([Problem("task", f"{type(task).__name__}.parameters() {message}")]) from None
+        raise ConfigError.at("task", f"{type(task).__name__}.parameters() {message}") from None
 
 
 def _split_groups(optimizer: Component, path: str) -> tuple[dict[str, Any], list[Group | None]]:
@@ -215,7 +203,7 @@ def own_method_with_defaults(component: Component, task: type[Task], method: str
     values = checked.model_dump(mode="json", warnings=False, fallback=str)
     # The method keeps a default that YAML cannot hold.
     plain = {name for name in values if name in arguments or isinstance(getattr(checked, name), _PLAIN)}
-    return Component.model_validate({"type": OWN, **{name: values[name] for name in values if name in plain}})
+    return Component.model_validate({"type": FROM_TASK, **{name: values[name] for name in values if name in plain}})
 
 
 def own_method_model(task: type[Task], method: str) -> Any:
@@ -227,10 +215,7 @@ def _explain_undeclared(problem: Problem, task: type[Task], method: str) -> Prob
     if problem.message != UNKNOWN_KEY:
         return problem
     key = problem.path.rpartition(".")[2]
-    first = list(inspect.signature(getattr(task, method)).parameters)[1]
-    declare = f"declare it, def {method}(self, {first}, {key}=...), or set type for another {method}"
-    near = problem.suggestion if problem.suggestion and problem.suggestion.startswith("did you mean") else None
-    hint = f"write task_args.{key}" if key in parameters(task) else near or declare
+    hint = f"write task_args.{key}" if key in parameters(task) else problem.suggestion
     message = f"has no effect: {task.__name__}.{method}() takes no {key}"
     return replace(problem, message=message, suggestion=hint)
 
@@ -263,14 +248,14 @@ def check_component(
     table: Mapping[str, type[T]],
     first: Any,
     path: str,
-    ours: tuple[str, ...] = (),
+    extra_keys: tuple[str, ...] = (),
 ) -> None:
     """Check names and types of arguments, and for torch's own classes also values; raise ConfigError.
 
-    Values are checked by the class itself, up to its first use of the parameters. `ours` are keys allowed beside them.
+    Values are checked by the class itself, up to its first use of the parameters. `extra_keys` are allowed too.
     """
     cls: Any = find_class(kind, base, table, join(path, "type"))
-    check(signature_model(cls, ours=ours), arguments, path)
+    check(signature_model(cls, extra_keys=extra_keys), arguments, path)
     if cls in table.values():
         with suppress(_ArgumentsChecked):
             build_component(cls, first, kind, arguments, path)
@@ -281,4 +266,4 @@ def build_component(cls: Callable[..., Any], first: Any, kind: str, arguments: M
     try:
         return cls(first, **arguments)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError([Problem(path, f"{kind} raised: {error}")]) from error
+        raise ConfigError.at(path, f"{kind} raised: {error}") from error

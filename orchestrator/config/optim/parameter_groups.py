@@ -12,9 +12,9 @@ from annotated_types import Gt, Le
 from pydantic import ConfigDict, Discriminator, Field, Tag
 from torch import nn
 
-from hooks.parameter_names import matched
+from hooks.parameter_names import Patterns, list_patterns, matched
 from orchestrator.config.python.parameters import check
-from orchestrator.config.sections.base import Model, Patterns
+from orchestrator.config.sections.base import Model
 from orchestrator.config.text.reader import join
 from orchestrator.errors import ConfigError, Problem
 
@@ -48,7 +48,7 @@ class Group(Model):
         """Return the factor of each parameter's rate; raise ValueError for a name without a layer number."""
         if self.layer_decay == 1:
             return [self.lr_scale] * len(names)
-        layers = [_layer(name, self.match) for name in names]
+        layers = [_layer(name, list_patterns(self.match)) for name in names]
         return [self.lr_scale * self.layer_decay ** (max(layers) - layer) for layer in layers]
 
 
@@ -71,12 +71,12 @@ def read_groups(entries: Any, path: str) -> list[Group | None]:
     groups = [entry if isinstance(entry, Group) else None for entry in check(Groups, {"groups": entries}, path).groups]
     problems = []
     for index, group in enumerate(groups):
-        place = join(path, f"groups.{index}")
+        group_path = join(path, f"groups.{index}")
         if group and not group.settings and not group.scales:
             hint = "write lr_scale, or an argument of the optimizer such as weight_decay"
-            problems.append(Problem(place, "has no effect: it sets nothing for these parameters", suggestion=hint))
+            problems.append(Problem(group_path, "has no effect: it sets nothing for these parameters", suggestion=hint))
         if group and "lr" in group.settings and group.scales:
-            problems.append(Problem(join(place, "lr"), "cannot be combined with lr_scale or layer_decay; set only one"))
+            problems.append(Problem(join(group_path, "lr"), "cannot be combined with lr_scale or layer_decay"))
     if problems:
         raise ConfigError(problems)
     return groups
@@ -85,21 +85,6 @@ def read_groups(entries: Any, path: str) -> list[Group | None]:
 def group_settings(group: Group | None) -> Settings:
     """Return the optimizer's arguments that an entry sets."""
     return {"weight_decay": 0.0} if group is None else group.settings
-
-
-def rate_keys(arguments: Mapping[str, Any]) -> list[str]:
-    """Return the keys of an optimizer's arguments, as written, that set or scale its learning rate."""
-    groups = arguments.get("groups")
-    return [
-        *(["lr"] if "lr" in arguments else []),
-        *(
-            f"groups.{index}.{key}"
-            for index, entry in enumerate(groups if isinstance(groups, list) else ())
-            if isinstance(entry, dict)
-            for key in ("lr", "lr_scale", "layer_decay")
-            if key in entry
-        ),
-    ]
 
 
 def parameter_groups(
@@ -157,4 +142,4 @@ def _rate(cls: Callable[..., Any], arguments: Mapping[str, Any], path: str) -> f
     rate = arguments.get("lr", argument.default if argument else None)
     if isinstance(rate, int | float):
         return float(rate)
-    raise ConfigError([Problem(join(path, "lr"), "is missing, and groups scale it", suggestion="write lr")])
+    raise ConfigError.at(join(path, "lr"), "is missing, and groups scale it", "write lr")

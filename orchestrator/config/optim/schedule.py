@@ -1,32 +1,53 @@
-"""The schedule of a learning rate: one scheduler for the run, after a warm-up, or several, each for its part."""
+"""The schedule of a learning rate: one scheduler for the run, after a warm-up, or several, each in its phase.
+
+Checked in the driver, built in each worker.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Self
 
+import torch.optim.lr_scheduler
+import torch.optim.swa_utils
 from annotated_types import Gt, Lt
+from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from hooks import HOOKS, Hook, Interval, ParamScheduler
-from orchestrator.config.optim.optimizer import OWN, has_own_method, own_method_model, own_method_with_defaults
-from orchestrator.config.optim.scheduler import (
-    LENGTHS,
-    SCHEDULERS,
-    LRPhase,
-    PhasedLR,
-    argument_names,
-    needs_metric,
-    with_length,
+from hooks import Hook, Interval, ParamScheduler
+from orchestrator.config.optim.optimizer import (
+    FROM_TASK,
+    NoOptimizer,
+    build_component,
+    check_component,
+    has_own_method,
+    own_method_model,
+    own_method_with_defaults,
+    subclasses_in,
 )
-from orchestrator.config.python.parameters import check
+from orchestrator.config.python.imports import find_class
+from orchestrator.config.python.parameters import check, signature_model
+from orchestrator.config.python.user_code import source_location
 from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.experiment import Component, LRSchedulers, Optimization
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task
 
-_FROM_THE_BEGINNING = {*LENGTHS, "milestones"}
+SCHEDULERS = {
+    **subclasses_in(torch.optim.lr_scheduler, LRScheduler),
+    **subclasses_in(torch.optim.swa_utils, LRScheduler),
+}
+
+LENGTHS = ("T_max", "total_steps", "total_iters")
+"""Arguments for the length of a schedule; by default the run's length."""
+_COUNTS = (*LENGTHS, "step_size", "step_size_up", "step_size_down")
+
+RATES = {"OneCycleLR": "max_lr", "CyclicLR": "base_lr"}
+"""Schedulers that set the rate themselves, and the argument; by default the optimizer's rate."""
+_COUNTED_FROM_START = {*LENGTHS, "milestones"}
 """Arguments that count from the run's beginning, even where the scheduler begins after a warm-up."""
 
 
@@ -141,70 +162,76 @@ class Schedule:
 
 def _single(scheduler: Component, task: type[Task], timeline: Timeline, path: str) -> tuple[LRPhase, ...]:
     """Return the phases of one scheduler for the whole run: it, after a warm-up where there is one."""
-    arguments, ours = _split(scheduler, task, WarmUp, path)
-    warm = check(WarmUp, ours, path)
-    if timeline.every is not None and str(ours.get("warmup")).strip().isdigit():  # in the unit of the schedule
-        warm = warm.model_copy(update={"warmup": Interval(warm.warmup.count, timeline.every.unit)})
-    message = _warm_up_error(ours, warm, timeline)
-    if not message and warm.warmup.count and needs_metric(scheduler, path):
-        message = f"cannot be combined with {scheduler.type}, which steps by a metric"
-    if message:
-        raise ConfigError([Problem(f"{path}.{next(iter(ours))}", message)])
+    kind = scheduler.type
+    arguments, extra_keys = _split(scheduler, task, WarmUp, path)
+    warm = check(WarmUp, extra_keys, path)
+    if extra_keys and "warmup" not in extra_keys:
+        raise ConfigError.at(f"{path}.warmup_factor", "has no effect without `warmup`; set its length")
     if timeline.every is None:
-        return (LRPhase(path, scheduler.type, arguments),)
-    begin = timeline.count(warm.warmup) or 0
-    arguments = with_length(scheduler.type, arguments, task, timeline.count(timeline.length) or begin + 1, path)
+        if extra_keys:
+            raise ConfigError.at(f"{path}.warmup", "needs the hook param_scheduler to step the scheduler")
+        return (LRPhase(path, kind, arguments),)
+    warmup, unit = warm.warmup, timeline.every.unit
+    if str(extra_keys.get("warmup")).strip().isdigit():
+        warmup = Interval(warmup.count, unit)
+    begin, total = timeline.count(warmup) or 0, timeline.count(timeline.length)
+    if warmup.count and needs_metric(scheduler, path):
+        raise ConfigError.at(f"{path}.warmup", f"cannot be combined with {kind}, which steps by a metric")
+    if warmup.count and (warmup.unit, unit) == ("steps", "epochs"):
+        hint = "write hooks.param_scheduler.every: 1 step"
+        raise ConfigError.at(f"{path}.warmup", f"is {warmup}, but the scheduler steps every {timeline.every}", hint)
+    if begin and total and begin >= total:
+        raise ConfigError.at(f"{path}.warmup", f"is {warmup}, but the run ends after {timeline.length}")
+    arguments = with_length(kind, arguments, task, total or begin + 1, path)
     if not begin:
-        return (LRPhase(path, scheduler.type, arguments),)
+        return (LRPhase(path, kind, arguments),)
     rising = LRPhase(path, "LinearLR", {"start_factor": warm.warmup_factor, "total_iters": begin}, end=begin)
-    return rising, LRPhase(path, scheduler.type, _counted_from(begin, arguments, path), begin)
+    return rising, LRPhase(path, kind, _count_from(begin, arguments, path), begin)
 
 
 def _several(schedulers: Sequence[Component], task: type[Task], timeline: Timeline, path: str) -> Iterator[LRPhase]:
     """Yield the phases of a list of schedulers, which begin together, or each where another ends."""
     if timeline.every is None:
-        raise ConfigError([Problem(path, "is a list, which needs the hook param_scheduler to step it")])
-    before, whole = 0, timeline.count(timeline.length)
+        raise ConfigError.at(path, "is a list, which needs the hook param_scheduler to step it")
+    last_end, total = 0, timeline.count(timeline.length)
     for index, (scheduler, bounds) in enumerate(zip(schedulers, _all_bounds(schedulers, task, path), strict=True)):
-        place, kind = f"{path}.{index}", scheduler.type
-        arguments, _ = _split(scheduler, task, PhaseBounds, place)
+        entry_path, kind = f"{path}.{index}", scheduler.type
+        arguments, _ = _split(scheduler, task, PhaseBounds, entry_path)
         begin, end = timeline.count(bounds.begin or Interval(0)), timeline.count(bounds.end or timeline.length)
         every = timeline.count(bounds.interval())
         if begin is None or end is None or every is None:  # before there is data any length will do to check the rest
-            yield LRPhase(place, kind, with_length(kind, arguments, task, 1, place))
+            yield LRPhase(entry_path, kind, with_length(kind, arguments, task, 1, entry_path))
             continue
-        message = None
-        if whole is not None and begin >= whole:
-            message = f"begins after {bounds.begin}, but the run ends after {timeline.length}"
-        elif begin >= end:
-            message = f"begins after {bounds.begin}, but ends after {bounds.end}"
-        elif 0 < begin < before:
-            message = f"begins after {bounds.begin}, before another has ended; begin later, or together at 0"
-        if message:
-            raise ConfigError([Problem(place, message)])
-        before = max(before, end)
-        arguments = with_length(kind, arguments, task, -(-(end - begin) // every), place)
-        yield LRPhase(place, kind, arguments, begin, end if bounds.end else None, every)
+        if total is not None and begin >= total:
+            raise ConfigError.at(entry_path, f"begins after {bounds.begin}, but the run ends after {timeline.length}")
+        if begin >= end:
+            raise ConfigError.at(entry_path, f"begins after {bounds.begin}, but ends after {bounds.end}")
+        if 0 < begin < last_end:
+            hint = "begin later, or together at 0"
+            raise ConfigError.at(entry_path, f"begins after {bounds.begin}, before another has ended", hint)
+        last_end = max(last_end, end)
+        arguments = with_length(kind, arguments, task, -(-(end - begin) // every), entry_path)
+        yield LRPhase(entry_path, kind, arguments, begin, end if bounds.end else None, every)
 
 
 def _all_bounds(schedulers: Sequence[Component], task: type[Task], path: str) -> list[PhaseBounds]:
-    """Return the bounds of a list's schedulers, with each begin filled in, and each end but the last; raise
-    ConfigError."""
+    """Return the bounds of a list's schedulers, with each begin filled in, and each end but the last.
+
+    Raises ConfigError.
+    """
     all_bounds: list[PhaseBounds] = []
     for index, scheduler in enumerate(schedulers):
-        place = f"{path}.{index}"
-        bounds = check(PhaseBounds, _split(scheduler, task, PhaseBounds, place)[1], place)
+        entry_path = f"{path}.{index}"
+        bounds = check(PhaseBounds, _split(scheduler, task, PhaseBounds, entry_path)[1], entry_path)
         if bounds.every is not None and not bounds.every.count:
-            raise ConfigError([Problem(f"{place}.every", "must be greater than 0, got 0")])
-        if needs_metric(scheduler, place):
-            message = f"cannot be in a list: {scheduler.type} steps by a metric"
-            raise ConfigError([Problem(place, message)])
+            raise ConfigError.at(f"{entry_path}.every", "must be greater than 0, got 0")
+        if needs_metric(scheduler, entry_path):
+            raise ConfigError.at(entry_path, f"cannot be in a list: {scheduler.type} steps by a metric")
         if bounds.begin is None:
             begin = all_bounds[-1].end if all_bounds else Interval(0)
             if begin is None:
-                hint = f"write {path}.{index - 1}.end, or begin: 0 to have both at once"
-                message = "needs a begin, as the scheduler before it has no end"
-                raise ConfigError([Problem(place, message, suggestion=hint)])
+                hint = f"write {path}.{index - 1}.end, or begin: 0 to have both together"
+                raise ConfigError.at(entry_path, "needs a begin, as the scheduler before it has no end", hint)
             bounds = bounds.model_copy(update={"begin": begin})
         all_bounds.append(bounds)
     begins = [bounds.begin for bounds in all_bounds]
@@ -216,8 +243,7 @@ def _all_bounds(schedulers: Sequence[Component], task: type[Task], path: str) ->
 
 
 def list_interval(optimizations: Sequence[Optimization], task: type[Task]) -> Interval | None:
-    """Return how often the hook steps schedulers of a list, so that each can have its own interval; None without a
-    list. Raises ConfigError."""
+    """Return the interval at which the hook steps a list of schedulers; None without a list. Raises ConfigError."""
     all_bounds = [
         bounds
         for optimization in optimizations
@@ -230,23 +256,22 @@ def list_interval(optimizations: Sequence[Optimization], task: type[Task]) -> In
 
 
 def _split(
-    scheduler: Component, task: type[Task], ours: type[Model], path: str
+    scheduler: Component, task: type[Task], extra_keys: type[Model], path: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     arguments, names = scheduler.arguments, argument_names(scheduler.type, task, path)
-    own = {key: arguments.pop(key) for key in ours.model_fields if key in arguments and key not in names}
+    own = {key: arguments.pop(key) for key in extra_keys.model_fields if key in arguments and key not in names}
     return arguments, own
 
 
-def _counted_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return the arguments, with those that count from the run's beginning counted from the end of the warm-up; raise
-    ConfigError."""
-    for key in _FROM_THE_BEGINNING & arguments.keys():
+def _count_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str, Any]:
+    """Return the arguments, those that count from the run's beginning counted from `begin`; raise ConfigError."""
+    for key in _COUNTED_FROM_START & arguments.keys():
         value = arguments[key]
         values = value if isinstance(value, list) else [value]
-        if not all(type(place) is int and place > begin for place in values):
+        if not all(type(count) is int and count > begin for count in values):
             message = f"counts from the run's beginning, and must be greater than the warm-up of {begin}, got {value!r}"
-            raise ConfigError([Problem(f"{path}.{key}", message)])
-        rest = [place - begin for place in values]
+            raise ConfigError.at(f"{path}.{key}", message)
+        rest = [count - begin for count in values]
         arguments = {**arguments, key: rest if isinstance(value, list) else rest[0]}
     return arguments
 
@@ -258,13 +283,13 @@ def scheduler_with_defaults(scheduler: LRSchedulers | None, task: type[Task]) ->
     return None if scheduler is None else _with_defaults(scheduler, task, WarmUp, "scheduler")
 
 
-def _with_defaults(scheduler: Component, task: type[Task], ours: type[Model], path: str) -> Component:
-    if not has_own_method(task, "scheduler") and scheduler.type == OWN:
-        raise ConfigError([Problem(f"{path}.type", f"is '{OWN}', but {task.__name__} defines no scheduler()")])
-    if scheduler.type not in ("", OWN) or not has_own_method(task, "scheduler"):
+def _with_defaults(scheduler: Component, task: type[Task], extra_keys: type[Model], path: str) -> Component:
+    if not has_own_method(task, "scheduler") and scheduler.type == FROM_TASK:
+        raise ConfigError.at(f"{path}.type", f"is '{FROM_TASK}', but {task.__name__} defines no scheduler()")
+    if scheduler.type not in ("", FROM_TASK) or not has_own_method(task, "scheduler"):
         return scheduler
     declared, arguments = own_method_model(task, "scheduler").model_fields, scheduler.arguments
-    own = {key: arguments.pop(key) for key in ours.model_fields if key in arguments and key not in declared}
+    own = {key: arguments.pop(key) for key in extra_keys.model_fields if key in arguments and key not in declared}
     lengths = [name for name in LENGTHS if name in declared and arguments.get(name) is None]
     arguments |= dict.fromkeys(lengths, 1)
     full = own_method_with_defaults(Component.model_validate(arguments), task, "scheduler", path).model_dump()
@@ -276,64 +301,123 @@ def stepping_hook(hooks: Mapping[str, Hook]) -> ParamScheduler | None:
     return next((hook for hook in hooks.values() if isinstance(hook, ParamScheduler)), None)
 
 
-def is_stepped(hooks: Mapping[str, Hook]) -> bool:
-    """Return whether a hook steps schedulers, or a custom hook may."""
-    return stepping_hook(hooks) is not None or any(type(hook) not in HOOKS.values() for hook in hooks.values())
+@dataclass(frozen=True)
+class LRPhase:
+    """A scheduler with all of its numbers, counted in its own steps, and its part of the schedule."""
+
+    path: str
+    kind: str
+    arguments: Mapping[str, Any]
+    begin: int = 0
+    """Steps of the schedule after which it begins."""
+    end: int | None = None
+    """The last step of the schedule that it may take, unless another scheduler begins there; None for no end."""
+    every: int = 1
+    """Steps of the schedule for each of its own."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True if it takes every step of the schedule."""
+        return (self.begin, self.end, self.every) == (0, None, 1)
+
+    def check(self, task: type[Task]) -> None:
+        """Check the scheduler before there is an optimizer; raise ConfigError."""
+        if self.kind == FROM_TASK:
+            own_method_with_defaults(Component.model_validate(self.arguments), task, "scheduler", self.path)
+            return
+        # Torch would report these only at a step.
+        counts = {key: self.arguments.get(key) for key in _COUNTS} if self.kind in SCHEDULERS else {}
+        wrong = {key: count for key, count in counts.items() if isinstance(count, int | float) and count <= 0}
+        if wrong:
+            problems = [Problem(f"{self.path}.{key}", f"must be greater than 0, got {wrong[key]}") for key in wrong]
+            raise ConfigError(problems)
+        check_component(self.kind, self._with_rate(1.0), LRScheduler, SCHEDULERS, NoOptimizer(), self.path)
+
+    def _with_rate(self, rate: Any) -> dict[str, Any]:
+        return {RATES[self.kind]: rate, **self.arguments} if self.kind in RATES else dict(self.arguments)
+
+    def build(self, task: Task, optimizer: Optimizer) -> Any | None:
+        """Build the scheduler, or return None if the task's method does; raise ConfigError."""
+        if self.kind == FROM_TASK:
+            own = task.scheduler(optimizer, **self.arguments)
+            if own is None or (callable(getattr(own, "step", None)) and not isinstance(own, type)):
+                return own
+            message = f"{type(task).__name__}.scheduler() must return a scheduler or None, got {own!r}"
+            raise ConfigError.at(self.path, f"{message}{source_location(task.scheduler)}")
+        cls: Callable[..., Any] = find_class(self.kind, LRScheduler, SCHEDULERS, f"{self.path}.type")
+        arguments = self._with_rate([group["lr"] for group in optimizer.param_groups])
+        return build_component(cls, optimizer, self.kind, arguments, self.path)
 
 
-def stepping_problems(
-    optimizations: Sequence[Optimization], hooks: Mapping[str, Hook], task: type[Task]
-) -> list[Problem]:
-    """Return the problems of a scheduler that nothing steps, and of a hook that has none to step or the wrong
-    interval."""
-    scheduled = [optimization for optimization in optimizations if optimization.scheduler]
-    hook = stepping_hook(hooks)
-    if not is_stepped(hooks):
-        message, hint = "has no effect: the hook param_scheduler, which steps it, is off", "turn the hook on"
-        return [Problem(optimization.scheduler_path, message, suggestion=hint) for optimization in scheduled]
-    if hook is None:
-        return []
-    path = f"hooks.{next(name for name, other in hooks.items() if other is hook)}"
-    if not scheduled:
-        message, hint = "has no effect without a scheduler", "set scheduler, or remove it"
-        changed = {"every": hook.every != ParamScheduler.every, "monitor": hook.monitor is not None}
-        return [Problem(f"{path}.{key}", message, suggestion=hint) for key, is_set in changed.items() if is_set]
-    if hook.every.count == 0:
-        hint = "write scheduler: null for no scheduler"
-        return [Problem(f"{path}.every", "is 0, so nothing steps the scheduler", suggestion=hint)]
-    unmet = [problem for optimization in scheduled for problem in _monitor_problems(optimization, hook, path)]
-    if unmet:
-        return unmet
-    every = collect_problems([], list_interval, optimizations, task)
-    if every not in (None, hook.every):
-        message = f"must be {every} for a list of schedulers, which have their own `every`; got {hook.every}"
-        return [Problem(f"{path}.every", message, suggestion="remove it")]
-    return []
+def argument_names(kind: str, task: type[Task], path: str) -> set[str]:
+    """Return the arguments of the scheduler at `path`."""
+    if kind == FROM_TASK:
+        return set(own_method_model(task, "scheduler").model_fields)
+    if not kind:
+        raise ConfigError.at(f"{path}.type", "is missing")
+    cls: Any = find_class(kind, LRScheduler, SCHEDULERS, f"{path}.type")
+    return set(signature_model(cls).model_fields)
 
 
-def _monitor_problems(optimization: Optimization, hook: ParamScheduler, path: str) -> list[Problem]:
-    """Return the problem of one of torch's schedulers whose metric is missing, or of a metric without effect."""
-    scheduler, place = optimization.scheduler, optimization.scheduler_path
-    if not isinstance(scheduler, Component) or scheduler.type not in SCHEDULERS:
-        return []
-    if needs_metric(scheduler, place) == (hook.monitor is not None):
-        return []
-    if hook.monitor is None:
-        hint = f"write {path}.monitor, such as monitor: val/loss"
-        return [Problem(place, f"is {scheduler.type}, which needs a metric to step by", suggestion=hint)]
-    return [Problem(f"{path}.monitor", f"has no effect: {scheduler.type} takes no metric, got '{hook.monitor}'")]
+def with_length(kind: str, arguments: dict[str, Any], task: type[Task], length: int, path: str) -> dict[str, Any]:
+    """Add the length of a schedule to the arguments, unless it is written."""
+    names = argument_names(kind, task, path)
+    if {"epochs", "steps_per_epoch"} & arguments.keys():  # OneCycleLR's other way to set its length
+        names = names - {"total_steps"}
+    return arguments | {name: length for name in LENGTHS if name in names and arguments.get(name) is None}
 
 
-def _warm_up_error(keys: Mapping[str, Any], warm: WarmUp, timeline: Timeline) -> str | None:
-    """Return the error of a warm-up's keys, or of the run's length for it."""
-    if "warmup" not in keys:
-        return "has no effect without `warmup`; set its length" if keys else None
-    if timeline.every is None:
-        return "needs the hook param_scheduler to step the scheduler"
-    if warm.warmup.unit == "steps" and timeline.every.unit == "epochs" and warm.warmup.count:
-        hint = "write hooks.param_scheduler.every: 1 step"
-        return f"is {warm.warmup}, but the scheduler steps every {timeline.every}; {hint}"
-    begins, total = timeline.count(warm.warmup), timeline.count(timeline.length)
-    if begins and total and begins >= total:
-        return f"is {warm.warmup}, but the run ends after {timeline.length}"
-    return None
+def needs_metric(scheduler: Component, path: str) -> bool:
+    """Return whether a scheduler steps by a metric, as ReduceLROnPlateau does."""
+    return scheduler.type not in ("", FROM_TASK) and issubclass(
+        find_class(scheduler.type, LRScheduler, SCHEDULERS, f"{path}.type"), ReduceLROnPlateau
+    )
+
+
+class PhasedLR(LRScheduler):
+    """Schedulers that begin together, or each where another ends; in a worker process.
+
+    Gives the numbers of torch's ChainedScheduler and SequentialLR, with an interval for each scheduler. Schedulers that
+    begin together multiply. One that begins later starts from the optimizer's own rate. Between two the rate stays.
+    """
+
+    def __init__(self, optimizer: Optimizer, phases: Sequence[LRPhase], build: Callable[[LRPhase], Any]) -> None:
+        rates = [rate.clone() if isinstance(rate := group["lr"], Tensor) else rate for group in optimizer.param_groups]
+        # A scheduler sets the rate when it is created, which only the first ones may.
+        schedulers = {index: build(phase) for index, phase in enumerate(phases) if phase.begin}
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            if isinstance(rate, Tensor):
+                group["lr"].copy_(rate)
+            else:
+                group["lr"] = rate
+        schedulers |= {index: build(phase) for index, phase in enumerate(phases) if not phase.begin}
+        self.optimizer, self.last_epoch, self._phases = optimizer, 0, phases
+        self._schedulers = [schedulers[index] for index in range(len(phases))]
+        self._begins = {phase.begin for phase in phases}
+        self._last_lr = [group["lr"] for group in optimizer.param_groups]
+
+    def step(self, epoch: int | None = None) -> None:
+        """Step the schedulers whose phase it is."""
+        self.last_epoch += 1
+        for scheduler, phase in zip(self._schedulers, self._phases, strict=True):
+            since = self.last_epoch - phase.begin
+            is_over = phase.end is not None and self.last_epoch + (phase.end in self._begins) > phase.end
+            if phase.begin and since == 0:
+                with warnings.catch_warnings():
+                    # torch's own SequentialLR begins so, with what is deprecated for others
+                    warnings.simplefilter("ignore")
+                    scheduler.step(0)
+            elif since > 0 and not is_over and since % phase.every == 0:
+                scheduler.step()
+        self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "last_epoch": self.last_epoch,
+            "_schedulers": [scheduler.state_dict() for scheduler in self._schedulers],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.last_epoch = state_dict["last_epoch"]
+        for scheduler, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
+            scheduler.load_state_dict(state)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from hooks.import_path import NoSuchModule, hidden_module, import_named
 from orchestrator.config.python.user_code import catch_user_errors
-from orchestrator.errors import ConfigError, Problem, did_you_mean
+from orchestrator.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def find_class(
         if isinstance(cls, type) and issubclass(cls, base):
             return cls
         shown = f"the class {cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else f"a {type(cls).__name__}"
-        raise _error(path, f"'{name}' must be a subclass of {base.__module__}.{base.__qualname__}, got {shown}")
+        raise ConfigError.at(path, f"'{name}' must be a subclass of {base.__module__}.{base.__qualname__}, got {shown}")
 
 
 def _load_entry_point(name: str, path: str, group: str) -> Any:
@@ -66,13 +66,13 @@ def _import(name: str, base: type[Any], table: Mapping[str, Any], path: str, oth
         names = f"one of {', '.join(sorted(table))}, or " if table else ""
         message = f"there is no {base.__name__.removeprefix('LR').lower()} '{name}'; allowed: {names}module:Class"
         near = did_you_mean(name, {*table, *others} - {name})
-        raise _error(path, message, near or _suggest_import_path(name))
+        raise ConfigError.at(path, message, near or _suggest_import_path(name))
     module_name, _, class_name = name.partition(":")
     with catch_user_errors(path, f"module '{module_name}' cannot be imported"):
         try:
             module = import_named(module_name)
         except NoSuchModule as error:
-            raise _error(path, str(error)) from None
+            raise ConfigError.at(path, str(error)) from None
     if hasattr(module, class_name):
         return getattr(module, class_name)
     classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
@@ -80,17 +80,10 @@ def _import(name: str, base: type[Any], table: Mapping[str, Any], path: str, oth
     if module_name == MAIN:
         hint = "only the process of a script or a notebook knows its classes: continue there"
     message = f"module '{module_name}' ({getattr(module, '__file__', 'built into Python')}) has no '{class_name}'"
-    raise _error(path, message, hidden_module(module_name) or did_you_mean(class_name, classes) or hint)
+    raise ConfigError.at(path, message, hidden_module(module_name) or did_you_mean(class_name, classes) or hint)
 
 
 def _suggest_import_path(name: str) -> str | None:
-    """Suggest the import path that `pack.module.Class` or `pack/module.py:Class` probably means."""
-    file, colon, class_name = name.partition(".py:")
-    if colon:
-        return f"write it as '{file.strip('./').replace('/', '.')}:{class_name}'"
-    module, dot, last = name.rpartition(".")
-    return f"write it as '{module}:{last}'" if dot and _IMPORT_PATH.match(f"{module}:{last}") else None
-
-
-def _error(path: str, message: str, suggestion: str | None = None) -> ConfigError:
-    return ConfigError([Problem(path, message, suggestion=suggestion)])
+    """Suggest the import path that `pack.module.Class` probably means."""
+    module, _, last = name.rpartition(".")
+    return f"write it as '{module}:{last}'" if _IMPORT_PATH.match(f"{module}:{last}") else None

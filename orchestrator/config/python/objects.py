@@ -7,7 +7,8 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, is_dataclass
+from contextlib import suppress
+from dataclasses import MISSING, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +21,7 @@ from hooks import HOOKS, Hook, Interval
 from orchestrator.config.python.imports import MAIN
 from orchestrator.config.python.parameters import fields_model, parameters
 from orchestrator.config.text.reader import join
-from orchestrator.config.text.source import plain
+from orchestrator.config.text.source import to_plain
 from orchestrator.errors import ConfigError, Problem, collect_problems, shortened
 from orchestrator.task import Task
 
@@ -64,7 +65,7 @@ def task_to_config(task: Any) -> dict[str, Any]:
             return {"task": class_name(task, "task")}
         case Task():
             return {"task": class_name(type(task), "task"), "task_args": fields_to_config(task, "task_args")}
-    raise _error("task", f"must be a task, its class, or 'module:Class', got {_shorten(task)}")
+    raise ConfigError.at("task", f"must be a task, its class, or 'module:Class', got {_shorten(task)}")
 
 
 def fields_to_config(value: Any, path: str, *, defaults: bool = True) -> dict[str, Any]:
@@ -73,18 +74,17 @@ def fields_to_config(value: Any, path: str, *, defaults: bool = True) -> dict[st
     if not is_dataclass(cls):
         if not vars(value):
             return {}
-        message = f"is an object of {cls.__qualname__}, which is not a dataclass, so its arguments are unknown"
-        raise _error(path, message, "put @dataclass above the class")
+        raise ConfigError.at(path, f"is a {cls.__qualname__}, which is not a dataclass", "put @dataclass above it")
     model = fields_model(cls, path)
     problems: list[Problem] = []
     config = {}
     for name, field in parameters(cls).items():
         item = getattr(value, name)
-        if not defaults and item == _default(field):
+        if not defaults and item == (field.default if field.default_factory is MISSING else field.default_factory()):
             continue
         try:
             dumped = model.model_construct(**{name: item}).model_dump(
-                mode="json", include={name}, warnings=False, fallback=plain
+                mode="json", include={name}, warnings=False, fallback=to_plain
             )
             config[name] = dumped[name]
         except Exception:  # pydantic's, or any that an object of the user's raises
@@ -93,10 +93,6 @@ def fields_to_config(value: Any, path: str, *, defaults: bool = True) -> dict[st
     if problems:
         raise ConfigError(problems)
     return config
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def class_name(cls: type, path: str) -> str:
@@ -109,16 +105,16 @@ def class_name(cls: type, path: str) -> str:
         return name
     if "." in name:
         message = f"{name} is defined within a function or a class, where other processes cannot import it"
-        raise _error(path, message, "define it at the top level of its module")
+        raise ConfigError.at(path, message, "define it at the top level of its module")
     if getattr(sys.modules.get(module), name, None) is not cls:
         message = f"is an older {name} than '{module}:{name}', which was defined again"
-        raise _error(path, message, "create objects of the new class")
+        raise ConfigError.at(path, message, "create objects of the new class")
     return f"{module}:{name}"
 
 
 def import_folders(config: Any) -> list[Path]:
     """Return the folders to import the named classes from, without those of installed packages."""
-    modules = [sys.modules.get(module) for _, module, _ in _classes_by_name(config)]
+    modules = [sys.modules.get(module) for module, _ in _find_class_names(config)]
     folders = dict.fromkeys(_import_folder(module) for module in modules if module)
     return [folder for folder in folders if folder]
 
@@ -126,34 +122,31 @@ def import_folders(config: Any) -> list[Path]:
 def find_main_classes(config: Any) -> dict[str, type]:
     """Return the named classes of the script or notebook itself, which other processes cannot import."""
     namespace = vars(sys.modules[MAIN])
-    names = [name for _, module, name in _classes_by_name(config) if module == MAIN]
+    names = [name for module, name in _find_class_names(config) if module == MAIN]
     return {name: namespace[name] for name in names if name in namespace}
 
 
 def main_source_code(config: Any) -> str:
     """Return the source of these classes and of their bases in the script or notebook, as far as it is known."""
-    lineage = [
+    classes = [
         base for cls in find_main_classes(config).values() for base in reversed(cls.__mro__) if base.__module__ == MAIN
     ]
-    return "\n\n".join(filter(None, map(_source_code, dict.fromkeys(lineage))))
+    sources = []
+    for cls in dict.fromkeys(classes):
+        with suppress(OSError, TypeError):  # defined without a file or a cell
+            sources.append(inspect.getsource(cls))
+    return "\n\n".join(sources)
 
 
-def _source_code(cls: type) -> str | None:
-    try:
-        return inspect.getsource(cls)
-    except (OSError, TypeError):  # defined without a file or a cell
-        return None
-
-
-def _classes_by_name(config: Any, path: str = "") -> Iterator[tuple[str, str, str]]:
+def _find_class_names(config: Any) -> Iterator[tuple[str, str]]:
+    """Yield module and name of each `module:Class` in a config."""
     if isinstance(config, str):
         module, colon, name = config.partition(":")
         if colon and name.isidentifier():
-            yield path, module, name
-        return
-    items = config.items() if isinstance(config, Mapping) else enumerate(config) if isinstance(config, list) else ()
-    for key, value in items:
-        yield from _classes_by_name(value, join(path, key))
+            yield module, name
+    elif isinstance(config, Mapping | list):
+        for value in config.values() if isinstance(config, Mapping) else config:
+            yield from _find_class_names(value)
 
 
 def _import_folder(module: ModuleType) -> Path | None:
@@ -180,20 +173,11 @@ def _convert_scalar(value: Any, path: str) -> Any:
         return value
     if isinstance(value, Interval):
         return str(value)
-    try:
-        return plain(value)
-    except (TypeError, ValueError, RuntimeError):
-        pass
-    if isinstance(value, Optimizer):
-        name = type(value).__name__
-        message = f"must be the class and its arguments, got an optimizer over parameters, {name}"
-        raise _error(path, message, f"write {{'type': {name}, 'lr': ...}}")
-    raise _error(path, f"must be a class or a value that YAML can hold, got {_shorten(value)}")
+    with suppress(TypeError, ValueError, RuntimeError):
+        return to_plain(value)
+    hint = "write its class and arguments: {'type': SGD, 'lr': 0.1}" if isinstance(value, Optimizer) else None
+    raise ConfigError.at(path, f"must be a class or a value that YAML can hold, got {_shorten(value)}", hint)
 
 
 def _shorten(value: Any) -> str:
     return shortened(" ".join(repr(value).split()))
-
-
-def _error(path: str, message: str, suggestion: str | None = None) -> ConfigError:
-    return ConfigError([Problem(path, message, suggestion=suggestion)])

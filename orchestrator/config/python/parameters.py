@@ -21,8 +21,8 @@ from hooks.parts.unread_fields import UnreadField
 from orchestrator.config.python.user_code import catch_user_errors
 from orchestrator.config.python.wording import convert_errors
 from orchestrator.config.text.reader import join
-from orchestrator.config.text.source import MAX_DEPTH, plain
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.config.text.source import MAX_DEPTH, to_plain
+from orchestrator.errors import ConfigError
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -40,18 +40,17 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str) -> tuple[T, di
         try:
             return cls(**arguments), checked.model_dump(mode="json", warnings=False, fallback=str)
         except UnreadField as error:
-            raise ConfigError([Problem(join(path, error.field), str(error))]) from error
+            raise ConfigError.at(join(path, error.field), str(error)) from error
 
 
 def check(model: type[M], values: Mapping[str, Any], path: str) -> M:
     """Validate values strictly: a number in quotes is a string, `true` is not a number; raise ConfigError."""
     try:
-        text = json.dumps(values, default=plain)
+        text = json.dumps(values, default=to_plain)
     except (TypeError, ValueError) as error:
-        raise ConfigError([Problem(path, f"cannot be saved as YAML: {error}")]) from None
+        raise ConfigError.at(path, f"cannot be saved as YAML: {error}") from None
     except RecursionError:
-        message = f"is nested too deeply: at most {MAX_DEPTH} levels are allowed"
-        raise ConfigError([Problem(path, message)]) from None
+        raise ConfigError.at(path, f"is nested too deeply: at most {MAX_DEPTH} levels are allowed") from None
     try:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
@@ -103,7 +102,7 @@ def _fields_model(cls: type) -> type[BaseModel]:
     declared = [name for name, hint in inspect.get_annotations(cls).items() if "ClassVar" not in str(hint)]
     if declared and "__dataclass_fields__" not in cls.__dict__:
         message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)} but is not a dataclass"
-        raise ConfigError([Problem("", message, suggestion="put @dataclass above the class")])
+        raise ConfigError.at("", message, "put @dataclass above the class")
     hints = get_type_hints(cls, include_extras=True)
     return _create_model(cls, {name: (hints[name], field) for name, field in parameters(cls).items()})
 
@@ -120,15 +119,15 @@ def _create_model(
 
 
 @cache
-def signature_model(cls: Callable[..., Any], skip: int = 1, ours: tuple[str, ...] = ()) -> type[BaseModel]:
-    """Return a pydantic model with the keys of `ours`, and the arguments of a class or function after the first `skip`.
+def signature_model(cls: Callable[..., Any], skip: int = 1, extra_keys: tuple[str, ...] = ()) -> type[BaseModel]:
+    """Return a pydantic model of `extra_keys` and the arguments of a class or function after the first `skip`.
 
     An argument without annotation takes the type of its default if that is a number.
     """
     arguments = list(inspect.signature(cls).parameters.values())[skip:]
     # Mypy warns of subclasses with another `__init__`, but this is the one that is called.
     hints = _hints(cls.__init__ if isinstance(cls, type) else cls)  # type: ignore[misc]
-    fields: dict[str, Any] = dict.fromkeys(ours, (Any, None))
+    fields: dict[str, Any] = dict.fromkeys(extra_keys, (Any, None))
     for argument in arguments:
         if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY):
             default = ... if argument.default is argument.empty else argument.default

@@ -7,12 +7,11 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from hooks.error_text import error_text
-from orchestrator.errors import ConfigError, Problem, raised_in_python
+from orchestrator.errors import ConfigError, raised_in_python
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 _OUR_FILES = ("importlib", "contextlib.py", "import_path.py", str(Path(__file__).parent))
@@ -33,27 +32,22 @@ def catch_user_errors(path: str, failure: str = "") -> Iterator[None]:
             raise
         text = error_text(error)
         if isinstance(error, ValueError) and text and not failure:
-            raise ConfigError([Problem(path, text)]) from error
+            raise ConfigError.at(path, text) from error
         message = f"{failure}: " if failure else ""
         message += f"{type(error).__name__}: {text}"
         if isinstance(error, SystemExit):
             message += " (it tries to end the process)"
-        raise ConfigError([Problem(path, f"{message}{_raised_at(error)}")]) from error
+        raise ConfigError.at(path, f"{message}{_raised_at(error)}") from error
 
 
-def call_user_code(method: Callable[P, R], path: str, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a method of the user's; raise ConfigError at `path` for any exception."""
-    with catch_user_errors(path, f"{method.__qualname__}() failed"):
-        return method(*args, **kwargs)
-
-
-def call_for(kind: type[R], method: Callable[[], Any], path: str, expected: str) -> R:
+def call_expecting(kind: type[R], method: Callable[[], Any], path: str, expected: str) -> R:
     """Call a method of the user's that must return a `kind`; raise ConfigError at `path` otherwise."""
-    value = call_user_code(method, path)
+    with catch_user_errors(path, f"{method.__qualname__}() failed"):
+        value = method()
     if isinstance(value, kind):
         return value
     message = f"{method.__qualname__}() must return {expected}, got a {type(value).__name__}{source_location(method)}"
-    raise ConfigError([Problem(path, message)])
+    raise ConfigError.at(path, message)
 
 
 def source_location(method: Callable[..., Any]) -> str:

@@ -1,4 +1,4 @@
-"""Pydantic's errors in our words: one problem for each place in the data."""
+"""Pydantic's errors in our words: one problem for each location."""
 
 from __future__ import annotations
 
@@ -69,21 +69,20 @@ _KINDS = {"Experiment": EXPERIMENT, **{cls.__name__: name for name, cls in HOOKS
 
 def convert_errors(error: ValidationError, model: type[BaseModel], values: Any, path: str) -> list[Problem]:
     """Return the problems of `values`, given to `model` at `path`; errors of a union's branches are joined."""
-    places: dict[tuple[int | str, ...], list[Mapping[str, Any]]] = {}
+    errors: dict[tuple[int | str, ...], list[Mapping[str, Any]]] = {}
     for detail in error.errors(include_url=False):
-        places.setdefault(error_place(detail, values), []).append(detail)
-    problems = [
-        _convert(place, details, model, values, path) for place, details in islice(places.items(), _MAX_PROBLEMS)
-    ]
-    rest = list(places)[_MAX_PROBLEMS:]
+        errors.setdefault(error_location(detail, values), []).append(detail)
+    shown = islice(errors.items(), _MAX_PROBLEMS)
+    problems = [_convert(location, details, model, values, path) for location, details in shown]
+    rest = list(errors)[_MAX_PROBLEMS:]
     if rest:
         problems.append(Problem(reduce(join, rest[0], path), f"and {len(rest):,} more problems like this"))
     return problems
 
 
-def error_place(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
+def error_location(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
     """Return the part of an error's location that is in the data, without the tags and branches of unions."""
-    place: list[int | str] = []
+    location: list[int | str] = []
     for part in error["loc"]:
         is_tag = isinstance(values, dict) and part not in values and values.get("type") == part
         if is_tag or (part in _BRANCHES and not (isinstance(values, dict) and part in values)):
@@ -91,9 +90,9 @@ def error_place(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
         inside = part in values if isinstance(values, dict) else isinstance(values, list) and isinstance(part, int)
         if not inside and error["type"] not in ("missing", "extra_forbidden"):
             break
-        place.append(part)
+        location.append(part)
         values = _child(values, part)
-    return tuple(place)
+    return tuple(location)
 
 
 def _child(values: Any, part: int | str) -> Any:
@@ -103,19 +102,11 @@ def _child(values: Any, part: int | str) -> Any:
 
 
 def _convert(
-    place: tuple[int | str, ...], errors: list[Mapping[str, Any]], model: type[BaseModel], values: Any, path: str
+    location: tuple[int | str, ...], errors: list[Mapping[str, Any]], model: type[BaseModel], values: Any, path: str
 ) -> Problem:
-    dotted = reduce(join, place, path)
-    first = errors[0]
+    dotted, first = reduce(join, location, path), errors[0]
     if first["type"] == "extra_forbidden":
-        advice = (
-            options_elsewhere(_KINDS.get(model.__name__, "")).get(str(place[0]).lower()) if len(place) == 1 else None
-        )
-        known = _known_keys(model, place[:-1], values)
-        hint = advice or did_you_mean(str(place[-1]), known)
-        return Problem(
-            dotted, UNKNOWN_KEY, suggestion=hint or (f"known: {', '.join(known)}" if known else "none are taken")
-        )
+        return Problem(dotted, UNKNOWN_KEY, suggestion=_suggest_key(location, model, values))
     if first["type"] == "missing":
         return Problem(dotted, "is missing")
     relevant = [error for error in errors if error["type"] != "needs_python_object"] or errors
@@ -126,6 +117,12 @@ def _convert(
     return Problem(dotted, f"{joined}, got {_shorten(first['input'])}", suggestion=_nearest_allowed(first))
 
 
+def _suggest_key(location: tuple[int | str, ...], model: type[BaseModel], values: Any) -> str:
+    key, known = str(location[-1]), _known_keys(model, location[:-1], values)
+    advice = options_elsewhere(_KINDS.get(model.__name__, "")).get(key.lower()) if len(location) == 1 else None
+    return advice or did_you_mean(key, known) or (f"known: {', '.join(known)}" if known else "none are taken")
+
+
 def _message(error: Mapping[str, Any]) -> str:
     context = error.get("ctx", {})
     if error["type"] == "value_error":
@@ -134,9 +131,8 @@ def _message(error: Mapping[str, Any]) -> str:
     if template is None:
         message = str(error["msg"]).replace("Input should", "must", 1)
         return message[:1].lower() + message[1:]
-    return template.format(
-        **{key: _shorten(value) if isinstance(value, float) else value for key, value in context.items()}
-    )
+    shown = {key: _shorten(value) if isinstance(value, float) else value for key, value in context.items()}
+    return template.format(**shown)
 
 
 def _nearest_allowed(error: Mapping[str, Any]) -> str | None:
@@ -154,8 +150,8 @@ def _shorten(value: Any) -> str:
     return shortened(text)
 
 
-def _known_keys(model: type[BaseModel], place: Iterable[int | str], values: Any) -> list[str]:
-    for part in place:
+def _known_keys(model: type[BaseModel], location: Iterable[int | str], values: Any) -> list[str]:
+    for part in location:
         field = model.model_fields.get(str(part))
         values = _child(values, part)
         if field is None:  # a key of a mapping, or an index of a list, of the models of the field before
@@ -163,11 +159,9 @@ def _known_keys(model: type[BaseModel], place: Iterable[int | str], values: Any)
         models = list(models_in(field.annotation))
         if not models:
             return []
-        tag = values.get("type") if isinstance(values, dict) else None
-        model = next(
-            (each for each in models if "type" in each.model_fields and each.model_fields["type"].default == tag),
-            models[0],
-        )
+        kind = values.get("type") if isinstance(values, dict) else None
+        by_type = {each.model_fields["type"].default: each for each in models if "type" in each.model_fields}
+        model = by_type.get(kind, models[0])
     return list(model.model_fields)
 
 

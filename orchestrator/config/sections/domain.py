@@ -7,7 +7,7 @@ import sys
 from typing import Annotated, Any, Self
 
 from annotated_types import Len
-from pydantic import ConfigDict, Field, ValidationError, WrapValidator, model_serializer, model_validator
+from pydantic import ConfigDict, Field, model_serializer, model_validator
 
 from orchestrator.config.sections.base import Model
 
@@ -15,22 +15,12 @@ MAX_VALUES = 1_000
 """Values of one list of a sweep's space, and points to try first."""
 
 
-def _format(text: str) -> WrapValidator:
-    def validate(values: Any, handler: Any) -> Any:
-        try:
-            return handler(values)
-        except ValidationError:
-            raise ValueError(f"must be {text}") from None
-
-    return WrapValidator(validate)
-
-
 _ABSENT: Any = Field(default_factory=list)
-_List = Annotated[list[Any], Len(1, MAX_VALUES), _format(f"a list of at most {MAX_VALUES:,} values"), _ABSENT]
-_Range = Annotated[list[float], Len(2, 2), _format("[low, high]"), _ABSENT]
-_IntegerRange = Annotated[list[int], Len(2, 2), _format("[low, high] in whole numbers"), _ABSENT]
-_Steps = Annotated[list[int | float], Len(3, 3), _format("[low, high, step]"), _ABSENT]
-_Normal = Annotated[list[float], Len(2, 2)] | Annotated[list[float], Len(4, 4)]
+_List = Annotated[list[Any], Len(1, MAX_VALUES), _ABSENT]
+_Range = Annotated[list[float], Len(2, 2), _ABSENT]
+_IntegerRange = Annotated[list[int], Len(2, 2), _ABSENT]
+_Steps = Annotated[list[int | float], Len(3, 3), _ABSENT]
+_Normal = Annotated[list[float], Len(2, 4), _ABSENT]
 
 _QUANTIZED = ("quniform", "qloguniform")
 
@@ -47,19 +37,19 @@ class Domain(Model):
     fan_out: _List
     """Each value of a list, for fields of observing hooks: all share one training, and one draw of the other paths."""
     uniform: _Range
-    """A number."""
+    """[low, high]: a number."""
     loguniform: _Range
     """A number, uniform in its logarithm."""
     quniform: _Steps
-    """The nearest of low, low + step ...; a whole number if all three are."""
+    """[low, high, step]: the nearest of low, low + step ...; a whole number if all three are."""
     qloguniform: _Steps
     """The same, uniform in its logarithm."""
     randint: _IntegerRange
-    """A whole number, high excluded."""
+    """[low, high] in whole numbers: a whole number below high."""
     lograndint: _IntegerRange
     """The same, uniform in its logarithm."""
-    normal: Annotated[_Normal, _format("[mean, sd] or [mean, sd, low, high]"), _ABSENT]
-    """A normally distributed number, unbounded or clipped to [low, high]."""
+    normal: _Normal
+    """A number from a normal distribution: [mean, sd], or [mean, sd, low, high] to clip it."""
 
     @model_validator(mode="after")
     def _is_valid(self) -> Self:
@@ -67,6 +57,8 @@ class Domain(Model):
             raise ValueError(f"must have exactly one of {', '.join(type(self).model_fields)}")
         if self.is_list:
             return self
+        if len(self.values) == 3 and self.kind == "normal":
+            raise ValueError("must have normal: [mean, sd] or [mean, sd, low, high]")
         low, high = self._bounds
         if self.kind == "normal" and self.values[1] <= 0:
             raise ValueError("must have an sd greater than 0")

@@ -24,14 +24,15 @@ from pydantic import (
 
 from hooks.duration import Duration
 from hooks.interval import Interval
+from hooks.parameter_names import Patterns, list_patterns
 from orchestrator.config.python.objects import import_folders, task_to_config, to_config
 from orchestrator.config.python.parameters import check
-from orchestrator.config.python.wording import convert_errors, error_place
-from orchestrator.config.sections.base import Model, Needs, Patterns
+from orchestrator.config.python.wording import convert_errors, error_location
+from orchestrator.config.sections.base import Model, Needs
 from orchestrator.config.sections.initial_weights import Init
 from orchestrator.config.sections.sweep import Seed, Sweep
 from orchestrator.config.sections.workers import Workers
-from orchestrator.config.text.source import ExperimentSource, plain_copy
+from orchestrator.config.text.source import ExperimentSource, to_plain_data
 from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems, shortened
 
 MAX_NAME_BYTES = 200
@@ -104,7 +105,7 @@ class Optimization:
     def from_entry(cls, name: str, entry: NamedOptimizer) -> Self:
         """Return one of several optimizers."""
         optimizer = Component(**{"type": entry.type, **entry.arguments})
-        return cls(name, optimizer, entry.scheduler, tuple(entry.params or ()))
+        return cls(name, optimizer, entry.scheduler, tuple(list_patterns(entry.params or ())))
 
 
 class Loader(Model):
@@ -237,7 +238,7 @@ class Experiment(Model):
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Precision of the forward pass; fp16 scales the loss."""
     scaler: Annotated[Scaler, Needs("precision: fp16")] = Scaler()
-    """Options of torch's GradScaler."""
+    """Options of torch's GradScaler, with `precision: fp16`."""
     channels_last: bool = False
     """Stores convolution weights, and with them all images, in the memory format that tensor cores prefer."""
     sync_batchnorm: bool = False
@@ -255,7 +256,7 @@ class Experiment(Model):
     """Uses only deterministic algorithms (torch.use_deterministic_algorithms), which are slower; an operation without
     one is an error."""
     cudnn_benchmark: Annotated[bool, Needs("workers.gpu: true")] = False
-    """Lets cuDNN time its algorithms for each input shape and use the fastest."""
+    """Lets cuDNN time its algorithms for each input shape and use the fastest. Needs `workers.gpu: true`."""
     float32_matmul_precision: Literal["highest", "high", "medium"] | None = None
     """Precision of float32 matrix products (torch.set_float32_matmul_precision); by default the task's, or
     `highest`."""
@@ -274,9 +275,9 @@ class Experiment(Model):
     """Options of the data loaders."""
     workers: Workers = Workers()
     """The processes of one run."""
-    upload_interval_s: Annotated[float, Ge(1)] = 30
-    """Seconds between two uploads of a rank's rows to an object store (`s3://...`); in a folder rows are readable
-    within a second."""
+    upload_every: Annotated[Duration, Ge(1)] = 30.0
+    """Time between two uploads of a rank's rows to an object store (`s3://...`): `30`, `30s`, `2m`. In a folder rows
+    are readable within a second."""
     environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = Field(default_factory=list)
     """Environment variables to pass to workers on a cluster, such as API keys; their values are never saved."""
     tags: list[str] = Field(default_factory=list)
@@ -358,47 +359,37 @@ class Experiment(Model):
 
 
 NO_TASK = "missing:Missing"
-_PLACEHOLDERS: dict[str, Any] = {"name": "unnamed", "task": NO_TASK, "epochs": 2**31, "steps": None}
+_PLACEHOLDERS: dict[str, Any] = {"name": "unnamed", "task": NO_TASK}
 
 
-def check_sound_part(data: Mapping[str, Any], problems: list[Problem]) -> tuple[dict[str, Any], Experiment]:
-    """Validate data, add its problems, and return it without the wrong parts, with the experiment of the rest.
+def validate_sections(data: Mapping[str, Any], problems: list[Problem]) -> tuple[dict[str, Any], Experiment]:
+    """Validate data, add its problems, and return the valid sections and their experiment.
 
     Required keys that are missing or wrong get placeholders. So one mistake does not hide others.
     """
-    rest: dict[str, Any] = plain_copy(data)
+    valid: dict[str, Any] = to_plain_data(data)
     errors: list[Problem] = []
-    for _ in range(20):
-        try:
-            experiment = Experiment.model_validate_json(json.dumps(rest), strict=True)
-            break
-        except ValidationError as error:
-            errors = errors or convert_errors(error, Experiment, rest, "")
-            details = error.errors(include_url=False)
-            for place, is_missing in {(error_place(each, rest), each["type"] == "missing") for each in details}:
-                _remove(rest, place, is_missing=is_missing)
-    else:  # what is left is wrong in a way that its errors do not locate
-        rest, experiment = dict(_PLACEHOLDERS), Experiment.model_validate(_PLACEHOLDERS)
+    try:
+        experiment = _validate(valid)
+    except ValidationError as error:
+        errors = convert_errors(error, Experiment, valid, "")
+        details = error.errors(include_url=False)
+        wrong = {location[0] for each in details if (location := error_location(each, valid))}
+        if details[0]["type"] == "json_invalid":  # a character that JSON cannot hold, at an unknown location
+            wrong = set(valid)
+        valid = _PLACEHOLDERS | {key: value for key, value in valid.items() if key not in wrong}
+        if check_length(valid.get("epochs"), valid.get("steps")):
+            valid |= {"epochs": 2**31, "steps": None}
+        experiment = _validate(valid)
     message = check_length(data.get("epochs"), data.get("steps"))
     if message and not any(problem.path in ("", "epochs", "steps") for problem in errors):
         errors.append(Problem("", message))
     problems.extend(errors)
-    return rest, experiment
+    return valid, experiment
 
 
-def _remove(data: dict[str, Any], place: tuple[int | str, ...], *, is_missing: bool) -> None:
-    """Remove a wrong value: the list or mapping around an entry or a missing key; replace required keys."""
-    if len(place) <= 1 and (is_missing or not place or place[0] in _PLACEHOLDERS):
-        keys = place or ("epochs", "steps")
-        data.update({str(key): _PLACEHOLDERS[str(key)] for key in keys})
-        if keys[0] == "epochs":
-            data["steps"] = None
-        return
-    first_index = next((index for index, part in enumerate(place) if isinstance(part, int)), len(place))
-    *parents, last = place[: min(first_index, len(place) - is_missing)]
-    for part in parents:
-        data = data.get(str(part), {})
-    data.pop(str(last), None)
+def _validate(data: Mapping[str, Any]) -> Experiment:
+    return Experiment.model_validate_json(json.dumps(data), strict=True)
 
 
 def check_run_name(experiment: Experiment, name: str | None) -> str:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, create_model, model_validator
 
-from hooks.parameter_names import compiled, matched
-from orchestrator.config.sections.base import Model, Patterns
+from hooks.parameter_names import Patterns, compiled, list_patterns, matched
+from orchestrator.config.sections.base import Model
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.storage.location import secrets_in
 
@@ -48,7 +48,7 @@ class Init(_Named):  # type: ignore[misc]  # created by a call
     @property
     def excluded(self) -> list[str]:
         """The patterns of `except`."""
-        return getattr(self, "except") or []
+        return list_patterns(getattr(self, "except") or ())
 
     @model_validator(mode="after")
     def _is_usable(self) -> Self:
@@ -65,39 +65,32 @@ class Init(_Named):  # type: ignore[misc]  # created by a call
     def renamed(self, names: Iterable[str]) -> dict[str, str]:
         """Return the new name of each tensor to load, mapped to its name in the file.
 
-        Raises ConfigError for a rename that matches nothing, two renames of one tensor, and two tensors with one new
-        name.
+        The first rename that matches a name counts. Raises ConfigError for a pattern that matches nothing, and for two
+        tensors with one new name.
         """
         names, problems = list(names), list[Problem]()
-        renames = {name: name for name in names}
-        patterns: dict[str, str] = {}
+        new_names: dict[str, str] = {}
         for old, new in self.rename.items():
+            problems.extend(_unmatched("init.rename", [old], names))
             pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))))
-            matches = {name: match for name in names if (match := pattern.fullmatch(name))}
-            if not matches:
-                problems.extend(_unmatched("init.rename", [old], names))
-            for name, match in matches.items():
-                if name in patterns:
-                    problems.append(Problem("init.rename", f"'{patterns[name]}' and '{old}' both match {name}"))
-                    break
-                patterns[name] = old
+            for match in filter(None, map(pattern.fullmatch, names)):
                 pairs = zip(new.split("*"), (*match.groups(), ""), strict=True)
-                renames[name] = "".join(part for pair in pairs for part in pair)
+                new_names.setdefault(match[0], "".join(part for pair in pairs for part in pair))
         here: dict[str, str] = {}
-        for name, new in renames.items():
+        for name in names:
+            new = new_names.get(name, name)
             if new in here:
                 problems.append(Problem("init.rename", f"gives {here[new]} and {name} the same name, {new}"))
                 break
             here[new] = name
-        if self.only:
-            problems.extend(_unmatched("init.only", self.only, here))
+        problems.extend(_unmatched("init.only", list_patterns(self.only or ()), here))
         if problems:
             raise ConfigError(problems)
         return {new: here[new] for new in self.select(here)}
 
     def select(self, names: Collection[str]) -> list[str]:
         """Return those of the model's names that `only` and `except` leave."""
-        selected = _matching(self.only, names) if self.only else set(names)
+        selected = _matching(list_patterns(self.only or "*"), names)
         return [name for name in names if name in selected - _matching(self.excluded, names)]
 
     def check_excluded(self, names: Collection[str]) -> None:

@@ -63,9 +63,10 @@ class Workers(Model):
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """How ranks hold the model: each a full copy, or each a shard of every parameter (torch's fully_shard)."""
     meta_device: Annotated[bool, Needs("workers.strategy: fsdp")] = False
-    """Builds the model on the meta device, so that no rank holds all of it; `reset_parameters` initializes it."""
+    """Builds the model on the meta device, so that no rank holds all of it; `reset_parameters` initializes it. Needs
+    `strategy: fsdp`."""
     ddp: Annotated[Ddp, Needs("workers.strategy: ddp")] = Ddp()
-    """How ranks with full copies exchange gradients."""
+    """How ranks with full copies (`strategy: ddp`) exchange gradients."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

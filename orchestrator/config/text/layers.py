@@ -4,42 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.text.reader import Document, Location, join, parse_value, read_yaml, with_parents
+from orchestrator.config.text.reader import Document, Location, join, list_prefixes, parse_value, read_yaml
 from orchestrator.config.text.source import check_path
 from orchestrator.errors import ConfigError, Problem, shortened
 
 _KEY = re.compile(r"^[\w/-]+(\.[\w/-]+)*$")
 
 
-@dataclass
-class Layers:
-    """A file merged with its bases."""
+def read_layers(path: Path) -> tuple[Document, list[Path]]:
+    """Read a file over its bases; raise ConfigError.
 
-    document: Document
-    folders: list[Path]
-    """Folders of the file and of its bases, each once, the file's own first."""
-
-
-def read_layers(path: Path, base: Sequence[Any] = ()) -> Layers:
-    """Read a file over its bases, or over the last entry of `base`, where null means none; raise ConfigError."""
+    Returns the merged document, and the folders of the file and its bases, each once, the file's own first.
+    """
     folders: list[Path] = []
-    return Layers(_read(path, folders, base), folders)
+    return _read(path, folders, ()), folders
 
 
-def _read(path: Path, folders: list[Path], base: Sequence[Any] = (), above: Sequence[Path] = ()) -> Document:
+def _read(path: Path, folders: list[Path], above: Sequence[Path]) -> Document:
     document = read_yaml(path)
-    own = document.data.pop("base", None)
     if (folder := path.resolve().parent) not in folders:
         folders.append(folder)
-    below: Document | None = None
-    for name in _base_names(base[-1] if base else own, document):
-        layer = _read_base(path.parent / name, folders, document, [*above, path])
-        below = layer if below is None else _merge(below, layer)
-    return document if below is None else _merge(below, document)
+    layers = [
+        _read_base(path.parent / name, folders, document, [*above, path])
+        for name in _base_names(document.data.pop("base", None), document)
+    ]
+    return reduce(_merge, [*layers, document])
 
 
 def _read_base(file: Path, folders: list[Path], document: Document, above: Sequence[Path]) -> Document:
@@ -48,7 +42,7 @@ def _read_base(file: Path, folders: list[Path], document: Document, above: Seque
         cycle = [*above[resolved.index(file.resolve()) :], file]
         raise _base_error(document, f"is circular: {' extends '.join(path.name for path in cycle)}")
     try:
-        return _read(file, folders, above=above)
+        return _read(file, folders, above)
     except ConfigError as error:
         raise ConfigError(
             [
@@ -108,11 +102,13 @@ def _read_override(document: Document, override: str, where: str) -> tuple[str, 
     path, equals, text = override.partition("=")
     if not equals or not _KEY.match(path):
         raise ConfigError([Problem("", "is not an override; write key=value, such as optimizer.lr=0.05", where)])
+    if path == "base":
+        raise ConfigError([Problem(path, "cannot be overridden; set it in the experiment file", where)])
     check_path(path)
     value, parsed = parse_value(text, where)
     document.problems.extend(replace(problem, path=path, line=None) for problem in parsed.problems)
     document.forget({path})
     document.locations[path] = Location(where)
-    for parent in with_parents(path):
+    for parent in list_prefixes(path):
         document.locations.setdefault(parent, Location(where))
     return path, value

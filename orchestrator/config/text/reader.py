@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,6 @@ from stat import S_ISREG
 from typing import Any, NamedTuple
 
 import yaml
-from yaml.reader import ReaderError
 
 from orchestrator.config.text.source import MAX_DEPTH
 from orchestrator.errors import ConfigError, Problem, shortened
@@ -54,7 +52,7 @@ class Document:
         self.locations = {
             key: location
             for key, location in self.locations.items()
-            if not any(path in paths for path in with_parents(key))
+            if not any(path in paths for path in list_prefixes(key))
         }
 
 
@@ -63,7 +61,7 @@ def join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def with_parents(path: str) -> Iterator[str]:
+def list_prefixes(path: str) -> Iterator[str]:
     """Iterate over the prefixes of a dotted path, the shortest first, the path itself last."""
     return accumulate(path.split("."), join)
 
@@ -115,16 +113,12 @@ def parse_value(text: str, file: str) -> tuple[Any, Document]:
         return _Plain(document, file, max(MAX_BYTES, len(text))).value(node, "", ()) if node else None, document
     except RecursionError:
         raise ConfigError([Problem("", _TOO_DEEP, file, 1)]) from None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else None
-        reason = " ".join(part for part in (error.context, error.problem) if part)
-        raise ConfigError([Problem("", f"is not valid YAML: {reason}", file, line)]) from None
-    except ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        reason = f"the character {chr(error.character)!r} is not allowed"
-        raise ConfigError([Problem("", f"is not valid YAML: {reason}", file, line)]) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # PyYAML makes numbers of \U and %YAML without looking
-        raise ConfigError([Problem("", f"is not valid YAML: {' '.join(str(error).split())}", file)]) from None
+        mark = getattr(error, "problem_mark", None)
+        texts = filter(None, (getattr(error, name, None) for name in ("context", "problem")))
+        reason = " ".join(texts) or " ".join(str(error).split())
+        line = mark.line + 1 if mark else None
+        raise ConfigError([Problem("", f"is not valid YAML: {reason}", file, line)]) from None
 
 
 def dump_yaml(data: Mapping[str, Any]) -> str:
@@ -182,7 +176,8 @@ class _Plain:
         self.remaining = self.max_characters = max_characters
 
     def value(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> Any:
-        self.remaining -= max(1, len(node.value)) if isinstance(node, yaml.ScalarNode) else 1
+        # The least that the node takes as text: a scalar and a separator, or a pair of brackets.
+        self.remaining -= len(node.value) + 1 if isinstance(node, yaml.ScalarNode) else 2
         if self.remaining < 0:
             message = f"has more than {self.max_characters:,} characters once its aliases are expanded"
             raise ConfigError([Problem("", message, *self.location(node))])
@@ -255,8 +250,6 @@ class _Plain:
             return self.problem(node, path, f"has {len(node.value):,} digits; integers must fit in 64 bits")
         if isinstance(number, int) and number not in _INTEGERS:
             return self.problem(node, path, f"does not fit in 64 bits: {_shorten(node.value)}")
-        if isinstance(number, float) and math.isinf(number) and "inf" not in node.value.lower():
-            return self.problem(node, path, f"is too large: {_shorten(node.value)}; write .inf for infinity")
         return number
 
     def bad_tag(self, node: yaml.Node, path: str) -> None:

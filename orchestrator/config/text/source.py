@@ -12,7 +12,7 @@ from orchestrator.errors import ConfigError, Problem, collect_problems, shortene
 from orchestrator.storage.stored_data import check_mapping, validate
 
 MAX_DEPTH = 64
-"""Limit of nested mappings and lists, and of the parts of a dotted path."""
+"""Limit of nested mappings and lists, and of the keys of a dotted path."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,6 @@ class ExperimentSource:
     """Dotted paths and their values, in order: overrides, then a trial's values."""
     import_paths: tuple[str, ...] = ()
     """Folders to import classes from that are not installed."""
-    file: str | None = None
-    """The file it was read from; None for plain data."""
-    base: tuple[Any, ...] = ()
-    """Bases named by overrides, of which the last replaced the file's own."""
     continued_from: ParentCheckpoint | None = None
     """Where training continues from; None for a new start."""
     main_classes: bytes | None = None
@@ -73,12 +69,12 @@ class ExperimentSource:
     def from_data(cls, data: Mapping[str, Any], import_paths: Iterable[str | Path] = (), **more: Any) -> Self:
         """Return the source of plain data; raise ConfigError for values that YAML cannot hold."""
         folders = dict.fromkeys(str(Path(folder).absolute()) for folder in import_paths)
-        return cls(plain_copy(data), import_paths=tuple(folders), **more)
+        return cls(to_plain_data(data), import_paths=tuple(folders), **more)
 
     @classmethod
     def from_record(cls, record: Any) -> Self:
         """Return a source from its JSON form; raise ValueError if it is incomplete."""
-        optional = ("base", "continued_from", "main_classes")
+        optional = ("continued_from", "main_classes")
         missing = [field.name for field in fields(cls) if field.name not in (*optional, *check_mapping(record))]
         if missing:
             raise ValueError(f"it has no `{missing[0]}`")
@@ -91,7 +87,7 @@ class ExperimentSource:
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
         """Return the source with more values over it; raise ConfigError for values that YAML cannot hold."""
-        return replace(self, values=(*self.values, *plain_copy(values).items()))
+        return replace(self, values=(*self.values, *to_plain_data(values).items()))
 
     def without_sweep(self) -> Self:
         """Return the source of the experiment without its sweep."""
@@ -104,10 +100,7 @@ class ExperimentSource:
         problems: list[Problem] = []
         data: dict[str, Any] = dict(self.written)
         for path, value in self.values:
-            if path == "base":
-                problems.append(Problem(path, "is relative to an experiment file, and there is none here"))
-            else:
-                data = collect_problems(problems, with_value, data, path, value) or data
+            data = collect_problems(problems, with_value, data, path, value) or data
         return data, problems
 
 
@@ -125,8 +118,7 @@ def with_value(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]
 def check_path(path: str) -> None:
     """Raise ConfigError for a dotted path that is deeper than any config."""
     if path.count(".") >= MAX_DEPTH:
-        message = f"has {path.count('.') + 1} parts; at most {MAX_DEPTH} are allowed"
-        raise ConfigError([Problem(shortened(path), message)])
+        raise ConfigError.at(shortened(path), f"has {path.count('.') + 1} keys; at most {MAX_DEPTH} are allowed")
 
 
 def _split(path: str) -> list[str]:
@@ -150,17 +142,17 @@ def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
         if isinstance(data, list)
         else f"{shortened(repr(data))}, not a mapping"
     )
-    raise ConfigError([Problem(".".join(keys), f"cannot be set: {parent} is {shown}")])
+    raise ConfigError.at(".".join(keys), f"cannot be set: {parent} is {shown}")
 
 
-def plain_copy(value: Any) -> Any:
+def to_plain_data(value: Any) -> Any:
     """Return a copy of data that YAML can hold; raise ConfigError for anything else."""
     if _is_deeper_than(MAX_DEPTH, value):
-        raise ConfigError([Problem("", f"is nested too deeply: at most {MAX_DEPTH} levels are allowed")])
+        raise ConfigError.at("", f"is nested too deeply: at most {MAX_DEPTH} levels are allowed")
     try:
-        return json.loads(json.dumps(value, default=plain))
+        return json.loads(json.dumps(value, default=to_plain))
     except (TypeError, ValueError) as error:
-        raise ConfigError([Problem("", f"cannot be saved as YAML: {error}")]) from None
+        raise ConfigError.at("", f"cannot be saved as YAML: {error}") from None
 
 
 def _is_deeper_than(levels: int, value: Any) -> bool:
@@ -168,7 +160,7 @@ def _is_deeper_than(levels: int, value: Any) -> bool:
     return levels < 0 or any(_is_deeper_than(levels - 1, child) for child in inner)
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Convert NumPy scalars and paths to what a config can hold; raise TypeError for anything else."""
     if isinstance(value, PurePath):
         return str(value)

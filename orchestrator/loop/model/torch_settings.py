@@ -9,11 +9,11 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
-from hooks.parameter_names import matched
+from hooks.parameter_names import Patterns, matched
 from hooks.parts.activation_checkpointing import keep_no_activations
 from hooks.parts.batch_norm_statistics import BatchNorm
 from hooks.private_torch import compile_in_place
-from orchestrator.config.sections.base import Patterns, changed_keys
+from orchestrator.config.sections.base import changed_keys
 from orchestrator.config.sections.experiment import Compile, Experiment
 from orchestrator.config.sections.workers import Ddp
 from orchestrator.errors import ConfigError, Problem

@@ -135,14 +135,14 @@ def test_a_hook_as_plain_data() -> None:
         "type": "float >= 0 <= 1",
         "required": False,
         "default": 0.5,
-        "doc": "How much stays.",
+        "doc": "Fraction that is kept.",
     }
     assert described["parameters"][1] == {
         "name": "every",
         "type": "Interval",
         "required": False,
         "default": "1 epoch",
-        "doc": "How often, in words.",
+        "doc": "Interval, as text.",
     }
     assert [one["type"] for one in described["parameters"][2:]] == ["int", "near | far", "list[str]"]
     assert (described["events"], described["priority"], described["ranks"]) == (["on_update"], "LOW (70)", "all")

@@ -1,4 +1,4 @@
-"""Tasks and hooks that the tests of the config name, a file that names them, and what is said of files that are
+"""Tasks and hooks that the tests of the config name, a file that names them, and what is message of files that are
 wrong."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ hooks:
     decay: 0.25
   console: null
 """
-"""An experiment's file that is right."""
+"""A valid experiment file."""
 
 
 @dataclass
@@ -41,9 +41,9 @@ class Line(Task):
     """Fits a line."""
 
     width: Annotated[int, Gt(0)] = 1
-    """How many lines."""
+    """Number of lines."""
     scale: float = 1.0
-    """What the targets are multiplied with."""
+    """Factor of the targets."""
 
     def model(self) -> nn.Module:
         return nn.Linear(1, self.width)
@@ -58,7 +58,7 @@ class Line(Task):
 
 @dataclass
 class Choosy(Line):
-    """Cannot do without a shadow."""
+    """Requires a shadow."""
 
     def required_hooks(self) -> Mapping[str, Any]:
         return {"shadow": {"type": f"{HERE}:Shadow", "decay": 0.25, "keep": 7}}
@@ -66,7 +66,7 @@ class Choosy(Line):
 
 @dataclass
 class Own(Line):
-    """Brings its optimizer and scheduler."""
+    """Has its own optimizer and scheduler."""
 
     def optimizer(
         self, model: nn.Module, lr: Annotated[float, Gt(0)] = 0.125, bias_lr: float = 0.5
@@ -80,14 +80,10 @@ class Own(Line):
 
 @dataclass
 class Closed(Line):
-    """Brings an optimizer that takes nothing."""
+    """Has an optimizer without arguments."""
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=self.scale)
-
-
-class Plain(Line):
-    """No dataclass of its own, and nothing new to say."""
 
 
 class Forgot(Line):
@@ -109,10 +105,10 @@ class Shadow(Hook):
     """
 
     decay: Annotated[float, Ge(0), Le(1)] = 0.5
-    """How much stays."""
+    """Fraction that is kept."""
     every: Interval = Interval(1)
-    """How often,
-    in words."""
+    """Interval,
+    as text."""
     keep: int = 3
     mode: Literal["near", "far"] = "near"
     tags: list[str] = field(default_factory=list)
@@ -144,7 +140,7 @@ class Bare(Hook):
 
 
 class Wide(torch.optim.SGD):
-    """An optimizer of one's own."""
+    """A custom optimizer."""
 
     def __init__(self, params: Any, lr: float, reach: int = 2, **rest: Any) -> None:
         super().__init__(params, lr=lr)
@@ -152,7 +148,7 @@ class Wide(torch.optim.SGD):
 
 
 def problems(file: Path, text: str, *overrides: str) -> list[Problem]:
-    """What is said of a file with this text."""
+    """What is message of a file with this text."""
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load_experiment(file, overrides)
@@ -160,5 +156,5 @@ def problems(file: Path, text: str, *overrides: str) -> list[Problem]:
 
 
 def places(file: Path, text: str, *overrides: str) -> dict[str, int | None]:
-    """The line of each problem of a file with this text, by path."""
+    """Return the line of each problem of a file with this text, by path."""
     return {problem.path: problem.line for problem in problems(file, text, *overrides)}

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hooks import HOOKS, Hook, Priority
-from hooks.plan import sort_by_priority
 from orchestrator.config import components
 from orchestrator.config.components import make_hooks, make_task
 from orchestrator.config.python import imports
-from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError
-from tests.orchestrator.config.samples import HERE, Band, Line, Plain, Shadow
+from orchestrator.task import Task
+from tests.orchestrator.config.samples import HERE, Band, Shadow
 
 
 @pytest.fixture(autouse=True)
@@ -44,26 +45,9 @@ def experiment(**more: Any) -> Experiment:
 # Hooks
 
 
-def test_defaults_are_there_and_first() -> None:
-    hooks = made({"band": {"low": 0, "high": 1}})
-    assert list(hooks) == ["shadow", "band"]
-    assert hooks["shadow"] == Shadow()
-
-
-def test_a_default_is_refined_in_place() -> None:
-    hooks = made({"band": {"low": 0, "high": 1}, "shadow": {"decay": 0.25}})
-    assert list(hooks) == ["shadow", "band"]
-    assert hooks["shadow"] == Shadow(decay=0.25)
-
-
 @pytest.mark.parametrize("off", [None, False])
 def test_null_and_false_switch_off(off: Any) -> None:
     assert made({"shadow": off, "band": off}) == {"shadow": None, "band": None}
-
-
-@pytest.mark.parametrize("on", [True, {}])
-def test_true_and_an_empty_mapping_take_the_defaults(on: Any) -> None:
-    assert made({"shadow": on})["shadow"] == Shadow()
 
 
 def test_two_of_a_kind_keep_their_own_parameters() -> None:
@@ -87,44 +71,9 @@ def test_priority_is_a_name_in_any_case_or_a_number(value: Any, priority: int) -
     assert hook.priority == priority
 
 
-@pytest.mark.parametrize(
-    ("level", "priority"),
-    [
-        *[("HIGHEST", 0), ("HIGHER", 10), ("HIGH", 20), ("NORMAL", 50), ("LOW", 70), ("LOWER", 80), ("LOWEST", 100)],
-        *[(0, 0), (10, 10), (20, 20), (30, 50), (40, 70), (50, 80), (60, 100)],
-        *[("high", 20), ("Low", 70)],
-    ],
-)
-def test_levels_of_imix_mean_what_they_meant(level: Any, priority: int) -> None:
-    """iMIX itself raises for `HIGH` and takes `high` for NORMAL."""
-    hook = made({"shadow": {"level": level}})["shadow"]
-    assert hook is not None
-    assert hook.priority == priority
-
-
-def test_the_order_of_imix_s_levels_is_kept() -> None:
-    hooks = made({level: {"type": "shadow", "level": level} for level in ("LOW", "HIGHEST", "NORMAL", "HIGH")})
-    ordered = [name for name, _ in sort_by_priority({name: hook for name, hook in hooks.items() if hook})]
-    assert ordered == ["HIGHEST", "HIGH", "NORMAL", "shadow", "LOW"]
-
-
-@pytest.mark.parametrize(
-    ("entry", "path"),
-    [
-        *[({"priority": value}, "hooks.shadow.priority") for value in (101, -1, "hihg", True, 1.5, None)],
-        *[({"level": value}, "hooks.shadow.level") for value in (25, 100, "VERY_HIGH", True, False, None)],
-        ({"level": "HIGH", "priority": 10}, "hooks.shadow"),
-    ],
-)
-def test_wrong_priorities_are_refused(entry: dict[str, Any], path: str) -> None:
-    assert list(refused({"shadow": entry})) == [path]
-
-
-def test_the_file_s_own_data_is_left_alone() -> None:
-    """MMEngine's register_hook pops `priority` out of the user's dict."""
-    entries = {"slow": {"type": "shadow", "priority": "HIGH", "decay": 0.25}}
-    make_hooks(entries, {})
-    assert entries == {"slow": {"type": "shadow", "priority": "HIGH", "decay": 0.25}}
+@pytest.mark.parametrize("value", [101, -1, "hihg", True, 1.5, None])
+def test_wrong_priorities_are_refused(value: Any) -> None:
+    assert list(refused({"shadow": {"priority": value}})) == ["hooks.shadow.priority"]
 
 
 def test_every_problem_of_every_hook() -> None:
@@ -144,10 +93,10 @@ def test_every_problem_of_every_hook() -> None:
 
 
 def test_a_hook_is_a_dataclass_and_a_hook() -> None:
-    said = refused({"a": {"type": f"{HERE}:Bare"}, "b": {"type": f"{HERE}:Line"}, "c": {"type": 3}})
-    assert "is not a dataclass" in said["hooks.a.type"]
-    assert "must be a subclass of hooks.hook.Hook" in said["hooks.b.type"]
-    assert said["hooks.c.type"] == "must be a string, got 3"
+    message = refused({"a": {"type": f"{HERE}:Bare"}, "b": {"type": f"{HERE}:Line"}, "c": {"type": 3}})
+    assert "is not a dataclass" in message["hooks.a.type"]
+    assert "must be a subclass of hooks.hook.Hook" in message["hooks.b.type"]
+    assert message["hooks.c.type"] == "must be a string, got 3"
 
 
 def test_other_packages_offer_hooks_at_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,46 +122,11 @@ def test_required_hooks_cannot_be_switched_off() -> None:
     }
 
 
-def test_entries_in_full() -> None:
-    one = make_hooks({"slow": {"type": "shadow", "level": "HIGH", "every": "2 epochs"}}, {})["slow"]
-    assert one is not None
-    assert one.entry == {
-        "type": "shadow",
-        "decay": 0.5,
-        "every": "2 epochs",
-        "keep": 3,
-        "mode": "near",
-        "tags": [],
-        "priority": 20,
-    }
-
-
-def test_a_hook_may_have_a_parameter_called_level() -> None:
-    @dataclass
-    class Leveled(Hook):
-        level: int = 1
-
-    components.HOOKS["leveled"] = Leveled
-    assert made({"leveled": {"level": 25}})["leveled"] == Leveled(25)
-
-
-def test_resolving_gives_fresh_ones_without_those_off() -> None:
-    described = experiment(task=f"{HERE}:Choosy", hooks={"band": {"low": 0, "high": 1}, "off": None})
-    first, second = (resolve(described.source).hooks for _ in range(2))
-    assert first == {"shadow": Shadow(decay=0.25, keep=7), "band": Band(0, 1)}
-    assert first["shadow"] is not second["shadow"]
-
-
 # Task
 
 
-def test_a_task_takes_its_arguments() -> None:
-    assert resolve(experiment(task_args={"width": 4}).source).task == Line(width=4)
-    assert make_task(f"{HERE}:Line", {"width": 4})[1] == {"width": 4, "scale": 1.0}
-
-
 @pytest.mark.parametrize(
-    ("name", "arguments", "path", "said"),
+    ("name", "arguments", "path", "message"),
     [
         ("Line", {"width": 0}, "task_args.width", "must be greater than 0, got 0"),
         ("Line", {"widht": 1}, "task_args.widht", "unknown key"),
@@ -221,16 +135,65 @@ def test_a_task_takes_its_arguments() -> None:
         ("Shadow", {}, "task", "must be a subclass of orchestrator.task.Task"),
     ],
 )
-def test_wrong_tasks_are_refused(name: str, arguments: dict[str, Any], path: str, said: str) -> None:
+def test_wrong_tasks_are_refused(name: str, arguments: dict[str, Any], path: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make_task(f"{HERE}:{name}", arguments)
     (problem,) = caught.value.problems
     assert problem.path == path
-    assert said in problem.message
+    assert message in problem.message
 
 
-def test_a_task_without_fields_of_its_own() -> None:
-    assert isinstance(make_task(f"{HERE}:Plain", {"width": 2})[0], Plain)
+@pytest.fixture
+def task_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], type[Task]]:
+    """Return the class `T` of a module with some code."""
+
+    def define(code: str) -> type[Task]:
+        path = tmp_path / "misspelled_example.py"
+        path.write_text(f"from orchestrator import Task\n{code}")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, path.stem, module)
+        spec.loader.exec_module(module)
+        task: type[Task] = vars(module)["T"]
+        return task
+
+    return define
+
+
+METHODS = [name for name in vars(Task) if not name.startswith("_") and name != "progress"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_with_one_letter_less_or_more_is_refused_with_the_nearest_name(name: str) -> None:
+    wrong = {name[:place] + letter + name[place + 1 :] for place in range(1, len(name)) for letter in ("", "x")}
+    for misspelled in wrong - {*METHODS}:
+        task = type("T", (Task,), {misspelled: lambda self: None, "__module__": "nowhere"})
+        (problem,) = components.find_misspelled_methods(task)
+        assert f"T.{misspelled}() has no effect" in problem.message
+        assert f"did you mean '{name}'?" in (problem.suggestion or "")
+
+
+@pytest.mark.parametrize(
+    ("code", "meant"),
+    [
+        ("class T(Task):\n    def optimiser(self, model): ...", "optimizer"),
+        ("class T(Task):\n    @staticmethod\n    def colate(samples): ...", "collate"),
+        # Helpers: private names, names that the modules use, and names near none.
+        ("class T(Task):\n    def losses(self, o, b): ...\n    def loss(self, o, b): return self.losses(o, b)", None),
+        ("class T(Task):\n    def models(self): ...\n    def model(self): return getattr(self, 'models')()", None),
+        ("class B(Task):\n    def loss(self, o, b): self.targets(b)\nclass T(B):\n    def targets(self, b): ...", None),
+        ("class T(Task):\n    def _optimiser(self): ...\n    def generate(self, prompt): ...", None),
+        ("class T(Task):\n    def model(self): ...\n    def data(self): ...\n    def loss(self, o, b): ...", None),
+    ],
+)
+def test_only_methods_that_nothing_calls_are_misspelled(
+    code: str, meant: str | None, task_of: Callable[[str], type[Task]]
+) -> None:
+    problems = list(components.find_misspelled_methods(task_of(code)))
+    assert len(problems) == (meant is not None)
+    assert all(f"did you mean '{meant}'?" in (problem.suggestion or "") for problem in problems)
 
 
 def test_the_real_defaults_are_in_the_real_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,39 +64,29 @@ epochs: 4
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (["steps=3"], "has both epochs and steps"),
-        (["epochs=null"], "has neither epochs nor steps"),
         (["epochs=null", "precision=fp8"], "has neither epochs nor steps"),
-        (["steps=3", "workers.count=0"], "has both epochs and steps"),
     ],
 )
-def test_the_length_is_said_once(file: Path, overrides: list[str], said: str) -> None:
+def test_the_length_is_said_once(file: Path, overrides: list[str], message: str) -> None:
     found = [problem.message for problem in problems(file, TEXT, *overrides) if not problem.path]
     assert len(found) == 1
-    assert said in found[0]
+    assert message in found[0]
 
 
 @pytest.mark.parametrize(
     ("line", "path"),
     [
         ("hooks: [ema]", "hooks"),
-        ("hooks: {ema: 3}", "hooks.ema"),
         ("optimizer: SGD", "optimizer"),
         ("optimizer: {lr: x}", "optimizer.lr"),
-        ("optimizer: {type: 3}", "optimizer.type"),
-        ("scheduler: {gamma: 1}", "scheduler.type"),
-        ("task_args: 3", "task_args"),
         ("task: 3", "task"),
         ("workers: 2", "workers"),
-        ("accumulate: true", "accumulate"),
-        ("seed: '0'", "seed"),
         ("validate_every: 1 hour", "validate_every"),
-        ("loader: {num_workers: -1}", "loader.num_workers"),
         ("sweep: {metric: x}", "sweep.space"),
         ("sweep: 3", "sweep"),
-        ("name: on the moon", "name"),
     ],
 )
 def test_wrong_shapes_are_one_problem_each(file: Path, line: str, path: str) -> None:
@@ -111,7 +101,7 @@ def test_a_hook_of_the_file_s_own_is_suggested(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "said"),
+    ("workers", "message"),
     [
         ({"count": [1]}, "workers.count: must be a whole number or must have at least 2 entries, got [1]"),
         ({"count": [3, 2]}, "workers: count must be one number, or [fewest, most] in ascending order, got [3, 2]"),
@@ -119,10 +109,10 @@ def test_a_hook_of_the_file_s_own_is_suggested(file: Path) -> None:
         ({"strategy": "zero"}, "workers.strategy: must be 'ddp' or 'fsdp', got 'zero'"),
     ],
 )
-def test_workers_that_cannot_be_are_refused(workers: dict[str, Any], said: str) -> None:
+def test_workers_that_cannot_be_are_refused(workers: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         described(workers=workers)
-    assert str(error.value) == said
+    assert str(error.value) == message
 
 
 def test_the_number_of_workers_may_be_a_range_but_not_of_a_gang() -> None:
@@ -156,52 +146,56 @@ def test_what_needs_the_whole_model_is_refused_where_ranks_share_it_out() -> Non
     )
 
 
-def test_an_exchange_that_there_is_not_is_refused_and_told_of_one_rank_alone() -> None:
-    two, ddp = {"count": 2}, dict.fromkeys(("find_unused_parameters", "gradient_as_bucket_view"), True)
-    turns = {
+TWO, FSDP = {"count": 2}, {"count": 2, "strategy": "fsdp"}
+TURNS = {
+    "task": "tests.orchestrator.loop.step.test_turns:Gan",
+    "optimizers": {
         "d": {"type": "SGD", "lr": 0.1, "params": "critic.*"},
         "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"},
-    }
-    described(workers={"ddp": {"static_graph": True}}, sync_batchnorm=True)
-    described(workers={**two, "ddp": ddp})
-    described(workers={**two, "gpu": True}, sync_batchnorm=True)
-    refused = {
-        "has no effect without `workers.strategy: ddp`": {"workers": {**two, "strategy": "fsdp", "ddp": ddp}},
-        "workers.meta_device: has no effect without `workers.strategy: fsdp`": {
-            "workers": {**two, "meta_device": True}
-        },
-        "has no effect with static_graph": {"workers": {**two, "ddp": {**ddp, "static_graph": True}}},
-        "cannot be combined with accumulate": {"workers": {"ddp": {"static_graph": True}}, "accumulate": 2},
-        "each turn exchanges": {
-            "workers": {"ddp": ddp},
-            "task": "tests.orchestrator.loop.step.test_turns:Gan",
-            "optimizers": turns,
-        },
-        "sync_batchnorm: needs GPUs": {"workers": two, "sync_batchnorm": True},
-    }
-    for message, fields in refused.items():
-        with pytest.raises(ConfigError, match=message):
-            described(**fields)
+    },
+}
+AUTO, STATIC = {"accumulate": "auto"}, {"static_graph": True}
 
 
-def test_what_cannot_be_begun_again_when_memory_runs_out_is_refused() -> None:
-    described(accumulate="auto", workers={"count": 2})
-    turns = {
-        "d": {"type": "SGD", "lr": 0.1, "params": "critic.*"},
-        "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"},
-    }
-    for path, fields in {
-        "workers.strategy": {"workers": {"count": 2, "strategy": "fsdp"}},
-        "workers.ddp.gradient_as_bucket_view": {"workers": {"ddp": {"gradient_as_bucket_view": True}}},
-        "sync_batchnorm": {"sync_batchnorm": True},
-        "hooks.output_mask": {"hooks": {"output_mask": {}}},
-        "hooks.loss_spike": {"hooks": {"loss_spike": {}}},
-        "accumulate": {"task": "tests.orchestrator.loop.step.test_turns:Gan", "optimizers": turns},
-    }.items():
-        with pytest.raises(ConfigError, match=f"{path}: .*accumulate: auto"):
-            described(accumulate="auto", **fields)
-    with pytest.raises(ConfigError, match="accumulate: must be a whole number or 'auto', got 'atuo'"):
-        described(accumulate="atuo")
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"workers": {**FSDP, "ddp": STATIC}}, r"ddp\.static_graph: has no effect without `workers.strategy: ddp`"),
+        ({"workers": {**TWO, "meta_device": True}}, r"meta_device: has no effect without `workers.strategy: fsdp`"),
+        ({"workers": {"ddp": {**STATIC, "find_unused_parameters": True}}}, "has no effect with static_graph"),
+        ({"workers": {"ddp": STATIC}, "accumulate": 2}, r"ddp\.static_graph: cannot be combined with accumulate"),
+        ({"workers": {"ddp": STATIC}, **TURNS}, r"ddp\.static_graph: has no effect: each turn exchanges"),
+        ({"workers": {"ddp": STATIC}, **AUTO}, r"ddp\.static_graph: has no effect: with accumulate: auto"),
+        ({"workers": TWO, "sync_batchnorm": True}, "sync_batchnorm: needs GPUs"),
+        ({"workers": {"strategy": "fsdp"}}, r"workers\.strategy: is fsdp, which needs several ranks"),
+        ({"workers": FSDP, "precision": "fp16"}, "precision: cannot be combined with workers.strategy: fsdp"),
+        ({"workers": FSDP, "channels_last": True}, "channels_last: cannot be combined with workers.strategy: fsdp"),
+        ({"workers": FSDP, **TURNS}, "optimizers: cannot be combined with workers.strategy: fsdp"),
+        ({"workers": FSDP, **AUTO}, r"workers\.strategy: cannot be combined with accumulate: auto"),
+        ({"sync_batchnorm": True, **AUTO}, "sync_batchnorm: cannot be combined with accumulate: auto"),
+        ({**TURNS, **AUTO}, r"accumulate: cannot be auto with turns\(\)"),
+        ({"hooks": {"output_mask": {}}, **AUTO}, r"hooks\.output_mask: .*accumulate: auto"),
+        ({"hooks": {"loss_spike": {}}, **AUTO}, r"hooks\.loss_spike: .*accumulate: auto"),
+        ({"workers": {**TWO, "gpu": True}, "cudnn_benchmark": True, "deterministic": True}, "cudnn_benchmark: cannot"),
+        ({"accumulate": "atuo"}, "accumulate: must be a whole number or 'auto', got 'atuo'"),
+    ],
+)
+def test_settings_that_cannot_be_combined_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        described(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"workers": {"ddp": STATIC}, "sync_batchnorm": True},
+        {"workers": {**TWO, "ddp": {"find_unused_parameters": True, "gradient_as_bucket_view": True}}},
+        {"workers": {**TWO, "gpu": True}, "sync_batchnorm": True},
+        {"workers": TWO, **AUTO},
+    ],
+)
+def test_settings_that_can_be_combined_are_accepted(fields: dict[str, Any]) -> None:
+    described(**fields)
 
 
 @dataclass

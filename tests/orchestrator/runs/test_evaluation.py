@@ -161,7 +161,7 @@ ARRIVES = {
     "hang.after": 60.0,
     "max_failures": 7,
     "environment": ["HOME"],
-    "upload_interval_s": 3.0,
+    "upload_every": 3.0,
 }
 """What acts on a GPU, on Ray, in a failure or on a store alone."""
 

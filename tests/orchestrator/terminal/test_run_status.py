@@ -117,7 +117,7 @@ def test_a_run_that_stands_still_is_said_to(folder: RunFolder) -> None:
 
 
 def test_rows_on_their_way_to_an_object_store_make_no_quiet_run() -> None:
-    folder = written_run(f"memory://test-{uuid.uuid4().hex}", upload_interval_s=100)
+    folder = written_run(f"memory://test-{uuid.uuid4().hex}", upload_every=100)
     rows_of(folder, training(1, 20, samples=0))
     later = [LiveRun(folder, lambda age=age: time.time() + age).look().notice for age in (150, 180)]
     assert later[0] is None

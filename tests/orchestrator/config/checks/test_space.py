@@ -78,8 +78,6 @@ def test_a_population_changes_fields_of_hooks_and_numbers_of_the_optimizer() -> 
     [
         ({"trials": 10}, 10),
         ({"trials": 10, "budget": {"trials": 7}}, 7),
-        ({"trials": 10, "budget": {"trials": 70}}, 10),
-        ({"search": "grid"}, 3 * 2),
         ({"search": "grid", "repeats": 4}, 3 * 2 * 4),
         ({"repeats": 4}, 2 * 4),
         ({"repeats": 4, "space": {"a": {"uniform": [0, 1]}}}, 4),
@@ -96,8 +94,6 @@ def test_without_trials_each_configuration_runs_as_often_as_it_repeats(more: dic
         (None, {"count": 2}, [{"CPU": 7.0}], 3),
         (None, {"count": 1, "gpu": True}, [{"CPU": 16.0, "GPU": 2.0}], 2),
         (2, {"count": 1}, [{"CPU": 16.0}], 2),
-        (None, {"count": 1}, [{"CPU": 64.0}], 10),
-        (None, {"count": 4}, [{"CPU": 2.0}], 0),
         (3, {"count": 2, "cpus": 0.5}, [{"CPU": 2.0}], 2),
         (None, {"count": 1, "gpu": True}, [{"CPU": 16.0}], 0),
         # 0.6 / 0.2 is less than 3 in floating point.
@@ -105,10 +101,8 @@ def test_without_trials_each_configuration_runs_as_often_as_it_repeats(more: dic
         # A rank needs its place on one node: of 3 CPUs each, a third rank of 2 finds none though 2 CPUs are left.
         (None, {"count": 1, "cpus": 2}, [{"CPU": 3.0}, {"CPU": 3.0}], 2),
         (None, {"count": 2, "cpus": 2}, [{"CPU": 3.0}, {"CPU": 3.0}, {"CPU": 1.0}], 1),
-        (None, {"count": 1}, [], 0),
         (None, {"count": [2, 4]}, [{"CPU": 9.0}], 2),
         (None, {"count": [2, 4]}, [{"CPU": 3.0}], 1),
-        (None, {"count": [2, 4]}, [{"CPU": 1.0}], 0),
     ],
 )
 def test_how_many_at_a_time(

@@ -20,6 +20,8 @@ MIXED = {
     "optimizer.lr": {"loguniform": [0.01, 1]},
     "batch_size": {"choice": [8, 16]},
 }
+TWO_METRICS = {"metric": ["a", "b"], "mode": "max", "search": "optuna"}
+RACE = {"scheduler": "race", "repeats": 2}
 GRID = {"batch_size": {"choice": [1, 2, 3]}, "epochs": {"grid": [1, 2]}}
 
 
@@ -47,36 +49,31 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"metric": "val/score"}, "sweep.mode: unknown whether more or less of 'val/score' is better"),
         ({"metric": ["a", "b"], "mode": "max"}, "sweep.metric: cannot be a list with search: random"),
-        (
-            {"metric": ["a", "b"], "mode": "max", "search": "optuna", "scheduler": "asha"},
-            "sweep.metric: cannot be a list with scheduler: asha",
-        ),
-        ({"metric": ["a", "b"], "search": "optuna", "mode": ["max"]}, "sweep.mode: 1 modes"),
+        ({**TWO_METRICS, "scheduler": "asha"}, "sweep.metric: cannot be a list with scheduler: asha"),
+        ({**TWO_METRICS, "mode": ["max"]}, "sweep.mode: 1 modes"),
         ({"metric": "stats/step_s/p101"}, "sweep.metric: stats/step_s/p101: "),
         ({"search": "optuna", "scheduler": "pbt"}, "sweep.search: cannot be optuna with scheduler: pbt"),
         ({"scheduler": "hyperband", "max_concurrent": 2}, "sweep.max_concurrent: has no effect with scheduler: hyper"),
         ({"engine": "train", "scheduler": "hyperband"}, "sweep.engine: cannot be train with scheduler: hyperband"),
-        ({"engine": "train", "scheduler": "pbt"}, "sweep.engine: cannot be train with scheduler: pbt"),
         ({"repeats": 2, "scheduler": "pbt"}, "sweep.repeats: cannot be combined with scheduler: pbt"),
-        ({"aggregate": "lower_bound"}, "sweep.aggregate: is lower_bound, which needs several trials"),
+        ({"aggregate": "lower_bound"}, "sweep.aggregate: is lower_bound, which needs several seeds"),
         ({"space": GRID, "points": [{}], "search": "grid", "trials": 6}, "sweep.points: has no effect with search"),
-        ({"scheduler": "race"}, "sweep.repeats: is 1, and race compares configurations over seeds"),
-        ({"scheduler": "race", "repeats": 2, "aggregate": "lower_bound"}, "sweep.aggregate: cannot be lower_bound"),
-        ({"scheduler": "race", "repeats": 2, "search": "optuna"}, "sweep.search: cannot be optuna with scheduler:"),
-        ({"scheduler": "race", "repeats": 2, "budget": {"trials": 3}}, "sweep.budget.trials: cannot be combined"),
+        ({"scheduler": "race"}, "sweep.repeats: is 1, but race compares configurations"),
+        ({**RACE, "aggregate": "lower_bound"}, "sweep.aggregate: cannot be lower_bound"),
+        ({**RACE, "search": "optuna"}, "sweep.search: cannot be optuna with scheduler:"),
+        ({**RACE, "budget": {"trials": 3}}, "sweep.budget.trials: cannot be combined"),
         ({"search": "grid"}, "sweep.space.optimizer.lr.uniform: is not supported with search: grid"),
         ({"search": "optuna", "space": {"seed": {"grid": [1]}}}, "sweep.space.seed.grid: is not supported with search"),
         ({"search": "optuna", "space": {"optimizer.lr": {"normal": [0, 1]}}}, "search: optuna; use uniform"),
-        # paths inside paths
+        # Paths inside paths.
         ({"space": {**MIXED, "hooks.ema": {"choice": [1]}}}, "is not a choice of null"),
         ({"space": {**MIXED, "hooks.ema": {"choice": [None, {"decay": 0.5}]}}}, "hooks.ema.decay: is never drawn"),
-        ({"space": {**MIXED, "hooks.ema": {"choice": [None, False]}}}, "hooks.ema.decay: is never drawn"),
         ({"space": {**MIXED, "hooks.ema.decay": {"grid": [0.1]}}}, "hooks.ema.decay: is a grid inside 'hooks.ema'"),
-        # what a population changes
+        # What a population changes.
         ({"space": MIXED, "scheduler": {"type": "pbt", "mutate": ["batch_size"]}}, "sweep.scheduler.mutate.0:"),
         (
             {"space": MIXED, "scheduler": {"type": "pbt", "mutate": ["optimizer.lr", "optimizer.mom"]}},
@@ -87,21 +84,19 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
         ({"space": MIXED, "scheduler": "pb2"}, "sweep.space.hooks.ema.decay: must be a range with two ends outside"),
         ({"space": {"optimizer.lr": {"normal": [1, 1]}}, "scheduler": "pb2"}, "optimizer.lr: must be a range with two"),
         ({"space": {"optimizer.lr": {"choice": [1, 2]}}, "scheduler": "pb2"}, "optimizer.lr: must be a range with two"),
-        # counts, with the arithmetic
-        ({"space": GRID, "search": "grid", "trials": 24}, "must be 6, the 6 points of the grid, got 24 (remove"),
-        ({"space": GRID, "search": "grid", "trials": 24}, "or set repeats: 4 to run each point with as many seeds"),
-        ({"space": GRID, "search": "grid", "trials": 4}, "or set budget: {trials: 4} to end before the grid is"),
-        ({"space": GRID, "search": "grid", "trials": 7}, "got 7 (remove it)"),
-        ({"space": GRID, "search": "grid", "trials": 6, "repeats": 2}, "must be 12, the 6 points of the grid x 2"),
+        # Counts, with the arithmetic.
+        (
+            {"space": GRID, "search": "grid", "trials": 24},
+            "must be 6 (6 points of the grid), got 24 (remove it",
+        ),
+        ({"space": GRID, "search": "grid", "trials": 6, "repeats": 2}, "must be 12 (6 points of the grid x 2 repeats)"),
         ({"space": GRID, "trials": 5}, "must be a multiple of 2 (2 points of the grid), got 5 (write 4 or 6)"),
         ({"space": GRID, "trials": 1}, "got 1 (write 2)"),
-        ({"space": GRID, "trials": 8, "repeats": 3}, "multiple of 6 (2 points of the grid x 3 repeats), got 8"),
-        ({"trials": 10, "repeats": 4}, "sweep.trials: must be a multiple of 4 (4 repeats), got 10 (write 8 or 12)"),
-        ({"trials": 10, "repeats": 4, "search": "optuna"}, "must be a multiple of 4 (4 repeats), got 10"),
+        ({"trials": 10, "repeats": 4}, "must be a multiple of 4 (1 point x 4 repeats), got 10 (write 8 or 12)"),
         ({"space": GRID, "trials": 8, "points": [{"batch_size": 1}] * 5}, "need 10 trials for 5 points, and there"),
         ({"space": {"seed": {"choice": [1, 2]}}, "repeats": 2}, "sweep.space.seed: conflicts with repeats: 2"),
-        ({"space": GRID, "search": "grid", "trials": None, "seed": 3}, "sweep.seed: has no effect: search: grid and"),
-        # points
+        ({"space": GRID, "search": "grid", "trials": None, "seed": 3}, "sweep.seed: has no effect: search: grid draws"),
+        # Points.
         ({"points": [{"optimizer.lr": 0.95}]}, "sweep.points.0.optimizer.lr: must be in its domain {'uniform':"),
         ({"points": [{"optimizer.rl": 1}]}, "is not a path of the space (did you mean 'optimizer.lr'?)"),
         (
@@ -110,22 +105,16 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
         ),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused_with_what_to_write(
-    settings: dict[str, Any], said: str
-) -> None:
-    assert said in "\n".join(refused(**{"space": LR, **settings}))
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+    assert message in "\n".join(refused(**{"space": LR, **settings}))
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"space": GRID, "search": "grid", "trials": 6},
         {"space": GRID, "search": "grid", "repeats": 4, "trials": 24},
         {"space": GRID, "search": "grid", "trials": 6, "budget": {"trials": 5}},
-        {"space": GRID, "trials": 2},
-        {"space": GRID, "trials": 8, "points": [{"batch_size": 1}] * 4},
         {"space": GRID, "trials": 12, "repeats": 3, "points": [{"batch_size": 1}] * 2},
-        {"space": {"seed": {"choice": [1, 2]}}},
         {
             "space": {**MIXED, "hooks.ema.decay": {"grid": [0.1]}, "optimizer.lr": {"grid": [1]}},
             "search": "grid",
@@ -135,11 +124,11 @@ def test_settings_that_contradict_each_other_are_refused_with_what_to_write(
         {"search": "optuna", "metric": ["val/loss", "train/iteration_s"], "mode": ["min", "min"]},
     ],
 )
-def test_settings_that_go_together(settings: dict[str, Any]) -> None:
+def test_settings_that_fit_are_accepted(settings: dict[str, Any]) -> None:
     experiment_from_dict(swept(**{"space": LR, **settings}))
 
 
-def test_all_mistakes_of_the_fields_and_values_are_told_at_once_and_what_follows_from_them_is_not(file: Path) -> None:
+def test_all_mistakes_of_the_fields_are_reported_together(file: Path) -> None:
     text = f"""{TEXT}sweep:
   metric: [memory/held, train/loss]
   trials: 0
@@ -148,7 +137,6 @@ def test_all_mistakes_of_the_fields_and_values_are_told_at_once_and_what_follows
   stop: {{target: x}}
   scheduler: pbt
   space:
-    hooks.shadow.keep: {{uniform: [1, 5]}}
     optimizer.lr: {{loguniform: [0, 1]}}
     hooks.shadow.decay: {{unifrom: [0, 1]}}
     name: {{choice: [a]}}
@@ -158,7 +146,6 @@ def test_all_mistakes_of_the_fields_and_values_are_told_at_once_and_what_follows
         "sweep.serch",
         "sweep.mode",
         "sweep.stop.target",
-        "sweep.space.hooks.shadow.keep",
         "sweep.space.optimizer.lr",
         "sweep.space.hooks.shadow.decay.unifrom",
         "sweep.space.name",
@@ -188,11 +175,8 @@ def test_a_sweep_is_an_experiment_with_a_space(file: Path) -> None:
         "hooks.shadow: {choice: [null, false, {type: '" + HERE + ":Shadow', decay: 1}]}",
         "hooks.perf_stats: {choice: [true, false]}",
         "hooks.checkpoint.keep: {randint: [1, 5]}",
-        "hooks.console: {choice: [true, null]}",
         "optimizer.weight_decay: {loguniform: [1e-6, 1e-2]}",
         "optimizer: {choice: [{type: SGD}, {type: Adam}]}",
-        "optimizer.type: {choice: [SGD, RMSprop]}",
-        "batch_size: {choice: [16, 32]}",
         "precision: {grid: [fp32, bf16]}",
         "scheduler: {choice: [null, {type: StepLR, step_size: 1}]}",
         "hooks.band: {choice: [null, {type: '" + HERE + ":Band', low: 0, high: 1}]}",
@@ -210,7 +194,6 @@ def test_spaces_that_fit(file: Path, line: str) -> None:
     [
         ("hooks.shadow.decay: {choice: [0.5, 1.2]}", "must be at most 1, got 1.2"),
         ("hooks.shadow.decay: {uniform: [-0.1, 1]}", "must be at least 0, got -0.1"),
-        ("hooks.shadow.decay: {qloguniform: [0.5, 1.5, 0.5]}", "must be at most 1, got 1.5"),
         ("hooks.shadow.decay: {normal: [0.5, 0.25, -0.25, 1]}", "must be at least 0, got -0.25"),
         ("hooks.shadow.keep: {uniform: [1, 5]}", "must be a whole number, got 1"),
         ("hooks.shadow.decoy: {uniform: [0, 1]}", "unknown key"),
@@ -218,7 +201,6 @@ def test_spaces_that_fit(file: Path, line: str) -> None:
         ("hooks.shadwo.decay: {uniform: [0, 1]}", "there is no hook 'shadwo'"),
         ("optimizer.lr: {choice: ['0.1']}", "must be a number, got '0.1'"),
         ("optimizer.lr: {uniform: [-1, 1]}", "SGD raised: Invalid learning rate: -1.0"),
-        ("optimizer.beta: {uniform: [0, 1]}", "unknown key"),
         ("optimizer.type: {choice: [SGD, Adam]}", "optimizer.momentum: unknown key"),
         ("optimizer.type.deep: {choice: [1]}", "cannot be set: optimizer.type is 'SGD', not a mapping"),
         ("task_args.width: {randint: [0, 4]}", "must be greater than 0, got 0"),
@@ -229,10 +211,10 @@ def test_spaces_that_fit(file: Path, line: str) -> None:
 )
 def test_spaces_that_do_not_fit_point_at_their_line(file: Path, line: str, message: str) -> None:
     found = space_problems(file, f"seed: {{choice: [1, 2]}}\n{line}")
-    path, _, said = found[0]
+    path, _, reported = found[0]
     assert {number for _, number, _ in found} == {6}
     assert path.startswith(line.partition(":")[0])
-    assert said.startswith(message)
+    assert reported.startswith(message)
 
 
 def test_a_check_across_swept_fields_waits_for_the_trial(file: Path) -> None:
@@ -254,31 +236,3 @@ def test_a_path_inside_a_choice_is_tried_with_what_turns_it_on() -> None:
     assert experiment_from_dict(swept(space)).sweep is not None
     space["hooks.other.decay"] = {"uniform": [0.5, 1.9]}
     assert refused(space) == ["sweep.space.hooks.other.decay: must be at most 1, got 1.9"]
-
-
-def test_arguments_are_tried_with_the_swept_type() -> None:
-    space = {"optimizer.type": {"choice": ["Adam", "AdamW"]}, "optimizer.amsgrad": {"choice": [True, False]}}
-    assert experiment_from_dict(swept(space)).sweep is not None
-
-
-def test_problems_of_space_and_base_come_together(file: Path) -> None:
-    file.write_text(TEXT.replace("0.25", "2").replace("epochs", "epoch"))
-    found = space_problems(file, "hooks.shadow.keep: {choice: [x]}\noptimizer.lr: {uniform: [1, 0]}")
-    assert {path for path, _, _ in found} == {"", "epoch", "hooks.shadow.decay", "hooks.shadow.keep", "optimizer.lr"}
-
-
-@pytest.mark.parametrize(
-    ("path", "domain", "hint"),
-    [
-        ("hooks.shadow.keep", {"uniform": [1, 5]}, "use randint or lograndint"),
-        ("hooks.shadow.keep", {"normal": [4, 2]}, "use randint or lograndint"),
-        ("hooks.shadow.keep", {"quniform": [0.5, 5.5, 0.5]}, "or whole numbers for low, high and step"),
-        *((path, {"uniform": [0, 1]}, "use choice") for path in ("hooks.shadow.mode", "loader.drop_last", "precision")),
-        ("hooks.shadow.decay", {"normal": [0.5, 0.01]}, "set its bounds: {normal: [mean, sd, low, high]}"),
-    ],
-)
-def test_a_range_that_a_field_does_not_take_says_what_to_write(path: str, domain: Any, hint: str) -> None:
-    (problem,) = refused({path: domain})
-    assert problem.startswith(f"sweep.space.{path}: must be ")
-    assert hint in problem
-    experiment_from_dict(swept({"hooks.shadow.decay": {"normal": [0.5, 0.01, 0, 1]}}))

@@ -84,7 +84,6 @@ def by_hand(make: Any, periods: int, each: int = 1) -> list[float]:
     ("written", "make"),
     [
         ({"type": "CosineAnnealingLR"}, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=21)),
-        ({"type": "CosineAnnealingLR", "T_max": 7}, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=7)),
         ({"type": "OneCycleLR"}, lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.5, total_steps=21)),
         (
             {"type": "OneCycleLR", "epochs": 4, "steps_per_epoch": 7},
@@ -94,12 +93,10 @@ def by_hand(make: Any, periods: int, each: int = 1) -> list[float]:
             {"type": "CyclicLR", "max_lr": 1.0, "step_size_up": 3},
             lambda o: lr_scheduler.CyclicLR(o, base_lr=0.5, max_lr=1.0, step_size_up=3),
         ),
-        ({"type": "PolynomialLR", "power": 2}, lambda o: lr_scheduler.PolynomialLR(o, total_iters=21, power=2)),
         (
             {"type": "LinearLR", "start_factor": 1, "end_factor": 0},
             lambda o: lr_scheduler.LinearLR(o, 1, 0, total_iters=21),
         ),
-        ({"type": "StepLR", "step_size": 4}, lambda o: lr_scheduler.StepLR(o, 4)),
     ],
 )
 def test_a_length_that_is_not_written_is_the_run_s(written: Mapping[str, Any], make: Any) -> None:
@@ -171,7 +168,6 @@ class Rates(Hook):
             ],
             lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.StepLR(o, 2), lr_scheduler.ExponentialLR(o, 0.9)]),
         ),
-        ([{"type": "CosineAnnealingLR", "every": "1 step"}], lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=21)),
         (
             [
                 {"type": "ConstantLR", "factor": 0.5, "end": "4 steps"},
@@ -220,8 +216,6 @@ def test_each_scheduler_of_a_list_has_its_own_pace_and_holds_after_its_end() -> 
         ({"scheduler": [{**COSINE, "every": 0}]}, r"scheduler\.0\.every: must be greater than 0"),
         ({"scheduler": [{**COSINE, "warmup": 1}]}, r"scheduler\.0\.warmup: unknown key"),
         ({"scheduler": [{"type": "ReduceLROnPlateau"}]}, r"scheduler\.0: cannot be in a list"),
-        ({"scheduler": []}, r"scheduler: must have at least 1"),
-        ({"scheduler": [{"gamma": 1}]}, r"scheduler\.0\.type: is missing"),
         (
             {"scheduler": [{**COSINE, "end": "5 steps"}], "hooks": {"param_scheduler": {"every": 2}}},
             r"hooks\.param_scheduler\.every: must be 1 step for a list of schedulers",
@@ -258,16 +252,8 @@ def after(warm: int, factor: float, make: Any) -> Any:
             after(5, 0.001, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=16)),
         ),
         (
-            {"type": "CosineAnnealingLR", "warmup": 4},
-            after(4, 0.001, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=17)),
-        ),
-        (
             {"type": "CosineAnnealingLR", "warmup": "1 epoch", "warmup_factor": 0.25},
             after(7, 0.25, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=14)),
-        ),
-        (
-            {"type": "LinearLR", "start_factor": 1, "end_factor": 0, "warmup": "5 steps"},
-            after(5, 0.001, lambda o: lr_scheduler.LinearLR(o, 1, 0, 16)),
         ),
         (
             {"type": "MultiStepLR", "milestones": [8, 16], "warmup": "5 steps"},
@@ -278,14 +264,6 @@ def after(warm: int, factor: float, make: Any) -> Any:
 )
 def test_a_warm_up_comes_before_any_scheduler(written: Mapping[str, Any], make: Any) -> None:
     assert rates(scheduled(written)) == by_hand(make, 21)
-
-
-def test_what_is_written_counts_from_the_run_s_beginning() -> None:
-    """A drop stays where it is when a warm-up comes before it."""
-    drops = rates(scheduled({"type": "MultiStepLR", "milestones": [8, 16]}))
-    warmed = rates(scheduled({"type": "MultiStepLR", "milestones": [8, 16], "warmup": "5 steps", "warmup_factor": 0.5}))
-    assert warmed[5:] == pytest.approx(drops[5:])
-    assert warmed[:5] == pytest.approx([0.25, 0.3, 0.35, 0.4, 0.45])
 
 
 # What is refused
@@ -301,30 +279,19 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ({"scheduler": {"type": "StepLr"}}, "did you mean 'StepLR'?"),
-        ({"scheduler": [{**COSINE, "end": 1}, {"type": "Cosine"}]}, "scheduler.1.type: there is no scheduler 'Cosine'"),
-        (
-            {"scheduler": {"type": "SequentialLR", "schedulers": [COSINE], "milestones": [1]}},
-            "scheduler.type: is SequentialLR; write its schedulers as a list",
-        ),
         ({"scheduler": {**COSINE, "T_max": 0}}, "scheduler.T_max: must be greater than 0, got 0"),
-        ({"scheduler": {"type": "StepLR", "step_size": -1}}, "scheduler.step_size: must be greater than 0, got -1"),
-        ({"scheduler": {"type": "CyclicLR", "max_lr": 1, "step_size_up": 0}}, "scheduler.step_size_up: must be"),
-        ({"scheduler": {**COSINE, "last_epoch": 3}}, "scheduler.last_epoch: cannot be set, got 3"),
         ({"scheduler": {"type": "ReduceLROnPlateau"}}, r"scheduler: is ReduceLROnPlateau, which needs a metric to"),
         (
             {"scheduler": COSINE, "hooks": {"param_scheduler": {"monitor": "val/loss"}}},
             "hooks.param_scheduler.monitor: has no effect: CosineAnnealingLR takes no metric",
         ),
-        ({"scheduler": {"type": "MultiStepLR", "milestones": 3}}, "scheduler.milestones: must be"),
         ({"scheduler": {"type": "MultiStepLR", "milestones": [1, "2"]}}, r"scheduler.milestones.1: must be a whole"),
-        ({"scheduler": {"type": "StepLR"}}, "scheduler.step_size: is missing"),
         ({"scheduler": {"type": "LinearLR", "start_factor": 2}}, "LinearLR raised"),
         ({"scheduler": {"gamma": 2}}, "scheduler.type: is missing"),
         ({"scheduler": {**COSINE, "warmup": "5 iterations"}}, "scheduler.warmup: expected an interval, got '5"),
-        ({"scheduler": {**COSINE, "warmup": 1, "warmup_factor": 1.5}}, "scheduler.warmup_factor: must be less"),
         ({"scheduler": {**COSINE, "warmup_factor": 0.5}}, "scheduler.warmup_factor: has no effect without `warmup`"),
         ({"scheduler": {**COSINE, "warmup": 3}}, "scheduler.warmup: is 3 epochs, but the run ends after 3 epochs"),
         ({"scheduler": {**COSINE, "warmup": "5 steps"}}, "scheduler.warmup: is 5 steps, but the scheduler steps"),
@@ -340,12 +307,11 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
         ({"scheduler": COSINE, "hooks": {"param_scheduler": {"every": 0}}}, r"hooks.param_scheduler.every: is 0"),
         ({"hooks": {"param_scheduler": {"every": "1 step"}}}, r"hooks.param_scheduler.every: has no effect without"),
         ({"optimizer": {"type": "SGD", "lr": 0.5}, "scheduler": CYCLE}, r"optimizer.lr: has no effect: OneCycleLR"),
-        ({"optimizer": {"lr": 0.5}, "scheduler": CYCLE}, "optimizer.lr: has no effect"),
         ({"hooks": {"param_scheduler": {"monitor": "val/loss"}}}, "hooks.param_scheduler.monitor: has no effect"),
     ],
 )
-def test_what_nothing_would_do_is_refused(more: Mapping[str, Any], said: str) -> None:
-    assert said in refusal(**more)
+def test_what_nothing_would_do_is_refused(more: Mapping[str, Any], message: str) -> None:
+    assert message in refusal(**more)
 
 
 def test_the_rate_of_the_default_optimizer_gives_way() -> None:
@@ -364,10 +330,6 @@ def test_a_sweep_chooses_among_warm_ups_and_none() -> None:
     space["scheduler.warmup"]["grid"].append(3)
     with pytest.raises(ConfigError, match=r"sweep\.space\.scheduler\.warmup: is 3 epochs, but the run ends"):
         described(epochs=3, scheduler={**COSINE, "warmup": 1}, sweep=sweep)
-
-
-def test_null_beside_a_pace_is_a_sweep_s_other_value() -> None:
-    described(scheduler=None, hooks=BY_STEPS)
 
 
 def test_the_task_s_own_is_built_and_warmed_up() -> None:

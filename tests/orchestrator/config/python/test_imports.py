@@ -13,7 +13,7 @@ from hooks import Hook
 from hooks.import_path import extend_import_path
 from orchestrator.config.python import imports
 from orchestrator.config.python.imports import find_class
-from orchestrator.errors import ConfigError, did_you_mean
+from orchestrator.errors import ConfigError
 from orchestrator.task import Task
 from tests.orchestrator.config.samples import HERE, Band, Line, Shadow
 
@@ -57,17 +57,14 @@ def test_a_broken_entry_point_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unknown_names_are_refused_with_what_is_allowed() -> None:
-    said = refused("Shadwo")
-    assert "there is no hook 'Shadwo'; allowed: one of band, shadow, or module:Class" in said
-    assert "did you mean 'shadow'?" in said
+    message = refused("Shadwo")
+    assert "there is no hook 'Shadwo'; allowed: one of band, shadow, or module:Class" in message
+    assert "did you mean 'shadow'?" in message
 
 
-@pytest.mark.parametrize(
-    ("name", "suggestion"),
-    [("pack.module.Thing", "'pack.module:Thing'"), ("./pack/module.py:Thing", "'pack.module:Thing'"), ("a b", "None")],
-)
-def test_near_misses_of_an_import_path(name: str, suggestion: str) -> None:
-    assert suggestion in refused(name, Task)
+def test_near_misses_of_an_import_path() -> None:
+    assert "'pack.module:Thing'" in refused("pack.module.Thing", Task)
+    assert "None" in refused("a b", Task)
 
 
 def test_nothing_is_evaluated() -> None:
@@ -104,8 +101,3 @@ def test_a_module_that_fails_says_why_and_where(folder: Path) -> None:
 def test_a_missing_class_suggests_the_module_s_own() -> None:
     assert "has no 'Shadows' | did you mean 'Shadow'?" in refused(f"{HERE}:Shadows")
     assert "it has" in refused(f"{HERE}:Qqqq")
-
-
-def test_suggestions() -> None:
-    assert did_you_mean("sgd", ["Adam", "SGD"]) == "did you mean 'SGD'?"
-    assert did_you_mean("zzz", ["Adam", "SGD"]) is None

@@ -20,7 +20,7 @@ from orchestrator.config.load import check_experiment, experiment_from_dict, to_
 from orchestrator.config.python.objects import fields_to_config, import_folders
 from orchestrator.config.python.parameters import construct
 from orchestrator.config.sections.experiment import Change
-from orchestrator.config.sections.sweep import Asha, Sweep
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.config.sections.workers import Workers
 from tests.orchestrator.config.samples import HERE, Choosy, Line, Shadow, Wide
 
@@ -38,7 +38,6 @@ FILE = {
         "slow": {"type": "ema", "decay": 0.5},
         "console": None,
     },
-    "changes": [{"at": "1 epoch", "set": {"hooks.checkpoint.keep": 1}}],
 }
 """What a file says."""
 
@@ -53,18 +52,15 @@ def test_what_is_written_in_python_is_what_a_file_says() -> None:
         workers=Workers(count=2),
         hooks={"shadow": Shadow(decay=0.25), "slow": EMA(decay=0.5), "console": None},
     )
-    file = {name: value for name, value in FILE.items() if name != "changes"}
-    assert to_dict(check_experiment(made)) == to_dict(experiment_from_dict(file))
+    assert to_dict(check_experiment(made)) == to_dict(experiment_from_dict(FILE))
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("values", "expected"),
     [
         ({"task": Line}, {"task": f"{HERE}:Line"}),
         ({"task": Line(width=4)}, {"task_args": {"width": 4, "scale": 1.0}}),
         ({"hooks": {"shadow": Shadow}}, {"hooks": {"shadow": {"type": f"{HERE}:Shadow"}}}),
-        ({"hooks": {"slow": {"type": EMA, "decay": 0.5}}}, {"hooks": {"slow": {"type": "ema", "decay": 0.5}}}),
-        ({"optimizer": torch.optim.AdamW}, {"optimizer": {"type": "AdamW"}}),
         ({"optimizer": {"type": Wide, "lr": 1}}, {"optimizer": {"type": f"{HERE}:Wide", "lr": 1}}),
         ({"scheduler": torch.optim.swa_utils.SWALR}, {"scheduler": {"type": "SWALR"}}),
         ({"optimizer": {"lr": torch.tensor(0.5)}}, {"optimizer": {"lr": 0.5}}),
@@ -77,40 +73,20 @@ def test_what_is_written_in_python_is_what_a_file_says() -> None:
             {"sweep": {"metric": "val/loss", "space": {"task": {"choice": [f"{HERE}:Line", f"{HERE}:Choosy"]}}}},
         ),
         (
-            {
-                "sweep": Sweep(
-                    metric="a",
-                    mode="max",
-                    scheduler=Asha(max_t=4),
-                    space={"hooks.ema": {"choice": [EMA(decay=0.5), None]}},
-                )
-            },
+            {"sweep": Sweep(metric="a", mode="max", space={"hooks.ema": {"choice": [EMA(decay=0.5), None]}})},
             {
                 "sweep": {
                     "metric": "a",
                     "mode": "max",
-                    "scheduler": {"type": "asha", "max_t": 4},
                     "space": {"hooks.ema": {"choice": [{"type": "ema", "decay": 0.5}, None]}},
                 }
             },
         ),
     ],
 )
-def test_classes_are_written_by_name_and_objects_by_their_fields(given: dict[str, Any], said: dict[str, Any]) -> None:
-    written = Experiment(**{"task": Line, "epochs": 1, **given}).source.written
-    assert {name: written[name] for name in said} == said
-
-
-def test_a_hook_s_fields_are_all_said_as_the_task_may_ask_for_others() -> None:
-    made = check_experiment(Experiment(task=Choosy, epochs=1, hooks={"shadow": Shadow()}))
-    assert made.hooks["shadow"] == {
-        "type": f"{HERE}:Shadow",
-        "decay": 0.5,
-        "every": "1 epoch",
-        "keep": 3,
-        "mode": "near",
-        "tags": [],
-    }
+def test_classes_are_written_by_name_and_objects_by_fields(values: dict[str, Any], expected: dict[str, Any]) -> None:
+    written = Experiment(**{"task": Line, "epochs": 1, **values}).source.written
+    assert {name: written[name] for name in expected} == expected
 
 
 @dataclass
@@ -123,14 +99,8 @@ class Picky(Line):
 
 def test_a_task_may_require_objects_and_classes() -> None:
     hooks = check_experiment(Experiment(task=Picky, epochs=1, hooks={"shadow": {"keep": 1}})).hooks
-    assert hooks["shadow"] == {
-        "type": f"{HERE}:Shadow",
-        "decay": 0.25,
-        "every": "1 epoch",
-        "keep": 1,
-        "mode": "near",
-        "tags": [],
-    }
+    assert isinstance(hooks["shadow"], dict)
+    assert (hooks["shadow"]["decay"], hooks["shadow"]["keep"]) == (0.25, 1)
     assert isinstance(hooks["ema"], dict)
 
 
@@ -155,38 +125,25 @@ def test_every_hook_that_ships_with_defaults_can_be_given_as_an_object() -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("values", "problem"),
     [
         ({"epoch": 3}, "epoch: unknown key (did you mean 'epochs'?)"),
-        ({"epochs": "3"}, "epochs: must be a whole number, got '3'"),
-        ({"steps": 3}, "has both epochs and steps; set only one of them (epochs=null removes the other)"),
-        ({"epochs": None}, "has neither epochs nor steps; set one of them"),
-        ({"task": None}, "task: is missing"),
         ({"task": "Line"}, "task: there is no task 'Line'; allowed: module:Class"),
         ({"task": EMA}, "task: must be a task, its class, or 'module:Class', got <class 'hooks.training.ema.EMA'>"),
-        ({"task": Line(width=0)}, "task_args.width: must be greater than 0, got 0"),
         ({"task": Line(), "task_args": {"width": 3}}, "task_args: has no effect beside a task instance"),
-        ({"hooks": {"ema": {"dekay": 0.9}}}, "hooks.ema.dekay: unknown key (did you mean 'decay'?)"),
         ({"hooks": {"ema": EMA(decay=1.2)}}, "hooks.ema.decay: must be less than 1, got 1.2"),
-        ({"hooks": {"emma": {}}}, "did you mean 'ema'?"),
-        (
-            {"hooks": {"mine": Line}},
-            f"hooks.mine.type: '{HERE}:Line' must be a subclass of hooks.hook.Hook, got the class {HERE}.Line",
-        ),
         ({"hooks": {"mine": nn.ReLU()}}, "hooks.mine: must be a class or a value that YAML can hold, got ReLU()"),
-        ({"hooks": [EMA()]}, "hooks: must be a mapping, got ["),
-        ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, r"optimizer: must be the class and its arguments, got"),
+        ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, "optimizer: must be a class or a value"),
         ({"optimizer": nn.ReLU}, r"optimizer.type: 'torch.nn.modules.activation:ReLU' must be a subclass of"),
         (
             {"sweep": {"metric": "a", "mode": "max", "space": {"hooks.ema.dekay": {"choice": [0.5]}}}},
             "sweep.space.hooks.ema.dekay: unknown key",
         ),
-        ({"workers": {"count": 0}}, "workers.count: must be at least 1"),
     ],
 )
-def test_what_is_wrong_is_told_as_of_a_file(given: dict[str, Any], problem: str) -> None:
+def test_what_is_wrong_is_told_as_of_a_file(values: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_experiment(Experiment(**{"task": Line, "epochs": 1, **given}))
+        check_experiment(Experiment(**{"task": Line, "epochs": 1, **values}))
     assert problem in str(caught.value)
 
 
@@ -209,11 +166,6 @@ def test_the_name_is_that_of_the_task_where_none_is_said() -> None:
     assert Experiment(task=Line, name="mine", epochs=1).name == "mine"
 
 
-class Handmade(Line):
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
-
-
 class Loose(Hook):
     def __init__(self, depth: int) -> None:
         self.depth = depth
@@ -228,7 +180,7 @@ class Callback(Line):
 
 
 def test_an_object_whose_making_is_not_known_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"hooks\.loose: is an object of Loose, which is not a dataclass"):
+    with pytest.raises(ConfigError, match=r"hooks\.loose: is a Loose, which is not a dataclass"):
         Experiment(task=Line, epochs=1, hooks={"loose": Loose(3)})
     with pytest.raises(ConfigError, match=r"task_args\.then: cannot be saved as YAML, got <built-in function print>"):
         Experiment(task=Callback(), epochs=1)

@@ -33,39 +33,34 @@ def test_good_domains(domain: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("domain", "path", "said"),
+    ("domain", "path", "message"),
     [
         ({}, "", "exactly one of"),
-        ({"choice": [1], "uniform": [0, 1]}, "", "exactly one of"),
         ([1, 2], "", "must be a mapping, got [1, 2]"),
         ({"unifrom": [0, 1]}, ".unifrom", "unknown key (did you mean 'uniform'?)"),
         ({"gamma": [0, 1]}, ".gamma", "unknown key (known: choice, grid, fan_out, uniform, "),
-        ({"uniform": [0, float("inf")]}, ".uniform", "must be [low, high]"),
-        ({"choice": []}, ".choice", "a list of at most 1,000 values"),
-        ({"grid": 3}, ".grid", "a list of at most 1,000 values"),
+        ({"uniform": [0, float("inf")]}, ".uniform.1", "must be a finite number"),
+        ({"choice": []}, ".choice", "must have at least 1 entries"),
+        ({"grid": 3}, ".grid", "must be a list, got 3"),
         ({"uniform": [1, 0]}, "", "low < high"),
-        ({"uniform": [1, 1]}, "", "low < high"),
-        ({"uniform": [1]}, ".uniform", "must be [low, high]"),
-        ({"uniform": ["0", 1]}, ".uniform", "must be [low, high]"),
-        ({"uniform": [False, True]}, ".uniform", "must be [low, high]"),
+        ({"uniform": [1]}, ".uniform", "must have at least 2 entries"),
+        ({"uniform": ["0", 1]}, ".uniform.0", "must be a number, got '0'"),
+        ({"uniform": [0, True]}, ".uniform.1", "must be a number, got true"),
         ({"loguniform": [0, 1]}, "", "low > 0"),
-        ({"lograndint": [0, 5]}, "", "low > 0"),
-        ({"randint": [0, 1.5]}, ".randint", "whole numbers"),
-        ({"quniform": [0, 1]}, ".quniform", "[low, high, step]"),
+        ({"randint": [0, 1.5]}, ".randint.1", "must be a whole number, got 1.5"),
+        ({"quniform": [0, 1]}, ".quniform", "must have at least 3 entries"),
         ({"quniform": [0, 1, 0]}, "", "step greater than 0"),
-        ({"qloguniform": [0, 1, 0.1]}, "", "low > 0"),
-        ({"qloguniform": [0.1, 1, -0.1]}, "", "step greater than 0"),
         ({"normal": [0, 0]}, "", "sd greater than 0"),
-        ({"normal": [0, 1, 2]}, ".normal", "[mean, sd, low, high]"),
+        ({"normal": [0, 1, 2]}, "", "[mean, sd, low, high]"),
         ({"normal": [0, 1, 2, 1]}, "", "low < high"),
     ],
 )
-def test_wrong_domains(domain: Any, path: str, said: str) -> None:
+def test_wrong_domains(domain: Any, path: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check(Sweep, {"metric": "val/loss", "space": {"optimizer.lr": domain}}, "sweep")
     (problem,) = caught.value.problems
     assert problem.path == f"sweep.space.optimizer.lr{path}"
-    assert said in str(problem)
+    assert message in str(problem)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +71,6 @@ def test_wrong_domains(domain: Any, path: str, said: str) -> None:
         ("quniform", [1, 5, 2], [1, 5]),
         ("quniform", [1, 5, 0.5], [1.0, 5.0]),
         ("randint", [1, 5], [1, 4]),
-        ("lograndint", [1, 5], [1, 4]),
         ("normal", [10, 2], [-sys.float_info.max, sys.float_info.max]),
         ("normal", [10, 2, 5, 12], [5.0, 12.0]),
     ],
@@ -91,8 +85,6 @@ def test_what_a_domain_is_tried_by(kind: str, values: list[Any], tried: list[Any
     ("kind", "values", "number", "nearest"),
     [
         ("uniform", [0, 1], 1.2, 1.0),
-        ("uniform", [0.5, 1], -3, 0.5),
-        ("randint", [0, 5], 9.0, 4),
         ("randint", [0, 5], 2.6, 3),
         ("quniform", [0.1, 1, 0.3], 0.6, 0.7),
         ("quniform", [0.1, 1.1, 0.3], 1.1, 1.0),  # 1.1 is on no step from 0.1

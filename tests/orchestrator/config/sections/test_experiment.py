@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from orchestrator.config.load import experiment_from_dict
 from orchestrator.config.sections.experiment import Experiment, check_length
 from orchestrator.config.sections.workers import Workers
 from orchestrator.config.text.source import ExperimentSource
-from orchestrator.errors import ConfigError, UsageError
+from orchestrator.errors import ConfigError
 
 
 def test_the_length_of_training_is_said_once() -> None:
@@ -20,15 +19,6 @@ def test_the_length_of_training_is_said_once() -> None:
     assert "neither epochs nor steps" in str(check_length(None, None))
     with pytest.raises(ConfigError, match="both epochs and steps"):
         Experiment(name="x", task="a:B", epochs=1, steps=1)
-
-
-def test_values_cannot_be_changed() -> None:
-    experiment = Experiment(name="x", task="a:B", epochs=1)
-    with pytest.raises(
-        UsageError, match=r"epochs cannot be changed; create a copy with model_copy\(update={'epochs': ...}\)"
-    ):
-        experiment.epochs = 2
-    assert experiment.epochs == 1
 
 
 @pytest.mark.parametrize(
@@ -46,14 +36,6 @@ def test_equal_is_who_says_the_same() -> None:
     assert first != {"name": "x"}
 
 
-def test_it_travels_with_its_import_paths() -> None:
-    experiment = Experiment(name="x", task="a:B", epochs=1)
-    experiment._source = ExperimentSource({}, import_paths=("/somewhere",))
-    back = pickle.loads(pickle.dumps(experiment))
-    assert back == experiment
-    assert back.import_paths == ("/somewhere",)
-
-
 @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a b", "-x"])
 def test_names_are_names_of_folders(name: str) -> None:
     with pytest.raises(ConfigError, match="name: must match"):
@@ -68,7 +50,7 @@ def test_memory_is_a_number_of_bytes_or_in_words(written: Any, size: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("workers", "said"),
+    ("workers", "message"),
     [
         ({"gpu": 0.5, "count": 2}, "a share of a GPU, gpu: 0.5, needs count: 1"),
         ({"gpu": 1.5}, "workers.gpu"),
@@ -79,14 +61,12 @@ def test_memory_is_a_number_of_bytes_or_in_words(written: Any, size: int) -> Non
         ({"resources": {"spot": 0}}, "workers.resources.spot"),
     ],
 )
-def test_what_a_rank_cannot_ask_for(workers: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_a_rank_cannot_ask_for(workers: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         experiment_from_dict({"name": "x", "task": "tests.tasks:Points", "epochs": 1, "workers": workers})
 
 
-def test_what_a_field_needs_is_in_the_schema_and_checked() -> None:
-    described = Workers.model_json_schema()["properties"]["meta_device"]["description"]
-    assert described.endswith("Has no effect without `workers.strategy: fsdp`.")
+def test_a_setting_without_what_it_needs_is_refused() -> None:
     written = {"name": "x", "task": "tests.tasks:Points", "epochs": 1, "scaler": {"init_scale": 2.0}}
     with pytest.raises(ConfigError, match=r"scaler\.init_scale: has no effect without `precision: fp16`"):
         experiment_from_dict(written)
@@ -95,6 +75,6 @@ def test_what_a_field_needs_is_in_the_schema_and_checked() -> None:
 
 def test_a_pattern_may_stand_alone() -> None:
     written = {"name": "x", "task": "tests.tasks:Points", "epochs": 1, "activation_checkpointing": "0"}
-    assert experiment_from_dict(written).activation_checkpointing == ["0"]
-    with pytest.raises(ConfigError, match="must be a pattern or a list of patterns, got 3"):
+    assert experiment_from_dict(written).activation_checkpointing == "0"
+    with pytest.raises(ConfigError, match="activation_checkpointing: must be a string or a list, got 3"):
         experiment_from_dict({**written, "activation_checkpointing": 3})

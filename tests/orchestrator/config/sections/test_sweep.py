@@ -35,48 +35,33 @@ def test_a_scheduler_is_a_name_or_a_type_with_its_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "said"),
+    ("scheduler", "message"),
     [
         ("ashaa", "sweep.scheduler: must have a `type` of 'fifo', 'asha', 'hyperband', 'median', 'race', 'pbt'"),
         ({"type": "asha", "grace_perod": 2}, "sweep.scheduler.grace_perod: unknown key (did you mean 'grace_period'?)"),
-        ({"type": "hyperband", "grace_period": 2}, "sweep.scheduler.grace_period: unknown key"),
-        ({"type": "asha", "grace_period": 0}, "sweep.scheduler.grace_period: must be at least 1, got 0"),
-        ({"type": "asha", "reduction_factor": 1}, "sweep.scheduler.reduction_factor: must be greater than 1, got 1"),
         ({"type": "asha", "grace_period": 3, "max_t": 2}, "sweep.scheduler: max_t must be at least grace_period:"),
-        ({"type": "pbt", "quantile_fraction": 0.6}, "sweep.scheduler.quantile_fraction: must be at most 0.5, got 0.6"),
         ({"type": "pbt", "perturbation_factors": [0, 1.2]}, "sweep.scheduler.perturbation_factors.0: must be"),
         ({"type": "pb2", "resample_probability": 0.1}, "sweep.scheduler.resample_probability: unknown key"),
         ({"grace_period": 1}, "sweep.scheduler: must have a `type`"),
         (3, "sweep.scheduler: must be a mapping, got 3"),
     ],
 )
-def test_a_wrong_scheduler_is_told_where_it_is_wrong(scheduler: Any, said: str) -> None:
-    assert said in refused(scheduler=scheduler)
+def test_a_wrong_scheduler_is_told_where_it_is_wrong(scheduler: Any, message: str) -> None:
+    assert message in refused(scheduler=scheduler)
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ({"stop": {"time": "10 minutes"}}, "sweep.stop.time: must be a duration greater than 0: seconds, or text such"),
         ({"stop": {"time": 0}}, "sweep.stop.time: must be a duration greater than 0"),
-        ({"stop": {"plateau": {"patience": 0}}}, "sweep.stop.plateau.patience: must be at least 1, got 0"),
         ({"stop": {"max_report": 3}}, "sweep.stop.max_report: unknown key (did you mean 'max_reports'?)"),
-        ({"budget": {"samples": 0}}, "sweep.budget.samples: must be at least 1, got 0"),
         ({"metric": []}, "sweep.metric: must"),
         ({"engine": "ray"}, "sweep.engine: must be 'gang' or 'train', got 'ray'"),
-        ({"repeats": 0}, "sweep.repeats: must be at least 1, got 0"),
-        ({"aggregate": "median"}, "sweep.aggregate: must be 'mean' or 'lower_bound', got 'median'"),
     ],
 )
-def test_wrong_fields_are_refused(more: dict[str, Any], said: str) -> None:
-    assert said in refused(**more)
-
-
-def test_times_are_durations() -> None:
-    found = section(stop={"time": "90s"}, budget={"time": 600})
-    assert found.stop is not None
-    assert found.budget is not None
-    assert (found.stop.time, found.budget.time) == (90, 600)
+def test_wrong_fields_are_refused(more: dict[str, Any], message: str) -> None:
+    assert message in refused(**more)
 
 
 def test_objectives_pair_metrics_with_modes() -> None:

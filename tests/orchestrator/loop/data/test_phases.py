@@ -44,13 +44,7 @@ class Broken(Points):
         ("no train", r"Broken.data\(\) must return 'train', got val"),
         ("other phase", "phase 'validation'; phases are train, val, test, and val/NAME"),
         ("empty", r"the train data \(TensorDataset\) is empty: its length is 0$"),
-        (
-            "nothing to validate",
-            (
-                r"the val/few data \(TensorDataset\) is empty: its length is 0 \(to evaluate nothing,"
-                r" leave val/few out"
-            ),
-        ),
+        ("nothing to validate", r"the val/few data \(TensorDataset\) is empty: its length is 0; to evaluate nothing,"),
         ("a loader of nothing", r"the test data \(DataLoader\) is empty"),
         ("a stream of nothing", r"the val data \(Placed\) is empty"),
     ],

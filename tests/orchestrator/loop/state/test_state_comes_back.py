@@ -23,7 +23,7 @@ from hooks.training.param_scheduler import ParamScheduler
 from orchestrator.checkpoint.placeholders import Sharded, encode, fill, tensors_in
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.optim.optimizer import OPTIMIZERS
-from orchestrator.config.optim.scheduler import SCHEDULERS
+from orchestrator.config.optim.schedule import SCHEDULERS
 from orchestrator.config.sections.experiment import Component
 from orchestrator.config.sections.workers import Workers
 from orchestrator.errors import RunError

@@ -14,7 +14,7 @@ from torch.optim import SGD, Optimizer, lr_scheduler
 
 from hooks import Hook, State
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.optim.scheduler import SCHEDULERS
+from orchestrator.config.optim.schedule import SCHEDULERS
 from orchestrator.config.resolve import resolve
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext

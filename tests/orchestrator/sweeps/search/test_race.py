@@ -201,7 +201,7 @@ def test_a_race_runs_in_a_sweep_and_resumes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"search": "optuna"}, "race, which needs all configurations at the start"),
+        ({"search": "optuna"}, "cannot be optuna with scheduler: race"),
         (
             {"space": {"hooks.ema.decay": {"fan_out": [0, 0.5]}}, "hooks": {"ema": {}}},
             "cannot share a training: scheduler: race",

@@ -1,0 +1,93 @@
+"""Conflicts between the sections of an experiment, each of which is valid by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hooks import Hook
+from hooks.hook import Setup
+from orchestrator.config.checks.custom_training import train_problems
+from orchestrator.config.checks.metrics import contradicting_modes, metric_problems
+from orchestrator.config.optim.changes import change_problems
+from orchestrator.config.optim.optimization import optimization_problems
+from orchestrator.config.optim.optimizer import OPTIMIZERS, needs_closure
+from orchestrator.config.python.user_code import catch_user_errors
+from orchestrator.config.sections.base import changed_keys, check_needs
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.sections.workers import Ddp
+from orchestrator.errors import ConfigError, Problem
+from orchestrator.task import Task, has_turns, trains_itself
+
+
+def conflicts(experiment: Experiment, task: Task, hooks: Mapping[str, Hook]) -> Iterator[Problem]:
+    """Yield the conflicts between the sections of a resolved experiment."""
+    cls = type(task)
+    data = experiment.model_dump(mode="json")
+    yield from contradicting_modes(data)
+    if trains_itself(cls):
+        yield from train_problems(experiment, cls)
+    else:
+        yield from check_needs(experiment, experiment)
+        yield from _distribution_problems(experiment, cls)
+        yield from optimization_problems(experiment, cls, hooks)
+        yield from change_problems(experiment, cls)
+    yield from metric_problems(data, task, hooks)
+    yield from _hook_problems(_setup(experiment, cls, hooks))
+
+
+def _setup(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) -> Setup:
+    workers, kind = experiment.workers, experiment.optimizer.type
+    return Setup(
+        strategy="fsdp" if workers.strategy == "fsdp" and workers.count != 1 else "ddp",
+        custom_loop=trains_itself(task),
+        several_optimizers=has_turns(task),
+        splits_batches=experiment.accumulate == "auto",
+        closure=needs_closure(OPTIMIZERS[kind]) if kind in OPTIMIZERS else False,
+        hooks=hooks,
+    )
+
+
+def _hook_problems(setup: Setup) -> Iterator[Problem]:
+    for name, hook in setup.hooks.items():
+        path = f"hooks.{name}"
+        try:
+            with catch_user_errors(path, f"{type(hook).__name__}.unsuitable() failed"):
+                reason = setup.find_reason_against(hook)
+        except ConfigError as error:
+            yield from error.problems
+            continue
+        if reason:
+            yield Problem(path, reason)
+
+
+def _distribution_problems(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
+    """Yield the settings that contradict how ranks share the model or how batches are split."""
+    workers, ddp, turns = experiment.workers, experiment.workers.ddp, has_turns(task)
+    is_fsdp, is_split = workers.strategy == "fsdp", experiment.accumulate == "auto"
+    if not is_fsdp and (turns or is_split):
+        reason = "each turn exchanges its own gradients" if turns else "with accumulate: auto ranks exchange them later"
+        for path in changed_keys(ddp, Ddp(), "workers.ddp"):
+            yield Problem(path, f"has no effect: {reason}, without DDP")
+    several, many_ranks = bool(experiment.optimizers), workers.max_count > 1
+    fsdp, auto = "cannot be combined with workers.strategy: fsdp", "cannot be combined with accumulate: auto"
+    find_unused, static = "workers.ddp.find_unused_parameters", "workers.ddp.static_graph"
+    lacks_gpu = experiment.sync_batchnorm and many_ranks and not workers.gpu
+    conflicts = [
+        (ddp.static_graph and ddp.find_unused_parameters, find_unused, "has no effect with static_graph; remove it"),
+        (ddp.static_graph and experiment.micro_batches > 1, static, "cannot be combined with accumulate"),
+        (lacks_gpu, "sync_batchnorm", "needs GPUs, as torch's SyncBatchNorm does; write workers.gpu: true"),
+        (is_fsdp and workers.count == 1, "workers.strategy", "is fsdp, which needs several ranks; set workers.count"),
+        (is_fsdp and several, "optimizers", f"{fsdp}: a turn needs full gradients, and each rank has only shards"),
+        (is_fsdp and experiment.precision == "fp16", "precision", f"{fsdp}; use bf16, which needs no scale"),
+        (is_fsdp and experiment.channels_last, "channels_last", f"{fsdp}: torch shards only the default memory format"),
+        (
+            is_split and turns,
+            "accumulate",
+            "cannot be auto with turns(), which change the model between them",
+        ),
+        (is_split and is_fsdp, "workers.strategy", f"{auto}: ranks would wait for one that runs out of memory"),
+        (is_split and experiment.sync_batchnorm, "sync_batchnorm", f"{auto}: ranks exchange statistics in forward"),
+    ]
+    yield from (Problem(path, message) for applies, path, message in conflicts if applies)
+    if experiment.cudnn_benchmark and experiment.deterministic:
+        yield Problem("cudnn_benchmark", "cannot be combined with deterministic: the fastest algorithm may differ")
