@@ -16,15 +16,14 @@ from orchestrator.storage.stored_data import check_mapping, read_json, seal
 
 _LISTS = ".artifacts"
 """Folder with each rank's list of the files that a resume downloads."""
-_SMALL_BYTES = 64 * 2**20
 
 
 class Artifacts:
     """The files that one rank's hooks write. Worker process.
 
-    On a disk they are written in their place. Elsewhere `folder` is temporary: `fetch` downloads what the rank wrote
-    before, so that hooks can append, and `send` uploads changes. A file over 64 MiB that was written only once, such as
-    an export, is not downloaded. The files of ranks that are gone go to the remaining ones.
+    For a run on a disk, `folder` is its folder. Otherwise `folder` is temporary: `fetch` downloads the files that the
+    rank wrote before, so that hooks can append, and `send` uploads changes. With fewer ranks than before, the remaining
+    ranks share the files of the others.
     """
 
     def __init__(self, run: Storage, rank: int = 0, world_size: int = 1) -> None:
@@ -50,9 +49,8 @@ class Artifacts:
             return
         states = self._states()
         changed = [name for name, state in states.items() if self._sent.get(name) != state]
-        grown = {name for name in changed if name in self._sent or states[name][0] <= _SMALL_BYTES}
-        # The list comes first, so that no uploaded file is unknown.
-        self._write_list(grown | (self._listed & states.keys()))
+        # The list comes first, so that it has every uploaded file.
+        self._write_list({*states})
         self._run.each(self._send, changed)
         self._run.each(self._run.delete, [name for name in self._sent if name not in states])
         self._sent = states

@@ -22,7 +22,7 @@ def create_run(storage: str | Path | Storage, name: str, experiment: str, **meta
     refuse_if_taken(folder)
     with errors_before_start():
         if folder.exists():
-            _log.warning("%s ended before it trained: a new run takes its name, and its files are removed", folder)
+            _log.warning("%s ended before it trained: its files are removed, and a new run takes its name", folder)
             for file in sorted(folder.storage.names(), key="run.json".__eq__):
                 if file != CLAIMS:
                     folder.storage.delete(file)
@@ -32,16 +32,16 @@ def create_run(storage: str | Path | Storage, name: str, experiment: str, **meta
 
 @errors_before_start()
 def refuse_if_taken(folder: RunFolder) -> None:
-    """Raise UsageError if a new run would overwrite a run, or files that are no run.
+    """Raise UsageError if a new run would overwrite another run, or other files.
 
-    A run that was killed while it was created, or that ended before it trained, gives up its name.
+    The name of a run that was killed while it was created, or that ended before it trained, is free.
     """
     if folder.exists():
         if _is_untrained(folder):
             return
         raise UsageError(
-            f"{folder} exists already. To resume it: hookyard resume {shlex.quote(str(folder))}\nTo start another run"
-            " beside it, give another name: --name, or name= in Python."
+            f"{folder} exists already. To resume it: hookyard resume {shlex.quote(str(folder))}\nTo start another run,"
+            " choose another name: --name, or name= in Python."
         )
     names = folder.storage.names()
     foreign = [
@@ -52,8 +52,8 @@ def refuse_if_taken(folder: RunFolder) -> None:
     if foreign or names == ["experiment.yaml"]:
         content = ", ".join((foreign or names)[:5])
         raise UsageError(
-            f"{folder} exists already and is no run: it contains {content}, and no run.json. Give another name:"
-            " --name, or name= in Python."
+            f"{folder} exists already and is not a run: it contains {content}, but no run.json. Choose"
+            " another name: --name, or name= in Python."
         )
 
 

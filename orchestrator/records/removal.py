@@ -1,9 +1,8 @@
-"""Removing a run: everything that belongs to it, in a safe order. Driver."""
+"""Removal of a run with all its files, in a safe order. Driver."""
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ from orchestrator.records.run_list import run_folders
 from orchestrator.storage import Storage
 
 _log = logging.getLogger("hookyard")
-_OUT_DIR = re.compile(r"out_dir\W*:\s*(?!null\b)\S")
-"""Text of an experiment whose checkpoints may be elsewhere; a search is far quicker than reading YAML."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +25,10 @@ class Removal:
     folder: RunFolder
     kept_elsewhere: Sequence[Storage]
     """Checkpoints that an `out_dir` put outside the folder."""
-    successors: Sequence[RunFolder]
-    """Runs beside it that continued from its checkpoints."""
 
     @classmethod
     def of(cls, path: str) -> Removal:
-        """Return what to remove; raises UsageError for a trial, a run that is running, and one that others still
-        need."""
+        """Return what to remove; raises UsageError for a trial, a running run, and a run that another one needs."""
         folder = RunFolder.open(path)
         runs = [folder, *run_folders(folder.storage / "trials")]
         evaluations = folder.storage.each(lambda run: run_folders(run.storage / EVALUATIONS), runs)
@@ -47,13 +41,12 @@ class Removal:
                 f"{folder} is a trial, and its sweep's tables need all trials: remove the sweep, hookyard rm"
                 f" {root.parent}"
             )
-        successors = [other for other in run_folders(root) if _continues(other, folder)]
-        if lacking := [other for other in successors if not other.checkpoint_names()]:
-            raise UsageError(
-                f"{lacking[0]} continues from {folder}, and has no checkpoint of its own yet: end or remove that first"
-            )
-        elsewhere = folder.storage.each(lambda run: _checkpoints_outside(run, folder), runs)
-        return cls(folder, [storage for storages in elsewhere for storage in storages], successors)
+        for other in run_folders(root):
+            if _continues(other, folder) and not other.checkpoint_names():
+                raise UsageError(
+                    f"{other} continues from {folder}, and has no checkpoint of its own yet: end or remove that first"
+                )
+        return cls(folder, _checkpoints_outside(folder, runs))
 
     def __str__(self) -> str:
         trials = len(run_folders(self.folder.storage / "trials"))
@@ -63,14 +56,13 @@ class Removal:
         lines = [
             f"{self.folder}: {kind}, {_status(self.folder)}; {len(files)} files, {size_mib:.1f} MiB",
             *(f"  with its checkpoints in {storage}" for storage in self.kept_elsewhere),
-            *(f"  {other} continued from it, and stays" for other in self.successors),
         ]
         return "\n".join(lines)
 
     def carry_out(self) -> None:
-        """Remove it, `run.json` last, so that an interrupted removal can be repeated.
+        """Remove all files, `run.json` last, so that an interrupted removal can be repeated.
 
-        A full disk takes no lease; the run is removed all the same, since `of` saw no driver.
+        On a full disk no lease can be taken, and the run is removed without.
         """
         with ExitStack() as stack:
             try:
@@ -85,7 +77,7 @@ class Removal:
                     self.folder.storage.delete(name)
         self.folder.storage.parent.delete(self.folder.name)
         if self.folder.storage.exists():
-            raise StorageError(f"{self.folder} could not be removed completely: check its permissions")
+            raise StorageError(f"some files of {self.folder} could not be removed: check their permissions")
 
 
 def _status(folder: RunFolder) -> str:
@@ -103,13 +95,13 @@ def _continues(other: RunFolder, folder: RunFolder) -> bool:
     return False
 
 
-def _checkpoints_outside(run: RunFolder, folder: RunFolder) -> list[Storage]:
-    """Return the folder of a run's checkpoints if it is outside of the folder to remove."""
+def _checkpoints_outside(folder: RunFolder, runs: Sequence[RunFolder]) -> list[Storage]:
+    """Return the folders of checkpoints outside of the folder, where its experiment has an `out_dir`."""
     with suppress(DamagedFile):
-        if not _OUT_DIR.search(run.experiment_text()):
+        if _is_within(folder.checkpoint_storage().path, folder):
             return []
-        kept = run.checkpoint_storage()
-        return [] if _is_within(kept.path, folder) or not kept.exists() else [kept]
+        stores = [run.checkpoint_storage() for run in runs]
+        return [store for store in stores if not _is_within(store.path, folder) and store.exists()]
     return []
 
 

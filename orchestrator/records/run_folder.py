@@ -44,7 +44,7 @@ ADVICE = {
     ),
     "experiment.yaml": "Restore a copy, or correct it",
     "source.json": "Restore a copy, or delete it: then `hookyard resume` reads experiment.yaml",
-    "attempt.json": "Restore a copy; without it nobody knows which rows and reports of the run count",
+    "attempt.json": "Restore a copy; without it, the rows and reports of this attempt cannot be used",
 }
 """What to do about a damaged file."""
 
@@ -96,7 +96,7 @@ class RunFolder:
         if not folder.exists():
             is_new = folder.storage.exists("source.json")
             why = "; it was killed while it was created, and a new run may take its name" if is_new else ""
-            raise UsageError(f"{folder} is no run: it has no run.json{why}. `hookyard ls` lists the runs.")
+            raise UsageError(f"{folder} is not a run: it has no run.json{why}. `hookyard ls` lists the runs.")
         return folder
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ class RunFolder:
         return self.storage.exists("run.json")
 
     def lacks_metadata(self) -> bool:
-        """Return whether there is a run whose `run.json` is gone: it has more than its first files."""
+        """Return whether a run has lost its `run.json`: it has more files than a new run."""
         if self.exists() or not self.storage.exists("experiment.yaml"):
             return False
         return not all(name.startswith((*FIRST_FILES, ".")) for name in self.storage.names())
@@ -289,11 +289,11 @@ class RunFolder:
             self.storage.append("log.txt", text if text.endswith("\n") else f"{text}\n")
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
-        """Append a report to `metrics.jsonl`; its place in training makes each line unique. Rank 0."""
+        """Append a report to `metrics.jsonl`. Rank 0."""
         append_line(self.storage, REPORTS, line)
 
     def reports(self) -> list[dict[str, Any]]:
-        """Return every line of `metrics.jsonl` that is whole."""
+        """Return every intact line of `metrics.jsonl`."""
         metadata = self.metadata() if self.exists() else None
         return read_reports(self.storage, metadata if metadata and metadata.status in ENDED else None)
 

@@ -1,12 +1,10 @@
-"""Averages of weights made after training, for any std, from the snapshots that `ema` kept. Needs no Ray and no task.
-Driver."""
+"""Averages of weights after training, for any std, from the snapshots of `ema`. Needs neither Ray nor the task."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import BytesIO
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -136,18 +134,12 @@ def _choose_checkpoint(folder: RunFolder, store: CheckpointStore, snapshots: Map
 
 
 def _too_large_error(folder: RunFolder, std: float, error: float, stored: Sequence[Term], step: int) -> str:
-    profiles = [(term.step, term.std) for term in stored]
-    stds = [round(0.005 * number, 3) for number in range(1, 58)]
-    fits = [(value, combination(profiles, (step, value))[1] <= LARGEST_ERROR) for value in stds]
-    ranges = [[value for value, _ in group] for is_fit, group in groupby(fits, key=lambda fit: fit[1]) if is_fit]
-    possible = " and ".join(f"from {values[0]:g} to {values[-1]:g}" for values in ranges) or " and ".join(
-        sorted({f"{term.std:g}" for term in stored})
-    )
+    stds = ", ".join(f"{value:g}" for value in sorted({term.std for term in stored}))
     count = len({term.checkpoint for term in stored})
     return (
         f"{count} snapshot{'s' if count > 1 else ''} of {folder} up to step {step} do not approximate the std {std:g}:"
-        f" the error of its profile is {error:.2g} of its norm, and at most {LARGEST_ERROR:g} is allowed. Possible are"
-        f" {possible}, and more with more snapshots"
+        f" the error of its profile is {error:.2g} of its norm, and at most {LARGEST_ERROR:g} is allowed. Use a std"
+        f" near those of the snapshots ({stds}), or keep more snapshots"
     )
 
 

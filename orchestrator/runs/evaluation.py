@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from hooks.hook import EVENTS, Hook
 from orchestrator.config.load import experiment_from_source, to_dict, to_yaml, with_overrides
@@ -16,7 +16,7 @@ from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import rank_count_overrides
 from orchestrator.config.text.layers import read_overrides
-from orchestrator.config.text.reader import Document, join
+from orchestrator.config.text.reader import Document
 from orchestrator.engines.ray_environment import chosen_address
 from orchestrator.engines.session import Subject
 from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageError, did_you_mean
@@ -73,7 +73,7 @@ class Evaluation:
     run: RunFolder
     subject: Evaluated
     experiment: Experiment
-    asks_ranks: bool = False
+    sets_ranks: bool = False
     """True if the number of ranks was given."""
 
     @classmethod
@@ -86,8 +86,8 @@ class Evaluation:
         imported; ConfigError for an override that is wrong or has no effect.
         """
         overrides = list(overrides)
-        asks_ranks = any(override.startswith(("workers=", "workers.count=")) for override in overrides)
-        if workers is not None and asks_ranks:
+        sets_ranks = any(override.startswith(("workers=", "workers.count=")) for override in overrides)
+        if workers is not None and sets_ranks:
             raise UsageError(f"{workers} workers are given, and workers.count is overridden too; set only one of them")
         if phase not in ("val", "test"):
             raise UsageError(f"phase must be val or test, got {phase!r}")
@@ -113,7 +113,7 @@ class Evaluation:
         idle = [name for name, hook in hooks.items() if name not in trained.hooks and not _is_active(hook)]
         if idle:
             raise ConfigError([Problem(f"hooks.{name}", _NO_EFFECT) for name in idle])
-        return cls(run, subject, experiment, asks_ranks or workers is not None)
+        return cls(run, subject, experiment, sets_ranks or workers is not None)
 
     def start(self, engine: EngineName | None, address: str | None, *, local: bool) -> RunFolder:
         """Run it on the given engine or the run's own, and return its folder; raises RunError."""
@@ -123,7 +123,7 @@ class Evaluation:
         else:
             engine = launched.engine
         ranks = self.experiment.workers.max_count
-        if engine == "in-process" and self.asks_ranks and ranks > 1:
+        if engine == "in-process" and self.sets_ranks and ranks > 1:
             raise UsageError(
                 f"{ranks} workers are given, and the engine in-process has only one; use another engine, gang or train"
                 " (--engine gang)"
@@ -147,10 +147,10 @@ class Evaluation:
         name = next(name for name in names if name not in taken)
         with Lease(root / name) as lease:
             folder = create_run(root, name, to_yaml(self.experiment), **metadata)
-            again = f"hookyard evaluate {shlex.quote(f'{self.run}@{checkpoint}')} --phase {phase}"
+            command = f"hookyard evaluate {shlex.quote(f'{self.run}@{checkpoint}')} --phase {phase}"
             has_same_seed = self.experiment.seed == self.run.experiment()["seed"]
             subject = Subject(checkpoint, phase, has_same_seed)
-            drive(folder, self.experiment, engine, address, lease, resume_with=again, subject=subject)
+            drive(folder, self.experiment, engine, address, lease, resume_with=command, subject=subject)
         return folder
 
 
@@ -198,17 +198,12 @@ def _refuse_without_effect(trained: ResolvedExperiment, overrides: Sequence[str]
 
 
 def _check_override(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[Problem]:
-    if path == "hooks":
-        for name, entry in _as_mapping(value).items():
-            yield from _check_hook(trained, f"hooks.{name}", entry)
-    elif path.startswith("hooks."):
+    if path.startswith("hooks."):
         yield from _check_hook(trained, path, value)
-    else:
-        for leaf in _leaves(path, value):
-            if leaf.startswith("workers.ddp") or not any(f"{leaf}.".startswith(f"{key}.") for key in _READ):
-                near = did_you_mean(leaf, _READ)
-                allowed = "" if near else f", which reads {', '.join(_READ)} and hooks"
-                yield Problem(leaf, f"{_NO_EFFECT}{allowed}", suggestion=near)
+    elif path.startswith("workers.ddp") or not any(f"{path}.".startswith(f"{key}.") for key in _READ):
+        near = did_you_mean(path, _READ)
+        allowed = "" if near else f", which reads {', '.join(_READ)} and hooks.NAME"
+        yield Problem(path, f"{_NO_EFFECT}{allowed}", suggestion=near)
 
 
 def _check_hook(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[Problem]:
@@ -225,12 +220,3 @@ def _check_hook(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[
 
 def _is_active(hook: Hook) -> bool:
     return hook.evaluates and any(hook.handles(event) for event in EVENTS if event not in _TRAINING_EVENTS)
-
-
-def _leaves(path: str, value: Any) -> list[str]:
-    """Return the dotted paths of all values in a value."""
-    return [leaf for key, inner in _as_mapping(value).items() for leaf in _leaves(join(path, key), inner)] or [path]
-
-
-def _as_mapping(value: Any) -> Mapping[str, Any]:
-    return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else {}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.checkpoint.index import INDEX, check_index
@@ -34,11 +33,9 @@ FileStatus = Literal["whole", "readable", "unknown", "damaged", "missing"]
 _RUNS = ("trials/", f"{EVALUATIONS}/")
 """Folders with runs of their own."""
 _ROWS = "Rows that are left out are lost without a copy of the file; all other rows, reports and checkpoints are intact"
-_LINES = "Restore a copy of the file to have these lines again"
-_CHECKPOINT = "`resume` uses the newest whole checkpoint instead; restore a copy, or remove its folder"
+_CHECKPOINT = "`resume` uses the newest intact checkpoint instead; restore a copy, or remove its folder"
 _COPY = "Restore a copy, or continue without: nothing depends on it"
-_SUFFIXES = (".json", ".jsonl", ".yaml", ".arrow", ".parquet", ".pt", ".txt")
-"""Suffixes that no folder of a run has."""
+_ADVICE = {**ADVICE, "metrics.jsonl": "Restore a copy of the file to have its reports again", "stats.parquet": _ROWS}
 _JSON: dict[str, Callable[[Any], Any]] = {
     "run.json": RunMetadata.read,
     "source.json": ExperimentSource.from_record,
@@ -57,7 +54,7 @@ class CheckedFile:
     """Path in the run's folder; the full path of a file elsewhere."""
     status: FileStatus
     what: str = ""
-    """What is wrong, and where in the file."""
+    """The problem, and where in the file it is."""
     advice: str = ""
 
     @property
@@ -70,70 +67,49 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
     """Check every file of a run or a sweep, its trials and evaluations, and look for missing ones; raises
     StorageError."""
     storage = folder.storage
-    paths = _list_files(storage)
-    yield from (
-        _check(folder, path, paths) for path in paths if not path.startswith((*_RUNS, f"{CLAIMS}/", "checkpoints/"))
-    )
-    yield from (_missing(path) for path in _missing_files(folder, paths))
+    paths = sorted(storage.tree())
+    excluded = (*_RUNS, f"{CLAIMS}/", "checkpoints/")
+    yield from (_check(folder, path, paths) for path in paths if not path.startswith(excluded))
+    for path in _missing_files(folder, paths):
+        yield CheckedFile(path, "missing", "it is gone", _ADVICE.get(path.rpartition("/")[2], _COPY))
     checkpoints = storage / "checkpoints"
     with suppress(HookyardError, FileNotFoundError):  # the result for experiment.yaml says so
         checkpoints = folder.checkpoint_storage()
     prefix = "checkpoints" if checkpoints.path == f"{storage.path}/checkpoints" else str(checkpoints)
     yield from (replace(result, file=f"{prefix}/{result.file}") for result in _check_checkpoints(checkpoints))
     inner = {tuple(path.split("/")[:2]) for path in paths if path.startswith(_RUNS) and path.count("/") > 1}
-    for place, name in sorted(inner):
-        run = RunFolder(storage / place, name)
-        if run.exists() or run.lacks_metadata():  # and was not killed while it was created
+    for parent, name in sorted(inner):
+        run = RunFolder(storage / parent, name)
+        if run.exists() or run.lacks_metadata():  # a run that was killed while it was created has no files to check
             for result in check_files(run):
                 is_outside = result.file.startswith(str(checkpoints))
-                yield result if is_outside else replace(result, file=f"{place}/{name}/{result.file}")
+                yield result if is_outside else replace(result, file=f"{parent}/{name}/{result.file}")
 
 
-def _list_files(storage: Storage) -> list[str]:
-    """Return the sorted paths in a folder, with anything that is in the place of a file."""
-    if storage.local is None:
-        return sorted(storage.tree())
-    paths = []
-    for folder, folders, files in os.walk(storage.local):
-        odd = [name for name in folders if Path(name).suffix in _SUFFIXES]
-        paths += [os.path.relpath(os.path.join(folder, name), storage.local) for name in (*files, *odd)]
-    return sorted(paths)
-
-
-def _check(folder: RunFolder, path: str, paths: list[str]) -> CheckedFile:
-    storage, name = folder.storage, path.rpartition("/")[2]
-    advice = ADVICE.get(name, _COPY)
-    is_attempt = path.startswith("stats/") and name == "attempt.json"
-    if path in ("run.json", "source.json", "info.json") or is_attempt:
-        return _report(path, lambda: _check_json(storage, path), advice)
-    if path == "experiment.yaml":
-        return _report(path, lambda: _check_experiment(folder), advice)
-    if path in ("metrics.jsonl", "population.jsonl"):
-        return _report(path, lambda: _check_lines(folder, path), _LINES)
-    is_part = path.startswith("stats/") and name.endswith((".arrow", ".parquet"))
-    if path in ("stats.parquet", "hooks.parquet") or is_part:
-        return _report(path, lambda: _check_rows(folder, path, paths), _ROWS)
-    if path == "log.txt":
-        return _report(path, lambda: storage.read(path) is None, advice)
+def _check(folder: RunFolder, path: str, paths: Sequence[str]) -> CheckedFile:
+    name = path.rpartition("/")[2]
+    for patterns, check, advice in _CHECKS:
+        if any(fnmatchcase(path, pattern) for pattern in patterns):
+            return _report(path, partial(check, folder, path, paths), _ADVICE.get(name, advice))
     return CheckedFile(path, "unknown")
 
 
 def _report(path: str, check: Callable[[], bool], advice: str) -> CheckedFile:
     """Run a check, which returns whether the file has a checksum, and raises or logs what is damaged."""
     try:
-        with collecting_omissions() as heard:
+        with collecting_omissions() as omissions:
             has_checksum = check()
     except FileNotFoundError:
-        return CheckedFile(path, "missing", "it is gone, or a broken link", advice)
+        return CheckedFile(path, "missing", "it is gone", advice)
     except Exception as error:  # of any reader
         return CheckedFile(path, "damaged", getattr(error, "what", str(error)), getattr(error, "advice", advice))
-    if heard:
-        return CheckedFile(path, "damaged", "; ".join(heard), advice)
+    if omissions:
+        return CheckedFile(path, "damaged", "; ".join(omissions), advice)
     return CheckedFile(path, "whole" if has_checksum else "readable")
 
 
-def _check_experiment(folder: RunFolder) -> bool:
-    document = parse_yaml(folder.experiment_text(), "experiment.yaml")
+def _check_experiment(folder: RunFolder, path: str, paths: Sequence[str]) -> bool:
+    document = parse_yaml(folder.experiment_text(), path)
     if document.problems:
         raise ValueError(str(document.problems[0]))
     if "task" not in folder.experiment():
@@ -145,23 +121,20 @@ def _check_json(storage: Storage, path: str) -> bool:
     data = storage.read(path)
     _JSON[path.rpartition("/")[2]](parse_json(data))
     if has_valid_seal(data) is False:
-        raise ValueError("it was changed after it was written: its checksum does not hold")
+        raise ValueError("it was changed after it was written: its checksum does not match")
     return has_valid_seal(data) is not None
 
 
-def _check_lines(folder: RunFolder, path: str) -> bool:
+def _check_lines(folder: RunFolder, path: str, paths: Sequence[str]) -> bool:
     data = folder.storage.read(path)
     lines = parse_lines(data, path, check_report if path == "metrics.jsonl" else check_mapping)
     run = _metadata(folder)
-    if path == "metrics.jsonl" and run is not None and run.status in ENDED:
-        if data and not data.endswith(b"\n"):
-            log_omission(path, "its last line was cut short")
-        if len(lines) < (run.reports or 0):
-            log_omission(path, f"{(run.reports or 0) - len(lines)} of its {run.reports} reports are missing")
+    if path == "metrics.jsonl" and run and run.status in ENDED and len(lines) != (run.reports or 0):
+        log_omission(path, f"it has {len(lines)} reports, and {run.reports} were written")
     return bool(lines) and all(has_valid_seal(line) for line in data.splitlines() if line.strip())
 
 
-def _check_rows(folder: RunFolder, path: str, paths: list[str]) -> bool:
+def _check_rows(folder: RunFolder, path: str, paths: Sequence[str]) -> bool:
     from orchestrator.stats.write.checksums import verify_parquet, verify_stream
 
     if path.endswith(".parquet"):
@@ -172,46 +145,46 @@ def _check_rows(folder: RunFolder, path: str, paths: list[str]) -> bool:
     return verify_stream(folder.storage.read(path), is_over)
 
 
+_CHECKS: Sequence[tuple[Sequence[str], Callable[[RunFolder, str, Sequence[str]], bool], str]] = (
+    (
+        ("run.json", "source.json", "info.json", "stats/*/attempt.json"),
+        lambda folder, path, _: _check_json(folder.storage, path),
+        _COPY,
+    ),
+    (("experiment.yaml",), _check_experiment, _COPY),
+    (("metrics.jsonl", "population.jsonl"), _check_lines, _COPY),
+    (("stats.parquet", "hooks.parquet", "stats/*.arrow", "stats/*.parquet"), _check_rows, _ROWS),
+)
+"""Patterns of paths with their check, and the advice for a damaged file that has none of its own."""
+
+
 def _metadata(folder: RunFolder) -> RunMetadata | None:
     with suppress(HookyardError, FileNotFoundError):  # the result for run.json says so
         return folder.metadata()
     return None
 
 
-def _missing_files(folder: RunFolder, paths: list[str]) -> Iterator[str]:
-    yield from (name for name in ("run.json", "experiment.yaml") if name not in paths)
+def _missing_files(folder: RunFolder, paths: Sequence[str]) -> Iterator[str]:
+    """Yield the files without which something of a run is lost."""
     run = _metadata(folder)
-    with_rows = {path.split("/")[1] for path in paths if path.startswith("stats/attempt=") and "/rank=" in path}
     count = (run and run.attempts) or 0
-    attempts = sorted({*with_rows, *(f"attempt={number}" for number in range(count))})
-    yield from (f"stats/{name}/attempt.json" for name in attempts if f"stats/{name}/attempt.json" not in paths)
-    if run is None or run.sweep is not None or run.status not in ENDED or not count:
-        return
-    if run.trial is None:
-        yield from (name for name in ("source.json", "log.txt") if name not in paths)
-    if run.reports and "metrics.jsonl" not in paths:
-        yield "metrics.jsonl"
-    if not any(path.endswith((".parquet", ".arrow")) for path in paths if path.startswith("stats")):
-        yield "stats.parquet"
-    with suppress(HookyardError, FileNotFoundError):
-        if "stats.parquet" in paths and "hooks.parquet" not in paths and folder.experiment().get("hooks"):
-            yield "hooks.parquet"
-
-
-def _missing(path: str) -> CheckedFile:
-    advice = {"metrics.jsonl": _LINES, "stats.parquet": _ROWS, **ADVICE}.get(path.rpartition("/")[2], _COPY)
-    return CheckedFile(path, "missing", "it is gone", advice)
+    attempts = {path.split("/")[1] for path in paths if path.startswith("stats/attempt=") and "/rank=" in path}
+    attempts |= {f"attempt={number}" for number in range(count)}
+    needed = ["run.json", "experiment.yaml", *(f"stats/{name}/attempt.json" for name in sorted(attempts))]
+    if run and run.sweep is None and run.status in ENDED and count:
+        has_rows = any(path.endswith((".parquet", ".arrow")) for path in paths if path.startswith("stats"))
+        needed += [*(["metrics.jsonl"] if run.reports else ()), *(() if has_rows else ["stats.parquet"])]
+    yield from (path for path in needed if path not in paths)
 
 
 def _check_checkpoints(storage: Storage) -> Iterator[CheckedFile]:
     """Check the files of every checkpoint by its manifest, and find others beside them."""
-    paths = _list_files(storage)
+    paths = sorted(storage.tree())
     names = sorted({path.split("/")[0] for path in paths if "/" in path})
-    known = set()
+    known = {INDEX}
     if INDEX in paths:
-        known.add(INDEX)
         advice = "Delete it: checkpoints keep their names, and lose labels such as best"
-        yield _report(INDEX, lambda: _check_json(storage, INDEX), advice)
+        yield _report(INDEX, partial(_check_json, storage, INDEX), advice)
         index = _read(storage, INDEX)
         owned = (name for names in index.get("owners", {}).values() for name in names)
         for name in sorted({*index.get("labels", {}).values(), *owned} - {*names}):
@@ -241,11 +214,11 @@ def _read(storage: Storage, path: str) -> dict[str, Any]:
 
 
 def _check_checkpoint_file(storage: Storage, name: str, file: str, entry: dict[str, Any]) -> CheckedFile:
-    path = f"{name}/{file}"
     try:
         problem = check_file(storage, name, file, entry)
     except HookyardError as error:
         problem = str(error)
     if problem is None:
-        return CheckedFile(path, "whole")
-    return CheckedFile(path, "missing" if problem.endswith("is missing") else "damaged", problem, _CHECKPOINT)
+        return CheckedFile(f"{name}/{file}", "whole")
+    status: FileStatus = "missing" if problem.endswith("is missing") else "damaged"
+    return CheckedFile(f"{name}/{file}", status, problem, _CHECKPOINT)

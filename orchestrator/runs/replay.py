@@ -1,21 +1,18 @@
-"""Replay of an iteration from the nearest checkpoint before it, on this machine, without Ray or writing to the run."""
+"""Replay of an iteration from the nearest checkpoint before it, on this machine and without Ray. Writes nothing to the
+run."""
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.spawn import ProcessException, start_processes
 
 from hooks import Hook
 from hooks.training.time_limit import TimeLimit
@@ -53,8 +50,8 @@ class Replay:
     checkpoint: str | None
     """Checkpoint that it started from; None is the start of the run."""
     row: pd.DataFrame
-    """Numbers of the iteration on the rank: `stored`, `replayed`, and if bit for bit the `same`. Nothing is stored
-    of an iteration that failed."""
+    """Numbers of the iteration on the rank: `stored`, `replayed`, and `same` if they are equal bit for bit. A failed
+    iteration has no stored numbers."""
     threads: int
     """Number of torch threads of each rank."""
     losses: pd.DataFrame
@@ -219,7 +216,7 @@ def _same(first: pd.Series, second: pd.Series) -> pd.Series:
 
 
 def _nearest(folder: RunFolder, iteration: int) -> tuple[str | None, int]:
-    """Return the last whole checkpoint before an iteration, and its iteration."""
+    """Return the last intact checkpoint before an iteration, and its iteration."""
     store = open_checkpoints(folder, master=False)
     for name in reversed(store.names()):
         try:
@@ -248,42 +245,16 @@ def _refuse_others_between(folder: RunFolder, attempts: Iterable[Attempt], last:
 
 def _train_ranks(segment: _Segment, threads: int) -> None:
     """Train each rank in a process; raises RunError with the first error."""
-    context, waiting = multiprocessing.get_context("spawn"), list[BaseProcess]()
+    ranks = start_processes(_train_rank, (segment, threads), nprocs=segment.attempt.world_size, join=False, daemon=True)
     try:
-        for rank in range(segment.attempt.world_size):
-            process: BaseProcess = context.Process(target=_train_rank, args=(segment, rank, threads), daemon=True)
-            with without_interrupts():
-                process.start()
-            waiting.append(process)
-        while waiting:
-            wait([process.sentinel for process in waiting])
-            ended = [process for process in waiting if not process.is_alive()]
-            waiting = [process for process in waiting if process not in ended]
-            for process in ended:
-                if process.exitcode:
-                    message = Path(segment.rows, "failed")
-                    raise RunError(
-                        message.read_text()
-                        if message.exists()
-                        else f"a process of the replay ended with exit code {process.exitcode}"
-                    )
-    finally:
-        for process in waiting:
-            process.terminate()
-            process.join()
+        while not ranks.join():
+            pass
+    except ProcessException as error:
+        message = Path(segment.rows, "failed")
+        raise RunError(message.read_text() if message.exists() else str(error)) from None
 
 
-@contextmanager
-def without_interrupts() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _train_rank(segment: _Segment, rank: int, threads: int) -> None:
+def _train_rank(rank: int, segment: _Segment, threads: int) -> None:
     torch.set_num_threads(threads)
     size = segment.attempt.world_size
     dist.init_process_group("gloo", init_method=f"file://{segment.rows}/ranks", rank=rank, world_size=size)

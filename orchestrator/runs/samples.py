@@ -97,7 +97,9 @@ class _Order:
         self._folder, resolved = folder, resolve_attempt(folder, attempt)
         self._task, self._experiment = resolved.task, resolved.experiment
         if trains_itself(type(self._task)):
-            raise UsageError(f"the task of {folder} trains by itself, so only that knows the samples of its batches")
+            raise UsageError(
+                f"the samples of {folder} are unknown, since its task has a training loop of its own (train())"
+            )
         self._is_told_epochs = any(isinstance(hook, DistSamplerSeed) for hook in resolved.hooks.values())
         seed_all(self._experiment.seed)
         self._datasets = data_from_task(self._task, self._experiment, World())

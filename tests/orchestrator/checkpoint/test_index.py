@@ -44,13 +44,3 @@ def test_what_is_changed_together_is_written_once(tmp_path: Path, fails: bool) -
             "labels": {"other": "two"},
         }
     )
-
-
-def test_what_is_as_it_was_is_not_written(tmp_path: Path) -> None:
-    index = Index(Storage(tmp_path), master=True)
-    with index.changing() as changed:
-        changed["owners"]["run"] = ["one"]
-    written = (tmp_path / "index.json").stat().st_ino
-    with index.changing() as changed:
-        changed["owners"]["run"] = ["one"]
-    assert (tmp_path / "index.json").stat().st_ino == written

@@ -100,13 +100,6 @@ def test_what_was_cut_off_is_not_part_of_the_next_save(store: CheckpointStore) -
     assert torch.equal(store.load("epoch-0001", "model.pt")["weight"], weights(2.0)["weight"])
 
 
-def test_a_later_save_of_the_same_name_is_the_one_that_counts(store: CheckpointStore) -> None:
-    save(store, "epoch-0001", 10, 1.0)
-    name = save(store, "epoch-0001", 10, 2.0)
-    assert store.latest() == name
-    assert torch.equal(store.load(name, "model.pt")["weight"], weights(2.0)["weight"])
-
-
 @pytest.mark.parametrize("replaces", [False, True], ids=["another name", "the same name"])
 def test_a_kill_at_any_operation_leaves_a_whole_checkpoint(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, replaces: bool
@@ -203,14 +196,6 @@ def test_what_the_store_did_not_write_is_never_touched(store: CheckpointStore) -
     assert store.storage.read("notes/readme.txt") == b"mine"
     assert store.storage.read("epoch-0009/picture.png") == b"mine"
     assert store.storage.read(".notes.old/readme.txt") == b"mine"
-
-
-def test_a_later_process_knows_what_was_wanted(store: CheckpointStore, storage: Storage) -> None:
-    save(store, "epoch-0001", 1)
-    store.retain("checkpoint", ["epoch-0001"])
-    save(store, "epoch-0002", 2)
-    CheckpointStore(storage).retain("checkpoint", ["epoch-0002"])
-    assert store.names() == ["epoch-0002"]
 
 
 def test_other_ranks_have_no_say(storage: Storage, store: CheckpointStore) -> None:

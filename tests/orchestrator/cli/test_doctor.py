@@ -77,7 +77,7 @@ def test_json_has_the_same(slow: str) -> None:
 def test_what_is_no_run_is_wrong_usage(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["doctor", str(tmp_path)])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "is no run" in result.stderr
+    assert "is not a run" in result.stderr
 
 
 def test_without_a_run_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

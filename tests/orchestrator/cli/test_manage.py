@@ -46,7 +46,7 @@ def test_an_empty_folder_is_said_to_be(tmp_path: Path) -> None:
 def test_every_verb_says_that_a_folder_is_not_there(tmp_path: Path, verb: str) -> None:
     told = call(verb, f"{tmp_path}/nowhere", *([f"{tmp_path}/b"] if verb == "compare" else []))
     assert (told.exit_code, told.stdout) == (2, "")
-    assert f"{tmp_path}/nowhere is no run: " in told.stderr
+    assert f"{tmp_path}/nowhere is not a run: " in told.stderr
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_a_place_is_a_folder_and_a_name(output: str, location: str, name: str) -
 def test_what_cannot_be_is_wrong_usage_and_leaves_nothing(run: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for arguments, words in (
-        ([str(tmp_path)], "is no run"),
+        ([str(tmp_path)], "is not a run"),
         ([str(run), "--output", f"{tmp_path}/"], "is a folder: name a file"),
         ([str(run), "--output", f"{tmp_path}/file/page.html"], "cannot write"),
         ([str(run), "--output", str(tmp_path / "digits")], "cannot write"),

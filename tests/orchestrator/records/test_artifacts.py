@@ -70,21 +70,6 @@ def test_a_rank_that_goes_on_adds_to_what_it_wrote_before(run: Storage, monkeypa
     assert (sent, run.read("own/rank=2.txt")) == (["own/rank=2.txt"], b"before\nafter\n")
 
 
-def test_what_is_large_and_was_left_alone_is_not_fetched(run: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.records.artifacts._SMALL_BYTES", 10)
-    first = Artifacts(run)
-    for name in ("export.pt", "grows.log"):
-        appended(first, name, "x" * 20)
-    first.send()
-    appended(first, "grows.log", "y")
-    first.send()
-    later = Artifacts(run)
-    later.fetch()
-    assert [path.name for path in later.folder.iterdir()] == ["grows.log"]
-    later.send()
-    assert run.read("export.pt") == b"x" * 20
-
-
 def test_a_list_leads_nowhere_else(run: Storage, tmp_path: Path) -> None:
     run.write(".artifacts/rank-0000.json", b'{"files": ["../../outside", "/etc/passwd", 5, "none"]}')
     later = Artifacts(run)

@@ -83,13 +83,6 @@ def test_a_run_has_one_driver_until_that_leaves(storage: Storage) -> None:
         ]
 
 
-def test_a_driver_that_was_killed_here_is_followed_at_once(storage: Storage) -> None:
-    put(storage, gone())
-    assert is_driven(storage) is False
-    with Lease(storage) as own:
-        assert [claim.name for claim in read_claims(storage)] == [own.name]
-
-
 def test_a_driver_elsewhere_is_gone_when_it_has_given_no_sign_for_long(folder: Storage) -> None:
     put(folder, elsewhere(), age_s=LEASE_TTL_S - 10)
     with (
@@ -133,12 +126,6 @@ def test_a_store_that_dates_nothing_leaves_it_to_the_user(storage: Storage) -> N
 def test_what_can_be_seen_to_live_is_not_taken_over(folder: Storage) -> None:
     put(folder, replace(Process.this(), pid=os.getppid(), process_started=None))
     with pytest.raises(UsageError, match=rf"\(process {os.getppid()}, since"), Lease(folder, force=True):
-        pass
-
-
-def test_what_this_process_left_undone_hinders_it_not(folder: Storage) -> None:
-    put(folder, Process.this())
-    with Lease(folder):
         pass
 
 
@@ -241,25 +228,12 @@ def test_a_driver_that_was_silent_for_too_long_writes_nothing_more(tmp_path: Pat
     assert claim.name == first.name
 
 
-def test_the_driver_after_it_is_found_even_when_it_is_over(folder: Storage) -> None:
-    with Lease(folder) as first:
-        put(folder, elsewhere(), "over", name="other", fencing_token=2)
-        with pytest.raises(LeaseLost):
-            first.renew()
-
-
 def test_a_run_whose_folder_was_removed_is_not_made_again(folder: Storage) -> None:
     with Lease(folder) as own:
         folder.delete("")
         with pytest.raises(LeaseLost, match="was removed"):
             own.renew()
     assert not folder.exists()
-
-
-def test_who_asks_in_vain_takes_nothing_from_the_driver(folder: Storage) -> None:
-    with Lease(folder) as own:
-        put(folder, elsewhere(), "asking", name="zzz", fencing_token=0)
-        own.renew()
 
 
 def test_signs_are_given_in_time(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:

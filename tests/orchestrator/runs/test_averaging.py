@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hooks import Hook, State
 from hooks.parts.power_average import exponent
-from orchestrator import Run, RunError, open_run, resume, run, sweep
+from orchestrator import Run, open_run, run
 from orchestrator.cli import app
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session
@@ -115,10 +115,7 @@ def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Pat
     [
         (
             ["--std", 0.005],
-            (
-                r"\d+ snapshots of \S+ up to step 42 do not approximate the std 0\.005.* Possible are from 0\.0\d+ to"
-                r" 0\.2\d*"
-            ),
+            r"snapshots of \S+ up to step 42 do not approximate the std 0\.005.* Use a std near those of the snapshots",
         ),
         (["--std", 0.4], r"std must be in \(0, 0\.2886.*got 0\.4"),
         (["--std", "nan"], "std must be in"),
@@ -147,21 +144,6 @@ def test_damage_is_a_wrong_call(tmp_path: Path) -> None:
     assert "ema.pt is damaged" in told("average", broken.path, "--std", 0.07, code=2)
 
 
-def test_a_run_that_failed_and_went_on_has_the_snapshots_of_one_that_did_not(done: Run, tmp_path: Path) -> None:
-    breaks = {"breaks": {"type": "tests.tasks:Breaks", "iteration": 31}}
-    with pytest.raises(RunError):
-        run(averaging(hooks=breaks), tmp_path, local=True)
-    folder = tmp_path / "points"
-    (folder / "checkpoints/epoch-0004/model.pt").write_bytes(b"damaged, so that it goes on from step 24")
-    mended = folder / "experiment.yaml"
-    mended.write_text(mended.read_text().replace("iteration: 31", "iteration: 1000"))
-    again = resume(folder)
-    assert again.folder.attempts()[1].checkpoint == "step-00000024"
-    ours, expected = again.average(0.07), done.average(0.07)
-    assert ours.terms == expected.terms
-    assert all(torch.equal(value, expected.weights[name]) for name, value in ours.weights.items())
-
-
 def _train(rank: int, world_size: int, assignments: list[Assignment]) -> None:
     for one in assignments:
         list(Session(one, World(rank, world_size)).reports())
@@ -178,18 +160,3 @@ def test_ranks_and_shards_make_the_same(tmp_path: Path) -> None:
     assert whole.terms == shards.terms
     for name, value in whole.weights.items():
         torch.testing.assert_close(shards.weights[name], value, rtol=1e-4, atol=1e-6)
-
-
-def test_trials_of_other_widths_share_one_training(tmp_path: Path) -> None:
-    """Each keeps snapshots of its own, and what both have is the same in both."""
-    settings = {
-        "metric": "val/loss",
-        "mode": "min",
-        "search": "grid",
-        "space": {"hooks.ema.std": {"grid": [[0.05, 0.1], 0.1]}},
-    }
-    shared = sweep(averaging(sweep=settings), tmp_path, local=True)
-    assert shared.trials["leader"].dropna().unique().tolist() == ["trial-0000"]
-    both, one = (trial.average(0.1) for trial in shared.runs)
-    assert {term.step for term in both.terms} == {term.step for term in one.terms} >= {*range(4, 42, 4)}
-    torch.testing.assert_close(one.weights, both.weights)

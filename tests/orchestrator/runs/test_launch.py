@@ -5,22 +5,19 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from orchestrator import RunError, open_run, resume, run
+from orchestrator import RunError, open_run, run
 from orchestrator.config.load import load_experiment
 from orchestrator.runs import launch
 from orchestrator.runs.launch import _show_until_done
 from orchestrator.runs.result import Run
-from tests.orchestrator.runs.compared import NOISY, each_row_once
 from tests.tasks import Points, described
 
 
@@ -130,41 +127,6 @@ def test_it_leaves_the_folder_of_a_run(finished: Run) -> None:
     assert [path.name for path in (folder / "stats/attempt=0").iterdir() if path.is_file()] == ["attempt.json"]
 
 
-def test_the_table_of_stats(finished: Run) -> None:
-    stats = finished.stats
-    assert list(stats.columns[:6]) == ["rank", "node", "phase", "epoch", "iteration", "step"]
-    assert each_row_once(stats)
-    # 52, 23 and 5 samples in batches of 8
-    assert stats.groupby(["phase", "epoch"], observed=True).size().to_dict() == {
-        ("train", 0): 7,
-        ("train", 1): 7,
-        ("val", 0): 3,
-        ("val", 1): 3,
-        ("test", 1): 1,
-    }
-    spans = [c for c in stats.columns if c.endswith("_s") and c not in ("step_s", "samples_per_s")]
-    pd.testing.assert_series_equal(stats[spans].sum(axis=1), stats["step_s"], check_names=False, rtol=1e-9)
-    assert (stats["rss_bytes"].dropna() > 1e6).all()
-
-
-def test_the_table_of_metrics_has_a_row_per_report(finished: Run) -> None:
-    metrics = finished.metrics
-    assert metrics["step"].tolist() == [7, 14, 14]
-    assert metrics["epoch"].tolist() == [0, 1, 1]
-    assert metrics["val/accuracy"].notna().tolist() == [True, True, False]
-    assert metrics["test/accuracy"].notna().tolist() == [False, False, True]
-    train = finished.stats.query("phase == 'train' and epoch == 0")
-    mean = (train["loss"] * train["batch_size"]).sum() / train["batch_size"].sum()
-    assert metrics["train/loss"][0] == pytest.approx(mean, rel=1e-12)
-
-
-def test_the_ledger_of_hooks(finished: Run) -> None:
-    costs = finished.hook_costs.set_index(["hook", "event"])["calls"]
-    assert costs["ema", "on_update"] == 14
-    assert costs["(loop)", "save"] == 2
-    assert finished.summary("hook").loc[("ema", "on_update"), "calls"] == 14
-
-
 def test_what_was_run_is_written_down_and_can_be_run_again(finished: Run) -> None:
     about = json.loads((Path(finished.path) / "run.json").read_text())
     assert (about["status"], about["attempts"], about["local"], about["seed"]) == ("finished", 1, True, 0)
@@ -233,29 +195,3 @@ def scalars(done: Run) -> list[Any]:
     """What `json_lines` wrote of training's loss."""
     lines = map(json.loads, done.folder.storage.read("scalars.jsonl").splitlines())
     return [(line["phase"], line["iteration"], line.get("loss")) for line in lines]
-
-
-def test_a_run_may_lie_where_there_are_no_folders(interrupted: Callable[..., Run]) -> None:
-    storage = f"memory://test-{uuid.uuid4().hex}"
-    experiment = described(task_args=NOISY, batch_size=6, hooks={"json_lines": {}})
-    whole = run(experiment, storage, "whole", local=True)
-    assert whole.path == f"{storage}/whole"
-    cut = interrupted(11, run, experiment, storage, "cut", local=True)
-    assert cut.status == "interrupted"
-    done = resume(cut.path)
-    assert each_row_once(done.stats)
-    assert done.stats["loss"].tolist() == whole.stats["loss"].tolist()
-    assert done.metrics["val/loss"].tolist() == whole.metrics["val/loss"].tolist()
-    assert str(done.checkpoint("last")) == f"{storage}/cut/checkpoints/epoch-0002"
-    # what hooks wrote on this machine's disk was taken along, and gone on with
-    assert scalars(done) == scalars(whole)
-    assert set(whole.folder.storage.names()) > {
-        "experiment.yaml",
-        "run.json",
-        "log.txt",
-        "metrics.jsonl",
-        "stats.parquet",
-    }
-    assert any(name.endswith(".jsonl") and name != "metrics.jsonl" for name in whole.folder.storage.names())
-    whole.folder.storage.delete("")
-    done.folder.storage.delete("")

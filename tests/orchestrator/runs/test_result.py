@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +29,6 @@ def test_a_run_is_opened_again_with_all_it_had(done: Run) -> None:
     pd.testing.assert_frame_equal(again.hook_costs, done.hook_costs)
     assert again.config == done.config
     assert again.config["optimizer"] == {"type": "SGD", "lr": 0.1, "momentum": 0.9}
-
-
-def test_reports_are_the_metrics_as_plain_data(done: Run) -> None:
-    lines = [json.loads(line) for line in (Path(done.path) / "metrics.jsonl").read_text().splitlines()]
-    assert all(line.pop("crc") for line in lines)
-    assert done.reports() == lines
-    assert done.metrics["val/loss"].tolist() == [line["val/loss"] for line in lines]
 
 
 def test_checkpoints_by_label_and_by_name(done: Run) -> None:

@@ -66,21 +66,6 @@ def test_a_file_that_grew_is_read_from_where_it_was(storage: Storage) -> None:
     assert storage.files("nowhere") == {}
 
 
-def test_files_and_folders_exist(storage: Storage) -> None:
-    storage.write("a/b.txt", "text")
-    assert storage.exists()
-    assert storage.exists("a")
-    assert storage.exists("a/b.txt")
-    assert not storage.exists("a/c.txt")
-
-
-def test_a_part_of_a_storage_is_a_storage(storage: Storage, location: str) -> None:
-    part = storage / "run" / "checkpoints"
-    part.write("x", "1")
-    assert storage.read("run/checkpoints/x") == b"1"
-    assert str(part) == f"{location}/run/checkpoints"
-
-
 def test_a_write_that_fails_leaves_nothing(storage: Storage) -> None:
     fail_in_the_middle(storage, "a/x")
     assert not storage.exists("a/x")
@@ -160,15 +145,6 @@ def test_a_file_is_synced_before_it_takes_its_place(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "replace", lambda a, b: (acts.append("replace"), replace(a, b)))
     Storage(tmp_path).write("x", "new")
     assert acts[:2] == ["sync", "replace"]
-
-
-def test_what_is_flushed_to_a_stream_in_a_folder_can_be_read_at_once(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    stream = storage.open_stream("rows")
-    stream.write(b"one")
-    stream.flush()
-    assert storage.read("rows") == b"one"
-    stream.close()
 
 
 def test_a_folder_may_be_named_in_many_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
