@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from orchestrator.checkpoint.position import Position
-from orchestrator.storage import Storage
+from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import read_json, validate
 
 MANIFEST = "manifest.json"
@@ -88,19 +88,23 @@ def check_inside(name: str) -> None:
 
 def find_damage(storage: Storage, folder: str, entries: Entries, *, hashed: bool = True) -> str | None:
     """Return the first problem of a checkpoint's files, or None; without `hashed`, only sizes are compared."""
-    reasons = storage.each(lambda file: check_file(storage, folder, file, entries[file], hashed=hashed), entries)
+    if hashed:
+        reasons = storage.each(lambda file: check_file(storage, folder, file, entries[file]), entries)
+    else:
+        states = storage.tree(folder)
+        reasons = [_check_size(file, entry, states.get(file)) for file, entry in entries.items()]
     reason = next(filter(None, reasons), None)
     return reason and f"checkpoint {storage}/{folder}: {reason}"
 
 
 def find_damage_together(ranks: Ranks, storage: Storage, folder: str, entries: Entries, *, hashed: bool) -> str | None:
     """Return the first problem that any rank finds. Each rank checks its own files and a share of the others."""
-    own = {
+    share = {
         file: entry
         for number, (file, entry) in enumerate(entries.items())
         if _owner(file, number) % ranks.world_size == ranks.rank
     }
-    return next(filter(None, ranks.gather(find_damage(storage, folder, own, hashed=hashed))), None)
+    return next(filter(None, ranks.gather(find_damage(storage, folder, share, hashed=hashed))), None)
 
 
 def check_file(
@@ -108,8 +112,7 @@ def check_file(
 ) -> str | None:
     """Return the problem of a checkpoint's file, or None; without `hashed`, only its size is compared."""
     if not hashed:
-        state = storage.state(f"{folder}/{file}")
-        return f"{file} is missing" if state is None else describe_difference(file, entry, {"bytes": state.size_bytes})
+        return _check_size(file, entry, storage.state(f"{folder}/{file}"))
     size, sha256 = 0, hashlib.sha256()
     try:
         for piece in storage.pieces(f"{folder}/{file}"):
@@ -118,6 +121,10 @@ def check_file(
     except FileNotFoundError:
         return f"{file} is missing"
     return describe_difference(file, entry, {"bytes": size, "sha256": sha256.hexdigest()})
+
+
+def _check_size(file: str, entry: Mapping[str, Any], state: FileState | None) -> str | None:
+    return f"{file} is missing" if state is None else describe_difference(file, entry, {"bytes": state.size_bytes})
 
 
 def describe_difference(file: str, entry: Mapping[str, Any], measured: Mapping[str, Any]) -> str | None:

@@ -1,7 +1,7 @@
 """Sharded tensors in a checkpoint: each rank writes its shards, and any number of ranks can read them.
 
 Tensors are sharded along their first dimension, as `torch.chunk` does. Each rank writes a list of shards to its
-`shards-0000.pt`, and `shards.pt` describes which part of a tensor is in which file.
+`shards-0000.pt`, and `shards.pt` describes in which file each shard of a tensor is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def files_with_shards(tensors: Mapping[str, DTensor], rank: int, world_size: int
 
 
 def read(store: Files, name: str, keys: Iterable[str], mesh: DeviceMesh | None = None) -> dict[str, Tensor]:
-    """Return sharded tensors by key: this rank's shards on a mesh, or whole tensors on the CPU."""
+    """Return sharded tensors by key: this rank's shards on a mesh, or full tensors on the CPU."""
     index = store.load(name, INDEX)
     tensors = {key: _empty(index[key], mesh) for key in keys}
     copies: dict[str, list[tuple[int, Tensor, int]]] = {}
@@ -60,15 +60,15 @@ def _description(tensor: DTensor, number: int, world_size: int) -> dict[str, Any
     """Return a tensor's dtype and shape, and start, shape, file and number of each shard."""
     rows = [_rows(len(tensor), rank, world_size) for rank in range(world_size)]
     pieces = [
-        [[own.start, *[0] * (tensor.ndim - 1)], [len(own), *tensor.shape[1:]], shard_file(rank), number]
-        for rank, own in enumerate(rows)
-        if own
+        [[shard.start, *[0] * (tensor.ndim - 1)], [len(shard), *tensor.shape[1:]], shard_file(rank), number]
+        for rank, shard in enumerate(rows)
+        if shard
     ]
     return {"dtype": tensor.dtype, "shape": list(tensor.shape), "pieces": pieces}
 
 
 def _rows(length: int, rank: int, world_size: int) -> range:
-    """Return a rank's part of the first dimension."""
+    """Return a rank's rows of the first dimension."""
     share = -(-length // world_size)
     return range(length)[rank * share : (rank + 1) * share]
 

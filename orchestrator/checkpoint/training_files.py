@@ -13,21 +13,21 @@ _Entry = dict[str, Any]
 class TrainingFiles:
     """The newest checkpoint with the training's files, in each worker process; only the master acts.
 
-    A hard link is as good as a copy, since files of checkpoints are never changed in place.
+    A hard link is as good as a copy, since files of checkpoints are never modified.
     """
 
     def __init__(self, files: Iterable[str]) -> None:
         self._files = [f"{file}.pt" for file in files]
-        self._place: object = None
+        self._position: object = None
         self._stored: tuple[CheckpointStore, str, Mapping[str, _Entry]] | None = None
 
-    def link(self, place: object, store: CheckpointStore, name: str) -> dict[str, _Entry]:
-        """Link the files of this place into the unfinished checkpoint `name`; return the entries of linked files."""
-        if self._stored is None or place != self._place:
+    def link(self, position: object, store: CheckpointStore, name: str) -> dict[str, _Entry]:
+        """Link the files of a position into the unfinished checkpoint `name`; return the entries of linked files."""
+        if self._stored is None or position != self._position:
             return {}
         source, stored, entries = self._stored
         return {file: entry for file, entry in entries.items() if store.link(name, file, source, stored)}
 
-    def keep(self, place: object, store: CheckpointStore, name: str, entries: Mapping[str, _Entry]) -> None:
-        """Remember a stored checkpoint of this place, with its entries."""
-        self._place, self._stored = place, (store, name, {file: entries[file] for file in self._files})
+    def keep(self, position: object, store: CheckpointStore, name: str, entries: Mapping[str, _Entry]) -> None:
+        """Remember a stored checkpoint of this position of training, with the entries of its files."""
+        self._position, self._stored = position, (store, name, {file: entries[file] for file in self._files})

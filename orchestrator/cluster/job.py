@@ -27,8 +27,8 @@ class Job:
     def command(self) -> str:
         """Command line of the job, relative to its folder."""
         verb = "run" if self.experiment.sweep is None else "sweep"
-        place = ["--storage", self.storage, "--name", self.name]
-        return shlex.join(["python", "-m", "orchestrator", verb, self.config, *self.overrides, *place])
+        options = ["--storage", self.storage, "--name", self.name]
+        return shlex.join(["python", "-m", "orchestrator", verb, self.config, *self.overrides, *options])
 
 
 def make_job(
@@ -39,21 +39,21 @@ def make_job(
     Raises UsageError for files outside the folder, a package that would hide one of Hookyard's, a relative storage,
     and a storage with keys.
     """
-    for own in ("hooks", "orchestrator"):
-        if (folder / own / "__init__.py").is_file() and not (folder / "orchestrator/__main__.py").is_file():
+    for package in ("hooks", "orchestrator"):
+        if (folder / package / "__init__.py").is_file() and not (folder / "orchestrator/__main__.py").is_file():
             raise UsageError(
-                f"{folder / own} would hide Hookyard's own package: a job's folder comes first on its import path. "
-                f"Rename it, for example to my_{own}"
+                f"{folder / package} would hide Hookyard's own package: a job's folder comes first on its import path. "
+                f"Rename it, for example to my_{package}"
             )
     outside = [path for path in experiment.import_paths if not Path(path).is_relative_to(folder)]
     if outside or not config.resolve().is_relative_to(folder):
         raise UsageError(
-            f"{outside[0] if outside else config} lies outside of {folder}, and only that folder is sent. Call submit"
+            f"{outside[0] if outside else config} is outside of {folder}, and only that folder is sent. Call submit"
             " in a folder above both"
         )
     if "://" not in storage and not Path(storage).is_absolute():
         raise UsageError(
-            f"storage '{storage}' is relative, so it would lie in the job's temporary folder. Use one that every node"
+            f"storage '{storage}' is relative to the job's temporary folder, which is deleted. Use one that every node"
             " sees: --storage s3://bucket/runs, or the absolute path of a network folder"
         )
     if without_credentials(storage) != storage:

@@ -32,7 +32,7 @@ def tick_s(after_s: float) -> float:
 
 @dataclass(frozen=True)
 class RankStack:
-    """Report of a rank's place in the program."""
+    """Report of a rank: where it is in the program, and since when."""
 
     rank: int
     node: str
@@ -41,7 +41,7 @@ class RankStack:
     idle_s: float
     """Seconds since the last progress."""
     limit_s: float
-    """Seconds without progress that are allowed at this place."""
+    """Seconds without progress that are allowed there."""
     waits: bool
     """True if the rank waits for other ranks."""
     place: str

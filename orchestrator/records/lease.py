@@ -21,14 +21,12 @@ FOLDER = ".driver"
 """Folder with the claims on a run."""
 HEARTBEAT_S = 10.0
 LEASE_TTL_S = 120.0
-"""Time after its last heartbeat at which a driver on another machine counts as gone: as long as a store that is away is
-asked again, and twice what NFS may delay."""
+"""Time without a heartbeat after which a driver on another machine counts as gone. Requests to a silent store are
+repeated for as long, and NFS delays files by at most half of it."""
 _WAIT_S = 0.2
-_READS, _READ_AGAIN_S = 10, 0.02
-"""How often a claim that cannot be read is read again: not every store hides a file until it is whole."""
 
 _own: dict[str, Lease] = {}
-"""Leases that this process has or asks for, by the names of their claims."""
+"""Leases that this process holds or requests, by the names of their claims."""
 
 State = Literal["asking", "driving", "over"]
 
@@ -60,8 +58,10 @@ class Claim:
         return self.fencing_token, self.name
 
     def is_alive(self, files: Mapping[str, FileState], now: float | None) -> bool:
-        """Return whether its driver is alive: on this machine by the process, elsewhere by the age of its file at
-        `now`, by the clock of the store."""
+        """Return whether its driver is alive: on this machine by its process, elsewhere by the age of its file.
+
+        `now` is the time by the clock of the store.
+        """
         if self.state == "over":
             return False
         if self.driver.is_this():
@@ -80,17 +80,15 @@ def read_claims(run: Storage) -> list[Claim]:
 
 
 def _read_claim(folder: Storage, name: str) -> Claim | None:
-    """Read a claim; None if it was withdrawn meanwhile. A damaged one may be of a driver, which will write it again."""
-    for _ in range(_READS):
-        try:
-            data = parse_json(folder.read(name))
-            entries: _Entries = validate(data, _Entries)
-            return Claim(name, entries.state, validate(data, Process), entries.since, entries.fencing_token)
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            sleep(_READ_AGAIN_S)
-    return Claim(name, "driving", Process(0, "an unknown host"), "an unknown time")
+    """Read a claim; None if it was withdrawn meanwhile. A damaged one counts as that of an unknown driver."""
+    try:
+        data = parse_json(folder.read(name))
+        entries: _Entries = validate(data, _Entries)
+        return Claim(name, entries.state, validate(data, Process), entries.since, entries.fencing_token)
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return Claim(name, "driving", Process(0, "an unknown host"), "an unknown time")
 
 
 def is_driven(run: Storage, *, other_process: bool = False) -> bool | None:
@@ -110,15 +108,15 @@ def check_lease(path: str) -> None:
 
 
 class Lease:
-    """The right to drive a run or a sweep while the block and the process last. Driver.
+    """The right to drive a run or a sweep until the block or the process ends. Driver.
 
-    Each driver writes its own claim, lists all claims, and drives once no other live claim is there. Of two that ask at
-    once, the one that lists later sees the other, whatever the clocks say. It gives way to a driver and to a claim with
-    a smaller name, and waits for one with a greater name. Claims of dead drivers are ignored. A driver that was taken
-    for dead finds a claim with a higher fencing token, and raises LeaseLost before it writes.
+    Each driver writes its own claim, lists all claims, and drives once there is no other live claim. If two ask at the
+    same time, the one that lists later sees the other's claim, whatever the clocks say. It gives up if the other drives
+    or has a smaller name, and otherwise waits. Claims of dead drivers are ignored. A driver that was wrongly taken for
+    dead finds a claim with a higher fencing token, and raises LeaseLost before it writes.
 
-    Entering raises UsageError if there is another driver, or the storage refuses. With `force`, drivers on other
-    machines count as gone.
+    Entering raises UsageError if there is another driver, or the storage fails. With `force`, drivers on other machines
+    count as gone.
     """
 
     def __init__(self, run: Storage, *, force: bool = False) -> None:
@@ -209,7 +207,7 @@ class Lease:
             self._folder.delete(claim.name)
 
     def _ask(self, gone: Container[str]) -> tuple[list[Claim], list[Claim]]:
-        """Write the own claim; return the others, and those of them that are alive."""
+        """Write this driver's claim; return the other claims, and the live ones among them."""
         self._write("asking")
         others = [claim for claim in read_claims(self._run) if claim.name != self.name]
         # Listed after the files were opened, at which NFS refreshes them.

@@ -45,13 +45,13 @@ def read_reports(storage: Storage, ended: RunMetadata | None) -> list[dict[str, 
         data = storage.read(FILE)
     except FileNotFoundError:
         data = b""
-    place = str(storage / FILE)
+    path = str(storage / FILE)
     if ended and not data.endswith(b"\n"):
         if data:
-            log_omission(place, "its last line was cut short")
+            log_omission(path, "its last line was cut short")
         elif ended.reports:
-            log_omission(place, f"its {ended.reports} reports are gone")
-    return parse_lines(data, place, check_report)
+            log_omission(path, f"its {ended.reports} reports are gone")
+    return parse_lines(data, path, check_report)
 
 
 def repair_reports(storage: Storage) -> None:

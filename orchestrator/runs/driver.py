@@ -82,7 +82,7 @@ def resume(
     force_lease: bool = False,
     from_start: bool = False,
 ) -> Run:
-    """Resume a run that was interrupted, failed, or lost its driver, from its last whole checkpoint.
+    """Resume a run that was interrupted, failed, or lost its driver, from its last intact checkpoint.
 
     `workers` changes the number of ranks from now on. `from_start` deletes the checkpoints and restarts. `force_lease`
     takes the lease of a driver on another machine that is gone. Raises UsageError if there is nothing to resume, all

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -103,7 +102,7 @@ class Evaluation:
         except ConfigError as error:
             raise import_error(run, "evaluated", error) from None
         if trains_itself(type(trained.task)):
-            raise UsageError(f"{run} was trained by its task's own train(), so only that can evaluate a checkpoint")
+            raise UsageError(f"{run} cannot be evaluated: its task has a training loop of its own (train())")
         _refuse_without_effect(trained, overrides)
         source = source.with_values({**_RESET, **_without_training(trained)})
         if workers is not None:
@@ -116,7 +115,7 @@ class Evaluation:
         return cls(run, subject, experiment, sets_ranks or workers is not None)
 
     def start(self, engine: EngineName | None, address: str | None, *, local: bool) -> RunFolder:
-        """Run it on the given engine or the run's own, and return its folder; raises RunError."""
+        """Run it on an engine, by default that of the run, and return its folder; raises RunError."""
         launched = self.run.launched()
         if engine or local or launched.engine is None:
             engine = choose_engine(engine, local or (engine is None and launched.local))
@@ -142,8 +141,7 @@ class Evaluation:
         checkpoint, phase = self.subject.checkpoint, self.subject.phase
         root = self.run.storage / EVALUATIONS
         taken = root.names()
-        stem = "-".join(filter(None, [checkpoint, phase, _weights_suffix(self.experiment, checkpoint)]))
-        names = chain([stem], (f"{stem}-{number}" for number in count(2)))
+        names = chain([f"{checkpoint}-{phase}"], (f"{checkpoint}-{phase}-{number}" for number in count(2)))
         name = next(name for name in names if name not in taken)
         with Lease(root / name) as lease:
             folder = create_run(root, name, to_yaml(self.experiment), **metadata)
@@ -152,12 +150,6 @@ class Evaluation:
             subject = Subject(checkpoint, phase, has_same_seed)
             drive(folder, self.experiment, engine, address, lease, resume_with=command, subject=subject)
         return folder
-
-
-def _weights_suffix(experiment: Experiment, checkpoint: str) -> str:
-    """Return the part of an evaluation's name for weights that replace those of the checkpoint."""
-    name = Path(experiment.init.source).name if experiment.init else ""
-    return re.sub(r"[^\w.-]", "-", name.removesuffix(".pt").removesuffix(".safetensors").removeprefix(f"{checkpoint}-"))
 
 
 def _find_subject(run: RunFolder, label: str, phase: Phase, has_other_data: bool) -> Evaluated:

@@ -156,8 +156,8 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
             f"iteration {iteration} of {folder} was trained by {attempt.world_size} ranks, which can only be replayed"
             f" with gloo, without {what}"
         )
-    checkpoint, begun = _nearest(folder, iteration)
-    _refuse_others_between(folder, attempts.values(), attempt, begun)
+    checkpoint, start = _nearest(folder, iteration)
+    _refuse_others_between(folder, attempts.values(), attempt, start)
     with tempfile.TemporaryDirectory(prefix="hookyard-replay-") as rows_folder:
         segment = _Segment(folder.location, attempt, checkpoint, iteration, rows_folder)
         threads = thread_count(resolved.experiment)
@@ -166,9 +166,9 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
                 segment.train(World(device=device_of(resolved.experiment.workers)), hooks or {})
         else:
             _train_ranks(segment, threads)
-        replayed = load(Storage(rows_folder), [], where=f"phase = 'train' and iteration > {begun}")
+        replayed = load(Storage(rows_folder), [], where=f"phase = 'train' and iteration > {start}")
     stored = run.load_stats(
-        ["rank", "iteration", "loss"], f"phase = 'train' and iteration > {begun} and iteration <= {iteration}"
+        ["rank", "iteration", "loss"], f"phase = 'train' and iteration > {start} and iteration <= {iteration}"
     )
     losses = stored.merge(
         replayed[["rank", "iteration", "loss"]], on=["rank", "iteration"], how="left", suffixes=("", "_replayed")
@@ -220,26 +220,26 @@ def _nearest(folder: RunFolder, iteration: int) -> tuple[str | None, int]:
     store = open_checkpoints(folder, master=False)
     for name in reversed(store.names()):
         try:
-            begun = store.position(name).iteration
-            if begun < iteration:
+            start = store.position(name).iteration
+            if start < iteration:
                 store.verify(name)
-                return name, begun
+                return name, start
         except CheckpointError:  # damaged, or deleted meanwhile
             continue
     return None, 0
 
 
-def _refuse_others_between(folder: RunFolder, attempts: Iterable[Attempt], last: Attempt, begun: int) -> None:
+def _refuse_others_between(folder: RunFolder, attempts: Iterable[Attempt], last: Attempt, start: int) -> None:
     """Raise UsageError if the training in between had other ranks or batches, or its start is gone."""
     for attempt in attempts:
-        is_between = attempt.number < last.number and begun < last.position.iteration
+        is_between = attempt.number < last.number and start < last.position.iteration
         if is_between and (attempt.world_size, attempt.order) != (last.world_size, last.order):
             raise UsageError(
-                f"the nearest checkpoint of {folder} is of iteration {begun}, and attempt {last.number} continued from"
+                f"the nearest checkpoint of {folder} is of iteration {start}, and attempt {last.number} continued from"
                 f" iteration {last.position.iteration} with other ranks or batches; keep more checkpoints"
                 " (hooks.checkpoint.keep)"
             )
-        if not begun and attempt.number == 0 and attempt.checkpoint:
+        if not start and attempt.number == 0 and attempt.checkpoint:
             raise UsageError(f"{folder} started from {attempt.checkpoint}, which has been deleted")
 
 

@@ -43,26 +43,31 @@ def samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) ->
     if lost := sorted({*rows["attempt"]} - attempts.keys()):
         raise folder.lost_attempt(lost[0])
     rows, before = rows.astype({"phase": "str"}), random_state()
-    places, of_stream = pd.Series(None, rows.index, dtype=object), pd.Series(False, rows.index)
+    positions, of_stream = pd.Series(None, rows.index, dtype=object), pd.Series(False, rows.index)
     try:
         for named, group in rows.groupby(_GROUP):
             number, rank, phase, epoch = cast(tuple[int, int, str, int], named)
             attempt = attempts[number]
             key = json.dumps(attempt.order and attempt.order.values)
             order = orders[key] = orders.get(key) or _Order(folder, attempt)
-            begun = begins[number, rank, phase, epoch] if phase != "train" else None
+            start = begins[number, rank, phase, epoch] if phase != "train" else None
             of_stream[group.index] = order.is_stream(phase)
             samples: list[Any] = (
                 _stream_positions(group)
                 if order.is_stream(phase)
-                else order.indices(attempt, int(rank), phase, int(epoch), group["iteration"], begun)
+                else order.indices(attempt, int(rank), phase, int(epoch), group["iteration"], start)
             )
-            places.loc[group.index] = pd.Series(samples, group.index, dtype=object)
+            positions.loc[group.index] = pd.Series(samples, group.index, dtype=object)
     finally:
         restore_random_state(before)
     measured = rows[rows.columns.intersection(["loss"])]
     table = pd.concat(
-        [rows[["rank", "phase", "epoch", "iteration"]], places.rename("index"), measured, of_stream.rename("position")],
+        [
+            rows[["rank", "phase", "epoch", "iteration"]],
+            positions.rename("index"),
+            measured,
+            of_stream.rename("position"),
+        ],
         axis=1,
     )
     table = table.explode("index", ignore_index=True).astype({"index": "Int64"})
@@ -114,19 +119,19 @@ class _Order:
         return not is_indexed(self._datasets[phase])
 
     def indices(
-        self, attempt: Attempt, rank: int, phase: str, epoch: int, iterations: pd.Series, begun: int | None
+        self, attempt: Attempt, rank: int, phase: str, epoch: int, iterations: pd.Series, start: int | None
     ) -> list[list[int]]:
-        """Return the samples of iterations; an evaluation started at iteration `begun`."""
+        """Return the samples of iterations; an evaluation started at iteration `start`."""
         world = _Recalled(rank, attempt.world_size)
         data = self._data(attempt, phase, world)
-        if begun is None:
+        if start is None:
             first, offset = self._start(attempt, epoch, data, world)
             data.sampler.begin(epoch, offset)
             data.sampler.set_epoch(epoch if self._is_told_epochs else 0)
         batches = list(data.loader.batch_sampler)
         # An evaluation may pass over its data several times.
-        places = iterations - first - 1 if begun is None else (iterations - begun) % len(batches)
-        return [batches[place] for place in places]
+        positions = iterations - first - 1 if start is None else (iterations - start) % len(batches)
+        return [batches[place] for place in positions]
 
     def _data(self, attempt: Attempt, phase: str, world: World) -> Indexed:
         restore_random_state(self._drawn)

@@ -17,22 +17,22 @@ def is_url(location: str) -> bool:
 
 def join_location(location: str, part: str) -> str:
     """Return the location of a part; a URL's options stay last."""
-    place, options = split_options(location)
-    return f"{place.rstrip('/')}/{part}{options}"
+    path, options = split_options(location)
+    return f"{path.rstrip('/')}/{part}{options}"
 
 
 def split_options(location: str) -> tuple[str, str]:
     """Split a URL into its path, and its options with their question mark; a folder has none."""
-    place, mark, options = location.partition("?") if is_url(location) else (location, "", "")
-    return place, mark + options
+    path, mark, options = location.partition("?") if is_url(location) else (location, "", "")
+    return path, mark + options
 
 
 def with_access_of(location: str, path: str) -> str:
     """Return a path with the credentials and options of a location on the same store."""
     if not is_url(path):
         return path
-    place, options = split_options(location)
-    credentials = _CREDENTIALS.search(place)
+    store, options = split_options(location)
+    credentials = _CREDENTIALS.search(store)
     return path.replace("://", f"://{credentials[0] if credentials else ''}", 1) + options
 
 

@@ -61,12 +61,6 @@ class Remote:
         self._store = "/".join(self._name.split("/")[:3])
         self._clock, self._pause = clock, pause
 
-    def root_of(self, path: str) -> str | None:
-        """Return the root of a URL on the same store; None on another store, or if it is unknown."""
-        here, there = self._name.rstrip("/").partition("://")[2], path.rstrip("/").partition("://")[2]
-        is_same = "/".join(path.split("/")[:3]) == self._store and self.root.endswith(here)
-        return self.root.removesuffix(here) + there if is_same and here and there else None
-
     def request(self, call: Callable[[Any], T]) -> T:
         """Call with the file system, repeatedly until it answers."""
         until, pause_s, was_silent = self._clock() + PATIENCE_S, 0.25, False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import os
+import posixpath
 import re
 import secrets
 import shutil
@@ -92,13 +93,7 @@ class Storage:
 
     def at(self, path: str) -> Storage:
         """Return the storage at another path, with the options and credentials of this one."""
-        location = with_access_of(self.location, path)
-        root = self._remote and self._remote.root_of(path)
-        if root is None:
-            return Storage(location)
-        other = copy.copy(self)
-        other.location, other.root = location, root
-        return other
+        return Storage(with_access_of(self.location, path))
 
     def __truediv__(self, part: str) -> Storage:
         inside = copy.copy(self)
@@ -122,7 +117,11 @@ class Storage:
     @property
     def parent(self) -> Storage:
         """Folder around it."""
-        return self.at(self.path.rstrip("/").rpartition("/")[0] or "/")
+        folder, options = split_options(self.location)
+        around = copy.copy(self)
+        around.location, around.root = f"{posixpath.dirname(folder)}{options}", posixpath.dirname(self.root)
+        around.local = self.local and self.local.parent
+        return around
 
     @property
     def filesystem(self) -> Any:

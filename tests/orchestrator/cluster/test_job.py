@@ -51,7 +51,7 @@ def test_a_name_is_checked_by_the_rule_of_the_file(folder: Path) -> None:
 
 @pytest.mark.parametrize("storage", ["runs", "../runs", "~/runs"])
 def test_a_storage_that_would_go_with_the_job_is_refused(folder: Path, storage: str) -> None:
-    with pytest.raises(UsageError, match="would lie in the job's temporary folder"):
+    with pytest.raises(UsageError, match="is relative to the job's temporary folder"):
         job(folder, "study/points.yaml", storage=storage)
 
 
@@ -63,7 +63,7 @@ def test_keys_do_not_go_into_a_command(folder: Path) -> None:
 
 def test_files_that_are_not_sent_are_refused(folder: Path) -> None:
     path = folder / "study/points.yaml"
-    with pytest.raises(UsageError, match=r"lies outside of .*study/deeper"):
+    with pytest.raises(UsageError, match=r"is outside of .*study/deeper"):
         make_job(load_experiment(path), path, (), "s3://bucket/runs", None, folder / "study/deeper")
 
 

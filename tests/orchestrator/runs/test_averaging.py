@@ -91,7 +91,7 @@ def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Pat
     file = wrote.removeprefix("wrote ")
     assert file == f"{done.path}/averages/epoch-0006-std-0.05.pt"
     report = json.loads(told(*measure.partition("hookyard ")[2].split(), "--json").partition("\n{")[2].join(["{", ""]))
-    assert report["path"].endswith("/evaluations/epoch-0006-val-std-0.05")
+    assert report["path"].endswith("/evaluations/epoch-0006-val")
     assert report["metrics"]["val/loss"] == pytest.approx(done.reports()[-1]["val/loss"], rel=1e-6)
     wide = tmp_path / "wide.safetensors"
     made = json.loads(told("average", done.path, "--std", 0.15, "--at", 28, "--out", wide, "--json"))

@@ -154,7 +154,7 @@ def test_what_it_cannot_go_on_from_is_told_before_there_is_a_run(first: Run, tmp
         first.continued("last", ["epoch=4"])
     shutil.copytree(first.path, tmp_path / "damaged")
     (tmp_path / "damaged/checkpoints/epoch-0002/optimizer.pt").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"epoch-0002: optimizer.pt is damaged .*; there are also: epoch-0001"):
+    with pytest.raises(UsageError, match=r"epoch-0002: optimizer.pt is damaged: .*; there are also: epoch-0001"):
         open_run(tmp_path / "damaged").continued("epoch-0002", ["epochs=4"])
     before = open_run(tmp_path / "damaged").continued("last", ["epochs=4"]).source.continued_from
     assert before is not None

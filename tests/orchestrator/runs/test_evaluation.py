@@ -239,6 +239,7 @@ def test_other_verbs_know_evaluations(done: Run, tmp_path: Path) -> None:
     assert {file["file"]: file["status"] for file in files}["evaluations/epoch-0001-val/run.json"] == "whole"
     evaluation = RunFolder(report["path"])
     evaluation.update(status="running", host="elsewhere")
+    shutil.rmtree(f"{report['path']}/.driver")
     with pytest.raises(UsageError, match="epoch-0001-val is running: end it before you remove copy"):
         Removal.of(copy.path)
     evaluation.update(status="failed")

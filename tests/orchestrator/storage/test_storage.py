@@ -225,11 +225,10 @@ def test_what_is_asked_of_many_is_answered_in_their_order_within_one_another_too
         storage.each(storage.read, ["0/0", "none", "1/1"])
 
 
-def test_places_on_the_same_store_share_what_asks_it(location: str) -> None:
+def test_the_folder_around_a_storage_and_other_paths_are_storages_too(location: str) -> None:
     storage = Storage(location) / "runs" / "one"
     storage.write("file", b"x")
     around = storage.parent
     assert (around.names(), around.path, around.name) == (["one"], f"{location}/runs", "runs")
     there = around.at(f"{location}/runs/one")
     assert (there.read("file"), there.root, there.location) == (b"x", storage.root, storage.location)
-    assert there._remote is storage._remote
