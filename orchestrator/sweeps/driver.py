@@ -52,7 +52,7 @@ from orchestrator.terminal.interrupts import Interrupts
 from orchestrator.terminal.notebook import NotebookDisplay, is_notebook
 
 _ORPHANS_S = 30
-"""Seconds that the processes of a lost driver may take to end."""
+"""Seconds that the processes of a dead driver may take to end."""
 
 
 def sweep(
@@ -109,8 +109,9 @@ def resume_sweep(
     address: str | None = None,
     force_lease: bool = False,
 ) -> Sweep:
-    """Resume a sweep that was interrupted or lost its driver. Finished trials stay as they are; the others resume from
-    their newest checkpoints, or begin. With `failed` failed trials are tried again.
+    """Resume a sweep that was interrupted or lost its driver, with edits of the experiment.yaml in its folder. Finished
+    trials stay as they are; the others resume from their newest checkpoints, or begin. With `failed`, failed trials
+    restart too.
 
     Raises UsageError if no trial is left, or if the sweep is running or may be on another machine (unless
     `force_lease`).
@@ -129,13 +130,13 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
         settings = experiment.sweep
         if settings is None or metadata.sweep is None or settings.repeats != metadata.sweep.repeats:
             raise UsageError(
-                f"{folder}/experiment.yaml has another sweep.repeats than at the start, which would change the"
-                " configurations of the trials. Change it back, or start another sweep"
+                f"{folder}/experiment.yaml has no sweep section or another sweep.repeats than at the start, which would"
+                " change the configurations of the trials. Change it back, or start another sweep"
             )
         previous = previous_trials(folder, settings, failed_again=failed)
     if not remaining_trials(settings, previous):
         if metadata.status in ("running", "interrupted"):
-            say(f"All {len(previous)} trials of {folder} are over; its result is written now.")
+            say(f"All {len(previous)} trials of {folder} are over; recording the result.")
             return _conclude(folder, settings)
         count = sum(trial.failed for trial in previous.values())
         hint = f"; use --failed to run failed trials again ({count})" if count and not failed else ""
@@ -158,21 +159,18 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
 
 
 def _wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> None:
-    """Wait until the trial processes of a lost driver have ended: two processes must not write one trial."""
+    """Wait until the trial processes of a dead driver have ended: two processes must not write one trial."""
+
+    def has_live_process(trial: RunMetadata) -> bool:
+        process = trial.driver
+        return trial.status == "running" and process is not None and process.is_visible() and process.is_alive()
+
     trials = [RunFolder(folder.storage / "trials", name) for name in names]
     deadline = monotonic() + _ORPHANS_S
-    while alive := [run for run in folder.storage.each(RunFolder.metadata, trials) if _is_trained_here(run)]:
+    while alive := [trial for trial in folder.storage.each(RunFolder.metadata, trials) if has_live_process(trial)]:
         if monotonic() > deadline:
-            raise UsageError(
-                f"process {alive[0].pid} still trains {folder}/trials/{alive[0].name}; end that process first"
-            )
+            raise UsageError(f"process {alive[0].pid} still trains {folder}/trials/{alive[0].name}; end it first")
         sleep(0.5)
-
-
-def _is_trained_here(trial: RunMetadata) -> bool:
-    return (
-        trial.status == "running" and trial.driver is not None and trial.driver.is_visible() and trial.driver.is_alive()
-    )
 
 
 def _summary(settings: Settings) -> dict[str, Any]:

@@ -225,10 +225,10 @@ class Sweep(Result):
     def best(self) -> Run:
         """The best trial; with `repeats` that of the best configuration. Raises UsageError without a report of the
         metric."""
-        metric, _ = self.objective
-        if not any(isinstance(record, TrialRecord) and record.best for record in self.records().values()):
+        (metric, _), trials = self.objective, self.trials
+        if metric not in trials or trials[metric].isna().all():
             raise UsageError(f"no trial of {self.path} has reported {metric} yet")
-        return self.trial(str(best_first(self.trials, dict(self.objectives), self.aggregate).index[0]))
+        return self.trial(str(best_first(trials, dict(self.objectives), self.aggregate).index[0]))
 
     def load(self, label: str = "best") -> nn.Module:
         """Return the best trial's model with the weights of a checkpoint, as `Run.load` does."""
