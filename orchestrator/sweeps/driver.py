@@ -138,13 +138,13 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
         if metadata.status in ("running", "interrupted"):
             say(f"All {len(previous)} trials of {folder} are over; recording the result.")
             return _conclude(folder, settings)
-        count = sum(trial.failed for trial in previous.values())
+        count = sum(trial.has_failed for trial in previous.values())
         hint = f"; use --failed to run failed trials again ({count})" if count and not failed else ""
         raise UsageError(f"all {len(previous)} trials of {folder} are over; there is nothing to resume{hint}")
     _refuse_what_is_missing(experiment, settings, metadata.local, address)
     with errors_before_start():
         TrialIndex(folder, settings.objectives).join()
-        _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.over])
+        _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.is_over])
         History(folder).drop_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
         folder.write_experiment(to_yaml(experiment), experiment.source)
         folder.update(

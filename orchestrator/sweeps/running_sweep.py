@@ -50,7 +50,7 @@ class RunningSweep:
         self._display = display
         self._metric, mode = self.settings.objectives[0]
         self._better: Callable[..., float] = max if mode == "max" else min
-        self._ended = sum(trial.over for trial in previous.values())
+        self._ended = sum(trial.is_over for trial in previous.values())
         self._total = self._ended + len(remaining_trials(self.settings, previous))
         self._active: set[int] = set()
         self._best: dict[int, float] = {}

@@ -21,13 +21,13 @@ class PreviousTrial:
     """A trial that an earlier attempt of the sweep began."""
 
     values: dict[str, Any]
-    """Its latest values."""
-    over: bool
-    """Whether it does not run again."""
-    failed: bool = False
+    """The trial's latest values."""
+    is_over: bool
+    """True if it does not run again."""
+    has_failed: bool = False
     reports: tuple[Mapping[str, Any], ...] = ()
     """The sweep's metrics and the samples of each report that counts."""
-    reported: tuple[str, ...] = ()
+    last_reports: tuple[str, ...] = ()
     """Time of each attempt's last report."""
 
 
@@ -40,10 +40,13 @@ def previous_trials(sweep: RunFolder, settings: Sweep, *, failed_again: bool = F
     for name, record in TrialIndex(sweep, settings.objectives).records().items():
         if isinstance(record, DamagedFile):
             raise record
-        failed = record.status == "failed"
-        over = record.status in ENDED or (failed and not failed_again)
+        has_failed = record.status == "failed"
         previous[trial_number(name)] = PreviousTrial(
-            dict(record.values), over, failed=failed, reports=record.compared_reports, reported=tuple(record.reported)
+            dict(record.values),
+            is_over=record.status in ENDED or (has_failed and not failed_again),
+            has_failed=has_failed,
+            reports=record.compared_reports,
+            last_reports=tuple(record.reported),
         )
     return previous
 
@@ -56,7 +59,7 @@ def reports_with_metrics(folder: RunFolder, settings: Sweep) -> list[Mapping[str
 def remaining_trials(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> list[int]:
     """Return the numbers of the trials that are not over."""
     numbers = sorted({*range(count_trials(settings)), *previous})
-    return [number for number in numbers if number not in previous or not previous[number].over]
+    return [number for number in numbers if number not in previous or not previous[number].is_over]
 
 
 def training_seconds(folder: RunFolder) -> float:
@@ -69,8 +72,8 @@ def training_seconds(folder: RunFolder) -> float:
 def seconds_used(metadata: RunMetadata, previous: Mapping[int, PreviousTrial]) -> float:
     """Return the time of a sweep's earlier attempts: from the start of each to the last report in it."""
     starts = [seconds_at(metadata.started), *(seconds_at(moment) for moment in metadata.resumed)]
-    reported = [seconds_at(moment) for trial in previous.values() for moment in trial.reported]
+    reports = [seconds_at(moment) for trial in previous.values() for moment in trial.last_reports]
     attempts = zip(starts, [*starts[1:], float("inf")], strict=True)
     return sum(
-        max((moment for moment in reported if start <= moment < end), default=start) - start for start, end in attempts
+        max((moment for moment in reports if start <= moment < end), default=start) - start for start, end in attempts
     )

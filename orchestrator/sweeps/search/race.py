@@ -62,14 +62,14 @@ class Race(Search):
         for number, trial in previous.items():
             for report in trial.reports:
                 self._keep_best(number, report)
-            if trial.over:
+            if trial.is_over:
                 self._begun.add(number)
-                self._end(number, failed=trial.failed)
+                self._end(number, failed=trial.has_failed)
         self._eliminate()
         self._interrupted = deque(
             number
             for number, trial in sorted(previous.items())
-            if not trial.over and not (trial.failed and number // self._repeats in self.eliminated)
+            if not trial.is_over and not (trial.has_failed and number // self._repeats in self.eliminated)
         )
 
     def suggest(self) -> TrialConfig | None:

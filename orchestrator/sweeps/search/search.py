@@ -107,8 +107,8 @@ class OptunaTrials(Search):
         unfinished = {}
         for number, values in self._next_trials():
             trial = previous.get(number)
-            if trial and trial.over:
-                self.ended(number, trial.reports[-1] if trial.reports and not trial.failed else None)
+            if trial and trial.is_over:
+                self.ended(number, trial.reports[-1] if trial.reports and not trial.has_failed else None)
             elif trial or number < count_trials(self._settings):
                 unfinished[number] = trial.values if trial else values
         self._enqueue(unfinished)

@@ -125,7 +125,7 @@ class _SweepScheduler(FIFOScheduler):
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """Add a trial that is new or restarts after a failure."""
-        for number in [number for number, previous in self._previous.items() if previous.over]:
+        for number in [number for number, previous in self._previous.items() if previous.is_over]:
             self._replay(_TrialStandIn(number), self._previous.pop(number))
         mistakes = []
         for member in self._members(trial):
@@ -190,7 +190,7 @@ class _Population(_SweepScheduler, Exploiting):
 
     def __init__(self, settings: Sweep, *keeps: Any, history: History, **options: Any) -> None:
         super().__init__(settings, *keeps, **options)
-        reports = max((len(trial.reports) for trial in self._previous.values() if not trial.over), default=0)
+        reports = max((len(trial.reports) for trial in self._previous.values() if not trial.is_over), default=0)
         self.compare_first_after(reports, options.get("burn_in_period", 0))
         self._history = history
         self._random = np.random.RandomState(settings.seed)

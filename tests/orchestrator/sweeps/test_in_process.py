@@ -191,44 +191,13 @@ class Height(Hook):
             state.metrics["val/height"] = self.base + state.epoch
 
 
-def climbing(heights: list[float], scheduler: Any, **fields: Any) -> Any:
-    hooks = {"height": {"type": f"{__name__}:Height"}}
-    return searching(
-        {"hooks.height.base": {"grid": heights}},
-        hooks=hooks,
-        metric="val/height",
-        scheduler=scheduler,
-        epochs=4,
-        **fields,
-    )
-
-
-@pytest.mark.parametrize(
-    ("heights", "scheduler", "reports"),
-    [
-        # At 1, 2 and 4 reports the better half continues: 1 is below the median of (2), 3 is not below that of
-        # (2, 1), and 2.4 is not below that of (2, 1, 3). At the second report, 3.4 is below the median of (3, 4).
-        ([2.0, 1.0, 3.0, 2.4], {"type": "asha", "reduction_factor": 2}, [4, 1, 4, 2]),
-        # After one report 2.4 is below the median of (2, 4), and 3 is not below that of (2, 4, 2.4); after two the
-        # others had 2.5 and 4.5 on average, and 4 is not below their median.
-        ([2.0, 4.0, 2.4, 3.0], {"type": "median", "grace_period": 1, "min_samples_required": 2}, [4, 4, 1, 4]),
-    ],
-)
-def test_schedulers_stop_trials_that_run_one_after_the_other(
-    tmp_path: Path, heights: list[float], scheduler: dict[str, Any], reports: list[int]
-) -> None:
-    done = sweep(climbing(heights, scheduler), tmp_path, local=True)
-    assert done.status == "finished"
-    assert done.trials["reports"].tolist() == reports
-    for trial, count in zip(done.runs, reports, strict=True):
-        expected = ("finished", []) if count == 4 else ("stopped", ["the scheduler ended the trial"])
-        assert (trial.status, trial.folder.metadata().stopped) == expected
-
-
 def test_a_resumed_sweep_replays_earlier_reports_to_its_scheduler(tmp_path: Path) -> None:
-    """The last trial ends as in an uninterrupted sweep."""
-    done = sweep(climbing([2.0, 1.0, 0.5], "asha", budget={"samples": 5 * 52}), tmp_path, local=True)
+    """ASHA stops 1.0 and 0.5 at their first report, after 2.0. The budget ends the first attempt."""
+    space, hooks = {"hooks.height.base": {"grid": [2.0, 1.0, 0.5]}}, {"height": {"type": f"{__name__}:Height"}}
+    settings = {"metric": "val/height", "scheduler": "asha", "budget": {"samples": 5 * 52}}
+    done = sweep(searching(space, hooks=hooks, epochs=4, **settings), tmp_path, local=True)
     assert done.trials["reports"].tolist() == [4, 1]
+    assert done.trials.loc["trial-0001", "stopped"] == "the scheduler ended the trial"
     file = Path(done.path) / "experiment.yaml"
     file.write_text(file.read_text().replace("samples: 260", "samples: 9000"))
     done.folder.update(status="interrupted")

@@ -22,12 +22,14 @@ def trial_of(sweep: Experiment, values: dict[str, Any]) -> Experiment:
     return experiment_from_source(trial_source(sweep.source, sweep.sweep, values))
 
 
-def test_a_trial_s_checkpoint_has_the_sweep_s_mode() -> None:
-    sweep = {"metric": "val/score", "mode": "min", "space": SPACE}
+def test_a_trial_s_hooks_have_the_sweep_s_mode_for_its_metric() -> None:
+    """But not a trial whose checkpoint uses another metric."""
+    space = {"hooks.checkpoint.best": {"choice": ["val/score", "val/accuracy"]}}
     hooks = {"checkpoint": {"best": "val/score"}, "stop": {"type": "early_stopping", "monitor": "val/score"}}
-    experiment = described(epochs=1, hooks=hooks, sweep=sweep)
-    trial = trial_of(experiment, {"optimizer.lr": 0.1})
-    assert {name: trial.hooks[name]["mode"] for name in hooks} == {"checkpoint": "min", "stop": "min"}
+    experiment = described(epochs=1, hooks=hooks, sweep={"metric": "val/score", "mode": "min", "space": space})
+    for best, mode in (("val/score", "min"), ("val/accuracy", None)):
+        trial = trial_of(experiment, {"hooks.checkpoint.best": best})
+        assert {name: trial.hooks[name]["mode"] for name in hooks} == {"checkpoint": mode, "stop": "min"}
 
 
 def test_a_sweep_has_its_checkpoint_s_mode() -> None:
@@ -35,17 +37,6 @@ def test_a_sweep_has_its_checkpoint_s_mode() -> None:
     experiment = described(epochs=1, hooks=hooks, sweep={"metric": "val/score", "space": SPACE})
     assert experiment.sweep is not None
     assert experiment.sweep.objectives == [("val/score", "max")]
-
-
-def test_a_trial_with_another_best_does_not_inherit_the_mode() -> None:
-    axis = {"hooks.checkpoint.best": {"choice": ["val/score", "val/accuracy"]}}
-    hooks = {"checkpoint": {"best": "val/score"}}
-    experiment = described(epochs=1, hooks=hooks, sweep={"metric": "val/score", "mode": "min", "space": axis})
-    modes = [
-        trial_of(experiment, {"hooks.checkpoint.best": best}).hooks["checkpoint"]["mode"]
-        for best in ("val/score", "val/accuracy")
-    ]
-    assert modes == ["min", None]
 
 
 def test_a_trial_s_own_tables_know_the_sweep_s_mode(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def test_each_event_of_a_trial_is_a_line(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_reports_of_an_earlier_attempt_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     previous = {
-        0: PreviousTrial({"optimizer.lr": 0.1}, over=True, reports=({"val/accuracy": 0.7},)),
-        1: PreviousTrial({"optimizer.lr": 0.2}, over=False, reports=({"val/accuracy": 0.6},)),
+        0: PreviousTrial({"optimizer.lr": 0.1}, is_over=True, reports=({"val/accuracy": 0.7},)),
+        1: PreviousTrial({"optimizer.lr": 0.2}, is_over=False, reports=({"val/accuracy": 0.6},)),
     }
     sweep = running(tmp_path, previous, stop={"max_reports": 2})
     sweep.reported(1, {"val/accuracy": 0.5})

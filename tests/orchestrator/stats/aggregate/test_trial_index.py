@@ -132,7 +132,7 @@ def test_the_index_says_what_the_folders_say_and_opens_none(sweep: RunFolder, mo
     assert table["status"].value_counts().to_dict() == dict.fromkeys(STATUSES, 5)
     assert table.loc["trial-0007", "val/loss"] == 1.0
     first = previous_trials(sweep, Settings())[6]
-    assert (first.over, first.failed, first.values["optimizer.lr"], first.reported) == (
+    assert (first.is_over, first.has_failed, first.values["optimizer.lr"], first.last_reports) == (
         True,
         True,
         0.6,

@@ -66,8 +66,8 @@ def test_a_scheduler_with_replayed_reports_decides_as_an_uninterrupted_one(sched
     expected = {number: decisions(uninterrupted, controller, number) for number in CURVES}
     assert TrialScheduler.STOP in expected[3]
     reports = {number: tuple({"val/score": value} for value in curve) for number, curve in CURVES.items()}
-    previous = {number: PreviousTrial({}, over=True, reports=reports[number]) for number in (0, 1)}
-    resumed = scheduler_of(sweep, {**previous, 2: PreviousTrial({}, over=False, reports=reports[2][:2])})
+    previous = {number: PreviousTrial({}, is_over=True, reports=reports[number]) for number in (0, 1)}
+    resumed = scheduler_of(sweep, {**previous, 2: PreviousTrial({}, is_over=False, reports=reports[2][:2])})
     assert decisions(resumed, controller, 2, begin=2) == expected[2][2:]
     assert decisions(resumed, controller, 3) == expected[3]
     assert decisions(resumed, controller, 4) == expected[4]

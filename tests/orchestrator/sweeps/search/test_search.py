@@ -12,6 +12,8 @@ from orchestrator.config.sections.sweep import Sweep
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from tests.orchestrator.sweeps.search.draws import Draws
 
+pytest.importorskip("optuna")
+
 SPACE = {"hooks.ema.decay": {"uniform": [0.0, 0.99]}, "optimizer.lr": {"loguniform": [1e-4, 1.0]}}
 
 
@@ -35,7 +37,6 @@ def searched(
 
 
 def test_optuna_with_the_same_seed_suggests_the_same() -> None:
-    pytest.importorskip("optuna")
     one, same, other = (
         [
             values
@@ -47,7 +48,6 @@ def test_optuna_with_the_same_seed_suggests_the_same() -> None:
 
 
 def test_optuna_draws_a_path_inside_a_choice_only_where_the_choice_is_on() -> None:
-    pytest.importorskip("optuna")
     space = {**SPACE, "hooks.ema": {"choice": [None, {}, {"decay": 0}]}, "hooks.ema.every": {"randint": [1, 5]}}
     found = searched(
         sweep(search="optuna", space=space, trials=30), lambda values: {"val/score": values.get("hooks.ema.decay", 0.5)}
@@ -61,7 +61,6 @@ def test_optuna_draws_a_path_inside_a_choice_only_where_the_choice_is_on() -> No
 
 
 def test_optuna_tries_points_first_and_learns_from_them() -> None:
-    pytest.importorskip("optuna")
     space = {**SPACE, "batch_size": {"choice": [8, 16, 32]}}
     points = [{"hooks.ema.decay": 0.7, "optimizer.lr": 0.01, "batch_size": 32}, {"optimizer.lr": 0.5}]
     settings = sweep(search="optuna", space=space, points=points, trials=3)
@@ -77,7 +76,6 @@ def test_optuna_tries_points_first_and_learns_from_them() -> None:
 
 
 def test_optuna_learns_from_several_metrics() -> None:
-    pytest.importorskip("optuna")
     settings = sweep(search="optuna", metric=["val/score", "train/iteration_s"], mode=["max", "min"], trials=3)
     draws = Draws(settings, 0)
     for number, values in draws:
@@ -90,13 +88,12 @@ def test_optuna_learns_from_several_metrics() -> None:
 
 def test_optuna_learns_again_from_earlier_attempts_of_the_sweep() -> None:
     """Of eight begun, five reported, one failed, one is under way and one (6) was suggested but never begun."""
-    pytest.importorskip("optuna")
     space = {**SPACE, "batch_size": {"choice": [8, 16, 32]}}
     settings = sweep(search="optuna", space=space, trials=12)
     known = dict(Draws(settings, 0))
     previous = {
         number: PreviousTrial(
-            known[number], over=number != 7, failed=number == 5, reports=({"val/score": bowl(known[number])},)
+            known[number], is_over=number != 7, has_failed=number == 5, reports=({"val/score": bowl(known[number])},)
         )
         for number in (0, 1, 2, 3, 4, 5, 7)
     }
@@ -140,7 +137,6 @@ def test_repeats_of_a_random_search_have_the_values_that_it_draws_without_them()
 
 @pytest.mark.parametrize("aggregate", ["mean", "lower_bound"])
 def test_optuna_learns_from_the_aggregate_of_repeats_without_failed_ones(aggregate: str) -> None:
-    pytest.importorskip("optuna")
     draws = Draws(sweep(search="optuna", trials=9, repeats=3, aggregate=aggregate), 5)
     reached = iter([1.0, 2.0, 6.0, 4.0, None, 8.0, None, None, None])
     drawn = []
@@ -160,7 +156,6 @@ def test_optuna_learns_from_the_aggregate_of_repeats_without_failed_ones(aggrega
 
 
 def test_repeats_may_end_out_of_order() -> None:
-    pytest.importorskip("optuna")
     search = Draws(sweep(search="optuna", trials=4, repeats=2), 0).search
     numbers = [search.suggest()["number"] for _ in range(4)]
     for number, score in ((3, 4.0), (0, 1.0), (2, 2.0)):
@@ -176,7 +171,6 @@ SHARED = {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}, "optimizer.lr": {"logunifo
 
 
 def test_optuna_learns_from_the_best_mean_of_the_trials_that_share_a_suggestion() -> None:
-    pytest.importorskip("optuna")
     draws = Draws(sweep(search="optuna", trials=12, repeats=2, space=SHARED), 5)
     scores = [1.0, 3.0, 6.0, None, math.nan, 1.0, 0.0, 2.0, None, None, None, None]
     numbers = []
@@ -198,12 +192,11 @@ def test_optuna_learns_from_the_best_mean_of_the_trials_that_share_a_suggestion(
 
 def test_an_optuna_search_with_followers_resumes_where_it_was() -> None:
     """Of the first draw one of three is over; the budget ends the sweep within the third."""
-    pytest.importorskip("optuna")
     space = {**SHARED, "hooks.ema.decay": {"fan_out": [0.5, 0.9, 0.99]}}
     settings = sweep(search="optuna", trials=9, space=space, budget={"trials": 8})
     first = dict(next(Draws(settings, 0).group_trials()))
     previous = {
-        number: PreviousTrial(first[number], over=number == 1, reports=({"val/score": 4.0},)) for number in range(3)
+        number: PreviousTrial(first[number], is_over=number == 1, reports=({"val/score": 4.0},)) for number in range(3)
     }
     draws, numbers = Draws(settings, 0, previous), []
     for trials in draws.group_trials():
