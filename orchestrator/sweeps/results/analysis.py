@@ -16,6 +16,8 @@ ENOUGH = 10
 """Least number of trials, or of configurations with repeats, for parameter importance."""
 RESAMPLES = 50
 """Number of resampled sets of trials for the spread of importance."""
+RESAMPLED = 1000
+"""Largest number of trials in each set."""
 BINS = 5
 """Number of groups of a parameter's numbers."""
 
@@ -84,10 +86,14 @@ def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFram
     signs = [1 if mode == "min" else -1 for mode in modes.values()]
     costs, rows = np.unique(rated[list(modes)].to_numpy(dtype=float) * signs + 0.0, axis=0, return_inverse=True)
     # The costs are sorted, so no later row can beat an earlier one.
-    is_on_front, candidates = np.zeros(len(costs), dtype=bool), np.arange(len(costs))
-    while len(candidates):
-        is_on_front[candidates[0]] = True
-        candidates = candidates[(costs[candidates] < costs[candidates[0]]).any(axis=1)]
+    if len(modes) <= 2:
+        best = np.minimum.accumulate(costs[:, -1])
+        is_on_front = np.concatenate([[True], costs[1:, -1] < best[:-1]])[: len(costs)]
+    else:
+        is_on_front, candidates = np.zeros(len(costs), dtype=bool), np.arange(len(costs))
+        while len(candidates):
+            is_on_front[candidates[0]] = True
+            candidates = candidates[(costs[candidates] < costs[candidates[0]]).any(axis=1)]
     first, mode = next(iter(modes.items()))
     return rated[is_on_front[rows.ravel()]].sort_values(first, ascending=mode == "min", kind="stable")
 
@@ -117,12 +123,13 @@ def importance(units: pd.DataFrame, metric: str) -> pd.Series:
 def importance_table(units: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return the importance of each parameter and its `spread`, the bootstrap's standard error (Efron 1979).
 
-    The bootstrap draws `RESAMPLES` sets of trials with a fixed seed.
+    The bootstrap draws `RESAMPLES` sets with a fixed seed, each of at most `RESAMPLED` trials; the spread is scaled for
+    larger numbers (m out of n; Bickel, Goetze and van Zwet 1997).
     """
-    random = np.random.RandomState(0)
-    sets = [units.iloc[random.randint(len(units), size=len(units))].reset_index(drop=True) for _ in range(RESAMPLES)]
+    random, size = np.random.RandomState(0), min(len(units), RESAMPLED)
+    sets = [units.iloc[random.randint(len(units), size=size)].reset_index(drop=True) for _ in range(RESAMPLES)]
     shares = importance(units, metric)
-    spread = pd.DataFrame([importance(resampled, metric) for resampled in sets]).std()
+    spread = pd.DataFrame([importance(resampled, metric) for resampled in sets]).std() * np.sqrt(size / len(units))
     return pd.DataFrame({"importance": shares, "spread": spread[shares.index]})
 
 

@@ -135,6 +135,9 @@ def test_the_spread_is_the_standard_error_of_a_mean_where_a_share_is_one(monkeyp
     assert table["importance"].to_dict() == pytest.approx({"a": 0.5, "b": 0.5})
     expected = np.sqrt(((scores - scores.mean()) ** 2).sum()) / 5
     assert table["spread"].tolist() == pytest.approx([expected] * 2, rel=0.1)
+    monkeypatch.setattr(analysis, "RESAMPLED", 3)
+    smaller_sets = importance_table(pd.DataFrame({"score": scores}), "score")
+    assert smaller_sets["spread"].tolist() == pytest.approx([expected] * 2, rel=0.1)
 
 
 def test_with_more_trials_the_spread_is_smaller_and_exceeds_the_share_of_noise() -> None:
