@@ -1,4 +1,4 @@
-"""Private names of Ray and torch stand in their fences and nowhere else."""
+"""Only hooks/private_torch.py and orchestrator/private_api/ use private names of Ray and torch."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ DOCUMENTED = {
 }
 OF_PYTHON = {"os._exit", "sys._current_frames"}
 OF_NAMED_TUPLES = {"_asdict", "_fields", "_replace"}
-"""Public in spite of their names, so that no field can be called so."""
+"""Public in spite of their names."""
 OF_MODULES = {*vars(torch.nn.Module()), *vars(torch.nn.Module)}
 
 
-def written(tree: ast.AST) -> set[str]:
-    """Private names that a file gives to what is its own."""
+def defined_names(tree: ast.AST) -> set[str]:
+    """Return the names that a file defines."""
     names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     return names | {
@@ -50,11 +50,11 @@ def written(tree: ast.AST) -> set[str]:
 
 
 TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
-OWN = set().union(*(written(tree) for name, tree in TREES.items() if name not in FENCES))
+OWN = set().union(*(defined_names(tree) for name, tree in TREES.items() if name not in FENCES))
 
 
-def foreign(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Where a file names what is private to a library, as far as its text tells: in imports, attributes and strings."""
+def private_uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each use of a library's private names, in imports, attributes and strings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
@@ -80,16 +80,14 @@ def foreign(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def is_setting(text: str) -> bool:
-    """Whether it names a variable of Ray's environment that is not documented."""
+    """Return whether a text is an undocumented environment variable of Ray."""
     return bool(SETTING.match(text)) and text not in DOCUMENTED
 
 
 @pytest.mark.parametrize("name", sorted(FILES.keys() - FENCES))
-def test_private_names_stand_in_the_fences(name: str) -> None:
-    found = [f"{name}:{line}: {what}" for line, what in foreign(TREES[name])]
-    assert not found, (
-        f"{found} belongs into hooks/private_torch.py or orchestrator/private_api/, with a line in its test"
-    )
+def test_only_the_fences_use_private_names(name: str) -> None:
+    uses = [f"{name}:{line}: {use}" for line, use in private_uses(TREES[name])]
+    assert not uses, f"move {uses} to hooks/private_torch.py or orchestrator/private_api/, and list the names in a test"
 
 
 @pytest.mark.parametrize(
@@ -108,24 +106,23 @@ def test_private_names_stand_in_the_fences(name: str) -> None:
         "os.environ['RAY_raylet_start_wait_time_s'] = '120'",
     ],
 )
-def test_what_would_be_found(text: str) -> None:
-    assert list(foreign(ast.parse(text)))
+def test_private_uses_are_found(text: str) -> None:
+    assert list(private_uses(ast.parse(text)))
 
 
 @pytest.mark.parametrize("fence", sorted(FENCES))
-def test_every_name_in_a_fence_has_a_line_in_its_test(fence: str) -> None:
-    # Not there everywhere: what is CUDA's alone, and an extra of the user's, which
-    # tests/orchestrator/loop/data/test_share.py tries where it is.
+def test_tests_list_every_private_name_of_a_fence(fence: str) -> None:
+    # Only CUDA has the first one; tests/orchestrator/loop/data/test_share.py tries the others if `datasets` is there.
     elsewhere = (
         "torch._C._cuda_attach_out_of_memory_observer",
         "datasets:IterableDataset._ex_iterable",
         "datasets:IterableDataset._distributed",
     )
-    told = re.findall(r"\w+", " ".join([*TORCH, *RAY, *elsewhere]))
-    own = written(TREES[fence])
+    listed = re.findall(r"\w+", " ".join([*TORCH, *RAY, *elsewhere]))
+    own = defined_names(TREES[fence])
     missing = [
-        what
-        for _, what in foreign(TREES[fence])
-        if not SETTING.match(what) and not {what.rpartition(".")[2]} & {*own, *told}
+        name
+        for _, name in private_uses(TREES[fence])
+        if not SETTING.match(name) and not {name.rpartition(".")[2]} & {*own, *listed}
     ]
     assert not missing
