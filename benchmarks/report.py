@@ -3,7 +3,7 @@
 The run is the one of `benchmarks.tables`. Each page is made by `hookyard report` in a process of its own, then opened
 in headless Chromium beside an empty page, in turns; opening ends with the second frame that is painted after loading. A
 run's findings, which are part of its page, are also made by themselves, from a table that is in memory. The claims: at
-most 5 MB, and open within 2 s; findings and page within 10 s.
+most 10 MB, of which plotly.js is 4.8, and open within 2 s; findings and page within 10 s.
 
     python -m benchmarks.report [ranks [iterations [trials [rounds]]]]
 """

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.checkpoints import average, evaluate
+from orchestrator.cli.compare import compare
 from orchestrator.cli.debug import replay
 from orchestrator.cli.doctor import doctor
 from orchestrator.cli.errors import Verbs
@@ -12,7 +13,7 @@ from orchestrator.cli.init import init
 from orchestrator.cli.jobs import logs, status, stop, submit
 from orchestrator.cli.manage import ls, note, rm
 from orchestrator.cli.reference import hooks, schema, validate
-from orchestrator.cli.report import compare, report
+from orchestrator.cli.report import report
 from orchestrator.cli.show import show
 from orchestrator.cli.stats import samples, stats
 from orchestrator.cli.training import resume, run, sweep

@@ -42,72 +42,52 @@ def envelope(rows: Rows, at: str, column: str, bins: int, where: str = "true") -
 
 
 def group_neighbours(count: int, most: int) -> Integers:
-    """Return the group of each of `count` neighbours, in at most `most` groups of nearly equal size."""
+    """Return the group of each of `count` neighbors, in at most `most` groups of nearly equal size."""
     return np.arange(count, dtype=np.int64) * min(count, most) // max(count, 1)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A smaller table of numbers: each cell has the largest of its values, and where that was."""
+    """The largest values of groups of ranks (rows) and of iterations (columns)."""
 
     values: Floats
     """Shape (row groups, column groups); NaN without a value."""
     rows: Integers
-    """Row of each cell's value."""
+    """First and last rank of each group: shape (row groups, 2)."""
     columns: Integers
-    """Column of each cell's value."""
-    row_groups: Integers
-    """First and last row of each group: shape (row groups, 2)."""
-    column_groups: Integers
-    """First and last column of each group: shape (column groups, 2)."""
-    largest: tuple[int, int]
-    """Largest numbers of rows and columns of a cell."""
+    """First and last iteration of each group: shape (column groups, 2)."""
 
 
 def worst_of_bins(
     rows: Rows, measures: Sequence[str], most_rows: int, most_columns: int, where: str = "true"
 ) -> dict[str, Grid]:
-    """Return the largest values of columns by rank (rows) and iteration (columns), in groups of neighbours."""
-    (row_groups, most_down), (column_groups, most_across) = (
-        _groups(rows, column, first, most, where)
-        for column, first, most in (("rank", "rank", most_rows), ("iteration", "first", most_columns))
-    )
-    measured = [
-        f"{high(name)} as most{place}, arg_max(rank::bigint << 32 | iteration, {quoted(f'{name} high')}) as"
-        f" origin{place}"
-        for place, name in enumerate(measures)
+    """Return the largest values of columns by rank and iteration, in groups of equally many of each."""
+    ends = rows.aggregate(
+        {"rank": "min(rank)", "last_rank": "max(rank)", "iteration": "min(first)", "last_iteration": "max(iteration)"},
+        where=where,
+        of=rows.blocks,
+    ).iloc[0]
+    axes = {
+        "rank": _groups(int(ends["rank"]), int(ends["last_rank"]), most_rows),
+        "iteration": _groups(int(ends["iteration"]), int(ends["last_iteration"]), most_columns),
+    }
+    # A position's group, as `_groups` has it: (position - first) * groups // positions, rounded up.
+    places = [
+        f"(({name} - {groups[0, 0]} + 1) * {len(groups)} - 1) // {groups[-1, 1] - groups[0, 0] + 1}"
+        for name, groups in axes.items()
     ]
-    cells = f"{_place('rank', row_groups)} as down, {_place('iteration', column_groups)} as across"
-    table = rows.ask(f"select {', '.join([cells, *measured])} from {rows.blocks} where {where} group by down, across")
+    table = rows.aggregate({name: high(name) for name in measures}, places, where, rows.blocks)
+    cells = tuple(np.array([*table.index], dtype=int).reshape(-1, 2).T)
     grids = {}
-    for place, name in enumerate(measures):
-        of_value = table[table[f"most{place}"].notna()]
-        at, origin = (of_value["down"], of_value["across"]), of_value[f"origin{place}"].to_numpy(dtype=np.int64)
-        values, origins = (
-            np.full((len(row_groups), len(column_groups)), np.nan),
-            np.zeros((2, len(row_groups), len(column_groups)), dtype=np.int64),
-        )
-        values[at] = of_value[f"most{place}"]
-        origins[:, *at] = origin >> 32, origin & (2**32 - 1)
-        grids[name] = Grid(values, origins[0], origins[1], row_groups, column_groups, (most_down, most_across))
+    for name in measures:
+        values = np.full((len(axes["rank"]), len(axes["iteration"])), np.nan)
+        values[cells] = table[name]
+        grids[name] = Grid(values, axes["rank"], axes["iteration"])
     return grids
 
 
-def _groups(rows: Rows, column: str, first: str, most: int, where: str) -> tuple[Integers, int]:
-    """Return the first and last position of each group, and the size of the largest group."""
-    blocks = rows.aggregate({"first": f"min({first})"}, [column], where, rows.blocks).reset_index(names="last")
-    blocks["count"] = blocks["last"] - blocks["first"] + 1
-    ends = blocks.groupby(group_neighbours(len(blocks), most)).agg({"first": "min", "last": "max", "count": "sum"})
-    return ends[["first", "last"]].to_numpy(dtype=np.int64), int(ends["count"].max()) if len(ends) else 0
-
-
-def _place(column: str, groups: Integers) -> str:
-    """Return the SQL expression for the group of a column's value, by bisection."""
-
-    def among(first: int, last: int) -> str:
-        if last - first == 1:
-            return str(first)
-        middle = (first + last) // 2
-        return f"case when {column} < {groups[middle, 0]} then {among(first, middle)} else {among(middle, last)} end"
-
-    return among(0, max(1, len(groups)))
+def _groups(first: int, last: int, most: int) -> Integers:
+    """Return the first and last position of each of at most `most` groups of nearly equal size."""
+    count = last - first + 1
+    ends = first - 1 + np.arange(min(count, most) + 1, dtype=np.int64) * count // min(count, most)
+    return np.stack([ends[:-1] + 1, ends[1:]], axis=1)

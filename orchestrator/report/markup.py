@@ -14,7 +14,7 @@ class Markup(str):
 
 Content = str | None
 """Markup, text to be escaped, or None."""
-_EMPTY = ("br", "circle", "image", "input", "line", "meta", "path", "rect", "wbr")
+_EMPTY = ("input", "meta")
 
 
 def element(tag: str, *children: Content, **attributes: str | float | bool | None) -> Markup:
@@ -33,5 +33,5 @@ def joined(children: Iterable[Content]) -> Markup:
 
 
 def _attribute(name: str, value: str | float | bool) -> str:
-    shown = name.rstrip("_").replace("_", "-") if name != "viewBox" else name
+    shown = name.rstrip("_").replace("_", "-")
     return f' {shown}="{"" if value is True else escape(str(value))}"'

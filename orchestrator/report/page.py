@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 
+from plotly.offline import get_plotlyjs
+
 from orchestrator.records.metadata import RunMetadata
-from orchestrator.report import palette
 from orchestrator.report.markup import Content, Markup, element, joined
 from orchestrator.report.tables import Quantity, cell
 
@@ -28,28 +29,23 @@ class Section:
 
 def page(name: str, path: str, header: Content, sections: Sequence[Section], made: str) -> str:
     """Return the document. `header` comes before all sections; `made` is the time."""
-    style, script = _resource("style.css"), _resource("script.js")
+    scripts = [get_plotlyjs(), _resource("script.js")]
     links = [element("a", section.title, href=f"#{section.id}") for section in sections]
-    themes = [element("option", name) for name in ("system", "light", "dark")]
-    theme = element("label", "Theme ", element("select", *themes, id="theme"), hidden=True)
-    unpick = element("button", "show all", type="button", id="unpick")
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", http_equiv="Content-Security-Policy", content=_policy(script)),
+        element("meta", http_equiv="Content-Security-Policy", content=_policy(scripts)),
         element("title", f"{name} - Hookyard"),
-        element("style", Markup(f"{palette.stylesheet()}\n{style}")),
+        element("style", Markup(_resource("style.css"))),
     )
     body = element(
         "body",
         element("a", "Skip to the content", href="#content", class_="skip"),
-        element("nav", element("div", *links, class_="links"), theme, aria_label="Sections"),
+        element("nav", *links, aria_label="Sections"),
         element("main", element("header", header), *map(_section, sections), id="content"),
         element("footer", f"Made by hookyard report at {made} from {path}."),
-        element("div", id="tip", role="status", hidden=True),
-        element("div", element("a", id="picked-name"), unpick, id="picked", hidden=True),
-        element("script", Markup(script)),
+        *(element("script", Markup(script)) for script in scripts),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
@@ -107,10 +103,11 @@ def preformatted(summary: str, text: str, *, opened: bool = False) -> Markup:
     return element("details", element("summary", summary), element("pre", text, tabindex=0), open=opened)
 
 
-def _policy(script: str) -> str:
-    """Allow only this script, and no loading."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+def _policy(scripts: Sequence[str]) -> str:
+    """Allow only these scripts, and no loading."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src {allowed}"
 
 
 def _resource(name: str) -> str:

@@ -19,11 +19,9 @@ from orchestrator.report.views.learning import best, last, learning
 from orchestrator.report.views.time import hooks, spans
 from orchestrator.runs.result import Run
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.blocks import high, own_work, total
+from orchestrator.stats.aggregate.blocks import high, total
 from orchestrator.stats.insight import diagnose, failure
-from orchestrator.stats.insight.gradient_syncs import rank_of_most
-from orchestrator.stats.insight.iteration_sample import IterationSample, sample_iterations
-from orchestrator.stats.read.query import TRAINING, Rows
+from orchestrator.stats.read.query import Rows
 
 HEADLINES = 4
 """Metrics in the headline."""
@@ -34,18 +32,18 @@ def run_page(run: Run, made: str) -> str:
     """Return the page of a run, running or ended; `made` is the time."""
     metadata, reports, modes = run.folder.metadata(), run.reports(), run.modes
     rows, hook_costs = run.rows(), run.hook_costs
-    sample, by_rank = sample_iterations(rows), _totals_by_rank(rows)
+    by_rank = _totals_by_rank(rows)
     sections = [
-        findings(diagnose(rows, hook_costs, ending=failure(run.status, metadata.error), sample=sample), run.path),
+        findings(diagnose(rows, hook_costs, ending=failure(run.status, metadata.error)), run.path),
         best_checkpoint(run.folder, run.best),
         learning(rows, reports, modes),
-        spans(rows, sample, reports),
+        spans(rows, reports),
         memory(rows),
         hooks(hook_costs, float(by_rank["step_s"].sum()) if "step_s" in by_rank else math.nan),
         recorded(rows),
         experiment(run.folder.experiment_text(), metadata, run.folder.attempts()),
     ]
-    tiles = [*_metric_tiles(reports, modes), *_cost_tiles(metadata, by_rank, sample)]
+    tiles = [*_metric_tiles(reports, modes), *_cost_tiles(metadata, by_rank)]
     return page.page(run.name, run.path, page.headline(run.name, run.status, metadata, tiles), sections, made)
 
 
@@ -75,7 +73,7 @@ def _totals_by_rank(rows: Rows) -> pd.DataFrame:
     )
 
 
-def _cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame, sample: IterationSample) -> list[Tile]:
+def _cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame) -> list[Tile]:
     tiles: list[Tile] = []
     if metadata.wall_s is not None:
         tiles.append(Tile("wall time", Quantity("wall_s", metadata.wall_s), "from start to end"))
@@ -88,27 +86,4 @@ def _cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame, sample: IterationS
     for name, title in _PEAKS.items():
         if name in by_rank and by_rank[name].notna().any():
             tiles.append(Tile(title, Quantity(name, float(by_rank[name].max())), f"rank {by_rank[name].idxmax()}"))
-    slowest = slowest_rank(Rows.of(sample.rows))
-    if slowest is not None:
-        rank, behind = slowest
-        seen = f", in {sample.share:.1%} of the iterations" if sample.share < 1 else ""
-        tiles.append(
-            Tile(
-                "slowest rank",
-                Quantity("rank", rank),
-                f"own work {behind:.1%} longer than the others' median{seen}",
-            )
-        )
     return tiles
-
-
-def slowest_rank(rows: Rows) -> tuple[int, float] | None:
-    """Return the rank with the longest own work and its excess over the others' median; None with one rank."""
-    if "step_s" not in rows.columns:
-        return None
-    medians = rows.medians({"work": own_work(rows.columns)}, "rank", TRAINING)["work"]
-    if len(medians) < 2:
-        return None
-    rank = rank_of_most(medians)
-    others = float(medians.drop(rank).median())
-    return (rank, float(medians[rank]) / others - 1) if others > 0 else None

@@ -10,9 +10,9 @@ import yaml
 
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import page
+from orchestrator.report.figures import SPAN_COLORS
 from orchestrator.report.markup import element
 from orchestrator.report.page import Tile
-from orchestrator.report.selection import best_and_others, shortened
 from orchestrator.report.tables import Quantity, list_values, table
 from orchestrator.report.views.comparison import (
     configurations,
@@ -20,12 +20,12 @@ from orchestrator.report.views.comparison import (
     front,
     parameter_importance,
     progress,
+    select_trials,
     spending,
 )
 from orchestrator.report.views.experiment import best_checkpoint, experiment
 from orchestrator.report.views.learning import Reports
-from orchestrator.report.views.time import ORDER
-from orchestrator.report.views.trials import details, trials
+from orchestrator.report.views.trials import trials
 from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.read.counted_rows import columns_of
 from orchestrator.sweeps.results.analysis import CONFIG, best_first
@@ -43,11 +43,11 @@ def sweep_page(sweep: Sweep, made: str) -> str:
     """Return the page of a sweep, running or ended; `made` is the time."""
     metadata, objectives = sweep.folder.metadata(), dict(sweep.objectives)
     config = sweep.folder.experiment_text()
-    ordered = shortened(best_first(sweep.trials, objectives, sweep.aggregate))
+    ordered = best_first(sweep.trials, objectives, sweep.aggregate)
     names = [*map(str, ordered.index)]
     history = History(sweep.folder).read()
     first = sweep.trial(names[0]) if names else None
-    judged = [*map(str, ordered.index[ordered[next(iter(objectives))].notna()])] if names else []
+    reported = [*map(str, ordered.index[ordered[next(iter(objectives))].notna()])] if names else []
     sections = [
         *([configurations(ordered, objectives, sweep.aggregate)] if sweep.repeats > 1 else []),
         trials(ordered, objectives, sweep.path),
@@ -55,10 +55,9 @@ def sweep_page(sweep: Sweep, made: str) -> str:
         coordinates(ordered, objectives, logarithmic(config)),
         parameter_importance(ordered, objectives, sweep.aggregate),
         front(ordered, objectives),
-        progress(_reports(sweep, best_and_others(judged, MOST_CURVES)), objectives, len(judged)),
+        progress(_reports(sweep, select_trials(reported, MOST_CURVES)), objectives, len(reported)),
         spending(mean_spans(sweep, names[:BARS])),
         *([_population(history)] if history else []),
-        details(ordered, objectives, sweep.path),
         experiment(config, metadata),
     ]
     tiles = [*_best_tiles(ordered, objectives), _count_tile(ordered), *_cost_tiles(metadata, ordered)]
@@ -76,9 +75,9 @@ def mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
     for name in names:
         run = sweep.trial(name)
         recorded = columns_of(run.folder.storage, run.folder.attempts())
-        known = [span for span in ORDER if span in recorded]
+        known = [span for span in SPAN_COLORS if span in recorded]
         means[name] = run.load_stats(known, "phase = 'train'").mean() if known else pd.Series(dtype=float)
-    return pd.DataFrame(means).T.reindex(columns=[*ORDER]).dropna(how="all").dropna(how="all", axis=1)
+    return pd.DataFrame(means).T.reindex(columns=[*SPAN_COLORS]).dropna(how="all").dropna(how="all", axis=1)
 
 
 def logarithmic(config: str) -> set[str]:
@@ -121,27 +120,22 @@ def _cost_tiles(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
 
 
 def _population(history: Sequence[Exploit]) -> page.Section:
-    columns = ("trial", "source", "step", "score", "source_score")
+    """Show the trials of population-based training that continued from another trial's checkpoint."""
     rows = [
-        (*(getattr(exploit, name) for name in columns), _changes(exploit.before, exploit.after))
+        (exploit.trial, exploit.source, exploit.step, exploit.score, exploit.source_score, _changes(exploit))
         for exploit in history[-MOST_EXPLOITS:]
     ]
-    headings = {"source": "from", "source_score": "score of the other"}
-    drawn = table("Oldest first", (*columns, "values"), rows, headings=headings, class_="sortable")
-    note = (
-        f"The last {MOST_EXPLOITS} of {len(history):,}; population.jsonl has all."
-        if len(history) > MOST_EXPLOITS
-        else ""
-    )
-    return page.Section("population", "Trials that continued from another", drawn, note)
+    columns = ("trial", "from", "step", "score", "score of the other", "values")
+    drawn = table("Oldest first", columns, rows, class_="sortable")
+    more = f"The last {MOST_EXPLOITS} of {len(history):,}; population.jsonl has all."
+    return page.Section("population", "Exploits", drawn, more if len(history) > MOST_EXPLOITS else "")
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    changed = {path: value for path, value in after.items() if before.get(path) != value}
-    return (
-        "; ".join(f"{path}: {_text(before.get(path))} to {_text(value)}" for path, value in changed.items())
-        or "the same values"
-    )
+def _changes(exploit: Exploit) -> str:
+    before, after = exploit.before, exploit.after
+    changed = [path for path, value in after.items() if before.get(path) != value]
+    texts = [f"{path}: {_text(before.get(path))} to {_text(after[path])}" for path in changed]
+    return "; ".join(texts) or "the same values"
 
 
 def _text(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,23 +37,19 @@ def table(
     rows: Iterable[Sequence[Any]],
     *,
     headings: Mapping[str, str] | None = None,
-    aside: Collection[str] = (),
-    marks: Sequence[Mapping[str, str | None]] | None = None,
     **attributes: str | bool | None,
 ) -> Markup:
     """Return a table whose first cells head their rows.
 
     A cell is a value, whose unit its column's name tells, a Quantity, a Share, or markup. `headings` replace names of
-    columns, `aside` are columns that are hidden at first, `marks` attributes of each row.
+    columns.
     """
     cells = [[cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows]
     head = [
-        element(
-            "th", (headings or {}).get(name, name), scope="col", class_=_class(number, cells), data_aside=name in aside
-        )
+        element("th", (headings or {}).get(name, name), scope="col", class_=_class(number, cells))
         for number, name in enumerate(columns)
     ]
-    body = [element("tr", *_row(row), **mark) for row, mark in zip(cells, marks or [{}] * len(cells), strict=True)]
+    body = [element("tr", *_row(row)) for row in cells]
     parts = element("caption", caption), element("thead", element("tr", *head)), element("tbody", *body)
     return element("div", element("table", *parts, **attributes), class_="scroll")
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from orchestrator.report import page
-from orchestrator.report.charts.lines import Line, curves
-from orchestrator.report.charts.parallel import parallel
-from orchestrator.report.charts.scatter import intervals, scatter
-from orchestrator.report.charts.stacks import stacks
-from orchestrator.report.markup import Markup, element, joined
-from orchestrator.report.selection import best_and_others, describe_selection, fitting
+from orchestrator.report.figures import curves, parallel, scatter, stacks
+from orchestrator.report.markup import element
 from orchestrator.report.tables import Quantity, Share, table
 from orchestrator.report.views.learning import Reports, points
-from orchestrator.report.views.time import KINDS
 from orchestrator.sweeps.results.analysis import (
     CONFIG,
     ENOUGH,
@@ -25,36 +21,49 @@ from orchestrator.sweeps.results.analysis import (
     non_dominated,
 )
 
-MOST_LINES, LINE_CELLS, MOST_DOTS = 400, 8_000, 600
-"""Lines of parallel coordinates, values on all of them, and dots of a Pareto front and beside it, at most."""
-MOST_CONFIGURATIONS = 100
+MOST_LINES, MOST_DOTS, MOST_CONFIGURATIONS = 400, 600, 100
+"""Lines of parallel coordinates; dots on a Pareto front, and beside it; rows of configurations, at most."""
 COST = "step_s"
 """The second axis of the Pareto front of a sweep with one metric."""
 
 
+def select_trials(ordered: Sequence[str], most: int) -> list[str]:
+    """Select at most `most` trials: half of them the best, the others evenly down to the last."""
+    if len(ordered) <= most:
+        return [*ordered]
+    others = np.linspace(most // 2, len(ordered) - 1, most - most // 2).round().astype(int)
+    return [*ordered[: most // 2], *(ordered[place] for place in others)]
+
+
+def describe_selection(shown: int, count: int) -> str:
+    """Describe what `select_trials` selected; empty if it took all."""
+    if shown >= count:
+        return ""
+    return f" {shown:,} of {count:,} trials are drawn: the {shown // 2:,} best, and others evenly down to the worst."
+
+
 def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], logarithmic: Collection[str]) -> page.Section:
     """Draw parallel coordinates of values, metrics and `step_s`; `logarithmic` are paths with such an axis."""
+    title = "Parallel coordinates"
     values = [str(name) for name in trials.columns if str(name).startswith(CONFIG)]
-    shown = [*values, *(name for name in (*objectives, COST) if name in trials and trials[name].notna().any())]
-    if not values or len(trials) < 2 or len(shown) == len(values):
-        return page.Section("coordinates", "Parallel coordinates", "Needs two trials, of which one has reported.")
-    renamed = trials[list(dict.fromkeys(shown))].rename(columns=lambda name: name.removeprefix(CONFIG))
+    results = [name for name in dict.fromkeys([*objectives, COST]) if name in trials and trials[name].notna().any()]
+    if not values or not results or len(trials) < 2:
+        return page.Section("coordinates", title, "Needs two trials, of which one has reported.")
     metric, mode = next(iter(objectives.items()))
     merit = trials[metric].rank(pct=True, ascending=mode == "max") if metric in trials else pd.Series(0.0, trials.index)
-    title = f"{len(trials):,} trials: values and metrics"
-    chosen = best_and_others([*map(str, renamed.index)], fitting(len(shown), MOST_LINES, LINE_CELLS))
-    note = f"The stronger a line, the better its {metric}. {describe_selection(len(chosen), len(trials))}".rstrip()
-    drawn = parallel(title, renamed.loc[chosen], merit, logarithmic, note)
-    return page.Section("coordinates", "Parallel coordinates", drawn)
+    chosen = select_trials([*map(str, trials.index)], MOST_LINES)
+    shown = trials.loc[chosen, [*values, *results]].rename(columns=lambda name: name.removeprefix(CONFIG))
+    note = f"The best trial is orange. The stronger a line, the better its {metric}."
+    note += describe_selection(len(chosen), len(trials))
+    return page.Section("coordinates", title, parallel("Values and metrics", shown, merit, logarithmic, note))
 
 
-def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> page.Section:
+def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str) -> page.Section:
     """Show the means of configurations over their seeds."""
     metric, mode = next(iter(objectives.items()))
-    title = "Configurations"
     ranked = configurations_table(trials, metric, mode, aggregate)
     if not len(ranked) or not ranked["mean"].notna().any():
-        return page.Section("configurations", title, "No trial has reported yet.")
+        return page.Section("configurations", "Configurations", "No trial has reported yet.")
     shown = ranked.head(MOST_CONFIGURATIONS)
     columns = [*map(str, shown.columns)]
     of_metric = ("mean", "std", "low", "high", "lower_bound")
@@ -62,27 +71,12 @@ def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregat
         (str(number), *(Quantity(metric if name in of_metric else name, row[name]) for name in columns))
         for number, row in shown.iterrows()
     ]
-    headings = {"mean": f"mean {metric}", "low": "95% from", "high": "to", "best": "best trial"} | {
-        name: name.removeprefix(CONFIG) for name in columns if name.startswith(CONFIG)
-    }
-    listed = table(
-        f"Sorted by the number of trials that ended well, then by {aggregate}",
-        ("configuration", *columns),
-        rows,
-        headings=headings,
-        class_="sortable",
-    )
-    note = (
-        "In the order of the table. A dot is the mean over seeds, a line its 95 % interval by Student's t. The best"
-        " configuration is gold; its best trial is the best trial."
-    )
-    some = f" {len(shown):,} of {len(ranked):,} configurations, the best first." if len(shown) < len(ranked) else ""
-    return page.Section(
-        "configurations",
-        title,
-        joined([listed, intervals(f"{metric} of each configuration", shown, metric, note)]),
-        some.strip(),
-    )
+    headings = {name: name.removeprefix(CONFIG) for name in columns}
+    headings |= {"mean": f"mean {metric}", "low": "95% from", "high": "to", "best": "best trial"}
+    caption = f"Sorted by the number of trials that ended well, then by {aggregate}; intervals by Student's t"
+    drawn = table(caption, ("configuration", *columns), rows, headings=headings, class_="sortable")
+    note = f"{len(shown):,} of {len(ranked):,} configurations, the best first." if len(shown) < len(ranked) else ""
+    return page.Section("configurations", "Configurations", drawn, note)
 
 
 def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean") -> page.Section:
@@ -91,7 +85,7 @@ def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], ag
     title, units = "Parameter importance", aggregate_repeats(trials, metric, mode, aggregate)
     if len(units) < ENOUGH:
         what = "configurations" if "configuration" in trials else "trials"
-        return page.Section("mattered", title, f"{len(units)} {what} have reported {metric}; {ENOUGH} are needed.")
+        return page.Section("importance", title, f"{len(units)} {what} have reported {metric}; {ENOUGH} are needed.")
     ranked = importance_table(units, metric)
     rows = [
         (name, Share(float(row["importance"])), Quantity("share", row["spread"])) for name, row in ranked.iterrows()
@@ -101,7 +95,7 @@ def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], ag
         "How well a parameter predicts the ranks of the trials, beyond chance, by variance. The spread is the"
         " uncertainty of a share: ignore a share that is no larger."
     )
-    return page.Section("mattered", title, drawn, note)
+    return page.Section("importance", title, drawn, note)
 
 
 def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
@@ -112,19 +106,17 @@ def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
     if not len(known):
         return page.Section("front", title, f"No trial has {' and '.join(modes)} yet.")
     best = non_dominated(known, modes)
-    names = [*modes][:2]
+    dominated = known.index.difference(best.index, sort=False)
+    front, others = (select_trials([*map(str, index)], MOST_DOTS) for index in (best.index, dominated))
+    across, up = [*modes][:2]
+    shown = known.loc[[*front, *others], [across, up]].astype(float)
     better = ", ".join(f"{'less' if mode == 'min' else 'more'} of {name}" for name, mode in modes.items())
-    beaten = known.index.difference(best.index, sort=False)
-    front, others = (best_and_others([*map(str, index)], MOST_DOTS) for index in (best.index, beaten))
-    shown = known[names].loc[[*front, *others]].astype(float)
-    some = (
-        f"Drawn: {len(front):,} of {len(best):,} trials on the front, and {len(others):,} of {len(beaten):,} others."
-        if len(shown) < len(known)
-        else ""
-    )
-    note = f"Horizontal: {names[0]}. Vertical: {names[1]}. Better: {better}. {some}".rstrip()
-    drawn = scatter(f"{names[1]} against {names[0]}", shown, {*map(str, front)}, note)
-    return page.Section("front", title, drawn)
+    note = f"Better: {better}."
+    if len(shown) < len(known):
+        note += (
+            f" Drawn: {len(front):,} of {len(best):,} trials on the front, {len(others):,} of {len(dominated):,} more."
+        )
+    return page.Section("front", title, scatter(f"{up} against {across}", shown, {*front}, note))
 
 
 def spending(spans: pd.DataFrame) -> page.Section:
@@ -132,27 +124,19 @@ def spending(spans: pd.DataFrame) -> page.Section:
     title = "Time per iteration"
     if not len(spans):
         return page.Section("spending", title, "No trial has recorded spans yet.")
-    which = "the best" if len(spans) == 1 else f"the {len(spans)} best, the best first"
-    note = f"The mean training iteration, over all ranks, of {which}."
-    drawn = stacks("An iteration of each trial", spans.fillna(0.0), KINDS, "trial", note, trials=True)
+    note = f"Mean over all ranks. Trials: the {len(spans)} best, the best first."
+    drawn = stacks("Mean iteration of each trial", spans.fillna(0.0), "trial", note)
     return page.Section("spending", title, drawn)
 
 
 def progress(reports: Mapping[str, Reports], objectives: Mapping[str, str], count: int) -> page.Section:
     """Draw the curves of the sweep's metrics. `reports` is by trial, best first, of `count` trials with reports."""
-    charts = [*filter(None, (_curves(reports, metric, count) for metric in objectives))]
-    return page.Section(
-        "progress", "Learning curves", element("div", *charts) if charts else "No trial has reported yet."
-    )
-
-
-def _curves(reports: Mapping[str, Reports], metric: str, count: int) -> Markup | None:
-    drawn: list[Line] = []
-    for trial, own in reports.items():
-        steps, values = points(metric, own)
-        if len(steps):
-            drawn.append(Line(trial, steps, values, kind=0 if drawn else 1, trial=trial))
-    if not drawn:
-        return None
-    note = f"The best trial is gold; worse trials are fainter. {describe_selection(len(reports), count)}".rstrip()
-    return curves(metric, metric, drawn, "step", note)
+    charts = []
+    for metric in objectives:
+        known = {trial: points(metric, own) for trial, own in reports.items()}
+        drawn = {trial: (steps, values) for trial, (steps, values) in known.items() if len(steps)}
+        note = f"The best trial is orange; worse trials are fainter.{describe_selection(len(reports), count)}"
+        if drawn:
+            charts.append(curves(metric, metric, drawn, note))
+    content = element("div", *charts) if charts else "No trial has reported yet."
+    return page.Section("progress", "Learning curves", content)

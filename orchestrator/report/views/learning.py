@@ -9,9 +9,9 @@ import numpy as np
 
 from hooks.metrics.direction import direction, explain_unknown_direction
 from hooks.metrics.names import PHASES, phase_of
-from orchestrator.report import page, palette
+from orchestrator.report import page
 from orchestrator.report.binning import Floats, envelope
-from orchestrator.report.charts.lines import Line, line_of, lines
+from orchestrator.report.figures import COLORS, GREY, Line, lines
 from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import table
 from orchestrator.stats.aggregate import quantities
@@ -34,9 +34,8 @@ def learning(rows: Rows, reports: Reports, modes: Mapping[str, str]) -> page.Sec
     drawn = [chart for chart in charts if chart is not None]
     if not drawn:
         return page.Section("learning", "Learning curves", "No iteration and no report was recorded yet.")
-    return page.Section(
-        "learning", "Learning curves", joined([element("div", *drawn, class_="charts"), _bests(reports, modes)])
-    )
+    content = joined([element("div", *drawn, class_="charts"), _bests(reports, modes)])
+    return page.Section("learning", "Learning curves", content)
 
 
 def metrics_of(reports: Reports) -> dict[str, dict[str, str]]:
@@ -76,27 +75,16 @@ def points(name: str, reports: Reports) -> tuple[Floats, Floats]:
 
 def _loss(rows: Rows, phases: Mapping[str, str], reports: Reports) -> Markup | None:
     drawn, note = _reported(phases, reports), ""
-    training = {
-        "rows": "coalesce(sum(rows), 0)::bigint",
-        "first": "min(step)",
-        "last": "max(step)",
-        "ranks": "count(distinct rank)",
-    }
-    seen = rows.aggregate(training, [], TRAINING, rows.blocks).iloc[0] if "loss" in rows.columns else {"rows": 0}
-    if seen["rows"]:
+    if "loss" in rows.columns:
         bins = envelope(rows, "step", "loss", BINS, TRAINING)
-        each, ranks, left_out = (
-            int(seen["last"] - seen["first"] + 1) // max(len(bins.at), 1),
-            int(seen["ranks"]),
-            int(seen["rows"]) - bins.count,
+        count = int(rows.aggregate({"rows": "coalesce(sum(rows), 0)"}, [], TRAINING, rows.blocks)["rows"].iloc[0])
+        note = (
+            "The band is from the smallest to the largest loss of neighboring steps on all ranks, the line their mean."
         )
-        steps = "a step" if each <= 1 else f"about {each} steps"
-        on = "one rank" if ranks == 1 else f"all {ranks:,} ranks"
-        note = f"The band is from the smallest to the largest loss of {steps} on {on}, the line their mean."
-        if left_out:
-            note += f" Not drawn: {left_out:,} of {int(seen['rows']):,} values, which are not finite."
+        if bins.count < count:
+            note += f" Not drawn: {count - bins.count:,} of {count:,} values, which are not finite."
         if len(bins.at):
-            drawn = [line_of("train, by step", bins, kind=palette.BACK), *drawn]
+            drawn = [Line.of("train, by step", bins, GREY), *drawn]
     return lines("loss", "loss", drawn, "step", note) if drawn else None
 
 
@@ -105,8 +93,8 @@ def _reported(phases: Mapping[str, str], reports: Reports) -> list[Line]:
     for place, (phase, full) in enumerate(phases.items()):
         steps, values = points(full, reports)
         if len(steps):
-            kind = PHASES.index(phase) if phase in PHASES else (len(PHASES) + place) % palette.BACK
-            drawn.append(Line(phase, steps, values, kind=kind, dotted=len(steps) <= BINS // 4))
+            color = COLORS[PHASES.index(phase) if phase in PHASES else (len(PHASES) + place) % len(COLORS)]
+            drawn.append(Line(phase, steps, values, color))
     return drawn
 
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from orchestrator import open_run, run, sweep
 from orchestrator.cli import app
+from orchestrator.cli.compare import format_entry as compared
 from orchestrator.cli.show import brief
-from orchestrator.report.side_by_side import format_entry as compared
 from orchestrator.stats.insight import diagnose
 from orchestrator.task import Task
 from tests.tasks import described

@@ -1,4 +1,4 @@
-"""`hookyard report` and `hookyard compare`."""
+"""`hookyard report`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import json
 from pathlib import Path
 
 import fsspec
-import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from orchestrator.cli import app
 from orchestrator.cli.report import folder_and_name
-from orchestrator.records.new_run import create_run
-from orchestrator.storage import Storage
 from tests.orchestrator.stats.insight.runs import FALLING, training
-from tests.orchestrator.stats.read.test_tables import FRESH, record, row
 
 
 @pytest.fixture
@@ -86,58 +82,8 @@ def test_what_cannot_be_is_wrong_usage_and_leaves_nothing(run: Path, tmp_path: P
     assert sorted(path.name for path in run.iterdir()) == ["experiment.yaml", "run.json", "stats.parquet"]
 
 
-def made(place: Path, name: str, lr: float, step_s: float, ranks: int) -> str:
-    folder = create_run(place, name, f"name: {name}\noptimizer: {{type: SGD, lr: {lr}}}\nhooks: {{}}\n")
-    times = step_s * (1 + 0.01 * np.random.default_rng(ranks).normal(size=(ranks, 60)))
-    record(
-        Storage(str(folder)),
-        [
-            row(0, "train", 0, n, n, rank, step_s=times[rank, n - 1], batch_size=8)
-            for rank in range(ranks)
-            for n in range(1, 61)
-        ],
-    )
-    folder.storage.write("stats/attempt=0/attempt.json", json.dumps(FRESH.entries()))
-    folder.append_metrics(
-        {"attempt": 0, "epoch": 0, "step": 60, "iteration": 60, "samples": 480, "val/loss": step_s, "val/score": 1.0}
-    )
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    place = tmp_path_factory.mktemp("runs")
-    return [made(place, "one", 0.1, 0.5, 1), made(place, "two", 0.2, 0.25, 2), made(place, "same", 0.1, 0.5, 1)]
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["compare", *arguments])
-
-
-def test_what_differs_as_json(runs: list[str]) -> None:
-    found = json.loads(call(*runs, "--json").stdout)
-    assert (found["runs"], found["ranks"]) == (["one", "two", "same"], [1, 2, 1])
-    assert found["config"] == {"optimizer.lr": [0.1, 0.2, 0.1]}
-    assert found["costs"]["step_s"]["findings"] == [None, "less", "noise"]
-    assert found["costs"]["samples_per_s"]["findings"] == [None, "more", "noise"]
-    assert found["metrics"]["val/loss last"] == {"values": [0.5, 0.25, 0.5], "findings": [None, "unknown", "unknown"]}
-
-
-def test_what_differs_as_a_table(runs: list[str]) -> None:
-    printed = call(*runs).stdout
-    assert printed.startswith("one (1 rank), two (2 ranks), same (1 rank)\n")
-    lines = {line.split()[0]: line for line in printed.splitlines() if line}
-    assert lines["optimizer.lr"].split()[1:] == ["0.1", "0.2", "0.1"]
-    assert "(+0.0%, noise)" in lines["step_s"]
-    assert "(-50.0%, unknown)" in lines["val/loss"]
-    assert "val/score best" not in printed
-    assert "hooks.checkpoint: {best: val/score, mode: max}" in printed
-
-
-def test_one_run_is_compared_with_nothing(runs: list[str]) -> None:
-    alone = call(runs[0])
-    assert alone.exit_code == 2
-    assert "two or more runs" in alone.stderr
-    missing = call(runs[0], "runs/none")
-    assert missing.exit_code == 2
-    assert "no run" in missing.stderr
+def test_without_plotly_the_command_to_install_it_is_printed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.report.find_spec", lambda name: None)
+    result = CliRunner().invoke(app, ["report", str(run)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "pip install 'hookyard[report]'" in result.stderr

@@ -1,34 +1,62 @@
-"""Pages read back: markup has to be well-formed, and its tables are lists again."""
+"""Pages read back: markup has to be well-formed, its tables are lists again, and its charts are lines."""
 
 from __future__ import annotations
 
+import base64
+import json
+from typing import Any
 from xml.etree import ElementTree
+
+import numpy as np
 
 from orchestrator.report.markup import Content
 
 
 def parsed(markup: Content) -> ElementTree.Element:
-    """A piece of markup as a tree; fails where it is not well-formed."""
+    """Parse a piece of markup; fails where it is not well-formed."""
     return ElementTree.fromstring(f"<all>{markup}</all>")
+
+
+def main_of(page: str) -> ElementTree.Element:
+    """Return the content of a page, without its scripts."""
+    return parsed(page[page.index("<main") : page.index("</main>") + len("</main>")])
 
 
 def text_of(element: ElementTree.Element) -> str:
     return "".join(element.itertext())
 
 
-def tables_of(markup: Content) -> dict[str, list[list[str]]]:
-    """Each table by its caption, as lines of cells, the headings first."""
+def tables_of(markup: Content | ElementTree.Element) -> dict[str, list[list[str]]]:
+    """Return each table by its caption, as lines of cells, the headings first."""
+    tree = markup if isinstance(markup, ElementTree.Element) else parsed(markup)
     return {
         text_of(caption): [[text_of(cell) for cell in row] for row in table.iter("tr")]
-        for table in parsed(markup).iter("table")
+        for table in tree.iter("table")
         if (caption := table.find("caption")) is not None
     }
 
 
-def exact_of(markup: Content, caption: str) -> list[list[str | None]]:
-    """The titles of a table's cells, line by line, without the headings."""
-    for table in parsed(markup).iter("table"):
-        found = table.find("caption")
-        if found is not None and text_of(found) == caption:
-            return [[cell.get("title") for cell in row] for row in table.iter("tr")][1:]
-    raise AssertionError(f"no table {caption!r}")
+def charts_of(markup: Content | ElementTree.Element) -> dict[str, dict[str, Any]]:
+    """Return the plotly figure of each chart by its title."""
+    tree = markup if isinstance(markup, ElementTree.Element) else parsed(markup)
+    return {
+        figure.findtext("figcaption/b", ""): _decode(json.loads(figure.findtext("div/script", "")))
+        for figure in tree.iter("figure")
+    }
+
+
+def lines_of(chart: dict[str, Any]) -> dict[str, tuple[list[Any], list[Any]]]:
+    """Return the positions and values of a chart's named lines or bars."""
+    return {trace["name"]: (trace["x"], trace["y"]) for trace in chart["data"] if "name" in trace}
+
+
+def _decode(value: Any) -> Any:
+    """Return plotly's JSON with its encoded arrays as lists."""
+    if isinstance(value, list):
+        return [_decode(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    if "bdata" not in value:
+        return {name: _decode(inner) for name, inner in value.items()}
+    numbers = np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
+    return numbers.reshape([int(length) for length in value.get("shape", "-1").split(",")]).tolist()

@@ -5,9 +5,17 @@ import pandas as pd
 import pytest
 
 from orchestrator.report.markup import Markup
-from orchestrator.report.views.comparison import coordinates, front, parameter_importance, progress, spending
+from orchestrator.report.views.comparison import (
+    coordinates,
+    describe_selection,
+    front,
+    parameter_importance,
+    progress,
+    select_trials,
+    spending,
+)
 from orchestrator.sweeps.results.analysis import importance_table
-from tests.orchestrator.report.reading import parsed, tables_of
+from tests.orchestrator.report.reading import charts_of, lines_of, tables_of
 
 MAX = {"val/accuracy": "max"}
 RATES = np.geomspace(0.001, 1, 12)
@@ -22,40 +30,52 @@ TRIALS = pd.DataFrame(
 )
 
 
+@pytest.mark.parametrize(("count", "most"), [(5, 5), (9, 4), (1000, 10), (11, 10)])
+def test_the_best_half_and_others_down_to_the_worst_are_selected(count: int, most: int) -> None:
+    names = [str(place) for place in range(count)]
+    chosen = select_trials(names, most)
+    assert len({*chosen}) == len(chosen) == min(count, most)
+    assert (chosen[: most // 2], chosen[-1]) == (names[: most // 2], names[-1])
+    assert bool(describe_selection(len(chosen), count)) == (count > most)
+
+
 def test_the_best_trial_s_line_is_the_strongest() -> None:
-    paths = [
-        one for one in parsed(coordinates(TRIALS, MAX, {"lr"}).content).iter("path") if one.get("class") == "through"
+    (chart,) = charts_of(coordinates(TRIALS, MAX, {"lr"}).content).values()
+    opacities = {trace["name"]: trace["opacity"] for trace in chart["data"]}
+    assert sorted(opacities, key=lambda trial: -opacities[trial]) == [*TRIALS.index[::-1]]
+    assert [text.replace("\u200b", "") for text in chart["layout"]["xaxis"]["ticktext"]] == [
+        "lr",
+        "width",
+        "val/accuracy",
+        "step_s",
     ]
-    merits = {
-        str(one.get("data-trial")): float(str(one.get("style")).removeprefix("--merit:").rstrip("%")) for one in paths
-    }
-    assert max(merits, key=lambda trial: merits[trial]) == "t11"
-    assert (merits["t11"], len(merits)) == (100, 12)
 
 
-def test_what_mattered_is_the_sweep_s_own_importance() -> None:
+def test_the_importance_is_that_of_the_sweep() -> None:
     table = tables_of(parameter_importance(TRIALS, MAX).content)["Importance for val/accuracy"]
     expected = importance_table(TRIALS, "val/accuracy")
     assert table == [
         ["parameter", "share", "spread"],
         *([name, f"{share:.1%}", f"{spread:.1%}"] for name, share, spread in expected.itertuples()),
     ]
-    assert "9 trials have reported val/accuracy; 10 are needed" in str(
-        parameter_importance(TRIALS.iloc[:9], MAX).content
-    )
+    few = parameter_importance(TRIALS.iloc[:9], MAX)
+    assert "9 trials have reported val/accuracy; 10 are needed" in few.content
 
 
-def test_the_front_weighs_a_single_metric_against_the_time_of_a_step() -> None:
-    trials = TRIALS.assign(step_s=[0.01, 0.02] * 6)
-    table = tables_of(front(trials, MAX).content)["val/accuracy against step_s"]
-    assert {row[0] for row in table[1:] if row[-1] == "yes"} == {"t10", "t11"}
-
-
-def test_the_front_of_several_metrics_is_theirs() -> None:
-    table = tables_of(front(TRIALS.assign(cost=1.0), {"val/accuracy": "max", "cost": "min"}).content)[
-        "cost against val/accuracy"
-    ]
-    assert [row[0] for row in table[1:] if row[-1] == "yes"] == ["t11"]
+@pytest.mark.parametrize(
+    ("trials", "objectives", "best"),
+    [
+        (TRIALS.assign(step_s=[0.01, 0.02] * 6), MAX, ["t10", "t11"]),
+        (TRIALS.assign(cost=1.0), {"val/accuracy": "max", "cost": "min"}, ["t11"]),
+    ],
+)
+def test_the_front_is_of_the_metrics_or_of_one_and_the_time_of_a_step(
+    trials: pd.DataFrame, objectives: dict[str, str], best: list[str]
+) -> None:
+    (chart,) = charts_of(front(trials, objectives).content).values()
+    dominated, on_front = chart["data"]
+    assert on_front["text"] == best
+    assert {*dominated["text"]} == {*trials.index} - {*best}
 
 
 def test_every_trial_has_its_curve() -> None:
@@ -64,25 +84,21 @@ def test_every_trial_has_its_curve() -> None:
         "t1": [{"step": 1, "val/accuracy": 0.5}],
         "t2": [],
     }
-    assert [row[0] for row in tables_of(progress(reports, MAX, 3).content)["val/accuracy"][1:]] == [
-        "t0",
-        "t1",
-    ]
+    curves = lines_of(charts_of(progress(reports, MAX, 3).content)["val/accuracy"])
+    assert curves == {"t0": ([1, 2], [0.25, 0.75]), "t1": ([1], [0.5])}
 
 
 def test_the_time_of_the_best_trials() -> None:
     spans = pd.DataFrame({"forward_s": [0.01, 0.02], "all_reduce_wait_s": [0.01, np.nan]}, index=["t1", "t0"])
-    assert tables_of(spending(spans).content)["An iteration of each trial"][1:] == [
-        ["t1", "10 ms", "10 ms", "20 ms"],
-        ["t0", "20 ms", "0 ms", "20 ms"],
-    ]
+    bars = lines_of(charts_of(spending(spans).content)["Mean iteration of each trial"])
+    assert bars == {"forward_s": (["t1", "t0"], [10, 20]), "all_reduce_wait_s": (["t1", "t0"], [10, 0])}
 
 
 @pytest.mark.parametrize(
     "trials",
     [pd.DataFrame(), TRIALS.iloc[:1], TRIALS[["config/lr"]], TRIALS.assign(**{"val/accuracy": None, "step_s": None})],
 )
-def test_what_cannot_be_shown_yet_is_said(trials: pd.DataFrame) -> None:
+def test_what_cannot_be_drawn_yet_is_explained(trials: pd.DataFrame) -> None:
     for section in (
         coordinates(trials, MAX, ()),
         parameter_importance(trials, MAX),

@@ -5,7 +5,7 @@ import pandas as pd
 
 from orchestrator.report.views.learning import best, learning, metrics_of, points
 from orchestrator.stats.read.query import Rows
-from tests.orchestrator.report.reading import parsed, tables_of, text_of
+from tests.orchestrator.report.reading import charts_of, parsed, tables_of, text_of
 from tests.orchestrator.stats.insight.runs import training
 
 REPORTS = [
@@ -72,12 +72,10 @@ def test_a_metric_of_which_nothing_is_known_has_no_best() -> None:
 
 def test_the_loss_of_every_step_is_drawn_with_its_extremes() -> None:
     losses = np.linspace(3, 1, 400).reshape(200, 2)
-    section = learning(Rows.of(training(2, loss=losses)), REPORTS, {})
-    table = tables_of(section.content)["loss"]
-    assert table[0] == ["step", "train, by step, smallest", "train, by step", "train, by step, largest", "train", "val"]
-    assert table[1] == ["1", f"{losses[0, 1]:.4g}", f"{losses[0].mean():.4g}", "3", "", ""]
-    assert table[100] == ["100", f"{losses[99, 1]:.4g}", f"{losses[99].mean():.4g}", f"{losses[99, 0]:.4g}", "2", "3"]
-    assert "of a step on all 2 ranks" in text_of(parsed(section.content))
+    chart = charts_of(learning(Rows.of(training(2, loss=losses)), REPORTS, {}).content)["loss"]
+    low, high, mean, train, val = chart["data"]
+    assert np.allclose([low["y"], high["y"], mean["y"]], [losses[:, 1], losses[:, 0], losses.mean(axis=1)])
+    assert (train["x"], train["y"], val["y"]) == ([100, 200], [2, 1], [3, 4])
 
 
 def test_losses_that_are_not_finite_are_counted() -> None:

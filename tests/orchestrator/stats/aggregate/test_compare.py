@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.report.side_by_side import format_entry
+from orchestrator.cli.compare import format_entry
 from orchestrator.stats.aggregate import compare as comparing
 from orchestrator.stats.aggregate.compare import (
     Side,

@@ -1,0 +1,109 @@
+"""`hookyard compare`"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.completion import run_folders
+from orchestrator.cli.options import AsJson
+from orchestrator.cli.output import echo, print_json, print_table
+from orchestrator.errors import UsageError
+from orchestrator.stats.aggregate import quantities
+from orchestrator.terminal.printable import printable_data
+
+TABLES = {
+    "config": ("config", "no difference"),
+    "chosen": ("best trial", "no values"),
+    "metrics": ("metrics", "none yet"),
+    "same_values": ("with the same values", "no trials"),
+    "costs": ("costs", "none yet"),
+}
+"""Table of a comparison -> title, and text if it is empty."""
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN RUN...",
+            help="Two or more runs, or two or more sweeps. The first is the reference.",
+            autocompletion=run_folders,
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Compare the configs, metrics and costs of runs or sweeps, and say which differences are noise."""
+    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.runs.result import Run, compare_runs
+    from orchestrator.sweeps.results.comparison import compare_sweeps
+    from orchestrator.sweeps.results.result import Sweep
+
+    if len(runs) < 2:
+        raise UsageError("compare needs two or more runs, or two or more sweeps: hookyard compare runs/a runs/b")
+    folders = [RunFolder.open(path) for path in runs]
+    are_sweeps = {str(folder): bool(folder.metadata().sweep) for folder in folders}
+    if len({*are_sweeps.values()}) > 1:
+        kinds = ", ".join(f"{folder} is a {'sweep' if sweep else 'run'}" for folder, sweep in are_sweeps.items())
+        raise UsageError(
+            f"{kinds}; compare runs with runs (such as a sweep's trials/trial-0000) and sweeps with sweeps"
+        )
+    if any(are_sweeps.values()):
+        differences = compare_sweeps([Sweep(folder) for folder in folders])
+    else:
+        differences = compare_runs([Run(folder) for folder in folders])
+    return print_json(differences) if as_json else _print(printable_data(differences))
+
+
+def _print(differences: dict[str, Any]) -> None:
+    from hooks.metrics.direction import explain_unknown_direction
+
+    names = headings(differences)
+    echo(", ".join(f"{name} ({kind})" for name, kind in names))
+    for key, (title, empty) in TABLES.items():
+        if key in differences:
+            echo("")
+            rows = [(name, *format_entry(name, entry)) for name, entry in differences[key].items()]
+            print_table((title, *(name for name, _ in names)), rows) if rows else echo(f"{title}: {empty}")
+    if differences.get("not_known"):
+        echo(f"\n{explain_unknown_direction(differences['not_known'])}")
+
+
+def headings(differences: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the name of each run or sweep with its number of ranks or trials."""
+    if "runs" in differences:
+        counts = [f"{ranks} {'rank' if ranks == 1 else 'ranks'}" for ranks in differences["ranks"]]
+        return [*zip(differences["runs"], counts, strict=True)]
+    counts = [
+        ", ".join(f"{count} {status}" for status, count in trials.items()) or "no trial"
+        for trials in differences["trials"]
+    ]
+    return [*zip(differences["sweeps"], counts, strict=True)]
+
+
+def format_entry(name: str, entry: Any) -> list[str]:
+    """Format the value of each run or sweep, with its change from the first."""
+    if not isinstance(entry, Mapping):
+        return ["-" if value is None else quantities.text("", value) for value in entry]
+    if "trials" in entry:
+        rows = zip(entry["values"], entry["trials"], entry["findings"], strict=True)
+        return [
+            "-" if value is None else f"{value:+.4g} in {trials} trials, {finding}" for value, trials, finding in rows
+        ]
+    first = entry["values"][0]
+    return [
+        _change(name, value, first, finding) for value, finding in zip(entry["values"], entry["findings"], strict=True)
+    ]
+
+
+def _change(name: str, value: float | None, first: float | None, finding: str | None) -> str:
+    shown = quantities.text(name, value) or ("-" if value is None else "nan")
+    if finding is None or value is None or not first or not isfinite(value - first):
+        return shown
+    if value == first and finding == "unknown":
+        return f"{shown} (equal)"
+    change = f"{value / first - 1:+.1%}"
+    return f"{shown} ({change})" if finding in ("less", "more") else f"{shown} ({change}, {finding})"

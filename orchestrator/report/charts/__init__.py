@@ -1,1 +1,0 @@
-"""Charts: SVG of any width, with labels as text and data as a table."""
