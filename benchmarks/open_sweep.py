@@ -61,7 +61,7 @@ def write_sweep(folder: Path, trials: int, rows: int) -> None:
     _write(folder / "run.json", {"name": "sweep", **TIMES, "sweep": begun})
     joined = folder / "rows.parquet"
     with open(joined, "xb+") as file:
-        write_parquet([with_usage(rows_of_a_trial(rows), [ATTEMPT])], file, "stats.parquet")
+        write_parquet([with_usage(rows_of_a_trial(rows), [ATTEMPT])], file)
     random = np.random.default_rng(1)
     for number in range(trials):
         trial = folder / "trials" / trial_name(number)

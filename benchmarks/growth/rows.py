@@ -22,14 +22,11 @@ from pathlib import Path
 from time import process_time
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from benchmarks.growth.law import print_growth
 from orchestrator.loop.clock.span_clock import SPAN_COLUMNS
 from orchestrator.loop.step.iterations import iteration_columns
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.read.reading import read_batches
-from orchestrator.stats.write.checksums import FILE, sealed, write_parquet
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 
@@ -94,18 +91,6 @@ def record(run: Storage, rank: int, rows: int, close: bool) -> tuple[float, floa
     return process_time() - started, largest
 
 
-def copy(file: Path, storage: Storage, path: str) -> None:
-    """Write a rank's file as another's: it names its path."""
-    if file.suffix == ".parquet":
-        with storage.create(path) as target:
-            write_parquet([pq.ParquetFile(file).read().replace_schema_metadata()], target, path)
-        return
-    batches = read_batches(file.read_bytes())
-    with storage.open_stream(path) as target:
-        for message in (batches[0].schema.with_metadata({FILE: path}), *batches):
-            target.write(sealed(message.serialize()))
-
-
 def write_run(folder: Path, rows: int, close: bool) -> tuple[float, float]:
     """Write a run of 256 ranks with a number of rows; return microseconds per recorded row, and bytes per row on
     disk."""
@@ -128,7 +113,7 @@ def write_run(folder: Path, rows: int, close: bool) -> tuple[float, float]:
     results = [json.loads(rank.communicate()[0]) for rank in ranks]
     for rank in range(REAL, RANKS):
         for file in (folder / RunFolder.rank_folder(0, rank % REAL)).iterdir():
-            copy(file, storage, f"{RunFolder.rank_folder(0, rank)}/{file.name}")
+            storage.write(f"{RunFolder.rank_folder(0, rank)}/{file.name}", file.read_bytes())
     return sum(seconds for seconds, _ in results) / REAL / (rows // RANKS) * 1e6, max(size for _, size in results)
 
 

@@ -139,7 +139,7 @@ def _check_rows(folder: RunFolder, path: str, paths: Sequence[str]) -> bool:
 
     if path.endswith(".parquet"):
         with folder.storage.open(path) as file:
-            return verify_parquet(file, path)
+            return verify_parquet(file)
     table = path.rpartition("-")[0]
     is_over = folder.storage.local is None or any(other.startswith(f"{table}-") and other > path for other in paths)
     return verify_stream(folder.storage.read(path), is_over)

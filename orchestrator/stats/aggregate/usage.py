@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.read.query import TRAINING, Rows
-from orchestrator.stats.read.recorded_files import COMPACTED
 from orchestrator.stats.write.checksums import check_footer
 
 _PEAKS = {
@@ -71,7 +70,7 @@ def stored_usage(file: Any, attempts: Sequence[Attempt]) -> dict[str, float] | N
 
     Raises ArrowException, OSError or ValueError for a damaged file.
     """
-    check_footer(file, COMPACTED["rows"])
+    check_footer(file)
     text = (pq.read_schema(file).metadata or {}).get(_KEY)
     kept = json.loads(text) if text else None
     return kept["usage"] if kept and kept["attempts"] == len(attempts) else None

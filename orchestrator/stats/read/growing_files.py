@@ -19,7 +19,7 @@ from orchestrator.records.run_folder import parse_numbers
 from orchestrator.stats.read.reading import read_segment
 from orchestrator.stats.read.recorded_files import COMPACTED, opened_parquet, recorded_at, warn_lost_rows
 from orchestrator.stats.read.tables import load
-from orchestrator.stats.write.checksums import schema_in, whole_batches
+from orchestrator.stats.write.checksums import intact_batches, schema_in
 from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import parse_lines
 
@@ -127,7 +127,7 @@ class RankTail:
                         return
                     self._schemas[name] = begun
                     self._ends[name] = start + stream.tell()
-                for batch in whole_batches(stream, self._schemas[name], place):
+                for batch in intact_batches(stream, self._schemas[name], place):
                     self._ends[name] = start + stream.tell()
                     yield batch
             except (EOFError, pa.ArrowInvalid, OSError):

@@ -21,7 +21,7 @@ from pyarrow.fs import LocalFileSystem
 
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.stats.read.recorded_files import ADVICE, Recorded, RecordedFiles, opened_parquet, recorded_files
-from orchestrator.stats.write.checksums import schema_in, whole_batches
+from orchestrator.stats.write.checksums import intact_batches, schema_in
 from orchestrator.storage import Storage
 
 SMALL = {
@@ -193,7 +193,7 @@ def read_batches(data: bytes, place: str = "a stream") -> list[pa.RecordBatch]:
     batches: list[pa.RecordBatch] = []
     with suppress(pa.ArrowInvalid, EOFError, OSError):
         # One by one, so that those before the cut are kept.
-        for batch in whole_batches(stream, schema, place) if schema else ():
+        for batch in intact_batches(stream, schema, place) if schema else ():
             batches.append(batch)
     return batches
 

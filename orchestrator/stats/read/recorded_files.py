@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from orchestrator.errors import DamagedFile
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.write.checksums import CopiedFile, check_footer
+from orchestrator.stats.write.checksums import check_footer
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import log_omission
 
@@ -124,11 +124,9 @@ def opened_parquet(storage: Storage, path: str, *, at_once: bool = False) -> Ite
     """
     try:
         with pa.BufferReader(storage.read(path)) if at_once and storage.local is None else storage.open(path) as file:
-            check_footer(file, path)
+            check_footer(file)
             yield file
     except FileNotFoundError:
         raise
-    except CopiedFile as error:
-        raise DamagedFile(str(storage / path), str(error), error.advice) from error
     except (OSError, pa.ArrowException) as error:
         raise DamagedFile(str(storage / path), str(error), ADVICE) from error

@@ -61,7 +61,7 @@ def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence
         if table == "rows":
             rows = with_usage(with_mark(rows, attempts), attempts)
         with storage.create(COMPACTED[table]) as file:
-            write_parquet([rows], file, COMPACTED[table])
+            write_parquet([rows], file)
     return True
 
 

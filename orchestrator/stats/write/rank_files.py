@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from orchestrator.stats.read.recorded_files import Recorded
-from orchestrator.stats.write.checksums import END, FILE, sealed
+from orchestrator.stats.write.checksums import END, sealed
 from orchestrator.storage import Storage
 from orchestrator.storage.storage import raising_storage_errors
 
@@ -42,7 +42,7 @@ class _DiskPart:
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
         self.rows, self.schema = 0, schema
         self._file = storage.open_stream(path)
-        self._file.write(sealed(schema.with_metadata({FILE: path}).serialize()))
+        self._file.write(sealed(schema.serialize()))
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._file.write(sealed(batch.serialize()))
@@ -63,7 +63,7 @@ class _ObjectPart:
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
         self.rows, self.schema = 0, schema
         self._storage, self._path = storage, path
-        self._sent = sealed(schema.with_metadata({FILE: path}).serialize())
+        self._sent = sealed(schema.serialize())
         self._new: list[pa.RecordBatch] = []
         self._ended = False
 

@@ -29,7 +29,7 @@ def pack(storage: Storage, parts: Sequence[Recorded], attempts: Sequence[Attempt
         rows = rows.drop_columns([name for name in PARTITIONS.names if name in rows.column_names])
         path = parts[-1].path.replace(".arrow", ".parquet")
         with storage.create(path) as file:
-            write_parquet([rows], file, path)
+            write_parquet([rows], file)
     storage.each(storage.delete, [part.path for part in parts])
 
 
@@ -61,4 +61,4 @@ def mark(storage: Storage, path: str, attempts: Sequence[Attempt], attempt: int 
         ):
             return
         with storage.create(path) as anew:
-            write_parquet(map(marked, groups), anew, path)
+            write_parquet(map(marked, groups), anew)
