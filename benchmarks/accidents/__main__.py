@@ -1,6 +1,6 @@
 """Train random experiments through random accidents; each must equal its reference, bit for bit.
 
-    python -m benchmarks.accidents {runs,sweeps} [--cases 1000] [--seed 0]
+    python -m benchmarks.accidents {runs,sweeps,gangs} [--cases 1000] [--seed 0]
 
 `runs`: a case draws a model, data, an optimizer, a scheduler and settings. Up to three times, its process is killed or
 interrupted, or its disk fills up. Then a file of its newest checkpoint may be damaged, or the disk be read-only for a
@@ -9,6 +9,9 @@ compared with a loop written by hand, and each row must exist once. Accidents of
 they are kills without it.
 
 `sweeps`: a case also draws a space, repeats and a scheduler. It is compared with the same sweep without an accident.
+
+`gangs`: a case trains on two ranks of a Ray cluster, with DDP or FSDP, a gang or Ray Train. Ranks and drivers are
+killed and interrupted. It is compared with the same run without an accident.
 """
 
 from __future__ import annotations
@@ -17,11 +20,13 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from benchmarks.accidents import runs, sweeps
+from benchmarks.accidents import gangs, runs, sweeps
 
-CHECKS = {"runs": runs.check, "sweeps": sweeps.check}
+CHECKS: dict[str, Any] = {"runs": runs.check, "sweeps": sweeps.check, "gangs": gangs.check}
 
 
 def main() -> None:
@@ -32,9 +37,11 @@ def main() -> None:
     arguments = parser.parse_args()
     accidents: Counter[str] = Counter()
     failed = 0
-    with tempfile.TemporaryDirectory() as root:
+    with ExitStack() as stack:
+        root = stack.enter_context(tempfile.TemporaryDirectory())
+        cluster = [stack.enter_context(gangs.cluster())] if arguments.kind == "gangs" else []
         for seed in range(arguments.seed, arguments.seed + arguments.cases):
-            outcome = CHECKS[arguments.kind](seed, Path(root))
+            outcome = CHECKS[arguments.kind](seed, Path(root), *cluster)
             accidents.update(str(code) for code in outcome.exit_codes)
             if outcome.problem:
                 failed += 1

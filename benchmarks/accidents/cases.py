@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -53,7 +54,7 @@ class Accident(Hook):
     """Causes an accident once at each place.
 
     In `kill on_loss train 1 2` these are the accident, the event, the phase, its epoch and iteration. The name of a
-    trial may follow.
+    trial, or a rank such as `rank1`, may follow. `kill-driver` and `interrupt-driver` send the signal to the driver.
     """
 
     places: list[str] = field(default_factory=list)
@@ -69,13 +70,16 @@ class Accident(Hook):
         for place in self.places:
             kind, _, planned = place.partition(" ")
             mark = Path(self.marks, place)
-            if planned in (moment, f"{moment} {state.name}") and not mark.exists():
+            if planned in (moment, f"{moment} {state.name}", f"{moment} rank{state.rank}") and not mark.exists():
                 mark.touch()
-                self.cause(kind)
+                self.cause(kind, state)
 
-    def cause(self, kind: str) -> None:
+    def cause(self, kind: str, state: State) -> None:
         if kind == "fill":
             fill(Path(self.disk))
+        elif kind.endswith("-driver"):
+            driver = json.loads((state.artifacts / "run.json").read_text())["pid"]
+            os.kill(driver, SIGNALS[kind.removesuffix("-driver")])
         else:
             os.kill(os.getpid(), SIGNALS[kind])
 

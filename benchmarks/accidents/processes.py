@@ -15,6 +15,7 @@ DONE, FAILED, INTERRUPTED, KILLED = 0, 1, 130, -9
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(
     [
+        "benchmarks.accidents.gangs",
         "benchmarks.accidents.runs",
         "benchmarks.accidents.sweeps",
         "orchestrator.engines.in_process",
