@@ -253,6 +253,10 @@ class Session:
             self.folder.write_attempt(attempt)
         if checkpoint := self.assignment.subject.checkpoint if self.assignment.subject else attempt.checkpoint:
             loop.restore(checkpoint)
+            samples = self.world.gather(loop.state.samples)
+            if self.world.is_master and len({*samples}) > 1:
+                self._attempt = replace(attempt, samples=samples)
+                self.folder.write_attempt(self._attempt)
 
     def write_end(self) -> None:
         """Write down where this run ends, though its training may continue for others."""

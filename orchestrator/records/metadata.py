@@ -230,6 +230,8 @@ class Attempt:
     started: str | None = None
     world_size: int = 1
     hosts: Sequence[Host] = ()
+    samples: Sequence[int] = ()
+    """Training samples of each rank at its start, where ranks have different numbers."""
     epoch_iterations: int | None = None
     """Training iterations of an epoch on each rank."""
     order: DataOrder | None = None

@@ -23,7 +23,7 @@ from orchestrator.storage import Storage
 
 FIRST = ["rank", "node", "phase", "epoch", "iteration", "step"]
 """The first columns of a table of rows."""
-NEEDED = ("attempt", "phase", "iteration", "samples")
+NEEDED = ("attempt", "rank", "phase", "iteration", "samples")
 """Columns that decide whether a row is superseded."""
 _log = logging.getLogger("hookyard")
 
@@ -87,7 +87,8 @@ def superseded(attempts: Sequence[Attempt], names: Collection[str] = NEEDED) -> 
 
     A training row is superseded if its iteration lies past a later attempt's start. An evaluation row is superseded
     if the training samples seen by then do, or if the checkpoint was made after as many and before the validation.
-    Steps would not do: micro-batches share one, and so does an iteration whose step was left out. A leader's training
+    Steps would not do: micro-batches share one, and so does an iteration whose step was left out. Ranks of a stream may
+    have seen different numbers of samples. A leader's training
     after this run ended, `until`, is not this run's.
     """
     gone: Any = pc.scalar(False)
@@ -95,7 +96,11 @@ def superseded(attempts: Sequence[Attempt], names: Collection[str] = NEEDED) -> 
     samples = pc.field("samples") if "samples" in names else pc.scalar(pa.scalar(None, pa.int64()))
     for attempt in attempts:
         start = attempt.position
-        seen_again = samples >= start.samples if start.stage <= Stage.TRAINED else samples > start.samples
+        compare = pc.greater_equal if start.stage <= Stage.TRAINED else pc.greater
+        seen_again = compare(samples, start.samples)
+        for number in {*attempt.samples}:
+            ranks = [rank for rank, own in enumerate(attempt.samples) if own == number]
+            seen_again = pc.if_else(pc.field("rank").isin(ranks), compare(samples, number), seen_again)
         past = (is_training & (pc.field("iteration") > start.iteration)) | (~is_training & seen_again) | is_test
         gone |= (pc.field("attempt") < attempt.number) & past
         if attempt.until is not None:

@@ -10,7 +10,7 @@ from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.aggregate.usage import with_usage
 from orchestrator.stats.read.reading import described, narrow, source_of
-from orchestrator.stats.read.recorded_files import COMPACTED, RecordedFiles, recorded_files
+from orchestrator.stats.read.recorded_files import COMPACTED, Recorded, RecordedFiles, recorded_files
 from orchestrator.stats.read.tables import sort_rows
 from orchestrator.stats.write.checksums import write_parquet
 from orchestrator.stats.write.segments import mark, pack, with_mark
@@ -38,7 +38,11 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
         kept |= {file.folder for file in own}
         if table == "rows" and attempts:
             done_again = [segment for segment in files.segments if segment.attempt < attempts[-1].number]
-            storage.each(lambda segment: mark(storage, segment.path, attempts, segment.attempt), done_again)
+
+            def mark_segment(segment: Recorded) -> None:
+                mark(storage, segment.path, attempts, attempt=segment.attempt, rank=segment.rank)
+
+            storage.each(mark_segment, done_again)
             if files.joined:
                 mark(storage, files.joined, attempts)
         storage.each(lambda parts: pack(storage, parts, attempts), files.tails)

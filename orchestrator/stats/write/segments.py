@@ -39,19 +39,18 @@ def with_mark(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
     return dataset(rows).to_table(columns={**columns, "superseded": superseded(attempts, rows.column_names)})
 
 
-def mark(storage: Storage, path: str, attempts: Sequence[Attempt], attempt: int | None = None) -> None:
-    """Rewrite a Parquet file if more of its rows are superseded than it says; `attempt` is that of a segment."""
+def mark(storage: Storage, path: str, attempts: Sequence[Attempt], **partition: int) -> None:
+    """Rewrite a Parquet file if more of its rows are superseded than it says; `partition` has attempt and rank of a
+    segment."""
     with opened_parquet(storage, path) as file:
         parquet = pq.ParquetFile(file, page_checksum_verification=True)
         groups = range(parquet.num_row_groups)
 
         def marked(group: int, columns: Sequence[str] | None = None) -> pa.Table:
             rows = parquet.read_row_group(group, columns)
-            if attempt is None:
-                return with_mark(rows, attempts)
-            return with_mark(rows.append_column("attempt", pa.repeat(attempt, len(rows))), attempts).drop_columns(
-                "attempt"
-            )
+            for name, number in partition.items():
+                rows = rows.append_column(name, pa.repeat(number, len(rows)))
+            return with_mark(rows, attempts).drop_columns([*partition])
 
         if all(
             marked(group, [*NEEDED, "superseded"])["superseded"].equals(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -122,6 +123,18 @@ def test_a_validation_at_the_same_step_but_before_an_iteration_that_made_none_st
     rows = [row(0, "val", 0, n, 7, samples=56) for n in (1, 2)] + [row(0, "val", 0, 3, 7, samples=64)]
     stats = loaded(rows, [FRESH, attempt(1, 8, 7, Stage.TRAINED, samples=64)])
     assert keys(stats, "iteration", "attempt") == [(1, 0), (2, 0)]
+
+
+def test_validation_is_done_again_on_ranks_with_fewer_samples_of_a_stream() -> None:
+    """At the checkpoint before a validation, rank 0 had seen 36 samples and rank 1 had seen 30."""
+    seen = {0: 36, 1: 30}
+    rows = [
+        {**row(number, "val", 0, 1, 3, samples=samples), "rank": rank}
+        for number in (0, 1)
+        for rank, samples in seen.items()
+    ]
+    begun = replace(attempt(1, 6, 3, Stage.TRAINED, samples=36), samples=[36, 30])
+    assert keys(loaded(rows, [FRESH, begun]), "rank", "attempt") == [(0, 1), (1, 1)]
 
 
 def test_a_test_phase_is_always_done_again() -> None:
