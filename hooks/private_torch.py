@@ -51,13 +51,6 @@ def dump_memory_snapshot(path: Path) -> None:
     torch.cuda.memory._dump_snapshot(str(path))
 
 
-def when_out_of_memory(call: Callable[[], None]) -> None:
-    """Call a function when a GPU allocation fails, before anything is freed. Cannot be undone."""
-    attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)  # missing in torch for the CPU
-    if attach is not None:
-        attach(lambda device, size, total, free: call())
-
-
 def call_after_backward(call: Callable[[], None]) -> None:
     """Call a function at the end of the running backward pass, in the order of registration; from a tensor's hook."""
     Variable._execution_engine.queue_callback(call)

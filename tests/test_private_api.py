@@ -112,9 +112,8 @@ def test_private_uses_are_found(text: str) -> None:
 
 @pytest.mark.parametrize("fence", sorted(FENCES))
 def test_tests_list_every_private_name_of_a_fence(fence: str) -> None:
-    # Only CUDA has the first one; tests/orchestrator/loop/data/test_share.py tries the others if `datasets` is there.
+    # tests/orchestrator/loop/data/test_share.py tries these if `datasets` is there.
     elsewhere = (
-        "torch._C._cuda_attach_out_of_memory_observer",
         "datasets:IterableDataset._ex_iterable",
         "datasets:IterableDataset._distributed",
     )

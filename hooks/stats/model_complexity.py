@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+from torch.utils.hooks import RemovableHandle
 
 from hooks.hook import NEEDS_MODEL, Hook, Ranks, Setup
 from hooks.parts.eval_mode import evaluating, first_batch
@@ -53,41 +55,33 @@ class ModelComplexity(Hook):
         module = state.module
         state.info["parameters"], state.info["trainable_parameters"] = _parameters(module)
         batch = first_batch(state)
-        with (
-            evaluating(state),
-            _without_fused_attention(),
-            FlopCounterMode(display=False, custom_mapping=_MISSING) as flops,
-        ):
-            with _counting(module, flops) as costs:
-                state.forward(module, batch)
-            costs[""].flops = flops.get_total_flops()
         samples = state.samples_in(batch)
+        counter = FlopCounterMode(display=False, custom_mapping=_MISSING)
+        with evaluating(state), _without_fused_attention(), counter, _counting(module, counter) as costs:
+            state.forward(module, batch)
+        costs[""].flops = counter.get_total_flops()  # also of a task that calls only submodules of the model
         state.info.update(costs[""].per_sample(samples))
         self._write(state, costs, samples)
         state.show(_summary(state.info))
 
-    def _write(self, state: State, costs: dict[str, _Cost], samples: int) -> None:
+    def _write(self, state: State, costs: Mapping[str, _Cost], samples: int) -> None:
         columns = ("module", "type", "parameters", "trainable_parameters", *costs[""].per_sample(samples))
         state.artifacts.mkdir(parents=True, exist_ok=True)
         with (state.artifacts / FILE).open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(columns)
             for name, module in state.module.named_modules():
-                if _depth(name) > self.max_depth:
-                    continue
-                table.writerow(
-                    [name, type(module).__name__, *_parameters(module), *costs[name].per_sample(samples).values()]
-                )
+                if _depth(name) <= self.max_depth:
+                    per_sample = costs[name].per_sample(samples).values()
+                    table.writerow([name, type(module).__name__, *_parameters(module), *per_sample])
 
 
 @dataclass
 class _Cost:
-    """Cost of a forward pass in a module and its parts."""
+    """Cost of a forward pass in a module and its submodules."""
 
     flops: int = 0
     activations: int = 0
-    entered: list[int] = field(default_factory=list)
-    """FLOPs so far at the start of each call that is running."""
 
     def per_sample(self, samples: int) -> dict[str, int]:
         """Return the cost by name; torch counts a multiply-add as two FLOPs."""
@@ -96,31 +90,27 @@ class _Cost:
 
 
 @contextmanager
-def _counting(module: nn.Module, flops: FlopCounterMode) -> Iterator[dict[str, _Cost]]:
-    """Count by module name; `""` is the whole model, with the activations of all modules."""
+def _counting(module: nn.Module, counter: FlopCounterMode) -> Iterator[dict[str, _Cost]]:
+    """Count by module name, `""` for the model, in the forward passes within this context."""
     costs = {name: _Cost() for name, _ in module.named_modules()}
-    open_calls: list[_Cost] = []
 
-    def watch(child: nn.Module, cost: _Cost) -> tuple[Any, Any]:
+    def watch(name: str, layer: nn.Module) -> tuple[RemovableHandle, RemovableHandle]:
+        flops_before: list[int] = []
+
         def enter(_: nn.Module, inputs: Any) -> None:
-            open_calls.append(cost)
-            cost.entered.append(flops.get_total_flops())
+            flops_before.append(counter.get_total_flops())
 
         def leave(_: nn.Module, inputs: Any, output: Any) -> None:
-            open_calls.pop()
-            flops_before = cost.entered.pop()
-            if not cost.entered:  # a module that calls itself counts once
-                cost.flops += flops.get_total_flops() - flops_before
-            if not isinstance(child, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
-                return
-            for paying in {id(each): each for each in (costs[""], cost, *open_calls)}.values():
-                paying.activations += output.numel()
+            costs[name].flops += counter.get_total_flops() - flops_before.pop()
+            if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+                for container in {"", *accumulate(name.split("."), "{}.{}".format)}:
+                    costs[container].activations += output.numel()
 
-        return child.register_forward_pre_hook(enter), child.register_forward_hook(leave)
+        return layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave)
 
     with ExitStack() as handles:
-        for name, child in module.named_modules():
-            for handle in watch(child, costs[name]):
+        for name, layer in module.named_modules():
+            for handle in watch(name, layer):
                 handles.enter_context(handle)
         yield costs
 

@@ -52,13 +52,6 @@ def test_the_compiler_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
         private_torch.import_compiler()
 
 
-@pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="a torch for the CPU has none")
-def test_torch_for_a_gpu_tells_of_a_lack_of_memory() -> None:
-    assert_there(
-        "torch:_C._cuda_attach_out_of_memory_observer", "hooks/private_torch.py", "a snapshot where memory ran out"
-    )
-
-
 def test_operations_over_many_tensors_do_what_those_over_one_do() -> None:
     ones, twos = [torch.ones(2), torch.ones(3)], [torch.full((2,), 2.0), torch.full((3,), 2.0)]
     assert [float(norm) for norm in private_torch.foreach_norm(twos, 2.0)] == pytest.approx([8**0.5, 12**0.5])

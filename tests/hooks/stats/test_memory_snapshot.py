@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-import tracemalloc
 from pathlib import Path
 from typing import Any
-from weakref import ref
 
-import psutil
 import pytest
 import torch
-from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hooks import HookError, Plan, State
@@ -45,20 +41,6 @@ def test_tensors_are_counted_by_kind(tmp_path: Path) -> None:
     assert len(kept) + len(views) == 6
 
 
-def test_shared_storage_counts_once(tmp_path: Path) -> None:
-    def storage() -> int:
-        _fail(tmp_path, ValueError())
-        found = re.search(r"on ([\d,]+) bytes of storage", _text(tmp_path, "rank=0-step=0-ValueError"))
-        assert found is not None
-        return int(found[1].replace(",", ""))
-
-    before = storage()
-    base = torch.zeros(1_000_000)
-    views = [base[:10], base.view(1000, 1000)]
-    assert storage() - before == base.untyped_storage().nbytes()
-    assert len(views) == 2
-
-
 def test_tensors_without_memory_are_left_out(tmp_path: Path) -> None:
     with FakeTensorMode():
         fake = torch.zeros(12345)
@@ -69,35 +51,14 @@ def test_tensors_without_memory_are_left_out(tmp_path: Path) -> None:
     assert (fake.numel(), sparse.numel(), meta.numel()) == (12345, 9, 54321)
 
 
-def test_resident_memory_is_what_psutil_says(tmp_path: Path) -> None:
-    _fail(tmp_path, ValueError())
-    found = re.search(r"resident memory of the process: ([\d,]+) bytes", _text(tmp_path, "rank=0-step=0-ValueError"))
-    assert found is not None
-    assert int(found[1].replace(",", "")) == pytest.approx(psutil.Process().memory_info().rss, abs=64 * 2**20)
-
-
 def test_the_list_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_snapshot, "LINES", 2)
     kinds = [torch.zeros(size) for size in (10_000_001, 10_000_002, 3, 4)]
     _fail(tmp_path, ValueError())
     text = _text(tmp_path, "rank=0-step=0-ValueError")
     assert text.count("Tensor float32") == 2
-    assert "kinds that are smaller" in text
+    assert "smaller kinds" in text
     assert len(kinds) == 4
-
-
-def test_source_lines_are_there_where_tracemalloc_traces(tmp_path: Path) -> None:
-    _fail(tmp_path, ValueError())
-    assert "source line" not in _text(tmp_path, "rank=0-step=0-ValueError")
-    tracemalloc.start()
-    try:
-        held = bytearray(3_000_000)
-        _fail(tmp_path, ValueError())
-    finally:
-        tracemalloc.stop()
-    text = _text(tmp_path, "rank=0-step=0-ValueError")
-    assert f"{Path(__file__).name}" in text.split("bytes allocated by source line:")[1].splitlines()[1]
-    assert len(held) == 3_000_000
 
 
 def test_it_writes_after_the_steps_asked_for(tmp_path: Path) -> None:
@@ -144,16 +105,11 @@ class _Cuda:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.recorded: list[dict[str, Any]] = []
-        self.observer: Any = None
         monkeypatch.setattr(
             torch.cuda.memory, "_record_memory_history", lambda **options: self.recorded.append(options)
         )
         monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_text("a snapshot"))
-        monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", self._attach, raising=False)
         monkeypatch.setattr(torch.cuda, "memory_summary", lambda device: "the summary")
-
-    def _attach(self, observer: Any) -> None:
-        self.observer = observer
 
 
 def test_on_cuda_history_is_recorded_while_the_run_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,34 +123,3 @@ def test_on_cuda_history_is_recorded_while_the_run_lasts(tmp_path: Path, monkeyp
     assert _names(tmp_path) == ["rank=3-step=7.pickle", "rank=3-step=7.txt"]
     assert "the summary" in _text(tmp_path, "rank=3-step=7")
     assert cuda.recorded[1:] == [{"enabled": None}]
-
-
-def test_out_of_memory_is_written_down_while_all_is_still_allocated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cuda, state = _Cuda(monkeypatch), State(artifacts=tmp_path, device=torch.device("cuda"))
-    hook = MemorySnapshot()
-    hook.on_start(state)
-    cuda.observer(0, 100, 1000, 10)
-    snapshot = tmp_path / "memory" / "rank=0-step=0-OutOfMemoryError.pickle"
-    assert snapshot.read_text() == "a snapshot"
-    snapshot.write_text("the first")
-    cuda.observer(0, 100, 1000, 10)
-    hook.on_exception(state, torch.OutOfMemoryError())
-    cuda.observer(0, 100, 1000, 10)
-    assert snapshot.read_text() == "the first"
-    assert _names(tmp_path) == ["rank=0-step=0-OutOfMemoryError.pickle", "rank=0-step=0-OutOfMemoryError.txt"]
-    assert cuda.recorded[-1] == {"enabled": None}
-
-
-def test_the_observer_that_torch_keeps_keeps_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda, state = _Cuda(monkeypatch), State(artifacts=tmp_path, device=torch.device("cuda"), module=nn.Linear(2, 2))
-    hook = MemorySnapshot()
-    hook.on_start(state)
-    module = ref(state.module)
-    hook.close()
-    del state
-    assert module() is None
-    del hook
-    cuda.observer(0, 100, 1000, 10)
-    assert not (tmp_path / "memory").exists()

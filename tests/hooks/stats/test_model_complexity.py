@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import csv
-import random
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -193,53 +191,6 @@ def test_a_model_that_cannot_be_counted_gives_a_note(tmp_path: Path) -> None:
     assert module.training
     assert not module[0]._forward_hooks
     assert not module[0]._forward_pre_hooks
-
-
-class _Fickle(nn.Module):
-    """Draws from every generator and changes its buffers in each mode."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 2)
-        self.register_buffer("calls", torch.zeros(()))
-        self.register_buffer("last", torch.zeros(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        output: Tensor = self.linear(x) + torch.rand(()) + random.random() + numpy.random.rand()
-        self.last = output[0].detach()
-        return output
-
-
-def test_nothing_is_left_behind(tmp_path: Path) -> None:
-    module = _Fickle()
-    module.linear.eval()
-    last = module.last
-    before = numbers(module)
-    drawn = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist()
-    state = count(module, (torch.randn(4, 3, generator=torch.Generator()),), tmp_path)
-    assert state.info["flops_per_sample"] == 12
-    assert numbers(module) == before
-    assert module.last is last
-    assert (module.training, module.linear.training) == (True, False)
-    assert torch.equal(torch.get_rng_state(), drawn[0])
-    assert random.getstate() == drawn[1]
-    assert numpy.random.get_state()[1].tolist() == drawn[2]
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_run_trains_as_without_it(tmp_path: Path, precision: str) -> None:
-    task = Points(batch_norm=True, dropout=0.4, noisy=True)
-
-    def final(hooks: dict[str, Hook]) -> tuple[Loop, list[dict[str, Any]]]:
-        loop = Loop(task, experiment(epochs=1, precision=precision), hooks, RunContext(artifacts=tmp_path))
-        return loop, [report.metrics for report in loop.run()]
-
-    plain, plain_reports = final({})
-    counted, counted_reports = final({"complexity": ModelComplexity()})
-    assert numbers(counted.state.module) == numbers(plain.state.module)
-    assert counted_reports == plain_reports
-    assert counted.state.info["flops_per_sample"] == 2 * (5 * 8 + 8 * 3)
 
 
 def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import json
 import math
-import shutil
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,14 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks import Hook, HookError, State
 from hooks.training.loss_spike import LossSpike
 from hooks.training.nan_guard import NanGuard
-from hooks.training.sampler_seed import DistSamplerSeed
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
-from orchestrator.storage import Storage
 from tests.hooks.training.steps import batches, new_state, train
 from tests.ranks import on_ranks
-from tests.tasks import Points, Seen, experiment, numbers
 
 SMALL = {"window": 8, "warmup": 4, "threshold": 6.0}
 
@@ -147,111 +137,6 @@ def test_beside_a_nan_guard_that_skips(tmp_path: Path) -> None:
     assert (rows[6]["nonfinite"], rows[6]["loss_spike"], state.step) == (1, 1, 7)
 
 
-# In a loop
-
-
-@dataclass
-class SpikyPoints(Points):
-    """The loss of a batch that holds a sample of those in `bad` is a thousand times as high."""
-
-    bad: tuple[int, ...] = ()
-
-    def loss(self, output: Tensor, batch: Any) -> Tensor:
-        high = any(place in self.bad for place in batch[2].tolist())
-        return super().loss(output, batch) * (1000.0 if high else 1.0)
-
-
-ORDER = torch.randperm(48, generator=torch.Generator().manual_seed(0)).tolist()
-BAD = (ORDER[25], ORDER[42])
-"""Samples of the 7th and the 11th batch of the first epoch, where batches hold four."""
-
-
-def notes(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted((folder / "loss_spikes").iterdir())]
-
-
-def run_loop(root: Path, restore: str | None = None, bad: tuple[int, ...] = BAD, **fields: Any) -> tuple[Loop, Seen]:
-    class SaveAt(Hook):
-        def on_step(self, state: State) -> None:
-            if state.phase == "train" and state.iteration == 8:
-                state.request_checkpoint("a test")
-
-    seen = Seen()
-    hooks = {
-        "sampler_seed": DistSamplerSeed(),
-        "spike": LossSpike(window=20, warmup=3, threshold=50.0),
-        "save": SaveAt(),
-        "seen": seen,
-    }
-    fields = {"epochs": 3, "batch_size": 4, **fields}
-    loop = Loop(
-        SpikyPoints(bad=bad, train=48, val=7),
-        experiment(**fields),
-        hooks,
-        RunContext(store=CheckpointStore(Storage(root)), artifacts=root),
-    )
-    if restore:
-        loop.restore(restore)
-    list(loop.run())
-    return loop, seen
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_notes_name_the_samples_of_each_batch(tmp_path: Path, accumulate: int) -> None:
-    loop, seen = run_loop(tmp_path, accumulate=accumulate)
-    found = notes(tmp_path)
-    assert [note["batches"][-1]["iteration"] for note in found][:2] == ([7, 11] if accumulate == 1 else [8, 12])
-    for note in found:
-        assert len(note["batches"]) == accumulate
-        for batch in note["batches"]:
-            assert batch["indices"] == seen.indices[batch["iteration"] - 1]
-        assert set(BAD) & {place for batch in note["batches"] for place in batch["indices"]}
-        assert note["epoch"] == (note["batches"][0]["iteration"] - 1) // 12
-        assert note["rank"] == 0
-        assert note["loss"] == note["rank_loss"] > 100 > note["mean"]
-    assert loop.state.step == 36 // accumulate - len(found)
-
-
-def test_resumed_in_the_middle_of_an_epoch_it_finds_the_same_spikes_and_samples(tmp_path: Path) -> None:
-    whole, _ = run_loop(tmp_path)
-    expected = notes(tmp_path)
-    shutil.rmtree(tmp_path / "loss_spikes")
-    resumed, _ = run_loop(tmp_path, "step-00000007")  # of eight, one was left out
-    assert notes(tmp_path) == expected[1:] != []
-    assert numbers(resumed.state.module) == numbers(whole.state.module)
-
-
-def test_a_sampler_that_cannot_tell_again_is_left_alone(tmp_path: Path) -> None:
-    class Once:
-        def __iter__(self) -> Any:
-            raise AssertionError("going through this sampler draws random numbers")
-
-    loader = SimpleNamespace(batch_sampler=SimpleNamespace(sampler=Once()))
-    state = new_state(nn.Linear(4, 2), artifacts=tmp_path, loaders={"train": loader})
-    train(state, {"spike": LossSpike(**SMALL)}, heights(8, 6))
-    (note,) = notes(tmp_path)
-    assert note["batches"] == [{"iteration": 7, "indices": None}]
-
-
-def test_what_is_not_finite_is_noted_as_text_in_valid_json(tmp_path: Path) -> None:
-    spikes(LossSpike(**SMALL), [math.inf], tmp_path)
-    (path,) = (tmp_path / "loss_spikes").iterdir()
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
-
-    note = json.loads(path.read_text(), parse_constant=refuse)
-    assert (note["loss"], note["mean"]) == ("inf", "nan")
-
-
-def test_evaluation_is_not_its_business(tmp_path: Path) -> None:
-    loop, _ = run_loop(tmp_path, bad=())
-    hook: Any = loop.plan.hooks["spike"]
-    assert len(hook.state_dict()["losses"]) == 20
-    assert not (tmp_path / "loss_spikes").exists()
-    assert loop.state.step == loop.state.iteration == 36
-
-
 def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
     torch.manual_seed(0)
     module = nn.Linear(4, 2)
@@ -266,10 +151,6 @@ def test_ranks_leave_out_a_step_together_though_one_alone_has_the_spike(tmp_path
     first, second = on_ranks(_on_a_rank, 2, str(tmp_path))
     assert first == second
     assert first[:2] == ([5, 7], 6)
-    mine, others, *_ = notes(tmp_path)
-    assert (mine["rank"], others["rank"]) == (0, 1)
-    assert mine["loss"] == others["loss"] == pytest.approx((mine["rank_loss"] + others["rank_loss"]) / 2)
-    assert others["rank_loss"] > 100 * mine["rank_loss"]
 
 
 def test_the_error_fails_the_run(tmp_path: Path) -> None:
