@@ -95,7 +95,7 @@ THEIR_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
         "SSLTensorboardHook": {
             "tensorboard.every": Interval(10, "iterations"),
             "tensorboard.histograms": Interval(310, "steps"),
-            "tensorboard.flush_s": 300,
+            "tensorboard.flush": 300,
         },
         "ActivationStatisticsMonitor": {
             "activation_stats.ignored": ("ReLU",),

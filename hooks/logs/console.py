@@ -11,7 +11,6 @@ from typing import Any
 
 from hooks.hook import Hook
 from hooks.interval import paced_by
-from hooks.parts.logs.eta import Remaining
 from hooks.parts.logs.readings import learning_rates, phase_metrics, present_row
 from hooks.parts.logs.window_statistics import Window, WindowLogger, Windows
 from hooks.state import State
@@ -30,9 +29,9 @@ class Console(WindowLogger, Hook):
         console: {every: 100 iterations, window: 50}
 
     A line has the phase, the epoch (from 0) and its iteration, the learning rates, loss and time per iteration as means
-    over `window` (`data` is the wait for the batch, if `perf_stats` is on), the remaining time and the memory. Runs on
-    the master; lines go to `state.display`, or to the logger `hookyard`. Source: MMEngine LoggerHook and LogProcessor,
-    VISSL LogLossLrEtaHook, ClassyVision LossLrMeterLoggingHook.
+    over `window` (`data` is the wait for the batch, if `perf_stats` is on), the memory and, from the second line on,
+    the remaining time. Runs on the master; lines go to `state.display`, or to the logger `hookyard`. Source: MMEngine
+    LoggerHook and LogProcessor, VISSL LogLossLrEtaHook, ClassyVision LossLrMeterLoggingHook.
     """
 
     window: Window = 10
@@ -42,13 +41,13 @@ class Console(WindowLogger, Hook):
     def __post_init__(self) -> None:
         columns = {*_SHOWN, *self.columns, *(statistic.column for statistic in self.statistics.values())}
         self._windows = Windows(self.window, self.statistics, columns)
-        self._remaining = Remaining()
+        self._eta_start: tuple[float, int] | None = None
+        """Time and iteration of this attempt's first line of training, which ends the warm-up."""
         self._memory: float | None = None
         self._phase_began = 0.0
 
     def on_phase_start(self, state: State) -> None:
         self._windows.start_phase(state)
-        self._remaining.on_phase_start()
         self._phase_began = perf_counter()
 
     @paced_by("every")
@@ -56,7 +55,6 @@ class Console(WindowLogger, Hook):
         self._show(state, state.phase_iteration, present_row(state))
 
     def on_phase_end(self, state: State) -> None:
-        self._remaining.on_phase_end(state)
         if state.phase_length > self.every.count and self._windows.unwritten():
             # The training phase resets its counter when it completes the epoch.
             is_whole = state.phase == "train" and state.epoch_completed
@@ -68,18 +66,11 @@ class Console(WindowLogger, Hook):
         seconds = perf_counter() - self._phase_began
         state.show("  ".join([f"{state.phase} done  epoch {_epoch(state)}", *metrics, f"in {seconds:.1f} s"]))
 
-    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-        self._remaining.on_save(state)
-
-    def on_saved(self, state: State, path: str) -> None:
-        self._remaining.on_saved(state)
-
     def state_dict(self) -> dict[str, Any]:
-        return {"windows": self._windows.state_dict(), "remaining": self._remaining.state_dict()}
+        return {"windows": self._windows.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._windows.load_state_dict(state["windows"])
-        self._remaining.load_state_dict(state["remaining"])
 
     def _show(self, state: State, iteration: int, row: Mapping[str, Any]) -> None:
         """Print a line, with the columns of the present row so far."""
@@ -94,12 +85,21 @@ class Console(WindowLogger, Hook):
         if "step_s" in values:
             waiting = f" (data {1000 * values['data_wait_s']:.1f} ms)" if "data_wait_s" in values else ""
             parts.append(f"{1000 * values['step_s']:.1f} ms{waiting}")
-        remaining = self._remaining.seconds(state) if state.phase == "train" else None
-        if remaining is not None:
-            parts.append(f"eta {timedelta(seconds=round(remaining))}")
+        remaining_s = self._estimate_remaining_s(state) if state.phase == "train" else None
+        if remaining_s is not None:
+            parts.append(f"eta {timedelta(seconds=round(remaining_s))}")
         if self._memory is not None:
             parts.append(f"memory {self._memory / 2**20:.0f} MiB")
         state.show("  ".join(parts))
+
+    def _estimate_remaining_s(self, state: State) -> float | None:
+        """Return the time to the end of training, at the mean speed so far, with validations and checkpoints."""
+        now = perf_counter()
+        if self._eta_start is None:
+            self._eta_start = now, state.iteration
+        start, first_iteration = self._eta_start
+        remaining, measured = _remaining_iterations(state), state.iteration - first_iteration
+        return remaining * (now - start) / measured if remaining is not None and measured else None
 
     def _format_training(self, state: State, values: Mapping[str, float]) -> list[str]:
         """Return the step, if the run's length is in steps, and the learning rates."""
@@ -111,6 +111,19 @@ class Console(WindowLogger, Hook):
         if len(rates) > _MOST_RATES:
             return [*step, f"lr {min(rates):.4g} to {max(rates):.4g}"]
         return [*step, f"lr {', '.join(f'{rate:.4g}' for rate in rates)}"]
+
+
+def _remaining_iterations(state: State) -> int | None:
+    """Return the remaining training iterations; None if the run has no end, or the length of an epoch is unknown.
+
+    In a custom loop, an epoch is assumed to be as long as those before.
+    """
+    if state.max_steps is not None:
+        return max(0, state.max_steps - state.step) * state.accumulate
+    length = state.phase_length or (state.iterations_before // state.epoch if state.epoch else None)
+    if state.max_epochs is None or length is None:
+        return None
+    return max(0, (state.max_epochs - state.epoch) * length - state.phase_iteration)
 
 
 def _epoch(state: State) -> int:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from annotated_types import Gt
 from torch import Tensor, nn
 
+from hooks.duration import Duration
 from hooks.hook import NEEDS_MODEL, Hook, Setup
 from hooks.interval import STEPS_OR_NEVER, Interval, StepsOrNever, paced_by
 from hooks.metrics.names import PHASES
 from hooks.parts.cleanup import Cleanup
 from hooks.parts.eval_mode import evaluating, first_batch
 from hooks.parts.logs.curve_names import Curves
-from hooks.parts.logs.hyperparameters import flatten, swept
+from hooks.parts.logs.hyperparameters import flatten
 from hooks.parts.logs.readings import present_row
 from hooks.parts.logs.window_statistics import WindowLogger
 from hooks.parts.unread_fields import refuse_unread
@@ -52,9 +52,8 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
     chart that TensorBoard opens first. Metrics also appear as `hp/<metric>`, for the table of hyperparameters. Mappings
     of tensors in `state.info`, such as those of `activation_stats`, are drawn as `activations/<layer>/mean`.
 
-    A resumed run deletes points that its checkpoint did not know, so no point appears twice; a histogram at the step of
-    the checkpoint is lost by that. Runs on the master. Source: MMEngine TensorboardVisBackend, VISSL
-    SSLTensorboardHook.
+    A resumed run deletes the points after its checkpoint. Runs on the master. Source: MMEngine TensorboardVisBackend,
+    VISSL SSLTensorboardHook.
     """
 
     axis: Literal["step", "iteration", "epoch", "samples"] = "step"
@@ -65,8 +64,8 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
     0 means never."""
     graph: bool = False
     """Draws the model's graph by tracing a training batch at the start; a failure is only a warning."""
-    flush_s: Annotated[float, Gt(0)] = 120.0
-    """Seconds after which points are written at the latest; the end of a phase writes them too."""
+    flush: Duration = 120.0
+    """Longest time until a point is written; the end of a phase writes them too."""
 
     def __post_init__(self) -> None:
         if self.axis == "epoch":
@@ -74,9 +73,8 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
         STEPS_OR_NEVER.parse(self.histograms)
         self._curves = Curves(self.window, self.statistics)
         self._writer: SummaryWriter | None = None
-        self._x = 0
-        self._points: dict[str, float] = {}
-        self._named: dict[str, None] = {}
+        self._metrics: dict[str, float] = {}
+        """Newest value of each metric in the table of hyperparameters."""
         self._phases: tuple[str, ...] = PHASES
 
     def unsuitable(self, setup: Setup) -> str:
@@ -86,17 +84,14 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
 
     def on_start(self, state: State) -> None:
         from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
 
-        x = self._axis_value(state)
         self._phases = tuple(dict.fromkeys([*PHASES, *state.loaders]))
-        known = self._points if self._x == x else {}
-        self._writer = SummaryWriter(str(state.artifacts / FOLDER), purge_step=x, flush_secs=self.flush_s)
-        self._points = {}
-        # The purge deletes also the points at x itself, so write those that the checkpoint knows again.
-        self._add(known, x)
-        # Now, as the run may be killed.
-        _, start, _ = _session(state, ())
-        self._write_summaries(start)
+        after = self._axis_value(state) + 1
+        self._writer = SummaryWriter(str(state.artifacts / FOLDER), purge_step=after, flush_secs=int(self.flush))
+        _, start, _ = hparams(flatten(state.config), {})
+        self._write(start)  # now, as the run may be killed
+        self._writer.flush()
         if self.graph:
             self._draw_graph(self._writer, state)
 
@@ -110,7 +105,7 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
         if self.axis == "epoch":
             self._curves.catch_up(present_row(state))
         else:
-            self._add(self._curves.point(state), self._axis_value(state))
+            self._add(self._curves.point(state), state)
 
     @paced_by("histograms")
     def on_gradients(self, state: State) -> None:
@@ -124,23 +119,26 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
 
     def on_phase_end(self, state: State) -> None:
         if self.axis != "epoch" or state.epoch_completed:
-            self._add(self._curves.rest(state), self._axis_value(state))
+            self._add(self._curves.rest(state), state)
         self._add_metrics(self._curves.metrics(state), state)
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         self._add_metrics(self._curves.reported(state, metrics), state)
 
     def on_end(self, state: State) -> None:
-        # Only now all metrics are known.
-        experiment, _, end = _session(state, self._named)
-        self._write_summaries(experiment, end)
+        from torch.utils.tensorboard.summary import hparams
+
+        if self._writer is not None:
+            # SummaryWriter.add_hparams would open a second file, and TensorBoard stops reading the first one then.
+            experiment, _, end = hparams(flatten(state.config), self._metrics)
+            self._write(experiment)
+            self._write(end)
         super().on_end(state)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"x": self._x, "points": dict(self._points), "curves": self._curves.state_dict()}
+        return {"curves": self._curves.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._x, self._points = state["x"], dict(state["points"])
         self._curves.load_state_dict(state["curves"])
 
     def _axis_value(self, state: State) -> int:
@@ -167,35 +165,23 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
             )
 
     def _add_metrics(self, metrics: Mapping[str, float], state: State) -> None:
-        named = {
+        table = {
             _HYPER + ("train/loss" if name == "train/phase_loss" else name): value for name, value in metrics.items()
         }
-        self._named.update(dict.fromkeys(named))
-        self._add({**metrics, **named}, self._axis_value(state))
+        self._metrics |= table
+        self._add({**metrics, **table}, state)
         if self._writer is not None:
             self._writer.flush()
 
-    def _add(self, points: Mapping[str, float], x: int) -> None:
-        """Write points at `x`, each tag once."""
-        if self._writer is None:
+    def _add(self, points: Mapping[str, float], state: State) -> None:
+        """Write points at the present position."""
+        if self._writer is None or not points:
             return
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        if x != self._x:
-            self._x, self._points = x, {}
         losses = {f"{_FIRST}/{phase}": points[tag] for phase in self._phases if (tag := f"{phase}/loss") in points}
-        new = {tag: value for tag, value in {**losses, **points}.items() if tag not in self._points}
-        self._points |= new
-        if new:
-            self._write(Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in new.items()]), x)
-
-    def _write_summaries(self, *summaries: Any) -> None:
-        # SummaryWriter.add_hparams would open a second file, and TensorBoard stops reading the first one then.
-        if self._writer is None:
-            return
-        for summary in summaries:
-            self._write(summary)
-        self._writer.flush()
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in {**losses, **points}.items()]
+        self._write(Summary(value=values), self._axis_value(state))
 
     def _write(self, summary: Any, x: int | None = None) -> None:
         assert self._writer is not None
@@ -205,49 +191,6 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-
-
-def _session(state: State, metrics: Iterable[str]) -> tuple[Any, Any, Any]:
-    """Return TensorBoard's summaries of experiment, session start and session end."""
-    from torch.utils.tensorboard.summary import hparams
-
-    values = flatten(state.config)
-    _, start, end = hparams(values, {})
-    return _experiment(values, swept(state.config), _objective_first(state.config, metrics)), start, end
-
-
-def _experiment(values: Mapping[str, Any], differing: Mapping[str, bool], metrics: Sequence[str]) -> Any:
-    """Return the columns of the table; TensorBoard takes them from the first run that it finds."""
-    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-    from tensorboard.plugins.hparams.api_pb2 import (
-        DATA_TYPE_FLOAT64,
-        DATA_TYPE_STRING,
-        Experiment,
-        HParamInfo,
-        MetricInfo,
-        MetricName,
-    )
-    from tensorboard.plugins.hparams.metadata import EXPERIMENT_TAG, PLUGIN_DATA_VERSION, PLUGIN_NAME
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-
-    numeric = {**{key: not isinstance(value, str) for key, value in values.items()}, **differing}
-    keys = [
-        HParamInfo(name=key, type=DATA_TYPE_FLOAT64 if number else DATA_TYPE_STRING, differs=key in differing)
-        for key, number in numeric.items()
-    ]
-    names = [MetricInfo(name=MetricName(tag=tag), display_name=tag.removeprefix(_HYPER)) for tag in metrics]
-    content = HParamsPluginData(
-        experiment=Experiment(hparam_infos=keys, metric_infos=names), version=PLUGIN_DATA_VERSION
-    )
-    plugin = SummaryMetadata.PluginData(plugin_name=PLUGIN_NAME, content=content.SerializeToString())
-    return Summary(value=[Summary.Value(tag=EXPERIMENT_TAG, metadata=SummaryMetadata(plugin_data=plugin))])
-
-
-def _objective_first(config: Mapping[str, Any], metrics: Iterable[str]) -> list[str]:
-    """Return the tags of the metrics, those of the sweep first."""
-    objective = (config.get("sweep") or {}).get("metric") or ()
-    wanted = [f"{_HYPER}{name}" for name in ([objective] if isinstance(objective, str) else objective)]
-    return sorted(metrics, key=lambda tag: tag not in wanted)
 
 
 class Forward(nn.Module):

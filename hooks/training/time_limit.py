@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from time import monotonic
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from annotated_types import Gt
-
-from hooks.duration import parse_duration
+from hooks.duration import Duration
 from hooks.hook import Hook
 from hooks.state import State
 
@@ -23,16 +22,12 @@ class TimeLimit(Hook):
     saving comes on top. Source: Lightning Timer, torchtnt TimeLimitInterrupter.
     """
 
-    limit: Annotated[float, Gt(0)] | str
+    limit: Duration
     """Seconds, or a duration such as 2h30m, 90s or 1d 12h."""
 
     evaluates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        try:
-            self._limit_s = parse_duration(self.limit)
-        except ValueError as error:
-            raise ValueError(f"limit {error}") from None
         self._before_s = 0.0
         self._began: float | None = None
         self._asked = False
@@ -41,11 +36,12 @@ class TimeLimit(Hook):
         self._began = monotonic()
 
     def on_step(self, state: State) -> None:
-        if self._asked or self._used_s() < self._limit_s:
+        if self._asked or self._used_s() < self.limit:
             return
         self._asked = True
         state.request_pause(
-            f"the time limit of {self.limit} is reached; to continue, raise it in the run's experiment.yaml and resume"
+            f"the time limit of {timedelta(seconds=self.limit)} is reached; to continue, raise it in the run's"
+            " experiment.yaml and resume"
         )
 
     def state_dict(self) -> dict[str, Any]:

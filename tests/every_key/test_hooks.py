@@ -234,7 +234,7 @@ NOT_SHOWN = {
     "ema.device": f"{CUDA}: the averages are kept elsewhere, with the same values",
     "memory_snapshot.max_entries": CUDA,
     "profiler.activities": CUDA,
-    "tensorboard.flush_s": "is seconds until points are on disk",
+    "tensorboard.flush": "is the time until points are on disk",
     "export.tolerance": "decides when an export is wrong, which torch's is not",
     "checkpoint.background": (
         "says when files are written, which then hold the same: tests/orchestrator/loop/state/test_checkpoint_writes.py"

@@ -16,25 +16,11 @@ def flatten(config: Mapping[str, Any]) -> dict[str, _Value]:
     All trials of a sweep have the same keys. None is "none", as is a key that this trial lacks because its hook is
     off. A mapping that some trials lack, such as that hook, has a key of its own: "on" or "none".
     """
-    differing = swept(config)
-    own = _leaves({name: value for name, value in config.items() if name != "sweep"}, "", differing)
-    return {**dict.fromkeys(differing, "none"), **dict(own)}
-
-
-def swept(config: Mapping[str, Any]) -> dict[str, bool]:
-    """Return the keys in which trials of the sweep may differ, and whether each is a number in all of them."""
     space: Mapping[str, Mapping[str, list[Any]]] = (config.get("sweep") or {}).get("space") or {}
-    values: dict[str, list[Any]] = {}
-    for path, domain in space.items():
-        for option in (option for options in domain.values() for option in options):
-            for key, value in _leaves({path: option}, "", ()):
-                values.setdefault(key, []).append(value)
-
-    def is_number(key: str) -> bool:
-        is_optional = any(key.startswith(f"{other}.") for other in values)  # its hook is off in some trials
-        return not is_optional and not any(isinstance(value, bool | str) for value in values[key])
-
-    return {key: is_number(key) for key in values}
+    options = [(path, option) for path, domain in space.items() for values in domain.values() for option in values]
+    swept = [key for path, option in options for key, _ in _leaves({path: option}, "", ())]
+    own = _leaves({name: value for name, value in config.items() if name != "sweep"}, "", swept)
+    return {**dict.fromkeys(swept, "none"), **dict(own)}
 
 
 def _leaves(config: Mapping[str, Any], prefix: str, mappings: Collection[str]) -> Iterator[tuple[str, _Value]]:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from queue import Full, Queue
 from time import monotonic, time
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from annotated_types import Ge
-
+from hooks.duration import Duration
 from hooks.interval import paced_by
 from hooks.parts.logs.curve_names import Curves
 from hooks.parts.logs.window_statistics import WindowLogger
@@ -82,8 +81,8 @@ class Tracker(WindowLogger, ABC):
     may fail. Checkpoints keep `run_id`, the service's name of the run.
     """
 
-    wait_s: Annotated[float, Ge(0)] = 30.0
-    """Seconds to wait at the end of the run for messages that are not yet sent."""
+    wait: Duration = 30.0
+    """Longest wait at the end of the run for messages that are not yet sent."""
 
     best_effort: ClassVar[bool] = True
     evaluates: ClassVar[bool] = False
@@ -152,5 +151,5 @@ class Tracker(WindowLogger, ABC):
     def _close(self, *, failed: bool) -> None:
         if self._sender is not None:
             self._sender.put(partial(self.finish, failed=failed))
-            self._sender.close(self.wait_s)
+            self._sender.close(self.wait)
             self._sender = None

@@ -14,7 +14,6 @@ from hooks import Plan, State
 from hooks.interval import Interval
 from hooks.logs import console
 from hooks.logs.console import Console
-from hooks.parts.logs import eta as remaining
 from hooks.parts.logs.window_statistics import Window, Windows
 from tests.hooks.phases import Screen, Ticks, check_tensors_are_read_every_third_time, loss_rows, run_phase
 
@@ -23,7 +22,6 @@ from tests.hooks.phases import Screen, Ticks, check_tensors_are_read_every_third
 def ticks(monkeypatch: pytest.MonkeyPatch) -> Ticks:
     ticks = Ticks()
     monkeypatch.setattr(console, "perf_counter", ticks)
-    monkeypatch.setattr(remaining, "perf_counter", ticks)
     return ticks
 
 
@@ -35,17 +33,6 @@ def _passes(ticks: Ticks, *seconds: float) -> Callable[[], None]:
         ticks.now += left.pop(0) if len(left) > 1 else left[0]
 
     return work
-
-
-def _clock(ticks: Ticks) -> Callable[[], dict[str, float]]:
-    """Closes rows with the time since the one before, as the loop's clock does."""
-    last = [ticks.now]
-
-    def close() -> dict[str, float]:
-        seconds, last[0] = ticks.now - last[0], ticks.now
-        return {"step_s": seconds}
-
-    return close
 
 
 def test_a_line_every_interval_and_at_the_end_of_a_long_phase() -> None:
@@ -110,103 +97,34 @@ def _eta(line: str) -> str | None:
     return found[1] if found else None
 
 
-def test_remaining_time_is_the_median_iteration_without_the_first_ones(ticks: Ticks) -> None:
-    """One slow iteration of 500 s and a slow start change nothing: 15, then 10 iterations of 1 s remain."""
-    screen = Screen()
-    seconds = _passes(ticks, 60, 60, 60, 1, 1, 500, 1)
-    state = State(display=screen, max_epochs=2)
-    run_phase(
-        Console(every=Interval(5, "iterations")),
-        state,
-        "train",
-        loss_rows(*[1.0] * 10),
-        work=seconds,
-        close=_clock(ticks),
-    )
-    assert [_eta(line) for line in screen.lines[:2]] == ["0:00:15", "0:00:10"]
-
-
-def test_the_start_of_a_phase_is_no_iterations_time(ticks: Ticks) -> None:
-    """Phases of two iterations with a validation between, the first of which waits 100 s for the loader to start; 20 -
-    9 iterations and 3 or 4 validations remain, of no time each."""
-    screen, hook = Screen(), Console(every=Interval(9, "iterations"))
-    state, clock = State(display=screen, max_epochs=1), _clock(ticks)
-    run_phase(hook, state, "train", loss_rows(1, 1, 1), length=20, work=_passes(ticks, 1), close=clock)
-    for _ in range(3):
-        run_phase(hook, state, "val", loss_rows(1), close=clock)
-        run_phase(hook, state, "train", loss_rows(1, 1), length=20, work=_passes(ticks, 100, 1), close=clock)
-    line = next(line for line in screen.lines if "9/20" in line)
-    assert _eta(line) == "0:00:11"
-
-
-def _two_epochs(hook: Console, state: State, ticks: Ticks, clock: Callable[[], dict[str, float]]) -> None:
-    run_phase(hook, state, "train", loss_rows(*[1.0] * 10), work=_passes(ticks, 1), close=clock)
-    run_phase(hook, state, "val", loss_rows(*[1.0] * 2), work=_passes(ticks, 10), close=clock)
-    run_phase(hook, state, "train", loss_rows(*[1.0] * 10), work=_passes(ticks, 1), close=clock)
-
-
-def test_remaining_time_has_the_validations_to_come(ticks: Ticks) -> None:
-    """Epochs of 10 x 1 s and a validation of 20 s; in the middle of the second of three: 15 x 1 s and 2 x 20 s
-    remain."""
+def test_remaining_time_is_at_the_mean_speed_since_the_first_line_with_validations(ticks: Ticks) -> None:
+    """Epochs of 10 x 1 s and a validation of 20 s. From iteration 5 to 15 pass 30 s, and 15 iterations remain."""
     screen, hook = Screen(), Console(every=Interval(5, "iterations"))
-    _two_epochs(hook, State(display=screen, max_epochs=3), ticks, _clock(ticks))
-    line = next(line for line in screen.lines if line.startswith("train  epoch 1  5/10"))
-    assert _eta(line) == "0:00:55"
-
-
-def test_remaining_time_has_the_checkpoints_to_come(ticks: Ticks) -> None:
-    """Steps of 1 s and a checkpoint of 7 s after the tenth; at the 15th of 40, 25 x 1 s and 3 x 7 s remain."""
-    screen, hook = Screen(), Console(every=Interval(5, "iterations"))
-    state, clock = State(display=screen, max_steps=40), _clock(ticks)
-    run_phase(hook, state, "train", loss_rows(*[1.0] * 10), length=40, work=_passes(ticks, 1), close=clock)
-    hook.on_save(state, {})
-    ticks.now += 7
-    hook.on_saved(state, "")
-    run_phase(hook, state, "train", loss_rows(*[1.0] * 5), length=40, work=_passes(ticks, 1), close=clock)
-    line = next(line for line in screen.lines if line.startswith("train  epoch 0  15/40"))
-    assert _eta(line) == "0:00:46"
-
-
-def test_a_checkpoint_that_is_written_beside_the_training_holds_nothing_up(ticks: Ticks) -> None:
-    """As above, but stored after five steps more: 25 x 1 s remain."""
-    screen, hook = Screen(), Console(every=Interval(5, "iterations"))
-    state, clock = State(display=screen, max_steps=40), _clock(ticks)
-    run_phase(hook, state, "train", loss_rows(*[1.0] * 10), length=40, work=_passes(ticks, 1), close=clock)
-    hook.on_save(state, {})
-    run_phase(hook, state, "train", loss_rows(*[1.0] * 4), length=40, work=_passes(ticks, 1), close=clock)
-    hook.on_saved(state, "")
-    run_phase(hook, state, "train", loss_rows(1.0), length=40, work=_passes(ticks, 1), close=clock)
-    line = next(line for line in screen.lines if line.startswith("train  epoch 0  15/40"))
-    assert _eta(line) == "0:00:25"
-
-
-def test_what_pauses_cost_is_known_after_a_resume(ticks: Ticks) -> None:
-    """As above, but the second epoch is a process of its own, whose first three iterations say nothing yet."""
-    first, second = Console(every=Interval(5, "iterations")), Console(every=Interval(5, "iterations"))
-    state = State(display=Screen(), max_epochs=3)
-    run_phase(first, state, "train", loss_rows(*[1.0] * 10), work=_passes(ticks, 1), close=_clock(ticks))
-    run_phase(first, state, "val", loss_rows(*[1.0] * 2), work=_passes(ticks, 10), close=_clock(ticks))
-    second.load_state_dict(first.state_dict())
-    screen = Screen()
-    resumed = State(display=screen, max_epochs=3, epoch=1, epoch_completed=True, iteration=10, step=10)
-    run_phase(second, resumed, "train", loss_rows(*[1.0] * 10), work=_passes(ticks, 1), close=_clock(ticks))
-    assert _eta(screen.lines[0]) == "0:00:55"
+    state = State(display=screen, max_epochs=3)
+    run_phase(hook, state, "train", loss_rows(*[1.0] * 10), work=_passes(ticks, 60, 60, 60, 60, 60, 1))
+    run_phase(hook, state, "val", loss_rows(*[1.0] * 2), work=_passes(ticks, 10))
+    run_phase(hook, state, "train", loss_rows(*[1.0] * 10), work=_passes(ticks, 1))
+    assert [_eta(line) for line in screen.lines if line.startswith("train  ")] == [
+        None,
+        "0:00:20",
+        "0:00:45",
+        "0:00:23",
+    ]
 
 
 def test_remaining_time_counts_the_micro_batches_of_a_step(ticks: Ticks) -> None:
-    """10 iterations made 5 of 50 steps; 45 steps of two iterations of 2 s remain: 180 s."""
+    """20 iterations made 10 of 50 steps; 40 steps of two iterations of 2 s remain: 160 s."""
     screen = Screen()
     state = State(display=screen, max_steps=50, accumulate=2)
     run_phase(
         Console(every=Interval(10, "iterations")),
         state,
         "train",
-        loss_rows(*[1.0] * 10),
+        loss_rows(*[1.0] * 20),
         length=1000,
         work=_passes(ticks, 2),
-        close=_clock(ticks),
     )
-    assert _eta(screen.lines[0]) == "0:03:00"
+    assert _eta(screen.lines[1]) == "0:02:40"
 
 
 def test_a_run_without_end_has_no_remaining_time(ticks: Ticks) -> None:
@@ -215,11 +133,10 @@ def test_a_run_without_end_has_no_remaining_time(ticks: Ticks) -> None:
         Console(every=Interval(10, "iterations")),
         State(display=screen),
         "train",
-        loss_rows(*[1.0] * 10),
+        loss_rows(*[1.0] * 20),
         work=_passes(ticks, 1),
-        close=_clock(ticks),
     )
-    assert _eta(screen.lines[0]) is None
+    assert _eta(screen.lines[1]) is None
 
 
 def test_val_lines_have_no_learning_rate() -> None:

@@ -106,7 +106,7 @@ def test_samples_are_those_of_all_ranks_also_after_a_change_of_their_number(tmp_
     """Of 52 samples each of two ranks has batches of 8, 8, 8 and 2; then one has four of 13."""
     on_ranks(_two_epochs, 2, str(tmp_path), 1)
     _two_epochs(0, 1, str(tmp_path), 2, "epoch-0001")
-    for attempt, points, samples, histogram in (("2", [32, 52], [32, 52], 48), ("1", [52, 78, 104], [78, 104], 78)):
+    for attempt, points, samples, histogram in (("2", [32, 52], [32, 52], 48), ("1", [78, 104], [78, 104], 78)):
         assert list(_curve(tmp_path / attempt, "train/loss")) == points
         assert [line["samples"] for line in _lines(tmp_path / attempt) if "loss" in line] == samples
         events = EventAccumulator(str(tmp_path / attempt / FOLDER)).Reload()

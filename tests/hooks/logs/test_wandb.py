@@ -180,7 +180,7 @@ def test_the_real_client_writes_it_offline(tmp_path: Path, monkeypatch: pytest.M
     from wandb.proto import wandb_internal_pb2
 
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
-    hook = WandB(every=Interval(1, "iterations"), mode="offline", wait_s=120)
+    hook = WandB(every=Interval(1, "iterations"), mode="offline", wait=120)
     state = _begin(hook, tmp_path, step=100, iteration=100)
     run_phase(hook, state, "train", loss_rows(0.5, 0.25), metrics={"train/loss": 0.375})
     hook.on_end(state)

@@ -85,7 +85,6 @@ CASES: dict[str, dict[str, Any]] = {
         "task": FEW,
     },
     "checkpoint": {"varies": ["names"]},  # it takes over the checkpoint that it is resumed from
-    "console": {"varies": ["remaining"]},  # what it makes its estimate of the time of
     "garbage_collection": {"task": FEW},
     "export": {"task": FEW},
     "loss_spike": {"fields": {"threshold": 6.0}},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hooks.parts.logs.hyperparameters import flatten, swept
+from hooks.parts.logs.hyperparameters import flatten
 
 CONFIG = {
     "name": "digits",
@@ -60,14 +60,6 @@ def test_all_trials_of_a_sweep_have_the_same_hyperparameters() -> None:
     }
 
 
-def test_what_a_sweep_varies_is_known_from_the_sweep_alone() -> None:
-    numbers = {key for key, number in swept(trial(None, 0.2)).items() if number}
-    assert swept(trial(None, 0.2)) == swept(trial({"average": "exponential", "decay": 0.9}, 0.1))
-    assert set(swept(trial(None, 0.2))) == SWEPT
-    assert numbers == {"optimizer.lr"}, "the others are 'none' in some trials"
-    assert swept({"optimizer": {"lr": 0.1}, "sweep": None}) == swept({}) == {}
-
-
 def test_a_config_flattens_to_plain_values() -> None:
     assert flatten(CONFIG) == {
         "name": "digits",
@@ -79,13 +71,3 @@ def test_a_config_flattens_to_plain_values() -> None:
         "hooks.ema.decay": 0.99,
         "hooks.checkpoint.best": "['a', 'b']",
     }
-
-
-def test_trials_of_a_sweep_have_the_same_keys() -> None:
-    other = {
-        **CONFIG,
-        "optimizer": {"type": "Adam", "lr": 1e-3, "nesterov": False},
-        "scheduler": "cosine",
-        "seed": None,
-    }
-    assert flatten(other).keys() == flatten(CONFIG).keys()
