@@ -387,11 +387,7 @@ def test_the_page_on_debugging_stops_where_it_says(folder: Path, monkeypatch: py
     write_files(ROOT / "README.md", folder)
     write_files(page, folder)
     (entry,) = yaml.safe_load(re.findall(r"```yaml\n(hooks:.*?)```", page.read_text(), re.DOTALL)[0])["hooks"].values()
-    overrides = [
-        "epochs=1",
-        f"hooks.stops={{type: '{entry['type']}', above: 0.1}}",
-        "hooks.checkpoint.save_on_exception=true",
-    ]
+    overrides = ["epochs=1", f"hooks.stops={{type: '{entry['type']}', above: 0.1}}"]
     done = run(load_experiment("study/wine.yaml", overrides), folder / "runs", local=True)
     assert len(stops) == len(done.stats.query("phase == 'train'")) == 5
 

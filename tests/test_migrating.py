@@ -75,7 +75,6 @@ THEIR_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
             "profiler.with_flops": False,
         },
         "EarlyStoppingHook": {
-            "early_stopping.rule": None,
             "early_stopping.min_delta": 0.1,
             "early_stopping.strict": False,
             "early_stopping.check_finite": True,

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import re
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-import torch
 from annotated_types import Ge, MinLen
-from torch import Tensor
 
-from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
+from hooks.hook import Hook, Priority, Ranks, Setup
 from hooks.interval import Interval
-from hooks.metrics.direction import MODES, Mode, Rule, choose_main_metric, declared_modes, directions, val_metrics
+from hooks.metrics.direction import Mode, choose_main_metric, declared_modes, directions, val_metrics
 from hooks.metrics.names import kind_of, list_known, phase_of, phases_of
-from hooks.parts import sharded_tensors as shards
 from hooks.parts.unread_fields import refuse_unread
-from hooks.private_torch import tree_map
 from hooks.state import State
-
-logger = logging.getLogger("hookyard")
 
 
 @dataclass
@@ -75,8 +67,6 @@ class Checkpoint(Hook):
     known direction."""
     mode: Mode | list[Mode] | None = None
     """`max` if more is better, `min` if less, for all metrics or each; by default from their names."""
-    rule: Rule | list[Rule] | None = None
-    """MMEngine's name for `mode`: `greater` is `max`, `less` is `min`."""
     begin: Annotated[int, Ge(0)] = 0
     """First epoch or step, in the unit of `every`, that may have one."""
     background: bool = False
@@ -87,8 +77,6 @@ class Checkpoint(Hook):
     """Parts of the last and best checkpoints to write as files of their own at the end: `model` (the evaluated weights;
     `state_dict` is the same), `raw_model` (the weights in training), `optimizer`, `hooks`, the record of a hook by its
     name, or `meta` (the manifest with the experiment as `config`)."""
-    save_on_exception: bool = False
-    """Writes each rank's state at a failure to `failed/`; a resume does not use it."""
 
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
@@ -97,7 +85,7 @@ class Checkpoint(Hook):
 
     def __post_init__(self) -> None:
         if not self.best:
-            refuse_unread(self, "best", "mode", "rule")
+            refuse_unread(self, "best", "mode")
         if self.every.count == 0:
             refuse_unread(self, "every above 0", "keep", "begin")
         if self.every.count == 0 and not (self.save_last or self.best):
@@ -105,8 +93,6 @@ class Checkpoint(Hook):
         metrics = [self.best] if isinstance(self.best, str) else list(self.best or [])
         if "auto" in metrics and len(metrics) > 1:
             raise ValueError(f"best is {metrics}: write auto alone, or all metrics")
-        if not metrics and (self.mode or self.rule):
-            raise ValueError(f"{'mode' if self.mode else 'rule'} needs best; write best: METRIC, or best: auto")
         self._is_chosen_later = metrics in (["auto"], [])
         self._bests: dict[str, _Best] = {}
         if not self._is_chosen_later:
@@ -176,17 +162,7 @@ class Checkpoint(Hook):
         unknown = [key for key in self.publish or () if _entry(key) not in known]
         if unknown:
             return f"publish: a checkpoint has no {', '.join(unknown)}; it has {', '.join(known)}"
-        return setup.explain(custom_loop=f"save_on_exception: {NEEDS_MODEL}" if self.save_on_exception else "")
-
-    def on_exception(self, state: State, error: BaseException) -> None:
-        """Write `<artifacts>/failed/step-00000012/rank=0.pt` if asked for and after at least one step.
-
-        It is no checkpoint, as ranks may fail in different places. It holds this rank's `model`, `optimizer`,
-        `scheduler` and `scaler` (its own shards, with `strategy: fsdp`), `counters`, and the `error` with its
-        traceback. `torch.load(file, weights_only=True)` reads it.
-        """
-        if self.save_on_exception and state.step > 0:
-            _save_failed(state, error)
+        return ""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the saved checkpoints, and the metrics that the checkpoint being written is the best of, as its own
@@ -199,7 +175,7 @@ class Checkpoint(Hook):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._names = list(state["names"])
         for metric, best in state["bests"].items():
-            mode = MODES[best["mode"]]
+            mode = best["mode"]
             if self._is_chosen_later and not self._bests:
                 self._monitor([metric], {metric: mode})
             # A score is useless if its direction has changed.
@@ -245,7 +221,7 @@ class Checkpoint(Hook):
             self._monitor([metric], declared_modes(state.config))
 
     def _monitor(self, metrics: Sequence[str], declared: Mapping[str, str] | None = None) -> None:
-        modes = directions(metrics, self.mode, self.rule, declared)
+        modes = directions(metrics, self.mode, declared)
         self._bests = {metric: _Best(metric, mode) for metric, mode in modes.items()}
 
     def _pending_at(self, state: State) -> _Taken | None:
@@ -317,33 +293,6 @@ def _first_of_val(metrics: Mapping[str, float]) -> str:
     if names := val_metrics(metrics):
         return names[0]
     raise ValueError(f"best: auto found no metric of val; {list_known(metrics)}")
-
-
-def _save_failed(state: State, error: BaseException) -> None:
-    file = state.artifacts / "failed" / f"step-{state.step:08d}" / f"rank={state.rank}.pt"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    parts: dict[str, Any] = {"model": state.module}
-    for name, optimizer in state.optimizers.items():
-        entries = {"optimizer": optimizer, "scheduler": state.schedulers.get(name), "scaler": state.scalers.get(name)}
-        parts |= {f"{part}_{name}" if name else part: value for part, value in entries.items()}
-    counters = {
-        name: getattr(state, name) for name in ("epoch", "step", "iteration", "samples", "phase", "phase_iteration")
-    }
-    partial = file.with_name(f".{file.name}.partial")
-    torch.save(
-        {
-            **{name: _local(part.state_dict()) if part is not None else None for name, part in parts.items()},
-            "counters": counters,
-            "error": "".join(traceback.format_exception(error)),
-        },
-        partial,
-    )
-    partial.replace(file)
-    logger.warning("rank %d wrote its state at the failure to %s", state.rank, file)
-
-
-def _local(tree: Any) -> Any:
-    return tree_map(lambda leaf: shards.local(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def _entry(key: str) -> str:

@@ -50,9 +50,9 @@ class Export(Hook):
     """pt2 is torch.export; onnx needs the extra `onnx`; trace and script are TorchScript, which torch deprecates."""
     every: Interval = Interval(0)
     """Interval between two exports; another one is made at the end."""
-    weights: Literal["evaluated", "raw", "ema"] = "evaluated"
+    weights: str = "evaluated"
     """`evaluated`: those of the validation, so the averages of `ema` if it evaluates; `raw`: those in training, written
-    as `raw_model`; `ema`: the averages, or an error."""
+    as `raw_model`; or the name of a hook that validates with averages, such as `ema`."""
     dynamic_batch: bool = True
     """Leaves the number of samples open: the first dimension of the arguments."""
     tolerance: Annotated[float, Gt(0)] = 1e-4
@@ -183,20 +183,17 @@ def _is_batched(leaf: Any, samples: int) -> bool:
 
 
 def _context(state: State, weights: str) -> AbstractContextManager[Any]:
-    """Return the context that puts the weights into the model; raises ValueError if averages are missing or
-    ambiguous."""
+    """Return the context that puts the weights into the model; raises ValueError if no hook gives them."""
     if weights == "raw":
         return nullcontext()
     if weights == "evaluated":
         return state.find_evaluated_weights()(state)
-    averaged = {label: lent for label, lent in state.evaluations.items() if lent.lender}
-    chosen = averaged.get(weights) or (next(iter(averaged.values())) if len(averaged) == 1 else None)
-    if chosen is None:
-        raise ValueError(
-            f"export: weights: {weights} needs one hook that validates with averages, and there are {len(averaged)};"
-            " add ema, with evaluate: ema or both, or write weights: evaluated"
-        )
-    return chosen(state)
+    averages = {averaged.lender: averaged for averaged in state.evaluations.values() if averaged.lender}
+    if weights not in averages:
+        allowed = ", ".join(["evaluated", "raw", *averages])
+        add = "" if averages else "; for averages, add the hook ema with evaluate: ema or both"
+        raise ValueError(f"weights must be one of {allowed}, got '{weights}'{add}")
+    return averages[weights](state)
 
 
 # Writers: each writes a file, and returns a function that reads it back and runs it.

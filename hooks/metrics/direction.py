@@ -1,7 +1,7 @@
 """The direction of a metric: whether more or less of it is better.
 
 An experiment sets it as `mode: max` or `min` beside a metric: in its sweep, in the checkpoint hook, in any hook that
-monitors a metric. MMEngine's `rule: greater` or `less` means the same. Otherwise it follows from the metric's name.
+monitors a metric. Otherwise it follows from the metric's name.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 Mode = Literal["max", "min"]
-Rule = Literal["greater", "less"]
 
 AUTO = "auto"
 """Value of `best` if the run chooses the metric."""
 SET_MODE = "write mode: max or mode: min"
-MODES: Mapping[str, Mode] = {"greater": "max", "less": "min", "max": "max", "min": "min"}
-"""Mode of each word for it."""
+_MODES: tuple[Mode, ...] = ("max", "min")
 _MORE = frozenset(
     """
     acc accuracy ap ar ari auc auprc auroc bleu chrf cider corr correlation dice f1 hit hits iou jaccard kappa map
@@ -43,7 +41,7 @@ def direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode | 
     experiment says, from `declared_modes`.
     """
     return (
-        MODES.get((declared or {}).get(metric, ""))
+        _mode((declared or {}).get(metric))
         or _direction_by_unit(metric)
         or _direction_by_words(metric.rpartition("/")[2])
         or _direction_by_words(metric)
@@ -68,17 +66,14 @@ def explain_unknown_direction(metrics: Sequence[str]) -> str:
 
 def directions(
     metrics: Sequence[str],
-    mode: str | Sequence[str] | None,
-    rule: str | Sequence[str] | None = None,
+    mode: Mode | Sequence[Mode] | None,
     declared: Mapping[str, str] | None = None,
 ) -> dict[str, Mode]:
-    """Return the mode of each metric, from `mode` or `rule` for all or each, else from its name.
+    """Return the mode of each metric, from `mode` for all or each, else from its name.
 
-    Raises ValueError if it is unknown, set twice, or set for another number of metrics.
+    Raises ValueError if it is unknown, or set for another number of metrics.
     """
-    if mode is not None and rule is not None:
-        raise ValueError(f"has both mode={mode} and rule={rule}, which mean the same; set only mode")
-    modes = _modes({"mode": mode, "rule": rule}, len(metrics))
+    modes = _modes(mode, len(metrics))
     if len(modes) != len(metrics):
         raise ValueError(
             f"{len(modes)} modes for {len(metrics)} metrics ({', '.join(metrics)}); set one for all, or one for each"
@@ -148,13 +143,18 @@ def find_monitored_metrics(config: Mapping[str, Any], auto: str = AUTO) -> Itera
         named = entry.get(key)
         metrics: list[Any] = named if isinstance(named, list) else [auto if named == AUTO else named]
         if metrics and all(isinstance(metric, str) for metric in metrics):
-            modes = zip(metrics, _modes(entry, len(metrics)), strict=False)
+            modes = zip(metrics, _modes(entry.get("mode"), len(metrics)), strict=False)
             yield MonitoredMetrics(path, key, entry, metrics, {metric: mode for metric, mode in modes if mode})
 
 
-def _modes(entry: Mapping[str, Any], count: int) -> list[Mode | None]:
-    words = entry.get("mode") or entry.get("rule")
-    return [MODES.get(str(word)) for word in (words if isinstance(words, list) else [words] * count)]
+def _modes(mode: Any, count: int) -> list[Mode | None]:
+    """Return a mode for each metric; None for anything that is not a mode."""
+    modes = mode if isinstance(mode, list) else [mode] * count
+    return [_mode(mode) for mode in modes]
+
+
+def _mode(value: Any) -> Mode | None:
+    return next((mode for mode in _MODES if mode == value), None)
 
 
 def _direction_by_unit(metric: str) -> Mode | None:

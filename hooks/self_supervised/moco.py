@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hooks.hook import Hook
-from hooks.parts.batch_norm_statistics import BatchNorm
+from hooks.parts.norm_layers import BatchNorm
 from hooks.parts.self_supervised.gather import batch_sizes, gather
 from hooks.parts.self_supervised.teacher import MomentumTeacher
 from hooks.state import State

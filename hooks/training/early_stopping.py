@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Gt
 
 from hooks.hook import Hook
-from hooks.metrics.direction import Mode, Rule, directions
+from hooks.metrics.direction import Mode, directions
 from hooks.metrics.names import list_known
 from hooks.state import State
 
@@ -31,8 +31,6 @@ class EarlyStopping(Hook):
     """Metric, such as val/accuracy."""
     mode: Mode | None = None
     """`max` if more is better, `min` if less; by default from the metric's name."""
-    rule: Rule | None = None
-    """MMEngine's name for `mode`: `greater` is `max`, `less` is `min`."""
     min_delta: Annotated[float, Ge(0)] = 0.0
     """Least difference to the best that counts as an improvement."""
     patience: Annotated[int, Gt(0)] = 5
@@ -49,7 +47,7 @@ class EarlyStopping(Hook):
     mutable: ClassVar[frozenset[str]] = frozenset({"min_delta", "patience", "stopping_threshold"})
 
     def __post_init__(self) -> None:
-        self._mode = directions([self.monitor], self.mode, self.rule)[self.monitor]
+        self._mode = directions([self.monitor], self.mode)[self.monitor]
         self._best: float | None = None
         self._wait = 0
 

@@ -11,9 +11,8 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor, nn
 
-from hooks.hook import Hook, Setup
+from hooks.hook import Hook
 from hooks.interval import Interval, Steps, paced_by
-from hooks.parts import batch_norm_statistics as batch_statistics
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import power_average
 from hooks.parts import sharded_tensors as shards
@@ -61,9 +60,8 @@ class EMA(Hook):
     """Optimizer steps between updates."""
     begin: Interval = Interval(0)
     """Epochs or optimizer steps before the first update; until then validation uses the raw weights."""
-    buffers: Literal["copy", "ema", "recompute"] = "copy"
-    """Buffers for validation: the model's (`copy`), averages of the floating-point ones (`ema`), or BatchNorm
-    statistics of a pass over the training data for each validation and checkpoint (`recompute`)."""
+    buffers: Literal["copy", "ema"] = "copy"
+    """Buffers for validation: the model's (`copy`), or averages of the floating-point ones (`ema`)."""
     evaluate: Literal["ema", "raw", "both"] = "ema"
     """Weights for val and test; `both` gives val/accuracy for the raw weights and val/ema/accuracy."""
     device: str | None = None
@@ -99,7 +97,6 @@ class EMA(Hook):
         """Steps of the last two updates."""
         self._buffers: dict[str, tuple[Slot, Tensor]] = {}
         self._rank_buffers: dict[str, Tensor] = {}
-        self._recomputed: tuple[int, list[Tensor]] | None = None
 
     def _checked_stds(self) -> list[float]:
         if self.average != "power":
@@ -130,8 +127,6 @@ class EMA(Hook):
             self._snapshots.restore(state, self._label, self._kept["snapshots"], checkpoint.get("name", ""))
 
     def on_start(self, state: State) -> None:
-        if self.buffers == "recompute":
-            batch_statistics.refuse_sync(state.module, "buffers=recompute")
         if self.evaluate == "raw":
             return
         label = self._label if self.evaluate == "both" else ""
@@ -171,10 +166,6 @@ class EMA(Hook):
 
     def on_saved(self, state: State, path: str) -> None:
         self._snapshots.keep(state, self._label, path.rstrip("/").rpartition("/")[2])
-
-    def unsuitable(self, setup: Setup) -> str:
-        reason = "buffers: recompute runs the model over each rank's own batches"
-        return setup.explain(fsdp=reason if self.buffers == "recompute" else "")
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
         self._snapshots.take()
@@ -280,8 +271,8 @@ class EMA(Hook):
     def applied(self, state: State) -> Iterator[None]:
         """Put the averages into `state.module`, and the raw weights back at the end, also after an error.
 
-        Tensors are exchanged, not copied, except for shards. Collective with `buffers: recompute`. No effect before the
-        first update. Raises RuntimeError when nested.
+        Tensors are exchanged, not copied, except for shards. No effect before the first update. Raises RuntimeError
+        when nested.
         """
         if self._in_use:
             raise RuntimeError("the averages are in the model already; leave applied() before entering it again")
@@ -290,42 +281,21 @@ class EMA(Hook):
             return
         self._in_use = True
         first = self._averages[0]
-        parameters, slots = list(first.parameters.values()), self._exchanged_buffers(state.module)
+        parameters = list(first.parameters.values())
         raw_weights = [_raw(parameter) for parameter in parameters]
-        raw_buffers = [getattr(*slot) for slot in slots]
+        raw_buffers = [(slot, getattr(*slot)) for slot, _ in self._buffers.values()]
         try:
             for parameter, average in zip(parameters, first.values, strict=True):
                 _put(parameter, average)
-            self._put_buffers(state, slots)
+            for slot, average in self._buffers.values():
+                setattr(*slot, average.to(getattr(*slot)))
             yield
         finally:
             for parameter, raw in zip(parameters, raw_weights, strict=True):
                 _put(parameter, raw)
-            for slot, raw in zip(slots, raw_buffers, strict=True):
+            for slot, raw in raw_buffers:
                 setattr(*slot, raw)
             self._in_use = False
-
-    def _exchanged_buffers(self, module: nn.Module) -> list[Slot]:
-        if self.buffers == "recompute":
-            return [
-                (layer, name)
-                for layer in batch_statistics.tracked_layers(module)
-                for name, _ in layer.named_buffers(recurse=False)
-            ]
-        return [slot for slot, _ in self._buffers.values()]
-
-    def _put_buffers(self, state: State, slots: list[Slot]) -> None:
-        if self.buffers == "ema":
-            for slot, average in self._buffers.values():
-                setattr(*slot, average.to(getattr(*slot)))
-        elif self.buffers == "recompute":
-            if self._recomputed is None or self._recomputed[0] != self._updates:
-                for slot in slots:
-                    setattr(*slot, getattr(*slot).clone())
-                batch_statistics.recompute(state)
-                self._recomputed = self._updates, [getattr(*slot) for slot in slots]
-            for slot, buffer in zip(slots, self._recomputed[1], strict=True):
-                setattr(*slot, buffer)
 
 
 def _raw(parameter: nn.Parameter) -> Tensor:

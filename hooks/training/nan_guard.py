@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hooks.hook import Hook, Priority
 from hooks.interval import Interval, Steps
+from hooks.parts import sharded_tensors as shards
 from hooks.parts.unread_fields import refuse_unread
 from hooks.state import State
 
@@ -23,9 +24,9 @@ class NanGuard(Hook):
         nan_guard: {action: skip, patience: 10}
 
     The gradient norm is the same on all ranks, so they agree without communication; the loss is each rank's own. At a
-    hit the hook records `nonfinite` = 1 and writes the last micro-batch, its output and the values to
-    `nonfinite/step-<step>-rank-<rank>.pt`. With fp16 infinite gradients are normal (the scaler skips the step), so only
-    the loss counts. Each check waits for the device. Source: VISSL CheckNanLossHook and CheckNanModelOutputHook.
+    hit the hook records `nonfinite` = 1 and writes the last micro-batch, its output, the values and the rank's weights
+    to `nonfinite/step-<step>-rank-<rank>.pt`. With fp16, infinite gradients are normal (the scaler skips the step), so
+    only the loss counts. Each check waits for the device. Source: VISSL CheckNanLossHook and CheckNanModelOutputHook.
     """
 
     action: Literal["raise", "skip", "stop"] = "raise"
@@ -96,6 +97,7 @@ class NanGuard(Hook):
             "gradient_norm": norm,
             "batch": state.batch,
             "output": state.output,
+            "model": {name: shards.local(tensor) for name, tensor in state.module.state_dict().items()},
         }
         torch.save(evidence, folder / f"step-{state.step + 1}-rank-{state.rank}.pt")
 

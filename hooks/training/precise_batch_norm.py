@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge
-from torch import Tensor
+from torch import Tensor, nn
 
 from hooks.hook import NEEDS_MODEL, Hook, Setup
-from hooks.parts import batch_norm_statistics as batch_statistics
+from hooks.parts import coalesced_collectives as coalesced
+from hooks.parts.eval_mode import evaluating
+from hooks.parts.norm_layers import BatchNorm
 from hooks.private_torch import tree_map_only
 from hooks.state import State
 
@@ -42,11 +45,12 @@ class PreciseBatchNorm(Hook):
         return setup.explain(fsdp="it runs the model over each rank's own batches", custom_loop=NEEDS_MODEL)
 
     def on_start(self, state: State) -> None:
-        batch_statistics.refuse_sync(state.module, self.name or "precise_batch_norm")
+        if any(isinstance(layer, nn.SyncBatchNorm) for layer in state.module.modules()):
+            raise ValueError("SyncBatchNorm is not supported: its ranks would wait for each other at every batch")
 
     def on_phase_end(self, state: State) -> None:
         if state.phase == "train":
-            batch_statistics.recompute(state, self._batches(state))
+            recompute(state, self._batches(state))
 
     def _batches(self, state: State) -> Iterator[Any]:
         if not self.cache_samples:
@@ -65,3 +69,53 @@ class PreciseBatchNorm(Hook):
 
 def _moved(batch: Any, device: torch.device) -> Any:
     return tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)
+
+
+@torch.no_grad()
+def recompute(state: State, batches: Iterable[Any]) -> None:
+    """Set running mean and variance of all BatchNorm layers to those of their inputs with the present weights.
+
+    One pass over `batches` of this rank. Sums are added over ranks, so each value has the same weight, which
+    torch.optim.swa_utils.update_bn does not ensure. The variance is unbiased. Collective.
+    """
+    layers = _tracked_layers(state.module)
+    if not layers:
+        return
+    sums = [torch.zeros(2 * layer.num_features + 1, dtype=torch.float64, device=state.device) for layer in layers]
+    with _observing(layers, sums), evaluating(state):
+        for batch in batches:
+            state.forward(state.module, batch)
+    coalesced.total(sums)
+    for layer, layer_sums in zip(layers, sums, strict=True):
+        _set_statistics(layer, layer_sums)
+
+
+@contextmanager
+def _observing(layers: list[BatchNorm], sums: list[Tensor]) -> Iterator[None]:
+    """Add up the inputs of each layer: sums and squares per channel, and the number of values."""
+
+    def add(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        values = inputs[0].transpose(0, 1).flatten(1).double()
+        of_layer[layer] += torch.cat([values.sum(1), values.square().sum(1), values.new_full((1,), values.shape[1])])
+        layer.training = values.shape[1] > 1  # by its batch's statistics, as in training, where it has any
+
+    of_layer: dict[nn.Module, Tensor] = dict(zip(layers, sums, strict=True))
+    with ExitStack() as handles:
+        for layer in layers:
+            handles.enter_context(layer.register_forward_pre_hook(add))
+        yield
+
+
+def _set_statistics(layer: BatchNorm, sums: Tensor) -> None:
+    total, squares, (count,) = torch.split(sums, [layer.num_features, layer.num_features, 1])
+    if count == 0 or layer.running_mean is None or layer.running_var is None:
+        return  # the forward pass does not use this layer
+    mean = total / count
+    layer.running_mean.copy_(mean)
+    layer.running_var.copy_((squares / count - mean.square()).clamp(min=0) * count / (count - 1).clamp(min=1))
+
+
+def _tracked_layers(module: nn.Module) -> list[BatchNorm]:
+    """Return the BatchNorm layers with running statistics, without those frozen in evaluation mode."""
+    layers = [layer for layer in module.modules() if isinstance(layer, BatchNorm) and layer.running_mean is not None]
+    return [layer for layer in layers if layer.training or not module.training]

@@ -65,7 +65,6 @@ WALK: dict[str, dict[str, Key]] = {
         {"epochs": 5},
         monitor=Key("val/accuracy"),
         mode="max",
-        rule="greater",
         min_delta=10.0,
         patience=Key(1, {"mode": "max"}),
         stopping_threshold=5.0,
@@ -176,10 +175,8 @@ WALK: dict[str, dict[str, Key]] = {
         save_last=Key(False, {"every": "9 steps"}),
         best="val/loss",
         mode=Key("min", {"best": "val/accuracy"}),
-        rule=Key("less", {"best": "val/accuracy"}),
         begin=2,
         publish=["model"],
-        save_on_exception=Key(True, {}, breaking("gradient") | {"hooks": {"nan_guard": {}}}),
     ),
     "export": of(
         {"format": "trace"},

@@ -13,7 +13,7 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 
 from hooks.hook import NEEDS_OUTPUT, NEEDS_WHOLE_BATCHES, Priority, Setup
-from hooks.parts.batch_norm_statistics import RunningNorm
+from hooks.parts.norm_layers import RunningNorm
 from hooks.private_torch import foreach_lerp_
 from hooks.state import State
 

@@ -29,7 +29,7 @@ def inferred_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[
         data = {**data, "sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]}}
     declared, inferred = declared_modes(data), {}
     for monitored in find_monitored_metrics(data):
-        if monitored.entry.get("mode") is not None or monitored.entry.get("rule") is not None:
+        if monitored.entry.get("mode") is not None:
             continue
         modes = [direction(metric, declared) for metric in monitored.metrics]
         takes_over = _kind(monitored) in ("sweep", "checkpoint", "early_stopping")

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks.parameter_names import listed
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import sharded_tensors as shards
-from hooks.parts.batch_norm_statistics import RunningNorm
+from hooks.parts.norm_layers import RunningNorm
 from hooks.private_torch import gradients_never_exchanged
 from orchestrator.config.python.user_code import source_location
 from orchestrator.config.sections.experiment import Experiment

@@ -11,7 +11,7 @@ from torch import nn
 
 from hooks.parameter_names import Patterns, matched
 from hooks.parts.activation_checkpointing import keep_no_activations
-from hooks.parts.batch_norm_statistics import BatchNorm
+from hooks.parts.norm_layers import BatchNorm
 from hooks.private_torch import compile_in_place
 from orchestrator.config.sections.base import changed_keys
 from orchestrator.config.sections.experiment import Compile, Experiment

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hooks.parts import coalesced_collectives as coalesced
-from hooks.parts.batch_norm_statistics import BatchNorm
+from hooks.parts.norm_layers import BatchNorm
 from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import RunError
 from orchestrator.loop.step.iterations import Iterations, Marks, clearing

@@ -64,8 +64,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], list[int], list[int], dict[str
     "auto is the first metric besides the loss": ({"best": "auto"}, AUTO, [1, 2, 3], [1, 2, 3], {"accuracy": 1}),
     "auto is the loss if there is no other": ({"best": "auto"}, AUTO_LOSS, [1, 2, 3], [1, 2, 3], {"loss": 2}),
     "mode": ({"best": "val/score", "mode": "min"}, SCORES, [1, 2, 3], [1, 2, 3], LEAST),
-    "MMEngine's rule": ({"best": "val/score", "rule": "less"}, SCORES, [1, 2, 3], [1, 2, 3], LEAST),
-    "a list of one": ({"best": "val/score", "rule": ["less"]}, SCORES, [1, 2, 3], [1, 2, 3], LEAST),
+    "a list of one": ({"best": "val/score", "mode": ["min"]}, SCORES, [1, 2, 3], [1, 2, 3], LEAST),
 }
 
 
@@ -275,8 +274,6 @@ def test_modes_must_fit_the_metrics() -> None:
         Checkpoint(best=["val/loss"], mode=["min", "max"])
     with pytest.raises(ValueError, match="write auto alone"):
         Checkpoint(best=["auto", "val/loss"])
-    with pytest.raises(ValueError, match="both mode=max and rule=greater"):
-        Checkpoint(best="val/score", mode="max", rule="greater")
 
 
 # Publishing

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hooks import Hook, Interval, State
+from hooks import Hook, HookError, Interval, State
 from hooks.checkpointing.export import Export
 from hooks.training.ema import EMA
 from orchestrator.loop.loop import Loop
@@ -193,17 +193,6 @@ def test_it_exports_at_its_interval_and_at_the_end(
     assert sorted(written) == expected
 
 
-@pytest.mark.parametrize("evaluate", ["ema", "both"])
-def test_averaged_weights_are_exported_where_they_are_asked_for(evaluate: Any, tmp_path: Path) -> None:
-    ema = EMA(decay=0.9, evaluate=evaluate)
-    loop, _ = train(tmp_path, {"export": Export(weights="ema"), "ema": ema}, epochs=1)
-    points = torch.randn(9, 5)
-    found = load_pt2(tmp_path / "export" / "epoch-0001" / "model.pt2")(points)
-    with ema.applied(loop.state):
-        torch.testing.assert_close(found, in_eval(loop.state.module, points))
-    assert not torch.allclose(found, in_eval(loop.state.module, points), atol=1e-3)
-
-
 @pytest.mark.parametrize(
     ("evaluate", "config", "averaged"),
     [
@@ -218,25 +207,38 @@ def test_the_evaluated_weights_are_exported(
 ) -> None:
     ema = EMA(decay=0.9, evaluate=evaluate)
     hooks: dict[str, Hook] = {"export": Export(), "as_trained": Export(weights="raw"), "ema": ema}
+    if evaluate != "raw":
+        hooks["averages"] = Export(weights="ema")
     loop = Loop(TASK, experiment(epochs=1), hooks, RunContext(artifacts=tmp_path, config=config))
     list(loop.run())
     points = torch.randn(9, 5)
     raw = in_eval(loop.state.module, points)
     with ema.applied(loop.state):
-        evaluated = in_eval(loop.state.module, points) if averaged else raw
+        averages = in_eval(loop.state.module, points)
+    evaluated = averages if averaged else raw
+    if evaluate != "raw":
+        torch.testing.assert_close(load_pt2(tmp_path / "averages" / "epoch-0001" / "model.pt2")(points), averages)
     torch.testing.assert_close(load_pt2(tmp_path / "export" / "epoch-0001" / "model.pt2")(points), evaluated)
     torch.testing.assert_close(load_pt2(tmp_path / "as_trained" / "epoch-0001" / "raw_model.pt2")(points), raw)
     assert torch.equal(evaluated, raw) != averaged
 
 
 @pytest.mark.parametrize(
-    "hooks", [{}, {"ema": EMA(evaluate="raw")}, {"a": EMA(evaluate="both"), "b": EMA(evaluate="both")}]
+    ("hooks", "message"),
+    [
+        ({}, "weights must be one of evaluated, raw, got 'ema'; for averages, add the hook ema with evaluate"),
+        ({"ema": EMA(evaluate="raw")}, "got 'ema'; for averages, add the hook ema with evaluate: ema or both"),
+        (
+            {"fast": EMA(evaluate="both"), "slow": EMA(evaluate="both")},
+            "weights must be one of evaluated, raw, fast, slow, got 'ema'$",
+        ),
+    ],
 )
-def test_averages_that_are_not_there_or_not_clear_are_missed_at_the_start(
-    hooks: dict[str, Hook], tmp_path: Path
+def test_averages_that_no_hook_gives_are_refused_at_the_start(
+    hooks: dict[str, Hook], message: str, tmp_path: Path
 ) -> None:
     loop = Loop(TASK, experiment(), {"export": Export(weights="ema"), **hooks}, RunContext(artifacts=tmp_path))
-    with pytest.raises(Exception, match=r"weights: ema needs one hook .* there are [02]; add ema"):
+    with pytest.raises(HookError, match=message):
         next(loop.run())
 
 
@@ -294,9 +296,7 @@ def test_torchscript_is_warned_of(written: Any, caplog: pytest.LogCaptureFixture
 
 
 def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
-    """Averages whose BatchNorm statistics all ranks compute together: exporting on one rank alone would wait for
-    ever."""
-    hooks: dict[str, Hook] = {"export": Export(weights="ema"), "ema": EMA(decay=0.9, buffers="recompute")}
+    hooks: dict[str, Hook] = {"export": Export(weights="ema"), "ema": EMA(decay=0.9, buffers="ema")}
     task = Points(train=52, batch_norm=True)
     own = Path(folder) / str(rank)
     loop = Loop(

@@ -26,7 +26,7 @@ def test_a_metric_s_own_words_tell(metrics: str, mode: str | None) -> None:
 
 
 def test_the_sweep_comes_before_the_checkpoint_and_that_before_words() -> None:
-    checkpoint = {"best": ["val/accuracy", "val/score"], "rule": ["less", "greater"]}
+    checkpoint = {"best": ["val/accuracy", "val/score"], "mode": ["min", "max"]}
     early = {"type": "early_stopping", "monitor": "val/fit", "mode": "min"}
     hooks = {"checkpoint": checkpoint, "ema": None, "patience": early, "console": True, "wandb": {"mode": "offline"}}
     modes = declared_modes({"sweep": {"metric": ["val/accuracy", "val/cost"], "mode": ["max", "min"]}, "hooks": hooks})

@@ -144,9 +144,9 @@ def test_a_restart_changes_nothing(resume_after: int) -> None:
     assert (stopped if stopped is not None else rest + resume_after if rest is not None else None) == 4
 
 
-def test_what_is_better_is_told_by_mode_or_mmengines_rule_or_the_name() -> None:
+def test_what_is_better_is_told_by_mode_or_the_name() -> None:
     assert stops_at(EarlyStopping("val/ppl", patience=1), [3, 2, 1, 2]) == 3
-    assert stops_at(EarlyStopping("val/score", rule="less", patience=1), [3, 2, 1, 2]) == 3
+    assert stops_at(EarlyStopping("val/score", mode="min", patience=1), [3, 2, 1, 2]) == 3
     assert stops_at(EarlyStopping("val/ppl", mode="max", patience=1), [1, 2, 3, 2]) == 3
     with pytest.raises(ValueError, match="whether more or less of 'val/score' is better; write mode: max or mode: min"):
         EarlyStopping("val/score")

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
 from torch.utils.data import Dataset
 
 from hooks import Hook, State
-from hooks.training.precise_batch_norm import PreciseBatchNorm
+from hooks.training.precise_batch_norm import PreciseBatchNorm, recompute
 from hooks.training.sync_buffers import SyncBuffers
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -30,6 +32,71 @@ def measured(module: Any, inputs: Tensor) -> list[Tensor]:
     with torch.no_grad():
         values = module[0](inputs)
     return [values.mean(0), values.var(0)]
+
+
+def images(*sizes: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(size, 3, 5, 4, generator=generator) * 3 + 2 for size in sizes]
+
+
+def recomputed(module: nn.Module, data: list[Tensor]) -> Any:
+    recompute(State(module=module), [(batch,) for batch in data])
+    return module
+
+
+def test_over_one_batch_it_is_torchs_update_bn_in_every_layer() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1), nn.BatchNorm2d(2))
+    reference, data = deepcopy(module), images(6)
+    recomputed(module, data)
+    update_bn(data, reference)
+    for name, value in reference.named_buffers():
+        if "running" in name:
+            torch.testing.assert_close(module.get_buffer(name), value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        images(8, 8, 2),
+        [torch.tensor([[1.0, 2.0], [3.0, 8.0]]), torch.tensor([[5.0, 2.0]])],
+        [torch.tensor([[10000.0], [10001.0], [10002.0]])],
+    ],
+    ids=["unequal batches", "a last batch of one sample", "large means"],
+)
+def test_over_several_batches_it_is_the_statistics_of_all_values(data: list[Tensor]) -> None:
+    """update_bn takes the mean over batches, in which a small last batch weighs as much as a full one."""
+    channels = data[0].shape[1]
+    layer = nn.BatchNorm2d(channels) if data[0].ndim == 4 else nn.BatchNorm1d(channels)
+    module = recomputed(nn.Sequential(layer), data)
+    values = torch.cat(data).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(module[0].running_mean, values.mean(1))
+    torch.testing.assert_close(module[0].running_var, values.var(1))
+
+
+def test_frozen_untracked_and_unused_layers_stay_as_they_are() -> None:
+    """fvcore's update_bn_stats leaves frozen layers alone too; torch's update_bn resets them."""
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen, self.used, self.unused = (nn.BatchNorm2d(3) for _ in range(3))
+            self.untracked = nn.BatchNorm2d(3, track_running_stats=False)
+            self.frozen.eval()
+            self.frozen.running_mean.fill_(2.0)
+
+        def forward(self, x: Tensor) -> Any:
+            return self.untracked(self.used(self.frozen(x)))
+
+    module = Mixed()
+    random, modes = torch.get_rng_state(), [child.training for child in module.modules()]
+    recomputed(module, images(4))
+    assert module.frozen.running_mean.tolist() == [2, 2, 2]
+    assert module.unused.running_mean.tolist() == [0, 0, 0]
+    assert module.used.running_mean.tolist() != [0, 0, 0]
+    assert module.used.num_batches_tracked.item() == 0
+    assert torch.equal(torch.get_rng_state(), random)
+    assert [child.training for child in module.modules()] == modes
+    assert not module.used._forward_pre_hooks
 
 
 class AtValidation(Hook):
@@ -101,12 +168,6 @@ def test_cached_samples_are_loaded_once() -> None:
     assert passes == ["train"]
 
 
-def test_evaluation_changes_nothing() -> None:
-    state = new_state(small_model(), phase="val", fresh_batches=lambda phase, shuffled: iter(batches(2)))
-    PreciseBatchNorm(8).on_phase_end(state)
-    assert statistics(state.module)[0].tolist() == [0] * 6
-
-
 class Sorted(Dataset[Any]):
     """Forty points of one kind, then forty of another."""
 
@@ -131,7 +192,7 @@ def test_of_sorted_data_it_takes_some_of_each_kind() -> None:
 
 def test_sync_batch_norm_is_refused() -> None:
     state = State(module=nn.Sequential(nn.SyncBatchNorm(3)))
-    with pytest.raises(ValueError, match="precise_batch_norm does not work with SyncBatchNorm"):
+    with pytest.raises(ValueError, match="SyncBatchNorm is not supported"):
         PreciseBatchNorm(8).on_start(state)
 
 

@@ -132,7 +132,7 @@ def test_what_needs_the_whole_model_is_refused_where_ranks_share_it_out() -> Non
     hooks = {
         "export": {},
         "optimizer_stats": {},
-        "ema": {"buffers": "recompute"},
+        "precise_batch_norm": {"num_samples": 8},
         "slow_ema": {"type": "ema", "evaluate": "raw"},
         "gradient_clip": {},
     }

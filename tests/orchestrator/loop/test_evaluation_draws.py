@@ -55,7 +55,7 @@ EVERY = {
 }
 WEIGHTS = {
     "raw": {},
-    "ema": {"ema": {"decay": 0.5, "evaluate": "ema", "buffers": "recompute"}},
+    "ema": {"ema": {"decay": 0.5, "evaluate": "ema", "buffers": "ema"}},
     "both": {"ema": {"decay": 0.5, "evaluate": "both"}},
 }
 
@@ -146,7 +146,7 @@ def test_no_observing_hook_changes_the_training(tmp_path: Path) -> None:
         "tensorboard": {"graph": True},
     }
     cases = [{name: {**hook, **arguments.get(name, {})}} for name, hook in OBSERVING.items()]
-    cases += [{"ema": {"decay": 0.5, "evaluate": "both", "buffers": buffers}} for buffers in ("copy", "recompute")]
+    cases += [{"ema": {"decay": 0.5, "evaluate": "both", "buffers": buffers}} for buffers in ("copy", "ema")]
     cases += [{"checkpoint": {"best": "val/loss", "every": "3 steps"}}]
     for number, hooks in enumerate(cases):
         other = run(drawing(hooks), tmp_path, f"case-{number}", local=True)

@@ -130,8 +130,8 @@ def test_a_wrong_reference_is_told_and_is_wrong_usage(done: Run, reference: str,
 
 
 NAMED: list[Any] = [None, "auto", "val/accuracy", "val/loss", ["val/loss", "val/accuracy"]]
-SAID: list[dict[str, Any]] = [{}, {"mode": "max"}, {"mode": "min"}, {"rule": "greater"}, {"rule": "less"}]
-OF_EACH: list[dict[str, Any]] = [{"mode": ["max", "min"]}, {"rule": ["less", "less"]}]
+SAID: list[dict[str, Any]] = [{}, {"mode": "max"}, {"mode": "min"}]
+OF_EACH: list[dict[str, Any]] = [{"mode": ["max", "min"]}, {"mode": ["min", "min"]}]
 ELSEWHERE: list[dict[str, Any]] = [
     {},
     *(
@@ -147,9 +147,9 @@ def told_by(named: Any, said: dict[str, Any], elsewhere: dict[str, Any]) -> tupl
     other = elsewhere.get("early_stopping", {})
     first = {"auto": "val/accuracy", None: other.get("monitor", "val/accuracy")}
     metric = named[0] if isinstance(named, list) else first.get(named, named)
-    judged, words = (named if isinstance(named, list) else [metric]), said.get("mode") or said.get("rule")
+    judged, words = (named if isinstance(named, list) else [metric]), said.get("mode")
     own = dict(zip(judged, words if isinstance(words, list) else [words] * len(judged), strict=True))
-    own = {name: {"greater": "max", "less": "min"}.get(word, word) for name, word in own.items() if word}
+    own = {name: word for name, word in own.items() if word}
     declared = {other["monitor"]: other["mode"]} if other else {}
     if any(declared.get(name, mode) != mode for name, mode in own.items()):
         return None
@@ -158,7 +158,7 @@ def told_by(named: Any, said: dict[str, Any], elsewhere: dict[str, Any]) -> tupl
 
 @pytest.mark.parametrize("named", NAMED, ids=str)
 def test_the_hook_and_all_who_read_agree_on_what_is_best(named: Any, tmp_path: Path) -> None:
-    """Whatever `best`, `mode` and `rule` say, and other parts of the experiment of the same metrics."""
+    """Whatever `best` and `mode` say, and other parts of the experiment of the same metrics."""
     changes = [{"at": 1, "set": {"optimizer.lr": 3.0}}, {"at": 2, "set": {"optimizer.lr": 0.01}}]
     tried, ways = 0, [{}, *SAID[1:] * bool(named), *OF_EACH * isinstance(named, list)]
     for number, (said, elsewhere) in enumerate(itertools.product(ways, ELSEWHERE)):

@@ -33,7 +33,7 @@ def test_a_trial_s_hooks_have_the_sweep_s_mode_for_its_metric() -> None:
 
 
 def test_a_sweep_has_its_checkpoint_s_mode() -> None:
-    hooks = {"checkpoint": {"best": ["val/loss", "val/score"], "rule": ["less", "greater"]}}
+    hooks = {"checkpoint": {"best": ["val/loss", "val/score"], "mode": ["min", "max"]}}
     experiment = described(epochs=1, hooks=hooks, sweep={"metric": "val/score", "space": SPACE})
     assert experiment.sweep is not None
     assert experiment.sweep.objectives == [("val/score", "max")]
@@ -50,7 +50,7 @@ def test_a_trial_s_own_tables_know_the_sweep_s_mode(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "checkpoint",
-    [{"best": "val/accuracy", "mode": "max"}, {"best": ["val/loss", "val/accuracy"], "rule": ["less", "greater"]}],
+    [{"best": "val/accuracy", "mode": "max"}, {"best": ["val/loss", "val/accuracy"], "mode": ["min", "max"]}],
 )
 def test_opposite_modes_of_a_metric_are_refused(checkpoint: dict[str, Any]) -> None:
     sweep = {"metric": "val/accuracy", "mode": "min", "space": SPACE}

@@ -86,7 +86,6 @@ hooks:
         ({"task": f"{HERE}:Silent"}, "Silent.train() has no `yield`"),
         ({"task": f"{HERE}:Asks"}, "Asks.train() declares lerning_rate"),
         ({"task": f"{HERE}:Asks"}, "did you mean 'accumulate'?"),
-        ({"hooks": {"checkpoint": {"save_on_exception": True}}}, "save_on_exception: it needs the model"),
         (
             {
                 "sweep": {

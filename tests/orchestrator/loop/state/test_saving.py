@@ -127,7 +127,6 @@ CASES = [
     pytest.param("3 steps", {}, {"precision": "bf16"}, id="bf16"),
     pytest.param("3 steps", {}, {"precision": "fp16"}, id="fp16"),
     pytest.param("3 steps", {"buffers": "ema", "evaluate": "both"}, {}, id="averaged buffers, two validations"),
-    pytest.param("4 steps", {"buffers": "recompute"}, {}, id="recomputed buffers"),
 ]
 
 
