@@ -17,7 +17,6 @@ HOOKS = (
     "model_complexity={}",
     "throughput={every: 5, peak_flops: 1.0e+9}",
     "device_stats.every=5",
-    "param_scheduler={record_momentum: true, record_weight_decay: true}",
     "progress_bar=false",
 )
 ELSEWHERE = re.compile(r"on CUDA|by NVML|byol|nan_guard|loss_spike|accumulate: auto|closure")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain, zip_longest
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 import torch.distributed as dist
@@ -16,8 +14,8 @@ from hooks.hook import Hook, Priority, Ranks
 from hooks.metrics.names import kind_of
 from hooks.state import State
 
-PENDING = 50
-"""Most batches that stay on their device."""
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass
@@ -48,31 +46,32 @@ class OutputCSV(Hook):
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._samples: dict[str, _Samples] = {}
+        self._batches: dict[str, list[dict[str, Any]]] = {}
+        """Columns of each batch by the label of the evaluated weights; empty between phases."""
 
     def on_phase_start(self, state: State) -> None:
-        self._samples = (
-            {label: _Samples() for label in state.evaluations} if kind_of(state.phase) in self.phases else {}
-        )
+        self._batches = {label: [] for label in state.evaluations} if kind_of(state.phase) in self.phases else {}
 
     def on_loss(self, state: State) -> None:
-        if not self._samples or state.phase == "train":
-            return
-        self._samples[state.evaluation].add(self._columns(state))
+        if self._batches:
+            self._batches[state.evaluation].append(self._columns(state))
 
     def on_phase_end(self, state: State) -> None:
-        if not self._samples:
+        if not self._batches:
             return
-        own = {label: samples.columns() for label, samples in self._samples.items()}
-        self._samples = {}
+        import pandas as pd
+
+        own = {label: _table(batches, state) for label, batches in self._batches.items()}
+        self._batches = {}
         ranks: list[Any] | None = [own] * state.world_size if state.is_master else None
         if state.world_size > 1:
             dist.gather_object(own, ranks)
         for label in own if ranks else ():
             folder = state.artifacts / (self.name or "output_csv") / state.phase / label
             folder.mkdir(parents=True, exist_ok=True)
-            with (folder / f"step-{state.step:08d}.csv").open("w", newline="") as file:
-                csv.writer(file).writerows(_table([rank[label] for rank in ranks or ()]))
+            tables = [rank[label] for rank in ranks or () if len(rank[label])] or [own[label]]
+            table = pd.concat(tables).sort_index()
+            table.to_csv(folder / f"step-{state.step:08d}.csv", index="id" not in table)
 
     def _columns(self, state: State) -> dict[str, Any]:
         output = state.output
@@ -82,56 +81,28 @@ class OutputCSV(Hook):
                 "output_csv needs outputs of shape (samples, classes), with two classes or more; the task's are"
                 f" {shape}"
             )
-        columns: dict[str, Any] = {"predicted": output.argmax(1)}
+        columns: dict[str, Any] = {}
         if self.id_key is not None:
             columns["id"] = _entry(state.batch, self.id_key, "id_key")
+        columns["predicted"] = output.argmax(1)
         if self.target_key is not None:
             columns["target"] = _classes(_entry(state.batch, self.target_key, "target_key"), len(output))
         if self.scores:
-            columns["scores"] = output.detach()
+            columns["scores"] = output.detach().cpu()
         return columns
 
 
-class _Samples:
-    """The samples of a rank in a phase."""
+def _table(batches: list[dict[str, Any]], state: State) -> pd.DataFrame:
+    """Return a rank's samples; their index is that of the dataset, of which the rank has every n-th."""
+    import pandas as pd
 
-    def __init__(self) -> None:
-        self._pending: list[dict[str, Any]] = []
-        """Batches that are still on their device."""
-        self._read: dict[str, list[Any]] = {}
-
-    def add(self, columns: dict[str, Any]) -> None:
-        self._pending.append(columns)
-        if len(self._pending) >= PENDING:
-            self.columns()
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return all samples so far, in pieces: tensors on the CPU, or lists. Reads pending batches in one transfer."""
-        pending, self._pending = self._pending, []
-        for name in pending[0] if pending else ():
-            self._read.setdefault(name, []).append(_join([columns[name] for columns in pending]))
-        return self._read
-
-
-def _table(ranks: Sequence[Mapping[str, list[Any]]]) -> Iterator[list[Any]]:
-    """Yield the header, and a line of each rank in turn until none is left."""
-    example = next((rank for rank in ranks if rank), {})
-    scores = [f"score_{index}" for index in range(example["scores"][0].shape[1])] if "scores" in example else []
-    yield ["id", "predicted", *(["target"] if "target" in example else []), *scores]
-    lines_by_rank = [_lines(columns, rank, len(ranks)) for rank, columns in enumerate(ranks)]
-    yield from (line for lines in zip_longest(*lines_by_rank) for line in lines if line is not None)
-
-
-def _lines(columns: Mapping[str, list[Any]], rank: int, world_size: int) -> Iterator[list[Any]]:
-    values = {
-        name: chain.from_iterable(piece.tolist() if isinstance(piece, Tensor) else piece for piece in pieces)
-        for name, pieces in columns.items()
-    }
-    scores = values.pop("scores", None)
-    names = [name for name in ("predicted", "target") if name in values]
-    for place, line in enumerate(zip(*(values[name] for name in names), strict=True)):
-        sample_id = next(values["id"]) if "id" in values else rank + world_size * place
-        yield [sample_id, *line, *(next(scores) if scores else ())]
+    columns = {name: _join([batch[name] for batch in batches]) for name in (batches[0] if batches else ())}
+    scores = columns.pop("scores", None)
+    table = pd.DataFrame(columns)
+    if scores is not None:
+        table = table.join(pd.DataFrame(scores).add_prefix("score_"))
+    table.index = pd.RangeIndex(state.rank, state.rank + state.world_size * len(table), state.world_size, name="id")
+    return table
 
 
 def _entry(batch: Any, key: int | str, parameter: str) -> Any:
@@ -158,4 +129,6 @@ def _classes(target: Any, samples: int) -> Tensor:
 
 
 def _join(values: list[Any]) -> Any:
-    return torch.cat(values).cpu() if isinstance(values[0], Tensor) else [*chain.from_iterable(values)]
+    if isinstance(values[0], Tensor):
+        return torch.cat(values).cpu().numpy()
+    return [value for batch in values for value in batch]

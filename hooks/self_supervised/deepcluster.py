@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from annotated_types import Ge, Gt, MinLen
 from torch import Tensor
 from torch.nn import functional
@@ -165,8 +164,7 @@ class DeepCluster(Hook):
         assignments = torch.zeros(len(self.clusters), size, dtype=torch.int64, device=device)
         for head, centroids in enumerate(self._centroids):
             samples = self._memory[self._view(head), :-1][remembered]
-            across = state.world_size > 1
-            self._centroids[head], nearest = cluster(samples, centroids, self.iterations, across_ranks=across)
+            self._centroids[head], nearest = cluster(samples, centroids, self.iterations)
             assignments[head, own] = nearest + 1
         coalesced.total([assignments])
         self._assignments = torch.where(assignments > 0, assignments - 1, UNASSIGNED)
@@ -196,8 +194,7 @@ class DeepCluster(Hook):
             raise RuntimeError(
                 "there are no clusters yet: DeepCluster makes them when training begins; train before validating"
             )
-        nearest = [assign(embeddings[self._view(head)], c)[0] for head, c in enumerate(self._centroids)]
-        return torch.stack(nearest)
+        return torch.stack([assign(embeddings[self._view(head)], c) for head, c in enumerate(self._centroids)])
 
     def _view(self, head: int) -> int:
         return head % len(self.assigned_views)
@@ -232,43 +229,23 @@ _CHUNK = 16384
 
 
 @torch.no_grad()
-def cluster(samples: Tensor, centroids: Tensor, iterations: int, *, across_ranks: bool) -> tuple[Tensor, Tensor]:
+def cluster(samples: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
     """Return unit-length centroids (K, D) after k-means, and the nearest one of each own sample, (N,) int64.
 
-    `samples` (N, D) are this rank's, of unit length and any number. An empty centroid moves to the sample that is
-    farthest from its own. All ranks get the same bits. With `across_ranks` each iteration has two collectives, or three
-    with an empty centroid. Source: "Concept Decompositions for Large Sparse Text Data Using Clustering" (Dhillon and
-    Modha, 2001); empty clusters as in scikit-learn's KMeans.
+    `samples` (N, D) are this rank's, of unit length and any number. The centroid of an empty cluster stays, as in
+    VISSL. Sums are added over ranks, so all ranks get the same bits. Source: "Concept Decompositions for Large Sparse
+    Text Data Using Clustering" (Dhillon and Modha, 2001).
     """
     for _ in range(iterations):
-        nearest, similarity = assign(samples, centroids)
+        nearest = assign(samples, centroids)
         sums = torch.zeros_like(centroids).index_add_(0, nearest, samples)
         counts = torch.bincount(nearest, minlength=len(centroids))
-        if across_ranks:
-            coalesced.total([sums, counts])
-        empty = (counts == 0).nonzero().squeeze(1)
-        if len(empty):
-            sums[empty] = _farthest(samples, similarity, len(empty), across_ranks)
-        centroids = functional.normalize(sums, dim=1)
-    return centroids, assign(samples, centroids)[0]
+        coalesced.total([sums, counts])
+        centroids = torch.where(counts.unsqueeze(1) > 0, functional.normalize(sums, dim=1), centroids)
+    return centroids, assign(samples, centroids)
 
 
 @torch.no_grad()
-def assign(samples: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the nearest centroid of each sample and their similarity: (N,) int64 and (N,)."""
-    best = [(chunk @ centroids.t()).max(dim=1) for chunk in torch.split(samples, _CHUNK)]
-    return torch.cat([chunk.indices for chunk in best]), torch.cat([chunk.values for chunk in best])
-
-
-def _farthest(samples: Tensor, similarity: Tensor, count: int, across_ranks: bool) -> Tensor:
-    """Return the samples of all ranks that are least similar to their centroids, (count, D)."""
-    order = similarity.argsort(stable=True)[:count]
-    if not across_ranks:
-        return samples[order]
-    # Similarity and sample side by side; a rank with fewer samples fills up with ones that are never chosen.
-    mine = samples.new_full((count, samples.shape[1] + 1), torch.inf)
-    mine[: len(order), 0], mine[: len(order), 1:] = similarity[order], samples[order]
-    gathered = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(gathered, mine)
-    joined = torch.cat(gathered)
-    return joined[joined[:, 0].argsort(stable=True)[:count], 1:]
+def assign(samples: Tensor, centroids: Tensor) -> Tensor:
+    """Return the nearest centroid of each sample, (N,) int64."""
+    return torch.cat([(chunk @ centroids.t()).argmax(dim=1) for chunk in torch.split(samples, _CHUNK)])

@@ -29,8 +29,6 @@ class ActivationStats(LayerMonitor, Hook):
     end of the phase. Source: VISSL ActivationStatisticsMonitor, Composer ActivationMonitor.
     """
 
-    inputs: bool = False
-    """Also measures the inputs of each layer, as `<layer>.input`."""
     ignored: tuple[str, ...] = ("ReLU",)
     """Types of modules to skip, as `ReLU` or `torch.nn.modules.activation.ReLU`."""
     sample_feature_map: bool = False
@@ -48,15 +46,10 @@ class ActivationStats(LayerMonitor, Hook):
         if self._ignores(type(layer)):
             return
 
-        def before(layer: nn.Module, arguments: Any, named: Any) -> None:
-            self._take(f"{name}.input", (arguments, named))
-
-        def after(layer: nn.Module, arguments: Any, output: Any) -> None:
+        def take_output(layer: nn.Module, arguments: Any, output: Any) -> None:
             self._take(name, output)
 
-        if self.inputs:
-            self.until_read(layer.register_forward_pre_hook(before, with_kwargs=True))
-        self.until_read(layer.register_forward_hook(after))
+        self.until_read(layer.register_forward_hook(take_output))
 
     def read(self, state: State) -> None:
         if not self._moments:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import Annotated, ClassVar, Literal
 
-import torch
 from annotated_types import Ge
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
@@ -31,7 +30,7 @@ class Profiler(Cleanup, Hook):
     Counts the run's training iterations: after `skip_first`, each window is `wait`, then `warmup` with the profiler but
     without a trace, then `active` with one. A resumed run continues this schedule; outside of windows there is no
     profiler. Each traced rank writes files under `traces/`: `rank=0-step=13-iteration=13.pt.trace.json.gz` for
-    Perfetto, chrome://tracing or TensorBoard, and a table of operations, `....txt`. The parts of an iteration are
+    Perfetto, chrome://tracing or TensorBoard, and a table of operations, `....txt`. The spans of an iteration are
     `data`, `forward`, `loss`, `backward` and `optimizer`. A run that ends or fails in a window keeps its trace. Source:
     MMEngine ProfilerHook, VISSL ProfilingHook, iMIX AutogradProfilerHook.
     """
@@ -58,8 +57,6 @@ class Profiler(Cleanup, Hook):
     """Records the source line of each operation, which is slow."""
     with_flops: bool = False
     """Estimates the FLOPs of matrix products and convolutions."""
-    nvtx: bool = False
-    """Marks the parts of all iterations as NVTX ranges for Nsight Systems; on a GPU."""
     stop_after: bool = False
     """Ends the run after the last window."""
 
@@ -69,7 +66,7 @@ class Profiler(Cleanup, Hook):
         if self.repeat == 0:
             refuse_unread(self, "a repeat above 0, as repeat: 0 has no end", "stop_after")
         self._profile: profile | None = None
-        self._part = ExitStack()
+        self._span = ExitStack()
         self._begin, self._end = inf, inf
 
     def unsuitable(self, setup: Setup) -> str:
@@ -82,8 +79,6 @@ class Profiler(Cleanup, Hook):
         return ""
 
     def on_start(self, state: State) -> None:
-        if self.nvtx and state.device.type != "cuda":
-            raise ValueError(f"nvtx marks ranges for Nsight, which needs a GPU; this run is on {state.device}")
         if state.rank in self.profiled_ranks:
             self._begin, self._end = self._next_window(state.iteration)
 
@@ -151,15 +146,13 @@ class Profiler(Cleanup, Hook):
         if running is not None:
             running.stop()
 
-    def _mark(self, part: str) -> None:
-        """End the last part of the iteration, and begin the next."""
-        if self._profile is None and not self.nvtx:
+    def _mark(self, span: str) -> None:
+        """End the last span of the iteration, and begin the next."""
+        if self._profile is None:
             return
-        self._part.close()
-        if part and self.nvtx:
-            self._part.enter_context(torch.cuda.nvtx.range(part))
-        if part and self._profile is not None:
-            self._part.enter_context(record_function(part))
+        self._span.close()
+        if span:
+            self._span.enter_context(record_function(span))
 
 
 def _export(trace: profile, state: State) -> None:

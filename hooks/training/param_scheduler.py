@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hooks.hook import NEEDS_MODEL, Hook, Priority, Setup
@@ -22,19 +21,13 @@ class ParamScheduler(Hook):
 
         param_scheduler: {every: 1 step}
 
-    The loop records the learning rates of each iteration and saves the scheduler. This hook can also record `momentum`
-    and `weight_decay` of the first parameter group, and `momentum_1`, `weight_decay_1`, ... of the others. Source:
-    MMEngine ParamSchedulerHook, Lightning LearningRateMonitor.
+    The loop records the learning rates of each iteration and saves the scheduler. Source: MMEngine ParamSchedulerHook.
     """
 
     every: Interval = Interval(1)
     """Epochs or optimizer steps between two steps of the scheduler."""
     monitor: str | None = None
     """Metric for ReduceLROnPlateau, such as val/loss; the scheduler steps after each phase that gives it."""
-    record_momentum: bool = False
-    """Records the momentum of each group, or its first beta."""
-    record_weight_decay: bool = False
-    """Records the weight decay of each group."""
 
     priority: ClassVar[Priority] = Priority.LOW
     """Hooks before it see the rates that the step used, and hooks after it the next ones."""
@@ -62,30 +55,14 @@ class ParamScheduler(Hook):
                     " in scheduler"
                 )
 
-    def on_loss(self, state: State) -> None:
-        if state.phase == "train" and state.optimizer is not None:
-            self._record(state, state.optimizer)
-
     def on_step(self, state: State) -> None:
         if state.phase == "train":
             self._step_when_due(state)
 
     def handles(self, event: str) -> bool:
-        """Return whether the hook acts at an event, so that the others cost nothing."""
-        is_active = {
-            "on_loss": self.record_momentum or self.record_weight_decay,
-            "on_step": self.every.unit == "steps" and self.monitor is None,
-        }
-        return is_active.get(event, True) and super().handles(event)
-
-    def _record(self, state: State, optimizer: Optimizer) -> None:
-        for index, group in enumerate(optimizer.param_groups):
-            suffix = state.column("") + (f"_{index}" if index else "")
-            momentum = group["momentum"] if "momentum" in group else group.get("betas", (None,))[0]
-            if self.record_momentum and momentum is not None:
-                state.row[f"momentum{suffix}"] = momentum
-            if self.record_weight_decay and "weight_decay" in group:
-                state.row[f"weight_decay{suffix}"] = group["weight_decay"]
+        """Return whether the hook acts at an event; steps only with `every` in steps."""
+        steps_by_steps = self.every.unit == "steps" and self.monitor is None
+        return (event != "on_step" or steps_by_steps) and super().handles(event)
 
     def on_phase_end(self, state: State) -> None:
         if self.monitor is not None:

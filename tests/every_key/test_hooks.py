@@ -115,8 +115,6 @@ WALK: dict[str, dict[str, Key]] = {
         STEPPED,
         every="1 step",
         monitor=Key(None, {"monitor": "val/loss"}, {"scheduler": {"type": "ReduceLROnPlateau"}}),
-        record_momentum=True,
-        record_weight_decay=True,
     ),
     "precise_batch_norm": of(
         {"num_samples": 16}, {"task_args": {"batch_norm": True, "noisy": True}}, num_samples=32, cache_samples=True
@@ -126,7 +124,6 @@ WALK: dict[str, dict[str, Key]] = {
         {"every": "2 steps"},
         {"task": f"{HERE}:Images"},
         every="3 steps",
-        inputs=True,
         ignored=["Linear"],
         sample_feature_map=True,
     ),
@@ -149,7 +146,6 @@ WALK: dict[str, dict[str, Key]] = {
         profile_memory=True,
         with_stack=True,
         with_flops=True,
-        nvtx=True,
         stop_after=True,
     ),
     "row_stats": of({"report": ["loss/mean"]}, None, report=["loss/max"]),

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from hooks import Hook, State
-from hooks.logs import output_csv
 from hooks.logs.output_csv import OutputCSV
 from hooks.training.ema import EMA
 from orchestrator.loop.loop import Loop
@@ -74,16 +73,6 @@ def test_ids_and_targets_by_key_with_scores(tmp_path: Path) -> None:
 def test_without_targets_there_is_no_column_of_them(tmp_path: Path) -> None:
     found = one_phase(OutputCSV(target_key=None), tmp_path, [((None,), OUTPUT)])
     assert found == [["id", "predicted"], ["0", "1"], ["1", "0"], ["2", "2"]]
-
-
-def test_more_batches_than_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_csv, "PENDING", 2)
-    found = one_phase(OutputCSV(), tmp_path, [((None, torch.tensor([1, 0, 2])), OUTPUT)] * 5)
-    assert found[1:] == [
-        [str(3 * batch + row), str(p), str(t)]
-        for batch in range(5)
-        for row, (p, t) in enumerate([(1, 1), (0, 0), (2, 2)])
-    ]
 
 
 @pytest.mark.parametrize(

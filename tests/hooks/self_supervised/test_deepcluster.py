@@ -100,7 +100,7 @@ def test_each_head_has_the_clusters_of_its_view_and_each_sample_that_of_its_embe
         assert [len(one) for one in centroids] == [3, 4, 5]
         for head, view in enumerate((0, 1, 0)):
             # A fixed point of k-means: clustering again, from there, changes nothing but the last bits.
-            again, nearest = cluster(memory[view], centroids[head], 1, across_ranks=False)
+            again, nearest = cluster(memory[view], centroids[head], 1)
             torch.testing.assert_close((memory[view] @ centroids[head].t()).argmax(dim=1), assignments[head])
             torch.testing.assert_close(again, centroids[head], rtol=1e-3, atol=1e-3)
             assert (nearest == assignments[head]).float().mean() > 0.9

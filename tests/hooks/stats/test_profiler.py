@@ -192,23 +192,3 @@ def test_each_rank_that_is_traced_has_files_of_its_own(tmp_path: Path) -> None:
     assert [name.split(".")[0] for name in _names(tmp_path / "all")] == [
         f"rank={r}-step=2-iteration=2" for r in (0, 0, 1, 1)
     ]
-
-
-def test_parts_are_nvtx_ranges_too_each_closed_before_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: list[str] = []
-    monkeypatch.setattr(torch.cuda.nvtx, "range_push", seen.append)
-    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: seen.append("end"))
-    hook, state = (
-        Profiler(nvtx=True, skip_first=10**6),
-        State(device=torch.device("cuda"), phase="train", artifacts=tmp_path),
-    )
-    hook.on_start(state)
-    for event in ("on_iteration_start", "on_batch", "on_forward", "on_loss", "on_backward", "on_gradients", "on_step"):
-        getattr(hook, event)(state)
-    hook.on_end(state)
-    assert seen == ["data", "end", "forward", "end", "loss", "end", "backward", "end", "optimizer", "end"]
-
-
-def test_nvtx_without_a_gpu_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nvtx marks ranges for Nsight, which needs a GPU; this run is on cpu"):
-        Profiler(nvtx=True).on_start(State(artifacts=tmp_path))

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
-from torch.optim import SGD, Adagrad, AdamW, Optimizer
+from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from hooks import Hook, Interval, Plan, State
@@ -177,7 +176,7 @@ def test_hooks_and_loggers_read_the_rate_that_the_step_used(tmp_path: Path, inte
     left."""
     reads, rows = Reads(), Rows()
     hooks = {
-        "schedule": ParamScheduler(every=Interval(1, "steps"), record_momentum=True),
+        "schedule": ParamScheduler(every=Interval(1, "steps")),
         "json_lines": JsonLines(every=Interval(interval, "iterations")),
         "reads": reads,
     }
@@ -190,12 +189,12 @@ def test_hooks_and_loggers_read_the_rate_that_the_step_used(tmp_path: Path, inte
             RunContext(recorder=rows, artifacts=tmp_path),
         ).run()
     )
-    used = {row["iteration"]: (row["lr"], row["momentum"]) for row in rows.rows}
+    used = {row["iteration"]: row["lr"] for row in rows.rows}
     assert len(set(used.values())) == 7
-    assert reads.iterations == [rate for rate, _ in used.values()]
+    assert reads.iterations == list(used.values())
     lines = [json.loads(line) for line in (tmp_path / "scalars.jsonl").read_text().splitlines()]
-    assert {line["iteration"]: (line["lr"], line["momentum"]) for line in lines if "lr" in line} == {
-        iteration: values for iteration, values in used.items() if iteration % interval == 0 or iteration == 7
+    assert {line["iteration"]: line["lr"] for line in lines if "lr" in line} == {
+        iteration: rate for iteration, rate in used.items() if iteration % interval == 0 or iteration == 7
     }
 
 
@@ -213,49 +212,7 @@ def test_a_hook_reads_the_epochs_own_rate_as_its_phase_ends() -> None:
         (ParamScheduler(), False),
         (ParamScheduler(every=Interval(10, "steps")), True),
         (ParamScheduler(monitor="val/loss"), False),
-        (ParamScheduler(record_weight_decay=True), False),
     ],
 )
 def test_it_is_called_at_a_step_only_where_it_has_something_to_do(hook: ParamScheduler, called: bool) -> None:
     assert ("on_step" in Plan({"schedule": hook}).table()) is called
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "columns"),
-    [
-        (SGD, {"momentum": 0.8, "weight_decay": 0.01}, {"momentum": 0.8, "weight_decay": 0.01}),
-        (AdamW, {"betas": (0.85, 0.99), "weight_decay": 0.5}, {"momentum": 0.85, "weight_decay": 0.5}),
-        (Adagrad, {}, {"weight_decay": 0.0}),
-    ],
-)
-def test_momentum_and_weight_decay_of_every_group_where_asked_to(
-    kind: Any, options: Any, columns: dict[str, float]
-) -> None:
-    further = {name: value / 2 for name, value in columns.items() if name == "weight_decay"}
-    groups = [{"params": [nn.Parameter(torch.zeros(1))]}, {"params": [nn.Parameter(torch.zeros(1))], **further}]
-    state = State(optimizer=kind(groups, lr=0.1, **options), phase="train")
-    ParamScheduler(record_momentum=True, record_weight_decay=True).on_loss(state)
-    second = {f"{name}_1": value for name, value in {**columns, **further}.items()}
-    assert state.row == {**columns, **second}
-
-
-def test_the_momentum_that_a_cycle_moves_is_recorded_as_it_was_used() -> None:
-    def cycle(optimizer: Optimizer) -> OneCycleLR:
-        return OneCycleLR(optimizer, max_lr=1.0, total_steps=8)
-
-    optimizer, by_hand = an_optimizer(), SGD(nn.Linear(2, 2).parameters(), lr=0.1, momentum=0.9)
-    optimizer.param_groups[0]["momentum"] = 0.9
-    state, reference = State(optimizer=optimizer, scheduler=cycle(optimizer), phase="train"), cycle(by_hand)
-    hook = ParamScheduler(every=Interval(1, "steps"), record_momentum=True)
-    found, expected = [], []
-    for step in range(1, 8):
-        optimizer.step()
-        by_hand.step()
-        state.step, state.stepped = step, True
-        expected.append(by_hand.param_groups[0]["momentum"])
-        hook.on_loss(state)
-        found.append(state.row["momentum"])
-        hook.on_step(state)
-        reference.step()
-    assert found == expected
-    assert len(set(expected)) > 3
