@@ -14,7 +14,7 @@ from hooks.hook import Hook, Priority, Ranks, Setup
 from hooks.interval import Interval
 from hooks.metrics.direction import Mode, choose_main_metric, declared_modes, directions, val_metrics
 from hooks.metrics.names import kind_of, list_known, phase_of, phases_of
-from hooks.parts.unread_fields import refuse_unread
+from hooks.needs import Needs
 from hooks.state import State
 
 
@@ -57,7 +57,7 @@ class Checkpoint(Hook):
 
     every: Interval = Interval(1)
     """Interval between two checkpoints."""
-    keep: Annotated[int, Ge(1)] | None = 3
+    keep: Annotated[Annotated[int, Ge(1)] | None, Needs("every")] = 3
     """Number of the newest checkpoints to keep, besides the best; null keeps all."""
     save_last: bool = True
     """Makes one at the end of training in any case."""
@@ -65,9 +65,9 @@ class Checkpoint(Hook):
     """Metrics whose best checkpoint is made and kept, such as `val/accuracy`; `auto` is the first metric of val besides
     its loss. By default the best of the checkpoints made anyway is kept, by the main metric or the first of val with a
     known direction."""
-    mode: Mode | list[Mode] | None = None
+    mode: Annotated[Mode | list[Mode] | None, Needs("best")] = None
     """`max` if more is better, `min` if less, for all metrics or each; by default from their names."""
-    begin: Annotated[int, Ge(0)] = 0
+    begin: Annotated[int, Ge(0), Needs("every")] = 0
     """First epoch or step, in the unit of `every`, that may have one."""
     background: bool = False
     """Writes files in the background: training waits only until they are copied to host memory."""
@@ -84,12 +84,6 @@ class Checkpoint(Hook):
     evaluates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not self.best:
-            refuse_unread(self, "best", "mode")
-        if self.every.count == 0:
-            refuse_unread(self, "every above 0", "keep", "begin")
-        if self.every.count == 0 and not (self.save_last or self.best):
-            refuse_unread(self, "every, save_last or best", "publish", "background", "out_dir")
         metrics = [self.best] if isinstance(self.best, str) else list(self.best or [])
         if "auto" in metrics and len(metrics) > 1:
             raise ValueError(f"best is {metrics}: write auto alone, or all metrics")

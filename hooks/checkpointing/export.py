@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from hooks.hook import NEEDS_MODEL, Hook, Priority, Ranks, Setup
 from hooks.interval import Interval, paced_by
+from hooks.needs import Needs
 from hooks.parts.activation_checkpointing import keep_activations
 from hooks.parts.eval_mode import evaluating, first_batch
 from hooks.parts.layers import tensors
-from hooks.parts.unread_fields import refuse_unread
 from hooks.private_torch import tree_map
 from hooks.state import State
 
@@ -53,8 +53,8 @@ class Export(Hook):
     weights: str = "evaluated"
     """`evaluated`: those of the validation, so the averages of `ema` if it evaluates; `raw`: those in training, written
     as `raw_model`; or the name of a hook that validates with averages, such as `ema`."""
-    dynamic_batch: bool = True
-    """Leaves the number of samples open: the first dimension of the arguments."""
+    dynamic_batch: Annotated[bool, Needs("format: pt2 or onnx")] = True
+    """Leaves the number of samples open: the first dimension of the arguments. TorchScript always does."""
     tolerance: Annotated[float, Gt(0)] = 1e-4
     """Largest absolute and relative difference of an output."""
 
@@ -65,8 +65,6 @@ class Export(Hook):
     evaluates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.format in _TORCHSCRIPT:
-            refuse_unread(self, "format: pt2 or onnx, as TorchScript takes any number of samples", "dynamic_batch")
         self._exported_at: int | None = None
 
     def unsuitable(self, setup: Setup) -> str:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from torch import Tensor, nn
 
@@ -16,13 +16,13 @@ from hooks.duration import Duration
 from hooks.hook import NEEDS_MODEL, Hook, Setup
 from hooks.interval import STEPS_OR_NEVER, Interval, StepsOrNever, paced_by
 from hooks.metrics.names import PHASES
+from hooks.needs import Needs
 from hooks.parts.cleanup import Cleanup
 from hooks.parts.eval_mode import evaluating, first_batch
 from hooks.parts.logs.curve_names import Curves
 from hooks.parts.logs.hyperparameters import flatten
 from hooks.parts.logs.readings import present_row
-from hooks.parts.logs.window_statistics import WindowLogger
-from hooks.parts.unread_fields import refuse_unread
+from hooks.parts.logs.window_statistics import LookBack, WindowLogger
 from hooks.private_torch import tree_flatten, tree_leaves, tree_unflatten
 from hooks.state import State
 
@@ -56,6 +56,8 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
     VISSL SSLTensorboardHook.
     """
 
+    every: Annotated[LookBack, Needs("axis: step or iteration or samples")] = Interval(50, "iterations")
+    """Iterations between two points; another one comes at the end of a phase."""
     axis: Literal["step", "iteration", "epoch", "samples"] = "step"
     """Horizontal axis: optimizer steps, iterations, completed epochs (with a point an epoch), or samples of all
     ranks."""
@@ -68,8 +70,6 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
     """Longest time until a point is written; the end of a phase writes them too."""
 
     def __post_init__(self) -> None:
-        if self.axis == "epoch":
-            refuse_unread(self, "another axis, as this one has a point an epoch", "every")
         STEPS_OR_NEVER.parse(self.histograms)
         self._curves = Curves(self.window, self.statistics)
         self._writer: SummaryWriter | None = None

@@ -10,8 +10,8 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from hooks.hook import Hook
+from hooks.needs import Needs
 from hooks.parts.self_supervised.centre import Centre, CentredTeacher, warm_up
-from hooks.parts.unread_fields import refuse_unread
 from hooks.state import State
 
 Tokens = tuple[Tensor, Tensor]
@@ -57,13 +57,11 @@ class IBOT(CentredTeacher, Hook):
     """The teacher's temperature for whole views after the warm-up."""
     patch_temperature: Annotated[float, Gt(0)] = 0.07
     """The teacher's temperature for patches after the warm-up."""
-    warmup_patch_temperature: Annotated[float, Gt(0)] = 0.04
+    warmup_patch_temperature: Annotated[float, Gt(0), Needs("warmup_epochs")] = 0.04
     """Teacher's temperature for patches in the first epoch of the warm-up."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.warmup_epochs == 0:
-            refuse_unread(self, "warmup_epochs", "warmup_patch_temperature")
         self._patch_centre = Centre(self.patch_centre_momentum)
 
     def on_forward(self, state: State) -> None:

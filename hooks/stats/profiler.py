@@ -11,8 +11,8 @@ from annotated_types import Ge
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from hooks.hook import Hook, Priority, Setup
+from hooks.needs import Needs
 from hooks.parts.cleanup import Cleanup
-from hooks.parts.unread_fields import refuse_unread
 from hooks.state import State
 
 FOLDER = "traces"
@@ -57,14 +57,12 @@ class Profiler(Cleanup, Hook):
     """Records the source line of each operation, which is slow."""
     with_flops: bool = False
     """Estimates the FLOPs of matrix products and convolutions."""
-    stop_after: bool = False
+    stop_after: Annotated[bool, Needs("repeat")] = False
     """Ends the run after the last window."""
 
     priority: ClassVar[Priority | int] = Priority.HIGHEST
 
     def __post_init__(self) -> None:
-        if self.repeat == 0:
-            refuse_unread(self, "a repeat above 0, as repeat: 0 has no end", "stop_after")
         self._profile: profile | None = None
         self._span = ExitStack()
         self._begin, self._end = inf, inf

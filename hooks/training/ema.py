@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from hooks.hook import Hook
 from hooks.interval import Interval, Steps, paced_by
+from hooks.needs import Needs
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import power_average
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.average_snapshots import Snapshots
 from hooks.parts.averaged_parameters import AveragedParameters, brought, restore_average, wide_copy
-from hooks.parts.unread_fields import refuse_unread
 from hooks.state import State, Weights
 
 Std = Annotated[float, Gt(0), Le(power_average.LARGEST_STD)]
@@ -43,24 +43,24 @@ class EMA(Hook):
     """
 
     decay: Annotated[float, Ge(0), Lt(1)] = 0.999
-    """Share of the average that stays at each update."""
+    """Share of the average that stays at each update; 0 or the default for averages without decay."""
     average: Literal["exponential", "annealing", "stochastic", "power"] = "exponential"
     """`annealing` raises the decay from 0; `stochastic` is the mean of all updates (SWA); `power` keeps (1 - 1/t)^(g+1)
     at step t, so that the width of the average is a part of the training so far."""
-    std: Std | Annotated[list[Std], MinLen(1)] | None = None
+    std: Annotated[Std | Annotated[list[Std], MinLen(1)] | None, Needs("average: power")] = None
     """Width of each `power` average: the standard deviation of the weights' age, as a part of the training so far. Two,
     such as [0.05, 0.10], suffice to make others."""
-    snapshots: Interval = Interval(1)
+    snapshots: Annotated[Interval, Needs("average: power")] = Interval(1)
     """Interval of the checkpoints that `power` keeps as snapshots; 0 means none."""
-    keep_snapshots: Annotated[int, Ge(2)] = 32
+    keep_snapshots: Annotated[int, Ge(2), Needs("average: power"), Needs("snapshots")] = 32
     """Most snapshots; if there were more, every second is dropped and the interval doubles."""
-    gamma: Annotated[float, Gt(0)] = 100
+    gamma: Annotated[float, Gt(0), Needs("average: annealing")] = 100
     """Slowness of `annealing`: n steps after the copy, the decay is min(decay, n / (gamma + n))."""
     every: Steps = Interval(1, "steps")
     """Optimizer steps between updates."""
     begin: Interval = Interval(0)
     """Epochs or optimizer steps before the first update; until then validation uses the raw weights."""
-    buffers: Literal["copy", "ema"] = "copy"
+    buffers: Annotated[Literal["copy", "ema"], Needs("average: exponential or annealing or stochastic")] = "copy"
     """Buffers for validation: the model's (`copy`), or averages of the floating-point ones (`ema`)."""
     evaluate: Literal["ema", "raw", "both"] = "ema"
     """Weights for val and test; `both` gives val/accuracy for the raw weights and val/ema/accuracy."""
@@ -78,10 +78,8 @@ class EMA(Hook):
         if self.momentum is not None:
             decay = f"{1 - self.momentum:.10g}"
             raise ValueError(f"momentum={self.momentum} is MMEngine's 1 - decay; write decay={decay}")
-        if self.average != "annealing":
-            refuse_unread(self, "average: annealing", "gamma")
-        if self.average == "stochastic" and self.decay:
-            refuse_unread(self, "another average, as stochastic has no decay", "decay")
+        if self.average in ("stochastic", "power") and self.decay not in (0, EMA.decay):
+            raise ValueError(f"decay={self.decay} has no effect with average: {self.average}; remove it")
         self._stds = self._checked_stds()
         self._exponents = [power_average.exponent(std) for std in self._stds]
         self._snapshots = Snapshots(self.snapshots, self.keep_snapshots)
@@ -100,14 +98,9 @@ class EMA(Hook):
 
     def _checked_stds(self) -> list[float]:
         if self.average != "power":
-            refuse_unread(self, "average: power", "std", "snapshots", "keep_snapshots")
             return []
         if self.std is None:
             raise ValueError("average: power needs std, such as std: [0.05, 0.10]")
-        refuse_unread(self, "another average, as std sets the width of power averages", "decay")
-        refuse_unread(self, "another average, as power averages have no buffers", "buffers")
-        if not self.snapshots.count:
-            refuse_unread(self, "snapshots above 0", "keep_snapshots")
         stds = self.std if isinstance(self.std, list) else [self.std]
         if len({*stds}) < len(stds):
             raise ValueError(f"std has a value twice: {stds}")

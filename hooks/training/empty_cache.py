@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
 from hooks.hook import Hook, Priority
 from hooks.interval import Interval, Iterations, paced_by
-from hooks.parts.unread_fields import refuse_unread
+from hooks.needs import Needs
 from hooks.state import State
 
 
@@ -29,15 +29,11 @@ class EmptyCache(Hook):
     """Releases memory when a phase ends."""
     after_iter: bool = False
     """Releases memory after iterations."""
-    every: Iterations = Interval(1, "iterations")
+    every: Annotated[Iterations, Needs("after_iter: true")] = Interval(1, "iterations")
     """Iterations between two releases, with `after_iter`."""
 
     priority: ClassVar[Priority] = Priority.LOWEST
     """After hooks that may hold memory until then."""
-
-    def __post_init__(self) -> None:
-        if not self.after_iter:
-            refuse_unread(self, "after_iter: true", "every")
 
     def handles(self, event: str) -> bool:
         """Return whether an event was asked for, so that the others cost nothing."""

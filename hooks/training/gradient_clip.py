@@ -9,7 +9,7 @@ from annotated_types import Gt
 from torch import Tensor
 
 from hooks.hook import CHANGES_GRADIENTS, Hook, Priority, Setup
-from hooks.parts.unread_fields import refuse_unread
+from hooks.needs import Needs
 from hooks.private_torch import foreach_clamp_max_, foreach_clamp_min_, foreach_mul_
 from hooks.state import State
 
@@ -27,7 +27,7 @@ class GradientClip(Hook):
     communication is one number with `strategy: fsdp`. Source: MMEngine OptimWrapper, VISSL GradClipHook.
     """
 
-    max_norm: Annotated[float, Gt(0)] = 1.0
+    max_norm: Annotated[float, Gt(0), Needs("max_value: null")] = 1.0
     """Largest norm over all parameters."""
     norm_type: Annotated[float, Gt(0)] = 2.0
     """Order of the norm; infinity takes the largest absolute element."""
@@ -36,10 +36,6 @@ class GradientClip(Hook):
 
     priority: ClassVar[Priority] = Priority.HIGH
     mutable: ClassVar[frozenset[str]] = frozenset({"max_norm", "max_value"})
-
-    def __post_init__(self) -> None:
-        if self.max_value is not None:
-            refuse_unread(self, "max_value: null, as max_value clips elements instead", "max_norm")
 
     def unsuitable(self, setup: Setup) -> str:
         return setup.explain(closure=CHANGES_GRADIENTS)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hooks.hook import Hook, Priority
 from hooks.interval import Interval, Steps
+from hooks.needs import Needs
 from hooks.parts import sharded_tensors as shards
-from hooks.parts.unread_fields import refuse_unread
 from hooks.state import State
 
 
@@ -31,7 +31,7 @@ class NanGuard(Hook):
 
     action: Literal["raise", "skip", "stop"] = "raise"
     """`raise` fails the run, `skip` skips the step, `stop` ends the run in order; none updates the weights."""
-    patience: Annotated[int, Ge(0)] = 10
+    patience: Annotated[int, Ge(0), Needs("action: skip")] = 10
     """Hits in a row that `skip` allows; the next one fails the run."""
     every: Steps = Interval(1, "steps")
     """Optimizer steps between checks; a check covers all steps since the last one."""
@@ -43,8 +43,6 @@ class NanGuard(Hook):
     mutable: ClassVar[frozenset[str]] = frozenset({"action", "patience", "every", "dumps"})
 
     def __post_init__(self) -> None:
-        if self.action != "skip":
-            refuse_unread(self, "action: skip", "patience")
         if self.action == "skip" and self.every.count > 1:
             raise ValueError(f"action: skip needs every: 1 step, got every: {self.every}")
         self._sum: Tensor | float = 0.0  # not finite as soon as one of its terms is not

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -11,7 +11,7 @@ from hooks.hook import NEEDS_MODEL, Hook, Priority, Setup
 from hooks.interval import Interval
 from hooks.metrics.direction import declared_modes, direction
 from hooks.metrics.names import list_known
-from hooks.parts.unread_fields import refuse_unread
+from hooks.needs import Needs
 from hooks.state import State
 
 
@@ -24,17 +24,13 @@ class ParamScheduler(Hook):
     The loop records the learning rates of each iteration and saves the scheduler. Source: MMEngine ParamSchedulerHook.
     """
 
-    every: Interval = Interval(1)
+    every: Annotated[Interval, Needs("monitor: null")] = Interval(1)
     """Epochs or optimizer steps between two steps of the scheduler."""
     monitor: str | None = None
     """Metric for ReduceLROnPlateau, such as val/loss; the scheduler steps after each phase that gives it."""
 
     priority: ClassVar[Priority] = Priority.LOW
     """Hooks before it see the rates that the step used, and hooks after it the next ones."""
-
-    def __post_init__(self) -> None:
-        if self.monitor is not None:
-            refuse_unread(self, "monitor: null, as the scheduler steps when a phase gives the metric", "every")
 
     def unsuitable(self, setup: Setup) -> str:
         return setup.explain(custom_loop=NEEDS_MODEL)

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
+from hooks.needs import Needs
 from hooks.parts.self_supervised.teacher import MomentumTeacher
-from hooks.parts.unread_fields import refuse_unread
 
 
 class Centre:
@@ -57,7 +57,7 @@ class CentredTeacher(MomentumTeacher):
     """Share of the centre that stays at each batch."""
     temperature: Annotated[float, Gt(0)] = 0.07
     """Teacher's temperature after the warm-up."""
-    warmup_temperature: Annotated[float, Gt(0)] = 0.04
+    warmup_temperature: Annotated[float, Gt(0), Needs("warmup_epochs")] = 0.04
     """Teacher's temperature in the first epoch of the warm-up."""
     warmup_epochs: Annotated[int, Ge(0)] = 0
     """Epochs of the warm-up; the last of several has the final temperatures."""
@@ -66,8 +66,6 @@ class CentredTeacher(MomentumTeacher):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.warmup_epochs == 0:
-            refuse_unread(self, "warmup_epochs", "warmup_temperature")
         self._centre = Centre(self.centre_momentum)
 
     def state_dict(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from hooks.hook import NEEDS_OUTPUT, NEEDS_WHOLE_BATCHES, Priority, Setup
 from hooks.interval import Interval
-from hooks.parts.unread_fields import refuse_unread
+from hooks.needs import Needs
 from hooks.state import State
 
 
@@ -112,15 +112,13 @@ class SwappedPrediction:
     """Iterations of Sinkhorn-Knopp."""
     queue_length: Annotated[int, Ge(0)] = 0
     """Embeddings in the queues of all ranks together, for each assigned view; 0 means no queue."""
-    queue_begin: Interval = Interval(1)
+    queue_begin: Annotated[Interval, Needs("queue_length")] = Interval(1)
     """Epochs or optimizer steps before the queue begins to fill."""
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.queue_length == 0:
-            refuse_unread(self, "queue_length", "queue_begin")
         self._queue = Queue()
 
     def unsuitable(self, setup: Setup) -> str:

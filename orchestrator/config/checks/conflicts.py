@@ -11,8 +11,8 @@ from orchestrator.config.checks.metrics import contradicting_modes, metric_probl
 from orchestrator.config.optim.changes import change_problems
 from orchestrator.config.optim.optimization import optimization_problems
 from orchestrator.config.optim.optimizer import OPTIMIZERS, needs_closure
+from orchestrator.config.python.parameters import changed_keys, check_needs
 from orchestrator.config.python.user_code import catch_user_errors
-from orchestrator.config.sections.base import changed_keys, check_needs
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import Ddp
 from orchestrator.errors import ConfigError, Problem

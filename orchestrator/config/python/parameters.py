@@ -9,7 +9,7 @@ import inspect
 import json
 import textwrap
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 from types import GenericAlias
@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from hooks.parts.unread_fields import UnreadField
+from hooks.needs import Needs
 from orchestrator.config.python.user_code import catch_user_errors
 from orchestrator.config.python.wording import convert_errors
 from orchestrator.config.text.reader import join
@@ -35,12 +35,11 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str) -> tuple[T, di
     """
     model = fields_model(cls, path)
     checked = check(model, values, path)
+    if problems := list(check_needs(checked, checked, path)):
+        raise ConfigError(problems)
     arguments = {name: getattr(checked, name) for name in checked.model_fields_set}
     with catch_user_errors(path):
-        try:
-            return cls(**arguments), checked.model_dump(mode="json", warnings=False, fallback=str)
-        except UnreadField as error:
-            raise ConfigError.at(join(path, error.field), str(error)) from error
+        return cls(**arguments), checked.model_dump(mode="json", warnings=False, fallback=str)
 
 
 def check(model: type[M], values: Mapping[str, Any], path: str) -> M:
@@ -55,6 +54,27 @@ def check(model: type[M], values: Mapping[str, Any], path: str) -> M:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise ConfigError(convert_errors(error, model, json.loads(text), path)) from None
+
+
+def check_needs(model: BaseModel, settings: BaseModel, path: str = "") -> Iterator[Problem]:
+    """Yield a problem for each field with another value than its default and an unmet need."""
+    for name, field in type(model).model_fields.items():
+        value, field_path = getattr(model, name), join(path, name)
+        unmet = next((item for item in field.metadata if isinstance(item, Needs) and not item.is_met(settings)), None)
+        if unmet:
+            for key in changed_keys(value, field.get_default(call_default_factory=True), field_path):
+                yield Problem(key, f"has no effect without `{unmet.setting}`; remove it")
+        elif isinstance(value, BaseModel):
+            yield from check_needs(value, settings, field_path)
+
+
+def changed_keys(value: Any, default: Any, path: str) -> Iterator[str]:
+    """Yield the path of each key that differs from its default; models are compared field by field."""
+    if isinstance(value, BaseModel) and isinstance(default, BaseModel):
+        for name in type(value).model_fields:
+            yield from changed_keys(getattr(value, name), getattr(default, name), join(path, name))
+    elif value != default:
+        yield path
 
 
 def parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:

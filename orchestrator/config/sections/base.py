@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from orchestrator.config.python.objects import to_config
 from orchestrator.config.python.parameters import check
-from orchestrator.config.text.reader import join
-from orchestrator.errors import Problem
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass  # it has no public name for type checkers
@@ -42,38 +39,3 @@ class Model(BaseModel, metaclass=_FromPython):
     def from_python(cls, values: Mapping[str, Any]) -> Self:
         """Return the part with these values; raise ConfigError."""
         return check(cls, to_config(values), "")
-
-
-@dataclass(frozen=True)
-class Needs:
-    """A setting of the experiment without which a field has no effect, such as `precision: fp16`."""
-
-    setting: str
-
-    def is_met(self, experiment: Model) -> bool:
-        path, _, expected = self.setting.partition(": ")
-        value: Any = experiment
-        for key in path.split("."):
-            value = getattr(value, key)
-        return bool(value) if expected == "true" else value == expected
-
-
-def check_needs(model: Model, experiment: Model, path: str = "") -> Iterator[Problem]:
-    """Yield a problem for each field with another value than its default and an unmet need."""
-    for name, field in type(model).model_fields.items():
-        value, field_path = getattr(model, name), join(path, name)
-        unmet = next((item for item in field.metadata if isinstance(item, Needs) and not item.is_met(experiment)), None)
-        if unmet:
-            for key in changed_keys(value, field.get_default(call_default_factory=True), field_path):
-                yield Problem(key, f"has no effect without `{unmet.setting}`; remove it")
-        elif isinstance(value, Model):
-            yield from check_needs(value, experiment, field_path)
-
-
-def changed_keys(value: Any, default: Any, path: str) -> Iterator[str]:
-    """Yield the path of each key that differs from its default; models are compared field by field."""
-    if isinstance(value, Model) and isinstance(default, Model):
-        for name in type(value).model_fields:
-            yield from changed_keys(getattr(value, name), getattr(default, name), join(path, name))
-    elif value != default:
-        yield path

@@ -24,11 +24,12 @@ from pydantic import (
 
 from hooks.duration import Duration
 from hooks.interval import Interval
+from hooks.needs import Needs
 from hooks.parameter_names import Patterns, list_patterns
 from orchestrator.config.python.objects import import_folders, task_to_config, to_config
 from orchestrator.config.python.parameters import check
 from orchestrator.config.python.wording import convert_errors, error_location
-from orchestrator.config.sections.base import Model, Needs
+from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.initial_weights import Init
 from orchestrator.config.sections.sweep import Seed, Sweep
 from orchestrator.config.sections.workers import Workers

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Ge, Gt, Lt
 from pydantic import BeforeValidator, Field, model_validator
 
-from orchestrator.config.sections.base import Model, Needs
+from hooks.needs import Needs
+from orchestrator.config.sections.base import Model
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B")
 

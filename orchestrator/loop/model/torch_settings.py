@@ -13,7 +13,7 @@ from hooks.parameter_names import Patterns, matched
 from hooks.parts.activation_checkpointing import keep_no_activations
 from hooks.parts.norm_layers import BatchNorm
 from hooks.private_torch import compile_in_place
-from orchestrator.config.sections.base import changed_keys
+from orchestrator.config.python.parameters import changed_keys
 from orchestrator.config.sections.experiment import Compile, Experiment
 from orchestrator.config.sections.workers import Ddp
 from orchestrator.errors import ConfigError, Problem

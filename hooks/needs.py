@@ -1,0 +1,26 @@
+"""Settings without which a field has no effect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import attrgetter
+
+from hooks.interval import Interval
+
+
+@dataclass(frozen=True)
+class Needs:
+    """A setting without which a field has no effect, for the field's annotation.
+
+    `average: annealing` needs this value, `format: pt2 or onnx` one of these, and `queue_length` any but 0 and null.
+    """
+
+    setting: str
+
+    def is_met(self, settings: object) -> bool:
+        """Return whether settings, such as a hook's, have the needed value."""
+        path, _, allowed = self.setting.partition(": ")
+        value = attrgetter(path)(settings)
+        if allowed in ("", "true"):
+            return bool(value.count if isinstance(value, Interval) else value)
+        return ("null" if value is None else str(value)) in allowed.split(" or ")
