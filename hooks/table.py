@@ -22,7 +22,6 @@ from hooks.self_supervised.byol import BYOL as BYOL
 from hooks.self_supervised.deepcluster import DeepCluster as DeepCluster
 from hooks.self_supervised.dino import DINO as DINO
 from hooks.self_supervised.distillation import Distillation as Distillation
-from hooks.self_supervised.feature_probe import FeatureProbe as FeatureProbe
 from hooks.self_supervised.ibot import IBOT as IBOT
 from hooks.self_supervised.moco import MoCo as MoCo
 from hooks.self_supervised.swav import SwAV as SwAV

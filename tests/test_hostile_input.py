@@ -56,7 +56,7 @@ KEYS = st.sampled_from(
     name task task_args task_args.width epochs steps batch_size optimizer optimizer.lr optimizer.type scheduler
     scheduler.type precision accumulate validate_every seed max_failures loader loader.num_workers workers workers.count
     environment hooks hooks.ema hooks.ema.decay hooks.shadow.type hooks.checkpoint.every hooks.checkpoint.best
-    hooks.distillation.teacher hooks.feature_probe.data changes changes.0 sweep sweep.space sweep.space.seed
+    hooks.distillation.teacher changes changes.0 sweep sweep.space sweep.space.seed
     sweep.metric sweep.scheduler sweep.trials sweep.points base
     """.split()
 )

@@ -1,4 +1,4 @@
-"""Measurements by layer: which modules are measured, and the table that keeps the values."""
+"""Measurements by layer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -22,67 +23,16 @@ PENDING = 100
 """Most measurements that wait on their device before they are written."""
 
 
-class LayerTable:
-    """Table of a rank's values by layer, in Parquet files under `<artifacts>/<name>/rank=R/`.
-
-    `pandas.read_parquet("<artifacts>/<name>")` reads those of all ranks: a row for each measurement and layer, with its
-    position, `layer`, and a column for each statistic. Values stay on their device until `write`, which reads all in
-    one transfer; call it when a phase ends and before a checkpoint. A table that is opened again drops what came after
-    `state.iteration`, also of ranks that no longer exist, so no file has rows of both sides of a checkpoint.
-
-    The newest measurement is also `state.info[name]`: `<layer>/<statistic>` to a tensor of one element.
-    """
-
-    def __init__(self, name: str, state: State) -> None:
-        import pyarrow.parquet  # noqa: F401  # takes a third of a second, here rather than during training
-
-        self._name = name
-        self._folder = state.artifacts / name / f"rank={state.rank}"
-        self._pending: list[tuple[Mapping[str, int], Sequence[str], Sequence[str], Tensor]] = []
-        ranks = {int(folder.name.removeprefix("rank=")): folder for folder in self._folder.parent.glob("rank=*")}
-        gone = [folder for rank, folder in ranks.items() if rank >= state.world_size and state.is_master]
-        for file in (file for folder in (self._folder, *gone) for file in folder.glob("*.parquet")):
-            if int(file.stem) > state.iteration:
-                file.unlink()
-
-    def add(self, state: State, layers: Sequence[str], statistics: Mapping[str, Tensor], **position: int) -> None:
-        """Add a measurement in the present iteration: tensors of shape (layers,) and one dtype, by statistic."""
-        values = torch.stack(list(statistics.values())).detach()
-        position = {"epoch": state.epoch, "iteration": state.iteration + 1, **position}
-        self._pending.append((position, layers, list(statistics), values))
-        state.info[self._name] = {
-            f"{layer}/{statistic}": value
-            for statistic, row in zip(statistics, values.unbind(), strict=True)
-            for layer, value in zip(layers, row.unbind(), strict=True)
-        }
-        if len(self._pending) >= PENDING:
-            self.write()
-
-    def write(self) -> None:
-        """Write the measurements that wait; waits for the device if there are any."""
-        if not self._pending:
-            return
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        pending, self._pending = self._pending, []
-        flat = torch.cat([values.reshape(-1) for *_, values in pending]).cpu()
-        numbers = torch.split(flat, [values.numel() for *_, values in pending])
-        tables = []
-        for (position, layers, statistics, _), values in zip(pending, numbers, strict=True):
-            columns: dict[str, Any] = {name: [number] * len(layers) for name, number in position.items()}
-            rows = zip(statistics, values.view(len(statistics), -1), strict=True)
-            tables.append(pa.table({**columns, "layer": list(layers), **{name: row.numpy() for name, row in rows}}))
-        self._folder.mkdir(parents=True, exist_ok=True)
-        last = pending[-1][0]["iteration"]
-        unfinished = self._folder / f".{last}"
-        parquet.write_table(pa.concat_tables(tables, promote_options="default"), unfinished)
-        unfinished.replace(self._folder / f"{last:010d}.parquet")
-
-
 @dataclass
 class LayerMeasurement(Cleanup):
-    """The base of hooks that keep measurements by layer in Parquet files under `folder`, written before checkpoints."""
+    """The base of hooks that measure by layer, in Parquet files under `<artifacts>/<folder>/rank=R/`.
+
+    `pandas.read_parquet("<artifacts>/<folder>")` reads those of all ranks: a row for each measurement and layer, with
+    its position, `layer`, and a column for each statistic. Values stay on their device until a phase ends or a
+    checkpoint is saved, and are read in one transfer. A resumed run drops the rows after its checkpoint, also those of
+    ranks that no longer exist. The newest measurement is also `state.info[folder]`: `<layer>/<statistic>` to a tensor
+    of one element.
+    """
 
     every: StepsOrNever = Interval(100, "steps")
     """Optimizer steps between two measurements."""
@@ -91,15 +41,31 @@ class LayerMeasurement(Cleanup):
 
     def __post_init__(self) -> None:
         STEPS_OR_NEVER.parse(self.every)
-        self._table: LayerTable | None = None
+        self._files = Path()
+        self._pending: list[tuple[Mapping[str, int], Sequence[str], Sequence[str], Tensor]] = []
 
     def on_start(self, state: State) -> None:
-        self._table = LayerTable(self.folder, state)
+        import pyarrow.parquet  # noqa: F401  # takes a third of a second, here rather than during training
+
+        self._files = state.artifacts / self.folder / f"rank={state.rank}"
+        ranks = {int(folder.name.removeprefix("rank=")): folder for folder in self._files.parent.glob("rank=*")}
+        gone = [folder for rank, folder in ranks.items() if rank >= state.world_size and state.is_master]
+        for file in (file for folder in (self._files, *gone) for file in folder.glob("*.parquet")):
+            if int(file.stem) > state.iteration:
+                file.unlink()
 
     def keep(self, state: State, layers: Sequence[str], statistics: Mapping[str, Tensor], **position: int) -> None:
-        """Add a measurement, as `LayerTable.add` does."""
-        if self._table is not None:
-            self._table.add(state, layers, statistics, **position)
+        """Add a measurement in the present iteration: tensors of shape (layers,) and one dtype, by statistic."""
+        values = torch.stack(list(statistics.values())).detach()
+        position = {"epoch": state.epoch, "iteration": state.iteration + 1, **position}
+        self._pending.append((position, layers, list(statistics), values))
+        state.info[self.folder] = {
+            f"{layer}/{statistic}": value
+            for statistic, row in zip(statistics, values.unbind(), strict=True)
+            for layer, value in zip(layers, row.unbind(), strict=True)
+        }
+        if len(self._pending) >= PENDING:
+            self._write()
 
     def on_phase_end(self, state: State) -> None:
         self.close()
@@ -115,8 +81,24 @@ class LayerMeasurement(Cleanup):
         """Drop a measurement that is not finished."""
 
     def _write(self) -> None:
-        if self._table is not None:
-            self._table.write()
+        if not self._pending:
+            return
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        pending, self._pending = self._pending, []
+        flat = torch.cat([values.reshape(-1) for *_, values in pending]).cpu()
+        numbers = torch.split(flat, [values.numel() for *_, values in pending])
+        tables = []
+        for (position, layers, statistics, _), values in zip(pending, numbers, strict=True):
+            columns: dict[str, Any] = {name: [number] * len(layers) for name, number in position.items()}
+            rows = zip(statistics, values.view(len(statistics), -1), strict=True)
+            tables.append(pa.table({**columns, "layer": list(layers), **{name: row.numpy() for name, row in rows}}))
+        self._files.mkdir(parents=True, exist_ok=True)
+        last = pending[-1][0]["iteration"]
+        unfinished = self._files / f".{last}"
+        parquet.write_table(pa.concat_tables(tables, promote_options="default"), unfinished)
+        unfinished.replace(self._files / f"{last:010d}.parquet")
 
 
 @dataclass

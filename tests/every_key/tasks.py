@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
 from experiments.losses.ibot import IBOTLoss
 from orchestrator import Task
@@ -125,21 +124,6 @@ class Masked(Task):
     def loss(self, output: Any, batch: Any) -> Tensor:
         loss: Tensor = IBOTLoss()(output, batch[2])
         return loss
-
-
-def labelled() -> dict[str, TensorDataset]:
-    """Points and their classes, to probe features with."""
-    return {
-        phase: TensorDataset(points.points, points.labels)
-        for phase, points in {"train": PointSet(24, False, 0), "val": PointSet(9, False, 1)}.items()
-    }
-
-
-def other_labelled() -> dict[str, TensorDataset]:
-    return {
-        **labelled(),
-        "train": TensorDataset(torch.randn(24, 5, generator=torch.Generator().manual_seed(1)), torch.arange(24) % 3),
-    }
 
 
 def other_teacher() -> nn.Module:

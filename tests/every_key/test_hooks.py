@@ -197,16 +197,6 @@ WALK: dict[str, dict[str, Key]] = {
         teacher=f"{HERE}:other_teacher",
         checkpoint="/no/such/file",
     ),
-    "feature_probe": of(
-        {"data": f"{HERE}:labelled", "encoder": "0"},
-        {"epochs": 1},
-        data=f"{HERE}:other_labelled",
-        encoder="",
-        neighbours=1,
-        temperature=100.0,
-        labels_per_class=1,
-        batch_size=7,
-    ),
     "ibot": {
         **{name: Key(key.value, key.hook, {"task": f"{HERE}:Masked", "epochs": 3}) for name, key in CENTRED.items()},
         **of(

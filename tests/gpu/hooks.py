@@ -10,7 +10,6 @@ from tests.orchestrator.testing.test_shipped import UNCHECKED
 
 UNTRIED = {
     **UNCHECKED,
-    "feature_probe": "has its data by the name of a function",
     "export": "writes as the run ends, and nothing within an iteration",
 }
 

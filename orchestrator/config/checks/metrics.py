@@ -89,7 +89,7 @@ def metric_problems(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hoo
     """Yield a problem for each monitored metric that no report of a resolved experiment can hold."""
     is_open = has_unknown_metrics(task, hooks.values())
     never_validates = Interval.parse(data["validate_every"]).count == 0
-    known = {} if is_open else _metric_names(task, hooks)
+    known = {} if is_open else _metric_names(task)
     for monitored in _monitored(data):
         is_sweep, stops_training = monitored.kind == "sweep", monitored.kind in ("early_stopping", "param_scheduler")
         names = [f"{monitored.phase}/{name}" for name in known.get(monitored.phase, ())]
@@ -137,7 +137,7 @@ def _without_phase(monitored: _Monitored, known: Mapping[str, Collection[str]]) 
     return monitored.problem(f"has no phase; metrics begin with {', '.join(f'{phase}/' for phase in PHASES)}", names)
 
 
-def _metric_names(task: Task, hooks: Mapping[str, Hook]) -> dict[str, list[str]]:
+def _metric_names(task: Task) -> dict[str, list[str]]:
     """Return the names of a task's metrics by phase; empty if they are unknown before the first batch."""
     # Any other annotation than a tensor's may mean parts of the loss, which are metrics too.
     annotation = str(get_annotations(type(task).loss).get("return")).rpartition(".")[2].strip("'>")
@@ -148,9 +148,7 @@ def _metric_names(task: Task, hooks: Mapping[str, Hook]) -> dict[str, list[str]]
             meters = list(task.meters())
     except ConfigError:  # what it needs may be present only where it trains
         return {}
-    has_probe = any(type(hook) is HOOKS["feature_probe"] for hook in hooks.values())
-    probed = ["knn_accuracy", "linear_accuracy"] if has_probe else []
-    return {"train": ["loss"], "val": ["loss", *meters, *probed], "test": ["loss", *meters]}
+    return {"train": ["loss"], "val": ["loss", *meters], "test": ["loss", *meters]}
 
 
 def _is_known(monitored: _Monitored, names: Collection[str]) -> bool:

@@ -22,7 +22,7 @@ from orchestrator.config.python.user_code import catch_user_errors
 from orchestrator.config.python.wording import convert_errors
 from orchestrator.config.text.reader import join
 from orchestrator.config.text.source import MAX_DEPTH, to_plain
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, Problem
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)

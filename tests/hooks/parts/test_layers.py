@@ -10,7 +10,17 @@ import torch
 
 from hooks import State
 from hooks.parts import layers
-from hooks.parts.layers import LayerTable
+from hooks.parts.layers import LayerMeasurement
+
+
+class Sizes(LayerMeasurement):
+    folder = "sizes"
+
+
+def started(state: State) -> Sizes:
+    hook = Sizes()
+    hook.on_start(state)
+    return hook
 
 
 def _read(folder: Path) -> pd.DataFrame:
@@ -20,13 +30,13 @@ def _read(folder: Path) -> pd.DataFrame:
 def test_pandas_reads_a_row_for_each_reading_and_layer_of_all_ranks(tmp_path: Path) -> None:
     for rank in (0, 1):
         state = State(artifacts=tmp_path, rank=rank, epoch=2, iteration=6)
-        table = LayerTable("sizes", state)
-        table.add(
+        table = started(state)
+        table.keep(
             state, ["a", "b"], {"mean": torch.tensor([1.0, 2.0]), "most": torch.tensor([3.0, 4.0 + rank])}, step=4
         )
         state.iteration = 7
-        table.add(state, ["b"], {"mean": torch.tensor([0.5])}, step=5)
-        table.write()
+        table.keep(state, ["b"], {"mean": torch.tensor([0.5])}, step=5)
+        table.close()
     table_of_all = _read(tmp_path)
     assert (
         table_of_all[["epoch", "iteration", "step", "layer", "mean"]].values.tolist()
@@ -43,10 +53,10 @@ def test_pandas_reads_a_row_for_each_reading_and_layer_of_all_ranks(tmp_path: Pa
 
 def test_the_newest_reading_is_at_hand(tmp_path: Path) -> None:
     state = State(artifacts=tmp_path)
-    table = LayerTable("sizes", state)
-    table.add(state, ["a"], {"mean": torch.tensor([1.0])})
+    table = started(state)
+    table.keep(state, ["a"], {"mean": torch.tensor([1.0])})
     first = state.info["sizes"]
-    table.add(state, ["a", "b"], {"mean": torch.tensor([2.0, 3.0]), "most": torch.tensor([4.0, 5.0])})
+    table.keep(state, ["a", "b"], {"mean": torch.tensor([2.0, 3.0]), "most": torch.tensor([4.0, 5.0])})
     assert {name: value.item() for name, value in first.items()} == {"a/mean": 1}
     assert {name: value.item() for name, value in state.info["sizes"].items()} == {
         "a/mean": 2,
@@ -58,37 +68,37 @@ def test_the_newest_reading_is_at_hand(tmp_path: Path) -> None:
 
 def test_what_came_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
     state = State(artifacts=tmp_path)
-    table = LayerTable("sizes", state)
+    table = started(state)
     for iteration in range(6):
         state.iteration = iteration
-        table.add(state, ["a"], {"mean": torch.tensor([float(iteration)])})
+        table.keep(state, ["a"], {"mean": torch.tensor([float(iteration)])})
         if iteration in (1, 3, 5):
-            table.write()
+            table.close()
     resumed = State(artifacts=tmp_path, iteration=4)
-    LayerTable("sizes", resumed)
+    started(resumed)
     assert _read(tmp_path)["iteration"].tolist() == [1, 2, 3, 4]
 
 
 def test_what_ranks_wrote_that_are_no_more_is_dropped_alike(tmp_path: Path) -> None:
     for rank in (0, 1, 2):
         state = State(artifacts=tmp_path, rank=rank, world_size=3)
-        table = LayerTable("sizes", state)
+        table = started(state)
         for state.iteration in range(4):
-            table.add(state, ["a"], {"mean": torch.ones(1)})
-            table.write()
-    LayerTable("sizes", State(artifacts=tmp_path, rank=0, world_size=2, iteration=3))
+            table.keep(state, ["a"], {"mean": torch.ones(1)})
+            table.close()
+    started(State(artifacts=tmp_path, rank=0, world_size=2, iteration=3))
     assert _read(tmp_path).groupby("rank", observed=True)["iteration"].max().to_dict() == {0: 3, 1: 4, 2: 3}
 
 
 def test_few_readings_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "PENDING", 2)
     state = State(artifacts=tmp_path)
-    table = LayerTable("sizes", state)
+    table = started(state)
     for state.iteration in range(5):
-        table.add(state, ["a"], {"mean": torch.ones(1)})
+        table.keep(state, ["a"], {"mean": torch.ones(1)})
     assert _read(tmp_path)["iteration"].tolist() == [1, 2, 3, 4]
 
 
 def test_nothing_measured_leaves_no_folder(tmp_path: Path) -> None:
-    LayerTable("sizes", State(artifacts=tmp_path)).write()
+    started(State(artifacts=tmp_path)).close()
     assert list(tmp_path.iterdir()) == []

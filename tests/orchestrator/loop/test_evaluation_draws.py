@@ -130,7 +130,7 @@ def all_on_two_ranks(rank: int, world_size: int, assignments: Sequence[Assignmen
 OBSERVING = {
     name: {"type": name}
     for name, hook in HOOKS.items()
-    if hook.observes and name not in ("wandb", "mlflow", "feature_probe", "export", "checkpoint")
+    if hook.observes and name not in ("wandb", "mlflow", "export", "checkpoint")
 }
 
 

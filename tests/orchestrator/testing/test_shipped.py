@@ -21,8 +21,6 @@ from tests.hooks.self_supervised.test_distillation import BIG, Distilled
 from tests.hooks.self_supervised.test_ibot import Network
 from tests.hooks.self_supervised.views import Pairs, TwoViews
 
-HERE = __name__
-
 
 @dataclass
 class Pair(TwoViews):
@@ -68,10 +66,6 @@ class Masked(Task):
         return len(batch[1])
 
 
-def datasets() -> Mapping[str, Any]:
-    return FEW.data()
-
-
 FEW = SmallTask(train=8, val=4)
 
 CASES: dict[str, dict[str, Any]] = {
@@ -80,10 +74,6 @@ CASES: dict[str, dict[str, Any]] = {
     "time_limit": {"fields": {"limit": 1000.0}},
     "output_mask": {"fields": {"target": 1}},
     "distillation": {"fields": {"teacher": BIG}, "task": Distilled(train=24, val=8)},
-    "feature_probe": {
-        "fields": {"data": f"{HERE}:datasets", "encoder": "0", "labels_per_class": 1},
-        "task": FEW,
-    },
     "checkpoint": {"varies": ["names"]},  # it takes over the checkpoint that it is resumed from
     "garbage_collection": {"task": FEW},
     "export": {"task": FEW},

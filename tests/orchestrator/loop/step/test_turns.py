@@ -399,8 +399,8 @@ def test_each_turn_fires_what_an_iteration_does_with_its_own_gradients_and_colum
     ]
     assert notes.seen[:14] == [*begun, *ended, ("on_step", "", 0)]
     row = next(row for row in rows.rows if row["step"] == 1)
-    assert {"grad_norm_d", "grad_norm_g", "exp_avg_norm_d", "momentum_buffer_norm_g", "update_ratio_d"} <= row.keys()
-    assert not {"grad_norm", "exp_avg_norm_g"} & row.keys()
+    assert {"grad_norm_d", "grad_norm_g", "update_norm_g", "update_ratio_d"} <= row.keys()
+    assert not {"grad_norm", "update_norm"} & row.keys()
     spans = [row[name] for name in row if name.endswith("_s") and name not in ("step_s", "iteration_s")]
     assert sum(spans) == pytest.approx(row["step_s"])
 

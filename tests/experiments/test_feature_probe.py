@@ -11,16 +11,14 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from hooks import State
-from hooks.plan import HookError, Plan
-from hooks.self_supervised.feature_probe import (
+from experiments.feature_probe import (
     DRAWS,
     PENALTY,
     FeatureProbe,
     draw_of_each_class,
-    knn_classes,
-    logistic_regression,
 )
+from hooks import State
+from hooks.plan import Plan
 from hooks.state import Weights
 from tests.ranks import on_ranks
 
@@ -96,31 +94,6 @@ def test_features_pixels_and_the_untrained_encoder_are_measured_as_scikit_learn_
     }
 
 
-def test_the_classifier_is_scikit_learns() -> None:
-    rows, labels = clouds()["train"].tensors
-    classify = logistic_regression(rows, labels, CLASSES)
-    fitted = LogisticRegression(C=1 / (PENALTY * len(labels)), max_iter=1000, tol=1e-8).fit(
-        rows.double().numpy(), labels
-    )
-    probabilities = classify(rows).softmax(dim=1).detach()
-    np.testing.assert_allclose(probabilities.numpy(), fitted.predict_proba(rows.double().numpy()), atol=1e-5)
-
-
-def test_near_neighbours_outweigh_many_far_ones() -> None:
-    bank = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.6, -0.8]])
-    labels, query = torch.tensor([0, 1, 1]), torch.tensor([[2.0, 0.0]])
-    assert knn_classes(bank, labels, query, 2, neighbours=3, temperature=0.1).tolist() == [0]
-    assert knn_classes(bank, labels, query, 2, neighbours=3, temperature=10.0).tolist() == [1]
-
-
-def test_few_labels_are_so_many_of_each_class_and_the_draws_differ() -> None:
-    labels = clouds()["train"].tensors[1]
-    draws = [draw_of_each_class(labels, 4, draw) for draw in (0, 0, 1)]
-    assert torch.bincount(labels[draws[0]]).tolist() == [4, 4, 4]
-    assert torch.equal(draws[0], draws[1])
-    assert not torch.equal(draws[0], draws[2])
-
-
 def test_each_set_of_weights_that_is_validated_with_is_measured() -> None:
     module, other = network(), network()
     moved(other)
@@ -154,19 +127,6 @@ def test_after_a_resume_the_untrained_encoder_is_still_that_of_the_beginning() -
     second.load_state_dict(first.state_dict())
     second.on_start(state)
     assert validated(second, state) == validated(first, state)
-
-
-def test_a_wrong_path_or_encoder_is_an_error() -> None:
-    module = network()
-    state = State(model=module, module=module)
-    for path, words in (
-        ("tests:nothing", "cannot be imported"),
-        ("os:getcwd", "neither a subclass of collections.abc.Mapping nor"),
-    ):
-        with pytest.raises(ValueError, match=f"data: '{path}' .*{words}"):
-            FeatureProbe(data=path)
-    with pytest.raises(HookError, match="no part 'trunk'"):
-        Plan({"feature_probe": FeatureProbe(data=DATA, encoder="trunk")}).fire("on_start", state)
 
 
 def measured(rank: int, world_size: int) -> dict[str, float]:

@@ -31,7 +31,7 @@ PENALTY = 1e-2
 class FeatureProbe(Hook):
     """Quality of an encoder's features at each validation, by nearest neighbours and a linear classifier.
 
-        feature_probe: {data: "study.data:plain", encoder: encoder.backbone}
+        feature_probe: {type: "experiments.feature_probe:FeatureProbe", data: "study.data:plain"}
 
     Adds `val/knn_accuracy`: the `neighbours` most similar training samples vote with weight exp(cosine / temperature).
     Adds `val/linear_accuracy`: logistic regression on standardized features of `labels_per_class` random training
