@@ -43,7 +43,8 @@ class OptimizerStats(Hook):
     @torch.no_grad()
     def on_gradients(self, state: State) -> None:
         self._before = [parameter.clone() for parameter in _trained_parameters(state)]
-        state.record(step_grad_norm=state.gradient_norm())
+        gradients = [g.coalesce().values() if g.is_sparse else g for g in state.gradients()]
+        state.record(step_grad_norm=_norm(gradients))
 
     @paced_by("every")
     @torch.no_grad()

@@ -17,37 +17,26 @@ from hooks.recent_rows import RECENT
 from hooks.state import State
 
 PEAKS: dict[tuple[str, ...], dict[str, float]] = {
-    # Tesla V100 data sheet (1165301)
     ("V100", "PCIE"): {"fp16": 112e12, "fp32": 14e12},
     ("V100",): {"fp16": 125e12, "fp32": 15.7e12},
-    # T4 data sheet (951643)
     ("T4",): {"fp16": 65e12, "fp32": 8.1e12},
-    # Ampere GA102 whitepaper v2, appendix A, "with FP32 accumulate"
     ("3090",): {"bf16": 71e12, "fp16": 71e12, "tf32": 35.6e12, "fp32": 35.6e12},
-    # A10 data sheet
     ("A10",): {"bf16": 125e12, "fp16": 125e12, "tf32": 62.5e12, "fp32": 31.2e12},
-    # A100 data sheet (1758950), the same for SXM and PCIe
     ("A100",): {"bf16": 312e12, "fp16": 312e12, "tf32": 156e12, "fp32": 19.5e12},
-    # Ada whitepaper v2, appendix A, "with FP32 accumulate"
     ("4090",): {"bf16": 165.2e12, "fp16": 165.2e12, "tf32": 82.6e12, "fp32": 82.6e12},
-    # L4 data sheet, halved
     ("L4",): {"bf16": 121e12, "fp16": 121e12, "tf32": 60e12, "fp32": 30.3e12},
-    # L40S data sheet (28413)
     ("L40S",): {"bf16": 362e12, "fp16": 362e12, "tf32": 183e12, "fp32": 91.6e12},
-    # H100 data sheet, halved
     ("H100", "PCIE"): {"bf16": 756e12, "fp16": 756e12, "tf32": 378e12, "fp32": 51e12},
     ("H100", "NVL"): {"bf16": 835e12, "fp16": 835e12},
     ("H100",): {"bf16": 989e12, "fp16": 989e12, "tf32": 494e12, "fp32": 67e12},
-    # H200 data sheet, halved; none was found for the NVL
     ("H200", "NVL"): {},
     ("H200",): {"bf16": 989e12, "fp16": 989e12, "tf32": 494e12, "fp32": 67e12},
-    # Blackwell data sheet (3384703), HGX B200 at 1,000 W, halved
     ("B200",): {"bf16": 2250e12, "fp16": 2250e12, "tf32": 1100e12, "fp32": 75e12},
 }
-"""Dense FLOPs a second with fp32 accumulation, by words of the device's name, from the NVIDIA document named above
-each.
+"""Dense FLOPs a second with fp32 accumulation, by words of the device's name. Unknown values are missing.
 
-`halved` where the document counts sparsity. Unknown values are missing.
+Source: NVIDIA's data sheets, for the 3090 and 4090 the GA102 and Ada whitepapers, appendix A; halved where the document
+counts sparsity (L4, H100, H200, B200).
 """
 
 PASSES_OF_TRAINING = 3

@@ -66,8 +66,6 @@ class EMA(Hook):
     """Weights for val and test; `both` gives val/accuracy for the raw weights and val/ema/accuracy."""
     device: str | None = None
     """Device of the averages, such as cpu; by default that of the weights. Copies from a GPU wait once per update."""
-    momentum: float | None = None
-    """MMEngine's 1 - decay; refused, with the decay to write."""
 
     observes: ClassVar[bool] = True
     collective: ClassVar[bool] = True
@@ -75,9 +73,6 @@ class EMA(Hook):
     mutable: ClassVar[frozenset[str]] = frozenset({"decay", "gamma", "every"})
 
     def __post_init__(self) -> None:
-        if self.momentum is not None:
-            decay = f"{1 - self.momentum:.10g}"
-            raise ValueError(f"momentum={self.momentum} is MMEngine's 1 - decay; write decay={decay}")
         if self.average in ("stochastic", "power") and self.decay not in (0, EMA.decay):
             raise ValueError(f"decay={self.decay} has no effect with average: {self.average}; remove it")
         self._stds = self._checked_stds()

@@ -81,7 +81,6 @@ WALK: dict[str, dict[str, Key]] = {
         begin=1,
         buffers="ema",
         evaluate="both",
-        momentum=0.1,
         std=Key([0.2, 0.1], POWER),
         snapshots=Key("3 steps", POWER),
         keep_snapshots=Key(2, {**POWER, "snapshots": "1 step"}),

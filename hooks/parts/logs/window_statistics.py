@@ -80,8 +80,8 @@ class Windows:
 
     Each value counts once: call `start_phase` when a phase starts, `look` or `catch_up` at most RECENT iterations
     apart, and `look` when the phase ends. Columns that a row gets when it is closed, such as `step_s`, come with the
-    next look, as do times that the device has not measured yet. A look reads tensors in one transfer, which waits for
-    the device.
+    next look. Times that the device has not measured yet are left out. A look reads tensors in one transfer, which
+    waits for the device.
     """
 
     def __init__(
@@ -89,10 +89,6 @@ class Windows:
     ) -> None:
         self._window, self._columns = window, columns
         self._statistics = dict(statistics or {})
-        windows = [window, *(statistic.window for statistic in self._statistics.values())]
-        numbers = [size for size in windows if isinstance(size, int)]
-        self._reach = max(numbers) if len(numbers) == len(windows) else None
-        """Rows back from which values still count; None if all do."""
         self._names: dict[str, tuple[str, ...]] = {}
         for name, statistic in self._statistics.items():
             column = statistic.column
@@ -106,12 +102,11 @@ class Windows:
         """Number of rows at the last look."""
         self._taken: frozenset[str] | None = None
         """Columns taken from a row before it was closed: the first row after the last look."""
-        self._late: dict[str, list[Any]] = {}
         self._fresh: set[str] = set()
 
     def start_phase(self, state: State) -> None:
         """Begin a phase. Windows over iterations of training continue."""
-        self._phase, self._recent, self._late = state.phase, state.recent, {}
+        self._phase, self._recent = state.phase, state.recent
         self._seen, self._taken = state.recent.total, None
         is_new_epoch = state.phase != "train" or state.epoch != self._epoch
         for values in self._values.get(state.phase, {}).values():
@@ -131,7 +126,7 @@ class Windows:
         columns = {column: [value for value in values if value is not None] for column, values in columns.items()}
         numbers = iter(read([*chain.from_iterable(columns.values())]))
         for column, values in columns.items():
-            self._add(column, values, [*islice(numbers, len(values))])
+            self._add(column, [number for number in islice(numbers, len(values)) if number is not None])
 
     def look(self, present: Mapping[str, Any] = _NO_ROW) -> dict[str, float]:
         """Return the statistics by name, and begin a new line. `present` is the row of the present iteration."""
@@ -169,36 +164,25 @@ class Windows:
                 self._values_of(phase, name, name).load_state_dict(kept)
 
     def _read_closed_rows(self) -> dict[str, list[Any]]:
-        """Return the unread columns of the rows since the last look, and the values that were late for it."""
-        columns, self._late = self._late, {}
+        """Return the unread columns of the rows since the last look."""
         total = self._recent.total
         unseen, self._seen = total - self._seen, total
         if not unseen:
-            return columns
+            return {}
         taken, self._taken = self._taken or frozenset(), None
-        if self._reach is not None and unseen > self._reach:
-            # Earlier rows would leave all windows again, also the one that was read in part.
-            unseen, taken = self._reach, frozenset()
         closed = self._recent.columns(unseen, names=self._columns)
-        for column in self._select(closed):
-            columns.setdefault(column, []).extend(closed[column][column in taken :])
-        return columns
+        return {column: closed[column][column in taken :] for column in self._select(closed)}
 
     def _select(self, columns: Collection[str]) -> list[str]:
         """Return the columns that count, in their order."""
         limit = self._columns
         return [column for column in columns if column not in POSITION_COLUMNS and (limit is None or column in limit)]
 
-    def _add(self, column: str, values: Sequence[Any], numbers: Sequence[float | None]) -> None:
-        known = [number for number in numbers if number is not None]
-        if len(known) < len(values):
-            unknown = [value for value, number in zip(values, numbers, strict=True) if number is None]
-            late = [value for value in unknown if hasattr(value, "resolve")]
-            self._late |= {column: late} if late else {}
-        if not known:
+    def _add(self, column: str, numbers: Sequence[float]) -> None:
+        if not numbers:
             return
         for name in self._names.get(column, (column,)):
-            self._values_of(self._phase, name, column).extend(known)
+            self._values_of(self._phase, name, column).extend(numbers)
             self._fresh.add(name)
 
     def _values_of(self, phase: str, name: str, column: str) -> _Values:

@@ -74,6 +74,21 @@ def test_norms_are_those_of_a_step_by_hand(tmp_path: Path, make: Any) -> None:
     assert {column: value.item() for column, value in state.row.items()} == pytest.approx(expected, rel=1e-5)
 
 
+def test_sparse_gradients_count(tmp_path: Path) -> None:
+    class Bag(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(10, 2, sparse=True)
+
+        def forward(self, batch: Any) -> Any:
+            return self.table(torch.tensor([1, 1, 3]))
+
+    model = Bag()
+    rows = model.table.weight.detach()[[1, 3]]
+    state = _step(model, torch.optim.SGD(model.parameters(), lr=0.0), tmp_path)
+    assert state.row["step_grad_norm"].item() == pytest.approx(_flat([rows[0] * 4, rows[1] * 2]), rel=1e-5)
+
+
 def test_a_skipped_step_gives_the_copy_back(tmp_path: Path) -> None:
     hook, model = OptimizerStats(every=EVERY_STEP), nn.Linear(3, 41)
     state = _step(model, torch.optim.SGD(model.parameters(), lr=0.1), tmp_path, skip=True, hook=hook)

@@ -279,11 +279,6 @@ def test_a_device_that_torch_does_not_know_is_refused_as_the_file_is_loaded() ->
         make_hooks({"ema": {"device": "gpu"}}, {})
 
 
-def test_momentum_is_refused_with_the_decay_to_write() -> None:
-    with pytest.raises(ValueError, match=r"momentum=0.0002 is MMEngine's 1 - decay; write decay=0.9998"):
-        EMA(momentum=0.0002)
-
-
 # Several ranks
 
 

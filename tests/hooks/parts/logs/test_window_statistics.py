@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -125,37 +124,6 @@ def test_columns_that_come_as_a_row_is_closed_count_once() -> None:
     assert [values["step_s"] for values in looks.seen] == [1.5, 3.5]
     assert looks.windows.look()["total"] == 3.0
     assert looks.windows.look()["n"] == 4.0
-
-
-class _Span:
-    """A time on the device, which is not ready until it is told so."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.passed = seconds, False
-
-    def ready(self) -> bool:
-        return self.passed
-
-    def resolve(self) -> float:
-        assert self.passed, "nobody may wait for the device"
-        return self.seconds
-
-
-def test_what_the_device_has_not_measured_yet_is_taken_later() -> None:
-    spans = [_Span(seconds) for seconds in (1.0, 2.0, 6.0)]
-    looks = Looks(Windows("line", {"mean": Statistic("forward_s", "mean", "global")}))
-    state = State()
-
-    def close() -> Iterator[dict[str, Any]]:
-        spans[0].passed = True
-        yield from ({"forward_s": span} for span in spans)
-
-    closing = close()
-    run_phase(looks, state, "train", _rows("loss", [1, 2, 3]), length=9, close=lambda: next(closing))
-    assert looks.seen[-1]["mean"] == 1.0
-    for span in spans:
-        span.passed = True
-    assert looks.windows.look()["mean"] == 3.0
 
 
 def test_a_look_is_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
