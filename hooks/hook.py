@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -235,6 +236,20 @@ class Hook:
         """Return how often the hook gets an event, by `paced_by`; None means always."""
         field = getattr(getattr(type(self), event), "paced_by", None)
         return None if field is None else getattr(self, field)
+
+
+class Cleanup(ABC):
+    """Base of hooks that release a file, a setting or a device when the run ends or fails."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release it; no effect when called again."""
+
+    def on_end(self, state: State) -> None:
+        self.close()
+
+    def on_exception(self, state: State, error: BaseException) -> None:
+        self.close()
 
 
 EVENTS: tuple[str, ...] = tuple(name for name in vars(Hook) if name.startswith("on_"))

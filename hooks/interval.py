@@ -117,8 +117,7 @@ EPOCHS_OR_STEPS = Units(("epochs", "steps"))
 Iterations = Annotated[Interval, Units(("iterations", "steps"), ge=1)]
 """An interval for `paced_by`; a bare number counts iterations."""
 Steps = Annotated[Interval, Units(("steps",), ge=1)]
-STEPS_OR_NEVER = Units(("steps",))
-StepsOrNever = Annotated[Interval, STEPS_OR_NEVER]
+StepsOrNever = Annotated[Interval, Units(("steps",))]
 
 
 def paced_by(field: str) -> Callable[[_Handler], _Handler]:

@@ -41,9 +41,8 @@ class Export(Hook):
 
     The model is exported in eval mode and full precision, with the arguments of its call in the task's forward pass of
     a training batch. The file is read back and its outputs compared with the model's before it gets its name,
-    `<artifacts>/<hook's name>/epoch-0003/model.<format>`. Training does not change. All ranks enter the context of
-    averaged weights, which may communicate; the master writes. Source: ClassyVision TorchscriptHook, composer
-    ExportForInferenceCallback.
+    `<artifacts>/<hook's name>/epoch-0003/model.<format>`. All ranks enter the context of averaged weights; the master
+    writes. Source: ClassyVision TorchscriptHook, composer ExportForInferenceCallback.
     """
 
     format: Format = "pt2"

@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from hooks.hook import Hook
+from hooks.hook import Cleanup, Hook
 from hooks.interval import Interval, paced_by
-from hooks.parts.cleanup import Cleanup
 from hooks.parts.logs.readings import learning_rates, phase_metrics, present_row
 from hooks.parts.logs.window_statistics import LookBack, WindowLogger, Windows
 from hooks.state import State
@@ -27,10 +26,9 @@ class JsonLines(Cleanup, WindowLogger, Hook):
         json_lines: {every: 10 iterations}
 
     A line of training has `phase`, `time` (UTC), `epoch`, `iteration`, `step`, `samples` (of all ranks), `lr`, the
-    means of `loss`, times and gradient norms since the last line, and the newest value of each other numeric column.
-    Each iteration is in a line. At the end of a phase a line has the `metrics`. NaN and infinity are null. A resumed
-    run continues after the last line that its checkpoint knew. Runs on the master. Source: MMEngine LocalVisBackend,
-    iMIX JSONLogger.
+    means of `loss`, times and gradient norms since the last line, and the newest value of each other numeric column. At
+    the end of a phase a line has the `metrics`. NaN and infinity are null. A resumed run continues after the last line
+    that its checkpoint knew. Runs on the master. Source: MMEngine LocalVisBackend, iMIX JSONLogger.
     """
 
     every: LookBack = Interval(10, "iterations")

@@ -33,8 +33,7 @@ class MLflow(Tracker, Hook):
 
     Needs the extra `mlflow`. A thread sends everything, so no step waits for the server; a failure is logged and never
     ends the run. The curves are those of the tensorboard hook, over optimizer steps. A resumed run continues its MLflow
-    run. MLflow deletes nothing, so repeated steps have two values, of which the later counts. Runs on the master.
-    Source: MMEngine MLflowVisBackend.
+    run; repeated steps have two values there. Runs on the master. Source: MMEngine MLflowVisBackend.
     """
 
     tracking_uri: str | None = None

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from torch import Tensor, nn
 
 from hooks.duration import Duration
-from hooks.hook import NEEDS_MODEL, Hook, Setup
-from hooks.interval import STEPS_OR_NEVER, Interval, StepsOrNever, paced_by
+from hooks.hook import NEEDS_MODEL, Cleanup, Hook, Setup
+from hooks.interval import Interval, StepsOrNever, paced_by
 from hooks.metrics.names import PHASES
 from hooks.needs import Needs
-from hooks.parts.cleanup import Cleanup
 from hooks.parts.eval_mode import evaluating, first_batch
 from hooks.parts.logs.curve_names import Curves
 from hooks.parts.logs.hyperparameters import flatten
@@ -48,12 +47,10 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
 
     A point of training holds the means of `train/loss`, gradient norms and times (`perf/`) since the last point, and
     the newest value of each other numeric column: `train/lr`, sizes under `memory/`. Metrics keep their names, except
-    that a phase's mean `train/loss` is `train/phase_loss`. Losses also appear as `Loss/train` and `Loss/val`, in one
-    chart that TensorBoard opens first. Metrics also appear as `hp/<metric>`, for the table of hyperparameters. Mappings
-    of tensors in `state.info`, such as those of `activation_stats`, are drawn as `activations/<layer>/mean`.
-
-    A resumed run deletes the points after its checkpoint. Runs on the master. Source: MMEngine TensorboardVisBackend,
-    VISSL SSLTensorboardHook.
+    that a phase's mean `train/loss` is `train/phase_loss`. Losses also appear as `Loss/train` and `Loss/val`, which
+    TensorBoard opens first, and metrics as `hp/<metric>`, for the table of hyperparameters. Mappings of tensors in
+    `state.info` are drawn as `activations/<layer>/mean`. A resumed run deletes the points after its checkpoint. Runs on
+    the master. Source: MMEngine TensorboardVisBackend, VISSL SSLTensorboardHook.
     """
 
     every: Annotated[LookBack, Needs("axis: step or iteration or samples")] = Interval(50, "iterations")
@@ -70,7 +67,6 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
     """Longest time until a point is written; the end of a phase writes them too."""
 
     def __post_init__(self) -> None:
-        STEPS_OR_NEVER.parse(self.histograms)
         self._curves = Curves(self.window, self.statistics)
         self._writer: SummaryWriter | None = None
         self._metrics: dict[str, float] = {}

@@ -24,9 +24,8 @@ class WandB(Tracker, Hook):
         wandb: {project: digits, tags: [baseline]}
 
     Needs the extra `wandb`. A thread sends everything, so no step waits for the server; a failure is logged and never
-    ends the run. The curves are those of the tensorboard hook, over the column `step` (optimizer steps), so that a
-    resumed run continues its W&B run at its own steps. W&B deletes nothing, so repeated steps have two values. Runs on
-    the master. Source: MMEngine WandbVisBackend.
+    ends the run. The curves are those of the tensorboard hook, over the column `step` (optimizer steps). A resumed run
+    continues its W&B run; repeated steps have two values there. Runs on the master. Source: MMEngine WandbVisBackend.
     """
 
     project: str | None = None

@@ -165,8 +165,6 @@ def _direction_by_unit(metric: str) -> Mode | None:
 
 def _direction_by_words(metric: str) -> Mode | None:
     """Return the direction that all known words of a name agree on."""
-    if re.search(r"\b(bits|nats)_per_(?!s$|sec)", metric.replace("/", " ")):
-        return "min"
     words = {word for part in re.split(r"[^A-Za-z0-9]+", metric) for word in _words(part)}
     more, less = bool(words & _MORE), bool(words & _LESS)
     if more == less:

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from hooks.hook import Priority
-from hooks.interval import STEPS_OR_NEVER, Interval, StepsOrNever, paced_by
-from hooks.parts.cleanup import Cleanup
+from hooks.hook import Cleanup, Priority
+from hooks.interval import Interval, StepsOrNever, paced_by
 from hooks.private_torch import compiler_is_imported, tree_leaves
 from hooks.state import State
 
@@ -40,7 +39,6 @@ class LayerMeasurement(Cleanup):
     folder: ClassVar[str]
 
     def __post_init__(self) -> None:
-        STEPS_OR_NEVER.parse(self.every)
         self._files = Path()
         self._pending: list[tuple[Mapping[str, int], Sequence[str], Sequence[str], Tensor]] = []
 

@@ -41,13 +41,10 @@ class DeepCluster(Hook):
     The task's forward pass returns a list of embeddings, (B, D) for each view, and a batch is `(views, indices)` with
     the samples' indices in the training data. The hook replaces the output by `ClusteredViews`. It keeps the newest
     embedding of each sample for each assigned view, and clusters them when an epoch begins, by spherical k-means over
-    all ranks; head h clusters view h modulo their number. Rank r keeps the samples whose index modulo the number of
-    ranks is r. One pass over the training data fills the memory, also after a restart with another number of ranks. In
-    val and test, samples are assigned to the centroid nearest to their embedding.
-
-    Each iteration gathers the batch's embeddings, and each k-means iteration adds K x D values over ranks. Source:
-    "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), VISSL
-    InitMemoryHook and ClusterMemoryHook.
+    all ranks; head h clusters view h modulo their number. One pass over the training data fills the memory, also after
+    a restart with another number of ranks. In val and test, samples are assigned to the nearest centroid. Each
+    iteration gathers the batch's embeddings. Source: "Unsupervised Learning of Visual Features by Contrasting Cluster
+    Assignments" (Caron et al., 2020), VISSL InitMemoryHook and ClusterMemoryHook.
     """
 
     clusters: Annotated[list[Annotated[int, Gt(1)]], MinLen(1)] = field(default_factory=lambda: [3000, 3000, 3000])

@@ -36,8 +36,8 @@ class DINO(CentredTeacher, Hook):
     The task's forward pass returns a list with the student's output (B, K) for each view, global views first; the hook
     replaces it by `DINOOutput`. The teacher sees the global views, and follows after each optimizer step with a
     momentum that rises to 1 by a cosine. The temperature rises by epoch during the warm-up. Records `teacher_momentum`
-    and `teacher_temperature`. In val and test nothing moves. One sum of K + 1 values per training batch. Source:
-    "Emerging Properties in Self-Supervised Vision Transformers" (Caron et al., 2021), VISSL DINOHook.
+    and `teacher_temperature`. In val and test nothing moves. Source: "Emerging Properties in Self-Supervised Vision
+    Transformers" (Caron et al., 2021), VISSL DINOHook.
     """
 
     def on_forward(self, state: State) -> None:

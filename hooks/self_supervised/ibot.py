@@ -44,11 +44,10 @@ class IBOT(CentredTeacher, Hook):
 
     The encoder returns a pair for a view: an output for the whole view (B, K), and one for each patch (B, N, P). The
     task's forward pass masks patches of the global views itself, and returns a list of the student's pairs, global
-    views first; the hook replaces it by `IBOTOutput`. The teacher sees the global views without masks. It follows after
-    each optimizer step with a momentum that rises to 1 by a cosine; temperatures rise by epoch during the warm-up.
-    Records `teacher_momentum`, `teacher_temperature` and `teacher_patch_temperature`. In val and test nothing moves.
-    Sums of K + 1 and P + 1 values per training batch. Source: "iBOT: Image BERT Pre-Training with Online Tokenizer"
-    (Zhou et al., 2022), VISSL IBOTHook.
+    views first; the hook replaces it by `IBOTOutput`. The teacher sees the global views without masks. Momentum and
+    temperatures follow the schedules of `dino`. Records `teacher_momentum`, `teacher_temperature` and
+    `teacher_patch_temperature`. Source: "iBOT: Image BERT Pre-Training with Online Tokenizer" (Zhou et al., 2022),
+    VISSL IBOTHook.
     """
 
     patch_centre_momentum: Annotated[float, Ge(0), Le(1)] = 0.9

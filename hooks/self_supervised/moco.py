@@ -37,10 +37,9 @@ class MoCo(MomentumTeacher, Hook):
 
     The task's forward pass returns the embeddings of the first view (B, D), or a list that begins with them; the hook
     replaces it by `MoCoOutput`. The momentum encoder follows after each optimizer step. If it has BatchNorm layers that
-    are not synchronized, images are shuffled over ranks before it, and keys put back in order after it. The keys of all
-    ranks enter the queue after the backward pass, so all ranks hold the same queue. In val and test nothing is
-    shuffled, and the queue stays. Each batch exchanges its keys, and its images if it shuffles. Source: "Momentum
-    Contrast for Unsupervised Visual Representation Learning" (He et al., 2020), VISSL MoCoHook.
+    are not synchronized, images are shuffled over ranks before it. The keys of all ranks enter the queue after the
+    backward pass, so all ranks hold the same queue. In val and test the queue stays. Source: "Momentum Contrast for
+    Unsupervised Visual Representation Learning" (He et al., 2020), VISSL MoCoHook.
     """
 
     momentum: Annotated[float, Ge(0), Le(1)] = 0.999

@@ -21,10 +21,9 @@ class SwAV(SwappedPrediction, Hook):
 
     The task's forward pass returns `(embeddings, scores)`, each a list with a tensor per view: unit-length embeddings
     (B, D) and similarities to the prototypes (B, K). The hook replaces it by `SwappedViews`: all scores, and codes by
-    Sinkhorn-Knopp for the assigned views, over the samples of all ranks and the queue. Prototypes are normalized at the
-    start and after each step. In val and test, codes come from the rank's own batch, without queue. One collective per
-    Sinkhorn iteration; the queue survives a restart with as many ranks. Source: "Unsupervised Learning of Visual
-    Features by Contrasting Cluster Assignments" (Caron et al., 2020), VISSL SwAVUpdateQueueScoresHook and
+    Sinkhorn-Knopp for the assigned views, over the samples of all ranks and the queue. In val and test, codes come from
+    the rank's own batch, without queue. The queue survives a restart with as many ranks. Source: "Unsupervised Learning
+    of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), VISSL SwAVUpdateQueueScoresHook and
     NormalizePrototypesHook.
     """
 

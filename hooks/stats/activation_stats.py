@@ -23,10 +23,8 @@ class ActivationStats(LayerMonitor, Hook):
     Each rank measures its own batch. Values by layer go to Parquet files under `activations/` (`pandas.read_parquet`:
     rank, epoch, iteration, layer, mean, spread) and to `state.info["activations"]`. The row has `activation_mean_max`
     (of |mean|), `activation_spread_max` and `activation_spread_min` over the layers. A second output or call of a layer
-    is `<layer>#1`, and so on. Outputs without floating-point numbers are left out.
-
-    A measured iteration runs a compiled model uncompiled. Costs three operations per tensor, and one transfer at the
-    end of the phase. Source: VISSL ActivationStatisticsMonitor, Composer ActivationMonitor.
+    is `<layer>#1`, and so on. A measured iteration runs a compiled model uncompiled. Source: VISSL
+    ActivationStatisticsMonitor, Composer ActivationMonitor.
     """
 
     ignored: tuple[str, ...] = ("ReLU",)

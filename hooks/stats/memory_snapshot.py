@@ -7,14 +7,13 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from hooks.hook import Hook, Priority
-from hooks.parts.cleanup import Cleanup
+from hooks.hook import Cleanup, Hook, Priority
 from hooks.private_torch import dump_memory_snapshot, record_memory_history
 from hooks.state import State
 
@@ -38,8 +37,6 @@ class MemorySnapshot(Cleanup, Hook):
 
     steps: tuple[Annotated[int, Ge(1)], ...] = ()
     """Optimizer steps after which to write."""
-    failures: Literal["any", "out_of_memory", "none"] = "any"
-    """Failures at which to write."""
     max_entries: Annotated[int, Ge(1)] = 100_000
     """Allocations in the GPU's history, which limits the size of a snapshot."""
 
@@ -60,9 +57,7 @@ class MemorySnapshot(Cleanup, Hook):
 
     def on_exception(self, state: State, error: BaseException) -> None:
         try:
-            memory_error = _find_memory_error(error)
-            if self.failures == "any" or (self.failures == "out_of_memory" and memory_error is not None):
-                self._write(state, f"-{type(memory_error or error.__cause__ or error).__name__}")
+            self._write(state, f"-{type(error.__cause__ or error).__name__}")
         finally:
             self.close()
 
@@ -79,15 +74,6 @@ class MemorySnapshot(Cleanup, Hook):
         if self._records_history:
             self._records_history = False
             record_memory_history(enabled=None)
-
-
-def _find_memory_error(error: BaseException | None) -> BaseException | None:
-    """Return the out-of-memory error that led to a failure, if any."""
-    while error is not None:
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def _lines(device: torch.device) -> Iterator[str]:

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from hooks.hook import Hook
+from hooks.hook import Cleanup, Hook
 from hooks.interval import Interval, Iterations, paced_by
-from hooks.parts.cleanup import Cleanup
 from hooks.state import State
 
 _PEAKS = {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks, Setup
-from hooks.interval import STEPS_OR_NEVER, Interval, StepsOrNever, paced_by
+from hooks.interval import Interval, StepsOrNever, paced_by
 from hooks.private_torch import foreach_norm, foreach_sub_
 from hooks.state import State
 
@@ -33,7 +33,6 @@ class OptimizerStats(Hook):
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
-        STEPS_OR_NEVER.parse(self.every)
         self._before: list[Tensor] = []
 
     def unsuitable(self, setup: Setup) -> str:

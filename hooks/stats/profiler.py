@@ -10,9 +10,8 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from hooks.hook import Hook, Priority, Setup
+from hooks.hook import Cleanup, Hook, Priority, Setup
 from hooks.needs import Needs
-from hooks.parts.cleanup import Cleanup
 from hooks.state import State
 
 FOLDER = "traces"
@@ -28,11 +27,11 @@ class Profiler(Cleanup, Hook):
         profiler: {skip_first: 10, wait: 5, warmup: 1, active: 3, repeat: 2}
 
     Counts the run's training iterations: after `skip_first`, each window is `wait`, then `warmup` with the profiler but
-    without a trace, then `active` with one. A resumed run continues this schedule; outside of windows there is no
-    profiler. Each traced rank writes files under `traces/`: `rank=0-step=13-iteration=13.pt.trace.json.gz` for
-    Perfetto, chrome://tracing or TensorBoard, and a table of operations, `....txt`. The spans of an iteration are
-    `data`, `forward`, `loss`, `backward` and `optimizer`. A run that ends or fails in a window keeps its trace. Source:
-    MMEngine ProfilerHook, VISSL ProfilingHook, iMIX AutogradProfilerHook.
+    without a trace, then `active` with one. A resumed run continues this schedule. Each traced rank writes files under
+    `traces/`: `rank=0-step=13-iteration=13.pt.trace.json.gz` for Perfetto, chrome://tracing or TensorBoard, and a table
+    of operations, `....txt`. The spans of an iteration are `data`, `forward`, `loss`, `backward` and `optimizer`. A run
+    that ends or fails in a window keeps its trace. Source: MMEngine ProfilerHook, VISSL ProfilingHook, iMIX
+    AutogradProfilerHook.
     """
 
     skip_first: Annotated[int, Ge(0)] = 10

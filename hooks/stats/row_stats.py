@@ -51,8 +51,8 @@ class RowStats(Hook):
         row_stats: {report: [step_s/p95, cuda_peak_allocated_bytes/max]}
 
     `step_s/p95` gives the metric `stats/step_s/p95`. Statistics are `min`, `median`, `mean`, `p95`, `max` and `sum`. A
-    sweep with such a metric turns the hook on. Empty and NaN values do not count; a metric without values is missing.
-    Costs an exchange of the values at each report, and a look back every 500 iterations.
+    sweep with such a metric turns the hook on. Empty and NaN values do not count. Ranks exchange the values at each
+    report.
     """
 
     report: list[str] = field(default_factory=list)

@@ -53,8 +53,7 @@ class Throughput(Hook):
     Records this rank's `samples_per_s`, and `world_samples_per_s`, which assumes that ranks keep in step. On a rank
     that knows `flops_per_sample` (from `model_complexity`, on the master) also `flops_per_s`, three times that of the
     forward pass, and `mfu`, its share of the peak. A report has them as `throughput/...`. Time includes hooks and
-    checkpoints, but not validation. Source: composer SpeedMonitor, Lightning ThroughputMonitor; MFU: "PaLM" (Chowdhery
-    et al., 2022), appendix B.
+    checkpoints, but not validation. Source: composer SpeedMonitor; MFU: "PaLM" (Chowdhery et al., 2022), appendix B.
     """
 
     every: Iterations = Interval(50, "iterations")

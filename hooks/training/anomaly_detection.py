@@ -8,8 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from hooks.hook import Hook, Priority
-from hooks.parts.cleanup import Cleanup
+from hooks.hook import Cleanup, Hook, Priority
 from hooks.state import State
 
 

@@ -32,10 +32,9 @@ class EMA(Hook):
 
         ema: {decay: 0.999, evaluate: both}
 
-    The first update is a copy. Averages of bf16 and fp16 weights are fp32; integers are not averaged. With `strategy:
-    fsdp` each rank averages its shards, without communication. The weights in training, and `model` in a checkpoint,
-    stay the raw ones; a checkpoint holds the averages under the hook's name. Resumed without them, the average starts
-    from the restored weights.
+    The first update is a copy. Averages of bf16 and fp16 weights are fp32; integers are not averaged. The weights in
+    training, and `model` in a checkpoint, stay the raw ones; a checkpoint holds the averages under the hook's name.
+    Resumed without them, the average starts from the restored weights.
 
     With `average: power` there is an average for each `std`. Validation uses the first. Checkpoints are kept as
     snapshots, from which `hookyard average` makes an average of any other std. Source: MMEngine EMAHook, VISSL EmaHook,

@@ -64,14 +64,8 @@ class OutputMask(Hook):
     def _labels(self, batch: Any) -> Tensor:
         labels = batch[self.target]
         if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-            kind = (
-                f"{labels.dtype} of shape {tuple(labels.shape)}"
-                if isinstance(labels, Tensor)
-                else type(labels).__name__
-            )
-            raise TypeError(
-                f"the labels, batch[{self.target!r}], must be a tensor of class numbers, got {kind}; set target"
-            )
+            found = _describe(labels)
+            raise TypeError(f"the labels, batch[{self.target!r}], must be class numbers, got {found}; set target")
         return labels[labels >= 0].long()
 
 
@@ -79,8 +73,11 @@ def _masked(output: Any, occurs: Tensor) -> Any:
     if type(output) in (list, tuple):
         return type(output)(_masked(part, occurs) for part in output)
     if not isinstance(output, Tensor) or output.ndim < 2 or not output.is_floating_point():
-        kind = f"{output.dtype} of shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
-        raise TypeError(f"the output must be logits of shape (B, C, ...), or a list of such, got {kind}")
+        raise TypeError(f"the output must be logits of shape (B, C, ...), or a list of such, got {_describe(output)}")
     classes = output.shape[1]
     absent = ~functional.pad(occurs, (0, classes - len(occurs)))  # a negative padding cuts off
     return output.masked_fill(absent.view(classes, *[1] * (output.ndim - 2)), float("-inf"))
+
+
+def _describe(value: Any) -> str:
+    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -11,7 +11,7 @@ val/accuracy val/ema/accuracy val/top1 val/f1 val/F1_score val/roc_auc coco/bbox
 val/averagePrecision val/R2 val/errors/accuracy samples_per_s stats/samples_per_s/median
 """
 LESS = """
-val/loss val/loss_cls val/RMSE val/MSELoss val/stop_error val/ppl val/perplexity val/bits_per_character bits_per_dim
+val/loss val/loss_cls val/RMSE val/MSELoss val/stop_error val/ppl val/perplexity
 step_s peak_rss_bytes stats/step_s/p95
 """
 UNKNOWN = """

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from hooks import HookError, Plan, State
+from hooks import Plan, State
 from hooks.stats import memory_snapshot
 from hooks.stats.memory_snapshot import MemorySnapshot
 from orchestrator.loop.loop import Loop
@@ -71,26 +71,6 @@ def test_it_writes_after_the_steps_asked_for(tmp_path: Path) -> None:
     )
     list(loop.run())
     assert _names(tmp_path) == ["rank=0-step=2.txt", "rank=0-step=5.txt"]
-
-
-@pytest.mark.parametrize(
-    ("failures", "written"),
-    [("any", ["ArithmeticError", "OutOfMemoryError"]), ("out_of_memory", ["OutOfMemoryError"]), ("none", [])],
-)
-def test_which_failures_are_written_down(tmp_path: Path, failures: Any, written: list[str]) -> None:
-    """The cause is told, not the hook's error around it."""
-    around = HookError("clip", "on_gradients", 0, "no memory")
-    around.__cause__ = torch.OutOfMemoryError("no memory")
-    for error in (around, ArithmeticError()):
-        _fail(tmp_path, error, MemorySnapshot(failures=failures))
-    assert _names(tmp_path) == [f"rank=0-step=0-{name}.txt" for name in written]
-
-
-def test_the_cpus_lack_of_memory_is_one(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError) as raised:
-        torch.empty(2**60, dtype=torch.int8)
-    _fail(tmp_path, raised.value, MemorySnapshot(failures="out_of_memory"))
-    assert _names(tmp_path) == ["rank=0-step=0-RuntimeError.txt"]
 
 
 def test_a_run_that_fails_shows_its_own_error(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_labels_may_be_anywhere_in_a_batch() -> None:
 def test_what_are_no_class_numbers_or_no_logits_is_an_error() -> None:
     with pytest.raises(
         TypeError,
-        match=r"the labels, batch\[1\], must be a tensor of class numbers, got torch.float32 of shape \(2, 3\)",
+        match=r"the labels, batch\[1\], must be class numbers, got torch.float32 of shape \(2, 3\)",
     ):
         masked([torch.zeros(2, 3)], None)
     with pytest.raises(TypeError, match=r"class numbers, got list; set target"):

@@ -87,7 +87,6 @@ def test_the_hooks_that_ship_with_whole_paces() -> None:
         "console",
         "device_stats",
         "empty_cache",
-        "garbage_collection",
         "memory_stats",
         "throughput",
     }

@@ -75,7 +75,6 @@ CASES: dict[str, dict[str, Any]] = {
     "output_mask": {"fields": {"target": 1}},
     "distillation": {"fields": {"teacher": BIG}, "task": Distilled(train=24, val=8)},
     "checkpoint": {"varies": ["names"]},  # it takes over the checkpoint that it is resumed from
-    "garbage_collection": {"task": FEW},
     "export": {"task": FEW},
     "loss_spike": {"fields": {"threshold": 6.0}},
     "byol": {"task": Pair("byol")},
