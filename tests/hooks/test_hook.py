@@ -15,19 +15,6 @@ def test_a_misspelt_event_is_refused_when_the_class_is_defined() -> None:
             def on_stepp(self) -> None: ...
 
 
-def test_a_field_may_be_called_as_an_event_would_be() -> None:
-    @dataclass
-    class Places(Hook):
-        on_rank: int = 0
-        on_gpu: ClassVar[bool] = True
-
-        @property
-        def on_cpu(self) -> bool:
-            return not self.on_gpu
-
-    assert Places(on_rank=3).on_rank == 3
-
-
 def test_a_field_that_hides_an_event_is_refused() -> None:
     with pytest.raises(TypeError, match="Hides: the field on_step has the name of an event"):
 
@@ -71,7 +58,3 @@ def test_a_hook_handles_the_events_it_overrides_and_no_other() -> None:
         def on_step(self, state: object) -> None: ...
 
     assert [event for event in EVENTS if Steps().handles(event)] == ["on_step"]
-
-
-def test_a_hook_that_keeps_nothing_saves_nothing() -> None:
-    assert Hook().state_dict() == {} == Hook().rank_state_dict()

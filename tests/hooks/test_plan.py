@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import logging
 import pickle
-import traceback
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
 
 from hooks import Hook, HookError, Interval, Plan, Priority, Ranks, State, paced_by
-from hooks.plan import priority_label
 
 
 class Noting(Hook):
@@ -65,24 +63,6 @@ def test_a_failure_names_the_hook_the_event_the_rank_and_the_cause() -> None:
         Plan({"broken": Failing()}, rank=3).fire("on_step", State())
     assert (caught.value.hook, caught.value.event, caught.value.rank) == ("broken", "on_step", 3)
     assert isinstance(caught.value.__cause__, KeyError)
-
-
-class Mistaken(Hook):
-    def on_step(self, state: State) -> None:
-        count: Any = 3
-        len(count)
-
-
-def test_a_type_error_in_a_hook_is_told_as_what_it_is_with_its_place() -> None:
-    """MMEngine takes it for a wrong signature."""
-    with pytest.raises(
-        HookError, match=r"'mistaken' failed in on_step on rank 0: TypeError: object of type 'int'"
-    ) as caught:
-        Plan({"mistaken": Mistaken()}).fire("on_step", State())
-    cause = caught.value.__cause__
-    assert isinstance(cause, TypeError)
-    last = traceback.extract_tb(cause.__traceback__)[-1]
-    assert (last.name, last.line) == ("on_step", "len(count)")
 
 
 def test_a_hook_error_crosses_processes() -> None:
@@ -161,10 +141,6 @@ def test_the_signature_lists_collective_hooks_in_order() -> None:
     assert Plan(hooks).collective_signature() == ["a:Noting", "b:Noting"]
 
 
-def test_priority_labels() -> None:
-    assert [priority_label(value) for value in (0, 50, 100, 55)] == ["HIGHEST (0)", "NORMAL (50)", "LOWEST (100)", "55"]
-
-
 @dataclass
 class Paced(Hook):
     """Notes the iterations in which each event reached it."""
@@ -220,12 +196,6 @@ def test_a_pace_in_iterations_holds_in_validation_too_and_one_in_steps_does_not(
     assert hook.seen == {"on_forward": [3, 6], "on_step": [3, 6]}
 
 
-def test_a_pace_in_epochs_is_never_due_within_an_iteration() -> None:
-    hook = Paced(interval=Interval(1))
-    _run(Plan({"paced": hook}), 6, "train")
-    assert "on_gradients" not in hook.seen
-
-
 def test_hooks_of_different_paces_keep_their_order() -> None:
     notes: list[str] = []
 
@@ -248,16 +218,6 @@ def test_hooks_of_different_paces_keep_their_order() -> None:
         "late on_step 2",
         "every second on_step 2",
     ]
-
-
-def test_the_ledger_counts_the_calls_that_were_made() -> None:
-    plan = Plan({"paced": Paced()})
-    _run(plan, 10, "train")
-    assert {row["event"]: row["calls"] for row in plan.drain_costs()} == {
-        "on_forward": 3,
-        "on_gradients": 5,
-        "on_step": 3,
-    }
 
 
 def test_only_events_of_an_iteration_have_a_pace() -> None:

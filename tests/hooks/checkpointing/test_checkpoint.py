@@ -95,12 +95,6 @@ def test_the_end_of_training_is_saved_though_it_is_not_due(save_last: bool, save
     assert run.store.did("save") == saved
 
 
-def test_the_last_step_is_saved_where_steps_end_the_run() -> None:
-    run = SimulatedRun(Checkpoint(every=Interval(1)), max_steps=3)
-    run.phase("train", 3, length=10)
-    assert run.store.did("save") == ["step-00000003"]
-
-
 # Retention
 
 
@@ -131,19 +125,6 @@ def test_checkpoints_of_others_are_left_to_them() -> None:
     assert run.store.owners == {"checkpoint": ["epoch-0002"]}
 
 
-def test_two_hooks_keep_their_own() -> None:
-    """Lightning's and MMEngine's hooks of one class overwrote each other's state."""
-    run = SimulatedRun(Checkpoint(every=Interval(1), keep=1), Checkpoint(every=Interval(2), keep=None))
-    for _ in range(5):
-        state = run.state
-        state.phase, state.epoch, state.step, state.epoch_completed = "train", state.epoch + 1, state.step + 2, True
-        for hook in run.hooks:
-            hook.on_phase_end(state)
-        run.save_if_asked()
-    assert run.store.stored == ["epoch-0002", "epoch-0004", "epoch-0005"]
-    assert run.store.owners == {"checkpoint": ["epoch-0005"], "checkpoint1": ["epoch-0002", "epoch-0004"]}
-
-
 # Best
 
 
@@ -154,13 +135,6 @@ def test_the_last_is_saved_before_validation_and_marked_after_it() -> None:
     assert run.store.log == [("save", "epoch-0001")]
     run.phase("val", 1, **{"val/accuracy": 0.5})
     assert run.store.log[1:] == [("mark", "best-val-accuracy", "epoch-0001"), ("mark", "best", "epoch-0001")]
-
-
-def test_a_best_in_the_middle_of_an_epoch_is_saved() -> None:
-    run = SimulatedRun(Checkpoint(best="val/accuracy"))
-    run.phase("train", 5, length=10)
-    run.phase("val", 1, **{"val/accuracy": 0.5})
-    assert run.store.labels["best"] == "step-00000005"
 
 
 def test_the_best_has_its_optimizer(tmp_path: Path) -> None:
@@ -184,13 +158,6 @@ def test_what_is_not_finite_is_never_best(metric: str, value: float) -> None:
     for score in (value, 0.5, value):
         run.epoch(**{metric: score})
     assert run.store.labels["best"] == "epoch-0002"
-
-
-def test_validation_alone_works_with_several_metrics() -> None:
-    """MMEngine raises KeyError: it makes its tables in before_train."""
-    run = SimulatedRun(Checkpoint(best=["val/accuracy", "val/loss"]))
-    run.phase("val", 1, **{"val/accuracy": 0.5, "val/loss": 1.0})
-    assert run.store.did("mark") == ["step-00000000"] * 3
 
 
 def test_the_best_is_told_by_the_main_metric() -> None:
@@ -233,18 +200,6 @@ def test_a_missing_metric_is_said_after_the_first_validation() -> None:
         run.epoch(0.5)
 
 
-def test_a_metric_without_a_phase_is_said_too() -> None:
-    with pytest.raises(HookError, match="no metric 'accuracy'"):
-        SimulatedRun(Checkpoint(best="accuracy")).epoch(0.5)
-
-
-def test_auto_needs_a_metric() -> None:
-    run = SimulatedRun(Checkpoint(best="auto"))
-    run.phase("train", 2, **{"train/loss": 1.0})
-    with pytest.raises(HookError, match="auto found no metric of val; there are: train/loss"):
-        run.phase("val", 1)
-
-
 # Which way is better
 
 
@@ -253,12 +208,6 @@ def test_what_is_better_is_not_guessed(metric: str) -> None:
     with pytest.raises(ValueError, match=f"whether more or less of '{metric}' is better; write mode: max or mode: min"):
         Checkpoint(best=metric)
     Checkpoint(best=metric, mode="max")
-
-
-def test_auto_refuses_a_metric_of_unknown_direction() -> None:
-    with pytest.raises(HookError, match="'val/score' is better; write mode: max or mode: min"):
-        SimulatedRun(Checkpoint(best="auto")).epoch(**{"val/score": 1.0})
-    SimulatedRun(Checkpoint(best="auto", mode="min")).epoch(**{"val/score": 1.0})
 
 
 def test_auto_hears_what_the_sweep_says() -> None:
@@ -340,31 +289,3 @@ def test_another_folder_is_said_by_the_hook_called_checkpoint() -> None:
         described(hooks={"slow": {"type": "checkpoint", "out_dir": "elsewhere"}})
     with pytest.raises(ConfigError, match=r"hooks\.slow: `background` holds for all checkpoints of a run"):
         described(hooks={"slow": {"type": "checkpoint", "background": True}})
-
-
-def test_what_can_be_published_is_accepted_at_load() -> None:
-    hooks = {
-        "slow": {"type": "ema"},
-        "checkpoint": {"publish": ["state_dict", "model", "raw_model", "optimizer", "hooks", "meta", "slow"]},
-    }
-    described(hooks=hooks)
-    with pytest.raises(
-        ConfigError, match="publish: a checkpoint has no ema; it has model, raw_model, optimizer, hooks, meta, slow"
-    ):
-        described(hooks={**hooks, "checkpoint": {"publish": ["ema"]}})
-
-
-def test_a_metric_that_never_improved_is_not_published() -> None:
-    """MMEngine publishes None."""
-    run = SimulatedRun(Checkpoint(best=["val/accuracy", "val/loss"], publish=["model"]))
-    run.epoch(**{"val/accuracy": 0.5, "val/loss": float("nan")})
-    run.hooks[0].on_end(run.state)
-    assert run.store.did("publish") == ["epoch-0001"]
-
-
-def test_nothing_is_published_unasked_or_where_nothing_was_saved() -> None:
-    run = simulate(Checkpoint(), None)
-    run.hooks[0].on_end(run.state)
-    empty = SimulatedRun(Checkpoint(publish=["model"], best="val/loss"))
-    empty.hooks[0].on_end(empty.state)
-    assert run.store.did("publish") == empty.store.did("publish") == []

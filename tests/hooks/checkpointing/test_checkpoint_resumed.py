@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Mapping, Sequence
-
-import torch
 
 from hooks import Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
@@ -92,13 +89,6 @@ def test_a_score_is_forgotten_when_the_other_way_is_better() -> None:
     assert later.store.labels["best"] == "epoch-0004"
 
 
-def test_auto_resumes_with_the_metric_it_chose() -> None:
-    run = simulate(Checkpoint(best="auto"), 0.9, 0.5)
-    later = _resume(run, 2)
-    later.epoch(**{"val/loss": 0.1, "val/accuracy": 0.6})
-    assert later.store.labels["best"] == "epoch-0001"
-
-
 def test_a_run_begun_from_another_runs_checkpoint_owns_none_of_its_files() -> None:
     run = simulate(Checkpoint(best="val/accuracy"), 0.5, 0.6)
     hook = Checkpoint(best="val/accuracy")
@@ -108,15 +98,6 @@ def test_a_run_begun_from_another_runs_checkpoint_owns_none_of_its_files() -> No
     other.epoch(0.7)
     assert other.store.stored == ["epoch-0003"]
     assert other.store.labels["best"] == "epoch-0003"
-
-
-def test_the_state_loads_with_weights_only() -> None:
-    run = simulate(Checkpoint(best="val/accuracy"), 0.5)
-    state = run.hooks[0].state_dict()
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    buffer.seek(0)
-    assert torch.load(buffer, weights_only=True) == state
 
 
 class _NoStore:

@@ -109,14 +109,6 @@ def test_a_file_gives_what_the_model_gives_in_eval_mode_for_any_number_of_sample
             torch.testing.assert_close(found[name], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_fixed_batch_is_fixed(tmp_path: Path) -> None:
-    state = scaled_state(tmp_path)
-    program = load_pt2(exported(state, dynamic_batch=False))
-    program(points=torch.randn(4, 5), scale=torch.rand(4, 1))
-    with pytest.raises(AssertionError, match="4"):
-        program(points=torch.randn(3, 5), scale=torch.rand(3, 1))
-
-
 class Restless(nn.Module):
     """Never the same output: what is read back cannot agree."""
 
@@ -137,11 +129,6 @@ def test_a_file_that_differs_is_not_kept_and_the_difference_is_said(tmp_path: Pa
         Export().on_end(restless_state(tmp_path))
     assert [path.name for path in (tmp_path / "export").iterdir()] == ["step-00000003"]
     assert earlier.read_text() == "right"
-
-
-def test_the_tolerance_is_what_is_tolerated(tmp_path: Path) -> None:
-    Export(tolerance=2.5).on_end(restless_state(tmp_path))
-    assert (tmp_path / "export" / "step-00000003" / "model.pt2").exists()
 
 
 @pytest.mark.parametrize(
@@ -287,12 +274,6 @@ def test_torchscript_of_a_model_on_a_gpu_runs_on_the_cpu(tmp_path: Path, written
     program = torch.jit.load(exported(state, format=written))
     assert program(points=points, scale=scale)["output"].device.type == "cpu"
     assert next(state.module.parameters()).is_cuda
-
-
-@pytest.mark.parametrize("written", ["trace", "script"])
-def test_torchscript_is_warned_of(written: Any, caplog: pytest.LogCaptureFixture) -> None:
-    Export(format=written).on_start(State())
-    assert "torch deprecates TorchScript" in caplog.text
 
 
 def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from hooks import Plan, State
+from hooks import State
 from hooks.interval import Interval
 from hooks.logs import console
 from hooks.logs.console import Console
-from hooks.parts.logs.window_statistics import Window, Windows
+from hooks.parts.logs.window_statistics import Window
 from tests.hooks.phases import Screen, Ticks, check_tensors_are_read_every_third_time, loss_rows, run_phase
 
 
@@ -139,15 +139,6 @@ def test_a_run_without_end_has_no_remaining_time(ticks: Ticks) -> None:
     assert _eta(screen.lines[1]) is None
 
 
-def test_val_lines_have_no_learning_rate() -> None:
-    screen = Screen()
-    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
-    run_phase(
-        Console(every=Interval(2, "iterations")), State(display=screen, optimizer=optimizer), "val", loss_rows(1.0, 3.0)
-    )
-    assert screen.lines[0] == "val  epoch 0  2/2  loss 2"
-
-
 @pytest.mark.parametrize(
     ("rates", "shown"),
     [((0.5, 0.25), "lr 0.5, 0.25"), ((1e-6, 1e-6), "lr 1e-06"), ((1e-7, 1e-6, 1e-5, 1e-4, 1e-3), "lr 1e-07 to 0.001")],
@@ -168,18 +159,6 @@ def test_learning_rates_that_differ_are_shown_and_never_as_zero(rates: tuple[flo
 
 def test_tensors_are_read_only_where_a_line_is_printed() -> None:
     check_tensors_are_read_every_third_time(Console(every=Interval(3, "iterations")), State(display=Screen()))
-
-
-def test_nothing_is_called_between_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    called = []
-    hook = Console(every=Interval(4, "iterations"))
-    monkeypatch.setattr(Windows, "look", lambda windows, row: called.append(state.phase_iteration) or {})
-    state = State(phase="train", phase_length=9, display=Screen())
-    plan = Plan({"console": hook})
-    for state.phase_iteration in range(1, 10):
-        plan.fire("on_step", state)
-    assert called == [4, 8]
-    assert plan.drain_costs()[0]["calls"] == 2
 
 
 def test_without_a_display_it_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:

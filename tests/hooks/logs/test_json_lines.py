@@ -91,14 +91,6 @@ def test_each_phase_ends_with_its_metrics(start: Start, tmp_path: Path) -> None:
     assert (val["phase"], val["metrics"], val["epoch"], val["step"]) == ("val", {"val/accuracy": 0.25}, 0, 1)
 
 
-def test_validation_does_not_count_as_training(start: Start, tmp_path: Path) -> None:
-    hook = JsonLines(every=Interval(2, "iterations"))
-    state = start(hook)
-    run_phase(hook, state, "val", loss_rows(100, 100, 100))
-    run_phase(hook, state, "train", loss_rows(1, 3))
-    assert [line["loss"] for line in _lines(tmp_path) if "loss" in line] == [2.0]
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_is_null(start: Start, tmp_path: Path, value: float) -> None:
     hook = JsonLines(every=Interval(1, "iterations"))
@@ -106,13 +98,6 @@ def test_what_is_not_finite_is_null(start: Start, tmp_path: Path, value: float) 
     row, end = _lines(tmp_path)
     assert row["loss"] is None
     assert end["metrics"] == {"train/loss": None}
-
-
-def test_a_line_is_on_disk_at_once(start: Start, tmp_path: Path) -> None:
-    hook = JsonLines(every=Interval(1, "iterations"))
-    state = start(hook, phase="train", iteration=1, row={"loss": 1.0})
-    hook.on_step(state)
-    assert len(_lines(tmp_path)) == 1
 
 
 def test_a_resumed_run_drops_what_its_checkpoint_did_not_know(start: Start, tmp_path: Path) -> None:
@@ -133,21 +118,6 @@ def test_a_resumed_run_drops_what_its_checkpoint_did_not_know(start: Start, tmp_
     assert [(row["iteration"], row["loss"]) for row in rows] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
     assert not [line for line in _lines(tmp_path) if line["phase"] == "val"]
     assert second.state_dict()["lines"] == len(_lines(tmp_path))
-
-
-def test_a_resumed_run_on_a_new_disk_begins_a_file(start: Start, tmp_path: Path) -> None:
-    hook = JsonLines(every=Interval(1, "iterations"))
-    hook.load_state_dict({**hook.state_dict(), "lines": 100})
-    run_phase(hook, start(hook), "train", loss_rows(1))
-    assert len(_lines(tmp_path)) == hook.state_dict()["lines"] == 2
-
-
-def test_a_run_that_begins_again_without_a_checkpoint_begins_its_file_again(start: Start, tmp_path: Path) -> None:
-    for _ in range(2):
-        hook = JsonLines(every=Interval(1, "iterations"))
-        run_phase(hook, start(hook), "train", loss_rows(1, 2))
-        hook.on_exception(State(), RuntimeError("killed"))
-    assert [line["iteration"] for line in _lines(tmp_path)] == [1, 2, 2]
 
 
 def test_tensors_are_read_only_where_a_line_is_written(start: Start) -> None:

@@ -150,13 +150,6 @@ def test_a_resumed_run_goes_on_in_its_run_at_its_steps(server: Server, tmp_path:
     assert "epochs" not in server.runs["run0"]["params"], "parameters are written once: MLflow refuses other values"
 
 
-def test_a_run_that_its_database_does_not_know_is_a_new_one(server: Server, tmp_path: Path) -> None:
-    hook = MLflow()
-    hook.load_state_dict({**hook.state_dict(), "run_id": "gone"})
-    hook.on_end(_begin(hook, tmp_path))
-    assert list(server.runs) == ["run0"]
-
-
 def test_no_step_waits_for_the_server(server: Server, tmp_path: Path) -> None:
     server.gate = threading.Event()
     hook = MLflow(every=Interval(1, "iterations"))

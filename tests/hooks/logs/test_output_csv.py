@@ -70,11 +70,6 @@ def test_ids_and_targets_by_key_with_scores(tmp_path: Path) -> None:
     assert found == [["id", "predicted", "target", "score_0", "score_1", "score_2"], *once, *once]
 
 
-def test_without_targets_there_is_no_column_of_them(tmp_path: Path) -> None:
-    found = one_phase(OutputCSV(target_key=None), tmp_path, [((None,), OUTPUT)])
-    assert found == [["id", "predicted"], ["0", "1"], ["1", "0"], ["2", "2"]]
-
-
 @pytest.mark.parametrize(
     ("hook", "batch", "output", "said"),
     [
@@ -134,11 +129,6 @@ def test_each_sample_of_val_and_test_has_its_line(id_key: Any, tmp_path: Path) -
     assert files(tmp_path) == ["csv/test/step-00000010.csv", "csv/val/step-00000005.csv", "csv/val/step-00000010.csv"]
     assert lines(tmp_path / "csv/val/step-00000010.csv") == expected(outputs.seen["val"], 11, 1)
     assert lines(tmp_path / "csv/test/step-00000010.csv") == expected(outputs.seen["test"], 7, 2)
-
-
-def test_phases_that_are_not_asked_for_are_left_out(tmp_path: Path) -> None:
-    list(Loop(TASK, experiment(epochs=1), {"csv": OutputCSV(phases=("test",))}, RunContext(artifacts=tmp_path)).run())
-    assert [file.split("/")[1] for file in files(tmp_path)] == ["test"]
 
 
 def test_each_set_of_weights_has_a_file(tmp_path: Path) -> None:

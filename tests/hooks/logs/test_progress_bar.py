@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from hooks import State
 from hooks.interval import Interval
 from hooks.logs.progress_bar import ProgressBar
@@ -14,14 +12,6 @@ def test_it_moves_at_its_interval_and_ends_full() -> None:
     screen = Screen()
     run_phase(ProgressBar(every=Interval(4, "iterations")), State(display=screen), "train", [{}] * 10)
     assert screen.bars == [("train", done, 10, "epoch 0") for done in (0, 4, 8, 10)]
-
-
-def test_val_and_test_have_bars_too() -> None:
-    screen, hook = Screen(), ProgressBar(every=Interval(5, "iterations"))
-    state = State(display=screen)
-    for phase in ("train", "val", "test"):
-        run_phase(hook, state, phase, [{}] * 5)
-    assert screen.bars == [(phase, done, 5, "epoch 0") for phase in ("train", "val", "test") for done in (0, 5)]
 
 
 def test_a_phase_cut_short_by_validation_goes_on_where_it_was() -> None:
@@ -46,8 +36,3 @@ def test_it_does_nothing_without_a_display_or_a_length() -> None:
     screen = Screen()
     run_phase(ProgressBar(), State(display=screen), "val", [])
     assert screen.bars == []
-
-
-def test_it_reads_no_tensor() -> None:
-    unreadable = {"loss": torch.zeros((), device="meta")}
-    run_phase(ProgressBar(every=Interval(1, "iterations")), State(display=Screen()), "train", [unreadable] * 3)

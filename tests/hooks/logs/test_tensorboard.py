@@ -167,27 +167,9 @@ def test_a_resumed_run_repeats_no_point(start: Start, tmp_path: Path) -> None:
     assert _points(tmp_path, "val/accuracy") == [(2, 0.6)]
 
 
-def test_a_run_that_begins_again_repeats_no_point(start: Start, tmp_path: Path) -> None:
-    for losses in ([10, 20, 30], [1, 2]):
-        hook = TensorBoard(every=Interval(1, "iterations"))
-        run_phase(hook, start(hook), "train", loss_rows(*losses))
-        hook.on_exception(State(), RuntimeError("killed"))
-    assert _points(tmp_path, "train/loss") == [(1, 1), (2, 2)]
-
-
 def test_tensors_are_read_only_where_a_point_is_written(start: Start) -> None:
     hook = TensorBoard(every=Interval(3, "iterations"))
     check_tensors_are_read_every_third_time(hook, start(hook))
-
-
-def test_what_is_left_at_the_end_of_training_has_a_point(start: Start, tmp_path: Path) -> None:
-    """Epochs of three iterations with a point every other: MMEngine's ignore_last would lose every third."""
-    hook = TensorBoard(every=Interval(2, "iterations"))
-    state = start(hook)
-    for losses in ((1, 3, 9), (2, 2, 8)):
-        run_phase(hook, state, "train", loss_rows(*losses))
-    hook.on_end(state)
-    assert _points(tmp_path, "train/loss") == [(2, 2.0), (3, 9.0), (4, 2.0), (6, 5.0)]
 
 
 def test_what_another_hook_left_is_drawn_once(start: Start, tmp_path: Path) -> None:

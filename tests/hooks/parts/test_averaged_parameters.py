@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from hooks import State
 from hooks.training.ema import EMA
-from tests.hooks.training.averages import Reference, averages, checkpoint_of, same, weights
+from tests.hooks.training.averages import averages, checkpoint_of
 from tests.hooks.training.steps import batches, new_state, small_model, train
 
 
@@ -33,13 +32,6 @@ def test_half_precision_weights_are_averaged_in_fp32(dtype: torch.dtype) -> None
     with hook.applied(state):
         assert module(torch.ones(1, 3, dtype=dtype)).dtype == dtype
     assert torch.equal(module.weight, torch.full((2, 3), 2.0, dtype=dtype))
-
-
-def test_float64_stays_float64() -> None:
-    module = small_model().double()
-    state, hook, reference = new_state(module), EMA(decay=0.9), Reference(module, get_ema_multi_avg_fn(0.9))
-    train(state, {"ema": hook, "reference": reference}, [(batch.double(),) for (batch,) in batches(5)])
-    assert same(averages(hook, state), weights(reference.averaged.module))
 
 
 def test_frozen_weights_stay_what_they_are_and_unfrozen_ones_are_averaged() -> None:
@@ -92,11 +84,3 @@ def test_a_record_that_does_not_fit_is_an_error(change: Any, found: str) -> None
     other = small_model() if "missing" in found else nn.Sequential(nn.Linear(5, 6))
     with pytest.raises(ValueError, match=f"the checkpoint's average of '0.weight' {found}; the model needs"):
         EMA().on_load(new_state(other), checkpoint)
-
-
-def test_the_averages_are_kept_where_they_should_be() -> None:
-    """ClassyVision's default is the GPU, also where there is none."""
-    for device in (None, "cpu"):
-        state, hook = new_state(small_model()), EMA(decay=0.9, device=device)
-        train(state, {"ema": hook}, batches(2))
-        assert all(value.device.type == "cpu" for value in averages(hook, state))

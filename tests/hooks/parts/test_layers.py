@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from hooks import State
-from hooks.parts import layers
 from hooks.parts.layers import LayerMeasurement
 
 
@@ -88,17 +87,3 @@ def test_what_ranks_wrote_that_are_no_more_is_dropped_alike(tmp_path: Path) -> N
             table.close()
     started(State(artifacts=tmp_path, rank=0, world_size=2, iteration=3))
     assert _read(tmp_path).groupby("rank", observed=True)["iteration"].max().to_dict() == {0: 3, 1: 4, 2: 3}
-
-
-def test_few_readings_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "PENDING", 2)
-    state = State(artifacts=tmp_path)
-    table = started(state)
-    for state.iteration in range(5):
-        table.keep(state, ["a"], {"mean": torch.ones(1)})
-    assert _read(tmp_path)["iteration"].tolist() == [1, 2, 3, 4]
-
-
-def test_nothing_measured_leaves_no_folder(tmp_path: Path) -> None:
-    started(State(artifacts=tmp_path)).close()
-    assert list(tmp_path.iterdir()) == []

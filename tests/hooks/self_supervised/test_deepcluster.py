@@ -10,14 +10,12 @@ from torch import Tensor
 from hooks import Hook, HookError, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.self_supervised.deepcluster import UNASSIGNED, DeepCluster, cluster
-from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.world import World
 from tests.hooks.self_supervised.clouds import Clouds, train
 from tests.ranks import on_ranks
 
 STEPS = 6
 """Steps in an epoch of 48 samples in batches of 8."""
-SLOW = Component(type="SGD", lr=0.03, momentum=0.9)
 CLOUDS = Clouds(prototypes=0)
 
 
@@ -160,19 +158,6 @@ def test_an_output_of_another_form_is_told(output: Any) -> None:
         )
 
 
-def test_an_evaluation_before_any_clusters_is_told() -> None:
-    hook = DeepCluster(clusters=[2])
-    with pytest.raises(RuntimeError, match="there are no clusters yet"):
-        hook.on_forward(
-            State(
-                phase="val",
-                output=[torch.ones(2, 3)] * 2,
-                batch=([torch.ones(2, 3)] * 2, torch.arange(2)),
-                batch_size=2,
-            )
-        )
-
-
 class CountsViews(Clouds):
     """Forgets to say that a batch begins with a list of views."""
 
@@ -188,16 +173,6 @@ def test_a_task_that_counts_views_for_samples_is_told() -> None:
 
 
 # It learns
-
-
-def test_clusters_come_to_be_of_one_cloud_each() -> None:
-    hook = DeepCluster(clusters=[8])
-    train(CLOUDS, {"deepcluster": hook}, epochs=15, optimizer=SLOW)
-    table = torch.zeros(8, 4)
-    for sample, place in enumerate(hook.state_dict()["assignments"][0].tolist()):
-        table[place, sample % 4] += 1
-    assert table.max(dim=1).values.sum() / 48 > 0.9
-    assert (table.sum(dim=1) > 0).sum() >= 4
 
 
 # Ranks
@@ -237,17 +212,6 @@ def state_of(hook: Hook) -> Any:
     whole = {**hook.state_dict(), **hook.rank_state_dict()}
     whole["centroids"] = [one.tolist() for one in whole["centroids"]]
     return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in whole.items()}
-
-
-def test_a_run_resumed_in_mid_phase_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
-    task = Clouds(val=9, prototypes=0, dropout=0.3, batch_norm=True)
-    whole = train(task, hooks(), root=tmp_path)
-    for name, step in (("step-00000005", 5), ("step-00000010", 10), ("step-00000015", 15)):
-        resumed = train(task, hooks(), root=tmp_path, restore=name)
-        assert resumed.losses == whole.losses[step:]
-        assert resumed.weights == whole.weights
-        mine, theirs = (state_of(run.loop.plan.hooks["deepcluster"]) for run in (resumed, whole))
-        assert mine == theirs
 
 
 def one_rank_of(rank: int, world_size: int, root: str, restore: str | None) -> Any:

@@ -18,7 +18,6 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
-from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, experiment, numbers
 
 BIG = f"{__name__}:big_teacher"
@@ -107,15 +106,6 @@ def test_weights_of_a_file_go_into_a_copy_of_the_model(tmp_path: Path, nested: b
     torch.testing.assert_close(state.output.student, module(state.batch[0]))
 
 
-def test_weights_of_a_file_go_into_what_is_built(tmp_path: Path) -> None:
-    trained = big_teacher()
-    with torch.no_grad():
-        trained[0].weight.fill_(0.1)
-    torch.save(trained.state_dict(), tmp_path / "teacher.pt")
-    state = started(nn.Linear(5, 3), teacher=BIG, checkpoint=str(tmp_path / "teacher.pt"))
-    torch.testing.assert_close(state.output.teacher, trained.eval()(state.batch[0]))
-
-
 def test_a_file_that_holds_code_is_not_run(tmp_path: Path) -> None:
     torch.save(nn.Linear(5, 3), tmp_path / "teacher.pt")
     with pytest.raises(HookError, match="weights_only"):
@@ -133,24 +123,3 @@ def test_what_does_not_fit_is_an_error_that_names_the_field(tmp_path: Path) -> N
         HookError, match=r"checkpoint: the weights in '.*' do not fit the teacher: (?s:.*)size mismatch"
     ):
         started(nn.Linear(5, 3), checkpoint=str(tmp_path / "teacher.pt"))
-
-
-def distilled(rank: int, world_size: int) -> list[float]:
-    torch.manual_seed(1)
-    module, points, labels = nn.Linear(5, 3), torch.randn(8, 5), torch.arange(8) % 3
-    model: nn.Module = torch.nn.parallel.DistributedDataParallel(module) if world_size > 1 else module
-    own = slice(rank * 8 // world_size, (rank + 1) * 8 // world_size)
-    state = State(model=model, module=module, rank=rank, world_size=world_size, batch=(points[own],))
-    hook = Distillation(teacher=BIG)
-    hook.on_start(state)
-    state.output = model(state.batch[0])
-    hook.on_forward(state)
-    DistillationLoss()(state.output, labels[own]).backward()
-    assert module.weight.grad is not None
-    return module.weight.grad.flatten().tolist()
-
-
-def test_two_ranks_have_the_gradients_of_one_with_the_joined_batch() -> None:
-    one, two = distilled(0, 1), on_ranks(distilled)
-    assert two[0] == two[1]
-    assert two[0] == pytest.approx(one, abs=1e-6)

@@ -185,17 +185,6 @@ def test_the_teacher_sees_the_global_views_alone_and_nothing_is_hidden_from_it()
             assert torch.equal(found, expected.detach())
 
 
-def test_validation_changes_nothing() -> None:
-    mine = Miniature(IBOT()).start()
-    first, second = batches(2)
-    mine.train(first)
-    before = plain(mine.hook.state_dict())
-    mine.state.phase = "val"
-    mine.plan.fire("on_phase_start", mine.state)
-    mine.forward(second)
-    assert plain(mine.hook.state_dict()) == before
-
-
 @pytest.mark.parametrize("output", [[(torch.zeros(8, 3), torch.zeros(8, 7, 4))], [torch.zeros(8, 3)] * 3])
 def test_an_output_without_a_pair_for_each_view_is_an_error(output: Any) -> None:
     mine = Miniature(IBOT()).start()

@@ -67,12 +67,6 @@ def test_a_queue_that_is_no_multiple_of_the_batch_keeps_the_newest_keys() -> Non
     assert sorted(plain(mine.hook.state_dict()["queue"])) == sorted(plain(keys[-5:]))
 
 
-def test_a_batch_longer_than_the_queue_leaves_its_last_keys() -> None:
-    mine = Miniature(MoCo(queue_length=5), "moco")
-    mine.train(pairs(1, size=8))
-    assert plain(mine.hook.state_dict()["queue"]) == plain(mine.outputs[0].key[3:])
-
-
 def test_with_accumulation_the_encoder_follows_once_a_step_and_every_key_is_queued() -> None:
     mine = Miniature(MoCo(momentum=0.5, queue_length=64), "moco")
     before = plain(mine.hook.state_dict()["teacher"])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +7,6 @@ import torch
 from torch import Tensor
 
 from hooks import Hook, Interval, State
-from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.parts.self_supervised.prototypes import assign_codes
 from hooks.self_supervised.swav import SwAV
 from hooks.training.freeze_parameters import FreezeParameters
@@ -18,7 +16,6 @@ from tests.hooks.self_supervised.clouds import Clouds, train
 from tests.ranks import on_ranks
 
 DECAYED = Component(type="SGD", lr=0.1, momentum=0.9, weight_decay=0.1)
-SLOW = Component(type="SGD", lr=0.03, momentum=0.9)
 STEPS = 6
 """Steps in an epoch of 48 samples in batches of 8."""
 
@@ -126,16 +123,6 @@ def test_the_model_needs_prototypes() -> None:
 # It learns
 
 
-def test_views_of_a_cloud_come_to_share_a_prototype_and_not_all_the_same() -> None:
-    trained = train(Clouds(), {"swav": SwAV(queue_length=16)}, epochs=30, optimizer=SLOW)
-    dataset = Clouds().data()["train"]
-    views = [torch.stack([dataset[i][0][view] for i in range(48)]) for view in range(3)]
-    with torch.no_grad():
-        best = torch.stack([scores.argmax(dim=1) for scores in trained.loop.state.module(views)[1]])
-    assert (best == best[0]).float().mean() > 0.9
-    assert len(best.unique()) >= 3
-
-
 # Ranks
 
 
@@ -166,37 +153,4 @@ def test_ranks_with_different_numbers_of_validation_batches_do_not_wait_for_each
     assert on_ranks(uneven_evaluation) == [0, 0]
 
 
-def test_validation_leaves_the_queue_alone() -> None:
-    plain, validated = (train(Clouds(val=val), {"swav": SwAV(queue_length=16)}) for val in (0, 9))
-    assert plain.weights == validated.weights
-
-
 # A restart
-
-
-def test_a_run_resumed_in_mid_phase_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
-    task = Clouds(dropout=0.3, batch_norm=True)
-
-    def hooks() -> dict[str, Hook]:
-        return {
-            "freeze": freeze_until(steps(3)),
-            "swav": SwAV(queue_length=20),
-            "checkpoint": Checkpoint(every=steps(5), keep=None),
-        }
-
-    whole = train(task, hooks(), root=tmp_path)
-    for name, step in (("step-00000005", 5), ("step-00000010", 10), ("step-00000015", 15)):
-        resumed = train(task, hooks(), root=tmp_path, restore=name)
-        assert resumed.losses == whole.losses[step:]
-        assert resumed.weights == whole.weights
-        mine, theirs = (run.loop.plan.hooks["swav"].rank_state_dict() for run in (resumed, whole))
-        assert torch.equal(mine.pop("embeddings"), theirs.pop("embeddings"))
-        assert mine == theirs
-
-
-def test_mixed_precision_leaves_codes_in_full_precision() -> None:
-    seen = Seen()
-    train(Clouds(), {"swav": SwAV(queue_length=8, queue_begin=steps(0)), "seen": seen}, precision="bf16", epochs=1)
-    for table in seen.codes[-1]:
-        assert table.dtype is torch.float32
-        torch.testing.assert_close(table.sum(dim=1), torch.ones(8))

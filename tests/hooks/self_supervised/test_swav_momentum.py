@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hooks import Hook, Interval, State
-from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.parts.self_supervised.prototypes import assign_codes
 from hooks.self_supervised.swav_momentum import SwAVMomentum
 from orchestrator.loop.world import World
@@ -115,26 +113,3 @@ def test_two_ranks_train_as_one_with_the_joined_batch() -> None:
     for name, value in alone.items():
         torch.testing.assert_close(torch.tensor(weights[name]), torch.tensor(value), rtol=1e-4, atol=1e-5)
     assert [(a + b) / 2 for a, b in zip(losses, other_losses, strict=True)] == pytest.approx(whole, rel=1e-4)
-
-
-@pytest.mark.parametrize("length", [0, 20])
-def test_a_run_resumed_in_mid_phase_ends_as_an_undisturbed_one(tmp_path: Path, length: int) -> None:
-    task = Clouds(val=9, dropout=0.3, batch_norm=True)
-
-    def hooks() -> dict[str, Hook]:
-        swav = SwAVMomentum(momentum=0.8, queue_length=length)
-        return {"swav": swav, "checkpoint": Checkpoint(every=steps(5), keep=None)}
-
-    whole = train(task, hooks(), root=tmp_path)
-    for name, step in (("step-00000005", 5), ("step-00000010", 10), ("step-00000015", 15)):
-        resumed = train(task, hooks(), root=tmp_path, restore=name)
-        assert resumed.losses == whole.losses[step:]
-        assert resumed.weights == whole.weights
-        mine, theirs = (run.loop.plan.hooks["swav"] for run in (resumed, whole))
-        for one, other in (
-            (mine.state_dict()["teacher"], theirs.state_dict()["teacher"]),
-            (mine.rank_state_dict()["queue"], theirs.rank_state_dict()["queue"]),
-        ):
-            assert {key: torch.as_tensor(value).tolist() for key, value in one.items()} == {
-                key: torch.as_tensor(value).tolist() for key, value in other.items()
-            }

@@ -178,13 +178,6 @@ def _noting(name: str, read: list[str]) -> Any:
     return lambda tensor, *arguments: (read.append(name), method(tensor, *arguments))[1]
 
 
-def test_evaluation_is_not_measured(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(2, 2))
-    plan = Plan({"activations": ActivationStats(every=EVERY_STEP)})
-    plan.fire("on_batch", State(module=model, artifacts=tmp_path, phase="val"))
-    assert not model[0]._forward_hooks
-
-
 @pytest.mark.parametrize("finish", ["on_end", "on_exception"])
 def test_no_module_hook_stays_behind(tmp_path: Path, finish: str) -> None:
     """A forward pass that fails never comes to on_forward."""

@@ -13,9 +13,6 @@ from torch import nn
 from hooks import Plan, State
 from hooks.interval import Interval
 from hooks.stats.layer_memory import LayerMemory
-from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
-from tests.tasks import Points, experiment
 
 EVERY_STEP = Interval(1, "steps")
 
@@ -58,17 +55,3 @@ def test_on_cuda_a_layer_has_what_was_allocated_meanwhile(tmp_path: Path, monkey
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: held)
     table = _pass(tmp_path, nn.Sequential(Holds(50), nn.Sequential(Holds(7), Holds(-20))), torch.ones(2), "cuda")
     assert table["allocated_bytes"].tolist() == [50, 7, -20]
-
-
-def test_it_measures_training_at_its_steps_and_leaves_no_hooks(tmp_path: Path) -> None:
-    loop = Loop(
-        Points(train=44, val=11),
-        experiment(),
-        {"memory": LayerMemory(every=Interval(4, "steps"))},
-        RunContext(artifacts=tmp_path),
-    )
-    list(loop.run())
-    table = pd.read_parquet(tmp_path / "layer_memory").query("layer == '0'")
-    assert table["iteration"].tolist() == [4, 8, 12]
-    assert table["output_bytes"].tolist() == [8 * 8 * 4, 8 * 8 * 4, 4 * 8 * 4]
-    assert not any(module._forward_hooks for module in loop.state.module.modules())

@@ -13,7 +13,6 @@ import torch
 import hooks
 from hooks import State
 from hooks.interval import Interval
-from hooks.stats import memory_stats
 from hooks.stats.memory_stats import MemoryStats
 from tests.hooks.phases import run_phase
 
@@ -54,13 +53,6 @@ def _row(hook: MemoryStats, state: State) -> dict[str, Any]:
     return state.row
 
 
-def test_rss_is_what_psutil_says() -> None:
-    hook, state = MemoryStats(every=Interval(1, "iterations")), State()
-    hook.on_start(state)
-    assert _row(hook, state)["rss_bytes"] == pytest.approx(psutil.Process().memory_info().rss, abs=16 * 2**20)
-    hook.on_end(state)
-
-
 def test_without_proc_it_asks_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any) -> int:
         raise FileNotFoundError
@@ -82,19 +74,6 @@ def test_the_descriptor_is_closed_at_the_end_and_on_failure() -> None:
         assert _open_statms() == 1
         finish(hook)
         assert _open_statms() == 0
-
-
-def test_it_reads_at_its_interval() -> None:
-    hook, state = MemoryStats(every=Interval(3, "iterations")), State()
-    for _ in range(2):
-        run_phase(hook, state, "val", [{}] * 7)
-    assert ["rss_bytes" in row for row in state.recent] == [True, False, True, False, False, True, False] * 2
-
-
-def test_without_cuda_there_are_no_cuda_columns() -> None:
-    hook, state = MemoryStats(every=Interval(1, "iterations")), State()
-    hook.on_start(state)
-    assert set(_row(hook, state)) == {"rss_bytes"}
 
 
 def test_the_peaks_of_iteration_phase_and_run_do_not_destroy_each_other(allocator: _Allocator) -> None:
@@ -181,15 +160,6 @@ def test_retries_count_from_the_start_of_the_run(allocator: _Allocator) -> None:
     hook.on_start(state)
     allocator.retries = 7
     assert _row(hook, state)["cuda_alloc_retries"] == 2
-
-
-def test_a_report_has_the_largest_rss_of_run_and_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    readings = iter([100, 300, 200, 150, 120])  # phase start, two iterations, phase end, report
-    monkeypatch.setattr(memory_stats, "resident_bytes", lambda statm: next(readings))
-    hook, state, metrics = MemoryStats(every=Interval(1, "iterations")), State(), {}
-    run_phase(hook, state, "train", [{}] * 2)
-    hook.on_report(state, metrics)
-    assert metrics == {"memory/rss_bytes": 120, "memory/peak_rss_bytes": 300, "train/peak_rss_bytes": 300}
 
 
 def test_no_other_hook_resets_the_peaks() -> None:

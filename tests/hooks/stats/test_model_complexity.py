@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks import Hook, State
-from hooks.stats.model_complexity import ModelComplexity, readable
+from hooks.stats.model_complexity import ModelComplexity
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
@@ -170,15 +170,6 @@ def test_a_task_that_calls_parts_of_the_model_is_counted_whole(tmp_path: Path) -
     assert state.info["flops_per_sample"] == 24 + 12
 
 
-def test_samples_are_counted_as_the_task_counts_them(tmp_path: Path) -> None:
-    """Four sequences of five positions whose task says that a sample is a position."""
-    module = nn.Linear(3, 3)
-    state = State(module=module, artifacts=tmp_path, fresh_batches=lambda phase: iter([(torch.randn(4, 5, 3),)]))
-    state.samples_in = lambda batch: batch[0].shape[0] * batch[0].shape[1]
-    ModelComplexity().on_start(state)
-    assert state.info["flops_per_sample"] == 18
-
-
 def test_a_model_that_cannot_be_counted_gives_a_note(tmp_path: Path) -> None:
     class Refuses(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -208,11 +199,3 @@ def test_the_master_counts_and_no_rank_waits_or_trains_otherwise(tmp_path: Path)
     for rank, (plain, counted, info) in enumerate(on_ranks(_on_a_rank, 2, str(tmp_path))):
         assert counted == plain
         assert info.get("flops_per_sample") == (128 if rank == 0 else None)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0"), (999, "999"), (1000, "1 k"), (999_900, "1 M"), (1.5e9, "1.5 G"), (2e12, "2 T"), (3e15, "3 P")],
-)
-def test_numbers_are_readable(value: float, text: str) -> None:
-    assert readable(value) == text

@@ -49,14 +49,6 @@ def test_samples_are_counted_not_inferred_from_a_batch_size(ticks: Ticks) -> Non
     assert metrics == {"train/samples_per_s": pytest.approx(24 / 2.0), "train/iteration_s": pytest.approx(0.5)}
 
 
-def test_hooks_and_saves_inside_a_phase_count(ticks: Ticks) -> None:
-    """What comes after on_step is part of the phase's wall time (Composer's monitor left later callbacks out)."""
-    hook, metrics = PerfStats(), {}
-    run_phase(hook, State(), "train", [{}] * 4, work=_passes(ticks, 0.1), step_end=_passes(ticks, 0.4))
-    hook.on_report(State(), metrics)
-    assert metrics["train/iteration_s"] == pytest.approx(0.5)
-
-
 def test_validation_is_no_training_time(ticks: Ticks) -> None:
     """Two pieces of an epoch with a slow validation between them, and a pause outside any phase."""
     hook, state, metrics = PerfStats(), State(), {}
@@ -83,13 +75,6 @@ def test_each_report_has_only_what_happened_since_the_last(ticks: Ticks) -> None
     assert nothing == {}
 
 
-def test_a_phase_without_iterations_has_no_throughput(ticks: Ticks) -> None:
-    hook, metrics = PerfStats(), {}
-    run_phase(hook, State(), "val", [])
-    hook.on_report(State(), metrics)
-    assert metrics == {}
-
-
 @pytest.mark.parametrize("length", [999, 1000, 1001, 2000, 2345])
 def test_evaluations_longer_than_the_recent_rows_are_counted_exactly(ticks: Ticks, length: int) -> None:
     """Batches of 1, 2 and 3 samples in turn, after a training phase whose rows are recent, too; the last is uneven."""
@@ -100,14 +85,6 @@ def test_evaluations_longer_than_the_recent_rows_are_counted_exactly(ticks: Tick
     hook.on_report(state, metrics)
     assert metrics["val/samples_per_s"] == pytest.approx(sum(sizes) / (0.5 * length))
     assert metrics["val/iteration_s"] == pytest.approx(0.5)
-
-
-def test_a_phase_resumed_in_its_middle_counts_what_it_did_since(ticks: Ticks) -> None:
-    hook, metrics = PerfStats(), {}
-    state = State(phase_iteration=3, iteration=13, samples=104)
-    run_phase(hook, state, "train", [{}] * 2, length=5, batch_sizes=[8, 4], work=_passes(ticks, 2))
-    hook.on_report(state, metrics)
-    assert metrics == {"train/samples_per_s": pytest.approx(12 / 4), "train/iteration_s": pytest.approx(2.0)}
 
 
 def test_an_iteration_that_is_not_the_thousandth_does_not_call_it() -> None:

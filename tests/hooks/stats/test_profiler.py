@@ -69,25 +69,6 @@ def test_a_window_has_its_iterations_and_their_parts(tmp_path: Path, stops: list
     assert len(stops) == 1
 
 
-def test_windows_come_again(tmp_path: Path, stops: list[profile]) -> None:
-    """Windows of wait 1, warmup 1 and active 2 after 2 iterations end at 6, 10, 14 ..."""
-    _train(tmp_path, Profiler(skip_first=2, wait=1, warmup=1, active=2, repeat=2), epochs=3)
-    assert [name for name in _names(tmp_path) if name.endswith("txt")] == [
-        "rank=0-step=10-iteration=10.txt",
-        "rank=0-step=6-iteration=6.txt",
-    ]
-    assert len(stops) == 2
-
-
-def test_without_end_there_are_as_many_windows_as_fit(tmp_path: Path) -> None:
-    _train(tmp_path, Profiler(skip_first=0, warmup=0, active=5, repeat=0))
-    assert [name for name in _names(tmp_path) if name.endswith("txt")] == [
-        "rank=0-step=10-iteration=10.txt",
-        "rank=0-step=12-iteration=12.txt",
-        "rank=0-step=5-iteration=5.txt",
-    ]
-
-
 def test_accumulated_micro_batches_have_one_optimizer_part(tmp_path: Path) -> None:
     _train(tmp_path, Profiler(skip_first=0, warmup=0, active=4), accumulate=2)
     trace = tmp_path / "traces" / "rank=0-step=2-iteration=4.pt.trace.json.gz"
@@ -136,12 +117,6 @@ def test_a_failure_in_a_window_leaves_what_there_is_and_ends_the_profiler_once(
     assert _counts(tmp_path / "traces" / _names(tmp_path)[0], "forward", "optimizer") == [2, 2]
     assert len(stops) == 1
     assert not torch.autograd._profiler_enabled()
-
-
-def test_a_run_that_ends_in_a_window_leaves_what_there_is(tmp_path: Path, stops: list[profile]) -> None:
-    _train(tmp_path, Profiler(skip_first=9, warmup=1, active=10))
-    assert _counts(tmp_path / "traces" / _names(tmp_path)[0], "optimizer") == [2]
-    assert len(stops) == 1
 
 
 def test_the_run_may_end_with_the_last_window(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from hooks import Hook, HookError, State
+from hooks import Hook, State
 from hooks.stats.runtime_info import RuntimeInfo
 from orchestrator import open_run, run
 from orchestrator.config.load import to_dict, to_yaml
@@ -24,7 +24,7 @@ from orchestrator.loop.world import World
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from tests.ranks import on_ranks
-from tests.tasks import Breaks, Points, described, experiment
+from tests.tasks import Points, described, experiment
 
 
 class Watcher(Hook):
@@ -92,14 +92,6 @@ def test_the_learning_rate_of_every_group_is_there() -> None:
     assert state.info["learning_rates"] == [0.01, 0.25]
 
 
-def test_it_does_nothing_within_an_iteration() -> None:
-    """MMEngine waits for the GPU at each, to keep the losses as numbers."""
-    within = [
-        event for event in ("on_iteration_start", "on_batch", "on_loss", "on_step") if RuntimeInfo().handles(event)
-    ]
-    assert within == []
-
-
 @pytest.mark.parametrize("said", [{"classes": ["cat", "dog"]}, {"metainfo": {"classes": ("cat", "dog")}}])
 def test_classes_are_what_the_dataset_says_also_of_a_part_of_it(said: dict[str, Any]) -> None:
     dataset = TensorDataset(torch.zeros(10, 1))
@@ -117,13 +109,6 @@ def test_classes_are_what_the_dataset_says_also_of_a_part_of_it(said: dict[str, 
         "val": {},
         "test": {"samples": 10, "classes": ["cat", "dog"]},
     }
-
-
-def test_a_failure_leaves_where_it_was() -> None:
-    loop = Loop(Points(train=52), experiment(epochs=2), {"info": RuntimeInfo(), "breaks": Breaks(iteration=10)})
-    with pytest.raises(HookError):
-        list(loop.run())
-    assert (loop.state.info["phase"], loop.state.info["epoch"], loop.state.info["iteration"]) == ("train", 1, 9)
 
 
 def _run(root: Path, **fields: Any) -> RunFolder:

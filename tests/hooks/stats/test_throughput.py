@@ -54,13 +54,6 @@ def test_without_a_peak_there_is_no_mfu_and_without_a_row_nothing() -> None:
     assert "mfu" not in measured(state, Throughput())
 
 
-def test_validation_is_not_measured() -> None:
-    state = State(phase="val")
-    state.recent.append(row(10, 0.5))
-    Throughput().on_step(state)
-    assert state.row == {}
-
-
 def test_a_report_has_what_training_ended_with() -> None:
     """More rows of validation than are remembered do not matter; perf_stats' samples_per_s of the rank is not
     repeated."""
@@ -159,11 +152,3 @@ def test_the_peak_is_that_of_what_the_work_is_computed_in(
     hook.on_start(state)
     state.recent.append(row(10, 1.0))
     assert measured(state, hook)["mfu"] == pytest.approx(3e13 / peak)
-
-
-def test_what_is_said_of_the_peak_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
-    hook, state = Throughput(peak_flops=100.0), State(device=torch.device("cuda"), info={"flops_per_sample": 1})
-    hook.on_start(state)
-    state.recent.append(row(10, 1.0))
-    assert measured(state, hook)["mfu"] == pytest.approx(0.3)

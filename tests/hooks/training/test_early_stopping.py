@@ -58,11 +58,6 @@ def test_an_improvement_beats_the_best_by_more_than_min_delta() -> None:
     assert stops_at(a_hook(min_delta=0.25, patience=3), [1.0, 1.125, 1.25, 1.375]) is None
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_stops_at_once(value: float) -> None:
-    assert stops_at(a_hook(), [0.1, value, 0.2]) == 1
-
-
 @pytest.mark.parametrize("mode", ["max", "min"])
 @pytest.mark.parametrize("first", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_never_the_best(mode: str, first: float) -> None:
@@ -81,21 +76,6 @@ def test_the_threshold_stops_at_once(mode: str, values: list[float]) -> None:
     state.metrics = {"val/accuracy": values[1]}
     hook.on_phase_end(state)
     assert state.stop_reasons == ["val/accuracy is 0.9, as good as stopping_threshold=0.9"]
-
-
-def test_the_reason_says_what_did_not_improve() -> None:
-    state, hook = State(phase="val", metrics={"val/accuracy": 0.5}), a_hook(patience=1)
-    hook.on_phase_end(state)
-    hook.on_phase_end(state)
-    assert state.stop_reasons == ["val/accuracy has not improved on 0.5 by more than 0.0 in 1 values"]
-
-
-def test_several_stoppers_add_their_reasons() -> None:
-    """Lightning's overwrote each other."""
-    state = State(phase="val", metrics={"val/accuracy": math.nan, "val/loss": math.nan})
-    a_hook().on_phase_end(state)
-    a_hook(monitor="val/loss", mode="min").on_phase_end(state)
-    assert state.stop_reasons == ["val/accuracy is nan", "val/loss is nan"]
 
 
 def test_only_the_phase_that_gives_the_metric_counts() -> None:

@@ -27,14 +27,6 @@ def test_the_checkpoint_has_a_record_to_load_and_its_model_is_raw() -> None:
     assert checkpoint["hook"] == checkpoint["rank"] == {}
 
 
-def test_two_averages_have_two_records() -> None:
-    state, checkpoint = new_state(small_model()), {}
-    train(state, hooks := {"ema": EMA(decay=0.5), "slow": EMA(decay=0.9)}, batches(3))
-    for hook in hooks.values():
-        hook.on_save(state, checkpoint)
-    assert {name: record["decay"] for name, record in checkpoint.items()} == {"ema": 0.5, "slow": 0.9}
-
-
 @pytest.mark.parametrize("cut", [1, 3, 4, 7])
 @pytest.mark.parametrize(
     "fields",
@@ -68,15 +60,6 @@ def test_resumed_it_gives_the_same_as_without_a_break(cut: int, fields: dict[str
     for part in ("model", "exact"):
         assert found[part].keys() == expected[part].keys()
         assert all(torch.equal(found[part][name], value) for name, value in expected[part].items())
-
-
-def test_validation_right_after_a_resume_sees_the_averages() -> None:
-    state, hook = new_state(small_model()), EMA(decay=0.9)
-    train(state, {"ema": hook}, batches(4))
-    resumed = EMA(decay=0.9)
-    new = resume(resumed, small_model(seed=5), checkpoint_of(hook, state), step=4)
-    with new.evaluations[""](new):
-        assert same(weights(new.module), averages(hook, state))
 
 
 def test_added_to_a_run_under_way_it_starts_from_the_restored_weights() -> None:

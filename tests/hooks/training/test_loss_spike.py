@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hooks import Hook, HookError, State
+from hooks import Hook, State
 from hooks.training.loss_spike import LossSpike
-from hooks.training.nan_guard import NanGuard
 from tests.hooks.training.steps import batches, new_state, train
 from tests.ranks import on_ranks
 
@@ -75,11 +74,6 @@ def test_a_loss_far_below_is_welcome_and_a_constant_one_no_spike(tmp_path: Path)
     assert not any(spikes(LossSpike(**SMALL), [0.5] * 20, tmp_path))
 
 
-def test_before_the_warmup_only_what_is_not_finite_is_a_spike(tmp_path: Path) -> None:
-    found = spikes(LossSpike(**SMALL), [1.0, 1000.0, math.nan, 1.1, -math.inf, 3.0, 1e6], tmp_path)
-    assert found == [False, False, True, False, True, False, True]
-
-
 def test_a_warmup_longer_than_the_window_is_refused() -> None:
     with pytest.raises(ValueError, match="warmup=9 must be at most window=8"):
         LossSpike(window=8, warmup=9)
@@ -130,13 +124,6 @@ def test_what_is_differentiated_counts_whatever_hooks_made_of_it(tmp_path: Path)
     assert [index for index, row in enumerate(rows) if "loss_spike" in row] == [6]
 
 
-def test_beside_a_nan_guard_that_skips(tmp_path: Path) -> None:
-    state = new_state(nn.Linear(4, 2), artifacts=tmp_path)
-    hooks = {"guard": NanGuard(action="skip"), "spike": LossSpike(**SMALL)}
-    rows = train(state, hooks, heights(8, 6, factor=math.nan))
-    assert (rows[6]["nonfinite"], rows[6]["loss_spike"], state.step) == (1, 1, 7)
-
-
 def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
     torch.manual_seed(0)
     module = nn.Linear(4, 2)
@@ -151,14 +138,3 @@ def test_ranks_leave_out_a_step_together_though_one_alone_has_the_spike(tmp_path
     first, second = on_ranks(_on_a_rank, 2, str(tmp_path))
     assert first == second
     assert first[:2] == ([5, 7], 6)
-
-
-def test_the_error_fails_the_run(tmp_path: Path) -> None:
-    with pytest.raises(
-        HookError, match=r"hook 'spike' failed in on_gradients on rank 0: ArithmeticError: loss nan at step 5"
-    ):
-        train(
-            new_state(nn.Linear(4, 2), artifacts=tmp_path),
-            {"spike": LossSpike(**SMALL, patience=0)},
-            heights(8, 4, factor=math.nan),
-        )

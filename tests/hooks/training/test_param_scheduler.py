@@ -88,24 +88,6 @@ def test_a_step_the_optimizer_left_out_does_not_count() -> None:
     assert rates == [0.1, 0.05, 0.05, 0.025]
 
 
-def test_the_phase_end_of_a_step_based_validation_is_no_epoch() -> None:
-    optimizer = an_optimizer()
-    state = State(optimizer=optimizer, scheduler=StepLR(optimizer, 1), phase="train", epoch=3, epoch_completed=False)
-    ParamScheduler().on_phase_end(state)
-    assert optimizer.param_groups[0]["lr"] == 0.1
-
-
-def test_a_step_interval_steps_once_for_the_last_step_of_a_phase() -> None:
-    optimizer = an_optimizer()
-    state = State(optimizer=optimizer, scheduler=StepLR(optimizer, 1, gamma=0.5), phase="train")
-    state.step, state.stepped, state.epoch, state.epoch_completed = 7, True, 1, True
-    optimizer.step()
-    hook = ParamScheduler(every=Interval(1, "steps"))
-    hook.on_step(state)
-    hook.on_phase_end(state)
-    assert optimizer.param_groups[0]["lr"] == 0.05
-
-
 def test_reduce_on_plateau_sees_the_metric_of_each_validation() -> None:
     losses = [1.0, 0.9, 0.95, 0.93, 0.92, 0.8, 0.81, 0.82]
     optimizer, reference = an_optimizer(), an_optimizer()
@@ -152,10 +134,6 @@ def test_a_plateau_that_looks_the_wrong_way_is_refused() -> None:
     ParamScheduler(monitor="val/score").on_start(State(scheduler=ReduceLROnPlateau(optimizer)))
 
 
-def test_without_a_scheduler_the_rate_is_still_recorded() -> None:
-    assert epochs(State(optimizer=an_optimizer()), ParamScheduler(), 2, iterations=1) == [0.1, 0.1]
-
-
 class Reads(Hook):
     """Reads the optimizer's rate and momentum as an iteration and a phase end, at the priority of most hooks."""
 
@@ -196,14 +174,6 @@ def test_hooks_and_loggers_read_the_rate_that_the_step_used(tmp_path: Path, inte
     assert {line["iteration"]: line["lr"] for line in lines if "lr" in line} == {
         iteration: rate for iteration, rate in used.items() if iteration % interval == 0 or iteration == 7
     }
-
-
-def test_a_hook_reads_the_epochs_own_rate_as_its_phase_ends() -> None:
-    reads = Reads()
-    hooks = {"schedule": ParamScheduler(), "reads": reads}
-    schedule = Component(type="StepLR", step_size=1, gamma=0.5)
-    list(Loop(Points(val=0), experiment(epochs=3, scheduler=schedule), hooks).run())
-    assert reads.phases == [0.1, 0.05, 0.025]
 
 
 @pytest.mark.parametrize(

@@ -46,13 +46,6 @@ def test_each_epoch_has_the_order_of_torchs_own_sampler(wrapped: bool) -> None:
         assert order_of(loader) == list(reference)
 
 
-def test_the_epoch_does_not_depend_on_how_often_validation_runs() -> None:
-    sampler, hook = Listener(), DistSamplerSeed()
-    for phase, epoch in [("train", 0), ("val", 0), ("train", 0), ("val", 1), ("val", 1), ("train", 1), ("test", 2)]:
-        start_phase(hook, SimpleNamespace(sampler=sampler), epoch, phase)
-    assert sampler.epochs == [0, 0, 1]
-
-
 def test_everything_that_can_be_told_is_told_once() -> None:
     sampler, batch_sampler, inner = Listener(), Listener(), Listener()
     batch_sampler.sampler = inner

@@ -46,18 +46,6 @@ def test_floats_are_averaged_and_the_rest_comes_from_rank_0() -> None:
         }
 
 
-@pytest.mark.parametrize(("phase", "world_size"), [("train", 1), ("val", 2), ("test", 2)])
-def test_does_nothing_on_one_rank_or_after_evaluation(
-    phase: str, world_size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise AssertionError("a collective was called")
-
-    monkeypatch.setattr("torch.distributed.all_reduce", refuse)
-    monkeypatch.setattr("torch.distributed.broadcast", refuse)
-    SyncBuffers().on_phase_end(State(module=Buffered(0), world_size=world_size, phase=phase))
-
-
 def test_is_one_collective_for_each_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, torch.dtype]] = []
 

@@ -77,12 +77,6 @@ def test_the_run_is_saved_and_interrupted_where_its_time_is_up(tmp_path: Path, c
     assert CheckpointStore(Storage(tmp_path)).names() == ["step-00000010"]
 
 
-def test_time_that_is_used_up_in_validation_counts(tmp_path: Path, clock: Ticks) -> None:
-    loop, reports = run_loop(tmp_path, clock, 72)
-    assert (loop.state.iteration, len(reports), reports[-1].interrupted) == (7, 1, True)
-    assert CheckpointStore(Storage(tmp_path)).names() == ["epoch-0001"]
-
-
 def test_used_time_survives_a_resume_and_a_higher_limit_goes_on_as_if_there_had_been_no_pause(
     tmp_path: Path, clock: Ticks
 ) -> None:

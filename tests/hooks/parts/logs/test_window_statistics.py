@@ -98,20 +98,6 @@ def test_what_is_averaged_and_what_is_current() -> None:
     assert looks.seen == [{**dict.fromkeys(columns[:5], 3.0), **dict.fromkeys(columns[5:], 5.0)}]
 
 
-def test_a_line_is_what_came_since_the_last() -> None:
-    looks = Looks(Windows("line"), 2, 5)
-    run_phase(looks, State(), "train", _rows("loss", [1, 3, 10, 20, 60, 7]))
-    assert looks.seen == [{"loss": 2.0}, {"loss": 30.0}, {"loss": 7.0}]
-
-
-def test_a_current_column_is_shown_only_when_it_was_recorded() -> None:
-    """Memory is read every tenth iteration, say, and a line may fall in between."""
-    rows: list[dict[str, float]] = [{"loss": 1.0, "rss_bytes": 5}, {"loss": 1.0}, {"loss": 1.0}]
-    looks = Looks(Windows("line"), 2, 3)
-    run_phase(looks, State(), "train", rows)
-    assert [values.get("rss_bytes") for values in looks.seen] == [5, None]
-
-
 def test_columns_that_come_as_a_row_is_closed_count_once() -> None:
     """step_s of the present iteration is not known yet: 1 s to 5 s are seen as 1+2, then 3+4+5, then none is left."""
     seconds = iter([1.0, 2.0, 3.0, 4.0, 5.0])

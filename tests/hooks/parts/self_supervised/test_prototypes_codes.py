@@ -40,21 +40,6 @@ def test_each_sample_is_given_away_whole_and_each_prototype_gets_its_share() -> 
     torch.testing.assert_close(table.sum(dim=0), torch.full((6,), 4.0))
 
 
-def test_prototypes_that_all_samples_like_best_are_shared_out() -> None:
-    scores = similarities(24, 6) * 0.1
-    scores[:, 0] += 0.5
-    assert (scores.argmax(dim=1) == 0).all()
-    share = assign_codes(scores, 0.05, 100, across_ranks=False).sum(dim=0)
-    torch.testing.assert_close(share, torch.full((6,), 4.0), rtol=0.01, atol=0)
-
-
-def test_tables_do_not_mix() -> None:
-    tables = torch.stack([similarities(8, 3, seed) for seed in range(2)])
-    together = assign_codes(tables, 0.05, 3, across_ranks=False)
-    for table, alone in zip(tables, together, strict=True):
-        torch.testing.assert_close(alone, assign_codes(table, 0.05, 3, across_ranks=False))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_small_epsilon_neither_overflows_nor_vanishes(dtype: torch.dtype) -> None:
     """exp(1 / 0.001) is no number, and exp(-2 / 0.001) is 0, in single and in double precision."""

@@ -28,16 +28,6 @@ def following(module: nn.Module, **arguments: str) -> Teacher:
     return teacher
 
 
-def test_it_begins_as_a_copy_without_gradients() -> None:
-    module = student()
-    teacher = following(module)
-    for (name, own), other in zip(teacher.module.named_parameters(), module.parameters(), strict=True):
-        assert torch.equal(own, other), name
-        assert own.data_ptr() != other.data_ptr()
-        assert not own.requires_grad
-    assert all(parameter.requires_grad for parameter in module.parameters())
-
-
 def test_its_parameters_are_torchs_moving_average() -> None:
     module = student()
     teacher = following(module)
@@ -77,17 +67,6 @@ def test_in_training_it_uses_batch_statistics_without_dropout() -> None:
     before = teacher.state_dict()["1.running_mean"].clone()
     teacher(batch)
     assert torch.equal(teacher.state_dict()["1.running_mean"], before)
-
-
-@pytest.mark.parametrize(
-    "module", [nn.TransformerEncoderLayer(4, 2, 8, dropout=0.5, batch_first=True), nn.GRU(4, 4, 2, dropout=0.5)]
-)
-def test_in_training_no_layer_of_it_drops_anything(module: nn.Module) -> None:
-    """Attention and recurrent layers drop by themselves, without a dropout layer."""
-    teacher, batch = following(module), torch.randn(3, 5, 4)
-    teacher.train(True)
-    with torch.no_grad():
-        torch.testing.assert_close(teacher(batch), module.eval()(batch))
 
 
 def test_batch_norm_that_the_model_keeps_still_stays_so() -> None:
