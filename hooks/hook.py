@@ -82,17 +82,25 @@ class Setup:
         closure: str = "",
     ) -> str:
         """Return the first of these reasons that applies to this setup, as a sentence; empty if none does."""
-        if fsdp and self.strategy == "fsdp":
-            return f"does not work with workers.strategy: fsdp: {fsdp}"
-        if custom_loop and self.custom_loop:
-            return f"does not work where a task trains by itself: {custom_loop}"
-        if several_optimizers and self.several_optimizers:
-            return f"does not work where optimizers take turns: {several_optimizers}"
-        if splits_batches and self.splits_batches:
-            return f"does not work with accumulate: auto: {splits_batches}"
-        if closure and self.closure:
-            return f"does not work with an optimizer that needs a closure: {closure}"
+        for applies, reason, setting in (
+            (self.strategy == "fsdp", fsdp, "with workers.strategy: fsdp"),
+            (self.custom_loop, custom_loop, "where a task trains by itself"),
+            (self.several_optimizers, several_optimizers, "where optimizers take turns"),
+            (self.splits_batches, splits_batches, "with accumulate: auto"),
+            (self.closure, closure, "with an optimizer that needs a closure"),
+        ):
+            if applies and reason:
+                return f"does not work {setting}: {reason}"
         return ""
+
+    def explain_need_of_output(self, *, fsdp: str = "") -> str:
+        """Return why a hook that needs the output of each whole batch cannot work in this setup; empty if it can."""
+        return self.explain(
+            fsdp=fsdp,
+            several_optimizers=NEEDS_OUTPUT,
+            splits_batches=NEEDS_WHOLE_BATCHES,
+            closure=NEEDS_WHOLE_BATCHES,
+        )
 
     def find_reason_against(self, hook: Hook) -> str:
         """Return why a hook cannot work in this setup; empty if it can."""

@@ -59,18 +59,19 @@ def hidden_module(name: str) -> str | None:
     """Return a message if another module hides the user's file of this dotted name, else None."""
     top = name.partition(".")[0]
     taken = sys.modules.get(top)
-    folders = [*_folders(), *_folders_above(top)]
-    files = [(folder, file) for folder in folders for file in _files(folder, name) if file.is_file()]
-    if taken is not None and top in _OUR_PACKAGES:
-        # In a checkout, our own folder may be one of the user's.
-        files = [(folder, file) for folder, file in files if folder.resolve() not in _parents(taken)]
-    if not files or taken is None or files[0][0].resolve() in _parents(taken):
+    if taken is None:
         return None
-    folder, file = files[0]
+    places = [place for place in [*getattr(taken, "__path__", ()), getattr(taken, "__file__", None)] if place]
+    parents = {Path(place).resolve().parent for place in places}  # in a checkout, also a folder of the user's
+    folders = [folder for folder in [*_folders(), *_folders_above(top)] if folder.resolve() not in parents]
+    hidden = next(((folder, file) for folder in folders for file in _files(folder, name) if file.is_file()), None)
+    if hidden is None:
+        return None
+    folder, file = hidden
     own = folder / top if (folder / top).is_dir() else file
-    whose = "Hookyard's own package" if top in _OUR_PACKAGES else "a module from elsewhere"
+    owner = "Hookyard's own package" if top in _OUR_PACKAGES else "a module from elsewhere"
     return (
-        f"'{top}' is {whose} ({_origin(taken)}), which comes before {file}; "
+        f"'{top}' is {owner} ({places[0] if places else 'built into Python'}), which comes before {file}; "
         f"give {own} another name, such as my_{own.name}, and write my_{name}"
     )
 
@@ -115,20 +116,6 @@ def _files(folder: Path, name: str) -> Iterator[Path]:
     place = folder.joinpath(*name.split("."))
     yield place / "__init__.py"
     yield place.with_name(f"{place.name}.py")
-
-
-def _parents(module: ModuleType) -> set[Path]:
-    """Return the folders of a top-level module; several for a namespace package."""
-    return {
-        Path(place).resolve().parent
-        for place in [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
-        if place
-    }
-
-
-def _origin(module: ModuleType) -> str:
-    places = list(getattr(module, "__path__", ())) or [getattr(module, "__file__", None) or "built into Python"]
-    return ", ".join(places)
 
 
 def _searched(module: str) -> str:

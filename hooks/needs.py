@@ -12,7 +12,7 @@ from hooks.interval import Interval
 class Needs:
     """A setting without which a field has no effect, for the field's annotation.
 
-    `average: annealing` needs this value, `format: pt2 or onnx` one of these, and `queue_length` any but 0 and null.
+    `average: annealing` needs this value, `axis: step or samples` one of these, and `queue_length` any but 0 and null.
     """
 
     setting: str

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from itertools import islice
-from typing import Any, overload
+from typing import Any
 
 RECENT = 1000
 """Number of rows that `State.recent` holds."""
@@ -27,13 +27,7 @@ class Recent(Sequence[Mapping[str, Any]]):
         """Return columns of the last `count` rows, of one phase or all; None if a row lacks a column. `names` limits
         the columns."""
 
-    @overload
-    def __getitem__(self, index: int) -> Mapping[str, Any]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Mapping[str, Any]]: ...
-
-    def __getitem__(self, index: int | slice) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return _rows(self.columns(len(self)))[index]
         back = -index if index < 0 else len(self) - index

@@ -27,7 +27,6 @@ OURS = {"hooks", "orchestrator", "experiments", "study", *sys.stdlib_module_name
 SETTINGS = {
     "mlflow": r"^\s*(hooks: \{)?mlflow:",
     "wandb": r"^\s*(hooks: \{)?wandb:",
-    "onnx": r"format\w*: .*\bonnx\b",
     "optuna": r"search: optuna",
     "safetensors": r"from: .*\.safetensors",
     "pb2": r"(scheduler|type): pb2",

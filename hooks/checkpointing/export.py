@@ -29,15 +29,15 @@ from hooks.state import State
 
 logger = logging.getLogger("hookyard")
 
-Format = Literal["pt2", "onnx", "trace", "script"]
+Format = Literal["pt2", "trace", "script"]
 _TORCHSCRIPT = ("trace", "script")
 
 
 @dataclass
 class Export(Hook):
-    """Export of the model as a program of its own: torch.export's `model.pt2`, ONNX, or TorchScript.
+    """Export of the model as a program of its own: torch.export's `model.pt2`, or TorchScript.
 
-        export: {format: onnx, every: 5 epochs}
+        export: {every: 5 epochs}
 
     The model is exported in eval mode and full precision, with the arguments of its call in the task's forward pass of
     a training batch. The file is read back and its outputs compared with the model's before it gets its name,
@@ -46,13 +46,13 @@ class Export(Hook):
     """
 
     format: Format = "pt2"
-    """pt2 is torch.export; onnx needs the extra `onnx`; trace and script are TorchScript, which torch deprecates."""
+    """pt2 is torch.export; trace and script are TorchScript, which torch deprecates."""
     every: Interval = Interval(0)
     """Interval between two exports; another one is made at the end."""
     weights: str = "evaluated"
     """`evaluated`: those of the validation, so the averages of `ema` if it evaluates; `raw`: those in training, written
     as `raw_model`; or the name of a hook that validates with averages, such as `ema`."""
-    dynamic_batch: Annotated[bool, Needs("format: pt2 or onnx")] = True
+    dynamic_batch: Annotated[bool, Needs("format: pt2")] = True
     """Leaves the number of samples open: the first dimension of the arguments. TorchScript always does."""
     tolerance: Annotated[float, Gt(0)] = 1e-4
     """Largest absolute and relative difference of an output."""
@@ -70,8 +70,6 @@ class Export(Hook):
         return setup.explain(fsdp="it runs the model on the master alone", custom_loop=NEEDS_MODEL)
 
     def on_start(self, state: State) -> None:
-        if self.format == "onnx":
-            _require_onnx()
         if self.format in _TORCHSCRIPT:
             logger.warning("export: torch deprecates TorchScript; use format: pt2")
         _context(state, self.weights)
@@ -196,49 +194,21 @@ def _context(state: State, weights: str) -> AbstractContextManager[Any]:
 # Writers: each writes a file, and returns a function that reads it back and runs it.
 
 
-def _program(call: _Call, dynamic_batch: bool) -> torch.export.ExportedProgram:
+def _write_pt2(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
+    """Write for the CPU, so that any machine can load it; compare on the model's device, as devices round
+    differently."""
+    from torch.export.passes import move_to_device_pass
+
     shapes = torch.export.ShapesCollection()
     samples = len(call.tensors()[0])
     for tensor in call.tensors() if dynamic_batch else ():
         if _is_batched(tensor, samples):
             shapes[tensor] = {0: torch.export.Dim("batch")}
     dynamic = shapes.dynamic_shapes(call.module, call.arguments, call.named)
-    return torch.export.export(call.module, call.arguments, call.named, dynamic_shapes=dynamic)
-
-
-def _write_pt2(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
-    """Write for the CPU, so that any machine can load it; compare on the model's device, as devices round
-    differently."""
-    from torch.export.passes import move_to_device_pass
-
-    torch.export.save(move_to_device_pass(_program(call, dynamic_batch), "cpu"), path)
+    program = torch.export.export(call.module, call.arguments, call.named, dynamic_shapes=dynamic)
+    torch.export.save(move_to_device_pass(program, "cpu"), path)
     device = call.tensors()[0].device
     return lambda: call.run(move_to_device_pass(torch.export.load(path), device).module())
-
-
-def _require_onnx() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f"format: onnx needs {error.name}; pip install 'hookyard[onnx]'") from error
-
-
-def _write_onnx(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
-    """Compare with ONNX's reference interpreter, which needs no runtime and no GPU."""
-    from onnx.reference import ReferenceEvaluator
-
-    program = _program(call, dynamic_batch)
-    torch.onnx.export(program, (), path, dynamo=True, verbose=False)
-
-    def reload() -> Any:
-        model = ReferenceEvaluator(str(path))
-        inputs = [tensor.cpu().numpy() for tensor in tensors(program.example_inputs)]
-        return [
-            torch.as_tensor(output) for output in model.run(None, dict(zip(model.input_names, inputs, strict=True)))
-        ]
-
-    return reload
 
 
 def _write_trace(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
@@ -261,10 +231,9 @@ def _saved(scripted: Any, call: _Call, path: Path) -> Callable[[], Any]:
     return lambda: call.run(loaded)
 
 
-_SUFFIXES: Mapping[Format, str] = {"pt2": "pt2", "onnx": "onnx", "trace": "pt", "script": "pt"}
+_SUFFIXES: Mapping[Format, str] = {"pt2": "pt2", "trace": "pt", "script": "pt"}
 _WRITERS: Mapping[Format, Callable[[_Call, Path, bool], Callable[[], Any]]] = {
     "pt2": _write_pt2,
-    "onnx": _write_onnx,
     "trace": _write_trace,
     "script": _write_script,
 }

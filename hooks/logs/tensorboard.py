@@ -18,10 +18,9 @@ from hooks.interval import Interval, StepsOrNever, paced_by
 from hooks.metrics.names import PHASES
 from hooks.needs import Needs
 from hooks.parts.eval_mode import evaluating, first_batch
-from hooks.parts.logs.curve_names import Curves
 from hooks.parts.logs.hyperparameters import flatten
 from hooks.parts.logs.readings import present_row
-from hooks.parts.logs.window_statistics import LookBack, WindowLogger
+from hooks.parts.logs.window_statistics import Curves, LookBack, WindowLogger
 from hooks.private_torch import tree_flatten, tree_leaves, tree_unflatten
 from hooks.state import State
 

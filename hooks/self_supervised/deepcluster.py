@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, MinLen
 from torch import Tensor
 from torch.nn import functional
 
-from hooks.hook import NEEDS_OUTPUT, NEEDS_WHOLE_BATCHES, Hook, Priority, Setup
+from hooks.hook import Hook, Priority, Setup
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.eval_mode import evaluating
 from hooks.parts.self_supervised.gather import batch_sizes, gather
@@ -69,12 +69,7 @@ class DeepCluster(Hook):
         self._epoch = -1
 
     def unsuitable(self, setup: Setup) -> str:
-        return setup.explain(
-            fsdp="it runs the model over each rank's own batches",
-            several_optimizers=NEEDS_OUTPUT,
-            splits_batches=NEEDS_WHOLE_BATCHES,
-            closure=NEEDS_WHOLE_BATCHES,
-        )
+        return setup.explain_need_of_output(fsdp="it runs the model over each rank's own batches")
 
     def on_phase_start(self, state: State) -> None:
         """Cluster once per epoch, also if an epoch has several phases or resumes."""

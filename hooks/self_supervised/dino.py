@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from hooks.hook import Hook
-from hooks.parts.self_supervised.centre import CentredTeacher, warm_up
-from hooks.parts.self_supervised.teacher import check_outputs
+from hooks.parts.self_supervised.teacher import CentredTeacher, check_outputs, warm_up
 from hooks.state import State
 
 

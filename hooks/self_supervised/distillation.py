@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hooks.hook import NEEDS_OUTPUT, NEEDS_WHOLE_BATCHES, Hook, Priority, Setup
+from hooks.hook import Hook, Priority, Setup
 from hooks.import_path import callable_at
 from hooks.state import State
 
@@ -55,12 +55,7 @@ class Distillation(Hook):
 
     def unsuitable(self, setup: Setup) -> str:
         reason = "without a callable that builds it, the teacher is a copy of the model; set teacher"
-        return setup.explain(
-            fsdp=reason if self.teacher is None else "",
-            several_optimizers=NEEDS_OUTPUT,
-            splits_batches=NEEDS_WHOLE_BATCHES,
-            closure=NEEDS_WHOLE_BATCHES,
-        )
+        return setup.explain_need_of_output(fsdp=reason if self.teacher is None else "")
 
     def on_start(self, state: State) -> None:
         module = self._builder() if self._builder else deepcopy(state.module)

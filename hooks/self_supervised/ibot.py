@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hooks.hook import Hook
 from hooks.needs import Needs
-from hooks.parts.self_supervised.centre import Centre, CentredTeacher, warm_up
+from hooks.parts.self_supervised.teacher import Centre, CentredTeacher, warm_up
 from hooks.state import State
 
 Tokens = tuple[Tensor, Tensor]

@@ -141,18 +141,9 @@ def _depth(name: str) -> int:
 
 
 def _summary(info: Mapping[str, Any]) -> str:
-    shown = {name: readable(value) for name, value in info.items() if isinstance(value, int)}
+    shown = {name: f"{value:,}" for name, value in info.items() if isinstance(value, int)}
     return (
         f"model: {shown['parameters']} parameters ({shown['trainable_parameters']} trainable),"
         f" {shown['flops_per_sample']} FLOPs ({shown['macs_per_sample']} MACs) and {shown['activations_per_sample']}"
         " activations per sample in a forward pass"
     )
-
-
-def readable(value: float) -> str:
-    """Return a number with three digits and a prefix: `1.23 M`."""
-    for prefix in ("", " k", " M", " G", " T"):
-        if value < 999.5:
-            return f"{value:.3g}{prefix}"
-        value /= 1000
-    return f"{value:.3g} P"

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
-from hooks.hook import NEEDS_OUTPUT, NEEDS_WHOLE_BATCHES, Hook, Setup
+from hooks.hook import Hook, Setup
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.state import State
 
@@ -36,9 +36,7 @@ class OutputMask(Hook):
         self._occurs: dict[str, Tensor] = {}
 
     def unsuitable(self, setup: Setup) -> str:
-        return setup.explain(
-            several_optimizers=NEEDS_OUTPUT, splits_batches=NEEDS_WHOLE_BATCHES, closure=NEEDS_WHOLE_BATCHES
-        )
+        return setup.explain_need_of_output()
 
     def on_phase_start(self, state: State) -> None:
         if state.phase != "train" and state.phase not in self._occurs:

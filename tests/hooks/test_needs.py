@@ -23,7 +23,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "ema.snapshots": ({"snapshots": "5 steps"}, "average: power"),
     "ema.std": ({"std": 0.1}, "average: power"),
     "empty_cache.every": ({"every": 2}, "after_iter: true"),
-    "export.dynamic_batch": ({"format": "trace", "dynamic_batch": False}, "format: pt2 or onnx"),
+    "export.dynamic_batch": ({"format": "trace", "dynamic_batch": False}, "format: pt2"),
     "gradient_clip.max_norm": ({"max_norm": 2.0, "max_value": 1.0}, "max_value: null"),
     "ibot.warmup_patch_temperature": ({"warmup_patch_temperature": 0.1}, "warmup_epochs"),
     "ibot.warmup_temperature": ({"warmup_temperature": 0.1}, "warmup_epochs"),

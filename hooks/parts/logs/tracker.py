@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 
 from hooks.duration import Duration
 from hooks.interval import paced_by
-from hooks.parts.logs.curve_names import Curves
-from hooks.parts.logs.window_statistics import WindowLogger
+from hooks.parts.logs.window_statistics import Curves, WindowLogger
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, MinLen
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hooks.hook import NEEDS_OUTPUT, NEEDS_WHOLE_BATCHES, Priority, Setup
+from hooks.hook import Priority, Setup
 from hooks.interval import Interval
 from hooks.needs import Needs
 from hooks.state import State
@@ -122,9 +122,7 @@ class SwappedPrediction:
         self._queue = Queue()
 
     def unsuitable(self, setup: Setup) -> str:
-        return setup.explain(
-            several_optimizers=NEEDS_OUTPUT, splits_batches=NEEDS_WHOLE_BATCHES, closure=NEEDS_WHOLE_BATCHES
-        )
+        return setup.explain_need_of_output()
 
     def swap(
         self, scores: list[Tensor], assigned: list[Tensor], embeddings: list[Tensor], layer: nn.Linear, state: State

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,25 +64,12 @@ def load_pt2(file: Path) -> Any:
     return torch.export.load(file).module()
 
 
-def load_onnx(file: Path) -> Any:
-    from onnx.reference import ReferenceEvaluator
-
-    model = ReferenceEvaluator(str(file))
-
-    def run(**named: Tensor) -> dict[str, Tensor]:
-        outputs = model.run(None, {name: value.numpy() for name, value in named.items()})
-        return dict(zip(("output", "sum"), map(torch.as_tensor, outputs), strict=True))
-
-    return run
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     ("written", "load", "samples"),
     [
         ("pt2", load_pt2, 4),
         ("pt2", load_pt2, 1),
-        ("onnx", load_onnx, 4),
         ("trace", torch.jit.load, 4),
         ("trace", torch.jit.load, 1),
         ("script", torch.jit.load, 4),
@@ -227,12 +213,6 @@ def test_averages_that_no_hook_gives_are_refused_at_the_start(
     loop = Loop(TASK, experiment(), {"export": Export(weights="ema"), **hooks}, RunContext(artifacts=tmp_path))
     with pytest.raises(HookError, match=message):
         next(loop.run())
-
-
-def test_without_the_packages_the_extra_is_named_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ImportError, match=r"hookyard\[onnx\]"):
-        Export(format="onnx").on_start(State())
 
 
 class Moves(nn.Linear):

@@ -60,7 +60,7 @@ def test_a_convolutional_network_by_hand(tmp_path: Path) -> None:
     assert [int(row["parameters"]) for row in rows.values()] == [1562, 112, 0, 0, 1450]
     assert rows["0"]["type"] == "Conv2d"
     line = (
-        "model: 1.56 k parameters (1.45 k trainable), 10.7 k FLOPs (5.33 k MACs) and 154 activations per sample in a"
+        "model: 1,562 parameters (1,450 trainable), 10,656 FLOPs (5,328 MACs) and 154 activations per sample in a"
         " forward pass"
     )
     assert shown(state) == [line]
