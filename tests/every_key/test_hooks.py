@@ -100,7 +100,7 @@ WALK: dict[str, dict[str, Key]] = {
         {"threshold": 4.0, "window": 12, "warmup": 4},
         breaking("spike", times=2),
         threshold=1e9,
-        window=5,
+        window=3,
         warmup=10,
         patience=0,
     ),

@@ -139,7 +139,7 @@ def test_what_needs_the_whole_model_is_refused_where_ranks_share_it_out() -> Non
     described(hooks=hooks)
     with pytest.raises(ConfigError) as error:
         described(hooks=hooks, workers={"count": 2, "strategy": "fsdp"}, precision="fp16", channels_last=True)
-    wrong = {"hooks.export", "hooks.optimizer_stats", "hooks.ema", "precision", "channels_last"}
+    wrong = {"hooks.export", "hooks.optimizer_stats", "hooks.precise_batch_norm", "precision", "channels_last"}
     assert {problem.path for problem in error.value.problems} == wrong
     assert "hooks.export: does not work with workers.strategy: fsdp: it runs the model on the master alone" in str(
         error.value
