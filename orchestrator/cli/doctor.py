@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _STATUSES = {
     "damaged": "damaged",
     "missing": "missing",
-    "whole": "with a correct checksum",
+    "intact": "with a correct checksum",
     "readable": "readable, without a checksum",
     "unknown": "unknown (of hooks or others), not checked",
 }
@@ -67,7 +67,7 @@ def _check_files(run: str, as_json: bool) -> None:
     checked = list(check_files(folder))
     wrong = [file for file in checked if file.is_wrong]
     if as_json:
-        print_json({"path": str(folder), "whole": not wrong, "files": [asdict(file) for file in checked]})
+        print_json({"path": str(folder), "intact": not wrong, "files": [asdict(file) for file in checked]})
     else:
         _print_files(printable_line(str(folder)), printable_data(checked))
     if wrong:

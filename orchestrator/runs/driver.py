@@ -12,17 +12,15 @@ from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.config.sections.workers import rank_count_overrides
 from orchestrator.engines.ray_environment import chosen_address
 from orchestrator.errors import CheckpointError, UsageError
-from orchestrator.loop.model.weight_sources import find_for
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName
 from orchestrator.records.new_run import create_run, refuse_if_taken
 from orchestrator.records.process import Process
-from orchestrator.records.provenance import collect_provenance
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, errors_before_start, now
 from orchestrator.runs.continuation import open_checkpoints, parent_run, refuse_other_optimizers, refuse_other_ranks
-from orchestrator.runs.launch import choose_engine, drive, refuse_what_cannot_run
+from orchestrator.runs.launch import choose_engine, drive, launch_metadata, refuse_what_cannot_run
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
 
@@ -55,15 +53,10 @@ def run(
     if parent:
         _refuse_other_ranks(parent_run(Storage(storage), parent), parent.checkpoint, experiment, engine)
     metadata = {
-        **collect_provenance(experiment.import_paths),
-        "source": experiment.source,
+        **launch_metadata(experiment, engine),
         "tags": experiment.tags,
         "notes": experiment.notes,
-        "engine": engine,
-        "local": engine == "in-process",
-        "seed": experiment.seed,
         "continued_from": parent and asdict(parent),
-        "init": find_for(experiment),
     }
     folder = RunFolder(storage, check_run_name(experiment, name))
     refuse_if_taken(folder)

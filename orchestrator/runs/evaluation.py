@@ -19,14 +19,12 @@ from orchestrator.config.text.reader import Document
 from orchestrator.engines.ray_environment import chosen_address
 from orchestrator.engines.session import Subject
 from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageError, did_you_mean
-from orchestrator.loop.model.weight_sources import find_for
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName, Evaluated
 from orchestrator.records.new_run import create_run
-from orchestrator.records.provenance import collect_provenance
 from orchestrator.records.run_folder import EVALUATIONS, RunFolder
 from orchestrator.runs.continuation import open_checkpoints
-from orchestrator.runs.launch import choose_engine, drive, refuse_what_cannot_run
+from orchestrator.runs.launch import choose_engine, drive, launch_metadata, refuse_what_cannot_run
 from orchestrator.runs.model import import_error
 from orchestrator.task import trains_itself
 
@@ -129,15 +127,7 @@ class Evaluation:
             )
         address = chosen_address(address, local=engine == "in-process")
         refuse_what_cannot_run(self.experiment, engine, address)
-        metadata = {
-            **collect_provenance(self.experiment.import_paths),
-            "source": self.experiment.source,
-            "engine": engine,
-            "local": engine == "in-process",
-            "seed": self.experiment.seed,
-            "evaluates": asdict(self.subject),
-            "init": find_for(self.experiment),
-        }
+        metadata = {**launch_metadata(self.experiment, engine), "evaluates": asdict(self.subject)}
         checkpoint, phase = self.subject.checkpoint, self.subject.phase
         root = self.run.storage / EVALUATIONS
         taken = root.names()

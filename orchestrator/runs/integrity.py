@@ -28,8 +28,8 @@ from orchestrator.storage.stored_data import (
     parse_lines,
 )
 
-FileStatus = Literal["whole", "readable", "unknown", "damaged", "missing"]
-"""`whole`: its checksum is right. `readable`: it has none, and its content is valid. `unknown`: of a hook or user."""
+FileStatus = Literal["intact", "readable", "unknown", "damaged", "missing"]
+"""`intact`: its checksum is right. `readable`: it has none, and its content is valid. `unknown`: of a hook or user."""
 _RUNS = ("trials/", f"{EVALUATIONS}/")
 """Folders with runs of their own."""
 _ROWS = "Rows that are left out are lost without a copy of the file; all other rows, reports and checkpoints are intact"
@@ -105,7 +105,7 @@ def _report(path: str, check: Callable[[], bool], advice: str) -> CheckedFile:
         return CheckedFile(path, "damaged", getattr(error, "what", str(error)), getattr(error, "advice", advice))
     if omissions:
         return CheckedFile(path, "damaged", "; ".join(omissions), advice)
-    return CheckedFile(path, "whole" if has_checksum else "readable")
+    return CheckedFile(path, "intact" if has_checksum else "readable")
 
 
 def _check_experiment(folder: RunFolder, path: str, paths: Sequence[str]) -> bool:
@@ -219,6 +219,6 @@ def _check_checkpoint_file(storage: Storage, name: str, file: str, entry: dict[s
     except HookyardError as error:
         problem = str(error)
     if problem is None:
-        return CheckedFile(f"{name}/{file}", "whole")
+        return CheckedFile(f"{name}/{file}", "intact")
     status: FileStatus = "missing" if problem.endswith("is missing") else "damaged"
     return CheckedFile(f"{name}/{file}", status, problem, _CHECKPOINT)

@@ -17,8 +17,10 @@ from orchestrator.engines.main_classes import with_classes_of_main
 from orchestrator.engines.ray_environment import Ray, connection_line, environment_values
 from orchestrator.engines.session import Assignment, Subject
 from orchestrator.errors import UsageError
+from orchestrator.loop.model.weight_sources import find_for
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName
+from orchestrator.records.provenance import collect_provenance
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.best import recording_best
 from orchestrator.runs.continuation import copy_parent_checkpoint
@@ -38,6 +40,18 @@ def choose_engine(engine: EngineName | None, local: bool) -> EngineName:
     if local and engine not in (None, "in-process"):
         raise UsageError(f"`local` is the engine in-process, and engine={engine} is another one; set only one of them")
     return "in-process" if local else engine or "train"
+
+
+def launch_metadata(experiment: Experiment, engine: EngineName) -> dict[str, Any]:
+    """Return the entries of `run.json` that are known before a run starts."""
+    return {
+        **collect_provenance(experiment.import_paths),
+        "source": experiment.source,
+        "engine": engine,
+        "local": engine == "in-process",
+        "seed": experiment.seed,
+        "init": find_for(experiment),
+    }
 
 
 def refuse_what_cannot_run(experiment: Experiment, engine: EngineName, address: str | None) -> None:

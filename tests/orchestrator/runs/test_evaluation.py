@@ -236,7 +236,7 @@ def test_other_verbs_know_evaluations(done: Run, tmp_path: Path) -> None:
     assert (report["path"], report["status"]) == (f"{copy.path}/evaluations/epoch-0001-val", "finished")
     assert f"evaluates: {copy.path}, checkpoint epoch-0001" in invoke("show", report["path"])
     files = json.loads(invoke("doctor", copy.path, "--files", "--json"))["files"]
-    assert {file["file"]: file["status"] for file in files}["evaluations/epoch-0001-val/run.json"] == "whole"
+    assert {file["file"]: file["status"] for file in files}["evaluations/epoch-0001-val/run.json"] == "intact"
     evaluation = RunFolder(report["path"])
     evaluation.update(status="running", host="elsewhere")
     shutil.rmtree(f"{report['path']}/.driver")

@@ -52,7 +52,7 @@ def test_a_flipped_bit_in_any_file_is_found(runs: Path, tmp_path: Path, name: st
     paths = {str(file.relative_to(folder)): file for file in files_of(folder)}
     assert statuses.keys() == paths.keys()
     for path, file in paths.items():
-        if statuses[path] != "whole":
+        if statuses[path] != "intact":
             assert file.name in CARRY_NONE or (statuses[path] == "unknown" and file.suffix == ".jsonl"), path
             continue
         data = file.read_bytes()
@@ -108,7 +108,7 @@ def test_the_command_says_what_is_wrong_where_and_what_can_be_done(runs: Path, t
     )
     assert f"{folder}: 1 damaged, 1 missing, " in result.stdout
     told = json.loads(CliRunner().invoke(app, ["doctor", str(folder), "--files", "--json"]).stdout)
-    assert told["whole"] is False
+    assert told["intact"] is False
     assert {one["file"]: one["status"] for one in told["files"] if one["status"] in ("damaged", "missing")} == wrong(
         folder
     )
