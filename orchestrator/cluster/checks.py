@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
 from orchestrator.cluster.probe import Answers, Facts
 from orchestrator.engines.ray_environment import Resources, amount_in_words, with_unit
@@ -14,11 +14,8 @@ SHARED_MEMORY_BYTES = 2**30
 """Free bytes below which a node gets a warning."""
 
 
-class Level(StrEnum):
-    """Severity of a finding; a run does not start after an error."""
-
-    ERROR = "error"
-    WARNING = "warning"
+Level = Literal["error", "warning"]
+"""Severity of a finding; a run does not start after an error."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +51,12 @@ def check_nodes(
     for node in nodes:
         if node.answers is None:
             advice = "Install the project there as it is here, or take the node out of the cluster"
-            findings.append(Finding(Level.ERROR, node.name, f"did not answer: {node.silence}", advice))
+            findings.append(Finding("error", node.name, f"did not answer: {node.silence}", advice))
             continue
         findings.extend(_check_versions(driver, node, node.answers.facts))
         findings.extend(_check_answers(node, node.answers, storage, required))
         findings.extend(_check_room(node, node.answers.facts))
-    return sorted(findings, key=lambda finding: finding.level is Level.WARNING)
+    return sorted(findings, key=lambda finding: finding.level == "warning")
 
 
 def _check_resources(required: Resources, available: Resources) -> Iterator[Finding]:
@@ -69,7 +66,7 @@ def _check_resources(required: Resources, available: Resources) -> Iterator[Find
     ]
     if short:
         advice = "It waits until an autoscaler adds nodes; without one, use fewer workers or less for each"
-        yield Finding(Level.WARNING, "cluster", f"the run asks for {', and for '.join(short)}", advice)
+        yield Finding("warning", "cluster", f"the run asks for {', and for '.join(short)}", advice)
 
 
 def _check_versions(driver: Facts, node: Node, facts: Facts) -> Iterator[Finding]:
@@ -80,7 +77,7 @@ def _check_versions(driver: Facts, node: Node, facts: Facts) -> Iterator[Finding
             continue
         # Pickles and compiled code do not survive another minor version of Python.
         is_patch = name == "python" and there.split(".")[:2] == here.split(".")[:2]
-        level = Level.WARNING if is_patch else Level.ERROR
+        level: Level = "warning" if is_patch else "error"
         yield Finding(level, node.name, f"has {name} {there}, the driver {here}", advice)
 
 
@@ -88,26 +85,26 @@ def _check_answers(node: Node, answers: Answers, storage: str, required: Resourc
     gpus = answers.facts.gpus
     if answers.imports:
         advice = "Copy the code there under the same path, install it, or send it with hookyard submit"
-        yield Finding(Level.ERROR, node.name, f"cannot import the experiment: {answers.imports}", advice)
+        yield Finding("error", node.name, f"cannot import the experiment: {answers.imports}", advice)
     if answers.storage:
         advice = "Use a storage that every node sees, such as s3://bucket/runs or a network folder, and its keys"
-        yield Finding(Level.ERROR, node.name, f"cannot read and write storage {storage}: {answers.storage}", advice)
+        yield Finding("error", node.name, f"cannot read and write storage {storage}: {answers.storage}", advice)
     if required.gpus and answers.gpus and node.offered_gpus:
         advice = "Install the torch build for its driver, or start Ray there with --num-gpus=0"
-        yield Finding(Level.ERROR, node.name, f"has {with_unit(gpus, 'GPU')} and {answers.gpus}", advice)
+        yield Finding("error", node.name, f"has {with_unit(gpus, 'GPU')} and {answers.gpus}", advice)
     if gpus > node.offered_gpus:
         what = f"has {with_unit(gpus, 'GPU')} and Ray offers {node.offered_gpus:g}"
-        yield Finding(Level.WARNING, node.name, what, "Start Ray there with --num-gpus, unless this is intended")
+        yield Finding("warning", node.name, what, "Start Ray there with --num-gpus, unless this is intended")
 
 
 def _check_room(node: Node, facts: Facts) -> Iterator[Finding]:
     if facts.disk_free_bytes < DISK_BYTES:
         advice = "Ray and uploads need room for temporary files: free some, or set TMPDIR"
-        yield Finding(Level.WARNING, node.name, f"has {_gib(facts.disk_free_bytes)} of disk left", advice)
+        yield Finding("warning", node.name, f"has {_gib(facts.disk_free_bytes)} of disk left", advice)
     shared = facts.shared_memory_free_bytes
     if shared is not None and shared < SHARED_MEMORY_BYTES:
         advice = "Data loaders and Ray use /dev/shm: give a container more (--shm-size, or a memory volume)"
-        yield Finding(Level.WARNING, node.name, f"has {_gib(shared)} of shared memory left", advice)
+        yield Finding("warning", node.name, f"has {_gib(shared)} of shared memory left", advice)
 
 
 def _gib(size_bytes: int) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hooks.error_text import describe_error
-from orchestrator.cluster.checks import Finding, Level, Node, check_nodes
+from orchestrator.cluster.checks import Finding, Node, check_nodes
 from orchestrator.cluster.probe import Facts, collect_facts, examine
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.engines.orphans import describe_orphans, find_orphans
@@ -37,7 +37,7 @@ class Preflight:
     @property
     def errors(self) -> list[Finding]:
         """The findings that prevent a run."""
-        return [finding for finding in self.findings if finding.level is Level.ERROR]
+        return [finding for finding in self.findings if finding.level == "error"]
 
     def raise_errors(self) -> None:
         """Raise UsageError with all findings if one is an error."""
@@ -56,7 +56,7 @@ def check_this_machine(storage: str) -> Preflight:
     findings = check_nodes(answers.facts, [node], shown, Resources(0), Resources(0))
     if orphans := find_orphans():
         advice = f"Nothing uses them: kill {' '.join(str(orphan.pid) for orphan in orphans)}"
-        findings.append(Finding(Level.WARNING, node.name, describe_orphans(orphans), advice))
+        findings.append(Finding("warning", node.name, describe_orphans(orphans), advice))
     return Preflight(answers.facts, [node], findings, shown, time.monotonic() - start)
 
 

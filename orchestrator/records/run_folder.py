@@ -139,8 +139,9 @@ class RunFolder:
 
     def update(self, **changes: Any) -> None:
         """Change entries of `run.json`."""
-        entries = read_json(self.storage, "run.json", _check_metadata, ADVICE["run.json"])
-        metadata = RunMetadata.read(entries)
+        metadata, entries = read_json(
+            self.storage, "run.json", lambda data: (RunMetadata.read(data), dict(data)), ADVICE["run.json"]
+        )
         replace(metadata, **changes)
         if metadata.trial and metadata.status != "running" and self.storage.local is None:
             # The sweep's index is out of date for this trial; on a disk that shows by itself.
@@ -296,11 +297,6 @@ class RunFolder:
         """Return every intact line of `metrics.jsonl`."""
         metadata = self.metadata() if self.exists() else None
         return read_reports(self.storage, metadata if metadata and metadata.status in ENDED else None)
-
-
-def _check_metadata(data: Any) -> dict[str, Any]:
-    RunMetadata.read(data)
-    return dict(data)
 
 
 def _is_plain(value: Any) -> bool:

@@ -49,13 +49,11 @@ class Best:
         return f"{reached}, without a checkpoint; the best stored one is {self.checkpoint}, with {stored}"
 
 
-def best_of(folder: RunFolder) -> Best | None:
-    """Return the best report of a run; None for an evaluation, or if no metric's direction is known."""
-    return best_and_divergence(folder)[0]
-
-
 def best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence | None]:
-    """Return the best report, and how training diverged."""
+    """Return the best report of a run, and how training diverged; (None, None) for an evaluation.
+
+    The best is None if no metric's direction is known.
+    """
     metadata = folder.metadata()
     if metadata.evaluates:
         return None, None

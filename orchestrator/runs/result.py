@@ -11,7 +11,7 @@ from hooks.metrics.direction import declared_modes
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import ENDED, RunFolder
-from orchestrator.runs.best import Best, best_of
+from orchestrator.runs.best import Best, best_and_divergence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,7 +131,7 @@ class Run(Result):
     @property
     def best(self) -> Best | None:
         """Best report by the main metric, with its checkpoint; None if no metric's direction is known."""
-        return best_of(self.folder)
+        return best_and_divergence(self.folder)[0]
 
     def summary(
         self, by: str | None = None, columns: Sequence[str] | None = None, where: str | None = None
@@ -194,14 +194,16 @@ class Run(Result):
         ranks = max((attempt.world_size for attempt in attempts), default=0)
         if rank is not None and rank >= ranks:
             raise UsageError(
-                f"{self.path} has no rank {rank}: there {'was 1' if ranks == 1 else f'were {ranks}'}, counted from 0"
+                f"{self.path} has no rank {rank}; it had {ranks} rank{'s' if ranks != 1 else ''}, counted from 0"
             )
         recorded = columns_of(self._compacted(), attempts)
         measured = [name for name in ("loss", "samples", "batch_size") if name in recorded]
         condition = self._restrict_to_training(where)
+        if rank is not None:
+            condition = f"rank = {rank}" if condition is None else f"rank = {rank} and ({condition}\n)"
         table = self.load_stats(
             ["rank", "phase", "epoch", "iteration", "attempt", *measured],
-            condition if rank is None else _restrict_to_rank(rank, condition),
+            condition,
         )
         begins: dict[Any, int] = {}
         if (table["phase"] != "train").any():
@@ -307,10 +309,6 @@ def restrict_to_training(where: str | None) -> str:
     if where is None:
         return "phase = 'train'"
     return where if mentions(where, "phase") else f"phase = 'train' and ({where}\n)"
-
-
-def _restrict_to_rank(rank: int, where: str | None) -> str:
-    return f"rank = {rank}" if where is None else f"rank = {rank} and ({where}\n)"
 
 
 def open_run(path: str | Path) -> Run:

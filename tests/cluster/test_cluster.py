@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator import open_run, open_sweep
-from tests.cluster.conftest import HEAD, NAMES, RUNS, Cluster
-from tests.cluster.hosts import BIN, ROOT, SHARED
+from orchestrator import open_run
+from tests.cluster.conftest import NAMES, RUNS, Cluster
+from tests.cluster.hosts import BIN, ROOT
 
 DIGITS = ["experiments/digits.yaml", "hooks.progress_bar=null", "hooks.tensorboard=null"]
 SHORT = ["epochs=1"]
@@ -51,23 +51,6 @@ def test_every_host_is_looked_at_before_a_run(cluster: Cluster) -> None:
     done = cluster.head.run(*cluster.hookyard("doctor"), **cluster.options())
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(name in done.stdout for name in NAMES)
-
-
-def test_the_gangs_of_a_sweep_span_hosts(cluster: Cluster) -> None:
-    words = [
-        "sweep",
-        "experiments/digits_ema_sweep.yaml",
-        "sweep.trials=2",
-        "sweep.space={optimizer.lr: {loguniform: [0.01, 0.5]}}",
-        *SHORT,
-        "--name",
-        "gangs",
-    ]
-    done = cluster.head.run(*cluster.hookyard(*words), **cluster.options())
-    assert done.returncode == 0, done.stderr
-    swept = open_sweep(str(cluster.folder / "runs/gangs"))
-    assert swept.trials["status"].tolist() == ["finished"] * 2
-    assert (swept.stats.groupby("trial")["node"].nunique() == 2).all()
 
 
 def test_nodes_that_are_not_fit_are_named_and_nothing_is_started(cluster: Cluster) -> None:
@@ -131,32 +114,6 @@ def test_a_job_is_submitted_from_a_machine_that_is_no_part_of_the_cluster(cluste
     assert followed.returncode == 0, followed.stdout + followed.stderr
     assert open_run(str(cluster.folder / "runs/job")).status == "finished"
     assert operate(cluster, "status", job, address=tunnel).stdout.startswith(f"{job}: SUCCEEDED, exit code 0")
-
-
-def test_a_job_that_is_stopped_saves_and_its_run_can_be_resumed(cluster: Cluster, tunnel: str) -> None:
-    words = ["submit", *DIGITS, *LONG, "epochs=500", "--name", "stopped", "--storage", str(RUNS), "--detach"]
-    sent = operate(cluster, *words, address=tunnel)
-    assert sent.returncode == 0, sent.stderr
-    job, folder = sent.stdout.strip(), cluster.folder / "runs/stopped"
-    while not list(folder.glob("checkpoints/*/manifest.json")):
-        time.sleep(0.02)
-    stopped = operate(cluster, "stop", job, address=tunnel)
-    assert stopped.returncode == 0, stopped.stderr
-    followed = operate(cluster, "logs", job, "--follow", address=tunnel)
-    assert followed.returncode == 130, followed.stdout + followed.stderr
-    assert operate(cluster, "status", job, address=tunnel).stdout.startswith(f"{job}: STOPPED")
-    left = open_run(str(folder))
-    assert left.status == "interrupted"
-    done = len(left.metrics)
-    again = ["resume", str(RUNS / "stopped"), "--address", f"{HEAD}:6379", "--workers", "2"]
-    command = cluster.head.start(str(BIN / "hookyard"), *again, **cluster.options())
-    while len(open_run(str(folder)).metrics) <= done:
-        assert command.poll() is None, command.stdout.read() if command.stdout else ""
-        time.sleep(0.1)
-    cluster.head.run("kill", str(open_run(str(folder)).folder.metadata().pid), check=True)
-    said, _ = command.communicate()
-    assert command.returncode == 130, said
-    assert [attempt.world_size for attempt in open_run(str(folder)).folder.attempts()] == [3, 2]
 
 
 def test_a_run_whose_host_is_cut_off_goes_on_when_it_is_back(cluster: Cluster, undisturbed: Any) -> None:
@@ -227,8 +184,3 @@ def disturbed(
     told = re.findall(r"^\S+ (attempt .*)$", log, re.MULTILINE)
     assert len(told) == 2, log
     return victim, run, told
-
-
-def test_the_project_is_not_where_hosts_keep_their_own_files() -> None:
-    """Else what a test sees would depend on which host wrote last."""
-    assert not Path(SHARED).is_relative_to(ROOT)

@@ -18,12 +18,6 @@ def attempt(number: int, step: int = 0, stage: Stage = Stage.TRAINED) -> Attempt
 FRESH = Attempt(0)
 
 
-def test_one_attempt_counts_whole() -> None:
-    lines = [line(0, 5), line(0, 10)]
-    assert counted_reports(lines, [FRESH]) == lines
-    assert counted_reports([], []) == []
-
-
 def test_reports_past_a_later_start_are_left_out() -> None:
     lines = [line(0, 5), line(0, 10), line(0, 15), line(1, 15), line(1, 20)]
     assert counted_reports(lines, [FRESH, attempt(1, 12, Stage.TRAIN)]) == [
@@ -45,10 +39,6 @@ def test_a_report_of_the_same_step_but_before_an_iteration_that_made_none_counts
     lines = [line(0, 7, iteration=7), line(0, 7, iteration=8), line(1, 7, iteration=8)]
     start = Attempt(1, position=Position(step=7, iteration=8, stage=Stage.TRAINED))
     assert counted_reports(lines, [FRESH, start]) == [lines[0], lines[2]]
-
-
-def test_an_attempt_that_began_anew_leaves_nothing_of_those_before() -> None:
-    assert counted_reports([line(0, 5), line(1, 5)], [FRESH, Attempt(1)]) == [line(1, 5)]
 
 
 def test_any_later_attempt_may_supersede() -> None:

@@ -203,8 +203,13 @@ class Scored(Points):
 
 def test_no_reader_takes_a_value_that_is_not_finite_for_the_best(tmp_path: Path) -> None:
     """Neither the hook, which marks the checkpoint, nor who reads the reports."""
-    cases = itertools.permutations([math.nan, math.inf, 0.5, 0.75], 3)
-    for number, (scores, mode) in enumerate(zip(cases, itertools.cycle(["max", "min"]), strict=False)):
+    cases = [
+        ((0.5, math.nan, 0.75), "max"),
+        ((math.inf, 0.5, 0.75), "max"),
+        ((0.75, 0.5, -math.inf), "min"),
+        ((math.nan, 0.5, 0.75), "min"),
+    ]
+    for number, (scores, mode) in enumerate(cases):
         experiment = described(
             task=f"{__name__}:Scored",
             task_args={"scores": [*scores]},

@@ -95,29 +95,6 @@ def test_it_can_itself_be_resumed_and_gone_on_from(first: Run, tmp_path: Path, m
     torch.testing.assert_close(everything(again), everything(whole), rtol=0, atol=0)
 
 
-def test_a_schedule_that_is_another_one_is_taken_up_where_it_would_be(first: Run, tmp_path: Path) -> None:
-    longer = run(first.continued("last", ["epochs=6", "scheduler.T_max=6"]), tmp_path, local=True)
-    training = longer.stats.query("phase == 'train'").groupby("epoch")["lr"].first()
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer := torch.optim.SGD([torch.zeros(1)], lr=0.1), 6)
-    expected = []
-    for _ in range(6):
-        expected.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
-    assert training.tolist() == pytest.approx(expected[2:])
-    without = run(
-        first.continued("last", ["epochs=4", "scheduler=null", "optimizer.lr=0.02"]), tmp_path, "without", local=True
-    )
-    assert set(without.stats["lr"].dropna()) == {0.02}
-    with pytest.raises(Exception, match="does not fit this experiment"):
-        run(
-            first.continued("last", ["epochs=4", "scheduler={type: OneCycleLR, total_steps: 1}"]),
-            tmp_path,
-            "short",
-            local=True,
-        )
-
-
 def test_the_best_trial_of_a_sweep_is_trained_longer(tmp_path: Path) -> None:
     settings = {
         "metric": "val/loss",

@@ -124,7 +124,7 @@ def test_samples_are_those_that_the_batches_of_each_rank_truly_had_over_resumes_
     )
     outside = CliRunner().invoke(app, ["samples", str(folder), "--where", "loss > 5) or (rank == 0", "--rank", "1"])
     assert (outside.exit_code, "cannot read 'loss > 5) or (rank == 0'" in outside.stderr) == (2, True)
-    with pytest.raises(UsageError, match="has no rank 2: there were 2, counted from 0"):
+    with pytest.raises(UsageError, match="has no rank 2; it had 2 ranks, counted from 0"):
         done.samples(rank=2)
     measured = done.evaluate("last", local=True)
     assert measured.samples("loss > 0 -- all")["index"].tolist() == [*range(23)]
