@@ -69,6 +69,10 @@ class _Reached:
     trial: str | None = None
 
 
+_KINDS = {"continued_from": ParentCheckpoint, "init": InitialWeights, "evaluates": Evaluated, "best": _Reached}
+"""Types of the entries of RunMetadata that are mappings."""
+
+
 @dataclass(frozen=True)
 class RunMetadata:
     """Content of `run.json` of a run, a sweep or a trial. Unknown entries are None or empty."""
@@ -99,7 +103,7 @@ class RunMetadata:
     """Reasons for an early end."""
     error: str | None = None
     mistake: bool = False
-    """True if it would fail again in the same way."""
+    """True if the failure would repeat, such as an error in the experiment."""
     metric_missing: bool = False
     """True if it failed because its reports lack the sweep's metric."""
     continued_from: Mapping[str, Any] | None = None
@@ -143,14 +147,9 @@ class RunMetadata:
         for moment in (self.started, self.ended, *self.resumed):
             if moment is not None:
                 seconds_at(moment)
-        if self.continued_from is not None:
-            validate(self.continued_from, ParentCheckpoint, "continued_from")
-        if self.init is not None:
-            validate(self.init, InitialWeights, "init")
-        if self.evaluates is not None:
-            validate(self.evaluates, Evaluated, "evaluates")
-        if self.best is not None:
-            validate(self.best, _Reached, "best")
+        for name, kind in _KINDS.items():
+            if getattr(self, name) is not None:
+                validate(getattr(self, name), kind, name)
         if self.pid is not None and not 0 < self.pid < 2**31:
             raise ValueError(f"`pid` is {self.pid}, expected the number of a process")
 
