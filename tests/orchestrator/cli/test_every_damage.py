@@ -121,7 +121,7 @@ def must_be_named(verb: str, file: str, harm: str) -> bool:
     if verb == "files":
         is_optional = name in ("log.txt", "source.json", "hooks.parquet", "info.json")
         return not (is_optional and harm in ("missing", "folder")) and "index/" not in file
-    others = ("trials/", "evaluations/") if verb in ("ls", "watch", "rm") else ("evaluations/",)
+    others = ("trials/", "evaluations/") if verb in ("ls", "watch", "rm", "compare") else ("evaluations/",)
     # Rows count once, so only the size tells; a report that is there twice is shown twice.
     is_read_right = name in ("stats.parquet", "metrics.jsonl") and harm == "doubled"
     return name in READS[verb] and not file.startswith(others) and not is_read_right
