@@ -103,15 +103,9 @@ def test_any_file(file: Path, content: str | bytes) -> None:
 
 
 @hostile
-@given(KEYS, YAML | VALUES.map(repr))
-def test_any_override(file: Path, key: str, text: str) -> None:
-    result_of(lambda: load_experiment(file, [f"{key}={text}"]), placed=True)
-
-
-@hostile
-@given(st.text(max_size=20) | st.lists(WORDS, max_size=4).map("=".join))
-def test_any_text_as_an_override(file: Path, text: str) -> None:
-    result_of(lambda: load_experiment(file, [text]), placed=True)
+@given(st.tuples(KEYS, YAML | VALUES.map(repr)).map("=".join) | st.lists(WORDS, max_size=4).map("=".join))
+def test_any_override(file: Path, override: str) -> None:
+    result_of(lambda: load_experiment(file, [override]), placed=True)
 
 
 @hostile

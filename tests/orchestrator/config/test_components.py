@@ -55,13 +55,6 @@ def test_two_of_a_kind_keep_their_own_parameters() -> None:
     assert [hook.decay for hook in hooks.values() if isinstance(hook, Shadow)] == [0.25, 1.0, 0.5]
 
 
-def test_priorities_are_the_class_s_until_said() -> None:
-    hooks = made({"shadow": {"priority": "very_high"}, "slow": {"type": "shadow"}})
-    assert hooks["shadow"] is not None
-    assert hooks["slow"] is not None
-    assert (hooks["shadow"].priority, hooks["slow"].priority, Shadow.priority) == (10, Priority.LOW, Priority.LOW)
-
-
 @pytest.mark.parametrize(
     ("value", "priority"), [*[(p.name, p) for p in Priority], ("Lowest", 100), (0, 0), (37, 37), (100, 100)]
 )

@@ -90,14 +90,6 @@ def test_the_resolved_text_gives_an_equal_experiment(file: Path) -> None:
 # A base
 
 
-def test_another_type_replaces_the_base_s(file: Path) -> None:
-    other = file.parent / "other.yaml"
-    other.write_text("base: line.yaml\noptimizer: {type: Adam}\nhooks: {shadow: null}\n")
-    experiment = load_experiment(other)
-    assert (experiment.optimizer.type, experiment.optimizer.arguments) == ("Adam", {})
-    assert "shadow" not in resolve(experiment.source).hooks
-
-
 def test_problems_point_at_the_file_they_are_in(file: Path) -> None:
     file.write_text(TEXT.replace("0.25", "2"))
     found = problems(file.parent / "other.yaml", "base: line.yaml\nhooks:\n  shadow: {keep: x}\n")

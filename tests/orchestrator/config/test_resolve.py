@@ -12,9 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from orchestrator.config.load import to_yaml
 from orchestrator.config.resolve import resolve
-from orchestrator.config.text.reader import parse_yaml
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import HERE, TEXT, places, problems
 from tests.tasks import Points, described
@@ -100,52 +98,6 @@ def test_a_hook_of_the_file_s_own_is_suggested(file: Path) -> None:
     assert problem.suggestion == "did you mean 'shadow'?"
 
 
-@pytest.mark.parametrize(
-    ("workers", "message"),
-    [
-        ({"count": [1]}, "workers.count: must be a whole number or must have at least 2 entries, got [1]"),
-        ({"count": [3, 2]}, "workers: count must be one number, or [fewest, most] in ascending order, got [3, 2]"),
-        ({"count": [2, 2]}, "workers: count must be one number, or [fewest, most] in ascending order, got [2, 2]"),
-        ({"strategy": "zero"}, "workers.strategy: must be 'ddp' or 'fsdp', got 'zero'"),
-    ],
-)
-def test_workers_that_cannot_be_are_refused(workers: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        described(workers=workers)
-    assert str(error.value) == message
-
-
-def test_the_number_of_workers_may_be_a_range_but_not_of_a_gang() -> None:
-    ranged = described(workers={"count": [2, 8]})
-    assert (ranged.workers.min_count, ranged.workers.max_count) == (2, 8)
-    assert parse_yaml(to_yaml(ranged), "x").data["workers"]["count"] == [2, 8]
-    sweep = {"metric": "val/loss", "mode": "min", "space": {"seed": {"choice": [0, 1]}}}
-    with pytest.raises(
-        ConfigError,
-        match=r"workers.count: must be one number for engine: gang, got \[1, 2\] \(write sweep.engine: train",
-    ):
-        described(workers={"count": [1, 2]}, sweep=sweep)
-    assert described(workers={"count": [1, 2]}, sweep={**sweep, "engine": "train"}).workers.max_count == 2
-
-
-def test_what_needs_the_whole_model_is_refused_where_ranks_share_it_out() -> None:
-    hooks = {
-        "export": {},
-        "optimizer_stats": {},
-        "precise_batch_norm": {"num_samples": 8},
-        "slow_ema": {"type": "ema", "evaluate": "raw"},
-        "gradient_clip": {},
-    }
-    described(hooks=hooks)
-    with pytest.raises(ConfigError) as error:
-        described(hooks=hooks, workers={"count": 2, "strategy": "fsdp"}, precision="fp16", channels_last=True)
-    wrong = {"hooks.export", "hooks.optimizer_stats", "hooks.precise_batch_norm", "precision", "channels_last"}
-    assert {problem.path for problem in error.value.problems} == wrong
-    assert "hooks.export: does not work with workers.strategy: fsdp: it runs the model on the master alone" in str(
-        error.value
-    )
-
-
 TWO, FSDP = {"count": 2}, {"count": 2, "strategy": "fsdp"}
 TURNS = {
     "task": "tests.orchestrator.loop.step.test_turns:Gan",
@@ -154,6 +106,7 @@ TURNS = {
         "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"},
     },
 }
+SWEEP = {"metric": "val/loss", "mode": "min", "space": {"seed": {"choice": [0, 1]}}}
 AUTO, STATIC = {"accumulate": "auto"}, {"static_graph": True}
 
 
@@ -174,9 +127,19 @@ AUTO, STATIC = {"accumulate": "auto"}, {"static_graph": True}
         ({"workers": FSDP, **AUTO}, r"workers\.strategy: cannot be combined with accumulate: auto"),
         ({"sync_batchnorm": True, **AUTO}, "sync_batchnorm: cannot be combined with accumulate: auto"),
         ({**TURNS, **AUTO}, r"accumulate: cannot be auto with turns\(\)"),
+        ({"hooks": {"export": {}}, "workers": FSDP}, r"hooks\.export: does not work with workers.strategy: fsdp"),
+        ({"hooks": {"optimizer_stats": {}}, "workers": FSDP}, r"hooks\.optimizer_stats: does not work with workers"),
+        (
+            {"hooks": {"precise_batch_norm": {"num_samples": 8}}, "workers": FSDP},
+            r"hooks\.precise_batch_norm: does not",
+        ),
         ({"hooks": {"output_mask": {}}, **AUTO}, r"hooks\.output_mask: .*accumulate: auto"),
         ({"hooks": {"loss_spike": {}}, **AUTO}, r"hooks\.loss_spike: .*accumulate: auto"),
         ({"workers": {**TWO, "gpu": True}, "cudnn_benchmark": True, "deterministic": True}, "cudnn_benchmark: cannot"),
+        ({"workers": {"count": [1]}}, r"workers\.count: must be a whole number or must have at least 2 entries, got"),
+        ({"workers": {"count": [3, 2]}}, r"workers: count must be one number, or \[fewest, most\] in ascending order"),
+        ({"workers": {"strategy": "zero"}}, r"workers\.strategy: must be 'ddp' or 'fsdp', got 'zero'"),
+        ({"workers": {"count": [1, 2]}, "sweep": SWEEP}, r"workers\.count: must be one number for engine: gang"),
         ({"accumulate": "atuo"}, "accumulate: must be a whole number or 'auto', got 'atuo'"),
     ],
 )
@@ -192,6 +155,9 @@ def test_settings_that_cannot_be_combined_are_refused(fields: dict[str, Any], me
         {"workers": {**TWO, "ddp": {"find_unused_parameters": True, "gradient_as_bucket_view": True}}},
         {"workers": {**TWO, "gpu": True}, "sync_batchnorm": True},
         {"workers": TWO, **AUTO},
+        {"workers": {"count": [2, 8]}},
+        {"workers": {"count": [1, 2]}, "sweep": {**SWEEP, "engine": "train"}},
+        {"workers": FSDP, "hooks": {"gradient_clip": {}, "ema": {"evaluate": "raw"}}},
     ],
 )
 def test_settings_that_can_be_combined_are_accepted(fields: dict[str, Any]) -> None:

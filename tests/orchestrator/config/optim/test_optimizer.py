@@ -32,22 +32,6 @@ def refusal(**more: Any) -> str:
     return str(caught.value)
 
 
-def test_torch_s_own_is_built() -> None:
-    described = experiment(optimizer={"type": "AdamW", "lr": 0.5, "betas": [0.5, 0.75]})
-    task = resolve(described.source).task
-    model = task.model()
-    optimizer = build_optimizer(described.optimizations[""], task, model)
-    assert isinstance(optimizer, torch.optim.AdamW)
-    assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in model.parameters()]
-    assert tuple(optimizer.defaults["betas"]) == (0.5, 0.75)
-
-
-def test_one_of_one_s_own() -> None:
-    described = experiment(optimizer={"type": f"{HERE}:Wide", "lr": 0.5, "reach": 3})
-    task = resolve(described.source).task
-    assert build_optimizer(described.optimizations[""], task, task.model()).reach == 3
-
-
 @pytest.mark.parametrize(
     ("optimizer", "path", "message"),
     [

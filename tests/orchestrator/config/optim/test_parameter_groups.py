@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import lr_scheduler
 
-from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.optim.optimizer import build_optimizer
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.storage import Storage
 from tests.raw import raw_training
 from tests.tasks import Points, Rows, described, numbers
 
@@ -62,10 +59,9 @@ def written(**more: Any) -> Experiment:
     )
 
 
-def loop_of(experiment: Experiment, folder: Path | None = None) -> tuple[Loop, Rows]:
+def loop_of(experiment: Experiment) -> tuple[Loop, Rows]:
     resolved, rows = resolve(experiment.source), Rows()
-    store = CheckpointStore(Storage(folder)) if folder else None
-    return Loop(resolved.task, resolved.experiment, resolved.hooks, RunContext(recorder=rows, store=store)), rows
+    return Loop(resolved.task, resolved.experiment, resolved.hooks, RunContext(recorder=rows)), rows
 
 
 def by_hand(model: nn.Module) -> torch.optim.Optimizer:
@@ -98,24 +94,6 @@ def scheduled(optimizer: torch.optim.Optimizer) -> Any:
     rising = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4)
     return lr_scheduler.SequentialLR(
         optimizer, [rising, lr_scheduler.CosineAnnealingLR(optimizer, T_max=17, eta_min=0.001)], [4]
-    )
-
-
-def test_a_run_goes_on_bit_for_bit_from_within_an_epoch(tmp_path: Path) -> None:
-    whole, rows = loop_of(written())
-    list(whole.run())
-    first, _ = loop_of(written(validate_every="5 steps"), tmp_path)
-    reports = first.run()
-    next(reports), next(reports)  # after step 5, and after the epoch's end at 7
-    first.save()
-    second, later = loop_of(written(validate_every="5 steps"), tmp_path)
-    assert second.saving.store
-    second.restore(second.saving.store.names()[-1])
-    list(second.run())
-    assert numbers(second.state.module) == numbers(whole.state.module)
-    assert (
-        later.columns("loss", "lr", "lr_1", phase="train")
-        == rows.columns("loss", "lr", "lr_1", phase="train")[-len(later.columns("lr", phase="train")) :]
     )
 
 

@@ -20,7 +20,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.orchestrator.config.samples import HERE, Own
-from tests.tasks import Rows, described, numbers
+from tests.tasks import Rows, described
 
 HOOKS = {"console": None, "perf_stats": None, "memory_stats": None, "checkpoint": None}
 BY_STEPS = {"param_scheduler": {"every": "1 step"}}
@@ -349,18 +349,6 @@ def test_the_task_s_own_is_built_and_warmed_up() -> None:
 def kept(written: Mapping[str, Any], folder: Path, **more: Any) -> Loop:
     loop, _ = loop_of(scheduled(written, hooks={**BY_STEPS, "checkpoint": {"every": 1, "keep": None}}, **more), folder)
     return loop
-
-
-@pytest.mark.parametrize("kind", ["CosineAnnealingLR", "PolynomialLR"])
-def test_resumed_it_is_the_undisturbed_run(tmp_path: Path, kind: str) -> None:
-    written = {"type": kind, "warmup": "10 steps"}
-    whole = kept(written, tmp_path)
-    list(whole.run())
-    for name in ("epoch-0001", "epoch-0002"):  # within the warm-up, and after it
-        again = kept(written, tmp_path)
-        again.restore(name)
-        list(again.run())
-        assert numbers(again.state.module) == numbers(whole.state.module)
 
 
 def test_resumed_for_longer_it_goes_on_where_the_longer_one_would_be(tmp_path: Path) -> None:

@@ -44,13 +44,6 @@ def test_names_and_import_paths() -> None:
     assert find_class(f"{HERE}:Line", Task, {}) is Line
 
 
-def test_the_table_comes_before_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = {"shadow": EntryPoint("shadow", f"{HERE}:Band", "g"), "band": EntryPoint("band", f"{HERE}:Band", "g")}
-    monkeypatch.setattr(imports, "_installed", lambda group: EntryPoints(points.values()))
-    assert find_class("shadow", Hook, {"shadow": Shadow}, group="g") is Shadow
-    assert find_class("band", Hook, {"shadow": Shadow}, group="g") is Band
-
-
 def test_a_broken_entry_point_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imports, "_installed", lambda group: EntryPoints([EntryPoint("x", "no.where:X", group)]))
     assert "entry point 'x' (no.where:X) cannot be loaded: ModuleNotFoundError" in refused("x", group="g")

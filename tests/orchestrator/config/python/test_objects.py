@@ -147,13 +147,6 @@ def test_what_is_wrong_is_told_as_of_a_file(values: dict[str, Any], problem: str
     assert problem in str(caught.value)
 
 
-def test_parts_are_told_in_the_same_words() -> None:
-    with pytest.raises(ConfigError, match=r"^count: must be at least 1 or a list, got 0$"):
-        Workers(count=0)
-    with pytest.raises(ConfigError, match=r"^metrik: unknown key \(did you mean 'metric'\?\)$"):
-        Sweep(metric="a", mode="max", metrik="b", space={"seed": {"choice": [0]}})
-
-
 def test_every_value_that_no_file_can_say_is_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         Experiment(task=Line, epochs=1, hooks={"one": object}, optimizer={"lr": nn.ReLU(), "betas": (0.9, nn.ReLU())})

@@ -16,7 +16,6 @@ from orchestrator.config.python.parameters import (
     check,
     construct,
     fields_model,
-    parameters,
     signature_model,
 )
 from orchestrator.errors import ConfigError
@@ -50,13 +49,6 @@ def test_all_problems_at_once() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("value", "message"), [(True, "got true"), (None, "got null"), ("0.5", "got '0.5'"), ([1], "got [1]")]
-)
-def test_only_numbers_are_numbers(value: Any, message: str) -> None:
-    assert problems_of(Shadow, {"decay": value}) == {"x.decay": f"must be a number, {message}"}
-
-
 def test_other_failures_of_the_class_keep_their_type() -> None:
     @dataclass
     class Fails:
@@ -72,11 +64,6 @@ def test_numpy_scalars_and_paths_are_plain_data() -> None:
     assert (hook.decay, hook.keep, hook.tags) == (0.25, 4, ["a/b"])
     assert type(settings["keep"]) is int
     assert "cannot be saved as YAML" in problems_of(Shadow, {"tags": [object()]})["x"]
-
-
-def test_parameters_are_fields_one_may_set() -> None:
-    assert list(parameters(Shadow)) == ["decay", "every", "keep", "mode", "tags"]
-    assert not parameters(int)
 
 
 def test_types_that_cannot_be_read_are_told() -> None:

@@ -7,25 +7,10 @@ from typing import Any
 import pytest
 
 from orchestrator.config.load import experiment_from_dict
-from orchestrator.config.sections.experiment import Experiment, check_length
+from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import Workers
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError
-
-
-def test_the_length_of_training_is_said_once() -> None:
-    assert check_length(1, None) is None
-    assert check_length(None, 1) is None
-    assert "neither epochs nor steps" in str(check_length(None, None))
-    with pytest.raises(ConfigError, match="both epochs and steps"):
-        Experiment(name="x", task="a:B", epochs=1, steps=1)
-
-
-@pytest.mark.parametrize(
-    ("count", "told"), [(1, "1 rank"), (2, "2 ranks"), ([1, 2], "1 to 2 ranks"), ([2, 8], "2 to 8 ranks")]
-)
-def test_how_many_workers_there_are_in_words(count: int | list[int], told: str) -> None:
-    assert Workers(count=count).describe("rank") == told
 
 
 def test_equal_is_who_says_the_same() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.load import experiment_from_dict, to_dict
 from orchestrator.config.python.parameters import check
 from orchestrator.config.sections.sweep import PBT, Asha, Fifo, Sweep
 from orchestrator.errors import ConfigError
@@ -74,15 +73,3 @@ def test_objectives_pair_metrics_with_modes() -> None:
 
 def written(**sweep: Any) -> dict[str, Any]:
     return {"name": "line", "task": f"{HERE}:Line", "epochs": 1, "sweep": {"metric": "val/loss", "trials": 4, **sweep}}
-
-
-def test_a_resolved_sweep_reads_as_itself() -> None:
-    experiment = experiment_from_dict(
-        written(
-            space={"optimizer.lr": {"uniform": [0.1, 0.9]}},
-            scheduler="pbt",
-            stop={"time": "10m", "plateau": {}},
-            budget={"trials": 3},
-        )
-    )
-    assert experiment_from_dict(to_dict(experiment)) == experiment
