@@ -208,11 +208,3 @@ def test_a_check_across_swept_fields_waits_for_the_trial(file: Path) -> None:
         resolve(trial.with_values({"hooks.band.low": 5}))
     (problem,) = problems(other, start)
     assert (problem.path, problem.line) == ("sweep.space.hooks.band.low", 6)
-
-
-def test_a_path_inside_a_choice_is_tried_with_what_turns_it_on() -> None:
-    on = {"choice": [None, {"type": f"{HERE}:Shadow"}]}
-    space = {"hooks.other": on, "hooks.other.decay": {"uniform": [0.5, 0.9]}}
-    assert experiment_from_dict(swept(space)).sweep is not None
-    space["hooks.other.decay"] = {"uniform": [0.5, 1.9]}
-    assert refused(space) == ["sweep.space.hooks.other.decay: must be at most 1, got 1.9"]

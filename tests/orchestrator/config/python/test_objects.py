@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from hooks import EMA, HOOKS, Checkpoint, Hook, Interval, Priority
+from hooks import EMA, HOOKS, Checkpoint, Hook, Interval
 from orchestrator import ConfigError, Experiment, UsageError, run, sweep
 from orchestrator.config.load import check_experiment, experiment_from_dict, to_dict
 from orchestrator.config.python.objects import fields_to_config, import_folders
@@ -102,14 +102,6 @@ def test_a_task_may_require_objects_and_classes() -> None:
     assert isinstance(hooks["shadow"], dict)
     assert (hooks["shadow"]["decay"], hooks["shadow"]["keep"]) == (0.25, 1)
     assert isinstance(hooks["ema"], dict)
-
-
-def test_a_priority_of_an_object_counts() -> None:
-    hook = EMA(decay=0.5)
-    hook.priority = Priority.LOWEST  # type: ignore[misc]
-    entry = check_experiment(Experiment(task=Line, epochs=1, hooks={"ema": hook})).hooks["ema"]
-    assert isinstance(entry, dict)
-    assert entry["priority"] == 100
 
 
 def test_every_hook_that_ships_with_defaults_can_be_given_as_an_object() -> None:

@@ -19,7 +19,7 @@ from orchestrator.config.python.parameters import (
     signature_model,
 )
 from orchestrator.errors import ConfigError
-from tests.orchestrator.config.samples import Band, Shadow, Wide
+from tests.orchestrator.config.samples import Shadow, Wide
 
 
 def problems_of(cls: type, values: dict[str, Any]) -> dict[str, str]:
@@ -82,12 +82,6 @@ def test_parameters_may_be_called_as_methods_of_pydantic_are() -> None:
         json: list[int] = field(default_factory=list)
 
     assert construct(Copies, {"copy": 2, "json": [1]}, "x")[1] == {"copy": 2, "json": [1]}
-
-
-def test_infinity_survives() -> None:
-    assert construct(Shadow, {"tags": []}, "x")[0].decay == 0.5
-    band, settings = construct(Band, {"low": 0, "high": float("inf")}, "x")
-    assert settings["high"] == band.high == float("inf")
 
 
 @pytest.mark.parametrize(

@@ -14,25 +14,6 @@ from orchestrator.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    "domain",
-    [
-        {"choice": [1, "a", None]},
-        {"grid": [0.1]},
-        {"uniform": [0, 1]},
-        {"loguniform": [1e-5, 1]},
-        {"quniform": [0, 1, 0.25]},
-        {"randint": [1, 9]},
-        {"lograndint": [1, 9]},
-        {"qloguniform": [0.01, 1, 0.01]},
-        {"normal": [0, 1]},
-        {"normal": [0, 1, -2, 2]},
-    ],
-)
-def test_good_domains(domain: dict[str, Any]) -> None:
-    assert check(Domain, domain, "").model_dump() == domain
-
-
-@pytest.mark.parametrize(
     ("domain", "path", "message"),
     [
         ({}, "", "exactly one of"),

@@ -56,10 +56,3 @@ def test_a_setting_without_what_it_needs_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"scaler\.init_scale: has no effect without `precision: fp16`"):
         experiment_from_dict(written)
     assert experiment_from_dict({**written, "precision": "fp16"}).scaler.init_scale == 2
-
-
-def test_a_pattern_may_stand_alone() -> None:
-    written = {"name": "x", "task": "tests.tasks:Points", "epochs": 1, "activation_checkpointing": "0"}
-    assert experiment_from_dict(written).activation_checkpointing == "0"
-    with pytest.raises(ConfigError, match="activation_checkpointing: must be a string or a list, got 3"):
-        experiment_from_dict({**written, "activation_checkpointing": 3})

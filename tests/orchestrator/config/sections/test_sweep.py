@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.config.python.parameters import check
-from orchestrator.config.sections.sweep import PBT, Asha, Fifo, Sweep
+from orchestrator.config.sections.sweep import Sweep
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import HERE
 
@@ -23,14 +23,6 @@ def refused(**more: Any) -> str:
         section(**more)
     (problem,) = caught.value.problems
     return str(problem)
-
-
-def test_a_scheduler_is_a_name_or_a_type_with_its_parameters() -> None:
-    assert section().scheduler == Fifo()
-    assert section(scheduler="asha").scheduler == Asha()
-    full = section(scheduler={"type": "asha", "grace_period": 2, "reduction_factor": 3, "max_t": 9}).scheduler
-    assert full == Asha(grace_period=2, reduction_factor=3, max_t=9)
-    assert isinstance(section(scheduler="pbt").scheduler, PBT)
 
 
 @pytest.mark.parametrize(
