@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from orchestrator.config.checks.sweep_check import sweep_problems
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.layers import read_layers, read_overrides
-from orchestrator.config.text.reader import Document, dump_yaml, parse_yaml
+from orchestrator.config.text.reader import Document, dump_yaml, join, parse_yaml
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError, UsageError, collect_problems
 
@@ -78,9 +78,24 @@ def experiment_with_edits(source: ExperimentSource, text: str) -> Experiment:
     Raises ConfigError.
     """
     data = parse_yaml(text, "experiment.yaml").data
-    saved = collect_problems([], resolve, source)  # None if the code has changed since
-    is_edited = saved is None or to_dict(saved.experiment) != data
-    return experiment_from_source(replace(source, written=data, values=()) if is_edited else source)
+    saved = collect_problems([], resolve, source)
+    if saved is None:  # the code has changed since
+        return experiment_from_source(replace(source, written=data, values=()))
+    return experiment_from_source(source.with_values(dict(_differences(to_dict(saved.experiment), data))))
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted path and value of what differs; a whole mapping if a key was removed or contains a dot."""
+    for key, value in after.items():
+        old, inner = before.get(key), join(path, key)
+        if value == old:
+            continue
+        if not isinstance(old, dict) or not isinstance(value, dict):
+            yield inner, value
+        elif old.keys() <= value.keys() and not any("." in name for name in value):
+            yield from _differences(old, value, inner)
+        else:
+            yield inner, value
 
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:
