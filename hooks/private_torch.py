@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
@@ -65,17 +65,6 @@ def gradients_never_exchanged(model: DistributedDataParallel) -> list[int] | Non
         places = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
         return [int(place) for place in places[1].split()] if places else []
     return None
-
-
-def initializer(part: nn.Module) -> Callable[[], None] | None:
-    """Return a module's `reset_parameters`, which torch's attention names differently."""
-    reset: Any = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
-    return reset if callable(reset) else None
-
-
-def count_writes(tensor: Tensor) -> int:
-    """Return how often a tensor was written in place, except through `.data`."""
-    return int(tensor._version)
 
 
 def compile_in_place(module: nn.Module, mode: str | None = None) -> None:

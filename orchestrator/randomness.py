@@ -38,30 +38,26 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def random_state() -> dict[str, Any]:
-    """Return the state of every generator, as plain data and tensors."""
+    """Return the state of every generator, as plain data and tensors.
+
+    Long lists are tensors, as `torch.save` visits each item of a list.
+    """
     state: Any = numpy.random.get_state(legacy=True)
     kind, keys, position, has_gauss, cached = state
     version, words, gauss = random.getstate()
     return {
-        "python": [version, list(words), gauss],
+        "python": [version, torch.tensor(words), gauss],
         "numpy": [str(kind), torch.from_numpy(keys.astype("int64")), int(position), int(has_gauss), float(cached)],
         "torch": torch.get_rng_state(),
-        # The call would make a context on the GPU. A process without one has drawn nothing there.
+        # The call would create a context on the GPU. A process without one has drawn nothing there.
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
     }
 
 
-def storable_random_state() -> dict[str, Any]:
-    """Return the same with few objects, as `torch.save` visits each item of a list."""
-    state = random_state()
-    version, words, gauss = state["python"]
-    return {**state, "python": [version, torch.tensor(words), gauss]}
-
-
 def restore_random_state(state: dict[str, Any]) -> None:
-    """Restore a state of `random_state` or `storable_random_state`."""
+    """Restore a `random_state`."""
     version, words, gauss = state["python"]
-    random.setstate((version, tuple(words.tolist() if isinstance(words, torch.Tensor) else words), gauss))
+    random.setstate((version, tuple(words.tolist()), gauss))
     kind, keys, position, has_gauss, cached = state["numpy"]
     numpy.random.set_state((kind, keys.numpy().astype("uint32"), position, has_gauss, cached))
     torch.set_rng_state(state["torch"])
@@ -71,10 +67,10 @@ def restore_random_state(state: dict[str, Any]) -> None:
 
 def draw_alike(items: Iterable[T]) -> Iterator[T]:
     """Yield items, each with the generators in the same state; afterwards they are as the first item left them."""
-    begun, after = random_state(), None
+    first, after = random_state(), None
     for item in items:
         if after is not None:
-            restore_random_state(begun)
+            restore_random_state(first)
         yield item
         after = after or random_state()
     if after is not None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, MutableMapping
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
+
+    from hooks.state import State
 
 
 class Stateful(Protocol):
@@ -24,7 +24,21 @@ class Stateful(Protocol):
 Part = Stateful | MutableMapping[str, Any]
 
 
-class TrainingSession(ABC):
+class SessionLoop(Protocol):
+    """The loop behind a session."""
+
+    state: State
+
+    def restore_parts(self, parts: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool: ...
+
+    def record(self, columns: Mapping[str, Any], batch_size: int) -> None: ...
+
+    def save_here(self) -> None: ...
+
+    def should_stop(self) -> bool: ...
+
+
+class TrainingSession:
     """Records rows and keeps parts in checkpoints for a task with a loop of its own. In each worker process.
 
     The task yields reports: mappings of metrics, whose names begin with `train/`, `val/` or `test/`. All ranks yield at
@@ -33,42 +47,36 @@ class TrainingSession(ABC):
     build the same model. `restore` then seeds each rank with `seed` plus its number.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        world_size: int,
-        local_rank: int,
-        device: torch.device,
-        config: Mapping[str, Any],
-        artifacts: Path,
-    ) -> None:
-        self.rank, self.world_size, self.local_rank, self.device = rank, world_size, local_rank, device
-        self.config = config
+    def __init__(self, loop: SessionLoop) -> None:
+        state = loop.state
+        self.rank, self.world_size, self.local_rank = state.rank, state.world_size, state.local_rank
+        self.device = state.device
+        self.config = state.config
         """The whole experiment, as in experiment.yaml."""
-        self.artifacts = artifacts
+        self.artifacts = state.artifacts
         """A local folder; its files are copied to the run's folder."""
+        self._loop = loop
         self._call: _Call | None = None
 
     @property
-    @abstractmethod
     def epoch(self) -> int:
         """Reports yielded since the run began, including those before a restored checkpoint."""
+        return self._loop.state.epoch
 
     @property
-    @abstractmethod
     def step(self) -> int:
-        """Rows recorded since the run began, counted in the same way."""
+        """Rows recorded since the run began, including those before a restored checkpoint."""
+        return self._loop.state.step
 
     @property
-    @abstractmethod
     def stop_asked(self) -> bool:
         """Whether training has to end: Ctrl-C, a hook, the sweep, or all `steps` are made.
 
         All ranks get the same answer, so all must ask at the same places. Steps after the last `yield` get a report and
         a checkpoint. After an interruption they do not: a resume continues from the last checkpoint, such as one that
         `save` made right before."""
+        return self._loop.should_stop()
 
-    @abstractmethod
     def restore(self, *, per_rank: Mapping[str, Part] | None = None, **parts: Part) -> bool:
         """Name the parts of checkpoints, and restore them from the checkpoint that this run continues from.
 
@@ -76,17 +84,18 @@ class TrainingSession(ABC):
         `state_dict` and `load_state_dict`, or is a dict, whose entries are replaced. The random generators are saved
         with them. Call it once, when all is built, right before training. Checkpoints are made by `save`, and at a
         `yield` if the hook `checkpoint` or the sweep requests one."""
+        return self._loop.restore_parts(parts, per_rank or {})
 
-    @abstractmethod
     def record(self, *, batch_size: int = 1, **columns: Any) -> None:
         """Add a row to this rank's table, which counts as an iteration and a step.
 
         Values are numbers, short texts, or tensors of one element, which stay on their device until rows are written.
         A round without a call has one row."""
+        self._loop.record(columns, batch_size)
 
-    @abstractmethod
     def save(self) -> None:
         """Write a checkpoint here, in the middle of a round; collective."""
+        self._loop.save_here()
 
     def reports_of(self, call: Callable[[], Any]) -> Generator[Mapping[str, Any], None, None]:
         """Run a call in a thread of its own, and yield what its callbacks pass to `report`.

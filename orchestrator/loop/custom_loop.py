@@ -1,14 +1,15 @@
-"""The loop of a task with a loop of its own: rounds, rows, reports and checkpoints. Worker process."""
+"""The loop around a task's own `train`: rounds, rows, reports and checkpoints. Worker process."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, MutableMapping
 from numbers import Real
 from time import perf_counter
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from hooks.hook import Hook
 from hooks.metrics.names import PHASES, phase_of
@@ -17,18 +18,20 @@ from orchestrator.checkpoint.position import Stage
 from orchestrator.config.checks.custom_training import train_parameters
 from orchestrator.config.python.user_code import source_location
 from orchestrator.config.sections.experiment import Experiment
-from orchestrator.errors import RunError, WorkersDisagree
+from orchestrator.errors import CheckpointError, RunError, WorkersDisagree
 from orchestrator.loop.clock.span_clock import Clock
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.state.custom_contents import KeptParts
+from orchestrator.loop.state.cursor import TrainingCursor
+from orchestrator.loop.state.optimizer_state import load_state
 from orchestrator.loop.step.iterations import iteration_columns
 from orchestrator.loop.step.task_errors import COLUMNS, check_type, describe
+from orchestrator.loop.world import World
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task, hide_progress, show_progress
 from orchestrator.training_session import Part, TrainingSession
 
-_OF_THE_ROW = frozenset(COLUMNS)
+_ROW_COLUMNS = frozenset(COLUMNS)
 """Columns that every row has."""
 
 
@@ -49,14 +52,14 @@ class CustomLoop(Rounds):
         )
         show_progress(task, self.state)
         self.parts = KeptParts(self.world)
-        self._make_parts(_Unmeasured(), self.parts)
+        self._make_parts(TrainingCursor(self.state, lambda offset: 0, samples_per_iteration=0), self.parts)
         self._arguments = {name: self.state.config[name] for name in train_parameters(type(task))}
         self._training: Generator[Any, None, None] | None = None
         self._ended, self._checked_at = 0.0, perf_counter()
-        self._calls_to_check, self._has_to_stop, self._has_warned, self._is_begun = 0, False, False, False
+        self._calls_to_check, self._has_to_stop, self._has_warned, self._has_begun = 0, False, False, False
 
     def phases(self) -> tuple[str, ...]:
-        return PHASES  # which of them it has, only its reports tell
+        return PHASES  # only its reports show which of them it has
 
     def _save(self) -> None:
         if self.parts.are_named:
@@ -64,17 +67,17 @@ class CustomLoop(Rounds):
         if self.saving.last_step == self.state.step:
             return None
         raise RunError(
-            "a checkpoint is requested, but train() has not named its parts: call"
-            f" session.restore(){source_location(self.task.train)}"
+            "a checkpoint is requested, but train() has not called session.restore(), which names what to save; call it"
+            f" before training{source_location(self.task.train)}"
         )
 
     # Rounds
 
     def _train(self) -> None:
         state, cursor = self.state, self.cursor
-        cursor.stage, self._is_begun = Stage.TRAIN, False
+        cursor.stage, self._has_begun = Stage.TRAIN, False
         if self._training is None:
-            training: Any = self.task.train(_CustomSession(self), **self._arguments)
+            training: Any = self.task.train(TrainingSession(self), **self._arguments)
             self._training = check_type(self.task.train, training, Generator, "a generator of reports")
         else:
             self._begin_round()
@@ -119,16 +122,16 @@ class CustomLoop(Rounds):
             self.state.max_steps = self.state.step
 
     def _begin_round(self) -> None:
-        """Begin a round, once. The task builds its model before."""
+        """Begin a round, unless it has begun. The task builds its model before."""
         state = self.state
-        if self._is_begun:
+        if self._has_begun:
             return
         if self.parts.waiting is not None:
             raise RunError(
-                f"this run continues from checkpoint '{self.parts.waiting}', but train() has not restored it; call"
-                f" session.restore() with its parts before training{source_location(self.task.train)}"
+                f"this run continues from checkpoint '{self.parts.waiting}', but train() has not called"
+                f" session.restore(), which restores it; call it before training{source_location(self.task.train)}"
             )
-        self._is_begun = True
+        self._has_begun = True
         state.phase, state.epoch_completed, state.stepped = "train", False, False
         state.iterations_before = state.iteration - state.phase_iteration
         self.plan.fire("on_phase_start", state)
@@ -147,8 +150,8 @@ class CustomLoop(Rounds):
             pair = names[0], names[rank]
             first, other = ("has ended" if metrics is None else f"yields {', '.join(metrics)}" for metrics in pair)
             raise WorkersDisagree(
-                f"rank 0 {first}, rank {rank} {other}: train() yields the same metrics on all ranks, as"
-                f" often{source_location(self.task.train)}"
+                f"train() must yield the same metrics on all ranks, equally often, but rank 0 {first} and rank {rank}"
+                f" {other}{source_location(self.task.train)}"
             )
         if names[0] is None:
             return None
@@ -162,7 +165,7 @@ class CustomLoop(Rounds):
         for name, value in report.items():
             if not isinstance(name, str) or not phase_of(name) or not name.partition("/")[2]:
                 raise RunError(
-                    f"train() yields a metric {name!r}; metrics begin with train/, val/ or test/: write"
+                    f"train() yields a metric {name!r}; its name must begin with train/, val/ or test/, such as"
                     f" 'train/{name}'{where}"
                 )
             if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)):
@@ -183,8 +186,7 @@ class CustomLoop(Rounds):
         self.state.checkpoint_reasons.clear()
         if self.parts.waiting is None and not self._has_warned and self.world.is_master:
             self.state.show(
-                "there are no checkpoints, as train() names no parts for them (session.restore()); a resume starts from"
-                " the beginning"
+                "no checkpoint is saved, as train() does not call session.restore(); a resume starts from the beginning"
             )
         self._has_warned = True
         return None
@@ -201,8 +203,8 @@ class CustomLoop(Rounds):
 
     # For the session
 
-    def take_parts(self, parts: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
-        """Take the parts of checkpoints, and restore them; returns whether there was a checkpoint."""
+    def restore_parts(self, parts: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
+        """Restore the parts of checkpoints; returns whether there was a checkpoint."""
         are_restored = self.parts.name(parts, per_rank)
         self._begin_round()
         if self.world.rank:
@@ -215,14 +217,14 @@ class CustomLoop(Rounds):
         """End an iteration with a row, and fire `on_step`."""
         state = self.state
         self._begin_round()
-        taken = _OF_THE_ROW.intersection(columns)
+        taken = _ROW_COLUMNS.intersection(columns)
         if taken:
             raise RunError(
-                f"session.record() got {', '.join(sorted(taken))}, a column that every row already has; rename it"
+                f"session.record() got the column {', '.join(sorted(taken))}, which every row already has; rename it"
             )
         if type(batch_size) is not int or batch_size < 0:
             raise RunError(
-                f"session.record() got batch_size={batch_size!r}; expected the number of samples, as an int from 0"
+                f"session.record() got batch_size={batch_size!r}; expected the number of samples, a non-negative int"
             )
         state.batch_size, state.stepped = batch_size, True
         state.iteration += 1
@@ -243,14 +245,14 @@ class CustomLoop(Rounds):
         self.cursor.stage = Stage.TRAIN if self.state.phase_iteration else Stage.REPORTED
         self._save()
         self.cursor.stage = Stage.TRAIN
-        self._ended += perf_counter() - began  # it is no part of an iteration
+        self._ended += perf_counter() - began  # saving does not count as part of an iteration
 
     def _finish_if_written(self) -> None:
         began = perf_counter()
         super()._finish_if_written()
         self._ended += perf_counter() - began
 
-    def stop_asked(self) -> bool:
+    def should_stop(self) -> bool:
         """Return whether training has to end, agreed over ranks, which communicate in some of these calls."""
         state, now = self.state, perf_counter()
         if state.max_steps is not None and state.step >= state.max_steps:
@@ -264,43 +266,111 @@ class CustomLoop(Rounds):
         return self._has_to_stop
 
 
-class _Unmeasured:
-    """Training data of unknown length."""
-
-    by_index = False
-
-    def length(self, offset: int = 0) -> int:
-        return 0
-
-
-class _CustomSession(TrainingSession):
-    def __init__(self, loop: CustomLoop) -> None:
-        state = loop.state
-        super().__init__(state.rank, state.world_size, state.local_rank, state.device, state.config, state.artifacts)
-        self._loop = loop
-
-    @property
-    def epoch(self) -> int:
-        return self._loop.state.epoch
-
-    @property
-    def step(self) -> int:
-        return self._loop.state.step
-
-    @property
-    def stop_asked(self) -> bool:
-        return self._loop.stop_asked()
-
-    def restore(self, *, per_rank: Mapping[str, Part] | None = None, **parts: Part) -> bool:
-        return self._loop.take_parts(parts, per_rank or {})
-
-    def record(self, *, batch_size: int = 1, **columns: Any) -> None:
-        self._loop.record(columns, batch_size)
-
-    def save(self) -> None:
-        self._loop.save_here()
-
-
 def _mean(values: Collection[float]) -> float:
     first = next(iter(values))
     return first if all(value == first for value in values) else math.fsum(values) / len(values)
+
+
+class KeptParts:
+    """The parts of one rank: saved in checkpoints, and restored once the task has built them."""
+
+    files: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    mesh = None
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._shared: Mapping[str, Part] | None = None
+        self._per_rank: Mapping[str, Part] = {}
+        self._stored: tuple[str, Mapping[str, Any], Mapping[str, Any]] | None = None
+        """The contents still to restore: the checkpoint's name, shared parts, and this rank's own."""
+        self.is_over = False
+        """Whether the task has returned, and made steps after its last report."""
+
+    @property
+    def are_named(self) -> bool:
+        """Whether the task has named the parts."""
+        return self._shared is not None
+
+    @property
+    def waiting(self) -> str | None:
+        """The checkpoint whose parts are still to restore."""
+        return self._stored[0] if self._stored else None
+
+    def name(self, shared: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
+        """Take the parts that the task has built, and restore them; returns whether there was a checkpoint."""
+        for name, part in (*shared.items(), *per_rank.items()):
+            _check_part(name, part)
+        if "hooks" in shared:
+            raise RunError("session.restore() got a part 'hooks', the name of the hooks' own file; rename the part")
+        if self._shared is not None:
+            raise RunError("session.restore() is called twice; name all parts at once, when they are built")
+        self._shared, self._per_rank = dict(shared), dict(per_rank)
+        stored, self._stored = self._stored, None
+        if stored is None:
+            return False
+        name, saved, saved_per_rank = stored
+        _restore(name, self._shared, saved, "")
+        _restore(name, self._per_rank, saved_per_rank, "per_rank: ")
+        return True
+
+    def shared(self) -> dict[str, Any]:
+        return _states(self._shared or {})
+
+    def per_rank(self) -> dict[str, Any]:
+        return {"parts": _states(self._per_rank)}
+
+    def details(self) -> dict[str, Any]:
+        return {"is_over": self.is_over, **({"per_rank": [*self._per_rank]} if self._per_rank else {})}
+
+    def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
+        self._stored = name, {part: state for part, state in checkpoint.items() if part != "hooks"}, {}
+        self.is_over = manifest["is_over"]
+
+    def restore_rank(
+        self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]
+    ) -> None:
+        assert self._stored is not None
+        name, saved, _ = self._stored
+        own = (rank_state if "parts" in rank_state else other(0)).get("parts", {})
+        if own and saved_world_size != self._world.world_size:
+            raise CheckpointError(
+                f"checkpoint '{name}' holds parts of each of {saved_world_size} ranks ({', '.join(own)}), and cannot"
+                f" continue with {self._world.world_size}; set workers.count: {saved_world_size}"
+            )
+        self._stored = name, saved, own
+
+
+def _states(parts: Mapping[str, Part]) -> dict[str, Any]:
+    return {name: dict(part) if isinstance(part, MutableMapping) else part.state_dict() for name, part in parts.items()}
+
+
+def _check_part(name: str, part: Any) -> None:
+    if not isinstance(part, MutableMapping) and not all(
+        callable(getattr(part, method, None)) for method in ("state_dict", "load_state_dict")
+    ):
+        raise RunError(
+            f"session.restore() got a {type(part).__name__} as '{name}'; expected an object with state_dict() and"
+            " load_state_dict(), or a dict. Put values that change into a dict, and update it before each checkpoint"
+        )
+
+
+def _restore(name: str, parts: Mapping[str, Part], saved: Mapping[str, Any], group: str) -> None:
+    if parts.keys() != saved.keys():
+        stored, named = (", ".join(names) or "nothing" for names in (saved, parts))
+        raise CheckpointError(
+            f"checkpoint '{name}' holds {group}{stored}, but session.restore() got {group}{named}; name the same parts"
+            " each time"
+        )
+    for key, part in parts.items():
+        if isinstance(part, MutableMapping):
+            part.clear()
+            part.update(saved[key])
+            continue
+        try:
+            if isinstance(part, Optimizer):
+                load_state(part, saved[key])
+            else:
+                part.load_state_dict(saved[key])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(f"checkpoint '{name}' does not fit the part '{key}': {error}") from error

@@ -57,7 +57,7 @@ class Evaluation:
         state, cursor, data = self._state, self._cursor, self._data.phases[phase]
         state.phase, state.stepped = phase, False
         is_val = kind_of(phase) == "val"
-        begun, trained = cursor.eval_iterations.get(phase, 0), state.phase_iteration
+        offset, trained = cursor.eval_iterations.get(phase, 0), state.phase_iteration
         epoch = cursor.epoch_label
         state.phase_iteration, state.phase_length = 0, data.length() * len(state.evaluations)
         state.iterations_before = cursor.val_iterations if is_val else 0
@@ -68,7 +68,7 @@ class Evaluation:
             with weights(state), torch.no_grad():
                 state.module.eval()
                 batches, places = data.once()
-                iterations = self._iterations.evaluate(batches, meters, begun, epoch)
+                iterations = self._iterations.evaluate(batches, meters, offset, epoch)
                 for has_batch in self._places(places):
                     if has_batch:
                         next(iterations)
@@ -87,7 +87,7 @@ class Evaluation:
                 )
             state.metrics |= values
         if is_val:
-            cursor.eval_iterations[phase] = begun + state.phase_iteration
+            cursor.eval_iterations[phase] = offset + state.phase_iteration
             cursor.val_iterations += state.phase_iteration
         state.evaluation = ""
         self._plan.fire("on_phase_end", state)

@@ -24,19 +24,21 @@ from orchestrator.loop.clock.span_clock import clock_for
 from orchestrator.loop.data.phases import Data, DataOf, data_from_task
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.model import initial_weights, weight_sources
-from orchestrator.loop.model.strategy import built, forward_pass, shared
+from orchestrator.loop.model.strategy import forward_pass, shared
 from orchestrator.loop.model.torch_settings import as_computed, needless_on_one_rank, torch_set
 from orchestrator.loop.report import Report
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.state.cursor import TrainingCursor
 from orchestrator.loop.state.hooked_contents import HookedContents, WeightsAlone
 from orchestrator.loop.step.auto_microbatching import MicrobatchedIterations
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.closure import ClosureIterations
 from orchestrator.loop.step.iterations import Iterations
 from orchestrator.loop.step.precision import Precision
+from orchestrator.loop.step.task_errors import check_type
 from orchestrator.loop.step.turns import TurnIterations
-from orchestrator.randomness import seed_all, storable_random_state
+from orchestrator.randomness import random_state, seed_all
 from orchestrator.task import Task, has_turns, hide_progress, show_progress, without_loss
 
 logger = logging.getLogger("hookyard")
@@ -73,7 +75,7 @@ class Loop(Rounds):
         }
         self.timeline = self._timeline()
         self.schedules = self._schedules()
-        module = built(task, experiment, self.world)
+        module = check_type(task.model, task.model(), nn.Module, "the model, a torch.nn.Module")
         module = as_computed(module, experiment, self.world)
         model = shared(module, task, experiment, self.world)
         lines = [] if resumes else self._begin_with_weights(module, origin)
@@ -92,9 +94,10 @@ class Loop(Rounds):
         self.iterations = _kind_of_iterations(task, experiment, state)(
             task, state, self.plan, self.clock, self.precisions, self.recorder, self.world
         )
-        self._make_parts(
-            self.data.train, self.contents(state, self.iterations, self.data, self.changes, self.schedules)
-        )
+        train = self.data.train
+        samples_per_iteration = experiment.batch_size * self.world.world_size if train.by_index else 0
+        cursor = TrainingCursor(state, train.length, samples_per_iteration)
+        self._make_parts(cursor, self.contents(state, self.iterations, self.data, self.changes, self.schedules))
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
         self._batches: Iterator[Any] | None = None
         """The epoch's training batches, of which some remain after a validation in steps."""
@@ -118,10 +121,10 @@ class Loop(Rounds):
         init, folders = self.experiment.init, self.experiment.import_paths
         if init is None:
             return []
-        found = self.world.broadcast(
+        source = self.world.broadcast(
             lambda: weight_sources.find_again(origin) if origin else weight_sources.find(init, folders)
         )
-        return initial_weights.load(module, init, weight_sources.read(found), found)
+        return initial_weights.load(module, init, weight_sources.read(source), source)
 
     def _make_state(self, module: nn.Module, model: nn.Module) -> State:
         optimizers = build_optimizers(self.experiment.optimizations, self.task, module)
@@ -156,12 +159,6 @@ class Loop(Rounds):
             full_batches=self.data.train.by_index or self.experiment.loader.drop_last,
             clock=self.clock,
         )
-
-    def restore(self, name: str) -> None:
-        super().restore(name)
-        left = self.data.train.batches_left(self.state.epoch)
-        if left is not None:
-            self.cursor.epoch_length = self.state.phase_iteration + left
 
     def run(self) -> Generator[Report, None, None]:
         reports = super().run()
@@ -301,7 +298,7 @@ class Loop(Rounds):
             self._batches = None
         state.metrics |= self.iterations.reduce("train", self.world)
         self.plan.fire("on_phase_end", state)
-        self.cursor.stage, self.saving.after_training = Stage.TRAINED, storable_random_state()
+        self.cursor.stage, self.saving.after_training = Stage.TRAINED, random_state()
         self._save_if_asked()
 
     # Saving and stopping

@@ -19,7 +19,7 @@ from orchestrator.loop.clock.hook_costs import Ledger
 from orchestrator.loop.clock.span_clock import Clock
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.state.cursor import Epochs, TrainingCursor
+from orchestrator.loop.state.cursor import TrainingCursor
 from orchestrator.loop.state.saving import Contents, Saving
 from orchestrator.loop.stopping import Stopping
 from orchestrator.loop.world import World
@@ -47,10 +47,10 @@ class Rounds(ABC):
         self.plan = Plan(hooks, self.world.rank, self.world.local_rank, clock.device_mark)
         check_plans_agree(self.plan, self.world)
 
-    def _make_parts(self, train: Epochs, contents: Contents) -> None:
+    def _make_parts(self, cursor: TrainingCursor, contents: Contents) -> None:
         """Make the parts that any loop has, once there is a state."""
         state, world, context = self.state, self.world, self.context
-        self.cursor = TrainingCursor(self.experiment, state, train, world)
+        self.cursor = cursor
         self.stopping = Stopping(state, world, self.clock, context.stop_asked)
         self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
         self.saving = Saving(

@@ -23,7 +23,7 @@ from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.step.metrics import Means
-from orchestrator.randomness import restore_random_state, storable_random_state
+from orchestrator.randomness import random_state, restore_random_state
 
 TRAINING_EVENTS = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
 """Events of a start or a training phase, where the hooks of all runs are called in one order."""
@@ -54,7 +54,7 @@ class Leader(Loop):
         self.followers, self.is_over, self.trained = list(followers), False, 0
         self.measured: dict[str, Any] = {}
         """Metrics that hooks of the training have added to reports since the last training phase, except the test's."""
-        self.stage, self.after_phase = self.cursor.stage, storable_random_state()
+        self.stage, self.after_phase = self.cursor.stage, random_state()
         self._after_turn: dict[str, Any] | None = None
         training, self.state.info = self.state.info, ChainMap({}, self.state.info)
         for call in (call for event in TRAINING_EVENTS for call in self.plan.calls[event] if not self.is_own(call)):
@@ -109,12 +109,12 @@ class Leader(Loop):
         self.trained += 1
         for follower in (follower for follower in self.followers if not follower.is_over):
             follower.follow(self.state)
-        self.stage, self.after_phase = self.cursor.stage, storable_random_state()
+        self.stage, self.after_phase = self.cursor.stage, random_state()
         self.stopped, self.interrupted = self.stopping.reasons, self.stopping.interrupted
 
     def turn_ends(self, name: str) -> None:
         """End the turn of a run. Raises RunError if it drew other random numbers than the one before."""
-        now = storable_random_state()
+        now = random_state()
         self._after_turn = self._after_turn or now
         if not _is_equal(now, self._after_turn):
             raise RunError(

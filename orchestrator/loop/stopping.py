@@ -54,10 +54,7 @@ class Stopping:
 
     def agree(self) -> None:
         """Join the reasons of all ranks; collective."""
-        own = (
-            self._state.stop_reasons,
-            self._state.pause_reasons + ["interrupted"] * self._asked_from_outside(),
-        )
+        own = (self._state.stop_reasons, self._state.pause_reasons + ["interrupted"] * self._asked_from_outside())
         stops, pauses = zip(*self._world.gather(own), strict=True)
         self.interrupted = any(pauses)
         self.reasons = tuple(dict.fromkeys(reason for reasons in (*stops, *pauses) for reason in reasons))

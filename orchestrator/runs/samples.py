@@ -164,7 +164,7 @@ class _Order:
     def _start(self, attempt: Attempt, epoch: int, data: Indexed, world: World) -> tuple[int, int]:
         """Return the iterations before an attempt's part of an epoch, and the samples that all ranks had consumed."""
         state, position = State(), attempt.position
-        cursor = TrainingCursor(self._experiment, state, data, world)
+        cursor = TrainingCursor(state, data.length, self._experiment.batch_size * world.world_size)
         cursor.restore(position)
         if epoch == position.epoch:
             return position.iteration, cursor.consumed()

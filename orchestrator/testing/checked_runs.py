@@ -19,7 +19,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.optim.optimizer import has_own_method
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
-from orchestrator.randomness import storable_random_state
+from orchestrator.randomness import random_state
 from orchestrator.storage import Storage
 from orchestrator.task import Task, has_turns
 from orchestrator.testing.training import KeepingRecorder, Screen, make_loop
@@ -164,7 +164,7 @@ class CheckedRuns:
         runs_here = NAME in loop.plan.hooks
         return Snapshot(
             dict(metrics),
-            storable_random_state(),
+            random_state(),
             **_trained(loop),
             state_dict=_read_back("state_dict", hook.state_dict()) if runs_here else {},
             rank_state_dict=_read_back("rank_state_dict", hook.rank_state_dict()) if runs_here else {},

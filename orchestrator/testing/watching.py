@@ -16,7 +16,7 @@ from hooks.plan import Call, Plan
 from hooks.private_torch import TorchDispatchMode, tree_leaves
 from hooks.state import State
 from orchestrator.loop.step.iterations import COUNTERS
-from orchestrator.randomness import storable_random_state
+from orchestrator.randomness import random_state
 from orchestrator.stats.aggregate.spans import TIMES
 from orchestrator.testing.trees import copied, difference
 
@@ -105,7 +105,7 @@ class Collectives(TorchDispatchMode):
 def shared_state(state: State) -> dict[str, Any]:
     """Return a copy of what training and all hooks share, which a hook that observes must not change."""
     return {
-        "random numbers of ": storable_random_state(),
+        "random numbers of ": random_state(),
         "state.batch": copied(state.batch),
         "state.output": copied(state.output),
         "state.loss": copied(state.loss),

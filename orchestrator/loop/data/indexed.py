@@ -1,4 +1,4 @@
-"""Map-style data: a place in an epoch is a number of samples. Worker process."""
+"""Map-style data, whose position in an epoch is a number of samples. Worker process."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem, RunError
+from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.data.sampling import sampled
 from orchestrator.loop.data.sharding import SeededBatches, ShardedSampler, sequential, shuffled
 from orchestrator.loop.step.task_errors import check_type, missing_batch, wrong_batch, wrong_sample
@@ -21,21 +22,20 @@ from orchestrator.task import Task
 
 @runtime_checkable
 class Loader(Protocol):
-    """Yields batches, and has a length."""
+    """An iterable of batches with a length."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
     def __len__(self) -> int: ...
 
 
-class Indexed:
+class Indexed(PhaseData):
     """A phase's map-style dataset, in the order of the task's sampler.
 
     By default training shuffles it in each epoch, and an evaluation does not.
     """
 
     by_index = True
-    runs_dry = is_over = False
 
     def __init__(
         self, task: Task, dataset: Any, phase: str, experiment: Experiment, world: World, generator: torch.Generator
@@ -50,7 +50,7 @@ class Indexed:
         own = sampled(task, dataset, phase, experiment.seed, world)
         default = shuffled(length, experiment.seed) if self._trains else sequential(length)
         order, length = own or (default, length)
-        self.size: int | None = length
+        self.size = length
         self.sampler = ShardedSampler(order, length, world.rank, world.world_size, even=self._trains)
         self.loader = self._loader(self.sampler)
         if self._trains and self.length() == 0:
@@ -83,42 +83,22 @@ class Indexed:
         arguments: dict[str, Any] = {"generator": self._generator, "pin_memory": pinned}
         if options.num_workers:
             arguments |= {"num_workers": options.num_workers, "persistent_workers": True}
-        made = self._task.loader(self._dataset, batches, self._phase, arguments)
-        return check_type(
-            self._task.loader, made, Loader, "a loader that can be gone through and has a length, such as a DataLoader"
-        )
+        loader = self._task.loader(self._dataset, batches, self._phase, arguments)
+        return check_type(self._task.loader, loader, Loader, "an iterable with a length, such as a DataLoader")
 
     def length(self, offset: int = 0) -> int:
-        present, self.sampler.offset = self.sampler.offset, offset
+        before, self.sampler.offset = self.sampler.offset, offset
         length = len(self.loader)
-        self.sampler.offset = present
+        self.sampler.offset = before
         return length
-
-    def batches_left(self, epoch: int) -> None:
-        """Return None, as the cursor knows it."""
 
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
         self.sampler.begin(epoch, offset)
         self._generator.manual_seed(self._experiment.seed * 1_000_003 + epoch * 1_009 + self._world.rank)
         return batches_of(self.loader, self._phase)
 
-    def ready(self) -> bool:
-        return True
-
-    def has_more(self) -> bool:
-        return True
-
-    def state_dict(self) -> None:
-        return None
-
-    def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
-        """Do nothing, as the counters know the place."""
-
     def once(self) -> tuple[Iterator[Any], Iterable[object]]:
         return batches_of(self.loader, self._phase), range(len(self.loader))
-
-    def close(self) -> None:
-        self.loader = None
 
     def first_sample(self) -> Any:
         loader = self._task.loader(
@@ -140,69 +120,67 @@ class Indexed:
 
 
 def batches_of(loader: Iterable[Any], phase: str) -> Iterator[Any]:
-    """Yield the batches of a loader; raises RunError with the sample and the phase if one cannot be loaded.
+    """Yield the batches of a loader; raises RunError with the index and the phase of a sample that cannot be loaded.
 
-    A loader in this process does not use its own iterator, which does work for processes and for a profiler around each
-    batch. That costs more than all of the loop's own work.
+    A loader in this process does not use its own iterator, whose work for processes and for a profiler costs more than
+    all of the loop's own.
     """
     if type(loader) is not DataLoader or loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
         return iter(loader)
-    if loader.num_workers == 0 and not loader.pin_memory:
-        return _fetched_here(loader, loader.batch_sampler, phase)
-    return _fetched_elsewhere(loader, loader.batch_sampler, phase)
+    in_process = loader.num_workers == 0 and not loader.pin_memory
+    return (_fetch_in_process if in_process else _fetch_elsewhere)(loader, loader.batch_sampler, phase)
 
 
-def _fetched_here(loader: Any, batches: Iterable[list[int]], phase: str) -> Iterator[Any]:
+def _fetch_in_process(loader: Any, batches: Iterable[list[int]], phase: str) -> Iterator[Any]:
     dataset, collate = loader.dataset, loader.collate_fn
-    # A dataset that can fetches the samples of a batch all at once.
+    # Some datasets fetch all samples of a batch together.
     fetch = getattr(dataset, "__getitems__", None) or (lambda indices: [dataset[index] for index in indices])
     for indices in batches:
         try:
             batch = collate(fetch(indices))
-        except Exception as error:  # the user's own code, which may raise anything
-            raise _explained(loader, indices, phase, error)  # noqa: B904  # its cause is chosen there
+        except Exception as error:  # user code may raise anything
+            raise _explain(loader, indices, phase, error)  # noqa: B904  # its cause is chosen there
         if batch is None:
             raise missing_batch(collate)
         yield batch
 
 
-def _fetched_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> Iterator[Any]:
-    iterator, made = iter(loader), 0
+def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> Iterator[Any]:
+    iterator, count = iter(loader), 0
     while True:
         try:
             batch = next(iterator)
         except StopIteration:
             return
-        except Exception as error:  # what a process of the loader has raised, of whatever class
-            if not _raised_again(error):
+        except Exception as error:  # user code may raise anything, also in a process of the loader
+            if not _is_raised_again(error):
                 raise
-            # `_explained` chooses the cause.
-            raise _explained(loader, next(islice(iter(batches), made, None)), phase, error)  # noqa: B904
+            # `_explain` chooses the cause.
+            raise _explain(loader, next(islice(iter(batches), count, None)), phase, error)  # noqa: B904
         if batch is None:
             raise missing_batch(loader.collate_fn)
-        made += 1
+        count += 1
         yield batch
 
 
-def _raised_again(error: Exception) -> bool:
-    """Return whether a loader's process has raised this, and not torch, which reports a lost process."""
+def _is_raised_again(error: Exception) -> bool:
+    """Return whether user code in a process of the loader raised this, and not torch about a lost process."""
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
     return trace is not None and trace.tb_frame.f_code.co_name == "reraise"
 
 
-def _explained(loader: Any, indices: Sequence[int], phase: str, error: Exception) -> RunError:
+def _explain(loader: Any, indices: Sequence[int], phase: str, error: Exception) -> RunError:
     """Load the samples of a batch one by one, and return an error that names the one that fails, or all."""
     samples = []
     for index in indices:
         try:
             samples.append(loader.dataset[index])
-        except Exception as again:
-            # The user sees the original error, without the first attempt.
-            again.__suppress_context__ = True
-            failure = wrong_sample(phase, index, again)
-            failure.__cause__ = again
+        except Exception as cause:
+            cause.__suppress_context__ = True  # hides the first attempt
+            failure = wrong_sample(phase, index, cause)
+            failure.__cause__ = cause
             return failure
     failure = wrong_batch(phase, indices, samples, error)
     failure.__cause__ = error

@@ -25,8 +25,8 @@ def shuffled(length: int, seed: int) -> Order:
     """Return the order of torch's DistributedSampler."""
 
     def order(epoch: int) -> list[int]:
-        places: list[int] = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-        return places
+        indices: list[int] = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+        return indices
 
     return order
 
@@ -44,8 +44,8 @@ class ShardedSampler(Sampler[int]):
         self.rank, self.world_size, self.even = rank, world_size, even
         self.epoch = 0
         self.offset = 0
-        self.begun = 0
-        """The epoch under way, also if all epochs have the first one's order."""
+        self.current_epoch = 0
+        """The current epoch, even if all epochs have the order of the first."""
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of an epoch; keeps the offset."""
@@ -53,7 +53,7 @@ class ShardedSampler(Sampler[int]):
 
     def begin(self, epoch: int, offset: int) -> None:
         """Begin the rest of an epoch."""
-        self.begun, self.offset = epoch, offset
+        self.current_epoch, self.offset = epoch, offset
 
     def __iter__(self) -> Iterator[int]:
         order = self.order(self.epoch)
@@ -86,10 +86,11 @@ class SeededBatches(BatchSampler):
         self._own, self._seed = sampler, seed
 
     def __iter__(self) -> Iterator[list[int]]:
-        own = self._own
+        sampler = self._own
         for number, batch in enumerate(super().__iter__()):
-            place = own.offset + number * self.batch_size * own.world_size + own.rank
-            yield _Batch(batch, int(np.random.SeedSequence([self._seed, own.begun, place]).generate_state(1)[0]))
+            position = sampler.offset + number * self.batch_size * sampler.world_size + sampler.rank
+            entropy = np.random.SeedSequence([self._seed, sampler.current_epoch, position])
+            yield _Batch(batch, int(entropy.generate_state(1)[0]))
 
 
 class _Batch(list[int]):

@@ -1,4 +1,4 @@
-"""This process's share of an iterable dataset, by rank and by process of the loader, and its place in it."""
+"""This process's share of an iterable dataset, by rank and loader process, and its position in it."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class Share(IterableDataset[Any]):
         return self.passes if self._new_orders else 0
 
     def __iter__(self) -> Iterator[Any]:
-        return _Place(self)
+        return _Position(self)
 
 
-class _Place:
+class _Position:
     """Iterates over a share, from its beginning or from a state.
 
-    If neither the dataset nor its iterator has a state, samples are read again up to the place.
+    If neither the dataset nor its iterator has a state, samples are read again up to the position.
     """
 
     def __init__(self, share: Share) -> None:
@@ -101,16 +101,16 @@ class _Place:
         return item
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place as plain data: samples read, and the state of the iterator or the dataset.
+        """Return the position as plain data: samples read, and the state of the iterator or the dataset.
 
         In a process of the loader also the generators, which nothing else keeps.
         """
         state: dict[str, Any] = {"read": self._read}
         if self._in_process:
             state["generators"] = pickle.dumps(random_state())
-        if self._read and _has_state(self._items):
+        if self._read and has_state(self._items):
             state["iterator"] = self._items.state_dict()
-        elif self._read and _has_state(self._dataset) and not has_shuffle_buffer(self._dataset):
+        elif self._read and has_state(self._dataset) and not has_shuffle_buffer(self._dataset):
             state["dataset"] = self._dataset.state_dict()
         return state
 
@@ -133,8 +133,9 @@ class _Place:
             restore_random_state(pickle.loads(state["generators"]))
 
 
-def _has_state(one: Any) -> bool:
-    return hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
+def has_state(source: Any) -> bool:
+    """Return whether a source of samples or batches can save its position."""
+    return hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
 
 
 def shares_itself(dataset: Any) -> bool:
@@ -147,36 +148,38 @@ def refuse_unclear(dataset: Any, phase: str) -> None:
     """Raise ConfigError for a dataset that may share itself out, and does not say whether it does."""
     if hasattr(dataset, "shares_itself") or shares_itself(dataset):
         return
-    asked = _names(getattr(type(dataset).__iter__, "__code__", None)) & _QUESTIONS
-    if asked:
+    questions = _referenced_names(getattr(type(dataset).__iter__, "__code__", None)) & _QUESTIONS
+    if questions:
         message = (
-            f"the {phase} dataset ({type(dataset).__name__}) asks for {' and '.join(sorted(asked))} in __iter__, so it"
-            " may share itself out among ranks and the loader's processes, or among some of them"
+            f"the {phase} dataset ({type(dataset).__name__}) calls {' and '.join(sorted(questions))} in __iter__, so it"
+            " may shard itself among ranks and loader processes, or among some of them"
         )
         advice = (
-            "say shares_itself = True in its class if it does so among all of them, or leave that to the loop and say"
-            " False"
+            "set shares_itself = True on its class if it shards itself among all of them, or False to leave sharding to"
+            " the loop"
         )
         raise ConfigError([Problem("task", message, suggestion=advice)])
 
 
 def _classes(dataset: Any) -> set[str]:
-    return {f"{one.__module__}.{one.__qualname__}" for one in type(dataset).__mro__}
+    return {f"{base.__module__}.{base.__qualname__}" for base in type(dataset).__mro__}
 
 
 def _is_of_hugging_face(dataset: Any) -> bool:
     return HUGGING_FACE in _classes(dataset)
 
 
-def _names(code: CodeType | None) -> set[str]:
+def _referenced_names(code: CodeType | None) -> set[str]:
     """Return the names in a function's code, and in the functions within it."""
     if code is None:
         return set()
-    return set(code.co_names).union(*(_names(one) for one in code.co_consts if isinstance(one, CodeType)))
+    return set(code.co_names).union(
+        *(_referenced_names(inner) for inner in code.co_consts if isinstance(inner, CodeType))
+    )
 
 
 def _split(dataset: Any, rank: int, world_size: int) -> Any:
-    """Tell a dataset of Hugging Face its rank. It knows the loader's processes."""
+    """Split a dataset of Hugging Face by rank. It splits itself by loader process."""
     if world_size == 1 or not _is_of_hugging_face(dataset) or is_split_by_node(dataset):
         return dataset
     return import_module("datasets.distributed").split_dataset_by_node(dataset, rank, world_size)

@@ -1,4 +1,4 @@
-"""Streams: iterable datasets, and loaders that keep their own place. Worker process."""
+"""Streams: iterable datasets, and loaders that keep their own position. Worker process."""
 
 from __future__ import annotations
 
@@ -12,21 +12,17 @@ from torch.utils.data import DataLoader, IterableDataset
 from orchestrator.config.checks.data import length_of
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError
-from orchestrator.loop.data.share import Share, refuse_unclear
+from orchestrator.loop.data.phase_data import PhaseData
+from orchestrator.loop.data.share import Share, has_state, refuse_unclear
 from orchestrator.loop.world import World
-from orchestrator.randomness import (
-    random_state,
-    restore_random_state,
-    storable_random_state,
-    with_own_generators,
-)
+from orchestrator.randomness import random_state, restore_random_state, with_own_generators
 from orchestrator.task import Task
 
 _END: Any = object()
 _NOT_FETCHED: Any = object()
 
 
-class Stream:
+class Stream(PhaseData):
     """A phase's iterable dataset or loader.
 
     Training iterates over it in passes. If the length of a pass is known, and there is no `epoch_steps`, an epoch is a
@@ -34,40 +30,33 @@ class Stream:
     the next pass, or all ranks end the run there (`loader.on_exhausted`).
     """
 
-    by_index = False
-    size: int | None = None
-
     def __init__(
         self,
         task: Task,
-        given: Any,
+        data: Any,
         phase: str,
         experiment: Experiment,
         world: World,
         generator: torch.Generator,
-        anew: Callable[[], Any],
+        build_again: Callable[[], Any],
     ) -> None:
         self._task, self._phase, self._experiment, self._world = task, phase, experiment, world
-        self._generator, self._anew = generator, anew
+        self._generator, self._build_again = generator, build_again
         self._trains = phase == "train"
         self.runs_dry = self._trains and experiment.loader.on_exhausted == "stop"
         options = experiment.loader
         self._batch_size = experiment.batch_size if self._trains else options.eval_batch_size or experiment.batch_size
         self._drop_last = self._trains and options.drop_last
         self._share: Share | None = None
-        self.loader: Any = given
-        if not is_loader(given):
-            self._check_dataset(given)
-            self._share = Share(given, world.rank, world.world_size, experiment.seed)
+        self.loader: Any = data
+        if not is_loader(data):
+            self._check_dataset(data)
+            self._share = Share(data, world.rank, world.world_size, experiment.seed)
             self.loader = self._loader(self._share, generator, options.num_workers)
-        if self._trains and not _has_place(self.loader):
-            message = (
-                f"its loader ({type(self.loader).__name__}) has no state_dict, so that a resumed run could not go on"
-                " with it"
-            )
-            raise ConfigError(
-                [Problem("task", message, suggestion="give the dataset, or torchdata's StatefulDataLoader")]
-            )
+        if self._trains and not has_state(self.loader):
+            message = f"its train loader ({type(self.loader).__name__}) has no state_dict, so a run could not resume"
+            advice = "return the dataset, or torchdata's StatefulDataLoader"
+            raise ConfigError([Problem("task", message, suggestion=advice)])
         self._pass_length = self._agreed(self._own_length())
         self._is_whole = self._own_length() == self._pass_length
         self._by_pass = self._pass_length is not None and experiment.epoch_steps is None
@@ -78,19 +67,13 @@ class Stream:
         self._restored: dict[str, Any] | None = None
         self._next = _NOT_FETCHED
         self._ahead: dict[str, Any] | None = None
-        """The place before the batch that was fetched ahead of its phase, and the generators of that moment."""
+        """The position before the batch that was fetched ahead of its phase, and the generators at that time."""
         self.is_over = False
-        self._samples: list[int] | None = None
-        """Samples of this rank's pass when this attempt began it, by process of the loader."""
-        self._given = 0
-        """Number of batches of these that were given."""
 
     def _check_dataset(self, dataset: Any) -> None:
         name, loader = f"the {self._phase} dataset ({type(dataset).__name__})", self._experiment.loader
         if not isinstance(dataset, IterableDataset) and iter(dataset) is dataset:
-            message = (
-                f"{name} is an iterator, which can be gone through once; give an object whose __iter__ begins anew"
-            )
+            message = f"{name} is an iterator, which ends after one pass; return an object whose __iter__ starts over"
             raise ConfigError([Problem("task", message)])
         if self._world.world_size > 1 or loader.num_workers:
             refuse_unclear(dataset, self._phase)
@@ -100,12 +83,14 @@ class Stream:
     ) -> Any:
         pin = self._experiment.loader.pin_memory
         pinned = self._world.device.type == "cuda" if pin is None else pin
-        options: dict[str, Any] = {"batch_size": batch_size or self._batch_size, "drop_last": self._drop_last}
-        options |= {
+        options: dict[str, Any] = {
+            "batch_size": batch_size or self._batch_size,
+            "drop_last": self._drop_last,
             "generator": generator,
             "pin_memory": pinned,
-            **({"num_workers": num_workers} if num_workers else {}),
         }
+        if num_workers:
+            options["num_workers"] = num_workers
         return self._task.loader(share, None, self._phase, options)
 
     # How long an epoch is
@@ -119,39 +104,21 @@ class Stream:
         return min(known) if self.runs_dry else max(known)
 
     def _own_length(self) -> int | None:
-        return length_of(self.loader) if self._share is None else self._count_batches(self._shards())
-
-    def _shards(self) -> list[int] | None:
-        """Return the samples of a pass on this rank, by process of its loader; None if unknown."""
-        whole = length_of(self._share.dataset) if self._share else None
-        if self._share is None or whole is None:
-            return None
-        if self._share.shares_itself:
-            return [whole]
-        workers, world = self._experiment.loader.num_workers or 1, self._world
-        shards = [world.rank + world.world_size * worker for worker in range(workers)]
-        return [max(0, -(-(whole - shard) // (world.world_size * workers))) for shard in shards]
-
-    def _count_batches(self, samples: list[int] | None) -> int | None:
-        """Return the number of batches, which each process makes of its own samples."""
-        size = self._batch_size
+        """Return the batches of a pass on this rank; None if unknown."""
+        if self._share is None:
+            return length_of(self.loader)
+        samples = length_of(self._share.dataset)
         if samples is None:
             return None
-        return sum(count // size if self._drop_last else -(-count // size) for count in samples)
-
-    def _remaining_in_pass(self) -> list[int] | None:
-        """Return the samples left in this pass, by process. Processes take turns."""
-        if self._samples is None:
-            return None
-        turns, more = divmod(self._given, len(self._samples))
+        shards = [samples]
+        if not self._share.shares_itself:
+            # Each process of each rank makes batches of its own samples.
+            count = self._world.world_size * (self._experiment.loader.num_workers or 1)
+            shards = [
+                -(-(samples - first) // count) for first in range(self._world.rank, count, self._world.world_size)
+            ]
         size = self._batch_size
-        return [max(0, left - size * (turns + (worker < more))) for worker, left in enumerate(self._samples)]
-
-    def batches_left(self, epoch: int) -> int | None:
-        state = self._restored
-        if not (state and self._by_pass and self._share and state["epoch"] == epoch and state["loader"] is not None):
-            return None
-        return self._agreed(self._count_batches(state["left"]) if state["pass"] == epoch else 0)
+        return sum(max(0, shard // size if self._drop_last else -(-shard // size)) for shard in shards)
 
     def _epoch_length(self) -> int:
         experiment = self._experiment
@@ -159,19 +126,13 @@ class Stream:
             return experiment.epoch_steps * experiment.micro_batches
         if self._pass_length is not None:
             if self._pass_length == 0:
-                raise ConfigError(
-                    [
-                        Problem(
-                            "batch_size",
-                            f"is {experiment.batch_size}, and the train stream fills no batch of it on a rank",
-                        )
-                    ]
-                )
+                message = f"is {experiment.batch_size}, but the train stream fills no such batch on a rank"
+                raise ConfigError([Problem("batch_size", message)])
             return self._pass_length
         if experiment.steps is None:
             message = (
-                f"is {experiment.epochs}, and the train data is a stream without a length, so that nothing says when an"
-                " epoch is over: write epoch_steps beside it, or steps in its place, or give the dataset a __len__"
+                f"is {experiment.epochs}, but the train data is a stream without a length, so an epoch has no end: set"
+                " epoch_steps too, or steps instead, or give the dataset a __len__"
             )
             raise ConfigError([Problem("epochs", message)])
         return experiment.steps * experiment.micro_batches
@@ -196,9 +157,8 @@ class Stream:
             state = {"pass": epoch if self._by_pass else state["pass"] + 1 if state else 0, "loader": None}
         self._epoch, self._passes = epoch, state["pass"]
         self._pass = self._start_pass(state["loader"])
-        self._samples = state.get("left", self._samples)
         if not self.runs_dry:
-            self._batches = self._all_passes(gave=state["loader"] is not None)
+            self._batches = self._all_passes(has_batch=state["loader"] is not None)
             return self._batches
         if "random" in state:
             self._fetch_as_before(state)
@@ -216,26 +176,22 @@ class Stream:
             next(self._pass, _END)
             restore_random_state(before)
 
-    def _all_passes(self, gave: bool) -> Iterator[Any]:
+    def _all_passes(self, has_batch: bool) -> Iterator[Any]:
         """Yield the rest of a pass and all that follow; raises RunError for a pass without a batch."""
         while True:
             for batch in self._pass:
-                gave = True
-                self._given += 1
+                has_batch = True
                 yield batch
-            if not gave:
-                again = (
-                    f" as it begins again (pass {self._passes + 1}): let its __iter__ begin anew"
-                    if self._passes
-                    else ": give it at least one for each rank"
+            if not has_batch:
+                raise RunError(
+                    f"the train stream has no batch for rank {self._world.rank} in pass {self._passes + 1}: it needs at"
+                    " least one for each rank, and __iter__ must start over in each pass"
                 )
-                raise RunError(f"rank {self._world.rank} has no batch of the train stream{again}")
             self._passes += 1
-            self._pass, gave = self._start_pass(), False
+            self._pass, has_batch = self._start_pass(), False
 
     def _start_pass(self, place: Any = None) -> Iterator[Any]:
         """Return a pass, or the rest of it from a place on. Reading up to it draws no numbers from the training."""
-        self._samples, self._given = self._shards(), 0
         if self._share is not None:
             self._share.passes = self._passes
         self._generator.manual_seed(self._experiment.seed * 1_000_003 + self._passes * 1_009 + self._world.rank)
@@ -269,7 +225,7 @@ class Stream:
     def has_more(self) -> bool:
         if not self.runs_dry or self._by_pass:
             return True
-        self._ahead = {**self._place(self.loader.state_dict()), "random": storable_random_state()}
+        self._ahead = {**self._place(self.loader.state_dict()), "random": random_state()}
         return self.ready()
 
     def _fetch_as_before(self, state: dict[str, Any]) -> None:
@@ -282,7 +238,6 @@ class Stream:
     def _iterate(self) -> Iterator[Any]:
         while True:
             batch, self._next, self._ahead = self._next, _NOT_FETCHED, None
-            self._given += 1
             yield batch
 
     # Where it stands
@@ -300,26 +255,24 @@ class Stream:
             "pass": self._passes,
             "processes": self._experiment.loader.num_workers,
             "loader": place,
-            "left": self._remaining_in_pass(),
             "is_over": self.is_over,
         }
 
     def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
         if world_size != self._world.world_size:
             raise CheckpointError(
-                "the train data is a stream, of which each rank keeps its own place, and the checkpoint is of"
-                f" {world_size} rank{'s' if world_size > 1 else ''}, not {self._world.world_size}; go on with --workers"
-                f" {world_size}, or begin another run"
+                "the train data is a stream, in which each rank has its own position; the checkpoint has"
+                f" {world_size} ranks and the run {self._world.world_size}, so resume with --workers {world_size}"
             )
         if state is None:
             raise CheckpointError(
-                "the train data is a stream, and the checkpoint has no place in one: it was made with map-style data"
+                "the train data is a stream, but the checkpoint was made with map-style data and has no position in it"
             )
         processes = self._experiment.loader.num_workers
         if state["loader"] is not None and state["processes"] != processes:
             raise CheckpointError(
-                f"the train stream's place is that of {state['processes']} processes for each rank, and"
-                f" loader.num_workers is {processes}; go on with loader.num_workers={state['processes']}"
+                f"the position in the train stream is for loader.num_workers={state['processes']}, got {processes};"
+                f" resume with loader.num_workers={state['processes']}"
             )
         self._restored, self._epoch, self._passes = state, state["epoch"], state["pass"]
         self.is_over = self.runs_dry and state["is_over"]
@@ -335,19 +288,18 @@ class Stream:
         self._pass = iter(())
 
     def first_sample(self) -> Any:
-        given = self._anew()
-        alone = Share(given, 0, 1, self._experiment.seed)
-        loader = given if self._share is None else self._loader(alone, torch.Generator(), batch_size=1)
-        return next(with_own_generators(loader, self._experiment.seed))
+        dataset, seed = self._build_again(), self._experiment.seed
+        loader = dataset
+        if self._share is not None:
+            loader = self._loader(Share(dataset, 0, 1, seed), torch.Generator(), batch_size=1)
+        return next(with_own_generators(loader, seed))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
-        """Yield batches of new data of the task, as the present stream must keep its place; of training one epoch."""
-        given, world, seed = self._anew(), self._world, self._experiment.seed
-        loader = (
-            given
-            if self._share is None
-            else self._loader(Share(given, world.rank, world.world_size, seed), torch.Generator())
-        )
+        """Yield batches of new data, as the stream must keep its position; of training data one epoch."""
+        dataset, seed, world = self._build_again(), self._experiment.seed, self._world
+        loader = dataset
+        if self._share is not None:
+            loader = self._loader(Share(dataset, world.rank, world.world_size, seed), torch.Generator())
         return islice(with_own_generators(loader, seed), self._length if self._trains else None)
 
 
@@ -367,10 +319,6 @@ class _LookAhead(Iterator[Any]):
             yield self._next
 
 
-def is_loader(given: Any) -> bool:
-    """Return whether this yields batches, and not samples as a dataset does."""
-    return isinstance(given, DataLoader) or (not isinstance(given, IterableDataset) and _has_place(given))
-
-
-def _has_place(loader: Any) -> bool:
-    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+def is_loader(data: Any) -> bool:
+    """Return whether an object yields batches, and not samples as a dataset does."""
+    return isinstance(data, DataLoader) or (not isinstance(data, IterableDataset) and has_state(data))

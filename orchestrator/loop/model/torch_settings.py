@@ -31,13 +31,10 @@ def as_computed(module: nn.Module, experiment: Experiment, world: World) -> nn.M
         _checkpoint_activations(module, experiment.activation_checkpointing)
     if experiment.channels_last:
         if not any(parameter.ndim == 4 for parameter in module.parameters()):
-            raise ConfigError(
-                [Problem("channels_last", "has no effect: the model has no weights of convolutions over images")]
-            )
+            raise ConfigError([Problem("channels_last", "has no effect: the model has no 2d convolutions")])
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints leave this form out
-    if experiment.compile and not (
-        experiment.workers.strategy == "fsdp" and world.world_size > 1
-    ):  # which compiles its units
+    compiles_units = experiment.workers.strategy == "fsdp" and world.world_size > 1
+    if experiment.compile and not compiles_units:
         compile_in_place(module, compile_mode(experiment))
     return module
 
@@ -48,31 +45,27 @@ def compile_mode(experiment: Experiment) -> str | None:
 
 
 def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:
-    """Checkpoint the parts that match, of nested ones the outermost alone."""
-    # A ModuleList, say, is called by nobody.
-    called = {
+    """Checkpoint the submodules that match, of nested ones only the outermost."""
+    # Containers such as ModuleList have no forward pass.
+    submodules = {
         name: part for name, part in module.named_modules() if name and type(part).forward is not nn.Module.forward
     }
     try:
-        names = matched(
-            patterns,
-            called,
-            kind="part of the model that has a forward pass",
-        )
+        names = matched(patterns, submodules, kind="submodule with a forward pass")
     except ValueError as error:
         raise ConfigError([Problem("activation_checkpointing", str(error))]) from None
-    within: set[nn.Module] = set()
+    inside: set[nn.Module] = set()
     for name in names:
-        if called[name] not in within:
-            within.update(called[name].modules())
-            keep_no_activations(called[name])
+        if submodules[name] not in inside:
+            inside.update(submodules[name].modules())
+            keep_no_activations(submodules[name])
 
 
 def needless_on_one_rank(experiment: Experiment) -> Iterator[str]:
-    """Yield lines for settings of an exchange between ranks, in a run of one rank."""
+    """Yield a line for each setting that has no effect in a run of one rank."""
     options = changed_keys(experiment.workers.ddp, Ddp(), "workers.ddp")
     for name in [*options, *(["sync_batchnorm"] if experiment.sync_batchnorm else [])]:
-        yield f"{name} makes no difference here: there is one rank, which exchanges nothing"
+        yield f"{name} has no effect with one rank"
 
 
 def thread_count(experiment: Experiment) -> int:

@@ -53,7 +53,7 @@ def find_again(origin: InitialWeights) -> InitialWeights:
     now = _store(origin.path).fingerprint(str(origin.checkpoint)) if origin.checkpoint else _sha256(origin.path)
     if now != origin.sha256:
         raise CheckpointError(
-            f"{origin} is not what it was when this run began (sha256 {now[:12]}, and was {origin.sha256[:12]})"
+            f"{origin} has changed since this run began: its sha256 is {now[:12]}..., expected {origin.sha256[:12]}..."
         )
     return origin
 
@@ -65,35 +65,32 @@ def read(origin: InitialWeights) -> dict[str, Any]:
     return _read_weights(origin.path, origin.weights)
 
 
-# Where it is
-
-
 def _find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
     path, at, label = init.source.rpartition("@")
-    places = [(init.source, "best"), *([(path, label)] if at and "/" not in label else [])]
+    locations = [(init.source, "best"), *([(path, label)] if at and "/" not in label else [])]
     roots = [None] if is_url(init.source) else [*folders, Path.cwd()]
-    for place, wanted in places:
+    for location, checkpoint in locations:
         for root in roots:
-            lies = place if root is None else str(Path(root, Path(place).expanduser()))
-            there = Storage(lies)
-            if there.exists("run.json"):
-                return _run_weights(init, lies, wanted)
-            if wanted == label and at:
+            full = location if root is None else str(Path(root, Path(location).expanduser()))
+            storage = Storage(full)
+            if storage.exists("run.json"):
+                return _run_weights(init, full, checkpoint)
+            if checkpoint == label and at:
                 continue
-            if there.exists(".metadata"):
+            if storage.parent.state(storage.name):
+                return InitialWeights(full, None, init.weights, _sha256(full))
+            if storage.exists(".metadata"):
                 raise CheckpointError(
-                    f"{there} is a folder of torch.distributed.checkpoint, which is a pickle that may run code;"
-                    " if you trust it, make a file of it: python -m torch.distributed.checkpoint.format_utils"
-                    f" dcp_to_torch {there} FILE"
+                    f"{storage} is a folder of torch.distributed.checkpoint; convert it to a file first: python -m"
+                    f" torch.distributed.checkpoint.format_utils dcp_to_torch {storage} FILE (unpickles code, so trust"
+                    " it)"
                 )
-            if there.parent.state(there.name):
-                return InitialWeights(lies, None, init.weights, _sha256(lies))
-            if there.exists(MANIFEST):
+            if storage.exists(MANIFEST):
                 raise CheckpointError(
-                    f"{there} is a checkpoint; name its run and it: {there.parent.parent}@{there.name}"
+                    f"{storage} is a checkpoint of a run; write {storage.parent.parent}@{storage.name}"
                 )
     raise CheckpointError(
-        f"no run, file or checkpoint {init.source}; a run is looked for by its folder, runs/NAME or runs/NAME@best"
+        f"no run or file {init.source}; expected a file, a run's folder, or one of its checkpoints as in runs/NAME@best"
     )
 
 
@@ -108,18 +105,11 @@ def _run_weights(init: Init, path: str, label: str) -> InitialWeights:
     name = store.resolve(label)
     weights = init.weights and (init.weights if init.weights == "model" else f"{init.weights}/model")
     weights = weights or store.find_evaluated_weights(label)
-    held = [
-        file.removesuffix(".pt") for file in shared_files(store.files(name)) if file not in ("optimizer.pt", "hooks.pt")
-    ]
-    if weights.partition("/")[0] not in held:
-        raise ConfigError(
-            [
-                Problem(
-                    "init.weights",
-                    f"is {init.weights}, and {store.path(name)} has no such weights; it holds {', '.join(held)}",
-                )
-            ]
-        )
+    entries = [file.removesuffix(".pt") for file in shared_files(store.files(name))]
+    allowed = [entry for entry in entries if entry not in ("optimizer", "hooks")]
+    if weights.partition("/")[0] not in allowed:
+        message = f"got {init.weights}, which {store.path(name)} does not hold; it holds {', '.join(allowed)}"
+        raise ConfigError([Problem("init.weights", message)])
     return InitialWeights(path, name, weights, store.verify(name))
 
 
@@ -135,61 +125,54 @@ def _names(origin: InitialWeights) -> list[str]:
 
 
 def _sha256(path: str) -> str:
-    there = Storage(path)
+    storage = Storage(path)
     digest = hashlib.sha256()
-    for piece in there.parent.pieces(there.name):
+    for piece in storage.parent.pieces(storage.name):
         digest.update(piece)
     return digest.hexdigest()
 
 
-# Files
-
-
 def _read_weights(path: str, weights: str | None) -> dict[str, Any]:
-    there = Storage(path)
+    storage = Storage(path)
     if path.endswith(".safetensors"):
-        return _chosen(_read_safetensors(there), weights, path)
-    with there.parent.fetched(there.name) as file:
+        return _chosen(_read_safetensors(storage), weights, path)
+    with storage.parent.fetched(storage.name) as file:
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # what no torch.save has written may end in any
-            why = next(
-                (line.partition(". Please")[0] for line in str(error).splitlines() if "Unsupported" in line),
-                type(error).__name__,
-            )
+        except Exception as error:  # a file of another format may cause any
+            reason = str(error).partition("WeightsUnpickler error: ")[2].partition(". Please")[0]
             raise CheckpointError(
-                f"{path} is no file of torch.save, or holds more than tensors and plain data, which is not read:"
-                f" {why.strip()}"
+                f"{path} cannot be read: expected a file of torch.save with tensors and plain data only, got"
+                f" {reason or type(error).__name__}"
             ) from None
     return _chosen(content, weights, path)
 
 
-def _read_safetensors(there: Storage) -> dict[str, Tensor]:
+def _read_safetensors(storage: Storage) -> dict[str, Tensor]:
     try:
         from safetensors import SafetensorError
         from safetensors.torch import load
     except ImportError:
-        raise CheckpointError(f"{there} needs the package safetensors: pip install 'hookyard[safetensors]'") from None
+        raise CheckpointError(f"{storage} needs the package safetensors: pip install 'hookyard[safetensors]'") from None
     try:
-        tensors: dict[str, Tensor] = load(there.parent.read(there.name))
+        tensors: dict[str, Tensor] = load(storage.parent.read(storage.name))
     except SafetensorError as error:
-        raise CheckpointError(f"{there} cannot be read: {error}") from None
+        raise CheckpointError(f"{storage} cannot be read: {error}") from None
     return tensors
 
 
 def _chosen(content: Any, weights: str | None, path: str) -> dict[str, Any]:
-    """Return the state dict of a file: the whole content, or one entry."""
+    """Return the state dict of a file: the entry that `weights` names, or the whole content."""
+    name = weights or "model"
     if isinstance(content, Mapping):
-        whole = bool(content) and all(isinstance(value, Tensor) for value in content.values())
-        if whole and weights in (None, "model"):
-            return dict(content)
-        asked = weights or "model"
-        for name in (asked, *_STATE_DICTS.get(asked, ())):
-            if isinstance(content.get(name), Mapping):
-                return {key: value for key, value in content[name].items() if isinstance(value, Tensor)}
-        if not whole and weights is None and any(isinstance(value, Tensor) for value in content.values()):
-            return {key: value for key, value in content.items() if isinstance(value, Tensor)}
-    held = ", ".join(map(str, list(content)[:10])) if isinstance(content, Mapping) else type(content).__name__
-    raise ConfigError(
-        [Problem("init.weights", f"names no state dict in {path}, got {weights or 'nothing'}; it holds {held}")]
-    )
+        for key in (name, *_STATE_DICTS.get(name, ())):
+            if isinstance(content.get(key), Mapping):
+                return _tensors_in(content[key])
+        if name == "model" and _tensors_in(content):
+            return _tensors_in(content)
+    entries = ", ".join(map(str, list(content)[:10])) if isinstance(content, Mapping) else type(content).__name__
+    raise ConfigError([Problem("init.weights", f"got {name}, but {path} has no such state dict; it holds {entries}")])
+
+
+def _tensors_in(content: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: value for name, value in content.items() if isinstance(value, Tensor)}

@@ -1,27 +1,14 @@
-"""The training cursor: the stage of the present round, and the place in the present epoch. Worker process."""
+"""The training cursor: the stage of the current round, and the position in the current epoch. Worker process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from hooks.state import State
 from orchestrator.checkpoint.position import Position, Stage
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.loop.world import World
 
 _COUNTERS = ("epoch", "step", "iteration", "samples", "world_samples", "phase_iteration")
 """Counters of both the state and a position."""
-
-
-class Epochs(Protocol):
-    """The training data, as far as the cursor needs it."""
-
-    by_index: bool
-    """Whether a place in an epoch is a number of samples, from which any number of ranks can continue."""
-
-    def length(self, offset: int = 0) -> int:
-        """Return this rank's batches in an epoch, without the first `offset` samples of all ranks."""
 
 
 class TrainingCursor:
@@ -30,13 +17,17 @@ class TrainingCursor:
     The counters are the state's. A checkpoint keeps all of this as a `Position`.
     """
 
-    def __init__(self, experiment: Experiment, state: State, train: Epochs, world: World) -> None:
-        self._state, self._train = state, train
-        self._samples_per_iteration = experiment.batch_size * world.world_size
+    def __init__(self, state: State, epoch_length: Callable[[int], int], samples_per_iteration: int) -> None:
+        """`epoch_length` returns the iterations of an epoch after a number of samples of all ranks.
+
+        `samples_per_iteration` counts those of all ranks; 0 if the data keeps its own position.
+        """
+        self._state, self._length = state, epoch_length
+        self._samples_per_iteration = samples_per_iteration
         self._consumed_before = 0
         """Samples of this epoch that were consumed in iterations of another size."""
         self.stage = Stage.REPORTED
-        self.epoch_length = train.length()
+        self.epoch_length = self._length(0)
         """Training iterations of this epoch on each rank."""
         self.eval_iterations: dict[str, int] = {}
         """Iterations of each phase of val completed in this epoch."""
@@ -55,9 +46,7 @@ class TrainingCursor:
         return self._state.phase_iteration == 0 and self._consumed_before == 0
 
     def consumed(self) -> int:
-        """Return the samples of this epoch that all ranks have consumed; 0 where the data keeps its own place."""
-        if not self._train.by_index:
-            return 0
+        """Return the samples of this epoch that all ranks have consumed; 0 if the data keeps its own position."""
         return self._state.phase_iteration * self._samples_per_iteration + self._consumed_before
 
     def complete_epoch(self) -> None:
@@ -67,7 +56,7 @@ class TrainingCursor:
         state.epoch_completed = True
         state.phase_iteration = 0
         self._consumed_before = 0
-        self.epoch_length = self._train.length()
+        self.epoch_length = self._length(0)
 
     def follow(self, other: TrainingCursor, stage: Stage) -> None:
         """Take over the place of the leader's training. Each run counts its own validation."""
@@ -94,10 +83,10 @@ class TrainingCursor:
         state.phase = "train"
         self.restore_evaluated(position.eval_iterations, position.val_iterations)
         self.stage = position.stage
-        if position.offset not in (0, self.consumed()):
+        if self._samples_per_iteration and position.offset not in (0, self.consumed()):
             # Iterations had another size. What was consumed is a prefix of the epoch's order.
             state.phase_iteration, self._consumed_before = divmod(position.offset, self._samples_per_iteration)
-            self.epoch_length = state.phase_iteration + self._train.length(position.offset)
+            self.epoch_length = state.phase_iteration + self._length(position.offset)
 
     def restore_evaluated(self, eval_iterations: Mapping[str, int], val_iterations: int) -> None:
         """Restore a rank's counts of validation: by phase in this epoch, and in the whole run."""

@@ -19,7 +19,7 @@ from orchestrator.loop.clock.hook_costs import Ledger
 from orchestrator.loop.state.checkpoint_writes import Background, BackgroundWrite, ForegroundWrite
 from orchestrator.loop.state.cursor import TrainingCursor
 from orchestrator.loop.world import World
-from orchestrator.randomness import restore_random_state, storable_random_state
+from orchestrator.randomness import random_state, restore_random_state
 
 
 class Contents(Protocol):
@@ -96,7 +96,7 @@ class Saving:
         self.close()
         state, store, world = self._state, self.store, self._world
         name = world.broadcast(partial(store.free_name, name))
-        begun = perf_counter()
+        started = perf_counter()
         checkpoint = {
             **self._contents.shared(),
             "hooks": {name: hook.state_dict() for name, hook in self._plan.hooks.items()},
@@ -115,7 +115,7 @@ class Saving:
         self.last_step = state.step
         if self._background:
             self._unpublished = name, BackgroundWrite(self._background.thread, world, store, name, files, commit)
-            self._paused_s = perf_counter() - begun
+            self._paused_s = perf_counter() - started
             return
         shared = self.training_files if world.is_master and not sharded else None
         place = state.iteration, self._cursor.stage is Stage.TRAIN
@@ -124,7 +124,7 @@ class Saving:
         write = ForegroundWrite(store, name, own, commit)
         write.entries = {**linked, **write.entries}
         self._unpublished = name, write
-        self._paused_s = perf_counter() - begun
+        self._paused_s = perf_counter() - started
         self.finish()
         if shared:
             shared.keep(place, store, name, write.entries)
@@ -139,7 +139,7 @@ class Saving:
         if self.store is None or self._unpublished is None:
             return
         (name, write), self._unpublished = self._unpublished, None
-        begun, world = perf_counter(), self._world
+        started, world = perf_counter(), self._world
         failure = write.failure()
         ranks = world.gather((write.entries, failure and f"rank {world.rank}: {failure}"))
         failures = [text for _, text in ranks if text]
@@ -151,7 +151,7 @@ class Saving:
         if world.is_master:
             write.publish({file: entry for entries, _ in ranks for file, entry in entries.items()})
         world.barrier()
-        self._announce(name, write, begun)
+        self._announce(name, write, started)
 
     def finish_if_written(self) -> bool:
         """Finish if nobody has to wait for it, and return whether so; collective while a checkpoint is under way."""
@@ -166,9 +166,9 @@ class Saving:
 
     def finish_alone(self) -> None:
         """Finish where other ranks may be gone. A checkpoint that they have not written in time is given up."""
-        begun, unpublished = perf_counter(), self._unpublished
+        started, unpublished = perf_counter(), self._unpublished
         if unpublished and self.abandon():
-            self._announce(*unpublished, begun)
+            self._announce(*unpublished, started)
 
     def abandon(self) -> bool:
         """Finish alone without telling hooks, as after a failure; returns whether the checkpoint is in its place."""
@@ -180,7 +180,7 @@ class Saving:
         if self._background:
             self._background.finish_deletions()
 
-    def _announce(self, name: str, write: ForegroundWrite, begun: float) -> None:
+    def _announce(self, name: str, write: ForegroundWrite, started: float) -> None:
         assert self.store is not None
         self.last_path = self.store.path(name)
         with self.store.index.changing():
@@ -188,7 +188,7 @@ class Saving:
             stored = perf_counter()
             self._plan.fire("on_saved", self._state, self.last_path)
             announced = perf_counter()
-        self._ledger.charge("save", self._paused_s + stored - begun + perf_counter() - announced)
+        self._ledger.charge("save", self._paused_s + stored - started + perf_counter() - announced)
         if write.seconds:
             self._ledger.charge("write", write.seconds)
 
@@ -198,7 +198,7 @@ class Saving:
         """Return this rank's files and the manifest's details, as copies if training continues; collective."""
         state, world = self._state, self._world
         rank_state = {
-            "random": storable_random_state(),
+            "random": random_state(),
             "after_training": self.after_training if self._cursor.stage > Stage.TRAINED else None,
             "hooks": {name: hook.rank_state_dict() for name, hook in self._plan.hooks.items()},
             "evaluated": [dict(self._cursor.eval_iterations), self._cursor.val_iterations],

@@ -17,16 +17,16 @@ from orchestrator.loop.step.iterations import Iterations, Marks, clearing
 from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
 
 _EXCHANGED_AT_ONCE = 2**24
-"""Numbers that are copied together to be exchanged."""
+"""Number of elements that ranks exchange together."""
 _OUT_OF_MEMORY = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
-"""Words by which torch reports in a plain RuntimeError that memory ran out."""
+"""Text in torch's plain RuntimeErrors about failed allocations."""
 
 
 class MicrobatchedIterations(Iterations):
-    """Trains on a batch, and where memory runs out begins it again in twice as many pieces.
+    """Trains on a batch, and repeats it in twice as many pieces where memory runs out.
 
-    The pieces' gradients add up to those of the batch. Ranks exchange gradients once all of them are through: within a
-    backward pass, as in DDP, a rank that runs out would leave the others waiting. All use the same number of pieces.
+    The pieces' gradients add up to those of the batch. Ranks exchange gradients after their backward passes: within
+    one, as in DDP, a rank that runs out of memory would leave the others waiting. All use the same number of pieces.
     """
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
@@ -89,7 +89,7 @@ class MicrobatchedIterations(Iterations):
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            return str(error)  # and not the error, as its frames hold what takes the memory
+            return str(error)  # not the error itself, whose frames hold the memory
         return None
 
     def _pieces(self, batch: Any, samples: int) -> list[tuple[Any, int]]:
@@ -114,12 +114,12 @@ class MicrobatchedIterations(Iterations):
         """Compute a piece's gradients, with its share of the batch's loss. Return the clock's marks."""
         row = self.state.row
         before = dict(row)
-        passed = self._forward_pass(self.state.model)()
-        for name in ("loss", *self._loss_parts):
+        forward_marks = self._forward_pass(self.state.model)()
+        for name in ("loss", *self._loss_terms):
             row[name] = before.get(name, 0.0) + row[name] * weight
         loss = cast(Tensor, self.state.loss)
         self.precision.scaled(loss if weight == 1 else loss * weight).backward()
-        return *passed, *(self.clock.mark(),) * 8
+        return *forward_marks, *(self.clock.mark(),) * 8
 
     def _agree(self, failed: bool, is_last: bool) -> tuple[int | None, bool]:
         """Return a rank that ran out of memory, if any, and whether its batch cannot be cut further; collective.
@@ -139,7 +139,7 @@ class MicrobatchedIterations(Iterations):
         return None, False
 
     def _exchange(self) -> None:
-        """Average gradients over all ranks, some at a time, as they are copied for it; collective."""
+        """Average gradients over all ranks, a limited number at a time, as this copies them; collective."""
         if self.world.world_size == 1:
             return
         gradients = [parameter.grad for parameter in self.state.module.parameters() if parameter.grad is not None]

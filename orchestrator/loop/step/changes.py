@@ -44,7 +44,7 @@ class Changes:
         self._optimizers = experiment.optimizations
         self.coming: list[Change] = sorted(experiment.changes, key=lambda change: timeline.steps(change.at))
         """Changes still to come, in order."""
-        for path, value in (one for change in self.coming for one in change.set.items()):
+        for path, value in (item for change in self.coming for item in change.set.items()):
             number = parse_optimizer_path(path)
             if number and (after := with_number(before := self._optimizers[number[0]], number[1], value)) != before:
                 self._differing_groups(before, after)
@@ -65,7 +65,7 @@ class Changes:
         kind = self._optimizers[name].optimizer.type
         if saved["type"] != kind:
             raise CheckpointError(
-                f"the checkpoint was made with the optimizer {saved['type']}, and cannot go on with {kind}"
+                f"the checkpoint was made with the optimizer {saved['type']} and cannot continue with {kind}"
             )
 
     def replay(self, name: str, position: Position, default: int) -> None:
@@ -126,24 +126,24 @@ class Changes:
             for key, value in entry.items()
             if key != "type" and (key not in PLAN_KEYS or key in parameters(type(hook)))
         }
-        made, _ = construct(type(hook), settings, f"hooks.{name}")
-        self._plan.change(name, field, getattr(made, field))
+        changed, _ = construct(type(hook), settings, f"hooks.{name}")
+        self._plan.change(name, field, getattr(changed, field))
 
     # The optimizer
 
     def _differing_groups(self, before: Optimization, after: Optimization) -> tuple[Groups, Groups]:
         """Return the parameter groups of two optimizers; raises ConfigError if they differ in more than numbers."""
-        old, new = (build_optimizer(one, self._task, self._state.module).param_groups for one in (before, after))
+        old, new = (
+            build_optimizer(version, self._task, self._state.module).param_groups for version in (before, after)
+        )
         was, now = before.optimizer.arguments, after.optimizer.arguments
         path = f"{after.path}.{', '.join(key for key in was | now if was.get(key, ...) != now.get(key, ...))}"
         if [len(group["params"]) for group in old] != [len(group["params"]) for group in new]:
-            raise ConfigError(
-                [Problem(path, "changes which parameters lie in which group, which cannot change in flight")]
-            )
+            problem = "would move parameters between groups, which is impossible during training"
+            raise ConfigError([Problem(path, problem)])
         if all(map(_same, old, new)):
-            raise ConfigError(
-                [Problem(path, "is no number of a parameter group of this optimizer, and so cannot change in flight")]
-            )
+            problem = "does not change any parameter group of this optimizer, so it cannot change during training"
+            raise ConfigError([Problem(path, problem)])
         return old, new
 
     def _bring_optimizer_to(self, after: Optimization) -> None:

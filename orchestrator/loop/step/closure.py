@@ -12,11 +12,9 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks.parts import coalesced_collectives as coalesced
-from hooks.private_torch import count_writes
-from orchestrator.errors import RunError
 from orchestrator.loop.model.strategy import check_exchanged
 from orchestrator.loop.step.iterations import Iterations, Marks, clearing
-from orchestrator.loop.step.task_errors import loss_parts
+from orchestrator.loop.step.task_errors import loss_terms
 
 
 class _Skipped(Exception):
@@ -68,7 +66,7 @@ class ClosureIterations(Iterations):
         else:
             loss = self._loss_of(state.forward(state.model, state.batch), state.batch)
             if not isinstance(loss, Tensor):
-                loss = reduce(add, loss_parts(self.task.loss, loss).values())
+                loss = reduce(add, loss_terms(self.task.loss, loss).values())
             loss.backward()
         if state.world_size > 1:
             coalesced.average([loss := loss.detach().clone()])
@@ -76,36 +74,20 @@ class ClosureIterations(Iterations):
 
     def _evaluate_first(self) -> Marks:
         """Evaluate the loss and fire the events. Return the clock's marks until the optimizer continues."""
-        state, fire, mark, calls, optimizer = (
-            self.state,
-            self.plan.fire,
-            self.clock.mark,
-            self.plan.calls,
-            self._optimizer,
-        )
-        passed = self._forward()
+        state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
+        forward_marks = self._forward()
         cast(Tensor, state.loss).backward()
         t_own = t_backward = mark()
         if self._backward_timer is not None:
             t_own = self._backward_timer.take(t_backward)
             check_exchanged(cast(DistributedDataParallel, state.model))
-        self._record_rates(optimizer)
-        before = self._versions()
+        self._record_rates(self._optimizer)
         if calls["on_backward"]:
             fire("on_backward", state)
         t_gradients = mark()
         if calls["on_gradients"]:
             fire("on_gradients", state)
-        if before != self._versions():
-            raise RunError(
-                f"a hook changes the gradients, and {type(optimizer).__name__} computes them again in each step without"
-                " it: remove the hook (gradient_clip, freeze_parameters), or train with another optimizer"
-            )
         if state.skip_reasons:
             state.skip_reasons.clear()
             raise _Skipped
-        return *passed, t_own, t_backward, t_gradients, t_gradients, mark()
-
-    def _versions(self) -> list[tuple[int, int]]:
-        gradients = [parameter.grad for parameter in self.state.module.parameters()]
-        return [(id(gradient), 0 if gradient is None else count_writes(gradient)) for gradient in gradients]
+        return *forward_marks, t_own, t_backward, t_gradients, t_gradients, mark()

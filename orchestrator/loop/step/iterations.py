@@ -21,7 +21,7 @@ from orchestrator.loop.clock.span_clock import Clock, Column
 from orchestrator.loop.model.strategy import check_exchanged, exchange_gradients
 from orchestrator.loop.step.metrics import Means, phase_metrics
 from orchestrator.loop.step.precision import Precision
-from orchestrator.loop.step.task_errors import checked_metrics, loss_parts, wrong_batch_size
+from orchestrator.loop.step.task_errors import checked_metrics, loss_terms, wrong_batch_size
 from orchestrator.loop.step.transfer import mover
 from orchestrator.loop.world import World
 from orchestrator.stats.write.recorder import Recorder
@@ -29,35 +29,35 @@ from orchestrator.stats.write.rows import Layout
 from orchestrator.task import Task
 
 COUNTERS = ("iteration", "step", "samples", "batch_size")
-"""The numbers with which the row of every iteration begins."""
+"""The first numbers of every iteration's row."""
 
 Marks = tuple[Any, ...]
-"""Moments of the clock."""
+"""Marks of the clock, in the order of an iteration."""
 
 
-def iteration_columns(read: Sequence[str], times: Mapping[str, Column]) -> Layout:
-    """Return the columns of iterations, from numbers: counters, those in `read`, and the clock's."""
-    counted = {name: partial(_counter, index) for index, name in enumerate(COUNTERS)}
-    single = {name: itemgetter((slice(None), len(COUNTERS) + index)) for index, name in enumerate(read)}
-    first = len(counted) + len(single)
-    return {**counted, **single, **{name: partial(_time_column, first, made) for name, made in times.items()}}
+def iteration_columns(values: Sequence[str], times: Mapping[str, Column]) -> Layout:
+    """Return the columns of iterations, from numbers: counters, values with the names `values`, and the clock's."""
+    counters = {name: partial(_counter, index) for index, name in enumerate(COUNTERS)}
+    single = {name: itemgetter((slice(None), len(COUNTERS) + index)) for index, name in enumerate(values)}
+    first = len(counters) + len(single)
+    return {**counters, **single, **{name: partial(_time_column, first, column) for name, column in times.items()}}
 
 
 def _counter(index: int, numbers: NDArray[np.float64]) -> NDArray[np.int64]:
     return numbers[:, index].astype(np.int64)
 
 
-def _time_column(first: int, made: Column, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    return made(numbers[:, first:])
+def _time_column(first: int, column: Column, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return column(numbers[:, first:])
 
 
 class Iterations:
-    """Takes batches through the model, fires the events of an iteration in order, and records a row for each.
+    """Trains or evaluates batch by batch: fires an iteration's events in order, and records its row. Worker process.
 
-    Worker process. An iteration costs what it touches, as torch puts our objects out of the processor's caches.
-    Therefore the functions of the hot path keep what they need in their frames, fire no event that no hook wants, and
-    leave a line of numbers in one array. The clock is read once between two events: names that begin with `t_` are its
-    marks.
+    Torch evicts our objects from the processor's caches, so an iteration costs as much as the memory it touches.
+    Therefore the functions of the hot path are closures over what they need, skip events without hooks, and append
+    their numbers to one array. Names that begin with `t_` are marks of the clock, which is read once between two
+    events.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Iterations:
         self.precision = next(iter(precisions.values()))
         self.means = Means()
         self.microbatches = 1
-        """Pieces of a training batch, where memory does not take the whole."""
+        """Number of pieces in which a training batch is computed."""
         is_ddp = isinstance(state.model, DistributedDataParallel)
         self._backward_timer = BackwardTimer(cast(DistributedDataParallel, state.model), clock) if is_ddp else None
         self._on_cpu = state.device.type == "cpu"
         self._to_device = mover(state.device)
         self._loss_of = self.precision.autocasting(cast(Callable[..., Any], task.loss))
         self._has_metrics = type(task).metrics is not Task.metrics
-        self._loss_parts: Collection[str] = ()
+        self._loss_terms: Collection[str] = ()
         state.recent = recorder.recent
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
@@ -131,7 +131,7 @@ class Iterations:
             ended = finish(ended, (*fetch_marks, *forward_marks, *[forward_marks[-1]] * 8))
             yield
 
-    # The parts of an iteration. Each returns the clock's marks
+    # The steps of an iteration, as functions that return the clock's marks
 
     def _fetcher(self, batches: Iterator[Any]) -> Callable[[], Marks]:
         """Return a function that begins an iteration: it fetches a batch and moves it to the device."""
@@ -146,7 +146,7 @@ class Iterations:
                 t_started = mark()
             state.batch = batch = next(batches)
             t_fetched = t_moved = mark()
-            # Of the batch on the host, as a look at the copy would wait for the device.
+            # Count on the host: reading the copy would wait for the device.
             state.batch_size = size = batch_size(batch)
             if type(size) is not int or size < 0:
                 raise wrong_batch_size(batch_size, size)
@@ -165,22 +165,22 @@ class Iterations:
         """Return a function that computes the output, the loss and the metrics of the batch."""
         state, task, loss_of, has_metrics = self.state, self.task, self._loss_of, self._has_metrics
         fire, mark, calls, means, on_cpu = self.plan.fire, self.clock.mark, self.plan.calls, self.means, self._on_cpu
-        run, on_forward, on_loss = state.forward, calls["on_forward"], calls["on_loss"]
-        measured = list((meters or {}).values())
+        compute, on_forward, on_loss = state.forward, calls["on_forward"], calls["on_loss"]
+        all_meters = list((meters or {}).values())
 
         def forward() -> Marks:
-            state.output = run(model, state.batch)
+            state.output = compute(model, state.batch)
             t_forward = t_output = mark()
             if on_forward:
                 fire("on_forward", state)
                 t_output = mark()
             loss = loss_of(state.output, state.batch)
             if not isinstance(loss, Tensor) or loss.ndim:
-                loss = self._sum_of_parts(task.loss, loss)
+                loss = self._sum_terms(task.loss, loss)
             state.loss = loss
             state.row["loss"] = value = loss.item() if on_cpu else loss.detach().double()
             means.add("loss", value * state.batch_size, state.batch_size)
-            for meter in measured:
+            for meter in all_meters:
                 meter.update(state.output, task.target(state.batch))
             if has_metrics:
                 self._count_metrics()
@@ -193,7 +193,7 @@ class Iterations:
         return forward
 
     def _updater(self, optimizer: torch.optim.Optimizer, precision: Precision) -> Callable[[], Marks]:
-        """Return a function that makes the optimizer step, unless a hook or the scaler leaves it out."""
+        """Return a function that steps the optimizer, unless a hook or the scaler skips the step."""
         state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
         on_gradients, on_update, scaler = calls["on_gradients"], calls["on_update"], precision.scaler
         clear_gradients = clearing(optimizer)
@@ -252,11 +252,10 @@ class Iterations:
             times = close(row, ended, marks, turns)
             iteration = state.iteration if offset is None else offset + state.phase_iteration
             known = map(row.__getitem__, numbers)
-            # A checkpoint comes after this, as it may be announced only when the rows that led to it are on disk. So
-            # the time of saving is in the next iteration's `checkpoint_s`.
+            # Checkpoints come later, as all rows before them must be on disk first. So the time of saving is in the
+            # next iteration's `checkpoint_s`.
             append(
-                row if len(row) > len(numbers) else None,
-                (iteration, state.step, state.samples, size, *known, *times),
+                row if len(row) > len(numbers) else None, (iteration, state.step, state.samples, size, *known, *times)
             )
             state.row = {}
             state.batch = state.output = state.loss = None
@@ -264,16 +263,14 @@ class Iterations:
 
         return finish
 
-    # What they are made of
-
     @property
     def _optimizer(self) -> torch.optim.Optimizer:
         return cast(torch.optim.Optimizer, self.state.optimizer)
 
     def _position_in_step(self, position: int, group: int) -> tuple[int, int]:
-        """Return the next place in an optimizer step, from 1, and the step's number of micro-batches.
+        """Return the next micro-batch's position in its optimizer step, from 1, and the step's micro-batches.
 
-        The epoch's last step may have fewer. Ranks exchange gradients in the last micro-batch alone.
+        The epoch's last step may have fewer. Ranks exchange gradients only in the last micro-batch.
         """
         state = self.state
         if position < group:
@@ -283,20 +280,20 @@ class Iterations:
         exchange_gradients(state.model, position == group)
         return position, group
 
-    def _sum_of_parts(self, method: Callable[..., Any], loss: Any) -> Tensor:
-        """Return the sum of a loss's parts, which are columns and means of their own."""
-        state, parts = self.state, loss_parts(method, loss)
-        for name, part in parts.items():
-            value: Any = part.item() if self._on_cpu else part.detach().double()
+    def _sum_terms(self, method: Callable[..., Any], loss: Any) -> Tensor:
+        """Return the sum of a loss's terms, each of which also has a column and a mean."""
+        state, terms = self.state, loss_terms(method, loss)
+        for name, term in terms.items():
+            value: Any = term.item() if self._on_cpu else term.detach().double()
             state.row[state.column(name)] = value
             self.means.add(state.column(name), value * state.batch_size, state.batch_size)
-        self._loss_parts = parts.keys()
-        return reduce(add, parts.values())
+        self._loss_terms = terms.keys()
+        return reduce(add, terms.values())
 
     def _count_metrics(self) -> None:
         metrics, samples = self.task.metrics(self.state.output, self.state.batch), self.state.batch_size
         for name, values in checked_metrics(self.task.metrics, metrics, samples).items():
-            if name in self._loss_parts:
+            if name in self._loss_terms:
                 raise RunError(
                     f"metrics() and loss() both return '{name}', and both would be the mean {self.state.phase}/{name}:"
                     " rename one of them"
@@ -305,21 +302,21 @@ class Iterations:
             self.means.add(name, total.item() if self._on_cpu else total, samples)
 
     def _record_rates(self, optimizer: torch.optim.Optimizer, name: str = "lr") -> None:
-        """Record the learning rates: `lr` of the first parameter group, `lr_1` and on of others."""
+        """Record the learning rate of each parameter group: `lr`, `lr_1` and so on."""
         for index, group in enumerate(optimizer.param_groups):
-            # A copy, as a rate that is a tensor may be changed in place before the row is written.
+            # Copy a rate that is a tensor, as it may change in place before the row is written.
             lr = group["lr"]
             value = float(lr) if self._on_cpu else lr.clone() if isinstance(lr, Tensor) else lr
             self.state.row[f"{name}_{index}" if index else name] = value
 
     def reduce(self, prefix: str, world: World, meters: Mapping[str, Any] | None = None) -> dict[str, float]:
-        """Return the phase's values over all ranks, as `<prefix>/<name>`, and begin the next phase's; collective."""
+        """Return the phase's metrics over all ranks, as `<prefix>/<name>`, and start new means; collective."""
         means, self.means = self.means, Means()
         return phase_metrics(self.task, prefix, means, meters or {}, world)
 
 
 def clearing(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """Return the optimizer's own `zero_grad`, or a faster one without the profiler's label that torch's has."""
+    """Return the optimizer's own `zero_grad`, or a faster one than torch's, without its profiler label."""
     if getattr(optimizer.zero_grad, "__func__", None) is not torch.optim.Optimizer.zero_grad:
         return optimizer.zero_grad
 

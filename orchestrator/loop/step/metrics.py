@@ -14,9 +14,6 @@ from orchestrator.errors import RunError
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 
-MOST_RANKS = 8
-"""Number of ranks whose values an error lists."""
-
 logger = logging.getLogger("hookyard")
 
 
@@ -67,27 +64,27 @@ def phase_metrics(task: Task, prefix: str, means: Means, meters: Mapping[str, An
 
     Raises RunError for a meter whose values differ between ranks, are not numbers, or have the name of a mean.
     """
-    own = {name: _flat(name, meter.compute()) for name, meter in meters.items()}
-    states, computed = zip(*world.gather((means.state_dict(), own)), strict=True)
+    computed_here = {name: _flatten(name, meter.compute()) for name, meter in meters.items()}
+    states, computed = zip(*world.gather((means.state_dict(), computed_here)), strict=True)
     values = Means.merge_ranks(states)
     for name, numbers in computed[0].items():
         refuse_different(task, prefix, name, [ranks.get(name, {}) for ranks in computed])
-        if twice := numbers.keys() & values.keys():
+        if duplicates := numbers.keys() & values.keys():
             raise RunError(
-                f"meters() returns '{name}', but {prefix}/{min(twice)} is already a value of loss(), metrics() or"
+                f"meters() returns '{name}', but {prefix}/{min(duplicates)} is already a value of loss(), metrics() or"
                 " another meter: rename one of them"
             )
         values |= numbers
     for name, value in values.items():
         if math.isnan(value):
-            logger.warning("%s/%s is not a number", prefix, name)
+            logger.warning("%s/%s is NaN", prefix, name)
     return {f"{prefix}/{name}": value for name, value in values.items()}
 
 
-def _flat(name: str, value: Any) -> dict[str, float]:
+def _flatten(name: str, value: Any) -> dict[str, float]:
     """Return a number under its name, a vector's numbers as `<name>/<index>`, and a mapping's as `<name>/<key>`."""
     if isinstance(value, Mapping):
-        return {path: number for key, part in value.items() for path, number in _flat(f"{name}/{key}", part).items()}
+        return {path: number for key, part in value.items() for path, number in _flatten(f"{name}/{key}", part).items()}
     shape = tuple(getattr(value, "shape", ()))
     if isinstance(value, SupportsFloat) and math.prod(shape) == 1:
         return {name: float(value)}
@@ -103,17 +100,15 @@ def _flat(name: str, value: Any) -> dict[str, float]:
 def refuse_different(task: Task, prefix: str, meter: str, ranks: Sequence[Mapping[str, float]]) -> None:
     """Raise RunError if ranks have computed different values of a meter, apart from rounding."""
     for name in dict.fromkeys(name for values in ranks for name in values):
-        values = [computed.get(name) for computed in ranks]
-        if all(_are_close(value, values[0]) for value in values):
-            continue
-        listed = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values[:MOST_RANKS]))
-        more = ", ..." if len(values) > MOST_RANKS else ""
-        raise RunError(
-            f"the meter '{meter}' differs between ranks: {prefix}/{name} is {listed}{more}. Each rank's meter sees"
-            " its own samples, so compute() must first combine its state over all ranks (all_reduce or"
-            " all_gather_object of torch.distributed; torchmetrics does so with sync_on_compute=True, for states of"
-            f" add_state with dist_reduce_fx); a mean over samples belongs in metrics(){source_location(task.meters)}"
-        )
+        first = ranks[0].get(name)
+        for rank, value in enumerate(values.get(name) for values in ranks):
+            if not _are_close(value, first):
+                raise RunError(
+                    f"the meter '{meter}' differs between ranks: {prefix}/{name} is {first} on rank 0 and {value} on"
+                    f" rank {rank}. Each rank's meter sees its own samples, so compute() must combine its state over"
+                    " all ranks (torchmetrics: add_state with dist_reduce_fx, and sync_on_compute=True). A mean over"
+                    f" samples belongs in metrics(){source_location(task.meters)}"
+                )
 
 
 def _are_close(value: float | None, other: float | None) -> bool:

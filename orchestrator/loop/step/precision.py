@@ -38,8 +38,8 @@ class Precision:
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         """Step the optimizer with the scaler; returns False if a gradient overflowed.
 
-        The host waits for the device once, as the scaler itself does to decide. The fused optimizers decide on the
-        device, and are asked twice.
+        The host waits for the device once, as the scaler does itself. Fused optimizers decide on the device, so for
+        them the scale tells whether the step was skipped.
         """
         assert self.scaler is not None
         if optimizer.defaults.get("fused"):

@@ -1,4 +1,4 @@
-"""Checks of what the task's methods return, with the place in the task's own file. Worker process."""
+"""Checks of what the task's methods return; errors name the line in the task's file. Worker process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ R = TypeVar("R")
 COLUMNS = ("phase", "epoch", "iteration", "step", "samples", "batch_size", "rank", "attempt", "node", *TIMES)
 """Columns that every row has."""
 _TAKEN = {"loss", "lr", "microbatches", "evaluations", *COLUMNS}
-"""Columns that a row may have, so that no part of a loss has such a name."""
+"""Columns that a row may have, so that no term of a loss has such a name."""
 
 
 def check_type(method: Callable[..., Any], value: R, kind: type[Any], expected: str) -> R:
@@ -27,18 +27,18 @@ def check_type(method: Callable[..., Any], value: R, kind: type[Any], expected: 
     raise unexpected(method, "", value, expected)
 
 
-def loss_parts(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
-    """Return the parts of a loss that is not a scalar; raises RunError if it has none."""
+def loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
+    """Return the terms of a loss that is not a scalar; raises RunError if it has none."""
     number = "one number, the mean over the batch's samples, as a tensor without dimensions"
     if not isinstance(loss, Mapping) or not loss:
         expected = f"{number} (end it with .mean()), or a mapping of such numbers, whose sum is trained"
         raise unexpected(method, "", loss, expected)
-    for name, part in loss.items():
-        if not isinstance(part, Tensor) or part.ndim:
-            raise unexpected(method, f" for its part '{name}'", part, number)
+    for name, term in loss.items():
+        if not isinstance(term, Tensor) or term.ndim:
+            raise unexpected(method, f" for its term '{name}'", term, number)
         if not isinstance(name, str) or not name or name in _TAKEN:
-            reason = "every row has a column of this name" if name in _TAKEN else "expected a text"
-            raise RunError(f"{method.__name__}() names a part {name!r}: {reason}{source_location(method)}")
+            reason = "every row has a column of this name" if name in _TAKEN else "expected text"
+            raise RunError(f"{method.__name__}() names a term {name!r}: {reason}{source_location(method)}")
     return loss
 
 
@@ -58,13 +58,13 @@ def checked_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> M
 
 
 def wrong_batch_size(method: Callable[..., Any], size: Any) -> RunError:
-    """Return the error for a number of samples that is not one."""
-    return unexpected(method, "", size, "the number of the batch's samples, as an int from 0")
+    """Return the error for an invalid number of samples."""
+    return unexpected(method, "", size, "the number of the batch's samples, a non-negative int")
 
 
 def missing_batch(collate: Callable[..., Any]) -> RunError:
     """Return the error for a collate function without a result."""
-    return unexpected(collate, "", None, "the batch that it makes of the samples")
+    return unexpected(collate, "", None, "a batch made from the samples")
 
 
 def wrong_sample(phase: str, index: Any, error: Exception) -> RunError:
@@ -75,13 +75,13 @@ def wrong_sample(phase: str, index: Any, error: Exception) -> RunError:
 def wrong_batch(phase: str, indices: Sequence[Any], samples: Sequence[Any], error: Exception) -> RunError:
     """Return the error for samples that cannot be collated."""
     shapes = [_shapes(sample) for sample in samples]
-    other = next((number for number, shape in enumerate(shapes) if shape != shapes[0]), None)
-    if other is None:
-        which = f"samples {', '.join(map(str, indices))}"
-    else:
-        which = f"samples {indices[0]} of shapes {shapes[0]} and {indices[other]} of shapes {shapes[other]}"
+    names = f"samples {', '.join(map(str, indices))}"
+    for index, shape in zip(indices, shapes, strict=True):
+        if shape != shapes[0]:
+            names = f"samples {indices[0]} of shapes {shapes[0]} and {index} of shapes {shape}"
+            break
     return RunError(
-        f"{which} of the {phase} data cannot be collated into a batch: {type(error).__name__}: {error}. Return samples"
+        f"{names} of the {phase} data cannot be collated into a batch: {type(error).__name__}: {error}. Return samples"
         " of one shape, or write collate() in the task"
     )
 

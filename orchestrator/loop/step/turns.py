@@ -36,9 +36,9 @@ class Player:
 class TurnIterations(Iterations):
     """Takes batches through the turns of a task, each with the events of a single optimizer's iteration.
 
-    Worker process. A turn's backward pass reaches the parameters of its optimizer alone. Ranks exchange these
-    gradients after the turn's last backward pass of a step, in one message for each kind of tensor. An optimizer steps
-    at its turns in a step's last micro-batch. One that has its turns in earlier micro-batches alone steps after these.
+    Worker process. A turn's backward pass computes gradients only for its optimizer's parameters. Ranks exchange them
+    after the turn's last backward pass of a step, in one message for each kind of tensor. An optimizer steps at its
+    turns in a step's last micro-batch. One without a turn there steps after these.
     """
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
@@ -97,7 +97,7 @@ class TurnIterations(Iterations):
             fire("on_forward", state)
             t_output = mark()
         if not isinstance(loss, Tensor) or loss.ndim:
-            loss = self._sum_of_parts(self.task.turns, loss)
+            loss = self._sum_terms(self.task.turns, loss)
         state.loss = loss
         value: Any = loss.item() if self._on_cpu else loss.detach().double()
         state.row[state.column("loss")] = value
@@ -123,7 +123,7 @@ class TurnIterations(Iterations):
         return t_forward, t_output, t_loss, t_counted, t_own, t_backward, t_gradients, *updated, mark()
 
     def _step_late(self, player: Player, began: Any) -> Marks:
-        """Step an optimizer that had its turns in earlier micro-batches of the step. Return the clock's marks."""
+        """Step an optimizer that had turns only in earlier micro-batches of the step. Return the clock's marks."""
         if self.state.world_size > 1:
             self._exchange(player)
         t_backward = self.clock.mark()
@@ -153,9 +153,9 @@ class TurnIterations(Iterations):
                 if len(set(has)) > 1:
                     names = [name for name, other in self.state.module.named_parameters() if other is parameter]
                     raise RunError(
-                        f"the loss of the turn '{player.name}' depends on {listed(names)} in some iterations or on some"
-                        " ranks alone, so that ranks cannot exchange its gradients; let it depend on the same"
-                        f" parameters each time{source_location(self.task.turns)}"
+                        f"the loss of turn '{player.name}' depends on {listed(names)} only in some iterations or on"
+                        " some ranks, so ranks cannot exchange its gradients; it must always depend on the same"
+                        f" parameters{source_location(self.task.turns)}"
                     )
             player.exchanged = existing
         coalesced.average(parameter.grad for parameter in player.parameters if parameter.grad is not None)
