@@ -17,16 +17,12 @@ from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from tests.ports import (
     dcgan,
-    fast_neural_style,
     gcn,
     imagenet,
     mnist,
-    mnist_rnn,
     regression,
     reinforcement_learning,
     siamese_network,
-    super_resolution,
-    time_sequence_prediction,
     vae,
     word_language_model,
 )
@@ -35,19 +31,13 @@ from tests.ranks import on_ranks, until_killed
 
 PORTS = {
     "mnist": mnist.PORT,
-    "mnist_rnn-lstm": mnist_rnn.LSTM,
-    "mnist_rnn-gru": mnist_rnn.GRU,
     "vae": vae.PORT,
     "dcgan": dcgan.PORT,
-    "word_language_model-lstm": word_language_model.LSTM,
-    "word_language_model-transformer": word_language_model.TRANSFORMER,
+    "word_language_model": word_language_model.PORT,
     "regression": regression.PORT,
     "reinforcement_learning": reinforcement_learning.PORT,
     "siamese_network": siamese_network.PORT,
-    "super_resolution": super_resolution.PORT,
-    "time_sequence_prediction": time_sequence_prediction.PORT,
     "imagenet": imagenet.PORT,
-    "fast_neural_style": fast_neural_style.PORT,
     "gcn": gcn.PORT,
 }
 
@@ -94,11 +84,7 @@ def test_a_port_in_bfloat16_is_its_raw_loop_under_autocast(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("name", "place", "precision"),
-    [
-        ("vae", "val 1 1", "fp32"),
-        ("siamese_network", "train 2 1", "fp32"),
-        ("imagenet", "train 1 3", "bf16"),
-    ],
+    [("vae", "val 1 1", "fp32"), ("siamese_network", "train 2 1", "fp32"), ("imagenet", "train 1 3", "bf16")],
 )
 def test_a_port_on_two_ranks_that_is_killed_is_the_raw_loop_in_ddp(
     tmp_path: Path, name: str, place: str, precision: str

@@ -1,10 +1,9 @@
 """pytorch/examples word_language_model: truncated backpropagation through time, with a state that is carried from
-chunk to chunk, and a transformer that needs none."""
+chunk to chunk."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -32,17 +31,6 @@ class RNNModel(nn.Module):
         return self.decoder(self.drop(output)).view(-1, WORDS).log_softmax(1), hidden
 
 
-class TransformerModel(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder, self.decoder = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
-        self.layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.2)
-
-    def forward(self, words: Tensor) -> Any:
-        mask = nn.Transformer.generate_square_subsequent_mask(len(words))
-        return self.decoder(self.layer(self.encoder(words) * WIDTH**0.5, mask)).view(-1, WORDS).log_softmax(1)
-
-
 def corpus() -> dict[str, Tensor]:
     """Return words in columns (T, COLUMNS), each mostly decided by the one before."""
     generator = torch.Generator().manual_seed(7)
@@ -58,23 +46,19 @@ def get_batch(source: Tensor, i: int) -> tuple[Tensor, Tensor]:
     return source[i : i + length], source[i + 1 : i + 1 + length].view(-1)
 
 
-def raw(ranks: Ranks, make: Any = RNNModel) -> Trained:
+def raw(ranks: Ranks) -> Trained:
     data = corpus()
-    model = ranks.seeded(make)
-    is_rnn = isinstance(model, RNNModel)
+    model = ranks.seeded(RNNModel)
     lr, best = LR, None
     trained = Trained(model.state_dict(), {})
 
     def losses_of(source: Tensor, *, is_training: bool) -> list[tuple[float, int]]:
         losses = []
-        hidden: Any = model.init_hidden(COLUMNS) if is_rnn else None
+        hidden: Any = model.init_hidden(COLUMNS)
         for i in range(0, len(source) - 1, BPTT):
             words, targets = get_batch(source, i)
             model.zero_grad()
-            if is_rnn:
-                output, hidden = model(words, tuple(part.detach() for part in hidden))
-            else:
-                output = model(words)
+            output, hidden = model(words, tuple(part.detach() for part in hidden))
             loss = functional.nll_loss(output, targets)
             losses.append((loss.item() * len(words), len(words)))
             if is_training:
@@ -125,10 +109,8 @@ class Carried(RNNModel):
 class LanguageModel(Task):
     """A sample is a chunk, and the rows of a batch are its words."""
 
-    is_rnn: bool = True
-
     def model(self) -> nn.Module:
-        return Carried() if self.is_rnn else TransformerModel()
+        return Carried()
 
     def data(self) -> Any:
         return {
@@ -145,7 +127,7 @@ class LanguageModel(Task):
 
     def forward(self, model: Any, batch: Any) -> Any:
         words, _, is_first = batch
-        return model.carried(words, is_first=is_first) if self.is_rnn else model(words)
+        return model.carried(words, is_first=is_first)
 
     def loss(self, output: Tensor, batch: Any) -> Tensor:
         return functional.nll_loss(output, batch[1])
@@ -159,5 +141,4 @@ EXPERIMENT = {
     "scheduler": {"type": "ReduceLROnPlateau", "factor": 0.25, "patience": 0, "threshold": 0},
     "hooks": {"gradient_clip": {"max_norm": CLIP}, "param_scheduler": {"monitor": "val/loss"}},
 }
-LSTM = Port(EXPERIMENT, raw)
-TRANSFORMER = Port({**EXPERIMENT, "task": LanguageModel(is_rnn=False)}, partial(raw, make=TransformerModel))
+PORT = Port(EXPERIMENT, raw)

@@ -114,7 +114,6 @@ AUTO, STATIC = {"accumulate": "auto"}, {"static_graph": True}
     ("fields", "message"),
     [
         ({"workers": {**FSDP, "ddp": STATIC}}, r"ddp\.static_graph: has no effect without `workers.strategy: ddp`"),
-        ({"workers": {**TWO, "meta_device": True}}, r"meta_device: has no effect without `workers.strategy: fsdp`"),
         ({"workers": {"ddp": {**STATIC, "find_unused_parameters": True}}}, "has no effect with static_graph"),
         ({"workers": {"ddp": STATIC}, "accumulate": 2}, r"ddp\.static_graph: cannot be combined with accumulate"),
         ({"workers": {"ddp": STATIC}, **TURNS}, r"ddp\.static_graph: has no effect: each turn exchanges"),

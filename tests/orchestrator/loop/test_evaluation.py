@@ -11,13 +11,12 @@ from torch.nn import functional
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAUROC, MulticlassConfusionMatrix, MulticlassF1Score
 
-from hooks import Hook, State
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
-from tests.tasks import Points, PointSet, Rows, experiment
+from tests.tasks import Points, PointSet, experiment
 
 
 class Metered(Points):
@@ -87,41 +86,6 @@ def test_a_meter_called_as_another_value_is_refused(name: str) -> None:
         RunError, match=rf"meters\(\) returns '{name}', but val/{name} is already a value of loss\(\), metrics\(\)"
     ):
         list(Loop(Given(meter=MulticlassF1Score(3), called=name), experiment(epochs=1), {}).run())
-
-
-@dataclass
-class Warmed(Points):
-    """Weighs its loss by how far the run is."""
-
-    def loss(self, output: Any, batch: Any) -> Any:
-        weight = min(1.0, (self.progress.step + 1) / 10)
-        return {"entropy": functional.cross_entropy(output, batch[1]), "weight": torch.tensor(weight)}
-
-
-def test_a_task_sees_how_far_the_run_is() -> None:
-    rows = Rows()
-    loop = Loop(Warmed(), experiment(epochs=2), {}, RunContext(recorder=rows))
-    list(loop.run())
-    assert [weight for (weight,) in rows.columns("weight", phase="train")] == pytest.approx(
-        [min(1.0, step / 10) for step in range(1, 15)]
-    )
-    assert Warmed().progress.step == 0
-
-
-class Modes(Hook):
-    """Notes whether the model is in train mode, by phase."""
-
-    def __init__(self) -> None:
-        self.training: dict[str, set[bool]] = {"train": set(), "val": set()}
-
-    def on_forward(self, state: State) -> None:
-        self.training[state.phase].add(state.module.training)
-
-
-def test_the_model_trains_in_train_mode_and_is_validated_in_eval_mode() -> None:
-    hook = Modes()
-    list(Loop(Points(dropout=0.5), experiment(), {"modes": hook}).run())
-    assert hook.training == {"train": {True}, "val": {False}}
 
 
 class Several(Metered):

@@ -14,16 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from hooks import HOOKS
-from orchestrator import open_run, run, sweep
-from orchestrator.config.load import to_yaml
-from orchestrator.engines.session import Assignment, Session, Subject
-from orchestrator.loop.world import World
-from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import EVALUATIONS, RunFolder
-from orchestrator.runs.evaluation import Evaluation
+from orchestrator import run, sweep
 from orchestrator.runs.result import Run
 from tests.orchestrator.sweeps.test_shared_training import assert_trials_equal, stored
-from tests.ranks import on_ranks
 from tests.tasks import Points, PointSet, described
 
 
@@ -48,13 +41,10 @@ def drawing(hooks: Mapping[str, Any] | None = None, **fields: Any) -> Any:
 
 
 EVERY = {
-    "the end of an epoch": {"checkpoint": {"keep": None}},
     "its best": {"checkpoint": {"every": 0, "best": "val/loss", "save_last": False}},
     "steps": {"checkpoint": {"keep": None, "every": "2 steps"}},
-    "background": {"checkpoint": {"keep": None, "background": True}},
 }
 WEIGHTS = {
-    "raw": {},
     "ema": {"ema": {"decay": 0.5, "evaluate": "ema", "buffers": "ema"}},
     "both": {"ema": {"decay": 0.5, "evaluate": "both"}},
 }
@@ -91,40 +81,6 @@ def step_of(done: Run, name: str) -> int:
 def test_a_checkpoint_measured_again_gives_the_runs_own_report(every: str, weights: str, tmp_path: Path) -> None:
     experiment = drawing({**EVERY[every], **WEIGHTS[weights]}, validate_every="4 steps", task_args={"sets": 2})
     assert_measured_again(run(experiment, tmp_path, "run", local=True))
-
-
-def test_another_seed_draws_other_numbers(tmp_path: Path) -> None:
-    done = run(drawing(), tmp_path, "run", local=True)
-    first, second, own = (
-        done.evaluate("last", overrides=[f"seed={seed}"]).reports()[0]["val/loss"] for seed in (5, 6, 0)
-    )
-    assert own == done.reports()[1]["val/loss"]
-    assert len({first, second, own}) == 3
-
-
-@pytest.mark.parametrize("weights", ["raw", "both"])
-def test_so_it_does_on_two_ranks(weights: str, tmp_path: Path) -> None:
-    experiment = drawing({**EVERY["the end of an epoch"], **WEIGHTS[weights]}, workers={"count": 2}, batch_size=4)
-    folder = create_run(tmp_path, "run", to_yaml(experiment))
-    on_ranks(all_on_two_ranks, 2, [Assignment(experiment.source, str(folder))])
-    done = open_run(folder.location)
-    subjects = [("epoch-0001", "val"), ("epoch-0002", "val"), ("epoch-0002", "test")]
-    again = []
-    for name, phase in subjects:
-        evaluation = Evaluation.of(folder, name, phase)
-        place = create_run(folder.storage / EVALUATIONS, f"{name}-{phase}", to_yaml(evaluation.experiment))
-        again.append(Assignment(evaluation.experiment.source, str(place), subject=Subject(name, phase)))
-    on_ranks(all_on_two_ranks, 2, again)
-    for (name, phase), assignment in zip(subjects, again, strict=True):
-        step = step_of(done, name)
-        expected = measured(done.reports(), step, phase)
-        assert expected
-        assert measured([*RunFolder(assignment.location).reports()], step, phase) == expected
-
-
-def all_on_two_ranks(rank: int, world_size: int, assignments: Sequence[Assignment]) -> None:
-    for assignment in assignments:
-        list(Session(assignment, World(rank=rank, world_size=world_size), end_hung=None).reports())
 
 
 OBSERVING = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import pytest
@@ -98,9 +97,6 @@ FINDING = (
 
 def _on_two(rank: int, world_size: int) -> dict[str, Any]:
     world = World(rank, world_size, rank)
-    sharded = partial(run_loop, world=world, workers=Workers(count=2, strategy="fsdp"))
-    with pytest.raises(RunError) as refused:
-        sharded(OfParts(train=48))
     found = {}
     for task in (OfTheBody, WithoutHeadLater):
         with pytest.raises(RunError) as unused:
@@ -117,8 +113,7 @@ def _on_two(rank: int, world_size: int) -> dict[str, Any]:
         "accumulated": [
             run_loop(OfParts(train=48, whole=whole), world, accumulate=2)["weights"] for whole in (False, True)
         ],
-        "sharded": sharded(OfParts(train=48, whole=True))["reports"],
-        "refused": str(refused.value),
+        "sharded": run_loop(OfParts(train=48, whole=True), world, workers=Workers(count=2, strategy="fsdp"))["reports"],
     }
 
 
@@ -137,6 +132,7 @@ def test_ranks_that_call_parts_of_the_model_train_as_one_process_does(two: list[
             )
         for one, other in zip(alone["reports"], found["parts"]["reports"], strict=True):
             assert other == pytest.approx({**one, "samples": one["samples"] / 2}, abs=1e-5)
+        assert found["parts"]["types"] == found["whole"]["types"] == {InParts}
 
 
 def test_and_bit_for_bit_as_with_the_whole(two: list[dict[str, Any]]) -> None:
@@ -150,15 +146,8 @@ def test_and_bit_for_bit_as_with_the_whole(two: list[dict[str, Any]]) -> None:
         assert found["accumulated"][0] == found["accumulated"][1]
 
 
-def test_the_forward_pass_is_given_the_task_s_own_model(two: list[dict[str, Any]]) -> None:
+def test_sharded_ranks_train_as_replicas_do(two: list[dict[str, Any]]) -> None:
     for found in two:
-        assert found["parts"]["types"] == found["whole"]["types"] == {InParts}
-
-
-def test_where_ranks_have_parts_of_it_the_error_says_what_to_write(two: list[dict[str, Any]]) -> None:
-    for found in two:
-        assert "OfParts.forward() calls a part of the model (Sequential) and not the model" in found["refused"]
-        assert "strategy: ddp" in found["refused"]
         for one, other in zip(found["sharded"], found["whole"]["reports"], strict=True):
             assert one == pytest.approx(other, abs=1e-5)
 
@@ -180,14 +169,3 @@ def test_or_torch_looks_for_it_and_the_rest_is_trained_as_in_one_process(two: li
             assert weights == two[0]["found"][0]
             for name, value in alone.items():
                 torch.testing.assert_close(torch.tensor(weights[name]), torch.tensor(value), rtol=1e-4, atol=1e-6)
-
-
-def test_parts_of_a_compiled_model_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch._dynamo.utils import counters
-
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    counters.clear()
-    compiled = run_loop(OfParts(train=16, val=8), compile=True, epochs=1)
-    assert counters["stats"]["unique_graphs"] == 4  # body and head, each for training and for evaluation
-    expected = run_loop(OfParts(train=16, val=8), epochs=1)
-    assert [loss for _, loss in compiled["rows"]] == pytest.approx([loss for _, loss in expected["rows"]], rel=1e-5)

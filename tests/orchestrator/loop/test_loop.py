@@ -155,66 +155,25 @@ def test_events_fire_in_order_and_counters_say_what_is_completed(tmp_path: Path)
     )
     for report in loop.run():
         lines.append(f"report {'final' if report.final else 'not final'}")
+    forward = "iteration_start batch forward loss"
     assert lines == [
-        "on_start - 0 0 0 0",
-        "on_phase_start train 0 0 0 0",
-        # the first micro-batch
-        "on_iteration_start train 0 0 0 0",
-        "on_batch train 0 0 0 0",
-        "on_forward train 0 0 0 0",
-        "on_loss train 0 0 0 0",
-        "on_backward train 0 0 0 0",
-        "on_step train 0 1 0 2",
-        # the second makes the step
-        "on_iteration_start train 0 1 0 2",
-        "on_batch train 0 1 0 2",
-        "on_forward train 0 1 0 2",
-        "on_loss train 0 1 0 2",
-        "on_backward train 0 1 0 2",
-        "on_gradients train 0 1 0 2",
-        "on_update train 0 1 0 2",
-        "on_step train 0 2 1 4",
-        "on_save train 0 2 1 4",
-        "on_saved train 0 2 1 4",
-        # the last one is a step of its own
-        "on_iteration_start train 0 2 1 4",
-        "on_batch train 0 2 1 4",
-        "on_forward train 0 2 1 4",
-        "on_loss train 0 2 1 4",
-        "on_backward train 0 2 1 4",
-        "on_gradients train 0 2 1 4",
-        "on_update train 0 2 1 4",
-        "on_step train 0 3 2 5",
-        "on_phase_end train 1 3 2 5",
-        "on_save train 1 3 2 5",
-        "on_saved train 1 3 2 5",
-        "on_phase_start val 1 3 2 5",
-        "on_iteration_start val 1 3 2 5",
-        "on_batch val 1 3 2 5",
-        "on_forward val 1 3 2 5",
-        "on_loss val 1 3 2 5",
-        "on_step val 1 3 2 5",
-        "on_iteration_start val 1 3 2 5",
-        "on_batch val 1 3 2 5",
-        "on_forward val 1 3 2 5",
-        "on_loss val 1 3 2 5",
-        "on_step val 1 3 2 5",
-        "on_phase_end val 1 3 2 5",
-        "on_save val 1 3 2 5",
-        "on_saved val 1 3 2 5",
-        "on_report val 1 3 2 5",
+        *at("- 0 0 0 0", "start"),
+        *at("train 0 0 0 0", f"phase_start {forward} backward"),
+        *at("train 0 1 0 2", f"step {forward} backward gradients update"),  # the second micro-batch makes the step
+        *at("train 0 2 1 4", f"step save saved {forward} backward gradients update"),  # the last is a step of its own
+        *at("train 0 3 2 5", "step"),
+        *at("train 1 3 2 5", "phase_end save saved"),
+        *at("val 1 3 2 5", f"phase_start {forward} step {forward} step phase_end save saved report"),
         "report not final",
-        "on_phase_start test 1 3 2 5",
-        "on_iteration_start test 1 3 2 5",
-        "on_batch test 1 3 2 5",
-        "on_forward test 1 3 2 5",
-        "on_loss test 1 3 2 5",
-        "on_step test 1 3 2 5",
-        "on_phase_end test 1 3 2 5",
-        "on_report test 1 3 2 5",
+        *at("test 1 3 2 5", f"phase_start {forward} step phase_end report"),
         "report final",
-        "on_end test 1 3 2 5",
+        *at("test 1 3 2 5", "end"),
     ]
+
+
+def at(place: str, events: str) -> list[str]:
+    """Return the diary's lines of events at one place."""
+    return [f"on_{event} {place}" for event in events.split()]
 
 
 def test_on_load_comes_before_on_start(tmp_path: Path) -> None:
@@ -311,10 +270,6 @@ def test_validation_in_steps_does_not_care_about_epochs_which_report_for_themsel
         (1, 12, BOTH),
         (1, 14, BOTH),
     ]
-
-
-def test_validation_never() -> None:
-    assert validations(validate_every=Interval(0)) == [(0, 7, TRAIN), (1, 14, TRAIN)]
 
 
 def test_train_means_hold_one_round_and_every_sample_of_it() -> None:

@@ -6,16 +6,13 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.data import IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
-from torchdata.stateful_dataloader.sampler import RandomSampler
 
 from hooks import Hook, State
 from hooks.hook import EVENTS
@@ -61,44 +58,10 @@ class _Sized(OwnLoader):
         return -(-len(self.points) // 8)
 
 
-class Keeps(IterableDataset[Any]):
-    """A dataset that keeps its place itself."""
-
-    def __init__(self, points: PointSet, is_sized: bool) -> None:
-        self.points, self.place = points, 0
-        if is_sized:
-            self.__class__ = _SizedKeeps
-
-    def __iter__(self) -> Iterator[Any]:
-        while self.place < len(self.points):
-            self.place += 1
-            yield self.points[self.place - 1]
-        self.place = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"place": self.place}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.place = state["place"]
-
-
-class _SizedKeeps(Keeps):
-    def __len__(self) -> int:
-        return len(self.points)
-
-
-def _shuffling(points: PointSet) -> Any:
-    order = RandomSampler(points, generator=torch.Generator().manual_seed(5))
-    return StatefulDataLoader(points, 8, sampler=order)
-
-
 LOADERS: dict[str, Callable[[PointSet], Any]] = {
     "own": lambda points: OwnLoader(points, False),
     "own, sized": lambda points: OwnLoader(points, True),
-    "keeps": lambda points: Keeps(points, False),
-    "keeps, sized": lambda points: Keeps(points, True),
     "torchdata": lambda points: StatefulDataLoader(points, 8, shuffle=True),
-    "torchdata, generator": _shuffling,
 }
 
 
@@ -167,30 +130,16 @@ for _event in EVENTS:
 
 KINDS: dict[str, dict[str, Any]] = {
     "map-style": {},
-    "map-style, exact": {"task_args.train": 48, "accumulate": 2, "validate_every": "2 steps"},
     "map-style, in processes": {"loader.num_workers": 2},
     "own sampler": {"task_args.weighted": True, "loader.drop_last": True},
-    "sized": {"task_args.kind": "placed", "task_args.indexed": "val"},
-    "sized, exact": {"task_args.kind": "placed", "task_args.train": 48, "validate_every": "3 steps"},
-    "keeps, sized": {"task_args.own": "keeps, sized", "task_args.train": 48},
-    "unsized": {"task_args.own": "keeps", "epoch_steps": 3},
-    "shuffled": {"epoch_steps": 4, "accumulate": 2, "validate_every": "3 steps"},
-    "steps": {"epochs": None, "steps": 9, "validate_every": "4 steps"},
     "torchdata": {"task_args.own": "torchdata"},
-    "torchdata, generator": {"task_args.own": "torchdata, generator", "task_args.train": 48},
     "own, sized": {"task_args.own": "own, sized"},
-    "own, sized and exact": {"task_args.own": "own, sized", "task_args.train": 48},
     "own": {"task_args.own": "own", "epoch_steps": 4},
-    "ends in an epoch": {"epoch_steps": 5, "epochs": 9, "loader.on_exhausted": "stop"},
     "ends with an epoch": {"epoch_steps": 3, "task_args.train": 48, "epochs": 9, "loader.on_exhausted": "stop"},
     "ends with a validation": {"epoch_steps": 7, "validate_every": "3 steps", "task_args.train": 48, "epochs": 9,
                                "loader.on_exhausted": "stop"},
-    "ends between validations": {"epoch_steps": 3, "validate_every": 4, "task_args.train": 48, "epochs": 9,
-                                 "loader.on_exhausted": "stop"},
     "ends within a step": {"epochs": None, "steps": 99, "accumulate": 2, "task_args.train": 40,
                            "validate_every": "2 steps", "loader.on_exhausted": "stop"},
-    "ends in processes": {"epoch_steps": 3, "task_args.train": 48, "epochs": 9,
-                          "loader.on_exhausted": "stop", "loader.num_workers": 2},
     "own, ends with an epoch": {"task_args.own": "own", "epoch_steps": 3, "task_args.train": 48, "epochs": 9,
                                 "loader.on_exhausted": "stop"},
 }  # fmt: skip
@@ -295,13 +244,7 @@ CHANGES: list[dict[str, Any]] = [
     {"epochs": 1},
     {"loader.num_workers": 1, "batch_size": 16},
 ]
-CHANGED = {
-    "map-style": {"indexed": "train val"},
-    "own sampler": {"indexed": "train val", "weighted": True},
-    "sized": {"kind": "placed"},
-    "keeps, sized": {"own": "keeps, sized"},
-    "keeps": {"own": "keeps"},
-}
+CHANGED = {"map-style": {"indexed": "train val"}, "own sampler": {"indexed": "train val", "weighted": True}}
 
 
 class Changed(NamedTuple):
@@ -314,9 +257,8 @@ class Changed(NamedTuple):
 
 def changed(root: Path, kind: str, iteration: int, change: dict[str, Any], *worlds: World | None) -> Changed:
     """Trains up to the checkpoint of an iteration in one world, and on in another."""
-    length = {"epochs": None, "steps": 10} if kind == "keeps" else {"epochs": 2}
     of_task = {"train": 50, "test": 0, "batch_norm": False, **CHANGED[kind]}
-    given = {**length, **{f"task_args.{name}": value for name, value in of_task.items()}, "hooks.dies.every": 1}
+    given = {"epochs": 2, **{f"task_args.{name}": value for name, value in of_task.items()}, "hooks.dies.every": 1}
     assignment = (
         written(root, "changed", **given) if all(world is None or world.is_master for world in worlds) else None
     )
@@ -338,11 +280,6 @@ def expect_the_rest_once(kind: str, change: dict[str, Any], ranks: Sequence[Chan
     before = [seen for one in ranks for seen in one.before]
     epoch = max(seen.epoch for seen in before)
     after = [seen for one in ranks for seen in one.after]
-    if kind == "keeps":
-        places = [place for seen in (*before, *after) for place in seen.samples]
-        assert all(place in (0, last + 1) for last, place in pairwise(places))
-        assert (ranks[0].reports, after[-1].iteration) == ([(0, 10)], 10)
-        return
     trained = [place for seen in (*before, *after) if seen.epoch == epoch for place in seen.samples]
     together = change.get("batch_size", 8) * world_size
     left = 50 - sum(len(seen.samples) for seen in before if seen.epoch == epoch)
@@ -360,10 +297,6 @@ def expect_the_rest_once(kind: str, change: dict[str, Any], ranks: Sequence[Chan
 @pytest.mark.parametrize("number", range(len(CHANGES)))
 def test_whatever_a_resume_changes_it_gives_what_is_left_once(kind: str, number: int, root: Path) -> None:
     change = CHANGES[number]
-    if "loader.num_workers" in change and not CHANGED[kind].get("indexed"):
-        change = {"batch_size": 5}
-    if kind == "keeps":
-        change = {name: value for name, value in change.items() if name != "epochs"}
     # The first, in the middle of an epoch, its last, and the first of the next: each change and each kind meets all.
     iteration = (1, 6, 7, 8)[(number + list(CHANGED).index(kind)) % 4]
     run = changed(root, kind, iteration, change, World(), World())

@@ -1,4 +1,4 @@
-"""A loss of parts: their sum is trained, and each is a column and a mean over all ranks."""
+"""A loss of parts: their sum is trained, and each is a column and a mean."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
-from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, experiment, numbers
 
 SAMPLES = 44
@@ -65,54 +64,14 @@ def test_the_sum_is_trained_and_rows_and_reports_have_the_parts(tmp_path: Path) 
         assert report["val/entropy"] + report["val/size"] == pytest.approx(report["val/loss"])
 
 
-def test_the_means_are_over_all_samples(tmp_path: Path) -> None:
-    """A loop of torch's own over the validation data, at the end."""
-    loop, _, reports = live(tmp_path)
-    points = Parts().data()["val"]
-    batch = [torch.stack(list(parts)) if isinstance(parts[0], Tensor) else parts for parts in zip(*points, strict=True)]  # type: ignore[call-overload]
-    with torch.no_grad():
-        expected = Parts().loss(loop.state.module(batch[0]), batch)
-    assert reports[-1]["val/entropy"] == pytest.approx(expected["entropy"].item(), rel=1e-6)
-    assert reports[-1]["val/size"] == pytest.approx(expected["size"].item(), rel=1e-6)
-
-
-def on_two(rank: int, world_size: int, folder: Path) -> list[Any]:
-    """An undisturbed run, and one from its checkpoint in the middle of an epoch."""
-    world, outcomes = World(rank, world_size), []
-    for restore in (None, "step-00000003"):
-        loop, rows, reports = live(folder, world, restore)
-        outcomes.append(
-            (numbers(loop.state.module), rows.columns("phase", "iteration", "loss", "entropy", "size"), reports)
-        )
-    return outcomes
-
-
-def test_two_ranks_agree_on_the_means_and_go_on_bit_for_bit(tmp_path: Path) -> None:
-    ranks = on_ranks(on_two, 2, tmp_path)
-    for (model, rows, reports), (again, later, told) in ranks:
-        assert again == model
-        assert later == rows[-len(later) :]
-        assert told == reports[-len(told) :]
-    (first, _), (second, _) = ranks
-    assert first[2] == second[2]
-    # 22 samples on each rank, in batches of 6, and the last one of 4.
-    seen = [
-        (entropy, 4 if iteration == 4 else 6)
-        for _, rows, _ in (first, second)
-        for phase, iteration, _, entropy, _ in rows
-        if phase == "train" and iteration <= 4
-    ]
-    assert first[2][0]["train/entropy"] == pytest.approx(sum(entropy * samples for entropy, samples in seen) / 44)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({}, r"loss\(\) returns a dict; expected one number"),
-        ({"a": torch.ones(2)}, r"loss\(\) returns a tensor of shape \(2,\) for its part 'a'"),
-        ({"a": 1.0}, r"loss\(\) returns 1.0 for its part 'a'"),
-        ({"": torch.ones(())}, r"loss\(\) names a part '': expected a text"),
-        ({"loss": torch.ones(())}, r"loss\(\) names a part 'loss': every row has a column"),
+        ({"a": torch.ones(2)}, r"loss\(\) returns a tensor of shape \(2,\) for its term 'a'"),
+        ({"a": 1.0}, r"loss\(\) returns 1.0 for its term 'a'"),
+        ({"": torch.ones(())}, r"loss\(\) names a term '': expected text"),
+        ({"loss": torch.ones(())}, r"loss\(\) names a term 'loss': every row has a column"),
         ({"accuracy": torch.ones((), requires_grad=True)}, r"metrics\(\) and loss\(\) both return 'accuracy'"),
     ],
 )

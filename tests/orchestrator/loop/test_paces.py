@@ -1,23 +1,19 @@
-"""What counts whole-number paces: the run's iterations, however short its epochs are and however often it is
-resumed."""
+"""A pace in iterations counts those of the run, however short its epochs are and however often it is resumed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hooks import HOOKS, Hook, Interval, State, paced_by
+from hooks import Hook, Interval, State, paced_by
 from hooks.checkpointing.checkpoint import Checkpoint
-from hooks.hook import WITHIN_ITERATION
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
-from tests.tasks import Points, Rows, experiment
+from tests.tasks import Points, experiment
 
 TASK = Points(train=52, val=23, test=23)  # 7, 3 and 3 iterations of 8 samples
 
@@ -51,7 +47,7 @@ def test_iterations_of_the_run_are_counted_each_phases_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"validate_every": Interval(4, "steps")}, {"accumulate": 2}], ids=["epochs", "steps", "accumulation"]
+    "fields", [{"validate_every": Interval(4, "steps")}, {"accumulate": 2}], ids=["steps", "accumulation"]
 )
 def test_a_resumed_run_keeps_the_pace(tmp_path: Path, fields: dict[str, Interval | int]) -> None:
     def live(restore: str = "") -> tuple[list[tuple[str, int, int]], Loop]:
@@ -69,54 +65,3 @@ def test_a_resumed_run_keeps_the_pace(tmp_path: Path, fields: dict[str, Interval
         assert resumed == whole[len(whole) - len(resumed) :]
         done = loop.saving.store.position(name).iteration
         assert len([place for place in resumed if place[0] == "train"]) == 28 // 5 - done // 5
-
-
-PACED = sorted(
-    {
-        (name, paced)
-        for name, hook in HOOKS.items()
-        for event in WITHIN_ITERATION
-        if (paced := getattr(getattr(hook, event), "paced_by", ""))
-        and getattr(getattr(hook, paced), "unit", "") == "iterations"
-    }
-)
-
-
-def test_the_hooks_that_ship_with_whole_paces() -> None:
-    assert {name for name, _ in PACED} >= {
-        "console",
-        "device_stats",
-        "empty_cache",
-        "memory_stats",
-        "throughput",
-    }
-
-
-class Costs(Recorder):
-    """Keeps what hooks cost."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.costs: list[dict[str, Any]] = []
-
-    def append_costs(self, costs: list[dict[str, Any]]) -> None:
-        self.costs += costs
-
-
-@pytest.mark.parametrize(("name", "paced"), PACED)
-def test_a_hook_that_ships_acts_in_epochs_shorter_than_its_pace(tmp_path: Path, name: str, paced: str) -> None:
-    hook = HOOKS[name](**{paced: Interval(10, "iterations")}, **({"after_iter": True} if name == "empty_cache" else {}))
-    costs = Costs()
-    list(Loop(Points(val=0), experiment(epochs=6), {name: hook}, RunContext(artifacts=tmp_path, recorder=costs)).run())
-    # 42 iterations, in epochs of 7
-    assert sum(cost["calls"] for cost in costs.costs if cost["event"] == "on_step") == 4
-
-
-def test_a_machine_is_measured_in_a_run_of_short_epochs() -> None:
-    rows = Rows()
-    list(
-        Loop(
-            Points(val=0), experiment(epochs=8), {"device_stats": HOOKS["device_stats"]()}, RunContext(recorder=rows)
-        ).run()
-    )
-    assert [row["iteration"] for row in rows.rows if "rss_bytes" in row] == [50]

@@ -9,16 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from torch.nn import functional
 
 from hooks import Hook, State
-from orchestrator import ConfigError, RunError, resume, run, sweep
-from orchestrator.config.load import load_with_data
+from orchestrator import ConfigError, RunError, resume, run
 from orchestrator.config.resolve import resolve
 from orchestrator.loop.loop import Loop
-from orchestrator.report import report
 from tests.tasks import Points, PointSet, described, experiment
 
 TASK = "tests.orchestrator.loop.test_several_sets:Sets"
@@ -53,8 +50,6 @@ class FailsOnce(Hook):
 
 HOOKS = {
     "ema": {"decay": 0.9, "evaluate": "both"},
-    "tensorboard": {},
-    "output_csv": {"phases": ["val"]},
     "checkpoint": {"every": "2 steps", "keep": None, "best": ["val/noisy/ema/accuracy", "val/few/loss"]},
     "early_stopping": {"monitor": "val/few/ema/loss", "patience": 100},
 }
@@ -107,21 +102,6 @@ def test_each_set_is_measured_reported_and_judged_by_its_name(tmp_path: Path) ->
         judged = functional.cross_entropy(done.load("best")(points.points), points.labels).item()
     assert judged == pytest.approx(best["val/noisy/ema/loss"], rel=1e-5) != best["val/noisy/loss"]
     assert done.summary("phase").index.tolist() == ["train", "val", "val/few", "val/noisy", "test/far"]
-    assert (tmp_path / "broken/output_csv/val/noisy/ema/step-00000014.csv").exists()
-    events = EventAccumulator(str(tmp_path / "broken/tensorboard")).Reload()
-    drawn = {event.step: event.value for event in events.Scalars("Loss/val/few")}
-    assert drawn == pytest.approx({one["step"]: one["val/few/loss"] for one in done.reports() if "val/few/loss" in one})
-    assert "val/noisy/accuracy" in events.Tags()["scalars"]
-    assert '"name": "val/noisy/ema"' in report(done.folder)
-
-
-def test_the_metric_to_judge_by_is_found_where_there_is_no_plain_set(tmp_path: Path) -> None:
-    done = run(
-        described(task=TASK, task_args={"plain": False}, hooks={"checkpoint": {"best": "auto"}}), tmp_path, local=True
-    )
-    assert done.best
-    assert done.best.metric == "val/noisy/accuracy"
-    assert done.best.checkpoint_value == done.best.value
 
 
 @dataclass
@@ -160,35 +140,3 @@ def test_two_values_of_one_name_are_refused() -> None:
         next(loop.run())
     with pytest.raises(RunError, match="val/few/loss would be metrics of val/few and of another phase"):
         next(Loop(Other(phase="val/few", meter="few"), experiment(), {}).run())
-
-
-@pytest.mark.parametrize(
-    ("more", "wrong", "meant"),
-    [
-        ("hooks: {checkpoint: {best: val/nosy/accuracy}}", "val/nosy/accuracy", "val/noisy/accuracy"),
-        ("hooks: {early_stopping: {monitor: val/accuracy}}", "val/accuracy", "val/few/accuracy"),
-        (
-            "sweep: {metric: val/nosy/accuracy, space: {seed: {choice: [1, 2]}}}",
-            "val/nosy/accuracy",
-            "val/noisy/accuracy",
-        ),
-    ],
-)
-def test_a_metric_of_no_set_is_refused_before_training(tmp_path: Path, more: str, wrong: str, meant: str) -> None:
-    (tmp_path / "sets.yaml").write_text(f"name: sets\ntask: {TASK}\ntask_args: {{plain: false}}\nepochs: 1\n{more}\n")
-    with pytest.raises(ConfigError) as refused:
-        load_with_data(tmp_path / "sets.yaml")
-    (problem,) = refused.value.problems
-    assert problem.message.startswith(f"{wrong} is never measured: data() of the task returns")
-    assert problem.suggestion == f"did you mean '{meant}'?"
-
-
-def test_a_sweep_is_judged_by_a_set_and_ends_where_its_name_is_wrong(tmp_path: Path) -> None:
-    of_sets = {"task": TASK, "task_args": {"plain": False}, "epochs": 1}
-    asked = {"mode": "max", "search": "grid", "space": {"optimizer.lr": {"grid": [0.1]}}}
-    found = sweep(described(**of_sets, sweep={"metric": "val/few/accuracy", **asked}), tmp_path, "found", local=True)
-    assert found.trials["val/few/accuracy"].tolist() == [found.best.metrics["val/few/accuracy"].max()]
-    with pytest.raises(
-        RunError, match=r"has the sweep's metric 'val/fev/accuracy'; .*\(did you mean 'val/few/accuracy'\?\)"
-    ):
-        sweep(described(**of_sets, sweep={"metric": "val/fev/accuracy", **asked}), tmp_path, "misspelt", local=True)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -96,16 +95,6 @@ def test_what_another_rank_was_asked_is_heard() -> None:
     assert not stopping_of(Two(), clock_after(1.0)).is_asked()
 
 
-@pytest.mark.parametrize("request_end", [State.request_stop, State.request_pause])
-def test_a_rank_alone_hears_at_once(request_end: Callable[[State, str], None]) -> None:
-    state, clock = State(), Clock()
-    stopping = stopping_of(World(), clock, state)
-    assert not stopping.is_asked()
-    request_end(state, "enough")
-    assert stopping.is_asked()
-    assert (stopping.next_check, clock.waiting_s) == (0, 0)
-
-
 def test_what_a_rank_waits_for_the_answer_is_told_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other rank answers after three seconds, each of the two times it is asked."""
     now = iter([100.0, 103.0, 200.0, 203.0])
@@ -132,14 +121,6 @@ def test_the_reasons_of_all_ranks_are_joined_and_each_is_said_once() -> None:
     stopping.agree()
     assert stopping.reasons == ("enough", "too long", "interrupted", "time is up")
     assert stopping.interrupted
-
-
-def test_who_stops_of_itself_is_not_interrupted() -> None:
-    state = State()
-    state.request_stop("enough")
-    stopping = stopping_of(World(), Clock(), state)
-    stopping.agree()
-    assert (stopping.reasons, stopping.interrupted) == (("enough",), False)
 
 
 # Where a run ends
@@ -229,20 +210,6 @@ def test_a_hook_that_asks_for_a_pause_leaves_a_run_to_resume(tmp_path: Path, pha
     rest = list(resumed.run())
     assert [r.metrics for r in rest if r.metrics["step"] > 7] == [r.metrics for r in expected if r.metrics["step"] > 7]
     assert numbers(resumed.state.module) == numbers(whole.state.module)
-
-
-def _pause_on_rank_1(rank: int, world_size: int, folder: str) -> Any:
-    store = CheckpointStore(Storage(folder), master=rank == 0)
-    hooks: dict[str, Hook] = {"pause": PauseAt("train", rank=1)}
-    reports = list(
-        Loop(Points(), experiment(), hooks, RunContext(world=World(rank, world_size, rank), store=store)).run()
-    )
-    return [(report.metrics["step"], report.stopped, report.interrupted) for report in reports], store.names()
-
-
-def test_a_pause_asked_on_one_rank_is_every_ranks(tmp_path: Path) -> None:
-    first, second = on_ranks(_pause_on_rank_1, 2, str(tmp_path))
-    assert first == second == ([(4, ("time is up",), True)], ["epoch-0001"])
 
 
 def _stop_on_rank_1(rank: int, world_size: int, root: str, check_every_s: float) -> tuple[list[Any], list[str]]:

@@ -18,7 +18,6 @@ from hooks import Hook, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.interval import Interval
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.errors import CheckpointError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
@@ -121,15 +120,3 @@ def test_a_recurrent_model_killed_and_resumed_is_the_raw_loop_bit_for_bit(ranks:
         assert len(expected[0]) == EPOCHS * 10
         for run in runs:
             assert run == expected
-
-
-def test_state_of_other_ranks_is_refused(tmp_path: Path) -> None:
-    loop, _ = loop_of(0, 1, tmp_path)
-    reports = loop.run()
-    next(reports)
-    contents = loop.saving._contents
-    with pytest.raises(
-        CheckpointError, match=r"task's state on each of 2 ranks \(hidden\), and cannot continue with 1"
-    ):
-        contents._restore_task(contents.per_rank(), 2)  # type: ignore[attr-defined]  # of the hooked loop
-    reports.close()

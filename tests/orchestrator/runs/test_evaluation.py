@@ -136,9 +136,7 @@ def _to_measure(run: Path, name: str, experiment: Any) -> Assignment:
 def test_any_number_of_ranks_measures_the_same(done: Run, tmp_path: Path) -> None:
     """Two ranks measure what two have trained, each with its own buffers, and what one has; and one what two have."""
     experiments = {
-        strategy: described(
-            **SETS, epochs=1, hooks=HOOKS, workers={"count": 2, "strategy": strategy, "meta_device": strategy == "fsdp"}
-        )
+        strategy: described(**SETS, epochs=1, hooks=HOOKS, workers={"count": 2, "strategy": strategy})
         for strategy in ("ddp", "fsdp")
     }
     trained = {strategy: _to_train(experiment, tmp_path, strategy) for strategy, experiment in experiments.items()}

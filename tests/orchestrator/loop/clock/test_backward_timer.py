@@ -103,11 +103,6 @@ def test_the_wait_is_measured_and_the_gradients_are_those_of_ddp_alone() -> None
         (without, _), (gradients, marks) = own[way]
         assert gradients == without, way
         assert gradients == other[way][1][0], way
-        assert any(
-            any(value != 0 for value in gradient[0])
-            for gradient in gradients[0]
-            if gradient and gradient[0] and isinstance(gradient[0], list)
-        )
         assert marks == 3 * WAYS[way].get("accumulate", 1), way
     assert unmarked == -1.0
     assert sorted(after)[2] > 0.04

@@ -8,19 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from hooks import Hook, Interval, Priority, State
-from hooks.stats.row_stats import RowStats
-from hooks.stats.throughput import Throughput
+from hooks import Hook, Interval, State
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.loop import loop as loop_module
 from orchestrator.loop import rounds
 from orchestrator.loop.clock import span_clock as clock_module
-from orchestrator.loop.clock.span_clock import INTERVALS, Clock, CudaClock, DeviceSpan, Mark, clock_for
+from orchestrator.loop.clock.span_clock import INTERVALS, Clock, CudaClock, DeviceSpan, Mark
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.stats.aggregate.spans import SPANS
-from orchestrator.stats.read.reading import recorded
-from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.device_stand_in import Device
 from tests.tasks import Points, Rows, experiment
@@ -104,16 +99,6 @@ def test_waiting_between_iterations_is_added_to_that_in_them_and_counts_once(tim
     assert (found["checkpoint_s"], found["step_s"]) == ([3.0, 0.0], [14.0, 9.0])
 
 
-def test_restart_leaves_out_what_came_before(time: Time) -> None:
-    clock = Clock()
-    clock.recording = True
-    clock.checkpoint_s, clock.waiting_s = 7.0, 2.0
-    time.now += 50.0
-    found = columns(clock, numbers_of(time, clock, [1.0] + [0.0] * (len(INTERVALS) - 1), clock.restart()))
-    assert (found["step_s"], found["other_s"], found["checkpoint_s"]) == ([1.0], [1.0], [0.0])
-    assert found["all_reduce_wait_s"] == [0.0]
-
-
 def test_without_recording_a_row_has_its_wall_time_and_no_spans(time: Time) -> None:
     clock = Clock()
     began = clock.restart()
@@ -133,10 +118,6 @@ def test_spans_add_up_to_the_wall_time_on_a_real_clock() -> None:
     found = {name: made(np.array(rows)) for name, made in clock.columns.items()}
     assert sum(found[name] for name in SPANS) == pytest.approx(found["step_s"], rel=1e-6, abs=1e-9)
     assert min(values.min() for values in found.values()) >= 0
-
-
-def test_the_cpu_has_the_clock_without_events() -> None:
-    assert type(clock_for(torch.device("cpu"))) is Clock
 
 
 @pytest.fixture
@@ -174,11 +155,6 @@ def test_an_event_is_used_again_once_its_time_is_read_and_not_before(device: Dev
                 value.resolve()
             rows.clear()
     assert device.events <= 11 * len(INTERVALS)
-
-
-def test_a_device_span_without_events_is_nothing() -> None:
-    assert DeviceSpan().ready()
-    assert DeviceSpan().resolve() == 0.0
 
 
 def iterations_on(
@@ -274,38 +250,3 @@ def test_hooks_saving_and_validation_are_no_wait_for_data(
     list(loop.run())
     columns = rows.columns("hooks_s", "checkpoint_s", "data_wait_s", "step_s", phase="train")
     assert columns == [(0, 0, 0, 0), (1, 0, 0, 1), (0, 2, 0, 2), *[(0, 0, 0, 0)] * 4]
-
-
-class Works(Hook):
-    """Gives the device two seconds of work in each iteration of training, and in the fifth of each epoch waits for
-    all."""
-
-    priority = Priority.HIGHEST
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-
-    def on_step(self, state: State) -> None:
-        if state.phase == "train":
-            self.device.work(2.0)
-            if state.phase_iteration == 5:
-                self.device.wait()
-
-
-def test_speed_is_the_device_s(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An epoch has seven iterations of eight samples; what looks back in the sixth, behind the wait, knows five of
-    them."""
-    monkeypatch.setattr(loop_module, "clock_for", lambda of: CudaClock())
-    hooks = {
-        "works": Works(device),
-        "throughput": Throughput(every=Interval(6, "iterations")),
-        "row_stats": RowStats(["step_s/max"]),
-    }
-    rows = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0})
-    loop = Loop(Points(train=56), experiment(epochs=2), hooks, RunContext(recorder=rows))
-    reports = list(loop.run())
-    assert [report.metrics["stats/step_s/max"] for report in reports] == [2.0, 2.0]
-    table = recorded(Storage(tmp_path), "rows").read().to_pandas().query("phase == 'train'")
-    assert table["step_s"].tolist() == [2.0] * 14
-    assert table["samples_per_s"].dropna().tolist() == [4.0, 4.0]
-    assert sorted(table["host_step_s"])[-1] == 10.0

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
-from hooks.plan import HookError
 from orchestrator.engines.rank_failures import RankFailed, is_repeatable
 from orchestrator.errors import RunError
 from orchestrator.loop.data.indexed import batches_of
@@ -69,20 +68,6 @@ def test_batches_are_those_the_loader_gives(name: str) -> None:
         torch.testing.assert_close(batch, expected, rtol=0, atol=0)
 
 
-def test_a_loader_in_this_process_is_asked_for_one_batch_at_a_time() -> None:
-    fetched: list[int] = []
-
-    class Noting(Squares):
-        def __getitem__(self, index: int) -> int:
-            fetched.append(index)
-            return index
-
-    batches = batches_of(DataLoader(Noting(), 4), "train")
-    assert fetched == []
-    next(batches)
-    assert fetched == [0, 1, 2, 3]
-
-
 # What cannot be had
 
 
@@ -121,15 +106,6 @@ def test_samples_that_make_no_batch_are_named_with_their_shapes(processes: int) 
         RunError, match=r"samples 4 of shapes \(2,\) and 7 of shapes \(3,\) of the train data cannot be collated"
     ):
         next(batches)
-
-
-def test_data_that_ends_early_is_no_end_of_the_epoch() -> None:
-    class Ends(Broken):
-        def __getitem__(self, index: int) -> tuple[Tensor]:
-            raise StopIteration
-
-    with pytest.raises(RunError, match="sample 0 of the train data cannot be fetched: StopIteration"):
-        next(batches_of(DataLoader(Ends(), 4), "train"))
 
 
 def test_a_process_of_a_loader_that_is_killed_is_no_mistake() -> None:
@@ -202,28 +178,3 @@ def test_a_metric_that_is_not_one_value_for_each_sample_is_refused(shape: tuple[
 )
 def test_a_loss_that_is_no_number_is_refused(shape: tuple[int, ...], words: str) -> None:
     assert failure_of(loss_shape=shape).startswith(f"loss() returns {words}; expected one number")
-
-
-# What comes out of the experiment's own code
-
-
-def raised(error: BaseException) -> BaseException:
-    try:
-        raise error
-    except BaseException as caught:
-        return caught
-
-
-@pytest.mark.parametrize(
-    "error", [FileNotFoundError("x"), ConnectionError("x"), RuntimeError("x"), Exception("x"), TypeError("x")]
-)
-def test_whatever_its_own_code_raises_is_a_mistake(error: Exception) -> None:
-    assert is_repeatable(raised(error))
-    hooked = HookError("mine", "on_step", 1, "x")
-    hooked.__cause__ = raised(error)
-    assert is_repeatable(raised(hooked))
-
-
-@pytest.mark.parametrize("error", [FileNotFoundError("x"), ConnectionError("x"), RuntimeError("x"), MemoryError()])
-def test_what_was_raised_elsewhere_may_be_a_disk_or_a_link(error: Exception) -> None:
-    assert not is_repeatable(error)

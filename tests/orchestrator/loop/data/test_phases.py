@@ -83,44 +83,11 @@ def batches(loader: Any) -> list[list[int]]:
     return [batch[2].tolist() for batch in loader]
 
 
-def test_evaluation_has_its_own_batch_size_and_the_datasets_order() -> None:
-    data = Data(Points(val=7), experiment(loader={"eval_batch_size": 3}), World())
-    assert batches(data.loaders["val"]) == [[0, 1, 2], [3, 4, 5], [6]]
-
-
 def test_drop_last_leaves_out_the_smaller_training_batch_alone() -> None:
     data = Data(Points(train=20, val=20), experiment(loader={"drop_last": True}), World())
     assert [len(batch) for batch in batches(data.loaders["train"])] == [8, 8]
     assert [len(batch) for batch in batches(data.loaders["val"])] == [8, 8, 4]
     assert data.train.length() == 2
-
-
-def test_the_epochs_length_does_not_depend_on_where_the_sampler_stands() -> None:
-    data = Data(Points(train=20), experiment(), World())
-    data.train.begin(0, 16)
-    assert (data.train.length(), data.train.length(8), len(data.train.loader)) == (3, 2, 1)
-
-
-def test_training_resumes_at_an_offset_without_fetching_what_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = Data(Points(train=20), experiment(), World())
-    whole = batches(data.train.begin(0, 0))
-    fetched: list[int] = []
-    fetch = PointSet.__getitem__
-    monkeypatch.setattr(
-        PointSet, "__getitem__", lambda dataset, index: (fetched.append(index), fetch(dataset, index))[1]
-    )
-    assert batches(data.train.begin(0, 8)) == whole[1:]
-    assert fetched == [place for batch in whole[1:] for place in batch]
-
-
-def test_making_an_iterator_draws_no_numbers_from_the_training() -> None:
-    data = Data(Points(), experiment(), World())
-    torch.manual_seed(1)
-    expected = torch.rand(3).tolist()
-    torch.manual_seed(1)
-    list(data.train.begin(0, 0))
-    list(data.loaders["val"])
-    assert torch.rand(3).tolist() == expected
 
 
 def test_fresh_batches_come_in_order_and_disturb_neither_the_training_nor_its_numbers() -> None:
@@ -138,15 +105,6 @@ def test_fresh_batches_come_in_order_and_disturb_neither_the_training_nor_its_nu
     assert all(torch.equal(a[0], b[0]) for a, b in zip(fresh, data.fresh_batches("train"), strict=True))
     seen += [batch[2].tolist() for batch in iterator]
     assert seen == batches(data.train.begin(0, 0))
-
-
-def test_shuffled_fresh_batches_are_each_sample_once_in_the_same_order_each_time() -> None:
-    data = Data(Points(train=20), experiment(), World())
-    first, second = (
-        [place for batch in data.fresh_batches("train", shuffled=True) for place in batch[2].tolist()] for _ in range(2)
-    )
-    assert first == second != sorted(first)
-    assert sorted(first) == list(range(20))
 
 
 def test_the_loaders_processes_end_with_the_run() -> None:

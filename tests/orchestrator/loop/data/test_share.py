@@ -10,16 +10,11 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from orchestrator.errors import ConfigError
-from orchestrator.loop.data import share as module
 from orchestrator.loop.data.share import Share, refuse_unclear
 from tests.streams import Placed, Shuffled
 from tests.tasks import PointSet
 
 POINTS = PointSet(23, noisy=False, seed=0)
-
-
-def places(share: Share) -> list[int]:
-    return [sample[2] for sample in share]
 
 
 @pytest.mark.parametrize("kind", [Shuffled, Placed])
@@ -35,26 +30,6 @@ def test_each_sample_goes_to_one_process_of_one_rank(kind: Any, workers: int) ->
     assert sorted(place for one in found for place in one) == list(range(23))
     assert {len(one) for one in found} == {7, 8}
     assert found[0] != sorted(found[0])
-
-
-def test_each_pass_has_another_order_where_that_is_asked_for() -> None:
-    for kind in (Shuffled, Placed):
-        share = Share(kind(POINTS), 0, 1, seed=5)
-        first = places(share)
-        share.passes = 1
-        assert places(share) == first
-        share.set_epoch(0)
-        assert sorted(places(share)) == sorted(first) != places(share) != first
-        share.passes = 0
-        assert places(share) == first
-
-
-def test_what_begins_a_pass_leaves_the_generators_alone() -> None:
-    random.seed(1)
-    expected = random.random()
-    random.seed(1)
-    places(Share(Shuffled(POINTS), 0, 1, seed=5))
-    assert random.random() == expected
 
 
 class Counted(Placed):
@@ -120,15 +95,9 @@ def test_one_that_may_share_itself_out_has_to_say_so() -> None:
     refuse_unclear(Placed(POINTS), "train")
     with pytest.raises(
         ConfigError,
-        match=r"the train dataset \(Asks\) asks for get_rank and get_worker_info in __iter__.*say shares_itself = True",
+        match=r"the train dataset \(Asks\) calls get_rank and get_worker_info in __iter__.*set shares_itself = True",
     ):
         refuse_unclear(Asks(), "train")
-
-
-def test_those_of_libraries_are_known_by_their_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SHARE_THEMSELVES", {f"{Placed.__module__}.Placed"})
-    assert module.shares_itself(Counted(POINTS))
-    assert not module.shares_itself(Shuffled(POINTS))
 
 
 @pytest.mark.parametrize("has_buffer", [False, True])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -112,64 +111,6 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
-class Slow(CheckpointStore):
-    """Ends each write only once training has made some more steps, or needs it."""
-
-    released = threading.Event()
-
-    def write_files(self, name: str, files: Any) -> Any:
-        self.released.wait(timeout=0.1)
-        return super().write_files(name, files)
-
-
-class Requests(Hook):
-    """Asks for checkpoints at some steps, and says after how many steps each write may end."""
-
-    def __init__(self, steps: set[int], delays: list[int], store: Slow) -> None:
-        self.steps, self.delays, self.store, self.due = steps, iter(delays), store, 0
-
-    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-        self.store.released.clear()
-        self.due = state.step + next(self.delays)
-
-    def on_step(self, state: State) -> None:
-        if state.step in self.steps:
-            state.request_checkpoint("test")
-        if state.step >= self.due or state.checkpoint_reasons or state.finished:
-            self.store.released.set()
-
-    def on_phase_end(self, state: State) -> None:
-        self.store.released.set()
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_each_checkpoint_is_kept_as_its_own_snapshot_however_slow_the_writes(tmp_path: Path, seed: int) -> None:
-    draw = random.Random(seed)
-    count, most = draw.randint(1, 4), draw.choice([2, 4])
-    requested = {step for step in range(1, 25) if draw.random() < draw.choice([0.1, 0.5])}
-    delays = [draw.randint(0, 5) for _ in range(40)]
-    store = Slow(Storage(tmp_path))
-    ema = EMA(average="power", std=0.1, snapshots=Interval(count, "steps"), keep_snapshots=most)
-    hooks: dict[str, Hook] = {
-        "ema": ema,
-        "checkpoint": Checkpoint(every=Interval(100), keep=100, background=True),
-        "requests": Requests(requested, delays, store),
-    }
-    list(Loop(Points(train=20, val=4), experiment(steps=24, batch_size=5), hooks, RunContext(store=store)).run())
-    steps = {name: store.position(name).step for name in store.names()}
-    due = list[int]()
-    for number in range(1, 24 // count + 1):
-        apart = next(2**power for power in range(10) if number // 2**power <= most)
-        if number % apart == 0:
-            due = [other for other in [*due, number] if other % apart == 0]
-    snapshots = ema.state_dict()["snapshots"]["numbers"]
-    assert sorted(snapshots.values()) == due
-    assert {name: steps[name] for name in snapshots} == {name: number * count for name, number in snapshots.items()}
-    for name, step in steps.items():
-        asked = store.load(name, "hooks.pt")["ema"]["snapshots"]["asked"]
-        assert asked is None or asked * count == step
-
-
 @pytest.mark.parametrize("every", ["3 steps", "1"])
 def test_what_later_steps_change_does_not_reach_the_files(tmp_path: Path, every: str) -> None:
     """Weights, momentum, averages, buffers and generators go on in place before a byte is written; which is best is
@@ -183,43 +124,6 @@ def test_what_later_steps_change_does_not_reach_the_files(tmp_path: Path, every:
     assert everything(tmp_path / "True") == everything(tmp_path / "False")
     assert [name for name, _ in stored[0]] == [name for name, _ in stored[1]]
     assert stored[1] != stored[0]
-
-
-def test_tensors_that_share_memory_share_it_in_the_file(tmp_path: Path) -> None:
-    tied = torch.arange(6.0)
-
-    class Tied(Hook):
-        def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-            checkpoint["tied"] = {"one": tied, "part": tied[2:]}
-
-        def on_saved(self, state: State, path: str) -> None:
-            tied.add_(1)
-
-    store = CheckpointStore(Storage(tmp_path))
-    hooks = {"checkpoint": Checkpoint(every=Interval(2, "steps"), background=True, save_last=False), "tied": Tied()}
-    list(Loop(TASK, experiment(steps=4), hooks, RunContext(store=store)).run())
-    for name, added in (("step-00000002", 0), ("step-00000004", 1)):
-        found = store.load(name, "tied.pt")
-        assert found["one"].tolist() == [value + added for value in range(6)]
-        assert found["part"].untyped_storage().data_ptr() == found["one"].untyped_storage().data_ptr()
-
-
-def test_what_cannot_be_copied_is_refused_with_what_to_say(tmp_path: Path) -> None:
-    class Sparse(Hook):
-        def rank_state_dict(self) -> dict[str, Any]:
-            return {"sparse": torch.eye(3).to_sparse()}
-
-    for background in (False, True):
-        hooks = {"checkpoint": Checkpoint(background=background), "sparse": Sparse()}
-        run = Loop(TASK, experiment(steps=2), hooks, RunContext(store=CheckpointStore(Storage(tmp_path)))).run()
-        if not background:
-            assert len(list(run)) == 1
-            continue
-        with pytest.raises(
-            CheckpointError,
-            match=r"cannot be copied to this host's memory: .*\. Set hooks\.checkpoint\.background: false",
-        ):
-            list(run)
 
 
 @pytest.mark.parametrize(("failing", "told_at"), [("step-00000003", 6), ("epoch-0001", 8)])
@@ -259,16 +163,6 @@ def test_what_is_being_written_as_a_run_ends_is_there(tmp_path: Path, fails: boo
         reports.close()
     assert CheckpointStore(Storage(tmp_path)).names() == ["epoch-0001"]
     assert loop.plan.hooks["gate"].stored == ([] if fails else [("epoch-0001", 8)])
-
-
-def test_a_report_of_the_end_and_a_checkpoint_that_is_asked_for_name_what_is_there(tmp_path: Path) -> None:
-    loop = loop_in(tmp_path, True, every="1", epochs=2, validate_every=Interval(0))
-    reports = loop.run()
-    next(reports)
-    saved = loop.save()
-    assert saved is not None
-    assert CheckpointStore(Storage(tmp_path)).names()[-1] == Path(saved).name
-    assert [Path(str(report.checkpoint)).name for report in reports] == ["epoch-0002"]
 
 
 def test_the_pause_and_the_time_beside_are_told_apart(tmp_path: Path) -> None:

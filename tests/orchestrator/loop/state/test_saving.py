@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 from torch.utils.data import DistributedSampler
 
 from hooks import Hook, Interval, State
@@ -28,6 +27,7 @@ from orchestrator.loop.world import World
 from orchestrator.stats.read.reading import recorded
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
+from orchestrator.testing.training import Screen
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, Seen, experiment, numbers
 
@@ -99,14 +99,10 @@ def run_loop(
     return Outcome(final, reports, columns, seen.indices)
 
 
-def position_of(root: Path, name: str) -> tuple[Stage, int, int]:
-    position = CheckpointStore(Storage(root)).position(name)
-    return position.stage, position.step, position.iteration
-
-
 def check_resumed(root: Path, whole: Outcome, name: str, resumed: Outcome) -> None:
     """Check that a run from a checkpoint on ends as the undisturbed one did."""
-    stage, step, iteration = position_of(root, name)
+    position = CheckpointStore(Storage(root)).position(name)
+    stage, step, iteration = position.stage, position.step, position.iteration
     assert resumed.final == whole.final
     assert resumed.seen == whole.seen[iteration:]
     reports = [r for r in whole.reports if r["step"] > step or (r["step"] == step and stage is Stage.TRAINED)]
@@ -119,12 +115,6 @@ def check_resumed(root: Path, whole: Outcome, name: str, resumed: Outcome) -> No
 
 
 CASES = [
-    pytest.param("3 steps", {}, {}, id="mid-epoch"),
-    pytest.param("1", {}, {}, id="epochs"),
-    pytest.param("3 steps", {}, {"accumulate": 2}, id="accumulation"),
-    pytest.param("2 steps", {}, {"validate_every": Interval(4, "steps")}, id="validation in steps"),
-    pytest.param("5 steps", {}, {"epochs": None, "steps": 17}, id="length in steps"),
-    pytest.param("3 steps", {}, {"precision": "bf16"}, id="bf16"),
     pytest.param("3 steps", {}, {"precision": "fp16"}, id="fp16"),
     pytest.param("3 steps", {"buffers": "ema", "evaluate": "both"}, {}, id="averaged buffers, two validations"),
 ]
@@ -145,54 +135,13 @@ def test_from_each_checkpoint_a_run_goes_on_as_if_undisturbed(
         check_resumed(tmp_path / "whole", whole, name, resumed)
 
 
-def test_the_cases_hold_what_they_are_for(tmp_path: Path) -> None:
-    """Checkpoints lie within epochs and before validation, and noise and dropout do make a difference."""
-    whole = run_loop(tmp_path, make_hooks("3 steps"))
-    store = CheckpointStore(Storage(tmp_path))
-    stages = {name: store.position(name).stage for name in store.names()}
-    # 44 samples in batches of 6 are 8 steps: 3 and 6 lie in the first epoch, 24 ends the last
-    assert stages == {
-        "step-00000003": Stage.TRAIN,
-        "step-00000006": Stage.TRAIN,
-        "step-00000009": Stage.TRAIN,
-        "step-00000012": Stage.TRAIN,
-        "step-00000015": Stage.TRAIN,
-        "step-00000018": Stage.TRAIN,
-        "step-00000021": Stage.TRAIN,
-        "epoch-0003": Stage.TRAINED,
-    }
-    assert run_loop(tmp_path / "other", make_hooks("3 steps"), seed=1).final["model"] != whole.final["model"]
-
-
-def test_worker_processes_bring_the_same_data_after_a_resume(tmp_path: Path) -> None:
-    """Which sample comes when, and what `__getitem__` draws for it, though the processes begin anew."""
-    loader = {"num_workers": 2}
-    noisy = Points(train=44, val=11, noisy=True)
-    store = CheckpointStore(Storage(tmp_path))
-
-    def seen_by(hooks: dict[str, Hook], restore: str | None = None) -> tuple[list[list[int]], dict[str, Any]]:
-        seen = Seen()
-        loop = Loop(noisy, experiment(batch_size=6, loader=loader), {**hooks, "seen": seen}, RunContext(store=store))
-        if restore:
-            loop.restore(restore)
-        list(loop.run())
-        return seen.indices, numbers(loop.state.module)
-
-    hooks = {"sampler_seed": DistSamplerSeed(), "checkpoint": Checkpoint(every=Interval(5, "steps"), keep=None)}
-    order, weights = seen_by(hooks)
-    assert len(order) == 16
-    hooks = {"sampler_seed": DistSamplerSeed(), "checkpoint": Checkpoint(every=Interval(5, "steps"), keep=None)}
-    assert seen_by(hooks, "step-00000005") == (order[5:], weights)
-
-
 # Ranks
 
 
-def _run_on_rank(rank: int, world_size: int, root: str, restore: str | None) -> tuple[Outcome, dict[str, Any]]:
+def _run_on_rank(rank: int, world_size: int, root: str, restore: str | None) -> Outcome:
     """The buffers of each rank are its own, as nothing averages them but the end of each epoch."""
     hooks = {"sync_buffers": SyncBuffers(), **make_hooks("2 steps")}
-    outcome = run_loop(Path(root), hooks, restore, World(rank, world_size, rank), epochs=2, batch_size=4)
-    return outcome, outcome.final["model"]
+    return run_loop(Path(root), hooks, restore, World(rank, world_size, rank), epochs=2, batch_size=4)
 
 
 MID_EPOCH = "step-00000004"
@@ -204,13 +153,13 @@ def of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outcomes(of_two: Path) -> list[tuple[Outcome, dict[str, Any]]]:
+def outcomes(of_two: Path) -> list[Outcome]:
     """What two ranks came to, and left in `of_two`."""
     return on_ranks(_run_on_rank, 2, str(of_two / "whole"), None)
 
 
 def test_two_ranks_go_on_from_a_checkpoint_with_their_own_buffers_and_randomness(
-    outcomes: list[Any], of_two: Path
+    outcomes: list[Outcome], of_two: Path
 ) -> None:
     store = CheckpointStore(Storage(of_two / "whole"))
     of_ranks = [store.load(MID_EPOCH, f"rank-000{rank}.pt")["buffers"]["1.running_mean"] for rank in (0, 1)]
@@ -219,10 +168,10 @@ def test_two_ranks_go_on_from_a_checkpoint_with_their_own_buffers_and_randomness
         shutil.copytree(of_two / "whole", of_two / name)
         resumed = on_ranks(_run_on_rank, 2, str(of_two / name), name)
         for rank in (0, 1):
-            check_resumed(of_two / "whole", outcomes[rank][0], name, resumed[rank][0])
+            check_resumed(of_two / "whole", outcomes[rank], name, resumed[rank])
 
 
-def test_one_rank_goes_on_where_two_were(outcomes: list[Any], of_two: Path) -> None:
+def test_one_rank_goes_on_where_two_were(outcomes: list[Outcome], of_two: Path) -> None:
     """With the samples that are left, in their order, and the means of all the epoch's samples, also the lost
     rank's."""
     shutil.copytree(of_two / "whole", of_two / "alone")
@@ -230,73 +179,10 @@ def test_one_rank_goes_on_where_two_were(outcomes: list[Any], of_two: Path) -> N
     dataset: Any = TASK.data()["train"]
     order = list(DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0))
     assert [place for batch in alone.seen[:3] for place in batch] == order[32:]
-    begun = [row for outcome, _ in outcomes for row in outcome.rows if row[0] == "train" and row[2] <= 4]
+    begun = [row for outcome in outcomes for row in outcome.rows if row[0] == "train" and row[2] <= 4]
     losses = [loss for *_, loss, _ in begun + [row for row in alone.rows if row[:2] == ("train", 0)]]
     assert len(losses) == 11
     assert alone.reports[0]["train/loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-12)
-
-
-def _continue_with_others(rank: int, world_size: int, root: str) -> tuple[dict[str, Any], list[list[int]], list[Any]]:
-    store = CheckpointStore(Storage(root), master=rank == 0)
-    seen, rows = Seen(), Rows()
-    fields = {"epochs": 1, "accumulate": 2, "batch_size": 8}
-    loop = Loop(
-        Points(val=0),
-        experiment(**fields),
-        {"seen": seen},
-        RunContext(store=store, recorder=rows, world=World(rank, world_size)),
-    )
-    loop.restore("step-00000001")
-    list(loop.run())
-    return numbers(loop.state.module), seen.indices, rows.columns("iteration", "step", "batch_size")
-
-
-def test_an_epoch_begun_by_one_rank_is_gone_on_with_by_two(tmp_path: Path) -> None:
-    """52 samples; one rank made one step of two batches of 8. 36 are left: 18 for each of two ranks, in steps of two
-    batches of 8 and one of 2."""
-    fields = {"epochs": 1, "accumulate": 2, "batch_size": 8}
-    store = CheckpointStore(Storage(tmp_path))
-    hooks: dict[str, Hook] = {"checkpoint": Checkpoint(every=Interval(1, "steps"), keep=None)}
-    list(Loop(Points(val=0), experiment(**fields), hooks, RunContext(store=store)).run())
-    (weights, seen_0, rows), (_, seen_1, _) = on_ranks(_continue_with_others, 2, str(tmp_path))
-
-    dataset: Any = Points().data()["train"]
-    order = list(DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0))[16:]
-    joined = [sorted(a + b) for a, b in zip(seen_0, seen_1, strict=True)]
-    assert joined == [sorted(order[:16]), sorted(order[16:32]), sorted(order[32:])]
-    assert rows == [(3, 1, 8), (4, 2, 8), (5, 3, 2)]
-
-    model = Points().model()
-    model.load_state_dict(store.load("step-00000001", "model.pt"))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    optimizer.load_state_dict(store.load("step-00000001", "optimizer.pt")["optimizer"])
-    for group in ([order[:16], order[16:32]], [order[32:]]):
-        for places in group:
-            loss = functional.cross_entropy(model(dataset.points[places]), dataset.labels[places])
-            (loss / len(group)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    for name, tensor in model.state_dict().items():
-        torch.testing.assert_close(torch.tensor(weights[name]), tensor, rtol=1e-5, atol=1e-6)
-
-
-def test_an_epoch_begun_with_larger_batches_is_gone_on_with_by_its_order(tmp_path: Path) -> None:
-    """52 samples: three batches of 8, two of 5, and what is left of the epoch in batches of 5."""
-    fields: dict[str, Any] = {"epochs": 1}
-    store = CheckpointStore(Storage(tmp_path))
-
-    def run_order(batch_size: int, restored: str = "") -> list[int]:
-        seen = Seen()
-        hooks: dict[str, Hook] = {"seen": seen, "checkpoint": Checkpoint(every=Interval(1, "steps"), keep=None)}
-        loop = Loop(Points(val=0), experiment(batch_size=batch_size, **fields), hooks, RunContext(store=store))
-        if restored:
-            loop.restore(restored)
-        list(loop.run())
-        return [place for batch in seen.indices for place in batch]
-
-    order = run_order(8)
-    assert run_order(5, "step-00000003") == order[24:]
-    assert run_order(5, "step-00000005") == order[34:]
 
 
 # What is saved, and when
@@ -380,18 +266,6 @@ def test_without_a_store_nothing_is_saved_and_restoring_says_so() -> None:
         loop.restore("epoch-0001")
 
 
-class Words:
-    """A display that keeps what it is shown."""
-
-    def __init__(self) -> None:
-        self.shown: list[str] = []
-
-    def line(self, text: str) -> None:
-        self.shown.append(text)
-
-    def progress(self, label: str, completed: int, total: int, text: str = "") -> None: ...
-
-
 def begin(root: Path, every: str) -> None:
     checkpoint = Checkpoint(every=Interval.parse(every), keep=9)
     list(
@@ -399,40 +273,27 @@ def begin(root: Path, every: str) -> None:
     )
 
 
+EPOCH, WITHIN = "epoch-0001", "step-00000003"
+REPEATS = "; the rest of this epoch may repeat or miss some"
+
+
 @pytest.mark.parametrize(
     ("name", "train", "val", "told"),
     [
-        ("epoch-0001", 52, 23, []),
-        ("epoch-0001", 44, 23, ["train had 52 samples when checkpoint 'epoch-0001' was made, and has 44 now"]),
-        ("epoch-0001", 52, 20, ["val had 23 samples when checkpoint 'epoch-0001' was made, and has 20 now"]),
-        (
-            "step-00000003",
-            44,
-            23,
-            [
-                "train had 52 samples when checkpoint 'step-00000003' was made, and has 44 now; the rest of this"
-                " epoch may repeat or miss some"
-            ],
-        ),
-        (
-            "step-00000003",
-            60,
-            23,
-            [
-                "train had 52 samples when checkpoint 'step-00000003' was made, and has 60 now; the rest of this"
-                " epoch may repeat or miss some"
-            ],
-        ),
+        (EPOCH, 52, 23, ""),
+        (EPOCH, 44, 23, f"train had 52 samples when checkpoint '{EPOCH}' was made, and has 44 now"),
+        (EPOCH, 52, 20, f"val had 23 samples when checkpoint '{EPOCH}' was made, and has 20 now"),
+        (WITHIN, 44, 23, f"train had 52 samples when checkpoint '{WITHIN}' was made, and has 44 now{REPEATS}"),
     ],
 )
-def test_other_data_than_before_is_told(tmp_path: Path, name: str, train: int, val: int, told: list[str]) -> None:
-    begin(tmp_path, "3 steps" if name.startswith("step") else "1 epoch")
-    words, store = Words(), CheckpointStore(Storage(tmp_path))
-    loop = Loop(Points(train=train, val=val), experiment(), {}, RunContext(store=store, display=words))
+def test_other_data_than_before_is_told(tmp_path: Path, name: str, train: int, val: int, told: str) -> None:
+    begin(tmp_path, "3 steps" if name == WITHIN else "1 epoch")
+    screen, store = Screen(), CheckpointStore(Storage(tmp_path))
+    loop = Loop(Points(train=train, val=val), experiment(), {}, RunContext(store=store, display=screen))
     loop.restore(name)
-    assert words.shown == told
+    assert screen.lines == ([told] if told else [])
     *_, last = [report.metrics["samples"] for report in loop.run()]
-    assert last == (train if name.startswith("step") else 52) + train
+    assert last == (train if name == WITHIN else 52) + train
 
 
 def test_training_that_stands_past_the_last_sample_does_not_go_on(tmp_path: Path) -> None:

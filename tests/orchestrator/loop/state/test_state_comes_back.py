@@ -12,15 +12,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.param_scheduler import ParamScheduler
-from orchestrator.checkpoint.placeholders import Sharded, encode, fill, tensors_in
+from orchestrator.checkpoint.placeholders import tensors_in
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.optim.optimizer import OPTIMIZERS
 from orchestrator.config.optim.schedule import SCHEDULERS
@@ -147,7 +145,7 @@ def test_each_scheduler_goes_on_as_if_undisturbed(tmp_path: Path, name: str, bac
     assert run_loop(tmp_path / "resumed", task, resumed=True, background=background) == whole
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_each_optimizer_goes_on_as_if_undisturbed(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
     task = Trained(optimizer_class=OPTIMIZERS[name], train=12, val=4, dtype=dtype)
@@ -250,15 +248,6 @@ def _sharded(rank: int, world_size: int, root: str) -> None:
     for background in (False, True):
         fields = {"workers": Workers(count=2, strategy="fsdp")}
         comes_back(Path(root, str(background)), background, World(rank, world_size, rank), **fields)
-    mesh = init_device_mesh("cpu", (world_size,))
-    sharded: Any = distribute_tensor(torch.arange(3.0), mesh, [Shard(0)])
-    noted = Sharded()
-    tree = {"a": Counter(one=sharded), "b": [sharded, Counter(two=2)]}
-    files = encode(tree, noted)
-    assert len(noted.tensors()) == 1  # two names of one tensor
-    back = fill(files, noted.tensors())
-    assert back["a"]["one"] is back["b"][0] is sharded
-    assert (type(back["a"]), back["b"][1]) == (Counter, Counter(two=2))
 
 
 def test_on_sharded_ranks_each_kind_of_value_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -273,11 +262,9 @@ class Numbers(dict[str, int]):
     pass
 
 
-@pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize(
     ("value", "place", "kind"),
     [
-        (Point(1), "['value']", f"{__name__}.Point"),
         ([Counter(a=Point(1))], "['value'][0]['a']", f"{__name__}.Point"),
         (torch.ones(2).max(0), "['value']", "torch.return_types.max"),
         (Numbers(a=1), "['value']", f"{__name__}.Numbers"),
@@ -286,18 +273,16 @@ class Numbers(dict[str, int]):
         (frozenset(), "['value']", "builtins.frozenset"),
         (np.ones(2), "['value']", "numpy.ndarray"),
         ({Point(1): 2}, "the key Point(x=1) of {}['value']", f"{__name__}.Point"),
-        (Path("a"), "['value']", "pathlib"),
-        (len, "['value']", "builtins.builtin_function_or_method"),
     ],
 )
 def test_what_could_not_be_read_again_is_refused_as_it_is_saved(
-    tmp_path: Path, value: Any, place: str, kind: str, background: bool
+    tmp_path: Path, value: Any, place: str, kind: str
 ) -> None:
-    for method, where in (("state_dict", "hooks['keeps']"), ("rank_state_dict", "hooks['keeps']")):
+    for method in ("state_dict", "rank_state_dict"):
         keeps = Hook()
         setattr(keeps, method, lambda: {"value": value})
-        hooks = {"checkpoint": Checkpoint(background=background), "keeps": keeps}
+        hooks = {"checkpoint": Checkpoint(), "keeps": keeps}
         loop = Loop(Points(train=12), experiment(steps=1), hooks, RunContext(store=CheckpointStore(Storage(tmp_path))))
-        said = place.format(where) if "{}" in place else f"{where}{place}"
+        said = place.format("hooks['keeps']") if "{}" in place else f"hooks['keeps']{place}"
         with pytest.raises(RunError, match=re.escape(f"a checkpoint cannot hold {said}, a {kind}")):
             list(loop.run())

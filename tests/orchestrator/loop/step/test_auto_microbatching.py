@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_sequence
 
 from hooks import Interval
 from hooks.checkpointing.checkpoint import Checkpoint
@@ -20,6 +19,7 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.step.auto_microbatching import is_out_of_memory, microbatches_of, row_count
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
+from orchestrator.testing.training import Screen
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, experiment, numbers
 
@@ -82,20 +82,10 @@ class Fits(Points):
         return {} if self.tokens else super().metrics(output, batch)
 
 
-class Told:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def line(self, text: str) -> None:
-        self.lines.append(text)
-
-    def progress(self, *shown: Any) -> None: ...
-
-
 def run_loop(
     task: Points, root: Path | None = None, restore: str | None = None, world: World | None = None, **fields: Any
 ) -> dict[str, Any]:
-    world, rows, told = world or World(), Rows(), Told()
+    world, rows, told = world or World(), Rows(), Screen()
     hooks = {
         "gradient_clip": GradientClip(max_norm=0.5),
         **({"checkpoint": Checkpoint(every=Interval.parse("3 steps"), keep=None)} if root else {}),
@@ -151,11 +141,6 @@ def test_what_does_not_is_gone_through_in_pieces_to_the_same_numbers(fields: dic
     ]
 
 
-def test_it_is_told_that_batch_norm_normalizes_by_pieces() -> None:
-    found = run_loop(Fits(batch_norm=True, most=4), accumulate="auto", steps=2)
-    assert found["told"][0].endswith("in 2 pieces; BatchNorm then normalizes each piece, which changes the numbers")
-
-
 def test_a_resume_goes_on_with_as_many_pieces_bit_for_bit(tmp_path: Path) -> None:
     task = Fits(dropout=0.1)
     whole = run_loop(task, tmp_path, accumulate="auto", steps=12)
@@ -195,27 +180,6 @@ def test_ranks_agree_on_the_pieces_also_where_one_alone_runs_out_in_the_backward
         assert alone["told"] == (
             ["memory ran out on rank 1: from iteration 1 on a batch is computed in 2 pieces"] if rank == 0 else []
         )
-
-
-def test_it_is_split_where_it_stands_and_rows_of_it_are_counted_once() -> None:
-    """In the middle of a run, as when a batch is larger than those before."""
-    found, expected = run_loop(Grows(), accumulate="auto"), run_loop(Points())
-    check_near(found, expected)
-    assert [row["microbatches"] for row in found["rows"]] == [1] * 5 + [4] * 9
-    assert [line[:35] for line in found["told"]] == ["memory ran out: from iteration 6 on"] * 2
-
-
-@dataclass
-class Grows(Fits):
-    """Has room enough for five batches."""
-
-    most: int = 2
-    batches: int = 0
-
-    def forward(self, model: Any, batch: Any) -> Tensor:
-        self.batches += model.training
-        model[-1].most = 100 if self.batches <= 5 else self.most
-        return super().forward(model, batch)
 
 
 @dataclass
@@ -293,13 +257,6 @@ def test_samples_are_dealt_out_and_what_they_share_is_in_each_piece() -> None:
     assert [told(piece) for piece in microbatches_of((three, three), 8)] == [([0], [0]), ([1], [1]), ([2], [2])]
     assert row_count({"name": "x", "points": torch.zeros(5, 2)}) == 5
     assert row_count("text") == 1
-
-
-def test_what_cannot_be_cut_is_said() -> None:
-    with pytest.raises(ValueError, match=r"a tensor of shape \(4,\) beside others of 3 rows"):
-        microbatches_of((torch.zeros(3), torch.zeros(4)), 2)
-    with pytest.raises(ValueError, match="a PackedSequence, whose samples are not known"):
-        microbatches_of((torch.zeros(3), pack_sequence([torch.zeros(2)])), 2)
 
 
 def test_memory_that_is_not_there_is_known_from_other_errors() -> None:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import LBFGS, Optimizer
+from torch.optim import LBFGS
 
 from hooks import Hook, State
-from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.stats.perf_stats import PerfStats
 from hooks.training.gradient_clip import GradientClip
-from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.sections.experiment import Component
-from orchestrator.errors import ConfigError, RunError
+from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.randomness import seed_all
-from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, Seen, experiment, numbers
 
@@ -118,51 +113,7 @@ def test_events_fire_once_in_a_step_and_a_step_left_out_changes_nothing() -> Non
     assert numbers(loop.state.module) == raw(task, seen.indices[::2], World(), ARGUMENTS[0])["weights"]
 
 
-class Halves(Hook):
-    """Halves the gradients, and does not say so."""
-
-    def on_gradients(self, state: State) -> None:
-        for gradient in state.gradients():
-            gradient.mul_(0.5)
-
-
 def test_a_hook_that_changes_gradients_is_refused() -> None:
     optimizer = Component(type="LBFGS", max_iter=4)
     with pytest.raises(ConfigError, match=r"hooks\.clip: does not work with an optimizer that needs a closure"):
         made(Points(), World(), optimizer=optimizer, hooks={"clip": GradientClip(max_norm=1e-4)})
-    loop, *_ = made(Points(), World(), optimizer=optimizer, hooks={"halves": Halves()})
-    with pytest.raises(RunError, match="a hook changes the gradients, and LBFGS computes them again"):
-        list(loop.run())
-
-
-@dataclass
-class Own(Points):
-    def optimizer(self, model: nn.Module) -> Optimizer:  # type: ignore[override]
-        return LBFGS(model.parameters())
-
-
-def test_an_optimizer_of_the_task_is_refused_as_one_of_the_file_is() -> None:
-    with pytest.raises(ConfigError, match="accumulate: cannot be used with LBFGS"):
-        made(Own(), World(), optimizer=Component(type="task"), accumulate=2)
-
-
-@pytest.mark.parametrize("cut", range(1, 5))
-def test_it_is_resumed_bit_for_bit(tmp_path: Path, cut: int) -> None:
-    task = Points(train=24, val=0, dropout=0.3)
-    fields: dict[str, Any] = {"optimizer": Component(type="LBFGS", **ARGUMENTS[1])}
-    whole, *_ = made(task, World(), **fields)
-    list(whole.run())
-
-    class Stops(Hook):
-        def on_step(self, state: State) -> None:
-            if state.step == cut:
-                state.request_pause("test")
-
-    store = CheckpointStore(Storage(tmp_path))
-    first, *_ = made(task, World(), store=store, hooks={"stop": Stops(), "checkpoint": Checkpoint()}, **fields)
-    list(first.run())
-    again, *_ = made(task, World(), store=store, hooks={"checkpoint": Checkpoint()}, **fields)
-    again.restore(store.latest() or "")
-    assert again.state.step == cut
-    list(again.run())
-    assert numbers(again.state.module) == numbers(whole.state.module)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,8 +17,6 @@ from hooks.training.gradient_clip import GradientClip
 from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.step.iterations import clearing
-from orchestrator.stats.aggregate.spans import SPANS
 from tests.tasks import Points, Rows, experiment, numbers
 
 OWN = Component(type="task")
@@ -40,18 +38,6 @@ class TwoRates(Points):
 class OneCycle(Points):
     def scheduler(self, optimizer: Any) -> OneCycleLR:
         return OneCycleLR(optimizer, max_lr=1.0, total_steps=20)
-
-
-class Recorded(Hook):
-    """Records a column now and then, and keeps what the last rows say."""
-
-    def __init__(self) -> None:
-        self.looked: list[list[Any]] = []
-
-    def on_step(self, state: State) -> None:
-        if state.phase_iteration % 3 == 0:
-            state.record(third=state.phase_iteration)
-        self.looked.append([row["iteration"] for row in state.recent if row["phase"] == "train"][-2:])
 
 
 def rows_of(task: Points, hooks: dict[str, Hook] | None = None, **fields: Any) -> Rows:
@@ -94,103 +80,6 @@ def test_a_rate_that_is_a_tensor_is_recorded_as_it_was() -> None:
     assert [(float(a), float(b)) for a, b in rows.columns("lr", "lr_1", phase="train")] == [
         (0.5**n, 8 * 0.5**n) for n in range(7)
     ]
-
-
-def test_what_hooks_record_stands_beside_the_loss_in_their_rows_alone() -> None:
-    rows = rows_of(Points(), {"recorded": Recorded()})
-    assert [(row["iteration"], row.get("third")) for row in rows.rows if row["phase"] == "train"] == [
-        (1, None),
-        (2, None),
-        (3, 3),
-        (4, None),
-        (5, None),
-        (6, 6),
-        (7, None),
-    ]
-    assert all(isinstance(row["loss"], float) and isinstance(row["iteration"], int) for row in rows.rows)
-
-
-def test_hooks_look_back_on_the_rows_before_the_present_one() -> None:
-    hook = Recorded()
-    rows_of(Points(val=0), {"recorded": hook})
-    assert hook.looked == [[], [1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 6]]
-
-
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_spans_of_real_iterations_add_up_to_their_wall_time(accumulate: int) -> None:
-    rows = rows_of(Points(), {"perf_stats": HOOKS["perf_stats"](), "recorded": Recorded()}, accumulate=accumulate).rows
-    assert {row["phase"] for row in rows} == {"train", "val"}
-    for row in rows:
-        assert sum(row[name] for name in SPANS) == pytest.approx(row["step_s"], abs=1e-9)
-        assert min(row[name] for name in SPANS) >= 0
-        assert min(row["forward_s"], row["loss_s"], row["data_wait_s"]) > 0
-        assert (row["backward_s"] > 0) == (row["phase"] == "train")
-
-
-@dataclass
-class Ordered(Hook):
-    """Notes the events of an iteration."""
-
-    notes: list[str] = field(default_factory=list)
-
-    def on_backward(self, state: State) -> None:
-        self.notes.append("backward")
-
-    def on_update(self, state: State) -> None:
-        self.notes.append("update")
-
-
-def test_the_last_micro_batches_of_an_epoch_make_a_smaller_step() -> None:
-    hook = Ordered()
-    rows_of(Points(val=0), {"ordered": hook}, accumulate=3)
-    assert hook.notes == [*["backward"] * 3, "update", *["backward"] * 3, "update", "backward", "update"]
-
-
-def test_a_hook_may_put_another_batch_in_the_place_of_the_one_that_was_fetched() -> None:
-    class Zeros(Hook):
-        def on_batch(self, state: State) -> None:
-            points, *rest = state.batch
-            state.batch = (torch.zeros_like(points), *rest)
-
-    class Outputs(Hook):
-        def __init__(self) -> None:
-            self.rows: dict[str, set[tuple[float, ...]]] = {}
-
-        def on_forward(self, state: State) -> None:
-            found = {tuple(row) for row in state.output.tolist()}
-            self.rows.setdefault(f"{state.phase} {state.step}", set()).update(found)
-
-    hook = Outputs()
-    rows_of(Points(), {"zeros": Zeros(), "outputs": hook})
-    assert {len(rows) for rows in hook.rows.values()} == {1}
-    assert {name.split()[0] for name in hook.rows} == {"train", "val"}
-
-
-def test_gradients_are_cleared_as_the_optimizer_would_of_all_its_groups() -> None:
-    first, second, other = (nn.Linear(2, 1) for _ in range(3))
-    optimizer = SGD(first.parameters())
-    clear = clearing(optimizer)
-    optimizer.add_param_group({"params": list(second.parameters())})
-    for module in (first, second, other):
-        module(torch.ones(1, 2)).backward()
-    clear()
-    assert all(parameter.grad is None for module in (first, second) for parameter in module.parameters())
-    assert all(parameter.grad is not None for parameter in other.parameters())
-
-
-@pytest.mark.parametrize("patched", [False, True], ids=["a class's own", "an instance's own"])
-def test_an_optimizer_that_clears_its_own_way_is_asked_to(patched: bool) -> None:
-    asked: list[bool] = []
-
-    class Keeping(SGD):
-        def zero_grad(self, set_to_none: bool = True) -> None:
-            asked.append(set_to_none)
-
-    optimizer = (SGD if patched else Keeping)(nn.Linear(2, 1).parameters())
-    if patched:
-        optimizer.zero_grad = lambda set_to_none=True: asked.append(set_to_none)
-    clearing(optimizer)()
-    assert asked == [True]
 
 
 # Steps that are left out

@@ -4,11 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from orchestrator.loop.loop import Loop
 from orchestrator.loop.step.precision import Precision
 from orchestrator.testing.watching import DeviceReads
-from tests.raw import raw_training
-from tests.tasks import Points, experiment, numbers
 
 CPU = torch.device("cpu")
 
@@ -34,16 +31,6 @@ def stepped(precision: Precision, linear: nn.Linear, optimizer: torch.optim.Opti
     precision.scaled(linear(torch.ones(1, 3)).sum() * factor).backward()
     precision.scaler.unscale_(optimizer)
     return precision.step(optimizer)
-
-
-def test_fp16_gives_hooks_the_true_gradients_and_steps_with_them() -> None:
-    precision = Precision("fp16", CPU)
-    linear, optimizer = layer()
-    before = linear.weight.detach().clone()
-    assert stepped(precision, linear, optimizer)
-    assert linear.weight.grad is not None
-    assert torch.equal(linear.weight.grad, torch.ones(2, 3))
-    assert torch.equal(linear.weight.detach(), before - 0.1)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -72,21 +59,3 @@ def test_a_scale_that_grows_is_no_overflow() -> None:
     precision.scaler = torch.amp.GradScaler("cpu", growth_interval=1)
     assert stepped(precision, *layer())
     assert precision.scaler.get_scale() == 131072
-
-
-def test_after_a_skipped_step_the_scaler_takes_the_next_one() -> None:
-    precision = Precision("fp16", CPU)
-    linear, optimizer = layer()
-    assert precision.scaler is not None
-    for _ in range(2):
-        precision.scaled(linear(torch.ones(1, 3)).sum()).backward()
-        precision.scaler.unscale_(optimizer)
-        precision.skip()
-    assert stepped(precision, linear, optimizer)
-
-
-def test_a_run_in_bf16_is_torchs_autocast() -> None:
-    loop = Loop(Points(), experiment(precision="bf16"), {})
-    list(loop.run())
-    assert numbers(loop.state.module) == numbers(raw_training(Points(), dtype=torch.bfloat16))
-    assert numbers(loop.state.module) != numbers(raw_training(Points()))

@@ -19,8 +19,6 @@ from orchestrator.config.resolve import resolve
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
-from tests.orchestrator.loop.step.test_turns import OPTIMIZERS
-from tests.orchestrator.loop.step.test_turns import written as gan
 from tests.tasks import Points, described
 
 STEPS, EPOCHS = 7, 4
@@ -51,7 +49,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "PolynomialLR": {"power": 2.0},
     "SWALR": {"swa_lr": 0.01, "anneal_epochs": 5},
 }
-BEGINS_ANEW = {"ReduceLROnPlateau", "LRScheduler"}
 
 
 @dataclass
@@ -150,13 +147,6 @@ def checkpoint_at(folder: Path, step: int) -> str:
     return next(name for name in store.names() if store.manifest(name)["position"]["step"] == step)
 
 
-def test_every_scheduler_of_torch_is_among_them() -> None:
-    walked = {
-        name for name, cls in vars(lr_scheduler).items() if isinstance(cls, type) and name in lr_scheduler.__all__
-    }
-    assert walked | SCHEDULERS.keys() <= ARGUMENTS.keys() | OWN_SCHEDULERS.keys() | BEGINS_ANEW
-
-
 KINDS = [*ARGUMENTS, *OWN_SCHEDULERS]
 
 
@@ -178,10 +168,7 @@ def test_it_has_the_rates_that_it_would_have_by_now(runs: Mapping[str, Path], ki
 LISTS: dict[str, Any] = {
     "warm-up": {"type": "CosineAnnealingLR", "warmup": 1, "warmup_factor": 0.25},
     "one after the other": [{"type": "LinearLR", "end": "6 steps"}, {"type": "CosineAnnealingLR"}],
-    "together": [
-        {"type": "LinearLR", "end": "9 steps"},
-        {"type": "MultiStepLR", "milestones": [1, 3], "begin": 0},
-    ],
+    "together": [{"type": "LinearLR", "end": "9 steps"}, {"type": "MultiStepLR", "milestones": [1, 3], "begin": 0}],
     "two epochs each": [{"type": "ExponentialLR", "gamma": 0.5, "every": 2, "end": 2}, {"type": "PolynomialLR"}],
     "a rate alone": None,
 }
@@ -208,59 +195,3 @@ def test_it_is_the_run_that_began_with_them(
             loop.restore(checkpoint_at(folder, step))
             list(loop.run())
             assert rates.seen == expected.seen[step:], (old, step)
-
-
-@pytest.mark.parametrize("kind", ["CosineAnnealingLR", "OneCycleLR", "StepLR"])
-@pytest.mark.parametrize("every", [OF_STEPS, OF_EPOCHS])
-def test_another_pace_alone_is_another_schedule(tmp_path: Path, kind: str, every: str) -> None:
-    """The scheduler's own numbers are the same before and after."""
-    numbers = {"CosineAnnealingLR": {"T_max": 30}, "OneCycleLR": {"total_steps": 30}, "StepLR": {"step_size": 2}}
-    fields = {"scheduler": {"type": kind, **numbers[kind]}, "epochs": 2}
-    other = OF_EPOCHS if every == OF_STEPS else OF_STEPS
-    list(loop_of(tmp_path, every=other, saves=True, **fields)[0].run())
-    whole, expected = loop_of(tmp_path, every=every, **fields)
-    list(whole.run())
-    loop, rates = loop_of(tmp_path, every=every, **fields)
-    loop.restore(checkpoint_at(tmp_path, 10))
-    list(loop.run())
-    assert rates.seen == expected.seen[10:]
-
-
-@pytest.mark.parametrize("old", ["none", "per step", "changes"])
-def test_one_that_a_metric_steps_begins_anew(runs: Mapping[str, Path], old: str) -> None:
-    fields = {**OLD["by a metric"], "hooks": {"param_scheduler": {"monitor": "val/loss"}}}
-    loop, rates = loop_of(runs[old], **fields)
-    loop.restore(checkpoint_at(runs[old], 10))
-    assert loop.state.scheduler.last_epoch == 0
-    list(loop.run())
-    assert rates.seen[0] == (0.5, 0.9)
-
-
-def test_of_several_optimizers_each_has_its_own_schedule(tmp_path: Path) -> None:
-    """One gets another schedule, and a second one its first."""
-    old = {"d": OPTIMIZERS["d"], "g": {**OPTIMIZERS["g"], "scheduler": None}}
-    new = {"d": {**OPTIMIZERS["d"], "scheduler": {"type": "LinearLR"}}, "g": OPTIMIZERS["g"]}
-    list(several(tmp_path, old, saves=True)[0].run())
-    whole, expected = several(tmp_path, new)
-    list(whole.run())
-    loop, rates = several(tmp_path, new)
-    loop.restore(checkpoint_at(tmp_path, 10))
-    list(loop.run())
-    assert rates.seen == expected.seen[10:]
-
-
-def several(folder: Path, optimizers: Mapping[str, Any], *, saves: bool = False) -> tuple[Loop, SeveralRates]:
-    hooks = {"console": None, "perf_stats": None, "memory_stats": None, "param_scheduler": {"every": OF_STEPS}}
-    checkpoint = {"checkpoint": {"every": "1 step", "keep": None} if saves else None}
-    resolved = resolve(gan(optimizers=optimizers, hooks={**hooks, **checkpoint}).source)
-    rates = SeveralRates()
-    context = RunContext(store=CheckpointStore(Storage(folder)))
-    return Loop(resolved.task, resolved.experiment, {**resolved.hooks, "seen": rates}, context), rates
-
-
-class SeveralRates(Rates):
-    """Keeps the rate of each optimizer at each step."""
-
-    def on_gradients(self, state: State) -> None:
-        if state.turn == "d":
-            self.seen.append(tuple(one.param_groups[0]["lr"] for one in state.optimizers.values()))

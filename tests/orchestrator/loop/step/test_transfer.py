@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pack_sequence
 
 from orchestrator.loop.step.transfer import Copies, to_device
 
@@ -59,12 +58,6 @@ def test_containers_keep_their_type_and_what_moves_itself_does() -> None:
     assert rows[0].device == mapping["a"].device == pictures.pixels.device == padded.tokens.device == device
     assert (pictures.names, padded.lengths) == (["x"], tensor)
     assert by_name["a"] is tensor
-
-
-def test_a_packed_sequence_keeps_its_lengths_on_the_cpu() -> None:
-    packed = pack_sequence([torch.zeros(3), torch.zeros(2)])
-    moved = to_device([packed], torch.device("meta"))[0]
-    assert (moved.data.device.type, moved.batch_sizes.tolist()) == ("meta", [2, 2, 1])
 
 
 # Copies beside the GPU's work
