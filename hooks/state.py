@@ -66,8 +66,8 @@ class Weights:
     """Weights to validate with: `with weights(state):` puts them into the model and takes them out again."""
 
     applied: Callable[[State], AbstractContextManager[Any]] = nullcontext
-    lender: str = ""
-    """The hook that provides them, and keeps them as `model` in its record; empty for the raw weights."""
+    provider: str = ""
+    """Name of the hook that provides them, and saves them as `model` in its record; empty for the raw weights."""
 
     def __call__(self, state: State) -> AbstractContextManager[Any]:
         return self.applied(state)

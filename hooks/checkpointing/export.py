@@ -183,7 +183,7 @@ def _context(state: State, weights: str) -> AbstractContextManager[Any]:
         return nullcontext()
     if weights == "evaluated":
         return state.find_evaluated_weights()(state)
-    averages = {averaged.lender: averaged for averaged in state.evaluations.values() if averaged.lender}
+    averages = {averaged.provider: averaged for averaged in state.evaluations.values() if averaged.provider}
     if weights not in averages:
         allowed = ", ".join(["evaluated", "raw", *averages])
         add = "" if averages else "; for averages, add the hook ema with evaluate: ema or both"

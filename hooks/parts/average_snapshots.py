@@ -17,23 +17,23 @@ class Snapshots:
         self.interval, self.most = interval, most
         self._numbers: dict[str, int] = {}
         """Number of each snapshot in the interval, by the checkpoint's name."""
-        self._asked: int | None = None
-        """Number of the snapshot that is requested and not yet begun."""
+        self._requested: int | None = None
+        """Number of the requested snapshot whose save has not begun."""
         self._saving: int | None = None
         """Number of the snapshot being written; None if the checkpoint is no snapshot."""
 
-    def ask(self, state: State, owner: str) -> None:
+    def request_if_due(self, state: State, owner: str) -> None:
         """Request a checkpoint if a snapshot is due."""
         done = state.epoch if self.interval.unit == "epochs" else state.step
         if self.interval.due(state) and done // self.interval.count % self._stride(done) == 0:
-            self._asked = done // self.interval.count
+            self._requested = done // self.interval.count
             state.request_checkpoint(f"snapshot of {owner}")
 
-    def take(self) -> None:
-        """Bind the request to the checkpoint that is saved now. A background write may end after the next request."""
-        self._saving, self._asked = self._asked, None
+    def begin_save(self) -> None:
+        """Assign the request to the present checkpoint; a background write may end after the next request."""
+        self._saving, self._requested = self._requested, None
 
-    def keep(self, state: State, owner: str, name: str) -> None:
+    def finish_save(self, state: State, owner: str, name: str) -> None:
         """Keep the stored checkpoint if it is a snapshot, and drop those that are now too many."""
         if self._saving is None:
             return
@@ -43,13 +43,13 @@ class Snapshots:
         self._saving = None
         self._retain(state, owner)
 
-    def record(self) -> dict[str, Any]:
-        """Return what a checkpoint saves of the snapshots. Its own name is not known yet."""
-        return {"numbers": dict(self._numbers), "asked": self._asked}
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint, whose own name is not known yet."""
+        return {"numbers": dict(self._numbers), "requested": self._requested}
 
     def restore(self, state: State, owner: str, record: Mapping[str, Any], name: str) -> None:
         """Continue from the checkpoint `name`: drop later snapshots, and forget deleted ones."""
-        kept = {**record["numbers"], **({name: record["asked"]} if record["asked"] is not None else {})}
+        kept = {**record["numbers"], **({name: record["requested"]} if record["requested"] is not None else {})}
         stored = set(state.checkpoints.names()) if state.checkpoints else set()
         self._numbers = {snapshot: number for snapshot, number in kept.items() if snapshot in stored}
         self._retain(state, owner)

@@ -24,7 +24,7 @@ class AveragedParameters:
     def __init__(self, module: nn.Module, device: str | None) -> None:
         self.parameters = {n: p for n, p in module.named_parameters() if p.is_floating_point() or p.is_complex()}
         weights = [shards.local(parameter) for parameter in self.parameters.values()]
-        self.values = [wide_copy(weight, device) for weight in weights]
+        self.values = [copy_in_full_precision(weight, device) for weight in weights]
         pairs = list(zip(self.values, weights, strict=True))
         alike = [(a, p) for a, p in pairs if (a.dtype, a.device) == (p.dtype, p.device)]
         self._all: Pairs = (
@@ -34,20 +34,20 @@ class AveragedParameters:
         self._turns: dict[str, Pairs] = {}
 
     @torch.no_grad()
-    def take(self, weight: float, state: State) -> None:
-        """Move the average towards the weights by a share; in a turn, only the parameters of the turn."""
+    def update(self, weight: float, state: State) -> None:
+        """Move the averages towards the weights by a fraction; in a turn, only those of the turn's parameters."""
         (averages, parameters), unlike = self._pairs_in_turn(state) if state.turn else self._all
         if averages:
             foreach_lerp_(averages, parameters, weight)
-        for average, parameter in brought(unlike):
+        for average, parameter in move_to_averages(unlike):
             average.lerp_(parameter.to(average), weight)
 
     def items(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each average by its parameter's name."""
         yield from zip(self.parameters, self.values, strict=True)
 
-    def whole(self) -> dict[str, Tensor]:
-        """Return the averages, sharded as their parameters are."""
+    def by_name(self) -> dict[str, Tensor]:
+        """Return the averages by parameter name, sharded as the parameters are."""
         return {name: shards.join_shards(average, self.parameters[name]) for name, average in self.items()}
 
     def restore(self, values: Mapping[str, Tensor]) -> None:
@@ -69,24 +69,24 @@ class AveragedParameters:
         return self._turns[state.turn]
 
 
-def brought(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """Return averages with values on their devices; waits once for all values from a GPU."""
-    there = [(average, value.to(average.device, non_blocking=value.is_cuda)) for average, value in pairs]
-    waited_for = {value.device for average, value in pairs if value.is_cuda and average.device != value.device}
-    for device in waited_for:
+def move_to_averages(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Return each average with its value on the average's device; waits once for all copies from a GPU."""
+    moved = [(average, value.to(average.device, non_blocking=value.is_cuda)) for average, value in pairs]
+    copied_from = {value.device for average, value in pairs if value.is_cuda and average.device != value.device}
+    for device in copied_from:
         torch.cuda.current_stream(device).synchronize()
-    return there
+    return moved
 
 
-def wide_copy(tensor: Tensor, device: str | None) -> Tensor:
-    """Return a copy of at least fp32, on a device or beside the tensor."""
+def copy_in_full_precision(tensor: Tensor, device: str | None) -> Tensor:
+    """Return a copy in fp32 or wider, on a device or on the tensor's."""
     wide = torch.promote_types(tensor.dtype, torch.float32)
     return tensor.detach().to(device=device or tensor.device, dtype=wide, copy=True)
 
 
-def restore_average(name: str, average: Tensor, whole: Tensor, values: Mapping[str, Tensor]) -> None:
+def restore_average(name: str, average: Tensor, reference: Tensor, values: Mapping[str, Tensor]) -> None:
     """Load an average by name; raises ValueError if its shape differs."""
-    if name not in values or values[name].shape != whole.shape:
+    if name not in values or values[name].shape != reference.shape:
         problem = f"has shape {tuple(values[name].shape)}" if name in values else "is missing"
-        raise ValueError(f"the checkpoint's average of '{name}' {problem}; the model needs {tuple(whole.shape)}")
-    average.copy_(shards.local(shards.like(values[name], whole)))
+        raise ValueError(f"the checkpoint's average of '{name}' {problem}; the model needs {tuple(reference.shape)}")
+    average.copy_(shards.local(shards.like(values[name], reference)))

@@ -18,7 +18,12 @@ from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import power_average
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.average_snapshots import Snapshots
-from hooks.parts.averaged_parameters import AveragedParameters, brought, restore_average, wide_copy
+from hooks.parts.averaged_parameters import (
+    AveragedParameters,
+    copy_in_full_precision,
+    move_to_averages,
+    restore_average,
+)
 from hooks.state import State, Weights
 
 Std = Annotated[float, Gt(0), Le(power_average.LARGEST_STD)]
@@ -42,17 +47,17 @@ class EMA(Hook):
     """
 
     decay: Annotated[float, Ge(0), Lt(1)] = 0.999
-    """Share of the average that stays at each update; 0 or the default for averages without decay."""
+    """Weight of the old average at each update; 0 or the default for averages without decay."""
     average: Literal["exponential", "annealing", "stochastic", "power"] = "exponential"
     """`annealing` raises the decay from 0; `stochastic` is the mean of all updates (SWA); `power` keeps (1 - 1/t)^(g+1)
-    at step t, so that the width of the average is a part of the training so far."""
+    at step t, so that the width of the average is a fraction of the training so far."""
     std: Annotated[Std | Annotated[list[Std], MinLen(1)] | None, Needs("average: power")] = None
-    """Width of each `power` average: the standard deviation of the weights' age, as a part of the training so far. Two,
-    such as [0.05, 0.10], suffice to make others."""
+    """Width of each `power` average: the standard deviation of the weights' age, as a fraction of the training so far.
+    Two, such as [0.05, 0.10], suffice to make others."""
     snapshots: Annotated[Interval, Needs("average: power")] = Interval(1)
     """Interval of the checkpoints that `power` keeps as snapshots; 0 means none."""
     keep_snapshots: Annotated[int, Ge(2), Needs("average: power"), Needs("snapshots")] = 32
-    """Most snapshots; if there were more, every second is dropped and the interval doubles."""
+    """Maximum number of snapshots; beyond it, every second one is deleted and the interval doubles."""
     gamma: Annotated[float, Gt(0), Needs("average: annealing")] = 100
     """Slowness of `annealing`: n steps after the copy, the decay is min(decay, n / (gamma + n))."""
     every: Steps = Interval(1, "steps")
@@ -74,30 +79,30 @@ class EMA(Hook):
     def __post_init__(self) -> None:
         if self.average in ("stochastic", "power") and self.decay not in (0, EMA.decay):
             raise ValueError(f"decay={self.decay} has no effect with average: {self.average}; remove it")
-        self._stds = self._checked_stds()
+        self._stds = self._check_stds()
         self._exponents = [power_average.exponent(std) for std in self._stds]
         self._snapshots = Snapshots(self.snapshots, self.keep_snapshots)
-        self._kept: Mapping[str, Any] = {}
-        """Power averages as the restored checkpoint describes them."""
+        self._loaded_state: Mapping[str, Any] = {}
+        """State of the restored checkpoint; empty in a new run and for averages other than `power`."""
         if self.device is not None:
             torch.device(self.device)  # raises for a name that torch does not know
         self._updates = 0
         self._in_use = False
         self._averages: list[AveragedParameters] = []
-        """Averages from the first update on; validation uses the first."""
-        self._before = self._step = 0
+        """Empty before the first update; validation uses the first average."""
+        self._previous_step = self._last_step = 0
         """Steps of the last two updates."""
         self._buffers: dict[str, tuple[Slot, Tensor]] = {}
         self._rank_buffers: dict[str, Tensor] = {}
 
-    def _checked_stds(self) -> list[float]:
+    def _check_stds(self) -> list[float]:
         if self.average != "power":
             return []
         if self.std is None:
             raise ValueError("average: power needs std, such as std: [0.05, 0.10]")
         stds = self.std if isinstance(self.std, list) else [self.std]
         if len({*stds}) < len(stds):
-            raise ValueError(f"std has a value twice: {stds}")
+            raise ValueError(f"std has duplicate values: {stds}")
         return stds
 
     # Events
@@ -110,29 +115,27 @@ class EMA(Hook):
             self._updates = record["updates"]
             if self._stds:
                 self._restore_power(record)
-        if self._kept:
-            self._snapshots.restore(state, self._label, self._kept["snapshots"], checkpoint.get("name", ""))
+        if self._loaded_state:
+            self._snapshots.restore(state, self._label, self._loaded_state["snapshots"], checkpoint.get("name", ""))
 
     def on_start(self, state: State) -> None:
         if self.evaluate == "raw":
             return
         label = self._label if self.evaluate == "both" else ""
-        if state.evaluations.get(label, Weights()).lender:
-            raise ValueError(
-                "another hook already sets the weights of validation; write evaluate: both or evaluate: raw"
-            )
+        if state.evaluations.get(label, Weights()).provider:
+            raise ValueError("another hook already sets the weights of validation; set evaluate: both or evaluate: raw")
         state.evaluations[label] = Weights(self.applied, self._label)
 
     def on_update(self, state: State) -> None:
         step = state.step + 1
         if step % self.every.count:
             return
-        # If optimizers take turns, each turn averages the parameters that it trains, and all make one update.
-        is_first = not state.turn or step != self._step
+        # If optimizers take turns, each turn averages the parameters that it trains; together they are one update.
+        is_first = not state.turn or step != self._last_step
         if not self._updates and (step if self.begin.unit == "steps" else state.epoch) < self.begin.count:
             return
         if is_first:
-            self._before, self._step = self._step, step
+            self._previous_step, self._last_step = self._last_step, step
         if self._updates > 1 or (self._updates and is_first):
             self._average(state, is_first)
         else:
@@ -141,7 +144,7 @@ class EMA(Hook):
 
     @paced_by("snapshots")
     def on_step(self, state: State) -> None:
-        self._ask_for_snapshot(state)
+        self._request_snapshot(state)
 
     def on_phase_end(self, state: State) -> None:
         if state.phase != "train":
@@ -149,15 +152,15 @@ class EMA(Hook):
         # Each rank has averaged the buffers of its own batches.
         coalesced.average(average for _, average in self._buffers.values())
         if self.snapshots.unit == "epochs":
-            self._ask_for_snapshot(state)
+            self._request_snapshot(state)
 
     def on_saved(self, state: State, path: str) -> None:
-        self._snapshots.keep(state, self._label, path.rstrip("/").rpartition("/")[2])
+        self._snapshots.finish_save(state, self._label, path.rstrip("/").rpartition("/")[2])
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-        self._snapshots.take()
+        self._snapshots.begin_save()
         with self.applied(state):
-            # The memory of a shard is overwritten when the raw weights come back.
+            # Clone shards: restoring the raw weights overwrites their memory.
             model = {n: t.clone() if shards.is_sharded(t) else t for n, t in state.module.state_dict().items()}
         checkpoint[self._label] = {
             "model": model,
@@ -168,40 +171,46 @@ class EMA(Hook):
 
     def _exact(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the averages whose dtype differs from that of the weights."""
-        first = self._averages[0].whole() if self._averages else {}
-        kept = {**first, **{name: average for name, (_, average) in self._buffers.items()}}
-        return {name: average for name, average in kept.items() if average.dtype != model[name].dtype}
+        first = self._averages[0].by_name() if self._averages else {}
+        averages = {**first, **{name: average for name, (_, average) in self._buffers.items()}}
+        return {name: average for name, average in averages.items() if average.dtype != model[name].dtype}
 
     def _power_record(self, module: nn.Module) -> dict[str, Any]:
-        """Return the record of power averages: the parameter of each name in the state dict, and the averages of all
-        but the first std."""
-        called = {
-            id(parameter): name for name, parameter in (self._averages[0].parameters if self._averages else {}).items()
-        }
-        named = module.named_parameters(remove_duplicate=False)
-        averaged = {name: called[id(parameter)] for name, parameter in named if id(parameter) in called}
-        further = zip(self._stds[1:], self._averages[1:], strict=False)
-        return {"averaged": averaged, "further": {str(std): average.whole() for std, average in further}}
+        """Return the averages of all stds but the first, and the averaged parameter of each name in the state dict.
+
+        Several names may share a parameter.
+        """
+        parameters = self._averages[0].parameters if self._averages else {}
+        names = {id(parameter): name for name, parameter in parameters.items()}
+        all_named = module.named_parameters(remove_duplicate=False)
+        averaged = {name: names[id(parameter)] for name, parameter in all_named if id(parameter) in names}
+        others = zip(self._stds[1:], self._averages[1:], strict=False)
+        return {"averaged": averaged, "further": {str(std): average.by_name() for std, average in others}}
 
     def _restore_power(self, record: Mapping[str, Any]) -> None:
-        kept = self._kept.get("std", [])
-        if kept != self._stds:
+        saved_stds = self._loaded_state.get("std", [])
+        if saved_stds != self._stds:
             raise ValueError(
-                f"the checkpoint has averages of std {', '.join(map(str, kept)) or 'none'}, and {self._label}.std is"
-                f" {', '.join(map(str, self._stds))}. Keep its std, as `hookyard average` makes any other from its"
-                " snapshots; or give this hook another name, which starts new averages"
+                f"the checkpoint has averages of std {', '.join(map(str, saved_stds)) or 'none'}, but {self._label}.std"
+                f" is {', '.join(map(str, self._stds))}. Set std to that of the checkpoint: `hookyard average` makes"
+                " averages of any other std from its snapshots. Or rename this hook to start new averages"
             )
-        self._step = self._kept["step"]
+        self._last_step = self._loaded_state["step"]
         for std, average in zip(self._stds[1:], self._averages[1:], strict=True):
             average.restore(record["further"][str(std)])
 
     def state_dict(self) -> dict[str, Any]:
         if not self._stds:
             return {}
-        return {"std": self._stds, "step": self._step, "updates": self._updates, "snapshots": self._snapshots.record()}
+        return {
+            "std": self._stds,
+            "step": self._last_step,
+            "updates": self._updates,
+            "snapshots": self._snapshots.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._kept = state
+        self._loaded_state = state
 
     def rank_state_dict(self) -> dict[str, Any]:
         return {"buffers": {name: average for name, (_, average) in self._buffers.items()}} if self._buffers else {}
@@ -216,7 +225,7 @@ class EMA(Hook):
         return self.name or "ema"
 
     def weight(self, updates: int) -> float:
-        """Return the share of the new weights in an update after `updates` others; a subclass may override it."""
+        """Return the weight of the new values in the update after `updates` others; a subclass may override it."""
         if self.average == "stochastic":
             return 1 / (updates + 1)
         if self.average == "annealing":
@@ -225,14 +234,16 @@ class EMA(Hook):
 
     def _average(self, state: State, is_first: bool) -> None:
         updates = self._updates if is_first else self._updates - 1
-        powers = [power_average.share(self._before, self._step, exponent) for exponent in self._exponents]
+        powers = [power_average.share(self._previous_step, self._last_step, exponent) for exponent in self._exponents]
         weights = powers or [self.weight(updates)]
         for parameters, weight in zip(self._averages, weights, strict=True):
-            parameters.take(weight, state)
+            parameters.update(weight, state)
         if not is_first:
             return
         with torch.no_grad():
-            for average, buffer in brought([(average, getattr(*slot)) for slot, average in self._buffers.values()]):
+            for average, buffer in move_to_averages(
+                [(average, getattr(*slot)) for slot, average in self._buffers.values()]
+            ):
                 average.lerp_(buffer.to(average), weights[0])
 
     def _copy_weights(self, module: nn.Module) -> None:
@@ -240,7 +251,8 @@ class EMA(Hook):
         self._averages = [AveragedParameters(module, self.device) for _ in range(max(len(self._stds), 1))]
         if self.buffers == "ema":
             self._buffers = {
-                name: (slot, wide_copy(getattr(*slot), self.device)) for name, slot in _floating_buffers(module)
+                name: (slot, copy_in_full_precision(getattr(*slot), self.device))
+                for name, slot in _floating_buffers(module)
             }
 
     def _restore(self, values: Mapping[str, Tensor]) -> None:
@@ -248,11 +260,11 @@ class EMA(Hook):
         for name, (_, average) in self._buffers.items():
             restore_average(name, average, average, values)
 
-    def _ask_for_snapshot(self, state: State) -> None:
+    def _request_snapshot(self, state: State) -> None:
         if self._stds and self._updates:
-            self._snapshots.ask(state, self._label)
+            self._snapshots.request_if_due(state, self._label)
 
-    # Using them
+    # Use of the averages
 
     @contextmanager
     def applied(self, state: State) -> Iterator[None]:
@@ -286,7 +298,7 @@ class EMA(Hook):
 
 
 def _raw(parameter: nn.Parameter) -> Tensor:
-    """Return a parameter's tensor to restore later; of a shard a copy, as its memory will be overwritten."""
+    """Return a parameter's tensor to restore later; a copy for a shard, whose memory will be overwritten."""
     return shards.local(parameter).clone() if shards.is_sharded(parameter) else parameter.data
 
 
@@ -299,7 +311,7 @@ def _put(parameter: nn.Parameter, value: Tensor) -> None:
 
 
 def _floating_buffers(module: nn.Module) -> Iterator[tuple[str, Slot]]:
-    """Yield the floating-point buffers that a checkpoint holds."""
+    """Yield the floating-point buffers that are part of the state dict."""
     saved = module.state_dict().keys()
     for path, buffer in module.named_buffers():
         if path in saved and buffer.is_floating_point():

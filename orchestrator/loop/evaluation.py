@@ -42,9 +42,9 @@ class Evaluation:
         for phase in self._data.phases:
             name = phase.partition("/")[2]
             if name and name in self._state.evaluations:
-                lender = self._state.evaluations[name].lender
+                provider = self._state.evaluations[name].provider
                 raise RunError(
-                    f"data() has a phase '{phase}', and the hook '{lender}' validates as {phase} too: rename one of"
+                    f"data() has a phase '{phase}', and the hook '{provider}' validates as {phase} too: rename one of"
                     " them"
                 )
 

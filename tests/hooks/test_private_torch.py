@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, SequentialLR, StepLR
 
 from hooks import private_torch
-from hooks.private_torch import call_after_backward, compile_in_place, inner_schedulers
+from hooks.private_torch import call_after_backward, compile_in_place
 from tests.private_names import assert_there
 
 NAMES = {
@@ -42,12 +39,6 @@ NAMES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_torch_has_it(name: str) -> None:
     assert_there(name, "hooks/private_torch.py", NAMES[name])
-
-
-def test_the_compiler_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch._dynamo", None)
-    with pytest.raises(ImportError):
-        private_torch.import_compiler()
 
 
 def test_operations_over_many_tensors_do_what_those_over_one_do() -> None:
@@ -86,11 +77,3 @@ def test_a_module_that_is_compiled_in_place_stays_the_same_object(monkeypatch: p
     assert torch.equal(module(torch.ones(1, 2)), expected)
     assert len(calls) == 3  # the model and its two layers; torch makes one of what is called within another
     assert list(module.state_dict()) == ["0.weight", "0.bias"]
-
-
-def test_schedulers_within_schedulers_are_found() -> None:
-    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1.0)
-    two = [StepLR(optimizer, 1), ConstantLR(optimizer)]
-    assert list(inner_schedulers(SequentialLR(optimizer, two, [2]))) == two
-    assert list(inner_schedulers(ChainedScheduler(two))) == two
-    assert list(inner_schedulers(two[0])) == []

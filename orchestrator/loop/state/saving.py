@@ -211,7 +211,7 @@ class Saving:
                 "world_size": state.world_size,
                 "metrics": state.metrics,
                 "main_metric": state.main_metric,
-                "evaluations": {label: weights.lender for label, weights in state.evaluations.items()},
+                "evaluations": {label: weights.provider for label, weights in state.evaluations.items()},
                 **self._contents.details(),
             }
         if self._background:

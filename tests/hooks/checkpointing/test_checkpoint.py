@@ -87,14 +87,6 @@ def test_it_saves_at_steps_and_only_there() -> None:
     assert run.store.did("save") == ["step-00000003", "step-00000006"]
 
 
-@pytest.mark.parametrize(("save_last", "saved"), [(True, ["epoch-0002", "epoch-0003"]), (False, ["epoch-0002"])])
-def test_the_end_of_training_is_saved_though_it_is_not_due(save_last: bool, saved: list[str]) -> None:
-    run = SimulatedRun(Checkpoint(every=Interval(2), save_last=save_last), max_epochs=3)
-    for _ in range(3):
-        run.epoch(0.5)
-    assert run.store.did("save") == saved
-
-
 # Retention
 
 
@@ -111,18 +103,6 @@ def test_the_old_goes_only_after_the_new_is_stored() -> None:
         ("delete", "epoch-0003"),
         ("delete", "epoch-0002"),
     ]
-
-
-def test_checkpoints_of_others_are_left_to_them() -> None:
-    """A run's own save, and one of another hook, are not in this hook's count and not in its hands."""
-    run = simulate(Checkpoint(keep=1), None)
-    run.state.request_checkpoint("nan")
-    run.state.step += 1
-    run.state.epoch_completed = False
-    run.save_if_asked()
-    run.epoch()
-    assert run.store.stored == ["step-00000003", "epoch-0002"]
-    assert run.store.owners == {"checkpoint": ["epoch-0002"]}
 
 
 # Best
@@ -158,13 +138,6 @@ def test_what_is_not_finite_is_never_best(metric: str, value: float) -> None:
     for score in (value, 0.5, value):
         run.epoch(**{metric: score})
     assert run.store.labels["best"] == "epoch-0002"
-
-
-def test_the_best_is_told_by_the_main_metric() -> None:
-    run = SimulatedRun(Checkpoint(), config={"sweep": {"metric": "val/score", "mode": "min"}})
-    for score in (3.0, 1.0, 2.0):
-        run.epoch(score, **{"val/score": score})
-    assert run.store.labels == {"best": "epoch-0002", "best-val-score": "epoch-0002"}
 
 
 def test_nothing_is_called_the_best_where_nobody_said_which_way_is_better() -> None:
@@ -208,14 +181,6 @@ def test_what_is_better_is_not_guessed(metric: str) -> None:
     with pytest.raises(ValueError, match=f"whether more or less of '{metric}' is better; write mode: max or mode: min"):
         Checkpoint(best=metric)
     Checkpoint(best=metric, mode="max")
-
-
-def test_auto_hears_what_the_sweep_says() -> None:
-    sweep = {"metric": "val/score", "mode": "min"}
-    run = SimulatedRun(Checkpoint(best="auto"), config={"sweep": sweep})
-    for score in (2.0, 1.0):
-        run.epoch(**{"val/loss": 1.0, "val/score": score})
-    assert run.store.labels["best-val-score"] == "epoch-0002"
 
 
 def test_modes_must_fit_the_metrics() -> None:
@@ -262,18 +227,6 @@ def test_the_evaluated_weights_are_published(tmp_path: Path, evaluate: Any, best
         assert torch.equal(published["raw_model"][name], weight)
         assert torch.equal(published["model"][name], average[name] if averaged else weight)
     assert any(not torch.equal(average[name], weight) for name, weight in raw.items())
-
-
-def test_meta_is_published_as_mmengine_s_key(tmp_path: Path) -> None:
-    """MMEngine's `published_keys=["meta", "state_dict"]`: how far training had come, and the experiment."""
-    store = CheckpointStore(Storage(tmp_path))
-    settings = experiment(epochs=2)
-    hooks = {"checkpoint": Checkpoint(publish=["meta", "state_dict"])}
-    list(Loop(Points(), settings, hooks, RunContext(store=store)).run())
-    (file,) = (tmp_path / "published").iterdir()
-    meta = torch.load(file, weights_only=True)["meta"]
-    assert (meta["name"], meta["position"]["epoch"]) == ("epoch-0002", 2)
-    assert meta["config"] == settings.model_dump(mode="json")
 
 
 @pytest.mark.parametrize("publish", [["model", "emo"], ["rank-0000"], ["console"], ["optimiser"], ["ema"], []])

@@ -51,13 +51,6 @@ def test_a_checkpoint_made_for_its_score_knows_that_it_is_the_best() -> None:
     assert later.store.stored == ["epoch-0004"]
 
 
-def test_the_restored_checkpoint_counts_among_the_newest() -> None:
-    run = simulate(Checkpoint(keep=2), *[None] * 3)
-    later = _resume(run, 3)
-    later.epoch()
-    assert later.store.stored == ["epoch-0003", "epoch-0004"]
-
-
 def test_what_was_made_after_the_restored_one_is_superseded() -> None:
     """Resuming at epoch 2 of 4: what came later goes with the next save, and its best is forgotten."""
     run = simulate(Checkpoint(keep=None, best="val/accuracy"), 0.5, 0.4, 0.9, 0.3)
@@ -67,14 +60,6 @@ def test_what_was_made_after_the_restored_one_is_superseded() -> None:
     later.epoch(0.6)
     assert later.store.stored == ["epoch-0001", "epoch-0002", "epoch-0003"]
     assert later.store.labels["best"] == "epoch-0003"
-
-
-def test_a_best_that_is_gone_is_not_asked_for() -> None:
-    run = simulate(Checkpoint(keep=1, best="val/accuracy"), 0.9, 0.5)
-    run.store.stored.remove("epoch-0001")
-    later = _resume(run, 2)
-    later.epoch(0.8)
-    assert later.store.stored == ["epoch-0003"]
 
 
 def test_a_score_is_forgotten_when_the_other_way_is_better() -> None:

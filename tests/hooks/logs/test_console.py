@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable
 
@@ -127,18 +126,6 @@ def test_remaining_time_counts_the_micro_batches_of_a_step(ticks: Ticks) -> None
     assert _eta(screen.lines[1]) == "0:02:40"
 
 
-def test_a_run_without_end_has_no_remaining_time(ticks: Ticks) -> None:
-    screen = Screen()
-    run_phase(
-        Console(every=Interval(10, "iterations")),
-        State(display=screen),
-        "train",
-        loss_rows(*[1.0] * 20),
-        work=_passes(ticks, 1),
-    )
-    assert _eta(screen.lines[1]) is None
-
-
 @pytest.mark.parametrize(
     ("rates", "shown"),
     [((0.5, 0.25), "lr 0.5, 0.25"), ((1e-6, 1e-6), "lr 1e-06"), ((1e-7, 1e-6, 1e-5, 1e-4, 1e-3), "lr 1e-07 to 0.001")],
@@ -159,11 +146,3 @@ def test_learning_rates_that_differ_are_shown_and_never_as_zero(rates: tuple[flo
 
 def test_tensors_are_read_only_where_a_line_is_printed() -> None:
     check_tensors_are_read_every_third_time(Console(every=Interval(3, "iterations")), State(display=Screen()))
-
-
-def test_without_a_display_it_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "hookyard"):
-        run_phase(
-            Console(every=Interval(10, "iterations")), State(), "train", loss_rows(1.0), metrics={"train/loss": 1.0}
-        )
-    assert caplog.messages[0].startswith("train done  epoch 0  loss 1  ")

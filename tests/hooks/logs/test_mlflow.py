@@ -13,7 +13,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from hooks import Plan, State
 from hooks.interval import Interval
@@ -191,15 +190,6 @@ def test_without_the_package_the_extra_is_named(
     run_phase(hook, state, "train", loss_rows(1), metrics={"train/loss": 1.0})
     hook.on_end(state)
     assert "pip install 'hookyard[mlflow]'" in caplog.text
-
-
-def test_names_are_such_as_mlflow_allows(server: Server, tmp_path: Path) -> None:
-    hook = MLflow(every=Interval(1, "iterations"))
-    state = _begin(hook, tmp_path)
-    state.info["activations"] = {"block#1/mean": torch.tensor(0.5)}
-    run_phase(hook, state, "train", loss_rows(1))
-    hook.on_end(state)
-    assert server.curve("activations/block_1/mean") == [(1, 0.5)]
 
 
 def test_the_real_client_keeps_it_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

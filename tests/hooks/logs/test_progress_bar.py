@@ -29,10 +29,3 @@ def test_a_failure_ends_the_bar() -> None:
     hook.on_phase_start(state)
     hook.on_exception(state, RuntimeError())
     assert screen.bars[-1] == ("val", 9, 9, "epoch 0")
-
-
-def test_it_does_nothing_without_a_display_or_a_length() -> None:
-    run_phase(ProgressBar(), State(), "train", [{}] * 10)
-    screen = Screen()
-    run_phase(ProgressBar(), State(display=screen), "val", [])
-    assert screen.bars == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,15 +120,6 @@ def test_the_axis_can_be_chosen(start: Start, tmp_path: Path, axis: Any, rows: l
     assert [x for x, _ in _points(tmp_path, "train/accuracy")] == ends
 
 
-def test_reports_bring_what_hooks_added(start: Start, tmp_path: Path) -> None:
-    hook = TensorBoard()
-    state = start(hook, step=7, metrics={"val/loss": 1.0})
-    hook.on_report(state, {"epoch": 3, "val/loss": 1.0, "train/samples_per_s": 100.0, "note/text": "none"})
-    hook.on_end(state)
-    assert _points(tmp_path, "train/samples_per_s") == [(7, 100.0)]
-    assert set(_events(tmp_path).Tags()["scalars"]) == {"train/samples_per_s", "hp/train/samples_per_s"}
-
-
 def test_hyperparameters_and_their_metrics(start: Start, tmp_path: Path) -> None:
     hook = TensorBoard()
     state = start(hook)
@@ -227,18 +217,6 @@ def test_histograms_hold_gradients_and_parameters_of_the_step(tmp_path: Path) ->
             assert event.histogram_value.sum == pytest.approx(expected.sum())
             assert event.histogram_value.min == pytest.approx(expected.min())
             assert event.histogram_value.max == pytest.approx(expected.max())
-
-
-def test_histograms_leave_out_what_is_not_finite_or_not_there(start: Start, tmp_path: Path) -> None:
-    module = nn.Linear(2, 1)
-    module.weight.grad = torch.tensor([[math.inf, 2.0]], dtype=torch.float32)
-    module.bias.grad = torch.tensor([math.nan])
-    hook = TensorBoard(histograms=Interval(1, "steps"))
-    hook.on_gradients(start(hook, phase="train", module=module))
-    hook.on_end(State())
-    events = _events(tmp_path)
-    assert events.Tags()["histograms"] == ["gradients/weight"]
-    assert events.Histograms("gradients/weight")[0].histogram_value.num == 1
 
 
 def test_losses_stand_in_the_group_that_tensorboard_opens_first(start: Start, tmp_path: Path) -> None:

@@ -132,10 +132,6 @@ def test_the_axis_is_the_step_also_after_a_resume(service: Service, tmp_path: Pa
     assert resumed.axes["*"] == {"step_metric": "step"}
 
 
-def test_other_runs_have_other_ids() -> None:
-    assert WandB().state_dict()["run_id"] != WandB().state_dict()["run_id"]
-
-
 def test_no_step_waits_for_the_service(service: Service, tmp_path: Path) -> None:
     service.gate = threading.Event()
     hook = WandB(every=Interval(1, "iterations"))

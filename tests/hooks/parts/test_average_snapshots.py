@@ -24,11 +24,11 @@ def run_loop(snapshots: Snapshots, state: State, steps: range) -> dict[int, list
     """What is kept after each step."""
     kept = {}
     for state.step in steps:
-        snapshots.ask(state, "ema")
+        snapshots.request_if_due(state, "ema")
         if state.checkpoint_reasons:
             state.checkpoint_reasons.clear()
-            snapshots.take()
-            snapshots.keep(state, "ema", str(state.step))
+            snapshots.begin_save()
+            snapshots.finish_save(state, "ema", str(state.step))
         kept[state.step] = list(state.checkpoints.names())  # type: ignore[union-attr]
     return kept
 
@@ -53,9 +53,9 @@ def test_gone_on_with_they_are_as_without_a_break(cut: int) -> None:
     first = Snapshots(Interval(10, "steps"), 4)
     run_loop(first, state, range(1, cut))
     state.step = cut
-    first.ask(state, "ema")
-    record = first.record()  # as the checkpoint of this step has it
-    first.take()
+    first.request_if_due(state, "ema")
+    record = first.state_dict()  # as the checkpoint of this step has it
+    first.begin_save()
     state.checkpoint_reasons.clear()
     run_loop(first, state, range(cut + 1, 100))
     state.checkpoints.retain("ema", [*expected[cut], "90", "100"])  # type: ignore[union-attr]

@@ -47,19 +47,6 @@ def test_frozen_weights_stay_what_they_are_and_unfrozen_ones_are_averaged() -> N
     torch.testing.assert_close(averages(hook, state)[0], 0.5 * frozen + 0.5 * first.weight.detach())
 
 
-def test_integer_parameters_are_never_averaged() -> None:
-    module = nn.Module()
-    module.codes = nn.Parameter(torch.tensor([1, 2, 3]), requires_grad=False)
-    module.weight = nn.Parameter(torch.tensor([1.0]))
-    state, hook = State(module=module), EMA(decay=0.5)
-    hook.on_update(state)
-    module.codes.data += 10
-    module.weight.data += 1
-    hook.on_update(state)
-    with hook.applied(state):
-        assert (module.codes.tolist(), module.weight.tolist()) == ([11, 12, 13], [1.5])
-
-
 def test_tied_weights_are_averaged_once_and_stay_tied() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     first, second = module[0], module[1]

@@ -50,21 +50,6 @@ def test_pandas_reads_a_row_for_each_reading_and_layer_of_all_ranks(tmp_path: Pa
     assert table_of_all["most"].tolist() == pytest.approx([3, 4, float("nan"), 3, 5, float("nan")], nan_ok=True)
 
 
-def test_the_newest_reading_is_at_hand(tmp_path: Path) -> None:
-    state = State(artifacts=tmp_path)
-    table = started(state)
-    table.keep(state, ["a"], {"mean": torch.tensor([1.0])})
-    first = state.info["sizes"]
-    table.keep(state, ["a", "b"], {"mean": torch.tensor([2.0, 3.0]), "most": torch.tensor([4.0, 5.0])})
-    assert {name: value.item() for name, value in first.items()} == {"a/mean": 1}
-    assert {name: value.item() for name, value in state.info["sizes"].items()} == {
-        "a/mean": 2,
-        "b/mean": 3,
-        "a/most": 4,
-        "b/most": 5,
-    }
-
-
 def test_what_came_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
     state = State(artifacts=tmp_path)
     table = started(state)

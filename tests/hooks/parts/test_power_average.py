@@ -45,11 +45,3 @@ def test_factors_are_those_of_least_squares_over_all_steps(std: float) -> None:
     assert error == pytest.approx(
         np.linalg.norm(expected @ np.stack(basis) - target) / np.linalg.norm(target), rel=1e-3
     )
-
-
-def test_a_stored_average_is_itself_alone_among_however_many() -> None:
-    stored = [(step, std) for step in range(20, 660, 20) for std in (0.05, 0.1)]
-    factors, error = combination(stored, (640, 0.1))
-    assert error < 1e-6
-    assert factors[-1] == pytest.approx(1, abs=1e-6)
-    assert max(map(abs, factors[:-1])) < 1e-6

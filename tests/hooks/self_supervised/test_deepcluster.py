@@ -106,19 +106,6 @@ def test_each_head_has_the_clusters_of_its_view_and_each_sample_that_of_its_embe
         assert torch.equal(found, seen.assignments[iteration // STEPS][:, indices])
 
 
-def test_clusters_stand_still_within_an_epoch_and_through_validations() -> None:
-    """VISSL clusters before test phases too."""
-    hook = DeepCluster(clusters=[4, 4])
-    seen = Seen(hook)
-    train(Clouds(prototypes=0, val=9), {"deepcluster": hook, "seen": seen}, validate_every=steps(2))
-    assert len(seen.centroids) == 9
-    for phase, centroids in enumerate(seen.centroids):
-        assert all(mine is theirs for mine, theirs in zip(centroids, seen.centroids[phase - phase % 3], strict=True))
-    firsts = seen.centroids[::3]
-    assert not torch.equal(firsts[0][0], firsts[1][0])
-    assert not torch.equal(firsts[0][0], firsts[0][1])  # another beginning, and another view
-
-
 def test_validation_samples_are_assigned_to_the_nearest_centroid() -> None:
     hook, found = DeepCluster(clusters=[4, 3]), []
 
@@ -147,29 +134,6 @@ def test_samples_that_the_filling_pass_leaves_out_join_when_they_are_seen() -> N
 def test_more_clusters_than_samples_are_refused() -> None:
     with pytest.raises(HookError, match="clusters has 49, but the memory has 48 samples"):
         train(CLOUDS, {"deepcluster": DeepCluster(clusters=[4, 49])})
-
-
-@pytest.mark.parametrize("output", [torch.zeros(2, 3), [torch.zeros(2, 3)], ([torch.zeros(2, 3)], []), None])
-def test_an_output_of_another_form_is_told(output: Any) -> None:
-    hook = DeepCluster(clusters=[2])
-    with pytest.raises(TypeError, match="DeepCluster needs a list with one tensor"):
-        hook.on_forward(
-            State(phase="val", output=output, batch=([torch.zeros(2, 3)] * 2, torch.arange(2)), batch_size=2)
-        )
-
-
-class CountsViews(Clouds):
-    """Forgets to say that a batch begins with a list of views."""
-
-    def batch_size(self, batch: Any) -> int:
-        return len(batch[0])
-
-
-def test_a_task_that_counts_views_for_samples_is_told() -> None:
-    with pytest.raises(
-        HookError, match="has 8 rows for a batch of 3 samples: the task's batch_size must count samples"
-    ):
-        train(CountsViews(prototypes=0), {"deepcluster": DeepCluster(clusters=[4])})
 
 
 # It learns

@@ -67,16 +67,6 @@ def test_a_queue_that_is_no_multiple_of_the_batch_keeps_the_newest_keys() -> Non
     assert sorted(plain(mine.hook.state_dict()["queue"])) == sorted(plain(keys[-5:]))
 
 
-def test_with_accumulation_the_encoder_follows_once_a_step_and_every_key_is_queued() -> None:
-    mine = Miniature(MoCo(momentum=0.5, queue_length=64), "moco")
-    before = plain(mine.hook.state_dict()["teacher"])
-    for batch in pairs(2):
-        mine.forward(batch).backward()
-        mine.plan.fire("on_backward", mine.state)
-    assert plain(mine.hook.state_dict()["teacher"]) == before
-    assert mine.hook.state_dict()["next"] == 16
-
-
 # Ranks
 
 SIZES = [[4, 4], [4, 4], [5, 3]]

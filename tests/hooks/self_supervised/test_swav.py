@@ -115,11 +115,6 @@ def test_prototypes_are_unit_vectors_that_first_stand_still(freeze: Interval, fr
         assert torch.allclose(before, after, atol=1e-7, rtol=0) == (step < frozen), step
 
 
-def test_the_model_needs_prototypes() -> None:
-    with pytest.raises(Exception, match=r"'heads\.other' of Embedder is missing"):
-        train(Clouds(), {"swav": SwAV(prototypes="heads.other")})
-
-
 # It learns
 
 
@@ -141,16 +136,6 @@ def test_two_ranks_train_as_one_with_the_joined_batch(length: int) -> None:
         torch.testing.assert_close(torch.tensor(weights[name]), torch.tensor(value), rtol=1e-4, atol=1e-5)
     means = [(a + b) / 2 for a, b in zip(losses, other_losses, strict=True)]
     assert means == pytest.approx(whole, rel=1e-4)
-
-
-def uneven_evaluation(rank: int, world_size: int) -> int:
-    trained = train(Clouds(val=9), {"swav": SwAV()}, world=World(rank, world_size), batch_size=4, epochs=1)
-    return len(trained.loop.state.loaders)
-
-
-def test_ranks_with_different_numbers_of_validation_batches_do_not_wait_for_each_other() -> None:
-    """Nine samples: two batches on rank 0 and one on rank 1."""
-    assert on_ranks(uneven_evaluation) == [0, 0]
 
 
 # A restart

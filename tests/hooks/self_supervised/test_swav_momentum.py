@@ -86,20 +86,6 @@ def test_both_nets_have_unit_prototypes_and_the_same_buffers() -> None:
         assert torch.equal(encoder[name], own[name])
 
 
-def test_a_momentum_of_zero_is_the_model_itself_and_of_one_the_first_model() -> None:
-    for momentum, same in ((0.0, True), (1.0, False)):
-        hook = SwAVMomentum(momentum=momentum)
-        trained = train(Clouds(), {"swav": hook})
-        teacher = hook.state_dict()["teacher"]
-        assert (
-            all(
-                torch.allclose(teacher[name], own, atol=1e-6)
-                for name, own in trained.loop.state.module.named_parameters()
-            )
-            is same
-        )
-
-
 def share_of_training(rank: int, world_size: int) -> Any:
     hooks = {"swav": SwAVMomentum(momentum=0.8, queue_length=16)}
     trained = train(Clouds(), hooks, world=World(rank, world_size), batch_size=8 // world_size)

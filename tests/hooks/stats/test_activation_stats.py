@@ -86,23 +86,6 @@ def test_nested_outputs_are_taken_apart(tmp_path: Path) -> None:
     assert _without_row(said) == _expected("0", batch) | _expected("0#1", batch + 1) | _expected("0#2", batch * 2)
 
 
-class _Twice(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.shared = nn.Linear(3, 3)
-
-    def forward(self, batch: Tensor) -> Tensor:
-        out: Tensor = self.shared(self.shared(batch))
-        return out
-
-
-def test_a_module_called_twice_is_measured_twice(tmp_path: Path) -> None:
-    model, batch = _Twice(), torch.randn(6, 3)
-    once = model.shared(batch)
-    said = _pass(ActivationStats(every=EVERY_STEP), model, batch, tmp_path)
-    assert _without_row(said) == _expected("shared", once) | _expected("shared#1", model.shared(once))
-
-
 @pytest.mark.parametrize("ignored", ["Tanh", "torch.nn.modules.activation.Tanh"])
 def test_ignored_types_are_left_out(tmp_path: Path, ignored: str) -> None:
     model, batch = nn.Sequential(nn.Tanh(), nn.ReLU()), torch.randn(6, 3)
@@ -230,17 +213,6 @@ def _train(
         loop.restore("step-00000003")
     list(loop.run())
     return task, loop
-
-
-def test_every_nth_iteration_of_training_is_in_the_table(tmp_path: Path) -> None:
-    task, _ = _train(tmp_path)
-    table = pd.read_parquet(tmp_path / "activations").query("layer == '0'")
-    assert len(task.given) == 12
-    assert table["iteration"].tolist() == [2, 4, 6, 8, 10, 12]
-    assert table["epoch"].tolist() == [0, 0, 0, 1, 1, 1]
-    assert table["mean"].tolist() == pytest.approx(
-        [task.given[i - 1].mean().item() for i in table["iteration"]], abs=1e-6
-    )
 
 
 def test_each_micro_batch_of_a_step_is_measured(tmp_path: Path) -> None:

@@ -9,12 +9,8 @@ import psutil
 import pytest
 import torch
 
-from hooks import Hook, State
-from hooks.interval import Interval
+from hooks import State
 from hooks.stats.device_stats import DeviceStats
-from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
-from tests.tasks import Points, Rows, experiment
 
 GPU = {"utilization": 87, "memory_usage": 31, "power_draw": 251_500, "temperature": 64, "clock_rate": 1410}
 """What torch says of the GPU, in its units."""
@@ -87,14 +83,6 @@ def test_nothing_waits_for_a_measurement(monkeypatch: pytest.MonkeyPatch) -> Non
     hook.on_step(state)
     assert asked == [("process", None), ("system", None)] * 2
     assert (state.row["cpu_percent"], state.row["system_cpu_percent"]) == (150.0, 40.0)
-
-
-def test_it_reads_every_so_many_iterations_of_each_phase() -> None:
-    hooks: dict[str, Hook] = {"device": DeviceStats(every=Interval(3, "iterations"))}
-    rows = Rows()
-    list(Loop(Points(train=52, val=32), experiment(epochs=1), hooks, RunContext(recorder=rows)).run())
-    assert [one["phase"] for one in rows.rows if "cpu_percent" in one] == ["train", "train", "val"]
-    assert [one["iteration"] for one in rows.rows if "cpu_percent" in one] == [3, 6, 3]
 
 
 def test_the_gpu_is_torchs_own_and_its_units_are_as_named(gpu: dict[str, Any]) -> None:

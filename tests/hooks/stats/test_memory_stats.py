@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 
@@ -53,16 +52,6 @@ def _row(hook: MemoryStats, state: State) -> dict[str, Any]:
     return state.row
 
 
-def test_without_proc_it_asks_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: Any) -> int:
-        raise FileNotFoundError
-
-    monkeypatch.setattr(os, "open", refuse)
-    hook, state = MemoryStats(every=Interval(1, "iterations")), State()
-    hook.on_start(state)
-    assert _row(hook, state)["rss_bytes"] == pytest.approx(psutil.Process().memory_info().rss, abs=16 * 2**20)
-
-
 def _open_statms() -> int:
     return sum(file.is_symlink() and os.readlink(file).endswith("/statm") for file in Path("/proc/self/fd").iterdir())
 
@@ -103,29 +92,6 @@ def test_the_peaks_of_iteration_phase_and_run_do_not_destroy_each_other(allocato
     assert metrics["val/cuda_peak_allocated_bytes"] == 60
     assert metrics["memory/cuda_peak_allocated_bytes"] == 700
     assert metrics["memory/cuda_peak_reserved_bytes"] == 1400
-
-
-def test_a_peak_between_two_readings_is_kept(allocator: _Allocator) -> None:
-    hook, state = MemoryStats(every=Interval(2, "iterations")), State(device=torch.device("cuda"))
-    hook.on_start(state)
-    allocator.hold(10)
-    sizes = iter((800, 50, 60, 40))
-    run_phase(hook, state, "train", [{}] * 4, work=lambda: allocator.hold(next(sizes)))
-    assert [row.get("cuda_peak_allocated_bytes") for row in state.recent] == [10, 800, None, 60]
-
-
-def test_what_was_held_before_a_phase_is_no_peak_of_it(allocator: _Allocator) -> None:
-    """The first row says what was there as the phase began."""
-    hook, state, metrics = MemoryStats(), State(device=torch.device("cuda")), {}
-    hook.on_start(state)
-    allocator.hold(900)
-    allocator.hold(30)
-    run_phase(hook, state, "val", [{}] * 2, work=lambda: allocator.hold(70))
-    hook.on_report(state, metrics)
-    assert [row.get("cuda_allocated_bytes") for row in state.recent] == [30, None]
-    assert [row.get("cuda_peak_allocated_bytes") for row in state.recent] == [900, None]
-    assert metrics["val/cuda_peak_allocated_bytes"] == 70
-    assert metrics["memory/cuda_peak_allocated_bytes"] == 900
 
 
 def test_the_peaks_of_run_and_phase_are_known_after_a_resume_in_mid_phase(allocator: _Allocator) -> None:

@@ -162,14 +162,6 @@ def test_shared_weights_count_once_and_their_use_each_time(tmp_path: Path) -> No
     assert state.info["activations_per_sample"] == 8
 
 
-def test_a_task_that_calls_parts_of_the_model_is_counted_whole(tmp_path: Path) -> None:
-    module = nn.ModuleDict({"encoder": nn.Linear(4, 3), "head": nn.Linear(3, 2)})
-    state = State(module=module, artifacts=tmp_path, fresh_batches=lambda phase: iter([(torch.randn(2, 4),)]))
-    state.forward = lambda model, batch: model["head"](model["encoder"](batch[0]))
-    ModelComplexity().on_start(state)
-    assert state.info["flops_per_sample"] == 24 + 12
-
-
 def test_a_model_that_cannot_be_counted_gives_a_note(tmp_path: Path) -> None:
     class Refuses(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:

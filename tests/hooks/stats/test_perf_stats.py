@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,11 +10,6 @@ from hooks import Plan, State
 from hooks.stats import perf_stats
 from hooks.stats.perf_stats import PerfStats
 from tests.hooks.phases import Ticks, run_phase
-
-
-@dataclass
-class _Clock:
-    recording: bool = False
 
 
 @pytest.fixture
@@ -32,14 +26,6 @@ def _passes(ticks: Ticks, seconds: float) -> Any:
     return work
 
 
-def test_it_switches_the_clock_on() -> None:
-    state = State(clock=_Clock())
-    PerfStats().on_start(state)
-    assert state.clock is not None
-    assert state.clock.recording
-    PerfStats().on_start(State())
-
-
 def test_samples_are_counted_not_inferred_from_a_batch_size(ticks: Ticks) -> None:
     """Four micro-batches, two optimizer steps, a short last batch: 7 + 7 + 7 + 3 samples in 4 x 0.5 s."""
     hook, state, metrics = PerfStats(), State(accumulate=2), {}
@@ -47,19 +33,6 @@ def test_samples_are_counted_not_inferred_from_a_batch_size(ticks: Ticks) -> Non
     hook.on_report(state, metrics)
     assert state.step == 2
     assert metrics == {"train/samples_per_s": pytest.approx(24 / 2.0), "train/iteration_s": pytest.approx(0.5)}
-
-
-def test_validation_is_no_training_time(ticks: Ticks) -> None:
-    """Two pieces of an epoch with a slow validation between them, and a pause outside any phase."""
-    hook, state, metrics = PerfStats(), State(), {}
-    run_phase(hook, state, "train", [{}] * 2, length=4, batch_sizes=[10, 10], work=_passes(ticks, 1))
-    ticks.now += 1000
-    run_phase(hook, state, "val", [{}] * 3, batch_sizes=[5, 5, 2], work=_passes(ticks, 100))
-    run_phase(hook, state, "train", [{}] * 2, length=4, batch_sizes=[10, 20], work=_passes(ticks, 2))
-    hook.on_report(state, metrics)
-    assert metrics["train/samples_per_s"] == pytest.approx(50 / 6)
-    assert metrics["train/iteration_s"] == pytest.approx(6 / 4)
-    assert metrics["val/samples_per_s"] == pytest.approx(12 / 300)
 
 
 def test_each_report_has_only_what_happened_since_the_last(ticks: Ticks) -> None:

@@ -69,12 +69,6 @@ def test_a_window_has_its_iterations_and_their_parts(tmp_path: Path, stops: list
     assert len(stops) == 1
 
 
-def test_accumulated_micro_batches_have_one_optimizer_part(tmp_path: Path) -> None:
-    _train(tmp_path, Profiler(skip_first=0, warmup=0, active=4), accumulate=2)
-    trace = tmp_path / "traces" / "rank=0-step=2-iteration=4.pt.trace.json.gz"
-    assert _counts(trace, "forward", "backward", "optimizer") == [4, 4, 2]
-
-
 @pytest.mark.parametrize(
     ("iteration", "window"), [(0, (12, 15)), (10, (12, 15)), (13, (13, 15)), (14, (17, 20)), (15, (17, 20)), (19, None)]
 )
@@ -117,12 +111,6 @@ def test_a_failure_in_a_window_leaves_what_there_is_and_ends_the_profiler_once(
     assert _counts(tmp_path / "traces" / _names(tmp_path)[0], "forward", "optimizer") == [2, 2]
     assert len(stops) == 1
     assert not torch.autograd._profiler_enabled()
-
-
-def test_the_run_may_end_with_the_last_window(tmp_path: Path) -> None:
-    loop = _train(tmp_path, Profiler(skip_first=0, warmup=1, active=2, repeat=2, stop_after=True), epochs=5)
-    assert loop.state.step < 12
-    assert len(_names(tmp_path)) == 4
 
 
 def test_outside_its_windows_there_is_no_profiler(tmp_path: Path) -> None:

@@ -91,13 +91,6 @@ def test_more_iterations_than_are_remembered_all_count() -> None:
     assert metrics == {"stats/iteration/sum": 1300 * 1301 / 2}
 
 
-def test_what_is_empty_or_no_number_does_not_count() -> None:
-    reports, _ = trained(["sparse/sum", "nowhere/max"])
-    # 13 iterations an epoch: 4, 8 (NaN), 12, then 16, 20, 24
-    assert [metrics["stats/sparse/sum"] for metrics in reports] == [16, 60]
-    assert not any("stats/nowhere/max" in metrics for metrics in reports)
-
-
 @dataclass
 class _Span:
     """A span between two events of a device, as rows hold them until they are flushed."""

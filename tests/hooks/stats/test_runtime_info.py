@@ -13,11 +13,9 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from hooks import Hook, State
 from hooks.stats.runtime_info import RuntimeInfo
-from orchestrator import open_run, run
 from orchestrator.config.load import to_dict, to_yaml
 from orchestrator.config.resolve import resolve
 from orchestrator.engines.session import Assignment, Session
-from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
@@ -128,15 +126,6 @@ def test_run_json_has_it_at_the_end(tmp_path: Path) -> None:
     assert metadata.info["learning_rates"] == [0.1]
     assert metadata.info["metrics"]["val/accuracy"] == folder.reports()[-1]["val/accuracy"]
     assert metadata.info["parameters"] == 5 * 8 + 8 + 8 * 3 + 3
-
-
-def test_a_run_that_failed_says_where(tmp_path: Path) -> None:
-    given = described(epochs=2, hooks={"runtime_info": {}, "breaks": {"type": "tests.tasks:Breaks", "iteration": 10}})
-    with pytest.raises(RunError, match="broken on purpose"):
-        run(given, tmp_path, local=True)
-    metadata = open_run(tmp_path / "points").folder.metadata()
-    assert metadata.status == "failed"
-    assert (metadata.info["phase"], metadata.info["epoch"], metadata.info["iteration"]) == ("train", 1, 9)
 
 
 def _on_a_rank(rank: int, world_size: int) -> Any:

@@ -27,15 +27,6 @@ def measured(state: State, hook: Throughput) -> dict[str, Any]:
     return state.row
 
 
-def test_samples_are_counted_over_the_window_and_times_the_ranks() -> None:
-    """A short batch counts as what it was, an older row and a validation not at all: (8 + 8 + 2) / (0.5 + 0.25 +
-    0.25)."""
-    state = State(world_size=4)
-    for one in (row(1000, 0.001), row(8, 0.5), row(500, 9, "val"), row(8, 0.25), row(2, 0.25)):
-        state.recent.append(one)
-    assert measured(state, Throughput(window=3)) == {"samples_per_s": 18.0, "world_samples_per_s": 72.0}
-
-
 def test_flops_are_three_times_the_forward_passs_and_mfu_their_share() -> None:
     state = State(world_size=2, info={"flops_per_sample": 1000})
     state.recent.append(row(10, 0.5))
@@ -45,13 +36,6 @@ def test_flops_are_three_times_the_forward_passs_and_mfu_their_share() -> None:
         "flops_per_s": 60_000.0,
         "mfu": 0.25,
     }
-
-
-def test_without_a_peak_there_is_no_mfu_and_without_a_row_nothing() -> None:
-    state = State(info={"flops_per_sample": 1000})
-    assert measured(state, Throughput()) == {}
-    state.recent.append(row(10, 0.5))
-    assert "mfu" not in measured(state, Throughput())
 
 
 def test_a_report_has_what_training_ended_with() -> None:

@@ -67,17 +67,6 @@ def test_what_is_not_finite_is_never_the_best(mode: str, first: float) -> None:
     assert stops_at(hook, [math.nan, math.nan]) == 1
 
 
-@pytest.mark.parametrize(("mode", "values"), [("max", [0.1, 0.9, 0.95]), ("min", [2.0, 0.9, 0.8])])
-def test_the_threshold_stops_at_once(mode: str, values: list[float]) -> None:
-    hook = a_hook(mode=mode, stopping_threshold=0.9)
-    state = State(phase="val", metrics={"val/accuracy": values[0]})
-    hook.on_phase_end(state)
-    assert state.stop_reasons == []
-    state.metrics = {"val/accuracy": values[1]}
-    hook.on_phase_end(state)
-    assert state.stop_reasons == ["val/accuracy is 0.9, as good as stopping_threshold=0.9"]
-
-
 def test_only_the_phase_that_gives_the_metric_counts() -> None:
     hook = a_hook(monitor="val/ema/accuracy")
     state = State(metrics={"val/ema/accuracy": 0.5, "val/accuracy": 0.1, "train/loss": 1.0})
@@ -95,18 +84,6 @@ def test_a_missing_metric_is_an_error_at_the_first_end_of_its_phase() -> None:
         KeyError, match="monitor='val/top1' is not a metric of this run; there are: train/loss, val/accuracy"
     ):
         hook.on_phase_end(state)
-
-
-def test_where_it_is_not_strict_a_phase_without_the_metric_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    """MMEngine's strict=False."""
-    hook, state = a_hook(strict=False, patience=1), State(phase="val")
-    for state.metrics in ({"val/accuracy": 0.5}, {"val/loss": 1.0}, {"val/loss": 1.0}):
-        hook.on_phase_end(state)
-    assert state.stop_reasons == []
-    assert hook.state_dict() == {"best": 0.5, "wait": 0}
-    assert [record.getMessage() for record in caplog.records] == [
-        "early_stopping skips this val phase: monitor='val/accuracy' is not a metric of this run; there are: val/loss"
-    ] * 2
 
 
 @pytest.mark.parametrize("resume_after", range(1, 6))

@@ -51,13 +51,6 @@ def test_shapes_and_types_stay(dtype: torch.dtype) -> None:
     assert found[:, [0, 2]].eq(1).all()
 
 
-def test_lists_are_masked_one_by_one() -> None:
-    heads = [torch.zeros(1, 2), (torch.zeros(1, 3),)]
-    found = masked([torch.tensor([1])], heads)
-    assert [found[0].tolist(), [one.tolist() for one in found[1]]] == [[[NO, 0]], [[[NO, 0, NO]]]]
-    assert (type(found), type(found[1])) == (list, tuple)
-
-
 def test_each_phase_has_its_own_classes_and_reads_its_labels_once() -> None:
     passes: list[str] = []
 

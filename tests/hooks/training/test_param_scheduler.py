@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
-from hooks import Hook, Interval, Plan, State
+from hooks import Hook, Interval, State
 from hooks.logs.json_lines import JsonLines
 from hooks.training.param_scheduler import ParamScheduler
 from orchestrator.config.sections.experiment import Component
@@ -174,15 +174,3 @@ def test_hooks_and_loggers_read_the_rate_that_the_step_used(tmp_path: Path, inte
     assert {line["iteration"]: line["lr"] for line in lines if "lr" in line} == {
         iteration: rate for iteration, rate in used.items() if iteration % interval == 0 or iteration == 7
     }
-
-
-@pytest.mark.parametrize(
-    ("hook", "called"),
-    [
-        (ParamScheduler(), False),
-        (ParamScheduler(every=Interval(10, "steps")), True),
-        (ParamScheduler(monitor="val/loss"), False),
-    ],
-)
-def test_it_is_called_at_a_step_only_where_it_has_something_to_do(hook: ParamScheduler, called: bool) -> None:
-    assert ("on_step" in Plan({"schedule": hook}).table()) is called

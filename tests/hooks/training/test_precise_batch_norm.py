@@ -161,23 +161,3 @@ def test_all_ranks_have_the_statistics_of_all_samples() -> None:
     (first, expected), (second, _) = on_ranks(_on_a_rank)
     assert first == second
     torch.testing.assert_close(torch.tensor(first), torch.tensor(expected))
-
-
-def _shares(rank: int, world_size: int) -> Any:
-    data = batches(3, size=2, seed=rank)
-    state = new_state(small_model(), rank=rank, world_size=world_size, fresh_batches=lambda phase, shuffled: iter(data))
-    found = []
-    for num_samples in (1, 5, 6):
-        PreciseBatchNorm(num_samples).on_phase_end(state)
-        found.append([value.tolist() for value in statistics(state.module)])
-    return found
-
-
-def test_the_samples_are_shared_out_over_ranks() -> None:
-    first, second = on_ranks(_shares)
-    assert first == second
-    of_ranks = [torch.cat([batch for (batch,) in batches(3, size=2, seed=rank)]) for rank in (0, 1)]
-    # 1 sample is rank 0's alone; 5 are 3 and 2, so two batches and one; 6 are 3 and 3
-    for found, (mine, other) in zip(first, [(2, 0), (4, 2), (4, 4)], strict=True):
-        samples = torch.cat([of_ranks[0][:mine], of_ranks[1][:other]])
-        torch.testing.assert_close(torch.tensor(found), torch.stack(measured(small_model(), samples)))

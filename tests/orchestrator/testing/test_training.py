@@ -56,8 +56,8 @@ def test_a_loop_gives_reports_rows_and_what_was_said() -> None:
 
 def test_what_the_task_requires_is_there_and_what_is_given_stands_in_for_it() -> None:
     assert list(train(task=Averaged()).state.evaluations) == [""]
-    assert train(task=Averaged()).state.evaluations[""].lender == "average"
-    assert train({"mine": EMA(decay=0.1)}, Averaged()).state.evaluations[""].lender == "mine"
+    assert train(task=Averaged()).state.evaluations[""].provider == "average"
+    assert train({"mine": EMA(decay=0.1)}, Averaged()).state.evaluations[""].provider == "mine"
 
 
 def test_it_trains_in_one_thread_and_leaves_the_number_as_it_was() -> None:

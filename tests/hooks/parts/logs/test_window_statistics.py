@@ -11,9 +11,7 @@ import torch
 from hooks import Hook, State
 from hooks.parts.logs import readings
 from hooks.parts.logs.window_statistics import Statistic, Windows
-from orchestrator.loop.loop import Loop
 from tests.hooks.phases import run_phase
-from tests.tasks import Points, experiment
 
 GENERATOR = np.random.default_rng(0)
 
@@ -124,13 +122,6 @@ def test_a_look_is_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert looks.seen == [{"loss": 2.0, "grad_norm": 1.0}]
 
 
-def test_a_statistic_with_a_column_s_name_stands_in_for_it() -> None:
-    """MMEngine's custom_cfg without and with a log_name."""
-    looks = Looks(Windows(10, {"loss": Statistic("loss", "max"), "low": Statistic("loss", "min")}), 3)
-    run_phase(looks, State(), "train", _rows("loss", [3, 1, 2]))
-    assert looks.seen == [{"loss": 3, "low": 1}]
-
-
 @pytest.mark.parametrize("method", ["mean", "median", "min", "max"])
 @pytest.mark.parametrize("window", [3, "epoch"])
 def test_not_a_number_stays_one(method: Any, window: Any) -> None:
@@ -169,21 +160,6 @@ def test_a_run_resumed_in_an_epoch_has_the_statistics_of_one_that_was_not(tmp_pa
     resumed = State(iteration=9, step=9, samples=9, phase_iteration=9)
     run_phase(second, resumed, "train", _rows("loss", values[9:]), length=20)
     assert [*first.seen, *second.seen] == [pytest.approx(values, rel=1e-12) for values in whole.seen]
-
-
-def test_the_loop_s_rows_are_all_counted() -> None:
-    """Every loss and step_s of two epochs with validation, looked at every third iteration."""
-    statistics = {"loss_mean": Statistic("loss", "mean", "global"), "slowest": Statistic("step_s", "max", "global")}
-    looks = Looks(Windows("line", statistics), 3, 6)
-    loop = Loop(Points(), experiment(), {"looks": looks})
-    for _ in loop.run():
-        pass
-    looks.windows.start_phase(State(phase="train"))
-    shown = looks.windows.look()
-    rows = [row for row in loop.state.recent if row["phase"] == "train"]
-    assert len(rows) == 14
-    assert shown["loss_mean"] == pytest.approx(np.mean([row["loss"] for row in rows]))
-    assert shown["slowest"] == max(row["step_s"] for row in rows)
 
 
 def test_what_is_kept_is_bounded() -> None:

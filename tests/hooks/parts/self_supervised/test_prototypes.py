@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hooks.parts.self_supervised.prototypes import Queue, find_layer, split_output
+from hooks.parts.self_supervised.prototypes import Queue, find_layer
 
 
 def embeddings(samples: int, seed: int) -> Tensor:
@@ -30,16 +30,6 @@ def test_the_queue_holds_the_newest_embeddings_of_each_view(sizes: tuple[int, ..
             torch.testing.assert_close(torch.tensor(found), torch.tensor(sorted(expected[view].tolist())))
 
 
-def test_scores_of_the_queue_are_of_the_present_prototypes_in_full_precision() -> None:
-    queue, prototypes, own = Queue(), nn.Linear(3, 2, bias=False), torch.zeros(2, 1, 2)
-    queue.push(embeddings(4, 0), 4)
-    with torch.no_grad():
-        prototypes.weight.mul_(3.7)
-    with torch.autocast("cpu", torch.bfloat16):
-        joined = queue.join(own.bfloat16(), prototypes)
-    torch.testing.assert_close(joined[:, 1:], embeddings(4, 0) @ prototypes.weight.t())
-
-
 @pytest.mark.parametrize(
     ("name", "what"), [("missing", "is missing"), ("biased", "is a Linear with bias"), ("other", "is a ReLU")]
 )
@@ -47,9 +37,3 @@ def test_prototypes_must_be_a_linear_layer_without_bias(name: str, what: str) ->
     module = nn.ModuleDict({"biased": nn.Linear(2, 2), "other": nn.ReLU()})
     with pytest.raises(ValueError, match=f"'{name}' of ModuleDict {what}"):
         find_layer(module, name)
-
-
-@pytest.mark.parametrize("output", [torch.zeros(2, 3), [torch.zeros(2, 3)], ([torch.zeros(2, 3)], []), None])
-def test_an_output_of_another_form_is_told(output: object) -> None:
-    with pytest.raises(TypeError, match="needs \\(embeddings, scores\\)"):
-        split_output(output, 1)
