@@ -18,20 +18,26 @@ from orchestrator.sweeps.results.result import Sweep
 DECAYS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
 
 
-def made(
-    root: Path, name: str, reached: list[float], decays: list[float] | None = None, width: int = 8, repeats: int = 1
+def write_sweep(
+    root: Path,
+    name: str,
+    accuracies: list[float],
+    decays: list[float] | None = None,
+    width: int = 8,
+    repeats: int = 1,
+    aggregate: str = "mean",
 ) -> Sweep:
-    """A sweep over decays whose trials reached these accuracies."""
-    sweep = {"metric": "val/accuracy", "mode": "max", "trials": len(reached), "repeats": repeats}
+    """Write a sweep over decays whose trials reported these accuracies once."""
+    counts = {"trials": len(accuracies), "repeats": repeats, "aggregate": aggregate}
+    sweep = {"metric": "val/accuracy", "mode": "max", **counts}
     folder = create_run(root, name, f"name: {name}\ntask_args: {{width: {width}}}\nhooks: {{}}\n", sweep=sweep)
-    for number, (decay, value) in enumerate(zip(decays or DECAYS, reached, strict=True)):
-        seed = {"seed": number % repeats} if repeats > 1 else {}
-        fields = {"values": {"hooks.ema.decay": decay, **seed}}
-        if repeats > 1:
-            fields["configuration"] = number // repeats
+    for number, (decay, accuracy) in enumerate(zip(decays or DECAYS, accuracies, strict=True)):
+        configuration, seed = divmod(number, repeats)
+        values = {"hooks.ema.decay": decay} | ({"seed": seed} if repeats > 1 else {})
+        fields = {"values": values, "configuration": configuration if repeats > 1 else None}
         trial = create_run(f"{folder}/trials", f"trial-{number:04d}", "hooks: {}\n", **fields)
         trial.begin_attempt()
-        trial.append_metrics({"attempt": 0, "epoch": 0, "step": 1, "iteration": 1, "val/accuracy": value})
+        trial.append_metrics({"attempt": 0, "epoch": 0, "step": 1, "iteration": 1, "val/accuracy": accuracy})
         trial.end("finished")
     folder.end("finished")
     return Sweep(folder)
@@ -42,9 +48,9 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> list[Sweep]:
     """The second is 0.01 better with each decay, little beside the differences of trials; the third 0.9 better."""
     root = tmp_path_factory.mktemp("sweeps")
     return [
-        made(root, "first", DECAYS),
-        made(root, "close", [value + 0.01 for value in DECAYS], width=16),
-        made(root, "far", [value + 0.9 for value in DECAYS[::-1]], DECAYS[::-1]),
+        write_sweep(root, "first", DECAYS),
+        write_sweep(root, "close", [value + 0.01 for value in DECAYS], width=16),
+        write_sweep(root, "far", [value + 0.9 for value in DECAYS[::-1]], DECAYS[::-1]),
     ]
 
 
@@ -68,7 +74,7 @@ def test_best_trials_and_medians_are_compared(sweeps: list[Sweep]) -> None:
 def test_trials_with_the_same_values_are_compared_by_a_paired_t_test(gain: float, tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     first, other = random.normal(0.5, 0.2, 8), random.normal(gain, 0.05, 8)
-    both = [made(tmp_path, "first", [*first]), made(tmp_path, "other", [*(first + other)])]
+    both = [write_sweep(tmp_path, "first", [*first]), write_sweep(tmp_path, "other", [*(first + other)])]
     finding = compare_sweeps(both)["same_values"]["val/accuracy"]["findings"][1]
     is_noise = ttest_rel(first, first + other).pvalue >= 0.01
     assert finding == ("noise" if is_noise else "more" if other.mean() > 0 else "less")
@@ -76,10 +82,10 @@ def test_trials_with_the_same_values_are_compared_by_a_paired_t_test(gain: float
 
 def test_with_repeats_the_spread_between_seeds_is_the_noise(tmp_path: Path) -> None:
     decays = [decay for decay in (0.1, 0.2) for _ in range(3)]
-    first = made(tmp_path, "first", [0.3, 0.5, 0.4, 0.2, 0.6, 0.1], decays, repeats=3)
+    first = write_sweep(tmp_path, "first", [0.3, 0.5, 0.4, 0.2, 0.6, 0.1], decays, repeats=3)
     reached = first.trials["val/accuracy"].to_numpy()
     close, far = (
-        made(tmp_path, name, [*(reached + 0.1 + spread * np.array([-1, 0, 1] * 2))], decays, repeats=3)
+        write_sweep(tmp_path, name, [*(reached + 0.1 + spread * np.array([-1, 0, 1] * 2))], decays, repeats=3)
         for name, spread in (("close", 0.014), ("far", 0.14))
     )
     compared = compare_sweeps([first, close, far])
@@ -89,13 +95,13 @@ def test_with_repeats_the_spread_between_seeds_is_the_noise(tmp_path: Path) -> N
     best = compared["metrics"]["val/accuracy best configuration"]
     assert best == {"values": pytest.approx([0.4, 0.5, 0.5]), "findings": [None, "noise", "noise"]}
     # Welch's t of two means that are 0.9 apart with a standard error of 0.082 is 11, with 4 degrees of freedom.
-    beyond = made(tmp_path, "beyond", [*(reached[:3] + 0.9), 0.0, 0.0, 0.0], decays, repeats=3)
+    beyond = write_sweep(tmp_path, "beyond", [*(reached[:3] + 0.9), 0.0, 0.0, 0.0], decays, repeats=3)
     assert compare_sweeps([first, beyond])["metrics"]["val/accuracy best configuration"]["findings"] == [None, "more"]
 
 
 def test_few_trials_have_no_finding(tmp_path: Path) -> None:
     compared = compare_sweeps(
-        [made(tmp_path, name, values, DECAYS[:4]) for name, values in (("a", [0.1] * 4), ("b", [0.9] * 4))]
+        [write_sweep(tmp_path, name, values, DECAYS[:4]) for name, values in (("a", [0.1] * 4), ("b", [0.9] * 4))]
     )
     assert compared["metrics"]["val/accuracy best"]["findings"] == [None, "unknown"]
     assert compared["same_values"]["val/accuracy"]["findings"] == [None, "unknown"]

@@ -16,6 +16,7 @@ from orchestrator.sweeps.results.analysis import best_first
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.terminal.sweep_status import LiveSweep
+from tests.orchestrator.sweeps.results.test_comparison import write_sweep
 from tests.tasks import described
 
 
@@ -244,14 +245,7 @@ def test_the_best_configuration_has_the_best_mean_or_lower_bound_everywhere(
     tmp_path: Path, aggregate: str, first: int, best: str
 ) -> None:
     """Means of 0.7 and 0.65, with standard errors of 0.2 and 0.05."""
-    summary = {"metric": "val/accuracy", "mode": "max", "trials": 4, "repeats": 2, "aggregate": aggregate}
-    made = Sweep(create_run(tmp_path, "sweep", "hooks: {}\n", sweep=summary, status="finished"))
-    for number, value in enumerate((0.9, 0.5, 0.6, 0.7)):
-        fields = {"values": {"seed": number % 2}, "configuration": number // 2}
-        trial = create_run(f"{made.path}/trials", f"trial-{number:04d}", "hooks: {}\n", **fields)
-        trial.begin_attempt()
-        trial.append_metrics({"attempt": 0, "epoch": 0, "step": 1, "iteration": 1, "val/accuracy": value})
-        trial.end("finished")
+    made = write_sweep(tmp_path, "sweep", [0.9, 0.5, 0.6, 0.7], [0.1, 0.1, 0.2, 0.2], repeats=2, aggregate=aggregate)
     table = made.configurations
     assert (table.index[0], made.best.name) == (first, best)
     assert table["mean"].max() == pytest.approx(0.7)
