@@ -297,7 +297,7 @@ def test_the_page_on_tables_asks_what_it_shows(folder: Path) -> None:
             r"^hookyard ((?:doctor|report|watch|stats) runs/digits\b(?!-).*)$", "\n".join(pages), re.MULTILINE
         )
     ]
-    assert len(shown) == 6
+    assert len(shown) == 5
     for command in shown:
         typed(*shlex.split(command.replace("baseline", "digits")))
 
