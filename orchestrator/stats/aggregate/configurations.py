@@ -41,7 +41,7 @@ class Configuration:
     half_width: float
     """Half the width of the mean's interval, by Student's t."""
     merit: float
-    """What it is judged by: the mean, or its bound."""
+    """The mean or its bound, by which configurations are ordered."""
     failed: int
     stopped: int
 
@@ -72,18 +72,16 @@ def group_merit(values: Sequence[float], mode: str, aggregate: str) -> float:
 
 
 def configurations(repeats: Iterable[Repeat], mode: str, aggregate: str = "mean") -> list[Configuration]:
-    """All configurations, the best first: those with the most trials that ended well, and among these by their mean or
-    its bound, `max` or `min`.
+    """Return all configurations, best first: by the number of trials that ended well, then by the mean or its bound.
 
-    So a configuration whose trials failed, or were not begun, is never called better than one that has held with more
-    seeds.
+    So a configuration with failed or missing trials never ranks above one that was good with more seeds.
     """
     groups: dict[int, list[Repeat]] = {}
     for repeat in repeats:
         groups.setdefault(repeat.configuration, []).append(repeat)
     sign = -1 if mode == "max" else 1
-    found = [_configuration(number, group, mode, aggregate) for number, group in sorted(groups.items())]
-    return sorted(found, key=lambda one: (-one.n, math.isnan(one.merit), sign * one.merit))
+    entries = [_configuration(number, group, mode, aggregate) for number, group in sorted(groups.items())]
+    return sorted(entries, key=lambda entry: (-entry.n, math.isnan(entry.merit), sign * entry.merit))
 
 
 def ahead_with_fewer(ordered: Sequence[Configuration], mode: str) -> Configuration | None:
@@ -95,16 +93,16 @@ def ahead_with_fewer(ordered: Sequence[Configuration], mode: str) -> Configurati
 
 def _configuration(number: int, group: Sequence[Repeat], mode: str, aggregate: str) -> Configuration:
     sign = -1 if mode == "max" else 1
-    judged = sorted(
-        (one for one in group if one.value is not None and one.value == one.value),
-        key=lambda one: (sign * (one.value or 0), one.trial),
+    valued = sorted(
+        (repeat for repeat in group if repeat.value is not None and repeat.value == repeat.value),
+        key=lambda repeat: (sign * (repeat.value or 0), repeat.trial),
     )
-    ended = [one for one in judged if one.status in ENDED]
-    values = [float(one.value or 0) for one in ended or judged]
+    ended = [repeat for repeat in valued if repeat.status in ENDED]
+    values = [float(repeat.value or 0) for repeat in ended or valued]
     spread = stdev(values) if len(values) > 1 else math.nan
     return Configuration(
         number,
-        tuple(one.trial for one in (*ended, *(one for one in judged if one not in ended))),
+        tuple(repeat.trial for repeat in (*ended, *(repeat for repeat in valued if repeat not in ended))),
         len(ended),
         fmean(values) if values else math.nan,
         spread,
@@ -114,6 +112,6 @@ def _configuration(number: int, group: Sequence[Repeat], mode: str, aggregate: s
             else math.nan
         ),
         group_merit(values, mode, aggregate) if values else math.nan,
-        sum(one.status in ("failed", "lost", "damaged") for one in group),
-        sum(one.status == "stopped" for one in group),
+        sum(repeat.status in ("failed", "lost", "damaged") for repeat in group),
+        sum(repeat.status == "stopped" for repeat in group),
     )

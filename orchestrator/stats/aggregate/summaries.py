@@ -18,32 +18,34 @@ from orchestrator.stats.aggregate.spans import SPANS
 from orchestrator.stats.read.query import MOMENT, Rows
 
 
-def _chosen(rows: Rows, asked: Sequence[str] | None, *keys: str) -> dict[str, str]:
-    """Return the columns to summarize in SQL: those asked for but the `keys`, else all measurements.
+def _numeric_columns(rows: Rows, selected: Sequence[str] | None, *keys: str) -> dict[str, str]:
+    """Return the columns to summarize as SQL expressions by name: `selected` without `keys`, or all measurements.
 
-    Raises UsageError for one without numbers.
+    Raises UsageError for a column of text.
     """
-    names = rows.numbers if asked is None else [name for name in dict.fromkeys(asked) if name not in keys]
+    names = rows.numbers if selected is None else [name for name in dict.fromkeys(selected) if name not in keys]
     texts = {name: f"count({quoted(name)})" for name in names if name in rows.texts}
-    held = rows.aggregate(texts).iloc[0]
-    if held.any():
+    counts = rows.aggregate(texts).iloc[0]
+    if counts.any():
         raise UsageError(
-            f"column '{held.idxmax()}' holds no numbers to summarize; the rows themselves are --by row (load_stats)"
+            f"column '{counts.idxmax()}' holds text, which cannot be summarized; choose columns of numbers, or list the"
+            " rows (`hookyard stats --by row`, load_stats)"
         )
     return {name: f"{quoted(name)}::double" for name in names}
 
 
-def summarize(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
+def summarize(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
     """Summarize each column: min, median, p95 and max over all rows, and the rank with the highest median.
 
-    `asked`, here and below, are the columns; all measured ones if None. Raises UsageError for a wrong one.
+    Here and below, `selected` are the columns to summarize; all measurements if None. Raises UsageError for an
+    invalid one.
     """
-    columns = _chosen(rows, asked)
+    columns = _numeric_columns(rows, selected)
     names = [*columns]
-    asked_ends = {f"{end} {name}": f"{end}({columns[name]})" for end in ("min", "max") for name in names}
-    ends = rows.aggregate(asked_ends).iloc[0]
+    extremes = {f"{end} {name}": f"{end}({columns[name]})" for end in ("min", "max") for name in names}
+    ends = rows.aggregate(extremes).iloc[0]
     table = pd.DataFrame({end: [ends[f"{end} {name}"] for name in names] for end in ("min", "max")}, names, dtype=float)
-    if asked is None:
+    if selected is None:
         table = table[table["max"].notna()]
     columns = {name: columns[name] for name in table.index}
     middle = rows.quantiles(columns, [0.5, 0.95])
@@ -57,22 +59,30 @@ def summarize(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
     return pd.DataFrame(summary, index=table.index).rename_axis("column")
 
 
-def summarize_ranks(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
+def summarize_ranks(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
     """Summarize each rank: its node, number of rows, medians, and maxima of memory."""
-    return _typical(rows, "rank", {"node": f"arg_min(node, {MOMENT})"}, _chosen(rows, asked, "rank", "node"), asked)
+    return _summarize_groups(
+        rows, "rank", {"node": f"arg_min(node, {MOMENT})"}, _numeric_columns(rows, selected, "rank", "node"), selected
+    )
 
 
-def summarize_nodes(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
+def summarize_nodes(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
     """Summarize each node: its ranks, number of rows, medians, and maxima of memory."""
-    table = _typical(
-        rows, "node", {"first": "min(rank)", "ranks": "count(distinct rank)"}, _chosen(rows, asked, "node"), asked
+    table = _summarize_groups(
+        rows,
+        "node",
+        {"first": "min(rank)", "ranks": "count(distinct rank)"},
+        _numeric_columns(rows, selected, "node"),
+        selected,
     )
     return table.sort_values("first", kind="stable").drop(columns="first")
 
 
-def summarize_trials(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
+def summarize_trials(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
     """Summarize each trial: its ranks, number of rows, medians, and maxima of memory."""
-    return _typical(rows, "trial", {"ranks": "count(distinct rank)"}, _chosen(rows, asked, "trial"), asked)
+    return _summarize_groups(
+        rows, "trial", {"ranks": "count(distinct rank)"}, _numeric_columns(rows, selected, "trial"), selected
+    )
 
 
 def all_seconds(rows: Rows) -> float:
@@ -80,32 +90,32 @@ def all_seconds(rows: Rows) -> float:
     return float(rows.aggregate({"all": "sum(step_s)"})["all"].iloc[0]) if "step_s" in rows.columns else np.nan
 
 
-def _typical(
-    rows: Rows, key: str, first: Mapping[str, str], columns: Mapping[str, str], asked: Sequence[str] | None
+def _summarize_groups(
+    rows: Rows, key: str, first: Mapping[str, str], columns: Mapping[str, str], selected: Sequence[str] | None
 ) -> pd.DataFrame:
     # Ranks differ in their loss by chance.
-    shown = {name: expression for name, expression in columns.items() if asked or name != "loss"}
+    shown = {name: expression for name, expression in columns.items() if selected or name != "loss"}
     peaks = {name: f"max({expression})" for name, expression in shown.items() if name.endswith("_bytes")}
     medians = {name: expression for name, expression in shown.items() if name not in peaks}
     table = rows.aggregate({**first, "rows": "count(*)", **peaks}, [key]).join(rows.medians(medians, key))
-    return table[[*first, "rows", *(name for name in shown if asked or table[name].notna().any())]]
+    return table[[*first, "rows", *(name for name in shown if selected or table[name].notna().any())]]
 
 
-def summarize_phases(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
+def summarize_phases(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
     """Summarize each phase: number of rows, and medians over all ranks."""
-    medians = rows.medians(_chosen(rows, asked, "phase"), "phase")
+    medians = rows.medians(_numeric_columns(rows, selected, "phase"), "phase")
     table = rows.aggregate({"rows": "count(*)"}, ["phase"]).join(
-        medians if asked else medians.dropna(axis=1, how="all")
+        medians if selected else medians.dropna(axis=1, how="all")
     )
     return table.loc[sort_phases(table.index)]
 
 
-def summarize_spans(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
+def summarize_spans(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
     """Summarize each span: total seconds, share, median and p95 of an iteration, and rank of the highest median."""
-    for name in asked or ():
+    for name in selected or ():
         if name not in SPANS:
             raise UsageError(f"column '{name}' is not a span of the iteration; the spans are {', '.join(SPANS)}")
-    spans = {name: name for name in SPANS if name in (rows.columns if asked is None else asked)}
+    spans = {name: name for name in SPANS if name in (rows.columns if selected is None else selected)}
     sums = (
         rows.aggregate({name: f"sum({name})" for name in ("step_s", *spans) if name in rows.columns})
         .iloc[0]
@@ -143,7 +153,7 @@ def summarize_hooks(costs: pd.DataFrame, all_s: float) -> pd.DataFrame:
 def cheaper_every(event: str, every: Any, share: float, most: float = 0.01) -> str | None:
     """Return the `every` with which a hook takes at most a share `most` of the time at an event; None if it does now.
 
-    `every` is the hook's present one, such as `10` or `100 steps`, and `share` its present cost. Events outside of
+    `every` is the hook's current one, such as `10` or `100 steps`, and `share` its current cost. Events outside of
     iterations and hooks without `every` give None too.
     """
     match = re.fullmatch(r"\s*(\d+)\s*(\w*)\s*", str(every))

@@ -1,9 +1,9 @@
 """A sweep's index: a row for each trial that ended, so that a sweep's table need not open thousands of folders.
 
-The folders are the truth, and the index a cache. A row has the size and time of each file that it was made from. On a
-disk it is valid while these are unchanged. On an object store that would be a request for each trial; there a row is
-valid unless the trial was resumed since, which leaves a mark in the index. Any other trial is read from its folder, so
-the index may be missing, damaged, outdated, or written by several processes.
+The folders are the truth, and the index a cache. On a disk a row is valid while the trial's main files are unchanged.
+On an object store that would be a request for each trial; there a row is valid unless the trial was resumed since,
+which leaves a mark in the index. Any other trial is read from its folder, so the index may be missing, damaged,
+outdated, or written by several processes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
@@ -33,8 +33,8 @@ from orchestrator.stats.read.recorded_files import COMPACTED, warn_lost_rows
 from orchestrator.stats.write.compaction import is_compacted
 from orchestrator.storage import FileState, Storage
 
-_ALWAYS = ("run.json", "metrics.jsonl", COMPACTED["rows"])
-"""Files of a trial whose absence matters."""
+_FILES = ("run.json", "metrics.jsonl", COMPACTED["rows"])
+"""Files of a trial on a disk that must be unchanged."""
 _BATCH = 16
 """Ended trials that are read together."""
 _SHARE = 20
@@ -85,8 +85,8 @@ class TrialRecord:
         return tuple(dict(zip(self.judged, report, strict=True)) for report in zip(*self.judged.values(), strict=True))
 
     @classmethod
-    def read(cls, folder: RunFolder, objectives: Sequence[tuple[str, str]], files: Iterable[str]) -> TrialRecord:
-        """Read a trial's folder, which has the `files`. Raises DamagedFile."""
+    def read(cls, folder: RunFolder, objectives: Sequence[tuple[str, str]]) -> TrialRecord:
+        """Read a trial's folder. Raises DamagedFile."""
         metadata, attempts, lines = folder.metadata(), folder.attempts(), folder.reports()
         reports = counted_reports(lines, attempts)
         metrics = [metric for metric, _ in objectives]
@@ -114,7 +114,7 @@ class TrialRecord:
             reports=len(reports),
             judged={name: [report.get(name, 0) for report in judged] for name in (*metrics, "samples")},
             reported=[*{line["attempt"]: line["time"] for line in lines if "time" in line}.values()],
-            compacted=not any("/rank=" in file for file in files) or is_compacted(folder.storage),
+            compacted=is_compacted(folder.storage),
             usage=_usage(folder.storage, attempts),
         )
 
@@ -231,45 +231,38 @@ class TrialIndex:
         return rows, [name for name in names if name not in rows]
 
     def _is_unchanged(self, row: _Row) -> bool:
-        """Return whether all of a row's files are unchanged."""
+        """Return whether a row's files are unchanged."""
         there = f"{self._trials.local}/{row.record.name}"
         return all(known == _on_disk(f"{there}/{file}") for file, known in row.files.items())
 
     def _read(self, name: str) -> _Row | DamagedFile | None:
-        """Read a trial from its folder; None if it has not begun. The state of its files comes first, so that a change
-        meanwhile shows."""
+        """Read a trial from its folder; None if it has not begun.
+
+        The state of its files comes first, so that a change meanwhile shows.
+        """
         folder = RunFolder(self._trials, name)
-        files = _files_of(folder.storage) if self._trials.local is None or folder.exists() else {"run.json": None}
+        files = _files_of(folder.storage)
         if files["run.json"] is None:
             return folder.lost_metadata() if folder.lacks_metadata() else None
         try:
-            return _Row(TrialRecord.read(folder, self._objectives, files), files)
+            return _Row(TrialRecord.read(folder, self._objectives), files)
         except DamagedFile as error:
             return error
 
 
 def _files_of(trial: Storage) -> dict[str, FileState | None]:
-    """Return the state of the files that a record is made from."""
+    """Return the state of the files by which a row is checked."""
     if trial.local:
-        names = [*_ALWAYS, *trial.names(), *(f"stats/{name}" for name in trial.tree("stats"))]
-        folders = {"stats", *(name.rpartition("/")[0] for name in names if name.startswith("stats/"))}
-        return {
-            name: _on_disk(f"{trial.local}/{name}") for name in (*names, *folders) if _counts(name) or name in folders
-        }
-    return {**dict.fromkeys(_ALWAYS), **{name: state for name, state in trial.tree().items() if _counts(name)}}
+        return {name: _on_disk(f"{trial.local}/{name}") for name in _FILES}
+    return {"run.json": trial.files().get("run.json")}
 
 
 def _on_disk(path: str) -> FileState | None:
-    """Return the state of a file, or of a folder, which changes as files come and go."""
     try:
         status = os.stat(path)
     except OSError:
         return None
     return FileState(status.st_size, status.st_mtime)
-
-
-def _counts(file: str) -> bool:
-    return file.startswith(("run.json", "metrics.jsonl", "stats.", "stats/"))
 
 
 def _is_newer(marks: Mapping[str, FileState], row: _Row) -> bool:

@@ -33,22 +33,22 @@ def usage(rows: Rows) -> dict[str, float]:
     `gpu_utilization_percent` and `gpu_power_w` (means).
     """
     known = {*rows.columns}
-    asked = {"ranks": "count(distinct rank)"}
-    asked |= {name: f"max({column})" for column, name in _PEAKS.items() if column in known}
-    asked |= {name: f"avg({name})" for name in _MEANS if name in known}
-    found = dict(zip(asked, rows.aggregate(asked).iloc[0], strict=True))
+    expressions = {"ranks": "count(distinct rank)"}
+    expressions |= {name: f"max({column})" for column, name in _PEAKS.items() if column in known}
+    expressions |= {name: f"avg({name})" for name in _MEANS if name in known}
+    values = dict(zip(expressions, rows.aggregate(expressions).iloc[0], strict=True))
     if "step_s" in known:
-        found["step_s"] = rows.quantiles({"step_s": "step_s"}, [0.5], TRAINING).iloc[0, 0]
+        values["step_s"] = rows.quantiles({"step_s": "step_s"}, [0.5], TRAINING).iloc[0, 0]
         sums: dict[str, str] = {
             name: f"sum({name})" for name in ("step_s", "data_wait_s", "batch_size") if name in known
         }
         by_rank = rows.aggregate(sums, ["rank"], TRAINING)
-        found["train_s"] = train_s(rows)
-        if "data_wait_s" in known and found["train_s"] > 0:
-            found["data_wait_share"] = by_rank["data_wait_s"].sum() / by_rank["step_s"].sum()
-        if "batch_size" in known and found["train_s"] > 0:
-            found["samples_per_s"] = by_rank["batch_size"].sum() / found["train_s"]
-    return {name: int(value) if name == "ranks" else float(value) for name, value in found.items() if value == value}
+        values["train_s"] = train_s(rows)
+        if "data_wait_s" in known and values["train_s"] > 0:
+            values["data_wait_share"] = by_rank["data_wait_s"].sum() / by_rank["step_s"].sum()
+        if "batch_size" in known and values["train_s"] > 0:
+            values["samples_per_s"] = by_rank["batch_size"].sum() / values["train_s"]
+    return {name: int(value) if name == "ranks" else float(value) for name, value in values.items() if value == value}
 
 
 def train_s(rows: Rows) -> float:

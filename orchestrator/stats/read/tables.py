@@ -1,4 +1,4 @@
-"""Tables: what every rank recorded, as DataFrames in which each row that counts stands once."""
+"""Tables of all ranks as DataFrames, with each row that counts exactly once."""
 
 from __future__ import annotations
 
@@ -23,52 +23,55 @@ from orchestrator.storage import Storage
 
 KEY = ["rank", "phase", "epoch", "iteration"]
 CATEGORIES = ("phase", "node")
-_COST_OF = ["rank", "hook", "event"]
+_COST_KEY = ["rank", "hook", "event"]
 """The key of a row of the hooks' costs."""
 _ORDER = ["phase", "epoch", "iteration", "rank", "attempt"]
 _WIDTHS = {"attempt": 2, "rank": 4, "epoch": 4, "iteration": 4, "step": 4, "batch_size": 4, "phase": 8, "node": 16}
 """Bytes of a row's value, about; 8 in other columns."""
-_WHILE_MADE = 4
-"""Times its own size that a table takes while it is sorted and handed to pandas."""
+_SIZES_TO_LOAD, _SIZES_TO_SORT = 4, 3
+"""Memory for loading a table, and for sorting and converting its rows once they are read, as multiples of its size."""
 
 
 def load(
     storage: Storage, attempts: Sequence[Attempt], columns: Sequence[str] | None = None, where: str | None = None
 ) -> pd.DataFrame:
-    """Return rows that count and meet the SQL condition `where`, in order; all columns if `columns` is None.
+    """Return the rows that count and meet the SQL condition `where`, sorted; all columns if `columns` is None.
 
-    `storage` is the run's folder, which is read alike during and after the run. Raises UsageError for an unknown
-    column, a wrong condition, and more rows than fit in memory.
+    `storage` is the run's folder; the run may still train. Raises UsageError for an unknown column, an invalid
+    condition, and more rows than fit in memory.
     """
     source = counted_rows(storage, attempts)
     names = source.schema.names
-    asked = [*FIRST, *(name for name in names if name not in FIRST)] if columns is None else [*dict.fromkeys(columns)]
+    selected = (
+        [*FIRST, *(name for name in names if name not in FIRST)] if columns is None else [*dict.fromkeys(columns)]
+    )
     if not source.holds_rows:
-        return _frame(pa.table({name: pa.nulls(0) for name in asked}))
-    check_columns(asked, names)
-    kept = [*dict.fromkeys([*asked, *KEY])]
+        return _frame(pa.table({name: pa.nulls(0) for name in selected}))
+    check_columns(selected, names)
+    needed = [*dict.fromkeys([*selected, *KEY])]
     if where is None:
         rows = source.data.count_rows()
-        _check_memory(storage, rows, rows * sum(_WIDTHS.get(name, 8) for name in kept), _WHILE_MADE)
+        _check_memory(storage, rows, rows * sum(_WIDTHS.get(name, 8) for name in needed), _SIZES_TO_LOAD)
     batches, size, count = [], 0, 0
-    for batch in source.batches(kept) if where is None else matching_rows(source, kept, where):
+    for batch in source.batches(needed) if where is None else matching_rows(source, needed, where):
         batches.append(batch)
         size, count = size + batch.nbytes, count + len(batch)
-        _check_memory(storage, count, size, _WHILE_MADE - 1)
-    schema = pa.schema([source.schema.field(name) for name in kept])
+        _check_memory(storage, count, size, _SIZES_TO_SORT)
+    schema = pa.schema([source.schema.field(name) for name in needed])
     table = pa.Table.from_batches(batches) if batches else schema.empty_table()
-    return _frame(sort_rows(narrow(as_schema(table, schema))).select(asked))
+    return _frame(sort_rows(narrow(as_schema(table, schema))).select(selected))
 
 
 def _check_memory(storage: Storage, rows: int, size_bytes: int, times: int) -> None:
-    """Raise UsageError if `times` a table's size is more than the free memory."""
+    """Raise UsageError if `times` the size of a table is more than the free memory."""
     free = psutil.virtual_memory().available
     if times * size_bytes > free:
         raise UsageError(
-            f"the table of {storage} does not fit in memory: {rows:,} rows take {quantities.size(size_bytes)}, and"
-            f" {_WHILE_MADE} times that while the table is made; {quantities.size(free)} are free. Load less with"
-            " load_stats(columns, where) or `hookyard stats --columns --where`, aggregate in SQL with"
-            ' run.query("select ..."), or read its Parquet files (docs/tables.md)'
+            f"the table of {storage} does not fit in memory: its {rows:,} rows have {quantities.size(size_bytes)};"
+            f" loading them takes {times} times that, {quantities.size(times * size_bytes)}, and"
+            f" {quantities.size(free)} are free. Load less with load_stats(columns, where) or"
+            ' `hookyard stats --columns --where`, aggregate in SQL with run.query("select ..."), or read its Parquet'
+            " files (docs/tables.md)"
         )
 
 
@@ -94,7 +97,7 @@ def _frame(rows: pa.Table) -> pd.DataFrame:
 def load_costs(storage: Storage, attempts: Sequence[Attempt]) -> pd.DataFrame:
     """Return the calls and seconds of each hook at each event on each rank. `storage` is the run's folder."""
     source = recorded(storage, "costs")
-    names = [*_COST_OF, "attempt", "iteration", "calls", "seconds"]
+    names = [*_COST_KEY, "attempt", "iteration", "calls", "seconds"]
     batches = source.batches(names) if source.schema.names else ()
     return sum_costs((narrow(pa.Table.from_batches([batch])) for batch in batches), attempts)
 
@@ -104,11 +107,11 @@ def sum_costs(recorded: Iterable[pa.Table], attempts: Sequence[Attempt]) -> pd.D
     counting = ~superseded_costs(attempts)
     sums = [_sum(table.filter(counting)) for table in recorded if len(table)]
     if not sums:
-        return pd.DataFrame(columns=[*_COST_OF, "calls", "seconds"])
+        return pd.DataFrame(columns=[*_COST_KEY, "calls", "seconds"])
     total: pd.DataFrame = _sum(pa.concat_tables(sums)).to_pandas()
-    return total.sort_values(_COST_OF, ignore_index=True)
+    return total.sort_values(_COST_KEY, ignore_index=True)
 
 
 def _sum(costs: pa.Table) -> pa.Table:
-    sums = costs.group_by(_COST_OF).aggregate([("calls", "sum"), ("seconds", "sum")])
-    return sums.select([*_COST_OF, "calls_sum", "seconds_sum"]).rename_columns([*_COST_OF, "calls", "seconds"])
+    sums = costs.group_by(_COST_KEY).aggregate([("calls", "sum"), ("seconds", "sum")])
+    return sums.select([*_COST_KEY, "calls_sum", "seconds_sum"]).rename_columns([*_COST_KEY, "calls", "seconds"])

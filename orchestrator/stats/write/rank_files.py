@@ -241,4 +241,4 @@ def _cast(name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         return array.cast(kind)
     except pa.ArrowException as error:
-        raise ValueError(f"column '{name}' holds {kind} and was given {array.type}: {error}") from error
+        raise ValueError(f"column '{name}' has type {kind} and got {array.type}: {error}") from error

@@ -148,7 +148,7 @@ def _array(name: str, values: list[Any]) -> pa.Array:
         return pa.array(plain)
     except pa.ArrowException as error:
         kinds_of = {type(value): value for value in plain if value is not None}
-        raise ValueError(f"column '{name}' takes text or numbers, not both; got {list(kinds_of.values())}") from error
+        raise ValueError(f"column '{name}' must hold either text or numbers; got {list(kinds_of.values())}") from error
 
 
 def _values(name: str, values: list[Any], kinds: set[type]) -> list[Any]:

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.cli.compare import format_entry
 from orchestrator.stats.aggregate import compare as comparing
 from orchestrator.stats.aggregate.compare import (
     Side,
@@ -123,15 +122,6 @@ def test_training_that_takes_turns_being_slow_takes_as_long_as_its_slowest_rank(
     assert found["costs"]["train_s"]["values"] == [75.0] == [usage(Rows.of(rows))["train_s"]]
 
 
-def test_a_metric_that_ended_as_nan_is_shown_as_such() -> None:
-    reports = [{"val/loss": value} for value in (*[0.5] * 9, float("nan"))]
-    entry = compare([Side(name, {}, reports, Rows.of(pd.DataFrame({"rank": []}))) for name in "ab"])["metrics"]
-    np.testing.assert_equal(entry["val/loss last"]["values"], [np.nan, np.nan])
-    assert entry["val/loss last"]["findings"] == [None, "unknown"]
-    assert entry["val/loss best"]["values"] == [0.5, 0.5]
-    assert format_entry("val/loss last", entry["val/loss last"]) == ["nan", "nan"]
-
-
 def test_the_best_is_what_runs_say_or_a_metric_s_words_tell() -> None:
     reports = [
         {"val/ppl": 9.0, "val/bits_per_character": 2.0, "val/score": 0.5},
@@ -153,24 +143,6 @@ def test_the_best_is_what_runs_say_or_a_metric_s_words_tell() -> None:
         ]
     )
     assert against["not_known"] == ["val/score"]
-
-
-def test_more_than_two_runs_each_against_the_first() -> None:
-    found = compare([side("a", 1), side("b", 2), side("c", 3, 0.05)])
-    assert found["costs"]["step_s"]["findings"] == [None, "noise", "less"]
-
-
-def test_runs_with_other_numbers_of_ranks_and_of_iterations() -> None:
-    found = compare([side("a", 1, ranks=1), side("b", 2, ranks=4, length=250)])
-    assert found["ranks"] == [1, 4]
-    assert found["costs"]["samples_per_s"]["findings"] == [None, "more"]
-    assert found["costs"]["train_s"]["findings"] == [None, "less"]
-
-
-def test_short_runs_are_not_judged() -> None:
-    found = compare([side("a", 1), side("b", 2, 0.2, length=39)])
-    assert found["costs"]["step_s"]["findings"] == [None, "unknown"]
-    assert found["costs"]["step_s"]["values"][1] == pytest.approx(0.2, rel=0.1)
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.8, 0.9])

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import pyarrow as pa
 import pytest
 
 from orchestrator.stats.read import growing_files
@@ -66,20 +65,6 @@ def test_each_look_takes_what_came_since_the_last(storage: Storage) -> None:
     tail.look()
     assert (tail.newest["accuracy"], seen(tail)) == (0.5, [1, 2, 3, 4])
     rank.close()
-
-
-def test_what_was_read_is_not_read_again(tmp_path: Path) -> None:
-    """What lies before the last look may be anything by now."""
-    rank, tail = recorder(Storage(tmp_path)), RankTail(Storage(tmp_path), FOLDER)
-    append(rank, 1, 2)
-    tail.look()
-    (file,) = (tmp_path / FOLDER).glob("rows-*.arrow")
-    before = file.stat().st_size
-    append(rank, 3)
-    rank.close()
-    file.write_bytes(b"x" * before + file.read_bytes()[before:])
-    tail.look()
-    assert seen(tail) == [1, 2, 3]
 
 
 def test_a_batch_that_is_being_written_comes_when_it_is_whole(tmp_path: Path) -> None:
@@ -189,9 +174,3 @@ def test_lines_come_once_and_whole(storage: Storage) -> None:
         storage.write("metrics.jsonl", written)
         found.append(tail.look())
     assert found == [[], [{"step": 1}, {"step": 2}], [{"step": 3, "val/loss": 0.5}], [{"step": 4}]]
-
-
-def test_an_empty_batch_says_nothing(tmp_path: Path) -> None:
-    tail = RankTail(Storage(tmp_path), FOLDER)
-    tail.take(pa.RecordBatch.from_pylist([], schema=pa.schema([("phase", pa.string()), ("iteration", pa.int64())])))
-    assert tail.newest == {}

@@ -7,7 +7,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -126,18 +125,6 @@ def test_what_could_not_be_sent_is_kept_and_sent_with_the_next(
     assert sent(storage) == [[1, 2, 3]]
 
 
-def test_a_sync_raises_where_the_store_stays_away_and_the_next_one_loses_nothing(
-    storage: Storage, files: RankFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refusing(monkeypatch, 1)
-    write(files, 1)
-    with pytest.raises(StorageError, match="does not answer"):
-        files.sync()
-    write(files, 2)
-    files.sync()
-    assert sent(storage) == [[1, 2]]
-
-
 def test_training_does_not_wait_for_an_upload_that_takes_long_and_a_sync_does(
     storage: Storage, files: RankFiles, time: ToldTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,17 +149,6 @@ def test_training_does_not_wait_for_an_upload_that_takes_long_and_a_sync_does(
     syncing.join()
     advancing.join()
     assert sent(storage) == [[1, 2], [3.5, 4.0]]
-
-
-def test_in_a_folder_there_is_no_thread_and_nothing_to_send(tmp_path: Any, time: ToldTime) -> None:
-    before = threading.enumerate()
-    files = RankFiles(Storage(tmp_path), FOLDER, {}, upload_interval_s=30)
-    write(files, 1, 2)
-    files.sync()
-    write(files, 3)
-    assert sent(Storage(tmp_path)) == [[1, 2, 3]]
-    assert set(threading.enumerate()) <= set(before)
-    files.close()
 
 
 @pytest.fixture(params=["a folder", "an object store"])
