@@ -53,7 +53,14 @@ def draw_report(folder: Path) -> None:
     subprocess.run([*HOOKYARD, "report", page.parent], check=True)
     page.write_text(shorten(page.read_text()))
     picture = HERE / "report.png"
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,1480"]
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--window-size=1200,1480",
+        "--virtual-time-budget=5000",
+    ]
     chromium = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
     subprocess.run([chromium, *flags, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True)
     Image.open(picture).convert("RGB").quantize(64).save(picture, optimize=True)

@@ -196,16 +196,14 @@ def scatter(title: str, points: pd.DataFrame, front: Collection[str], note: str 
     return chart(title, figure, note, height=380, wide=True)
 
 
-def parallel(
-    title: str, trials: pd.DataFrame, merit: pd.Series, logarithmic: Collection[str], note: str = ""
-) -> Markup:
+def parallel(title: str, trials: pd.DataFrame, merit: pd.Series, note: str = "") -> Markup:
     """Draw a line for each row through its columns; the better its merit (0 to 1), the stronger.
 
-    Columns are numbers or text; `logarithmic` ones have such an axis. A line ends where a trial has no value. These are
-    plain lines because plotly's own parallel coordinates need WebGL and `eval`, which the page forbids.
+    Columns are numbers or text. A line ends where a trial has no value. These are plain lines because plotly's own
+    parallel coordinates need WebGL and `eval`, which the page forbids.
     """
     columns = [str(column) for column in trials.columns]
-    scales = [_heights(trials[name], name in logarithmic) for name in columns]
+    scales = [_heights(trials[name]) for name in columns]
     figure = go.Figure(
         layout={
             "xaxis": {
@@ -239,7 +237,7 @@ def parallel(
     return chart(title, figure, note, height=400, wide=True, min_width=90 * len(columns))
 
 
-def _heights(values: pd.Series, is_logarithmic: bool) -> tuple[Floats, dict[float, str]]:
+def _heights(values: pd.Series) -> tuple[Floats, dict[float, str]]:
     """Return the heights of a column's values, 0 to 1, and the labels of some heights."""
     known = values.dropna()
     name = str(values.name)
@@ -250,7 +248,7 @@ def _heights(values: pd.Series, is_logarithmic: bool) -> tuple[Floats, dict[floa
         places = np.array([steps.get(str(value), np.nan) for value in values], dtype=float)
         return places, {steps[text]: text for text in shown}
     numbers = np.array(values, dtype=float)
-    is_log = np.nanmin(numbers) > 0 and (is_logarithmic or _spans_magnitudes(name, numbers))
+    is_log = _spans_magnitudes(name, numbers)
     scaled = np.log(numbers) if is_log else numbers
     low, extent = np.nanmin(scaled), float(np.nanmax(scaled) - np.nanmin(scaled)) or 1.0
     heights = (scaled - low) / extent

@@ -2,19 +2,26 @@
 const byId = (id) => document.getElementById(id);
 const all = (selector, from = document) => [...from.querySelectorAll(selector)];
 
-// Charts: each figure follows its plot. Dragging must scroll on a touch screen.
+// Charts: each is drawn when it comes into sight; its data follow it. Dragging must scroll on a touch screen.
 const config = { displaylogo: false, responsive: true, modeBarButtons: [["toImage", "resetScale2d"]] };
 const dragmode = matchMedia("(pointer: coarse)").matches ? false : "zoom";
-for (const plot of all(".plot")) {
+const draw = (plot) => {
+  if (plot.data) return;
   const { data, layout } = JSON.parse(plot.nextElementSibling.textContent);
   Plotly.newPlot(plot, data, { dragmode, ...layout }, config);
   plot.on("plotly_click", ({ points: [point] }) => {
     const trial = [point.data.name, point.text, point.x].find((name) => byId(name)?.matches(".trials span"));
     if (trial) location.hash = trial;
   });
-}
+};
+const sight = (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => draw(entry.target));
+const observer = new IntersectionObserver(sight, { rootMargin: "800px" });
+for (const plot of all(".plot")) observer.observe(plot);
 const resize = (size) => { for (const plot of all(".plot")) Plotly.relayout(plot, size); };
-addEventListener("beforeprint", () => resize({ width: 660 }));
+addEventListener("beforeprint", () => {
+  all(".plot").forEach(draw);
+  resize({ width: 660 });
+});
 addEventListener("afterprint", () => resize({ width: null, autosize: true }));
 
 // Tables that can be sorted: a column's numbers are in its cells' titles

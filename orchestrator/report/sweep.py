@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
-import yaml
 
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import page
 from orchestrator.report.figures import SPAN_COLORS
 from orchestrator.report.markup import element
 from orchestrator.report.page import Tile
-from orchestrator.report.tables import Quantity, list_values, table
+from orchestrator.report.tables import Quantity, list_values
 from orchestrator.report.views.comparison import (
     configurations,
     coordinates,
@@ -26,39 +24,33 @@ from orchestrator.report.views.comparison import (
 from orchestrator.report.views.experiment import best_checkpoint, experiment
 from orchestrator.report.views.learning import Reports
 from orchestrator.report.views.trials import trials
-from orchestrator.stats.aggregate import quantities
 from orchestrator.stats.read.counted_rows import columns_of
 from orchestrator.sweeps.results.analysis import CONFIG, best_first
-from orchestrator.sweeps.results.population import Exploit, History
 from orchestrator.sweeps.results.result import Sweep
 
 BARS = 32
 """Trials whose rows are read."""
 MOST_CURVES = 200
 """Trials whose reports are read."""
-MOST_EXPLOITS = 500
 
 
 def sweep_page(sweep: Sweep, made: str) -> str:
     """Return the page of a sweep, running or ended; `made` is the time."""
     metadata, objectives = sweep.folder.metadata(), dict(sweep.objectives)
-    config = sweep.folder.experiment_text()
     ordered = best_first(sweep.trials, objectives, sweep.aggregate)
     names = [*map(str, ordered.index)]
-    history = History(sweep.folder).read()
     first = sweep.trial(names[0]) if names else None
     reported = [*map(str, ordered.index[ordered[next(iter(objectives))].notna()])] if names else []
     sections = [
         *([configurations(ordered, objectives, sweep.aggregate)] if sweep.repeats > 1 else []),
         trials(ordered, objectives, sweep.path),
         best_checkpoint(sweep.folder, first.best if first else None, f"{names[0]}:" if first else ""),
-        coordinates(ordered, objectives, logarithmic(config)),
+        coordinates(ordered, objectives),
         parameter_importance(ordered, objectives, sweep.aggregate),
         front(ordered, objectives),
         progress(_reports(sweep, select_trials(reported, MOST_CURVES)), objectives, len(reported)),
         spending(mean_spans(sweep, names[:BARS])),
-        *([_population(history)] if history else []),
-        experiment(config, metadata),
+        experiment(sweep.folder.experiment_text(), metadata),
     ]
     tiles = [*_best_tiles(ordered, objectives), _count_tile(ordered), *_cost_tiles(metadata, ordered)]
     return page.page(sweep.name, sweep.path, page.headline(sweep.name, sweep.status, metadata, tiles), sections, made)
@@ -78,14 +70,6 @@ def mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
         known = [span for span in SPAN_COLORS if span in recorded]
         means[name] = run.load_stats(known, "phase = 'train'").mean() if known else pd.Series(dtype=float)
     return pd.DataFrame(means).T.reindex(columns=[*SPAN_COLORS]).dropna(how="all").dropna(how="all", axis=1)
-
-
-def logarithmic(config: str) -> set[str]:
-    """Return the paths with a logarithmic domain."""
-    space = ((yaml.safe_load(config) or {}).get("sweep") or {}).get("space") or {}
-    return {
-        path for path, domain in space.items() if isinstance(domain, dict) and any("log" in kind for kind in domain)
-    }
 
 
 def _count_tile(trials: pd.DataFrame) -> Tile:
@@ -117,26 +101,3 @@ def _cost_tiles(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
         most = Quantity("process_peak_rss_bytes", float(peaks.max()))
         entries.append(Tile("peak memory of a process", most, str(peaks.idxmax())))
     return entries
-
-
-def _population(history: Sequence[Exploit]) -> page.Section:
-    """Show the trials of population-based training that continued from another trial's checkpoint."""
-    rows = [
-        (exploit.trial, exploit.source, exploit.step, exploit.score, exploit.source_score, _changes(exploit))
-        for exploit in history[-MOST_EXPLOITS:]
-    ]
-    columns = ("trial", "from", "step", "score", "score of the other", "values")
-    drawn = table("Oldest first", columns, rows, class_="sortable")
-    more = f"The last {MOST_EXPLOITS} of {len(history):,}; population.jsonl has all."
-    return page.Section("population", "Exploits", drawn, more if len(history) > MOST_EXPLOITS else "")
-
-
-def _changes(exploit: Exploit) -> str:
-    before, after = exploit.before, exploit.after
-    changed = [path for path, value in after.items() if before.get(path) != value]
-    texts = [f"{path}: {_text(before.get(path))} to {_text(after[path])}" for path in changed]
-    return "; ".join(texts) or "the same values"
-
-
-def _text(value: Any) -> str:
-    return quantities.text("", value) or "null"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -42,8 +42,8 @@ def describe_selection(shown: int, count: int) -> str:
     return f" {shown:,} of {count:,} trials are drawn: the {shown // 2:,} best, and others evenly down to the worst."
 
 
-def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], logarithmic: Collection[str]) -> page.Section:
-    """Draw parallel coordinates of values, metrics and `step_s`; `logarithmic` are paths with such an axis."""
+def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
+    """Draw parallel coordinates of values, metrics and `step_s`."""
     title = "Parallel coordinates"
     values = [str(name) for name in trials.columns if str(name).startswith(CONFIG)]
     results = [name for name in dict.fromkeys([*objectives, COST]) if name in trials and trials[name].notna().any()]
@@ -55,7 +55,7 @@ def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], logarithmic
     shown = trials.loc[chosen, [*values, *results]].rename(columns=lambda name: name.removeprefix(CONFIG))
     note = f"The best trial is orange. The stronger a line, the better its {metric}."
     note += describe_selection(len(chosen), len(trials))
-    return page.Section("coordinates", title, parallel("Values and metrics", shown, merit, logarithmic, note))
+    return page.Section("coordinates", title, parallel("Values and metrics", shown, merit, note))
 
 
 def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str) -> page.Section:

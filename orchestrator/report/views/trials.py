@@ -54,7 +54,7 @@ def trials(ordered: pd.DataFrame, objectives: Mapping[str, str], path: str) -> p
         headings={name: name.removeprefix(CONFIG) for name in columns},
         class_="sortable trials",
     )
-    note = f"For more of a trial: hookyard show {shlex.quote(path)} --trial NAME"
+    note = ""
     if len(shown) < len(ordered):
         note = (
             f"{len(shown):,} of {len(ordered):,} trials: the best, and some that failed. All of them:"

@@ -20,12 +20,12 @@ LOOK = """(async () => {
   const rows = [...document.querySelector("table.sortable").tBodies[0].rows];
   const column = rows.map((row) => parseFloat(row.cells[2].title));
   const plots = all(".plot");
+  window.dispatchEvent(new window.Event("beforeprint"));
   for (const plot of plots) {
     const trial = plot.data.find((trace) => trace.name === "trial-0001");
     if (trial) plot.emit("plotly_click", { points: [{ data: trial }] });
   }
   const page = window.getComputedStyle(document.body).backgroundColor;
-  window.dispatchEvent(new window.Event("beforeprint"));
   await new Promise((done) => window.setTimeout(done, 300));
   const printed = Math.max(...plots.map((plot) => plot.querySelector("svg").clientWidth));
   window.dispatchEvent(new window.Event("afterprint"));

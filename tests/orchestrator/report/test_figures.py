@@ -72,7 +72,7 @@ def test_names_of_users_are_text() -> None:
         curves(HOSTILE, HOSTILE, {HOSTILE: (STEPS, STEPS)}),
         stacks(HOSTILE, spans, HOSTILE),
         scatter(HOSTILE, pd.DataFrame({HOSTILE: [1.0], "y": [2.0]}, index=[HOSTILE]), [HOSTILE]),
-        parallel(HOSTILE, trials, pd.Series(1.0, trials.index), []),
+        parallel(HOSTILE, trials, pd.Series(1.0, trials.index)),
     ]
     for drawn in markup:
         assert not re.search("<(img|b>&|a )", drawn.replace("<b>&lt;img", ""))
@@ -128,7 +128,7 @@ def test_parallel_coordinates_have_a_height_for_each_value() -> None:
         {"rate": [0.01, 0.1, 1.0], "kind": ["b", None, "a"], "step_s": [0.1, 0.2, 0.3], "same": [5, 5, 5]},
         index=["t0", "t1", "t2"],
     )
-    chart = charts_of(parallel("x", trials, pd.Series([0.1, 1.0, 0.5], trials.index), ["rate"]))["x"]
+    chart = charts_of(parallel("x", trials, pd.Series([0.1, 1.0, 0.5], trials.index)))["x"]
     traces = {trace["name"]: trace for trace in chart["data"]}
     assert [*traces] == ["t0", "t2", "t1"]
     heights = np.array([traces[trial]["y"] for trial in trials.index], dtype=float)

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from orchestrator import sweep
-from orchestrator.report.sweep import logarithmic, mean_spans, sweep_page
-from orchestrator.sweeps.results.population import Exploit, History
+from orchestrator.report.sweep import mean_spans, sweep_page
 from orchestrator.sweeps.results.result import Sweep
 from tests.orchestrator.report.reading import charts_of, lines_of, main_of, tables_of, text_of
 from tests.tasks import described
@@ -53,24 +52,6 @@ def test_the_spans_of_a_trial_are_the_means_of_its_rows(outcome: Sweep) -> None:
     means = rows[rows["phase"] == "train"][["forward_s", "backward_s"]].mean()
     found = mean_spans(outcome, [trial.name])
     assert found.loc[trial.name, ["forward_s", "backward_s"]].tolist() == pytest.approx(means.tolist())
-
-
-def test_a_domain_over_magnitudes_is_known_from_the_file() -> None:
-    text = (
-        "sweep:\n  space:\n    optimizer.lr: {loguniform: [0.001, 1]}\n    width: {choice: [1, 2]}\n    n:"
-        " {qloguniform: [8, 64, 8]}\n"
-    )
-    assert logarithmic(text) == {"optimizer.lr", "n"}
-    assert logarithmic("") == set()
-
-
-def test_who_went_on_from_whom_is_told(outcome: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    exploit = Exploit("", "trial-0001", "trial-0000", 1, 0, 40, 0.5, 0.75, {"lr": 0.1, "w": 1}, {"lr": 0.2, "w": 1})
-    monkeypatch.setattr(History, "read", lambda history: [exploit])
-    page = sweep_page(outcome, "now")
-    assert tables_of(main_of(page))["Oldest first"][1:] == [
-        ["trial-0001", "trial-0000", "40", "0.5", "0.75", "lr: 0.1 to 0.2"]
-    ]
 
 
 def test_a_failed_trial_s_words_stay_words(outcome: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_the_best_half_and_others_down_to_the_worst_are_selected(count: int, mos
 
 
 def test_the_best_trial_s_line_is_the_strongest() -> None:
-    (chart,) = charts_of(coordinates(TRIALS, MAX, {"lr"}).content).values()
+    (chart,) = charts_of(coordinates(TRIALS, MAX).content).values()
     opacities = {trace["name"]: trace["opacity"] for trace in chart["data"]}
     assert sorted(opacities, key=lambda trial: -opacities[trial]) == [*TRIALS.index[::-1]]
     assert [text.replace("\u200b", "") for text in chart["layout"]["xaxis"]["ticktext"]] == [
@@ -100,7 +100,7 @@ def test_the_time_of_the_best_trials() -> None:
 )
 def test_what_cannot_be_drawn_yet_is_explained(trials: pd.DataFrame) -> None:
     for section in (
-        coordinates(trials, MAX, ()),
+        coordinates(trials, MAX),
         parameter_importance(trials, MAX),
         progress({}, MAX, 0),
         spending(pd.DataFrame()),
