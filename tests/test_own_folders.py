@@ -43,7 +43,7 @@ def study_in(tmp_path: Path) -> Path:
     for name in ("hooks", "torch", "ray"):
         (folder / name / "__init__.py").write_text("raise RuntimeError('this is not what is meant')\n")
     task = (ROOT / "orchestrator/cli/starter/starter.py").read_text()
-    (folder / "experiments/t.py").write_text(task.replace("class Starter", "class T"))
+    (folder / "experiments/t.py").write_text(task.replace("class StarterTask", "class T"))
     (folder / "experiments/t.yaml").write_text(EXPERIMENT)
     return folder
 

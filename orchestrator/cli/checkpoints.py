@@ -95,13 +95,8 @@ def average(
         averaged.save(file)
     if as_json:
         return print_json({"file": str(file), **averaged.summary()})
-    stds = list(dict.fromkeys(term.std for term in averaged.terms))
-    factors = {(term.checkpoint, term.step, term.std): f"{term.factor:+.4f}" for term in averaged.terms}
-    snapshots = dict.fromkeys((term.checkpoint, term.step) for term in averaged.terms)
-    print_table(
-        ("snapshot", "step", *(f"factor of std {width:g}" for width in stds)),
-        [(*snapshot, *(factors.get((*snapshot, width), "") for width in stds)) for snapshot in snapshots],
-    )
+    rows = [(term.checkpoint, term.step, f"{term.std:g}", f"{term.factor:+.4f}") for term in averaged.terms]
+    print_table(("snapshot", "step", "std", "factor"), rows)
     echo(f"average of std {std:g} at step {averaged.step}; relative error of its profile: {averaged.error:.2g}")
     echo(f"wrote {file}")
     checkpoint = shlex.quote(f"{opened.path}@{averaged.checkpoint}")

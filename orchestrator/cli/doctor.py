@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -75,16 +74,10 @@ def _check_files(run: str, as_json: bool) -> None:
 
 
 def _print_files(path: str, checked: Sequence[CheckedFile]) -> None:
-    """Print a line for each bad file, and one for the good files of each kind of folder."""
+    """Print a line for each bad file, and the number of files by status."""
     wrong = [file for file in checked if file.is_wrong]
-    good = Counter(
-        (re.sub("[0-9]+", "*", file.file.rpartition("/")[0]), file.status) for file in checked if not file.is_wrong
-    )
-    rows = [
-        (f"{folder}/" if folder else "./", status, f"{count} file{'s' if count > 1 else ''}")
-        for (folder, status), count in good.items()
-    ]
-    print_table(("file", "status", "details"), [*rows, *((file.file, file.status, file.what) for file in wrong)])
+    if wrong:
+        print_table(("file", "status", "details"), [(file.file, file.status, file.what) for file in wrong])
     for advice in dict.fromkeys(file.advice for file in wrong):
         names = [file.file for file in wrong if file.advice == advice]
         echo(f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {advice}")

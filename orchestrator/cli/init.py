@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import keyword
 import re
 from importlib.util import find_spec
@@ -27,8 +26,6 @@ def init(
     if Path(name).exists():
         raise UsageError(f"the folder {name}/ would hide {name}.py from Python; choose another name")
     class_name = "".join(part.capitalize() for part in name.split("_"))
-    if not class_name.isidentifier() or keyword.iskeyword(class_name) or class_name in _names_in_starter():
-        raise UsageError(f"the task's class would be '{class_name}', a name that is taken; choose another name")
     files = {f"{name}{ending}": _starter(ending, name, class_name) for ending in (".py", ".yaml", "_sweep.yaml")}
     existing = [file for file in files if Path(file).exists()]
     if existing:
@@ -37,13 +34,6 @@ def init(
         Path(file).write_text(text)
         typer.echo(f"wrote {file}")
     typer.echo(f"Next:\n  hookyard run {name}.yaml\n  hookyard sweep {name}_sweep.yaml", err=True)
-
-
-def _names_in_starter() -> set[str]:
-    """Return the names that the starter imports or defines beside its task."""
-    tree = ast.parse((_FOLDER / "starter.py").read_text())
-    names = {alias.name for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names}
-    return names | {node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name != "Starter"}
 
 
 def _starter(ending: str, name: str, class_name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -93,27 +92,18 @@ def stop(job: JobName, address: Dashboard = None) -> None:
 
 
 def follow_job(jobs: Jobs, job: str) -> None:
-    """Print a job's log until it ends, and exit as it did. Ctrl-C asks whether to stop the job."""
+    """Print a job's log until it ends, and exit as it did. Ctrl-C leaves the job running."""
     try:
         status = jobs.follow(job, partial(typer.echo, nl=False))
     except KeyboardInterrupt:
-        if not _confirms_stop(job):
-            command = f"hookyard logs {job} --follow --address {jobs.address}"
-            typer.echo(f"{job} continues. To follow it again: {command}", err=True)
-            raise typer.Exit(INTERRUPTED) from None
-        jobs.stop(job)
-        status = jobs.follow(job, lambda text: None)
+        typer.echo(
+            f"{job} continues. To follow it again: hookyard logs {job} --follow --address {jobs.address}\n"
+            f"To stop it: hookyard stop {job} --address {jobs.address}",
+            err=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None
     typer.echo(f"{job}: {status.status}{f', {status.message}' if status.message else ''}", err=True)
     if status.status == "STOPPED":
         raise typer.Exit(INTERRUPTED)
     if status.status == "FAILED":
         raise typer.Exit(status.exit_code or FAILED)
-
-
-def _confirms_stop(job: str) -> bool:
-    if not sys.stdin.isatty():
-        return False
-    try:
-        return typer.confirm(f"\nStop {job}? (no: it continues on the cluster)", default=False, err=True)
-    except (typer.Abort, KeyboardInterrupt):
-        return False

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.completion import override_keys, run_folders
+from orchestrator.cli.completion import run_folders
 from orchestrator.records.metadata import EngineName
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment file.")]
@@ -15,7 +15,7 @@ RunOrSweep = Annotated[str, typer.Argument(metavar="RUN", help="A run or a sweep
 OneRun = Annotated[str, typer.Argument(metavar="RUN", help="A run.", autocompletion=run_folders)]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Values to change: optimizer.lr=0.05", autocompletion=override_keys),
+    typer.Argument(metavar="[KEY=VALUE]...", help="Values to change: optimizer.lr=0.05"),
 ]
 StorageFlag = Annotated[str, typer.Option("--storage", metavar="URL", help="Where the runs are: a folder, or s3://...")]
 Name = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
@@ -227,7 +228,7 @@ def _best_line(view: SweepView) -> Text:
 
 def _trials(view: SweepView, lines: int | None) -> Iterator[RenderableType]:
     shown = view.trials if lines is None else view.trials[: max(_MIN_TRIALS, lines - _SWEEP_LINES)]
-    names = short_names({path for trial in shown for path in trial.values})
+    names = short_names([*dict.fromkeys(path for trial in shown for path in trial.values)])
     rows = [_trial_cells(trial, names, trial.name == view.best) for trial in shown]
     yield _table(rows, left=("trial", "status", "values", ""), cut=() if lines is None else ("values", ""))
     if len(shown) < len(view.trials):
@@ -253,13 +254,7 @@ def _trial_cells(trial: TrialView, names: Mapping[str, str], is_best: bool) -> d
     }
 
 
-def short_names(paths: Iterable[str]) -> dict[str, str]:
-    """Shorten each dotted path to the last parts that still tell it from the others."""
-    paths = list(paths)
-    return {path: _shortest(path, [other for other in paths if other != path]) for path in paths}
-
-
-def _shortest(path: str, others: list[str]) -> str:
-    parts = path.split(".")
-    ends = (".".join(parts[-count:]) for count in range(1, len(parts)))
-    return next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), path)
+def short_names(paths: Sequence[str]) -> dict[str, str]:
+    """Shorten each dotted path to its last part, unless another path has the same."""
+    lasts = Counter(path.rpartition(".")[2] for path in paths)
+    return {path: last if lasts[last := path.rpartition(".")[2]] == 1 else path for path in paths}

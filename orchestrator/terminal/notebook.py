@@ -33,7 +33,7 @@ def is_notebook() -> bool:
 
 
 class NotebookDisplay:
-    """Shows the frame, progress and last lines below the cell, and keeps the lines in `log.txt`. Driver.
+    """Shows the frame and the last lines below the cell, and keeps the lines in `log.txt`. Driver.
 
     At the end only the lines remain, collapsed.
     """
@@ -41,7 +41,6 @@ class NotebookDisplay:
     def __init__(self, log: Storage | None, frame: Callable[[int], RenderableType]) -> None:
         self._log, self._frame = DriverLog(log), frame
         self._lines: deque[str] = deque(maxlen=_MAX_LINES)
-        self._bars: dict[str, tuple[int, int, str]] = {}
         self._end = Event()
 
     def __enter__(self) -> Self:
@@ -66,17 +65,13 @@ class NotebookDisplay:
         self._log.add(text)
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
-        """Move the bar of a label; remove it when `completed` reaches `total`."""
-        self._bars[label] = (completed, total, text)
-        if completed >= total:
-            del self._bars[label]
+        """Do nothing: the frame shows the progress."""
 
     def _update(self) -> None:
         while not self._end.wait(_EVERY_S):
             with suppress(Exception):  # a display must never end training
-                bars = "".join(_bar(label, *bar) for label, bar in list(self._bars.items()))
                 lines = _preformatted("\n".join(list(self._lines)[-_LAST_LINES:]))
-                self._output.update(self._html(frame_html(self._frame(_HEIGHT)) + bars + lines))
+                self._output.update(self._html(frame_html(self._frame(_HEIGHT)) + lines))
 
 
 def frame_html(frame: RenderableType) -> str:
@@ -97,11 +92,6 @@ def result_html(path: str, status: str, sentences: Iterable[str | None], table: 
     paragraphs = "".join(f"<div>{escape(sentence)}</div>" for sentence in sentences if sentence)
     rows = "" if table is None or table.empty else table.to_html(escape=True, na_rep="", float_format="{:.4g}".format)
     return f"<div><b>{escape(path)}</b>&ensp;{escape(status)}</div>{paragraphs}{rows}"
-
-
-def _bar(label: str, completed: int, total: int, text: str) -> str:
-    caption = escape(f"{label} {completed}/{total} {text}")
-    return f'<div><progress value="{completed}" max="{total}"></progress> {caption}</div>'
 
 
 def _preformatted(text: str) -> str:

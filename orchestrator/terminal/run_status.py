@@ -14,22 +14,17 @@ from orchestrator.records.metadata import Attempt, RunMetadata, seconds_at
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import ENDED, RunFolder
-from orchestrator.stats.aggregate.quantities import duration, seconds
+from orchestrator.stats.aggregate.quantities import duration
 from orchestrator.stats.insight import Finding, diagnose
 from orchestrator.stats.insight.rank_status import RankStatus, Speed, rank_statuses, speed
 from orchestrator.stats.read.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import log_omission
 
-QUIET_S, QUIET_ITERATIONS = 60.0, 20
-"""A run is quiet if it wrote no row for this long and for this many of its iterations; on an object store, for an
-upload interval more."""
 MAX_DIAGNOSED = 128
 """With more ranks there are no findings, as each rank would be looked at."""
 _COMPARE_EVERY_S, _COMPARE_SHARE = 10.0, 0.05
 """Ranks are compared at most this often, and in at most this share of the time: it costs more than all else."""
-_PACE_REPORTS, _PACE_S = 10, 10.0
-"""The pace comes from the last reports once they span this long, as their times are whole seconds."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +90,7 @@ class RunView:
     findings: Sequence[Finding]
     """Findings in the last iterations."""
     notice: str | None = None
-    """A sentence about a run that is dead, hangs or is quiet."""
+    """A sentence about a run that is dead or hangs."""
 
 
 class LiveRun:
@@ -152,7 +147,7 @@ class LiveRun:
             ended=metadata.ended,
             error=metadata.error,
             stopped=tuple(metadata.stopped),
-            progress=self._progress(status, attempt, tails, reports, pace.step_s),
+            progress=self._progress(status, attempt, tails),
             speed=pace,
             reports=len(reports),
             report=reports[-1] if reports else {},
@@ -162,7 +157,7 @@ class LiveRun:
             ranks=ranks,
             findings=self._findings,
         )
-        return replace(view, notice=self._notice(view, metadata, attempt))
+        return replace(view, notice=self._notice(view, metadata))
 
     def _read_rows(
         self, attempts: Sequence[Attempt], has_ended: bool, reports: Sequence[Mapping[str, Any]]
@@ -199,8 +194,6 @@ class LiveRun:
         status: str,
         attempt: Attempt | None,
         tails: Mapping[int, RankTail],
-        reports: Sequence[Mapping[str, Any]],
-        step_s: float | None,
     ) -> RunProgress:
         self._experiment = self._experiment or self.folder.experiment()
         start = attempt.position if attempt and attempt.checkpoint else None
@@ -209,7 +202,7 @@ class LiveRun:
             tail = next(iter(tails.values()))
             phase = tail.newest["phase"] if status == "running" else None
             reached = RunProgress(phase, tail.newest["epoch"], tail.newest["step"], tail.trained or reached.iteration)
-        progress = estimate_progress(self._experiment, attempt, reached, reports, step_s)
+        progress = estimate_progress(self._experiment, attempt, reached, self._clock())
         share = 1.0 if status == "finished" else progress.share
         return replace(progress, share=share, eta_s=progress.eta_s if status == "running" else None)
 
@@ -222,23 +215,12 @@ class LiveRun:
         self._findings = diagnose(rows).findings if is_diagnosed else ()
         self._next_comparison = self._clock() + max(_COMPARE_EVERY_S, (perf_counter() - start) / _COMPARE_SHARE)
 
-    def _notice(self, view: RunView, metadata: RunMetadata, attempt: Attempt | None) -> str | None:
-        age_s = view.row_age_s
+    def _notice(self, view: RunView, metadata: RunMetadata) -> str | None:
         if view.status == "lost":
-            last = "it wrote no row" if age_s is None else f"its last row is {duration(age_s)} old"
+            last = "it wrote no row" if view.row_age_s is None else f"its last row is {duration(view.row_age_s)} old"
             return f"the run is dead: its driver (process {metadata.pid} on {metadata.host}) is gone; {last}"
-        if view.status != "running":
-            return None
-        if hang := find_hang(self.folder):
-            return str(hang)
-        started = seconds_at((attempt and attempt.started) or metadata.started)
-        quiet_s = self._clock() - started if age_s is None else age_s
-        upload_s = 0.0 if self.folder.storage.local else float(self._experiment.get("upload_every") or 0)
-        if quiet_s < max(QUIET_S, QUIET_ITERATIONS * (view.speed.step_s or 0)) + upload_s:
-            return None
-        what = f"no row since the start {duration(quiet_s)} ago" if age_s is None else f"no row for {duration(quiet_s)}"
-        usual = f" (an iteration usually takes {seconds(view.speed.step_s)})" if view.speed.step_s else ""
-        return f"{what}{usual}: perhaps a checkpoint or another long operation; a hang would be reported"
+        hang = find_hang(self.folder) if view.status == "running" else None
+        return str(hang) if hang else None
 
 
 def look_every_s(storage: Storage) -> float:
@@ -247,21 +229,19 @@ def look_every_s(storage: Storage) -> float:
 
 
 def estimate_progress(
-    experiment: Mapping[str, Any],
-    attempt: Attempt | None,
-    reached: RunProgress,
-    reports: Sequence[Mapping[str, Any]],
-    step_s: float | None,
+    experiment: Mapping[str, Any], attempt: Attempt | None, reached: RunProgress, now: float
 ) -> RunProgress:
-    """Add length, share and ETA to what a run has reached.
+    """Add length, share and ETA to what a run has reached, at the mean pace of the present attempt.
 
-    `attempt` is the present attempt, `reports` are those that count, `step_s` is the time of an iteration.
+    The pace includes validation and saving. `now` is in seconds since 1970.
     """
     remaining = _remaining_iterations(experiment, attempt, reached)
     total = None if remaining is None else reached.iteration + remaining
     share = reached.iteration / total if total else None
-    pace = _seconds_per_iteration([line for line in reports if attempt and line["attempt"] == attempt.number], step_s)
-    eta_s = None if remaining is None or pace is None else remaining * pace
+    done = reached.iteration - attempt.position.iteration if attempt else 0
+    eta_s = None
+    if remaining is not None and attempt and attempt.started and done > 0:
+        eta_s = remaining * (now - seconds_at(attempt.started)) / done
     return replace(reached, epochs=experiment.get("epochs"), steps=experiment.get("steps"), share=share, eta_s=eta_s)
 
 
@@ -277,14 +257,3 @@ def _remaining_iterations(experiment: Mapping[str, Any], attempt: Attempt | None
     in_epoch = start.offset // (batch_size * attempt.world_size) if start.offset else start.phase_iteration
     completed = start.epoch * length + in_epoch
     return max(0, int(epochs * length - completed - (reached.iteration - start.iteration)))
-
-
-def _seconds_per_iteration(reports: Sequence[Mapping[str, Any]], step_s: float | None) -> float | None:
-    """Return the time of an iteration with its part of validation and saving, if enough reports show it."""
-    last = [report for report in reports if "time" in report][-_PACE_REPORTS:]
-    if len(last) > 1:
-        elapsed = seconds_at(last[-1]["time"]) - seconds_at(last[0]["time"])
-        iterations = last[-1]["iteration"] - last[0]["iteration"]
-        if elapsed >= _PACE_S and iterations:
-            return elapsed / float(iterations)
-    return step_s

@@ -88,7 +88,6 @@ class LiveSweep:
         self._runs: dict[str, LiveRun] = {}
         """Trials that may continue."""
         self._settled: dict[str, TrialView] = {}
-        self._failed: dict[str, TrialView] = {}
         self._attempts = 0
 
     def look(self) -> SweepView:
@@ -150,10 +149,7 @@ class LiveSweep:
         if name in self._settled:
             return self._settled[name]
         run = self._runs[name]
-        before = run.metadata_state
         metadata = run.metadata()
-        if name in self._failed and run.metadata_state == before:
-            return self._failed[name]
         reports = run.reports()
         best = best_report(reports, metric, mode)
         view = TrialView(
@@ -169,12 +165,9 @@ class LiveSweep:
             run=run.look() if metadata.status == "running" else None,
             configuration=metadata.configuration,
         )
-        self._failed.pop(name, None)
         if view.status in SETTLED or (view.status == "failed" and metadata.mistake):
             self._settled[name] = view
             del self._runs[name]
-        elif view.status == "failed":
-            self._failed[name] = view
         return view
 
     def _eta(self, trials: Sequence[TrialView], remaining: float, start: str) -> float | None:

@@ -17,7 +17,7 @@ from orchestrator import Task
 
 
 @dataclass
-class Starter(Task):
+class StarterTask(Task):
     """Classify points of two spirals. A batch is `(points, labels)`: (B, 2) float32 and (B,) int64.
 
     The fields are the experiment's `task_args`; a sweep can vary them.

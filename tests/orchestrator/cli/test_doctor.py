@@ -74,12 +74,6 @@ def test_json_has_the_same(slow: str) -> None:
     assert told["signs"]["ranks"] == 2
 
 
-def test_what_is_no_run_is_wrong_usage(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["doctor", str(tmp_path)])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "is not a run" in result.stderr
-
-
 def test_without_a_run_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     looked = CliRunner().invoke(app, ["doctor", "--storage", str(tmp_path / "runs")])

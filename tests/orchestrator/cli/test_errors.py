@@ -55,17 +55,6 @@ def test_what_is_raised_on_purpose_is_told(error: BaseException, code: int, said
     assert CliRunner().invoke(failing, ["other"]).exit_code == 0
 
 
-def test_other_errors_keep_their_traceback() -> None:
-    failing = typer.Typer(cls=Verbs)
-
-    @failing.command()
-    def one() -> None:
-        raise ZeroDivisionError
-
-    failing.command("other")(one)
-    assert isinstance(CliRunner().invoke(failing, ["one"]).exception, ZeroDivisionError)
-
-
 @pytest.mark.parametrize("arguments", [["validate"], ["nosuchverb"], ["hooks", "--nosuchflag"]])
 def test_wrong_usage_is_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 2

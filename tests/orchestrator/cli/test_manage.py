@@ -37,11 +37,6 @@ def test_a_run_is_no_storage(tmp_path: Path) -> None:
     assert call("ls", "--storage", str(tmp_path)).stdout.splitlines()[1].startswith("digits  run   running")
 
 
-def test_an_empty_folder_is_said_to_be(tmp_path: Path) -> None:
-    listed = call("ls", "--storage", str(tmp_path))
-    assert (listed.exit_code, listed.stdout, listed.stderr) == (0, "", f"no runs in {tmp_path}\n")
-
-
 @pytest.mark.parametrize("verb", ["show", "stats", "doctor", "report", "watch", "resume", "compare"])
 def test_every_verb_says_that_a_folder_is_not_there(tmp_path: Path, verb: str) -> None:
     told = call(verb, f"{tmp_path}/nowhere", *([f"{tmp_path}/b"] if verb == "compare" else []))

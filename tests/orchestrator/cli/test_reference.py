@@ -58,12 +58,6 @@ def test_json(file: str) -> None:
     ]
 
 
-def test_no_such_file() -> None:
-    result = CliRunner().invoke(app, ["validate", "nowhere.yaml"])
-    assert result.exit_code == 2
-    assert result.stderr == "nowhere.yaml: cannot be read: No such file or directory\n"
-
-
 BROKEN = {
     "raises": "raise OSError('no such disk')",
     "not a mapping": "return [1, 2]",
@@ -150,12 +144,6 @@ def test_a_hook_as_plain_data() -> None:
     assert [one["required"] for one in describe_hook("band", Band)["parameters"]] == [True, True]
 
 
-def test_what_waits_for_the_device_is_told() -> None:
-    shown = CliRunner().invoke(app, ["hooks", "loss_spike"]).stdout
-    assert "waits:    for the device in on_gradients\n" in shown
-    assert "waits:" not in CliRunner().invoke(app, ["hooks", "gradient_clip"]).stdout
-
-
 def test_types_are_said_as_one_would_say_them() -> None:
     said = {
         (name, one["name"]): one["type"]
@@ -192,12 +180,6 @@ def test_one_of_one_s_own() -> None:
     assert (
         json.loads(CliRunner().invoke(app, ["hooks", f"{HERE}:Shadow", "--json"]).stdout)["class"] == f"{HERE}:Shadow"
     )
-
-
-def test_an_unknown_one() -> None:
-    result = CliRunner().invoke(app, ["hooks", "emma"])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "did you mean 'ema'?" in result.stderr
 
 
 def test_it_prints_the_schema() -> None:

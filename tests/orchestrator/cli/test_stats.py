@@ -108,10 +108,6 @@ def test_a_summary_of_some_rows_and_columns(run: str) -> None:
     assert [one["rows"] for one in data(run, "--by", "rank", "--where", "epoch == 0")] == [2, 2]
 
 
-def test_json_has_two_names(run: str) -> None:
-    assert json.loads(call(run, "--json").stdout) == data(run)
-
-
 def test_csv_to_stdout_and_to_a_file(run: str, tmp_path: Path) -> None:
     arguments = (
         run,

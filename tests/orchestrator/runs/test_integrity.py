@@ -95,7 +95,6 @@ def test_the_command_says_what_is_wrong_where_and_what_can_be_done(runs: Path, t
     folder = shutil.copytree(runs / "swept", tmp_path / "swept")
     result = CliRunner().invoke(app, ["doctor", str(folder), "--files"])
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "trials/trial-*/checkpoints/epoch-*/" in result.stdout
     lines = folder / "trials/trial-0001/metrics.jsonl"
     lines.write_text(lines.read_text().replace('"epoch": 0', '"epoch": 1'))
     (folder / "trials/trial-0000/checkpoints/epoch-0001/model.pt").unlink()

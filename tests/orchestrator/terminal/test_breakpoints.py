@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from orchestrator.terminal.breakpoints import breakpoints, has_other_debugger
+from orchestrator.terminal.breakpoints import has_other_debugger
 from orchestrator.terminal.display import TerminalDisplay
 
 
@@ -59,10 +59,3 @@ def test_breakpoints_that_are_switched_off_stay_so(terminal: None, monkeypatch: 
     monkeypatch.setenv("PYTHONBREAKPOINT", "0")
     with TerminalDisplay() as display:
         assert stopping(display) == 7
-
-
-def test_the_hook_of_before_comes_back() -> None:
-    before = sys.breakpointhook
-    with breakpoints(TerminalDisplay().paused):
-        assert sys.breakpointhook is not before
-    assert sys.breakpointhook is before

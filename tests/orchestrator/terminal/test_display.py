@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.storage import Storage
-from orchestrator.terminal.display import DriverLog, TerminalDisplay, say
+from orchestrator.terminal.display import DriverLog, TerminalDisplay
 
 
 class Time:
@@ -116,16 +116,6 @@ def test_without_a_terminal_a_frame_is_never_drawn(capsys: pytest.CaptureFixture
     with TerminalDisplay(frame=frame) as display:
         display.line("one is over")
     assert capsys.readouterr().err == "one is over\n"
-
-
-def test_talk_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    say("hello")
-    assert capsys.readouterr() == ("", "hello\n")
-
-
-def test_a_line_is_kept_with_its_time_at_once(tmp_path: Path) -> None:
-    DriverLog(Storage(tmp_path)).add("line 0")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d line 0\n", (tmp_path / "log.txt").read_text())
 
 
 def test_where_nothing_can_be_added_lines_are_kept_some_at_once() -> None:

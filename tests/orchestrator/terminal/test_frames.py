@@ -197,8 +197,8 @@ def test_a_sweep_s_frame_has_no_more_lines_than_the_terminal() -> None:
     ("paths", "names"),
     [
         (["optimizer.lr", "hooks.ema.decay"], ["lr", "decay"]),
-        (["hooks.ema.decay", "hooks.slow.decay"], ["ema.decay", "slow.decay"]),
-        (["epochs", "hooks.x.epochs"], ["epochs", "x.epochs"]),
+        (["hooks.ema.decay", "hooks.slow.decay"], ["hooks.ema.decay", "hooks.slow.decay"]),
+        (["epochs", "hooks.x.epochs"], ["epochs", "hooks.x.epochs"]),
     ],
 )
 def test_names_are_as_short_as_possible(paths: list[str], names: list[str]) -> None:

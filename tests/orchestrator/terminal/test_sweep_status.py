@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-import time
 import tracemalloc
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -112,14 +111,6 @@ def test_a_sweep_whose_driver_is_gone_is_dead(tmp_path: Path) -> None:
     view = LiveSweep(sweep).look()
     assert (view.status, view.trials[0].status, view.failed) == ("lost", "lost", 1)
     assert f"the sweep is dead: its driver (process {NOBODY} on " in str(view.notice)
-
-
-def test_new_trials_come_with_the_next_look(tmp_path: Path) -> None:
-    sweep = written_sweep(tmp_path)
-    live = LiveSweep(sweep, time.time)
-    assert (live.look().trials, live.look().best, live.look().eta_s) == ((), None, None)
-    trial(sweep, 0, 0.5)
-    assert [one.name for one in live.look().trials] == ["trial-0000"]
 
 
 def test_of_a_trial_that_is_over_no_report_is_held(tmp_path: Path) -> None:
