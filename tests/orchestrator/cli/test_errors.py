@@ -25,11 +25,6 @@ PROBLEM = Problem("hooks.ema.decay", "is wrong", "x.yaml", 3)
         (RunError("rank 1 died"), 1, "rank 1 died\n"),
         (CheckpointError("it is damaged"), 1, "it is damaged\n"),
         (
-            FileNotFoundError(2, "No such file or directory", "x/run.json"),
-            1,
-            "[Errno 2] No such file or directory: 'x/run.json'. It was removed meanwhile\n",
-        ),
-        (
             OSError(27, "File too large"),
             1,
             (
