@@ -12,11 +12,11 @@ from annotated_types import MinLen
 
 Match = Literal["glob", "regex"]
 Patterns = str | Annotated[list[str], MinLen(1)]
-"""A pattern of whole names, or several."""
+"""A pattern of full names, or several."""
 
 
 def compiled(pattern: str, match: Match = "glob") -> re.Pattern[str]:
-    """Compile a pattern for whole names; raises ValueError for an invalid regular expression."""
+    """Compile a pattern for full names; raises ValueError for an invalid regular expression."""
     try:
         return re.compile(translate(pattern) if match == "glob" else pattern)
     except re.error as error:

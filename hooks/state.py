@@ -36,7 +36,7 @@ class Checkpoints(Protocol):
     def publish(self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]) -> str:
         """Write `<folder>/<run>-<hash>.pt` with parts of a stored checkpoint, and return its path.
 
-        `parts` maps the name of each to its place in the checkpoint: `optimizer`, or an entry such as `ema/model`.
+        `parts` maps the name of each to its location in the checkpoint: `optimizer`, or an entry such as `ema/model`.
         `meta` is the manifest with `config`.
         """
 
@@ -75,11 +75,11 @@ class Weights:
 
 def evaluation_of(metric: str, labels: Container[str]) -> str | None:
     """Return the label of the evaluation that gives a metric; None for a metric of training, which uses raw weights."""
-    phase, *places = metric.split("/")[:-1] or [""]
+    phase, *parts = metric.split("/")[:-1] or [""]
     if phase == "train":
         return None
     # The label follows the phase, or the name of a data set: val/ema/loss, val/noisy/ema/loss.
-    return next((place for place in places[:2] if place in labels), "")
+    return next((part for part in parts[:2] if part in labels), "")
 
 
 @dataclass(slots=True)
@@ -257,19 +257,19 @@ class State:
             self.display.line(line)
 
     def request_checkpoint(self, reason: str) -> None:
-        """Ask for a checkpoint at the loop's next place for one. Every rank must ask alike."""
+        """Request a checkpoint, which the loop saves at its next opportunity. Every rank must request the same."""
         self.checkpoint_reasons.append(reason)
 
     def request_stop(self, reason: str) -> None:
-        """Ask for the run to end. Any rank may; the ranks agree soon, at the latest at the end of the phase."""
+        """Request the end of the run. Any rank may; the ranks agree soon, at the latest at the end of the phase."""
         self.stop_reasons.append(reason)
 
     def request_pause(self, reason: str) -> None:
-        """Ask for the run to be saved and to end as interrupted, so that it can be resumed."""
+        """Request that the run is saved and ends as interrupted, so that it can be resumed."""
         self.pause_reasons.append(reason)
 
     def skip_update(self, reason: str) -> None:
-        """Skip this optimizer step; in `on_gradients`. Every rank must ask alike."""
+        """Skip this optimizer step; in `on_gradients`. Every rank must do the same."""
         self.skip_reasons.append(reason)
 
     def gradients(self) -> list[Tensor]:
@@ -281,7 +281,7 @@ class State:
         return [shards.local(gradient) for gradient in gradients] if self._sharded else gradients
 
     def gradient_norm(self, norm_type: float = 2.0) -> Tensor:
-        """Return the global gradient norm; the 2-norm is computed once per step. Every rank must ask alike."""
+        """Return the global gradient norm; the 2-norm is computed once per step. Every rank must call this."""
         if norm_type != 2.0:
             return self._norm(norm_type)
         if self._gradient_norm is None:

@@ -37,8 +37,8 @@ _UNITS: dict[str, Mode] = {"_per_s": "max", "_s": "min", "_bytes": "min"}
 def direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode | None:
     """Return `max` or `min`, whichever of a metric is better, or None if unknown.
 
-    The last part of its name counts before the whole, which may include the name of a data set. `declared` is what the
-    experiment says, from `declared_modes`.
+    The last part of its name counts before the full name, which may include the name of a dataset. `declared` holds the
+    modes that the experiment sets, from `declared_modes`.
     """
     return (
         _mode((declared or {}).get(metric))

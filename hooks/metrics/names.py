@@ -21,8 +21,8 @@ def phases_of(kind: str, phases: Iterable[str]) -> list[str]:
 
 def sort_phases(phases: Iterable[str]) -> list[str]:
     """Sort phases by kind, then by name; other names come last."""
-    places = {kind: place for place, kind in enumerate(PHASES)}
-    return sorted(phases, key=lambda phase: (places.get(kind_of(phase), len(PHASES)), phase))
+    ranks = {kind: rank for rank, kind in enumerate(PHASES)}
+    return sorted(phases, key=lambda phase: (ranks.get(kind_of(phase), len(PHASES)), phase))
 
 
 def phase_of(metric: str, phases: Iterable[str] = PHASES) -> str:
@@ -41,15 +41,18 @@ def list_known(names: Iterable[str], *missing: str) -> str:
 
 def nearest(metric: str, names: Iterable[str], cutoff: float = 0.5) -> str | None:
     """Return the name most like a metric's, ignoring case, preferably of the same phase. A metric without a phase is
-    taken for one of val."""
+    treated as one of val."""
     names = list(names)
     if "/" not in metric and (of_val := nearest(f"val/{metric}", names, cutoff)):
         return of_val
-    whole = {name.lower(): name for name in names}
+    by_lowercase = {name.lower(): name for name in names}
     phase, _, rest = metric.lower().rpartition("/")
-    beside = {name.removeprefix(f"{phase}/"): full for name, full in whole.items() if name.startswith(f"{phase}/")}
-    near = get_close_matches(rest, beside, 1, cutoff)
-    if near:
-        return beside[near[0]]
-    near = get_close_matches(metric.lower(), whole, 1, max(cutoff, 0.75))
-    return whole[near[0]] if near else None
+    same_phase = {
+        lowercase.removeprefix(f"{phase}/"): name
+        for lowercase, name in by_lowercase.items()
+        if lowercase.startswith(f"{phase}/")
+    }
+    if matches := get_close_matches(rest, same_phase, 1, cutoff):
+        return same_phase[matches[0]]
+    matches = get_close_matches(metric.lower(), by_lowercase, 1, max(cutoff, 0.75))
+    return by_lowercase[matches[0]] if matches else None

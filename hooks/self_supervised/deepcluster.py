@@ -60,7 +60,7 @@ class DeepCluster(Hook):
     """In a phase's last iteration, as batch sizes may differ."""
 
     def __post_init__(self) -> None:
-        # Both have an additional place for samples that other ranks keep, as selecting them would wait for the device.
+        # Both have an additional slot for samples that other ranks keep, as selecting them would wait for the device.
         self._memory = torch.zeros(0, 1, 0)
         self._remembered = torch.zeros(1, dtype=torch.bool)
         self._ranks = 0
@@ -139,9 +139,9 @@ class DeepCluster(Hook):
         if not self._memory.shape[2]:
             self._memory = embeddings.new_zeros(*self._memory.shape[:2], embeddings.shape[2])
         own = indices % state.world_size == state.rank
-        places = torch.where(own, indices // state.world_size, len(self._remembered) - 1)
-        self._memory[:, places] = embeddings
-        self._remembered[places] = True
+        slots = torch.where(own, indices // state.world_size, len(self._remembered) - 1)
+        self._memory[:, slots] = embeddings
+        self._remembered[slots] = True
 
     # The clusters
 

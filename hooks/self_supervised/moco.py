@@ -96,8 +96,8 @@ class MoCo(MomentumTeacher, Hook):
         assert self._queue is not None
         assert self._keys is not None
         keys, length = self._keys[-self.queue_length :], self.queue_length
-        places = (self._next + torch.arange(len(keys), device=keys.device)) % length
-        self._queue[places] = keys
+        indices = (self._next + torch.arange(len(keys), device=keys.device)) % length
+        self._queue[indices] = keys
         self._next = (self._next + len(keys)) % length
         self._keys = None
 

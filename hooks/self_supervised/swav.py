@@ -32,7 +32,7 @@ class SwAV(SwappedPrediction, Hook):
         self._layer = nn.Linear(1, 1, bias=False)
 
     def unsuitable(self, setup: Setup) -> str:
-        return super().unsuitable(setup) or setup.explain(fsdp="it changes whole prototypes")
+        return super().unsuitable(setup) or setup.explain(fsdp="it normalizes unsharded prototypes")
 
     def on_start(self, state: State) -> None:
         self._layer = prototypes.find_layer(state.module, self.prototypes)

@@ -34,7 +34,7 @@ class SwAVMomentum(SwappedPrediction, Hook):
         self._layers = [nn.Linear(1, 1, bias=False)] * 2
 
     def unsuitable(self, setup: Setup) -> str:
-        return super().unsuitable(setup) or setup.explain(fsdp="its teacher is a whole copy of the student")
+        return super().unsuitable(setup) or setup.explain(fsdp="its teacher is an unsharded copy of the student")
 
     def on_start(self, state: State) -> None:
         own = prototypes.find_layer(state.module, self.prototypes)

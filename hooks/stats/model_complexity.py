@@ -49,7 +49,7 @@ class ModelComplexity(Hook):
         try:
             self._count(state)
         except Exception as error:  # counting may fail in any way, and training works all the same
-            state.show(f"model_complexity: cannot count the whole model: {type(error).__name__}: {error}")
+            state.show(f"model_complexity: cannot count the FLOPs of the model: {type(error).__name__}: {error}")
 
     def _count(self, state: State) -> None:
         module = state.module

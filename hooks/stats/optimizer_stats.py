@@ -33,15 +33,15 @@ class OptimizerStats(Hook):
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
-        self._before: list[Tensor] = []
+        self._old_parameters: list[Tensor] = []
 
     def unsuitable(self, setup: Setup) -> str:
-        return setup.explain(fsdp="its norms are of whole parameters, on the master alone")
+        return setup.explain(fsdp="it computes norms of unsharded parameters, on the master only")
 
     @paced_by("every")
     @torch.no_grad()
     def on_gradients(self, state: State) -> None:
-        self._before = [parameter.clone() for parameter in _trained_parameters(state)]
+        self._old_parameters = [parameter.clone() for parameter in _trained_parameters(state)]
         gradients = [g.coalesce().values() if g.is_sparse else g for g in state.gradients()]
         state.record(step_grad_norm=_norm(gradients))
 
@@ -49,13 +49,13 @@ class OptimizerStats(Hook):
     @torch.no_grad()
     def on_update(self, state: State) -> None:
         parameters = _trained_parameters(state)
-        foreach_sub_(self._before, parameters)
-        param_norm, update_norm = _norm(parameters), _norm(self._before)
-        self._before = []
+        foreach_sub_(self._old_parameters, parameters)
+        param_norm, update_norm = _norm(parameters), _norm(self._old_parameters)
+        self._old_parameters = []
         state.record(param_norm=param_norm, update_norm=update_norm, update_ratio=update_norm / param_norm)
 
     def on_phase_end(self, state: State) -> None:
-        self._before = []  # of a skipped step
+        self._old_parameters = []  # of a skipped step
 
 
 def _trained_parameters(state: State) -> list[Tensor]:

@@ -37,8 +37,8 @@ class PerfStats(Hook):
 
     def __post_init__(self) -> None:
         self._began = 0.0
-        self._before = (0, 0)
-        self._counted, self._looked = 0, 0
+        self._phase_start = (0, 0)
+        self._counted_samples = self._counted_iterations = 0
         self._totals: dict[str, _Total] = {}
 
     def on_start(self, state: State) -> None:
@@ -46,15 +46,16 @@ class PerfStats(Hook):
             state.clock.recording = True
 
     def on_phase_start(self, state: State) -> None:
-        self._before = (state.samples, state.iteration)
-        self._counted, self._looked = 0, 0
+        self._phase_start = (state.samples, state.iteration)
+        self._counted_samples = self._counted_iterations = 0
         self._began = perf_counter()
 
     @paced_by("reach")
     def on_step(self, state: State) -> None:
         if state.phase != "train":
-            self._counted += state.batch_size + _samples(state, state.phase_iteration - self._looked - 1)
-            self._looked = state.phase_iteration
+            new_iterations = state.phase_iteration - self._counted_iterations
+            self._counted_samples += state.batch_size + _samples(state, new_iterations - 1)
+            self._counted_iterations = state.phase_iteration
 
     def on_phase_end(self, state: State) -> None:
         total = self._totals.setdefault(state.phase, _Total())
@@ -73,8 +74,9 @@ class PerfStats(Hook):
     def _done(self, state: State) -> tuple[int, int]:
         """Return samples and iterations of the ending phase; evaluation has only its rows to count."""
         if state.phase == "train":
-            return state.samples - self._before[0], state.iteration - self._before[1]
-        return self._counted + _samples(state, state.phase_iteration - self._looked), state.phase_iteration
+            return state.samples - self._phase_start[0], state.iteration - self._phase_start[1]
+        uncounted = state.phase_iteration - self._counted_iterations
+        return self._counted_samples + _samples(state, uncounted), state.phase_iteration
 
 
 def _samples(state: State, rows: int) -> int:

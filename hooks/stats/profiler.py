@@ -124,10 +124,10 @@ class Profiler(Cleanup, Hook):
 
     def _start(self, state: State) -> None:
         activities = self.activities or (("cpu", "cuda") if state.device.type == "cuda" else ("cpu",))
-        kept = int(self._end) - state.iteration - self.warmup
+        recorded = int(self._end) - state.iteration - self.warmup
         self._profile = profile(
             activities=[_ACTIVITIES[activity] for activity in activities],
-            schedule=schedule(wait=0, warmup=self.warmup, active=kept, repeat=1),
+            schedule=schedule(wait=0, warmup=self.warmup, active=recorded, repeat=1),
             on_trace_ready=lambda trace: _export(trace, state),
             record_shapes=self.record_shapes,
             profile_memory=self.profile_memory,

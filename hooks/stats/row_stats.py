@@ -65,9 +65,9 @@ class RowStats(Hook):
     """Iterations after which the recent rows are read, before they are dropped."""
 
     def __post_init__(self) -> None:
-        self._asked = {written: column_and_statistic(written) for written in self.report}
-        self._values: dict[str, array[float]] = {column: array("d") for column, _ in self._asked.values()}
-        self._read = 0
+        self._columns = {name: column_and_statistic(name) for name in self.report}
+        self._values: dict[str, array[float]] = {column: array("d") for column, _ in self._columns.values()}
+        self._last_iteration = 0
 
     @paced_by("reach")
     def on_step(self, state: State) -> None:
@@ -86,28 +86,31 @@ class RowStats(Hook):
         gathered: list[dict[str, array[float]]] = [self._values] * state.world_size
         if state.world_size > 1:
             dist.all_gather_object(gathered, self._values)
-        for written, (column, statistic) in self._asked.items():
+        for name, (column, statistic) in self._columns.items():
             values = np.concatenate([np.asarray(own[column]) for own in gathered])
             values = values[~np.isnan(values)]
             if len(values):
-                metrics[PREFIX + written] = float(STATISTICS[statistic](values))
+                metrics[PREFIX + name] = float(STATISTICS[statistic](values))
         self._values = {column: array("d") for column in self._values}
 
     def _look_back(self, state: State) -> None:
         """Read the training rows since the last time."""
         columns = state.recent.columns(RECENT, phase="train", names={"iteration", *self._values})
         iterations = columns.get("iteration", [])
-        first = bisect_right(iterations, self._read)
+        first = bisect_right(iterations, self._last_iteration)
         for column, values in self._values.items():
             values.extend(_numbers(columns.get(column, [])[first:]))
         if iterations:
-            self._read = iterations[-1]
+            self._last_iteration = iterations[-1]
 
     def rank_state_dict(self) -> dict[str, Any]:
-        return {"read": self._read, "values": {column: values.tolist() for column, values in self._values.items()}}
+        return {
+            "last_iteration": self._last_iteration,
+            "values": {column: values.tolist() for column, values in self._values.items()},
+        }
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        self._read = state["read"]
+        self._last_iteration = state["last_iteration"]
         for column in self._values:
             self._values[column] = array("d", state["values"].get(column, ()))
 

@@ -36,7 +36,7 @@ class EmptyCache(Hook):
     """After hooks that may hold memory until then."""
 
     def handles(self, event: str) -> bool:
-        """Return whether an event was asked for, so that the others cost nothing."""
+        """Return whether the hook acts at an event, so that the others cost nothing."""
         is_active = {"on_phase_start": self.before_epoch, "on_step": self.after_iter, "on_phase_end": self.after_epoch}
         return is_active.get(event, False)
 

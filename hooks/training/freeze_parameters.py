@@ -26,7 +26,7 @@ class FreezeParameters(Hook):
     """
 
     patterns: Patterns
-    """A pattern of whole names as in `model.named_parameters()`, or several."""
+    """A pattern of full names as in `model.named_parameters()`, or several."""
     until: Interval | None = None
     """Epochs or optimizer steps after which they are trained; null freezes them for the whole run."""
     match: Match = "glob"

@@ -62,8 +62,8 @@ class OutputMask(Hook):
     def _labels(self, batch: Any) -> Tensor:
         labels = batch[self.target]
         if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-            found = _describe(labels)
-            raise TypeError(f"the labels, batch[{self.target!r}], must be class numbers, got {found}; set target")
+            kind = _describe(labels)
+            raise TypeError(f"the labels, batch[{self.target!r}], must be class numbers, got {kind}; set target")
         return labels[labels >= 0].long()
 
 

@@ -30,15 +30,15 @@ class TimeLimit(Hook):
     def __post_init__(self) -> None:
         self._before_s = 0.0
         self._began: float | None = None
-        self._asked = False
+        self._requested = False
 
     def on_start(self, state: State) -> None:
         self._began = monotonic()
 
     def on_step(self, state: State) -> None:
-        if self._asked or self._used_s() < self.limit:
+        if self._requested or self._used_s() < self.limit:
             return
-        self._asked = True
+        self._requested = True
         state.request_pause(
             f"the time limit of {timedelta(seconds=self.limit)} is reached; to continue, raise it in the run's"
             " experiment.yaml and resume"

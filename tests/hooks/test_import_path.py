@@ -107,13 +107,6 @@ def test_a_module_that_is_nowhere_says_where_it_was_looked_for(folder: Path) -> 
         import_named("pack.inner")
 
 
-def test_a_module_that_fails_is_not_hidden(folder: Path) -> None:
-    written(folder / "pack_two/__init__.py")
-    written(folder / "pack_two/inner.py", "from pack_two import nothing")
-    with pytest.raises(ImportError, match="cannot import name 'nothing' from 'pack_two'"):
-        import_named("pack_two.inner")
-
-
 def test_a_path_names_a_callable() -> None:
     assert callable_at("torch.nn:Identity", "teacher", nn.Module) is nn.Identity
     assert callable_at("experiments.mnist_ssl:labelled", "data", Mapping).__name__ == "labelled"

@@ -179,12 +179,6 @@ def test_a_paced_handler_is_called_in_the_same_iterations_before_and_after_they_
     assert len(always.notes) == 10
 
 
-def test_a_pace_in_iterations_holds_in_validation_too_and_one_in_steps_does_not() -> None:
-    hook = Paced()
-    _run(Plan({"paced": hook}), 6, "val")
-    assert hook.seen == {"on_forward": [3, 6], "on_step": [3, 6]}
-
-
 def test_hooks_of_different_paces_keep_their_order() -> None:
     notes: list[str] = []
 

@@ -108,7 +108,7 @@ class MomentumTeacher:
         self._teacher = Teacher()
 
     def unsuitable(self, setup: Setup) -> str:
-        return setup.explain_need_of_output(fsdp="its teacher is a whole copy of the student")
+        return setup.explain_need_of_output(fsdp="its teacher is an unsharded copy of the student")
 
     def on_start(self, state: State) -> None:
         self._teacher.follow(find_part(state.module, self.encoder))

@@ -74,17 +74,6 @@ def test_a_score_is_forgotten_when_the_other_way_is_better() -> None:
     assert later.store.labels["best"] == "epoch-0004"
 
 
-def test_a_run_begun_from_another_runs_checkpoint_owns_none_of_its_files() -> None:
-    run = simulate(Checkpoint(best="val/accuracy"), 0.5, 0.6)
-    hook = Checkpoint(best="val/accuracy")
-    other = SimulatedRun(hook, epoch=2, step=4)
-    other.store.states = run.store.states
-    other.restore("epoch-0002")
-    other.epoch(0.7)
-    assert other.store.stored == ["epoch-0003"]
-    assert other.store.labels["best"] == "epoch-0003"
-
-
 class _NoStore:
     """The store of a rank that is not the master and cannot see the master's disk."""
 

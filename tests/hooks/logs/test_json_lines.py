@@ -62,25 +62,6 @@ def test_a_line_every_interval_has_counters_and_the_mean_loss_since_the_last(sta
     ], "what is left at the end of the phase has a line, too"
 
 
-def test_every_numeric_column_is_there(start: Start, tmp_path: Path) -> None:
-    hook = JsonLines(every=Interval(1, "iterations"))
-    row = {
-        "loss": torch.tensor(0.5),
-        "grad_norm": torch.tensor([2.0]),
-        "rss_bytes": 4096,
-        "phase": "train",
-        "span": object(),
-    }
-    run_phase(hook, start(hook), "train", [row])
-    line = _lines(tmp_path)[0]
-    assert {name: line[name] for name in ("loss", "grad_norm", "rss_bytes")} == {
-        "loss": 0.5,
-        "grad_norm": 2.0,
-        "rss_bytes": 4096,
-    }
-    assert "span" not in line
-
-
 def test_each_phase_ends_with_its_metrics(start: Start, tmp_path: Path) -> None:
     hook = JsonLines()
     state = start(hook)

@@ -149,17 +149,6 @@ def test_a_resumed_run_goes_on_in_its_run_at_its_steps(server: Server, tmp_path:
     assert "epochs" not in server.runs["run0"]["params"], "parameters are written once: MLflow refuses other values"
 
 
-def test_no_step_waits_for_the_server(server: Server, tmp_path: Path) -> None:
-    server.gate = threading.Event()
-    hook = MLflow(every=Interval(1, "iterations"))
-    state = _begin(hook, tmp_path)
-    run_phase(hook, state, "train", loss_rows(1, 2, 3))
-    assert server.runs == {}
-    server.gate.set()
-    hook.on_end(state)
-    assert [x for x, _ in server.curve("train/loss")] == [1, 2, 3]
-
-
 def test_a_server_that_is_down_does_not_end_the_run_and_is_tried_again(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

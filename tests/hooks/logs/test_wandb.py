@@ -132,17 +132,6 @@ def test_the_axis_is_the_step_also_after_a_resume(service: Service, tmp_path: Pa
     assert resumed.axes["*"] == {"step_metric": "step"}
 
 
-def test_no_step_waits_for_the_service(service: Service, tmp_path: Path) -> None:
-    service.gate = threading.Event()
-    hook = WandB(every=Interval(1, "iterations"))
-    state = _begin(hook, tmp_path)
-    run_phase(hook, state, "train", loss_rows(1, 2, 3))
-    assert service.runs == []
-    service.gate.set()
-    hook.on_end(state)
-    assert [x for x, _ in service.runs[0].curve("train/loss")] == [1, 2, 3]
-
-
 def test_without_the_package_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -174,17 +174,6 @@ def test_losses_centres_and_teacher_are_those_of_the_original() -> None:
     assert [row["teacher_patch_temperature"] for row in mine.rows[::2]] == pytest.approx([0.05, 0.125, 0.2])
 
 
-def test_the_teacher_sees_the_global_views_alone_and_nothing_is_hidden_from_it() -> None:
-    mine = Miniature(IBOT()).start()
-    views, indices, _ = batches(1)[0]
-    mine.forward((views, indices, [torch.ones(8, 7, dtype=torch.bool)] * 2))
-    output = mine.state.output
-    assert (len(output.student), len(output.teacher)) == (3, 2)
-    for view, pair in zip(views, output.teacher, strict=False):
-        for found, expected in zip(pair, network().encoder(view), strict=True):
-            assert torch.equal(found, expected.detach())
-
-
 @pytest.mark.parametrize("output", [[(torch.zeros(8, 3), torch.zeros(8, 7, 4))], [torch.zeros(8, 3)] * 3])
 def test_an_output_without_a_pair_for_each_view_is_an_error(output: Any) -> None:
     mine = Miniature(IBOT()).start()

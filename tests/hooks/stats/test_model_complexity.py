@@ -169,7 +169,9 @@ def test_a_model_that_cannot_be_counted_gives_a_note(tmp_path: Path) -> None:
 
     module = nn.Sequential(Refuses(2, 2))
     state = count(module, (torch.randn(1, 2),), tmp_path)
-    assert shown(state) == ["model_complexity: cannot count the whole model: NotImplementedError: only on Tuesdays"]
+    assert shown(state) == [
+        "model_complexity: cannot count the FLOPs of the model: NotImplementedError: only on Tuesdays"
+    ]
     assert state.info == {"parameters": 6, "trainable_parameters": 6}
     assert module.training
     assert not module[0]._forward_hooks

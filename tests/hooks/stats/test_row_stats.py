@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,29 +88,6 @@ def test_more_iterations_than_are_remembered_all_count() -> None:
         recent.append({"phase": "val", "iteration": iteration})
     hook.on_report(state, metrics)
     assert metrics == {"stats/iteration/sum": 1300 * 1301 / 2}
-
-
-@dataclass
-class _Span:
-    """A span between two events of a device, as rows hold them until they are flushed."""
-
-    seconds: float
-
-    def resolve(self) -> float:
-        return self.seconds
-
-
-def test_values_that_lie_on_a_device_are_read() -> None:
-    hook, state, metrics = RowStats(["forward_s/max", "loss/mean"]), State(phase="train"), {}
-    values = [(0.25, 1.0), (0.5, 4.0)]
-    rows = [
-        {"phase": "train", "iteration": i, "forward_s": _Span(s), "loss": torch.tensor([x])}
-        for i, (s, x) in enumerate(values, 1)
-    ]
-    for row in rows:
-        state.recent.append(row)
-    hook.on_report(state, metrics)
-    assert metrics == {"stats/forward_s/max": 0.5, "stats/loss/mean": 2.5}
 
 
 def _on_rank(rank: int, world_size: int) -> tuple[list[dict[str, Any]], list[tuple[Any, ...]]]:

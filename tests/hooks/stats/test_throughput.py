@@ -38,29 +38,6 @@ def test_flops_are_three_times_the_forward_passs_and_mfu_their_share() -> None:
     }
 
 
-def test_a_report_has_what_training_ended_with() -> None:
-    """More rows of validation than are remembered do not matter; perf_stats' samples_per_s of the rank is not
-    repeated."""
-    hook, state = Throughput(peak_flops=1e6), State(phase="train", world_size=2, info={"flops_per_sample": 100})
-    state.recent.append(row(10, 0.5))
-    hook.on_phase_end(state)
-    state.phase = "val"
-    for _ in range(2000):
-        state.recent.append(row(1, 1, "val"))
-    hook.on_phase_end(state)
-    metrics: dict[str, Any] = {"step": 3}
-    hook.on_report(state, metrics)
-    assert metrics == {
-        "step": 3,
-        "throughput/world_samples_per_s": 40,
-        "throughput/flops_per_s": 6000,
-        "throughput/mfu": 0.006,
-    }
-    later: dict[str, Any] = {}
-    hook.on_report(state, later)
-    assert later == {}
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_in_a_run_it_is_what_the_rows_say(accumulate: int) -> None:
     """With accumulation a row is a micro-batch, and an epoch ends in a short one."""

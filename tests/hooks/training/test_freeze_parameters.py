@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from torch import Tensor, nn
 
 from hooks import Interval, State
 from hooks.training.freeze_parameters import FreezeParameters
-from hooks.training.gradient_clip import GradientClip
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -61,21 +59,6 @@ def test_frozen_parameters_do_not_move_and_the_others_do(
     assert moved(before, values(module)) == EVERYTHING - frozen
 
 
-def test_the_others_train_as_if_the_optimizer_had_never_known_the_frozen() -> None:
-    module = small_model()
-    reference: Any = deepcopy(module)
-    state, hook = a_state(module), FreezeParameters(["0.*", "1.*"])
-    hook.on_start(state)
-    train(state, {"freeze": hook, "clip": GradientClip(max_norm=0.05)}, batches(5))
-    alone = torch.optim.SGD(reference[3].parameters(), **DRAGS)
-    for (batch,) in batches(5):
-        reference(batch).square().mean().backward()
-        torch.nn.utils.clip_grad_norm_(reference[3].parameters(), 0.05)
-        alone.step()
-        reference.zero_grad()
-    assert moved(values(reference), values(module)) == set()
-
-
 @pytest.mark.parametrize(("until", "frozen_steps"), [("3 steps", 3), ("2 epochs", 4), (0, 0), (None, 6)])
 def test_they_are_frozen_until(until: Any, frozen_steps: int) -> None:
     module = small_model()
@@ -88,16 +71,6 @@ def test_they_are_frozen_until(until: Any, frozen_steps: int) -> None:
         train(state, {"freeze": hook}, batches(1, seed=step))
         still.append(torch.equal(values(module)["3.weight"], begin))
     assert still == [True] * frozen_steps + [False] * (6 - frozen_steps)
-
-
-def test_a_tied_weight_is_frozen_by_either_name() -> None:
-    module: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    module[1].weight = module[0].weight
-    state, hook = a_state(module), FreezeParameters(["1.weight"])
-    hook.on_start(state)
-    before = values(module)
-    train(state, {"freeze": hook}, batches(2))
-    assert moved(before, values(module)) == {"0.bias", "1.bias"}
 
 
 def test_a_pattern_that_matches_nothing_is_an_error_with_the_nearest_names() -> None:

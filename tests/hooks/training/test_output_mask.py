@@ -1,24 +1,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional
-from torch.utils.data import Dataset, TensorDataset
 
-from hooks import Hook, State
-from hooks.training.nan_guard import NanGuard
+from hooks import State
 from hooks.training.output_mask import OutputMask
-from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
 from tests.ranks import on_ranks
-from tests.tasks import Points, experiment, numbers
 
 NO = -math.inf
 
@@ -84,50 +74,6 @@ def test_what_are_no_class_numbers_or_no_logits_is_an_error() -> None:
 
 
 # In a loop
-
-
-@dataclass
-class Some(Points):
-    """Points whose classes to validate with can be chosen."""
-
-    classes: tuple[int, ...] = (0, 2)
-
-    def data(self) -> Mapping[str, Dataset[Any]]:
-        sets: dict[str, Any] = dict(super().data())
-        kept = [i for i, label in enumerate(sets["val"].labels.tolist()) if label in self.classes]
-        sets["val"] = TensorDataset(sets["val"].points[kept], sets["val"].labels[kept])
-        return sets
-
-
-class Outputs(Hook):
-    """Keeps what the model gives in validation, before it is masked."""
-
-    priority = 0
-
-    def __init__(self) -> None:
-        self.raw: list[Tensor] = []
-        self.labels: list[Tensor] = []
-
-    def on_forward(self, state: State) -> None:
-        if state.phase == "val":
-            self.raw.append(state.output)
-            self.labels.append(state.batch[1])
-
-
-def test_loss_and_accuracy_are_those_over_the_classes_there_are_and_nothing_else_changes(tmp_path: Path) -> None:
-    outputs = Outputs()
-    hooks = {"mask": OutputMask(), "outputs": outputs, "guard": NanGuard()}
-    loop = Loop(Some(), experiment(epochs=1, seed=3), hooks, RunContext(artifacts=tmp_path))
-    (report,) = loop.run()
-    logits, labels = torch.cat(outputs.raw)[:, [0, 2]], torch.cat(outputs.labels) // 2
-    assert report.metrics["val/loss"] == pytest.approx(functional.cross_entropy(logits, labels).item(), rel=1e-5)
-    assert report.metrics["val/accuracy"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
-    assert not list(tmp_path.iterdir())  # the guard found nothing
-    plain = Loop(Some(), experiment(epochs=1, seed=3), {})
-    (unmasked,) = plain.run()
-    assert numbers(plain.state.module) == numbers(loop.state.module)
-    assert unmasked.metrics["train/loss"] == report.metrics["train/loss"]
-    assert unmasked.metrics["val/loss"] > report.metrics["val/loss"]
 
 
 def _on_a_rank(rank: int, world_size: int) -> Any:

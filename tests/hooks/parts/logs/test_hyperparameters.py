@@ -58,16 +58,3 @@ def test_all_trials_of_a_sweep_have_the_same_hyperparameters() -> None:
         "hooks.ema.decay": "none",
         "optimizer.lr": 0.2,
     }
-
-
-def test_a_config_flattens_to_plain_values() -> None:
-    assert flatten(CONFIG) == {
-        "name": "digits",
-        "seed": 0,
-        "optimizer.type": "SGD",
-        "optimizer.lr": 0.1,
-        "optimizer.nesterov": True,
-        "scheduler": "none",
-        "hooks.ema.decay": 0.99,
-        "hooks.checkpoint.best": "['a', 'b']",
-    }

@@ -19,10 +19,6 @@ def test_numbers_are_kept_and_tensors_read_exactly() -> None:
     assert list(read) == list(columns)
 
 
-def test_what_is_no_number_is_left_out() -> None:
-    assert read_numbers({"phase": "train", "span": object(), "many": torch.ones(3), "none": None}) == {}
-
-
 class _Span:
     """A time measured on the device."""
 

@@ -43,14 +43,6 @@ def test_ranks_get_the_rows_of_all_in_order_also_where_numbers_differ() -> None:
     assert on_ranks(gathered) == [expected, expected]
 
 
-def test_one_rank_needs_no_process_group() -> None:
-    state = State(batch_size=5, phase_length=1)
-    assert batch_sizes(state) == [5]
-    own = torch.ones(5, 2, requires_grad=True)
-    assert torch.equal(gather(own, [5]), own)
-    assert not gather(own, [5]).requires_grad
-
-
 def test_a_batch_size_that_counts_views_is_refused() -> None:
     with pytest.raises(ValueError, match=re.escape(WRONG)):
         gather(torch.zeros(3, 2), [6])
