@@ -24,7 +24,7 @@ from benchmarks.timing import print_table
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.write.compaction import compact
-from tests.browser import CHROMIUM, looked_at
+from tests.browser import CHROMIUM, inspect_pages
 
 MAKE = """
 import re, sys
@@ -147,7 +147,7 @@ def opening_ms(pages: dict[str, Path], rounds: int) -> dict[str, list[float]]:
     """The milliseconds each page took to open, round by round; a first round is not counted."""
     if CHROMIUM is None:
         return {what: [] for what in pages}
-    answers, _ = looked_at([(page, 1280) for _ in range(rounds + 1) for page in pages.values()], "opened_ms")
+    answers, _ = inspect_pages([(page, 1280) for _ in range(rounds + 1) for page in pages.values()], "opened_ms")
     return {what: answers[len(pages) + place :: len(pages)] for place, what in enumerate(pages)}
 
 

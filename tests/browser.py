@@ -47,19 +47,19 @@ all().catch((error) => console.log("FAILED " + error.stack)).finally(() => conso
 </script>"""
 
 
-def looked_at(pages: Sequence[tuple[Path, int]], look: str, timeout_s: float = 120) -> tuple[list[Any], list[str]]:
-    """Opens files one after the other in a frame of so many pixels, and asks each what a JavaScript expression says.
+def inspect_pages(pages: Sequence[tuple[Path, int]], look: str, timeout_s: float = 120) -> tuple[list[Any], list[str]]:
+    """Open files, each in a frame of a width in pixels, and evaluate a JavaScript expression in each.
 
     The expression may use `document`, `window`, `frame` and `opened_ms`, the milliseconds from the request to the
-    second frame that was painted. Returns the answers, and whatever the browser wrote to its console besides.
+    second painted frame. Return the values, and the other messages on the browser's console.
     """
     assert CHROMIUM is not None
-    # What the browser left running may still write into its profile.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+    # A process of the browser may still write into its profile.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         urls = json.dumps([(path.absolute().as_uri(), width) for path, width in pages])
-        outer = Path(place, "frames.html")
+        outer = Path(folder, "frames.html")
         outer.write_text(FRAMES.replace("LOOK", look).replace("PAGES", urls))
-        command = [CHROMIUM, *FLAGS, f"--user-data-dir={place}/profile", outer.as_uri()]
+        command = [CHROMIUM, *FLAGS, f"--user-data-dir={folder}/profile", outer.as_uri()]
         answers, others = [], []
         for message in re.findall(r'CONSOLE\S* "(.*)", source: ', _output(command, timeout_s)):
             if message.startswith("SAW "):
@@ -70,7 +70,7 @@ def looked_at(pages: Sequence[tuple[Path, int]], look: str, timeout_s: float = 1
 
 
 def _output(command: Sequence[str], timeout_s: float) -> str:
-    """What the browser wrote until it was through, or for so long."""
+    """Return what the browser writes until it is done, or until the timeout."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         too_late = Timer(timeout_s, process.kill)
         too_late.start()

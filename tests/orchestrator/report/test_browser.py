@@ -9,7 +9,7 @@ import pytest
 from orchestrator import sweep
 from orchestrator.report.run import run_page
 from orchestrator.report.sweep import sweep_page
-from tests.browser import CHROMIUM, looked_at
+from tests.browser import CHROMIUM, inspect_pages
 from tests.orchestrator.report.test_run import run_of
 from tests.tasks import described
 
@@ -49,7 +49,7 @@ def test_pages_in_a_browser(tmp_path: Path) -> None:
     outcome = sweep(described(sweep=settings), tmp_path, local=True)
     swept = tmp_path / "sweep.html"
     swept.write_text(sweep_page(outcome, "now"))
-    answers, messages = looked_at([(run, 390), (run, 1280), (swept, 390), (swept, 1280)], LOOK)
+    answers, messages = inspect_pages([(run, 390), (run, 1280), (swept, 390), (swept, 1280)], LOOK)
     assert messages == []
     assert [answer.pop("picked") for answer in answers] == ["", "", "#trial-0001", "#trial-0001"]
     expected = {
