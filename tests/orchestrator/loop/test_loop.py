@@ -299,22 +299,6 @@ def test_rows_name_each_iteration_once() -> None:
     assert rows.columns("epoch", "iteration", phase="test") == [(1, 1)]
 
 
-class AskForCheckpoint(Hook):
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def on_step(self, state: State) -> None:
-        if state.phase == "train" and state.iteration == self.iteration:
-            state.request_checkpoint("a test")
-
-
-def test_a_checkpoint_asked_for_between_micro_batches_waits_for_the_step(tmp_path: Path) -> None:
-    store = CheckpointStore(Storage(tmp_path))
-    loop = Loop(Points(), experiment(epochs=1, accumulate=3), {"ask": AskForCheckpoint(2)}, RunContext(store=store))
-    list(loop.run())
-    assert [store.position(name).iteration for name in store.names()] == [3]
-
-
 # Ranks
 
 

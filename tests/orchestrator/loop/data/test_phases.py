@@ -117,17 +117,6 @@ def test_the_loaders_processes_end_with_the_run() -> None:
     assert set(multiprocessing.active_children()) <= before
 
 
-@pytest.mark.parametrize(
-    ("pin_memory", "device", "pinned"),
-    [(None, "cpu", False), (None, "cuda", True), (False, "cuda", False), (True, "cpu", True)],
-)
-def test_batches_are_page_locked_where_there_is_a_gpu_unless_it_is_said(
-    pin_memory: bool | None, device: str, pinned: bool
-) -> None:
-    data = Data(Points(), experiment(loader={"pin_memory": pin_memory}), World(device=torch.device(device)))
-    assert data.loaders["train"].pin_memory is pinned
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU to wait for")
 def test_nothing_on_the_step_path_waits_for_the_gpu() -> None:
     """torch raises at whatever makes the host wait."""

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.tensor import DTensor
 
 from orchestrator import run
@@ -220,17 +218,6 @@ def test_what_has_changed_since_the_run_began_is_refused(tmp_path: Path) -> None
     file.write_bytes(b"other")
     with pytest.raises(CheckpointError, match="has changed since this run began"):
         Loop(TASK, settings, {}, origin=found)
-
-
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_a_folder_of_torch_s_distributed_checkpoint_is_refused_with_how_to_convert_it(tmp_path: Path) -> None:
-    weights, folder = torch.load(saved(tmp_path)), tmp_path / "dcp"
-    dcp.save(dict(weights), checkpoint_id=folder, no_dist=True)
-    with pytest.raises(ConfigError, match=r"init.from: .*format_utils dcp_to_torch .*dcp FILE"):
-        begins_with({"from": str(folder)})
-    dcp_to_torch_save(folder, tmp_path / "converted.pt")
-    expected = {name: value.tolist() for name, value in weights.items()}
-    assert begins_with({"from": str(tmp_path / "converted.pt"), "strict": True})[0] == expected
 
 
 def test_safetensors(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.step.auto_microbatching import is_out_of_memory, microbatches_of, row_count
+from orchestrator.loop.step.auto_microbatching import microbatches_of, row_count
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from orchestrator.testing.training import Screen
@@ -218,50 +218,23 @@ class Views:
     scale: float
 
 
-def told(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.tolist()
-    if isinstance(value, dict):
-        return {key: told(one) for key, one in value.items()}
-    if isinstance(value, tuple | list):
-        return type(value)(*map(told, value)) if hasattr(value, "_fields") else type(value)(map(told, value))
-    return (told(value.first), value.scale) if isinstance(value, Views) else value
-
-
 def test_samples_are_dealt_out_and_what_they_share_is_in_each_piece() -> None:
     three = torch.arange(3)
+    shared = (torch.tensor(7.0), "text", None, 3, ("x", "y"))
     batch = {
         "views": [three, three * 10],
         "pair": Pair(three, ["a", "b", "c"]),
         "boxes": [{"box": torch.ones(number)} for number in (1, 2, 4)],
         "more": Views(three, 0.5),
-        "shared": (torch.tensor(7.0), "text", None, 3, ("x", "y")),
+        "shared": shared,
     }
-    shared = (7.0, "text", None, 3, ("x", "y"))
-    assert [told(piece) for piece in microbatches_of(batch, 2)] == [
-        {
-            "views": [[0], [0]],
-            "pair": Pair([0], ["a"]),
-            "boxes": [{"box": [1.0]}],
-            "more": ([0], 0.5),
-            "shared": shared,
-        },
-        {
-            "views": [[1, 2], [10, 20]],
-            "pair": Pair([1, 2], ["b", "c"]),
-            "boxes": [{"box": [1.0, 1.0]}, {"box": [1.0] * 4}],
-            "more": ([1, 2], 0.5),
-            "shared": shared,
-        },
-    ]
-    assert [told(piece) for piece in microbatches_of((three, three), 8)] == [([0], [0]), ([1], [1]), ([2], [2])]
+    first, second = microbatches_of(batch, 2)
+    assert [view.tolist() for view in second["views"]] == [[1, 2], [10, 20]]
+    assert (first["pair"].points.tolist(), first["pair"].names) == ([0], ["a"])
+    assert (second["pair"].points.tolist(), second["pair"].names) == ([1, 2], ["b", "c"])
+    assert [len(entry["box"]) for entry in second["boxes"]] == [2, 4]
+    assert (second["more"].first.tolist(), second["more"].scale) == ([1, 2], 0.5)
+    assert first["shared"] == second["shared"] == shared
+    assert [piece.tolist() for (piece,) in microbatches_of((three,), 8)] == [[0], [1], [2]]
     assert row_count({"name": "x", "points": torch.zeros(5, 2)}) == 5
     assert row_count("text") == 1
-
-
-def test_memory_that_is_not_there_is_known_from_other_errors() -> None:
-    with pytest.raises(RuntimeError) as refused:
-        torch.empty(2**50)
-    assert is_out_of_memory(refused.value)
-    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
-    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

@@ -80,15 +80,6 @@ def test_each_value_holds_from_the_iteration_after_its_step_or_epoch() -> None:
         assert lr == (0.1 if step <= 3 else 0.2 if step <= 14 else 0.05)
 
 
-def test_a_scheduler_keeps_its_course_at_another_rate() -> None:
-    cosine = {"type": "CosineAnnealingLR", "T_max": 21}
-    every = {"param_scheduler": {"every": "1 steps"}}
-    plain = watched(changing([], scheduler=cosine, hooks=every))
-    halved = watched(changing([{"at": "5 steps", "set": {"optimizer.lr": 0.05}}], scheduler=cosine, hooks=every))
-    for (step, _, _, before), (_, _, _, after) in zip(plain, halved, strict=True):
-        assert after == pytest.approx(before / 2 if step > 5 else before, rel=1e-9)
-
-
 def averaged(ema: Any, loop: Loop) -> Any:
     with ema.applied(loop.state):
         return numbers(loop.state.module)

@@ -9,10 +9,9 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD
-from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, DistributedSampler
 
-from hooks import HOOKS, Hook, Interval, State
+from hooks import Hook, State
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
@@ -34,33 +33,10 @@ class TwoRates(Points):
         return SGD([{"params": weights, "lr": self.rates[0]}, {"params": biases, "lr": self.rates[1]}])
 
 
-@dataclass
-class OneCycle(Points):
-    def scheduler(self, optimizer: Any) -> OneCycleLR:
-        return OneCycleLR(optimizer, max_lr=1.0, total_steps=20)
-
-
 def rows_of(task: Points, hooks: dict[str, Hook] | None = None, **fields: Any) -> Rows:
     rows = Rows()
     list(Loop(task, experiment(epochs=1, **fields), hooks or {}, RunContext(recorder=rows)).run())
     return rows
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_row_has_the_rate_that_its_iteration_used(accumulate: int) -> None:
-    rows = rows_of(
-        OneCycle(),
-        {"schedule": HOOKS["param_scheduler"](every=Interval(1, "steps"))},
-        accumulate=accumulate,
-        scheduler=OWN,
-    )
-    by_hand = SGD(nn.Linear(1, 1).parameters(), lr=0.1, momentum=0.9)
-    scheduler, expected = OneCycleLR(by_hand, max_lr=1.0, total_steps=20), []
-    while len(expected) < 7:
-        expected += scheduler.get_last_lr() * accumulate
-        by_hand.step()
-        scheduler.step()
-    assert [lr for (lr,) in rows.columns("lr", phase="train")] == expected[:7]
 
 
 def test_every_groups_rate_is_recorded_in_full_precision() -> None:
