@@ -32,7 +32,8 @@ def suggest_path(problem: Problem, task: type[Task] | None) -> Problem:
     task_arguments = [f"task_args.{name}" for name in (parameters(task) if task else ())]
     paths = [path for path in (*task_arguments, *_key_paths()) if path.rpartition(".")[2] == key]
     near = [path for path in paths if parent and path.startswith(f"{parent}.")]
-    suggestions = sorted(near or ([] if is_hook else paths), key=lambda path: path.count("."))[:_MAX_SUGGESTIONS]
+    elsewhere = [] if problem.path.startswith("hooks.") else paths
+    suggestions = sorted(near or elsewhere, key=lambda path: path.count("."))[:_MAX_SUGGESTIONS]
     if not suggestions:
         return problem
     return replace(problem, suggestion=f"did you mean {' or '.join(map(repr, suggestions))}?")

@@ -63,6 +63,11 @@ def test_keys_at_the_top_belong_to_the_optimizer_and_the_loader() -> None:
     assert suggestion_at("epoch", {**BASE, "epoch": 2}) == "did you mean 'epochs'?"
 
 
+def test_an_unknown_key_of_a_hook_is_not_looked_for_outside_it() -> None:
+    suggestion = suggestion_at("hooks.ema.level", {**BASE, "hooks": {"ema": {"level": 30}}})
+    assert "sweep.scheduler.level" not in suggestion
+
+
 @pytest.mark.parametrize("kind", ["SGD", "AdamW"])
 def test_a_wrong_key_of_a_named_optimizer_lists_its_own_keys_too(kind: str) -> None:
     own = [name for name in torch.optim.__dict__[kind].__init__.__annotations__ if name not in ("params", "return")]
