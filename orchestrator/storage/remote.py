@@ -32,7 +32,7 @@ REFUSALS = (
     "HTTP status 301",
     "HTTP status 400",
 )
-"""Parts of the messages of errors that a repeated request would get again."""
+"""Substrings of errors that a repeated request would return too."""
 
 CONNECTIONS = 32
 """Concurrent requests of this process."""
@@ -46,10 +46,10 @@ _log = logging.getLogger("hookyard")
 
 
 class Remote:
-    """An object store, or another file system of pyarrow or fsspec. Shared by the parts of a storage.
+    """An object store, or another file system of pyarrow or fsspec. Folders of a storage share it.
 
-    Data is on the local disk until it is sent, so every request can be repeated: for PATIENCE_S, or only once if the
-    store was given up before. Raises StorageError if the store stays away or refuses.
+    Data is on the local disk until it is sent, so every request can be repeated: for PATIENCE_S, or not at all if the
+    store was given up before. Raises StorageError if the store does not answer, or refuses a request.
     """
 
     def __init__(

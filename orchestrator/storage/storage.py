@@ -119,7 +119,7 @@ class Storage:
         """Folder around it."""
         folder, options = split_options(self.location)
         around = copy.copy(self)
-        around.location, around.root = f"{posixpath.dirname(folder)}{options}", posixpath.dirname(self.root)
+        around.location, around.root = f"{posixpath.dirname(folder.rstrip('/'))}{options}", posixpath.dirname(self.root)
         around.local = self.local and self.local.parent
         return around
 
@@ -298,7 +298,7 @@ class Storage:
         return True
 
     def append(self, name: str, data: str) -> None:
-        """Append text to a file. A remote one is written again, so it should stay small; it has only one writer."""
+        """Append text to a file. A remote file is uploaded again, so keep it small; it must have one writer."""
         added = data.encode(errors="backslashreplace")
         if self.local is None:
             with suppress(FileNotFoundError):

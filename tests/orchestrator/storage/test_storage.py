@@ -230,5 +230,6 @@ def test_the_folder_around_a_storage_and_other_paths_are_storages_too(location: 
     storage.write("file", b"x")
     around = storage.parent
     assert (around.names(), around.path, around.name) == (["one"], f"{location}/runs", "runs")
+    assert (Storage(f"{location}/runs/").parent / "runs").names() == ["one"]
     there = around.at(f"{location}/runs/one")
     assert (there.read("file"), there.root, there.location) == (b"x", storage.root, storage.location)
