@@ -45,13 +45,13 @@ def test_the_best_is_the_smallest_loss_and_the_largest_accuracy() -> None:
     assert best("val/f1", REPORTS, {}) is None
 
 
-def test_the_best_is_the_smallest_perplexity_and_number_of_bits() -> None:
+def test_the_best_is_the_smallest_perplexity() -> None:
     reports = [
-        {"step": 1, "val/ppl": 9.0, "val/bits_per_character": 3.0},
-        {"step": 2, "val/ppl": 7.0, "val/bits_per_character": 2.0},
+        {"step": 1, "val/ppl": 9.0},
+        {"step": 2, "val/ppl": 7.0},
     ]
     found = tables_of(learning(EMPTY, reports, {}).content)["Each metric at its best and as last reported"]
-    assert [row[:2] for row in found[1:]] == [["val/ppl", "7"], ["val/bits_per_character", "2"]]
+    assert [row[:2] for row in found[1:]] == [["val/ppl", "7"]]
 
 
 def test_what_the_run_says_comes_before_a_metric_s_words() -> None:

@@ -124,13 +124,12 @@ def test_training_that_takes_turns_being_slow_takes_as_long_as_its_slowest_rank(
 
 def test_the_best_is_what_runs_say_or_a_metric_s_words_tell() -> None:
     reports = [
-        {"val/ppl": 9.0, "val/bits_per_character": 2.0, "val/score": 0.5},
-        {"val/ppl": 7.0, "val/bits_per_character": 3.0, "val/score": 0.25},
+        {"val/ppl": 9.0, "val/score": 0.5},
+        {"val/ppl": 7.0, "val/score": 0.25},
     ]
     rows = pd.DataFrame()
     found = compare([Side("a", {}, reports, Rows.of(rows)), Side("b", {}, reports, Rows.of(rows))])
     assert found["metrics"]["val/ppl best"]["values"] == [7.0, 7.0]
-    assert found["metrics"]["val/bits_per_character best"]["values"] == [2.0, 2.0]
     assert "val/score best" not in found["metrics"]
     assert found["not_known"] == ["val/score"]
     said = compare([Side("a", {}, reports, Rows.of(rows), {"val/score": "max"}), Side("b", {}, reports, Rows.of(rows))])
