@@ -7,6 +7,7 @@ import orchestrator.engines.preload  # noqa: F401  # acts when imported, before 
 # isort: split
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence, Set
@@ -16,12 +17,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 import ray
 import torch
 import torch.distributed as dist
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import (
     PlacementGroup,
     get_current_placement_group,
@@ -35,6 +37,7 @@ from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.workers import Workers
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.in_process import Rank
+from orchestrator.engines.preemption import nodes_of
 from orchestrator.engines.rank_failures import RankFailed, culprit
 from orchestrator.engines.session import Assignment
 from orchestrator.engines.shared_training import session_of
@@ -88,6 +91,7 @@ class Member(Rank):
         self._listener: threading.Thread | None = None
         self.lost_peer = False
         """Whether another rank has failed, so that a failure of this one is its echo."""
+        self.is_warned = False
 
     def begin(self, assignment: Assignment, rendezvous: Rendezvous, resolved: ResolvedExperiment | None = None) -> None:
         """Join a new process group and take a run without training yet."""
@@ -101,7 +105,7 @@ class Member(Rank):
             self._listener = threading.Thread(target=self._listen, args=(rendezvous, world), daemon=True)
             self._listener.start()
         world.number_on_nodes()
-        self.take(session_of(assignment, world, resolved))
+        self.take(session_of(assignment, world, resolved, stop_asked=lambda: self.is_warned))
 
     def _listen(self, rendezvous: Rendezvous, world: World) -> None:
         """Stop waiting for a rank that failed. In a thread of its own, as the rank's may wait for its device."""
@@ -127,7 +131,17 @@ class Member(Rank):
 
 
 class RemoteMember(Member):
-    """A rank as an actor, or a spare process that can become one."""
+    """A rank as an actor, or a spare process that can become one.
+
+    SIGTERM is a warning that its node will be taken away: the ranks stop at the same step, after a checkpoint.
+    """
+
+    def __init__(self, rank: int, workers: Workers) -> None:
+        super().__init__(rank, workers)
+        signal.signal(signal.SIGTERM, self._warn)
+
+    def _warn(self, number: int, frame: FrameType | None) -> None:
+        self.is_warned = True
 
     def become(self, rank: int) -> None:
         """Take the place of a rank whose process was lost."""
@@ -234,6 +248,11 @@ class Gang:
             remove_placement_group(self._group)
             self._group, self._others, self._spares, self._cold_spares = None, {}, [], []
 
+    def nodes(self) -> set[str]:
+        """Return the ids of the nodes of its processes; any thread may call it."""
+        group = self._group
+        return nodes_of(group) if group else set()
+
     def _end_others(self) -> None:
         """End a trial's other processes, as one has failed and others may wait for it. The next run gets new ones."""
         others, self._group, self._others, self._has_failed = self._others, None, {}, False
@@ -308,10 +327,8 @@ class Gang:
             return False
         try:
             ray.get(call)
-        except RayTaskError as error:
+        except RayError as error:
             return self._failure(self._pending[call], error).is_possible_echo
-        except RayActorError:
-            return False
         return True
 
     def _take_spare(self, rank: int) -> bool:
@@ -320,7 +337,7 @@ class Gang:
             spare = self._spares.pop(0)
             try:
                 ray.get(spare.actor.become.remote(rank), timeout=_GONE_S)
-            except (GetTimeoutError, RayActorError):
+            except RayError:
                 ray.kill(spare.actor)
             else:
                 self._others[rank] = spare
@@ -369,7 +386,7 @@ class Gang:
             rank = calls.pop(done[0])
             try:
                 results[rank] = ray.get(done[0])
-            except (RayActorError, RayTaskError) as error:
+            except RayError as error:
                 failures[rank] = self._failure(rank, error)
         if not failures:
             return results[0]
@@ -382,11 +399,11 @@ class Gang:
     def _announce_failure(self, rank: int, call: Future[Any]) -> None:
         """Tell the rank in this process that another failed. In a thread of Ray's, which must not be blocked."""
         error = call.exception()
-        if isinstance(error, RayActorError | RayTaskError):
+        if isinstance(error, RayError):
             self._announce_end("echo" if self._failure(rank, error).is_possible_echo else "failed")
 
-    def _failure(self, rank: int, error: RayActorError | RayTaskError) -> RankFailed:
-        if isinstance(error, RayActorError):
+    def _failure(self, rank: int, error: RayError) -> RankFailed:
+        if not isinstance(error, RayTaskError):  # the process is gone, perhaps ended by Ray's memory monitor
             return RankFailed.died(rank, self._folder)
         cause = error.cause
         return cause if isinstance(cause, RankFailed) else RankFailed.from_error(rank, cause)

@@ -33,7 +33,8 @@ class Lifecycle:
     """Drives an engine through one run. In the process that drives the engine: a run's driver, or a trial's.
 
     The run begins with the first call of `next`. After a loss it begins again from the newest checkpoint, up to
-    `restarts` times, -1 for no limit; 0 where the engine restarts by itself.
+    `restarts` times, -1 for no limit; 0 where the engine restarts by itself. So it does after a report that
+    `is_preempted`, up to `preemptions` times.
     """
 
     def __init__(
@@ -43,11 +44,14 @@ class Lifecycle:
         resolved: ResolvedExperiment | None,
         *,
         restarts: int = 0,
+        preemptions: int = 0,
+        is_preempted: Callable[[Report], bool] = lambda report: False,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.folder = RunFolder(assignment.location)
         self._engine, self._assignment, self._resolved = engine, assignment, resolved
-        self._restarts, self._tell = restarts, tell
+        self._restarts, self._preemptions = restarts, preemptions
+        self._is_preempted, self._tell = is_preempted, tell
         self._begun = False
 
     def train(self) -> None:
@@ -66,7 +70,12 @@ class Lifecycle:
                     resolved, self._resolved = self._resolved, None
                     self._engine.begin(self._assignment, resolved)
                     self._begun = True
-                return self._engine.next()
+                report = self._engine.next()
+                if report is None or not self._preemptions or not self._is_preempted(report):
+                    return report
+                self._preemptions -= 1
+                self._tell(f"attempt {len(self.folder.attempts()) - 1} preempted after step {report.metrics['step']}")
+                self.leave()
             except RankFailed as failure:
                 if failure.mistake or not self._restarts:
                     raise

@@ -27,6 +27,10 @@ class ReportQueue(Mailbox):
         self._sent = self._taken = self._released = _BEFORE
         self._ended = False
 
+    async def begin(self) -> None:
+        """Serve a job, perhaps another one of the same run."""
+        self._ended, self._made = False, asyncio.Queue()
+
     async def wanted(self) -> bool:
         """Return whether the run should still train."""
         return not self._ended

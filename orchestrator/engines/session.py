@@ -103,8 +103,8 @@ class Session:
             from orchestrator.engines.mailbox import MailboxLink
 
             # The ranks agree on when to stop, so only rank 0 asks the driver.
-            self._display = self._link = MailboxLink(assignment.mailbox)
-            self._stop_asked = self._link.stop_asked
+            self._display = self._link = link = MailboxLink(assignment.mailbox)
+            self._stop_asked = lambda: link.stop_asked() or stop_asked()
         self._data_of = data_of
         self._loop: Rounds | None = None
         self._store: CheckpointStore | None = None

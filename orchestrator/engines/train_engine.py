@@ -16,6 +16,7 @@ from ray.util.placement_group import PlacementGroup, get_current_placement_group
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.sections.workers import Workers
+from orchestrator.engines.preemption import nodes_of
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.ray_environment import set_environment
@@ -91,6 +92,7 @@ class TrainJobs:
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="train-job")
         self._queue: Any = None
         self._job: Future[None] | None = None
+        self._run: RunFolder | None = None
 
     @staticmethod
     def bundles(workers: Workers) -> list[dict[str, float]]:
@@ -99,12 +101,14 @@ class TrainJobs:
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         """Start the job in a thread. The mailbox of a run is its queue too."""
-        remove_placement_group_of(RunFolder(assignment.location))
+        self._run = RunFolder(assignment.location)
+        remove_placement_group_of(self._run)
         self._queue = (
             ray.get_actor(assignment.mailbox)
             if assignment.mailbox
             else ray.remote(ReportQueue).options(num_cpus=0).remote()
         )
+        ray.get(self._queue.begin.remote())
         experiment = (resolved or resolve(assignment.source)).experiment
         self._job = self._threads.submit(self._train, self._queue, assignment, experiment)
 
@@ -123,12 +127,17 @@ class TrainJobs:
             self._job.result()
         return report
 
+    def nodes(self) -> set[str]:
+        """Return the ids of the nodes of its processes; any thread may call it."""
+        group = self._run and _placement_group_of(self._run)
+        return nodes_of(group) if group else set()
+
     def save(self) -> str:
-        """Do nothing: the config refuses schedulers that pause trials."""
+        """Raise: the config refuses schedulers that pause trials."""
         raise NotImplementedError("engine: train does not pause trials")
 
     def drop(self, member: int) -> None:
-        """Do nothing: no trials share a job."""
+        """Raise: trials do not share a job."""
         raise NotImplementedError("engine: train makes each trial a job of its own")
 
     def end(self) -> None:
@@ -182,8 +191,12 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment:
 def remove_placement_group_of(run: RunFolder) -> None:
     """Free the resources of a job that is over or was killed, which Ray may hold until the sweep's driver ends. Driver,
     or a trial's process."""
+    if group := _placement_group_of(run):
+        remove_placement_group(group)
+        run.storage.delete(_GROUP)
+
+
+def _placement_group_of(run: RunFolder) -> PlacementGroup | None:
     if not run.storage.exists(_GROUP):
-        return
-    group = ray.PlacementGroupID.from_hex(run.storage.read(_GROUP).decode())
-    remove_placement_group(PlacementGroup(group))
-    run.storage.delete(_GROUP)
+        return None
+    return PlacementGroup(ray.PlacementGroupID.from_hex(run.storage.read(_GROUP).decode()))

@@ -12,6 +12,8 @@ from orchestrator.loop.world import World
 
 CHECK_EVERY_S = 0.25
 """Seconds between two checks whether a rank wants to stop."""
+INTERRUPTED = "interrupted"
+"""The reason of a run that somebody outside asked to stop."""
 _SHARE = 0.005
 """The largest share of the time that checks may take. With thousands of ranks they are less frequent."""
 
@@ -54,7 +56,7 @@ class Stopping:
 
     def agree(self) -> None:
         """Join the reasons of all ranks; collective."""
-        own = (self._state.stop_reasons, self._state.pause_reasons + ["interrupted"] * self._asked_from_outside())
+        own = (self._state.stop_reasons, self._state.pause_reasons + [INTERRUPTED] * self._asked_from_outside())
         stops, pauses = zip(*self._world.gather(own), strict=True)
         self.interrupted = any(pauses)
         self.reasons = tuple(dict.fromkeys(reason for reasons in (*stops, *pauses) for reason in reasons))

@@ -1,4 +1,4 @@
-"""Ray core and Ray Train: the import path of workers, the processes of a local Ray, and wrapped failures."""
+"""Ray core and Ray Train: the import path of workers, a local Ray's processes, drained nodes, wrapped failures."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ray._private.node import Node
+from ray._private.state import state
 from ray.job_config import JobConfig
 
 
@@ -32,6 +33,11 @@ class DriversImportPath(JobConfig):
         # A worker inserts one after the other at the front.
         self._py_driver_sys_path = drivers[::-1] if self._on_this_machine else first
         return super()._serialize()
+
+
+def draining_nodes() -> set[str]:
+    """Return the ids of nodes that will be taken away. Ray's public API lists only nodes that are alive or dead."""
+    return set(state.get_draining_nodes())
 
 
 @contextmanager

@@ -47,6 +47,7 @@ _READ = (
     "workers",
     "hang",
     "max_failures",
+    "max_preemptions",
     "environment",
     "upload_every",
 )

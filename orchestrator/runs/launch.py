@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,8 @@ from orchestrator.terminal.interrupts import Interrupts
 from orchestrator.terminal.notebook import NotebookDisplay, is_notebook
 
 if TYPE_CHECKING:
-    from orchestrator.engines.engine import Engine
+    from orchestrator.engines.gang import Gang
+    from orchestrator.engines.train_engine import TrainJobs
 
 POLL_S = 0.2
 
@@ -146,7 +148,7 @@ def _drive_on_ray(
         def tell(line: str) -> None:
             mailbox.post.remote(("line", line))
 
-        trainer: Engine
+        trainer: Gang | TrainJobs
         if engine == "gang":
             from orchestrator.engines.gang import Gang
 
@@ -163,12 +165,23 @@ def _drive_on_ray(
             trainer, restarts = TrainJobs(workers, lean=address is None), 0  # Ray Train restarts workers itself
             display.line(f"training with Ray Train on {workers.describe('worker')}")
 
-        lifecycle = Lifecycle(trainer, replace(assignment, mailbox=name), resolved, restarts=restarts, tell=tell)
+        from orchestrator.engines.preemption import PreemptionWatch, is_preempted
+
+        watch = PreemptionWatch(trainer.nodes, tell)
+        lifecycle = Lifecycle(
+            trainer,
+            replace(assignment, mailbox=name),
+            resolved,
+            restarts=restarts,
+            preemptions=experiment.max_preemptions,
+            is_preempted=partial(is_preempted, is_stop_requested=is_stop_requested),
+            tell=tell,
+        )
         # In a thread, since only this one gets signals.
         work = ThreadPoolExecutor(max_workers=1).submit(lifecycle.train)
         import orchestrator.stats.write.compaction  # noqa: F401  # needed at the end; the ranks take longer to start
 
-        _show_until_done(ray, mailbox, work, display, is_stop_requested)
+        _show_until_done(ray, mailbox, work, display, lambda: is_stop_requested() or watch.is_warned())
 
 
 def _show_until_done(

@@ -127,6 +127,7 @@ EXPERIMENT_NOT_SHOWN = {
         ("hang.after", "hang.action"), "needs a rank that hangs: tests/orchestrator/engines/test_hang_watch.py"
     ),
     "max_failures": "needs a process that is lost: tests/ray/test_survive.py",
+    "max_preemptions": "needs a node that is taken away: tests/ray/test_preemption.py",
     "loader.pin_memory": CUDA,
     "workers.count": RAY,
     "workers.gpu": RAY,

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator import open_run
-from orchestrator.engines.ray_environment import chosen_address
 
 pytestmark = pytest.mark.ray
 
@@ -91,13 +90,3 @@ def test_a_cluster_that_ray_start_began_is_sent_jobs(outside: Path, started: tup
     assert wrong.returncode == 2
     assert f"the cluster at {dashboard} asks for its token" in wrong.stderr
     assert wrong.stdout == ""
-
-
-def test_the_flag_comes_before_the_variable_and_the_variable_before_ray_of_our_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert chosen_address("10.0.0.2:6379") == "10.0.0.2:6379"
-    assert chosen_address(None) == "10.0.0.1:6379"
-    monkeypatch.delenv("RAY_ADDRESS")
-    assert chosen_address(None) is None

@@ -17,11 +17,11 @@ from orchestrator.errors import Problem, did_you_mean
 from orchestrator.task import Task
 
 _ALWAYS_READ = frozenset(
-    "name task task_args epochs steps seed max_failures hang workers upload_every environment tags notes hooks"
-    " sweep".split()
+    "name task task_args epochs steps seed max_failures max_preemptions hang workers upload_every environment tags"
+    " notes hooks sweep".split()
 )
 _DECLARABLE = Experiment.model_fields.keys() - _ALWAYS_READ
-_READ_OF_WORKERS = frozenset(["count", "gpu", "cpus", "memory", "accelerator", "resources"])
+_READ_OF_WORKERS = frozenset(["count", "gpu", "cpus", "memory", "accelerator", "resources", "spares"])
 
 
 def train_parameters(task: type[Task]) -> dict[str, inspect.Parameter]:

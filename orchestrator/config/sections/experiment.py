@@ -270,6 +270,8 @@ class Experiment(Model):
     """Seed of weights, data order and everything random."""
     max_failures: Annotated[int, Ge(-1)] = 3
     """Restarts from the last checkpoint after a worker died; -1 is unlimited."""
+    max_preemptions: Annotated[int, Ge(-1)] = -1
+    """Restarts elsewhere after a warning that a node will be taken away; -1 is unlimited. These repeat no step."""
     hang: Hang = Hang()
     """When a rank counts as hung, and what happens then."""
     loader: Loader = Loader()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import RayActorError
+from ray.exceptions import OutOfMemoryError, RayActorError
 
 from orchestrator.config.sections.workers import Workers
 from orchestrator.engines import gang
@@ -42,7 +42,8 @@ class FakeRay:
     def get(self, call: Any, timeout: float | None = None) -> Any:
         answer = self.answers.get(call)
         if isinstance(answer, RankFailed):
-            raise RayActorError if answer.words == DIED.words else gang.RayTaskError("next", "", answer)
+            gone = OutOfMemoryError("Ray's memory monitor") if call == 2 else RayActorError()
+            raise gone if answer.words == DIED.words else gang.RayTaskError("next", "", answer)
         return answer
 
     def kill(self, actor: Any) -> None:
@@ -54,7 +55,7 @@ class Call(int):
 
     def future(self) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_exception(RayActorError() if self == 2 else gang.RayTaskError("next", "", OWN))
+        future.set_exception(OutOfMemoryError("") if self == 2 else gang.RayTaskError("next", "", OWN))
         return future
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,10 +14,12 @@ import pandas as pd
 import pytest
 
 from orchestrator.engines.lifecycle import Lifecycle, failing
+from orchestrator.engines.preemption import is_preempted
 from orchestrator.engines.rank_failures import DIED, RankFailed
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError, Problem, RunError, StorageError, UsageError
 from orchestrator.loop.report import Report
+from orchestrator.loop.stopping import INTERRUPTED
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import RunFolder
@@ -150,18 +153,34 @@ def test_after_a_loss_it_begins_again_and_tells_so(folder: RunFolder, live: Call
     assert folder.metadata().status == "finished"
 
 
-@pytest.mark.parametrize(("restarts", "attempts"), [(0, 1), (2, 3)])
+@pytest.mark.parametrize(("restarts", "attempts"), [(0, 1), (2, 3), (-1, 6)])
 def test_it_begins_again_as_often_as_it_may(live: Callable[..., Lifecycle], restarts: int, attempts: int) -> None:
-    engine = Scripted(*[(RankFailed.died(1),)] * 5)
-    with pytest.raises(RankFailed, match="rank 1: died"):
+    engine = Scripted(*[(RankFailed.died(1),)] * 5, SCRIPT)
+    with nullcontext() if restarts < 0 else pytest.raises(RankFailed, match="rank 1: died"):
         live(engine, restarts=restarts).train()
     assert engine.asked.count("begin") == attempts
 
 
-def test_without_a_limit_it_begins_again_every_time(live: Callable[..., Lifecycle]) -> None:
-    engine = Scripted(*[(RankFailed.died(1),)] * 20, SCRIPT)
-    live(engine, restarts=-1).train()
-    assert engine.asked.count("begin") == 21
+@pytest.mark.parametrize(("limit", "attempts", "status"), [(-1, 3, "finished"), (1, 2, "interrupted")])
+def test_a_warned_run_begins_again_elsewhere_as_often_as_it_may(
+    folder: RunFolder, live: Callable[..., Lifecycle], limit: int, attempts: int, status: str
+) -> None:
+    warned = Report({"step": 7}, stopped=(INTERRUPTED,), interrupted=True, final=True, cut_short=True)
+    engine, lines = Scripted((warned,), (SCRIPT[0], warned), SCRIPT), list[str]()
+    is_warned = partial(is_preempted, is_stop_requested=lambda: False)
+    live(engine, preemptions=limit, is_preempted=is_warned, tell=lines.append).train()
+    assert engine.asked.count("begin") == engine.asked.count("end") == attempts
+    assert folder.metadata().status == status
+    assert [line.endswith("preempted after step 7") for line in lines] == [True] * (2 if limit < 0 else 1)
+
+
+@pytest.mark.parametrize(
+    ("stopped", "is_requested"),
+    [((INTERRUPTED,), True), ((INTERRUPTED, "time limit"), False), (("time limit",), False)],
+)
+def test_a_run_that_its_user_or_a_hook_stopped_is_not_preempted(stopped: tuple[str, ...], is_requested: bool) -> None:
+    report = Report({"step": 7}, stopped=stopped, interrupted=True)
+    assert not is_preempted(report, lambda: is_requested)
 
 
 def test_a_mistake_is_not_made_again(live: Callable[..., Lifecycle]) -> None:

@@ -81,14 +81,6 @@ def test_a_wish_to_stop_is_heard_though_there_is_nothing_to_show(cluster: Cluste
     assert heard(cluster, link)
 
 
-def test_it_is_heard_with_whatever_was_shown(cluster: Cluster) -> None:
-    link = MailboxLink("run")
-    cluster.mailbox.collect(True)
-    link.line("on the way")
-    cluster.serve()
-    assert heard(cluster, link)
-
-
 def test_asking_in_every_iteration_is_one_call_now_and_then_and_none_behind_a_stuck_mailbox(cluster: Cluster) -> None:
     link = MailboxLink("run")
     for _ in range(100):

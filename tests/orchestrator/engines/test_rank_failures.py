@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import pickle
 import random
 from pathlib import Path
@@ -13,8 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hooks.plan import HookError
-from orchestrator.engines.rank_failures import RankFailed, culprit, is_possible_echo, is_repeatable, traceback_of
-from orchestrator.errors import UsageError
+from orchestrator.engines.rank_failures import RankFailed, culprit, is_possible_echo, is_repeatable
 from tests.ranks import on_ranks
 
 
@@ -121,22 +119,6 @@ def test_a_failure_is_told_with_its_place_in_the_experiments_own_code() -> None:
     assert told.words.startswith(told.trace.strip().splitlines()[-1])
 
 
-def test_what_was_raised_nowhere_in_it_has_no_place() -> None:
-    assert RankFailed.from_error(0, ValueError("x")).words == "ValueError: x"
-    with pytest.raises(ValueError) as caught:
-        json.loads("{")
-    elsewhere = caught.value.with_traceback(caught.tb.tb_next)
-    assert RankFailed.from_error(0, elsewhere).words == f"JSONDecodeError: {elsewhere}"
-
-
-def test_only_what_its_words_do_not_say_has_a_traceback_to_keep() -> None:
-    assert traceback_of(raised(UsageError("wrong"))) == ""
-    assert traceback_of(KeyboardInterrupt()) == ""
-    assert traceback_of(raised(KeyError("x"))).rstrip().endswith("KeyError: 'x'")
-    failure = RankFailed.from_error(1, raised(KeyError("y")))
-    assert traceback_of(failure) == failure.trace != ""
-
-
 @pytest.mark.parametrize(
     ("words", "again"),
     [("CUDA error: device-side assert triggered", True), ("CUDA error: uncorrectable ECC error", False)],
@@ -148,9 +130,3 @@ def test_a_failure_of_the_gpu_is_told_as_one_and_not_as_that_of_who_noticed(word
     assert told.words.startswith(f"the GPU failed: {words}. Noticed by hook 'console' in on_step, which need not be")
     assert ("a label, or a token" in told.words) is again
     assert "CUDA_LAUNCH_BLOCKING=1" in told.words
-
-
-def test_a_lost_peer_would_not_come_again_and_a_mistake_would() -> None:
-    assert is_repeatable(raised(HookError("ema", "on_step", 0, "x"), TypeError("x")))
-    assert not is_repeatable(raised(HookError("ema", "on_step", 0, "x"), OSError("disk")))
-    assert not is_repeatable(out_of_cpp())

@@ -65,20 +65,3 @@ def test_ray_is_started_only_where_there_is_none_to_join(
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: joined))
     assert starts_ray(address) is starts
     assert connection_line(address) == told
-
-
-@pytest.mark.parametrize(
-    ("resources", "words"),
-    [
-        (Resources(1), "1 CPU"),
-        (Resources(0.5), "0.5 CPUs"),
-        (Resources(2, 1), "2 CPUs and 1 GPU"),
-        (Resources(1, 4), "1 CPU and 4 GPUs"),
-        (
-            Resources(1, 0.25, {"memory": 3 * 2**30, "spot": 1, "accelerator_type:L4": 1}),
-            "1 CPU, 0.25 GPUs, 3 GiB of memory, 1 spot and GPUs of the kind L4",
-        ),
-    ],
-)
-def test_one_of_a_kind_is_singular(resources: Resources, words: str) -> None:
-    assert str(resources) == words

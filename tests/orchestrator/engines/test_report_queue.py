@@ -107,25 +107,3 @@ async def test_ranks_of_a_trial_that_is_stopped_go_home_and_new_ones_do_not_begi
     assert await waits is False
     assert not await queue.wanted()
     assert await bring(queue, report(2)) is False
-
-
-@in_event_loop
-async def test_a_report_queue_that_died_is_told_again_what_waits() -> None:
-    """Ray makes the calls that were under way again, on the new one."""
-
-    queue, second = ReportQueue(), report(2)
-    asked = asyncio.ensure_future(queue.next())
-    waits = bring(queue, second)
-    assert await asked == second
-    again = asyncio.ensure_future(queue.next())
-    assert await waits is True
-    await queue.close()
-    assert await again is None
-
-
-@in_event_loop
-async def test_it_is_rank_0s_mailbox_too() -> None:
-    queue = ReportQueue()
-    assert queue.post(("line", "one")) is False
-    assert queue.collect(stop=True) == [("line", "one")]
-    assert queue.post() is True

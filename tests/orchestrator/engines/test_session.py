@@ -58,37 +58,6 @@ def test_a_session_left_early_is_one_attempt_and_the_next_goes_on(tmp_path: Path
     }
 
 
-class Lines:
-    """A display that keeps what it is shown."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def line(self, text: str) -> None:
-        self.lines.append(text)
-
-    def progress(self, label: str, completed: int, total: int, text: str = "") -> None: ...
-
-
-def test_an_attempt_that_is_not_the_first_says_from_where_it_goes_on_and_with_whom(tmp_path: Path) -> None:
-    given = assignment(tmp_path)
-    told: list[list[str]] = []
-    for _ in range(2):
-        display = Lines()
-        session = Session(given, World(), display=display).reports()
-        next(session)
-        session.close()
-        told.append([line for line in display.lines if line.startswith("attempt")])
-    assert told == [[], [f"attempt 1 resumes from epoch-0001: 1 rank on {World().node}"]]
-
-
-def test_a_report_without_values_is_no_line(tmp_path: Path) -> None:
-    given = assignment(tmp_path)
-    (report,) = list(Session(given, World(), stop_asked=lambda: True).reports())
-    assert report.interrupted
-    assert RunFolder(given.location).reports() == []
-
-
 def test_what_is_wrong_with_an_experiment_is_said_before_an_attempt_is_made(tmp_path: Path) -> None:
     given = assignment(tmp_path)
     wrong = Assignment(given.source.with_values({"batch_size": 0}), given.location)

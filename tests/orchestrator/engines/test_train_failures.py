@@ -41,15 +41,12 @@ def test_what_need_not_come_again_is_left_to_ray_train_after_a_while(waited: lis
 
 
 def test_the_line_names_the_attempt_and_the_rank_and_its_node() -> None:
+    assert loss_line(GONE, []) == f"lost before it began: rank 1: {DIED}"
     assert loss_line(GONE, ATTEMPTS) == f"attempt 1 lost: rank 1 on gamma: {DIED}"
     assert (
         loss_line(RankFailed.from_error(0, RuntimeError("closed by peer\nand more")), ATTEMPTS[:1])
         == "attempt 0 lost: rank 0 on alpha: RuntimeError: closed by peer"
     )
-
-
-def test_workers_that_die_before_they_have_begun_are_told_too() -> None:
-    assert loss_line(GONE, []) == f"lost before it began: rank 1: {DIED}"
 
 
 def test_a_run_does_not_end_because_its_loss_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,9 @@ import pytest
 from hooks import Hook, State
 from orchestrator import run
 from orchestrator.engines.lifecycle import failing
-from orchestrator.errors import HookyardError, RunError, StorageError, UsageError
+from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.storage import Storage
 from tests.tasks import Points, PointSet, described
 
 
@@ -84,35 +83,6 @@ def test_the_first_failure_is_told_where_the_second_is_that_it_cannot_be_written
     with pytest.raises(RunError, match="ZeroDivisionError: the first"), failing(folder):
         raise ZeroDivisionError("the first")
     assert "Could not record the failure" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("number", "advice"),
-    [
-        (errno.ENOSPC, "The disk is full, or has room for no more files: make room"),
-        (errno.EROFS, "It is read-only: use another storage"),
-        (errno.EIO, "may be failing"),
-        (errno.EBUSY, "Check the disk"),
-    ],
-)
-def test_what_the_system_refuses_is_told_with_what_can_be_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
-) -> None:
-    def refuses(*_: Any) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "replace", refuses)
-    with pytest.raises(StorageError, match=advice) as told:
-        Storage(tmp_path).write("run.json", "{}")
-    assert str(told.value).startswith(f"{tmp_path}/run.json: {os.strerror(number)}")
-
-
-def test_a_file_where_a_folder_should_be_and_names_that_are_too_long(tmp_path: Path) -> None:
-    (tmp_path / "stats").write_text("")
-    with pytest.raises(StorageError, match="A file has the name of a folder"):
-        Storage(tmp_path).write("stats/rows", "")
-    with pytest.raises(StorageError, match="Use a shorter name"):
-        Storage(tmp_path).exists("x" * 300)
 
 
 @dataclass

@@ -29,6 +29,7 @@ USES = {
         "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback",
         "ray.train.torch:TorchTrainer._create_default_callbacks",
     ),
+    (CORE, "leaving nodes that will be taken away"): ("ray._private.state:state.get_draining_nodes",),
     (CORE, "the message of a rank's error"): (
         "ray.train.v2._internal.util:UserExceptionWithTraceback _base_exc",
         "ray.exceptions:RayTaskError cause",

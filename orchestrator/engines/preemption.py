@@ -1,0 +1,52 @@
+"""Preemption: the warning that nodes of a run will be taken away, such as spot machines. Driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from ray.util.placement_group import PlacementGroup, placement_group_table
+
+from orchestrator.loop.report import Report
+from orchestrator.loop.stopping import INTERRUPTED
+from orchestrator.private_api.ray_core import draining_nodes
+
+POLL_S = 2.0
+"""Seconds between two questions to Ray which nodes are drained."""
+
+
+class PreemptionWatch:
+    """Tells whether nodes of a run's ranks are drained: by an autoscaler, or by `ray start --block` after SIGTERM.
+
+    `nodes` returns the ids of the ranks' nodes, and `tell` shows a line.
+    """
+
+    def __init__(self, nodes: Callable[[], set[str]], tell: Callable[[str], None]) -> None:
+        self._nodes, self._tell = nodes, tell
+        self._poll_at = monotonic()
+        self._leaving: set[str] = set()
+
+    def is_warned(self) -> bool:
+        """Return whether to save and continue elsewhere; asks Ray now and then."""
+        if monotonic() >= self._poll_at:
+            self._poll_at = monotonic() + POLL_S
+            draining = draining_nodes()
+            leaving = draining and draining & self._nodes()
+            if leaving - self._leaving:
+                self._tell(f"{_describe(leaving)} will be taken away; the ranks save and continue elsewhere")
+            self._leaving = leaving
+        return bool(self._leaving)
+
+
+def _describe(nodes: set[str]) -> str:
+    return f"node{'s' if len(nodes) > 1 else ''} {', '.join(sorted(node[:8] for node in nodes))}"
+
+
+def nodes_of(group: PlacementGroup) -> set[str]:
+    """Return the ids of the nodes of a placement group; fewer while some of it has no node."""
+    return set(filter(None, placement_group_table(group).get("bundles_to_node_id", {}).values()))
+
+
+def is_preempted(report: Report, is_stop_requested: Callable[[], bool]) -> bool:
+    """Return whether a run stopped after a checkpoint for a warning, not for its user or a hook."""
+    return report.interrupted and report.stopped == (INTERRUPTED,) and not is_stop_requested()
