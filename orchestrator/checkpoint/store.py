@@ -292,7 +292,7 @@ class CheckpointStore:
         """Load a file of a checkpoint on the CPU: tensors and plain data. Raises CheckpointError for anything else."""
         try:
             with self.storage.fetched(f"{name}/{file}") as content:
-                return torch.load(content, map_location="cpu", weights_only=True)
+                return placeholders.decode(torch.load(content, map_location="cpu", weights_only=True))
         except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
             raise CheckpointError(f"{self.path(name)}/{file} cannot be loaded: {error}") from error
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 from threading import current_thread
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
@@ -247,12 +247,12 @@ class Storage:
         from pyarrow import OSFile
 
         with raising_storage_errors(self.local / name, missing=False):
-            return OSFile(str(self.local / name))
+            return OSFile(str(_check_is_file(self.local / name)))
 
     @contextmanager
     def _open_local(self, name: str) -> Iterator[IO[bytes]]:
         path = cast(Path, self.local) / name
-        with raising_storage_errors(path, missing=False), open(path, "rb") as file:
+        with raising_storage_errors(path, missing=False), open(_check_is_file(path), "rb") as file:
             yield file
 
     # Writing
@@ -359,3 +359,11 @@ class Storage:
 
 def _state_in(info: Any) -> FileState:
     return FileState(info.size, info.mtime and info.mtime.timestamp())
+
+
+def _check_is_file(path: Path) -> Path:
+    """Return a path; raises OSError for a pipe or a device, which would block or never end."""
+    mode = path.stat().st_mode
+    if S_ISREG(mode) or S_ISDIR(mode):
+        return path
+    raise OSError(errno.ENXIO, "A pipe, a socket or a device is in the place of a file: move it away")

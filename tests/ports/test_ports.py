@@ -23,6 +23,7 @@ from tests.ports import (
     regression,
     reinforcement_learning,
     siamese_network,
+    time_sequence_prediction,
     vae,
     word_language_model,
 )
@@ -38,6 +39,7 @@ PORTS = {
     "reinforcement_learning": reinforcement_learning.PORT,
     "siamese_network": siamese_network.PORT,
     "imagenet": imagenet.PORT,
+    "time_sequence_prediction": time_sequence_prediction.PORT,
     "gcn": gcn.PORT,
 }
 

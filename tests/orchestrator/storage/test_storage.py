@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow.fs
@@ -233,3 +234,10 @@ def test_the_folder_around_a_storage_and_other_paths_are_storages_too(location: 
     assert (Storage(f"{location}/runs/").parent / "runs").names() == ["one"]
     there = around.at(f"{location}/runs/one")
     assert (there.read("file"), there.root, there.location) == (b"x", storage.root, storage.location)
+
+
+@pytest.mark.parametrize("read", [Storage.read, Storage.open, lambda storage, name: [*storage.pieces(name)]])
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_never_waited_for(tmp_path: Path, read: Any) -> None:
+    os.mkfifo(tmp_path / "run.json")
+    with pytest.raises(StorageError, match="pipe"):
+        read(Storage(str(tmp_path)), "run.json")
