@@ -111,8 +111,8 @@ GIVES: dict[str, tuple[Any, str]] = {
     "metrics": ([1.0], "returns a list; expected a mapping"),
     "meters": ({"m": 5}, "returns 5 for 'm'; expected a torchmetrics object"),
     "batch_size": (8.0, "returns 8.0; expected the number of the batch's samples"),
-    "collate": (None, "returns None; expected the batch"),
-    "loader": (5, "returns 5; expected a loader"),
+    "collate": (None, "returns None; expected a batch made from the samples"),
+    "loader": (5, "returns 5; expected an iterable with a length"),
 }
 
 
