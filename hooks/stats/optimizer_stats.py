@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from hooks.hook import Hook, Priority, Ranks, Setup
 from hooks.interval import Interval, StepsOrNever, paced_by
-from hooks.private_torch import foreach_norm, foreach_sub_
+from hooks.private_torch import foreach_sub_
 from hooks.state import State
 
 
@@ -43,14 +44,14 @@ class OptimizerStats(Hook):
     def on_gradients(self, state: State) -> None:
         self._old_parameters = [parameter.clone() for parameter in _trained_parameters(state)]
         gradients = [g.coalesce().values() if g.is_sparse else g for g in state.gradients()]
-        state.record(step_grad_norm=_norm(gradients))
+        state.record(step_grad_norm=get_total_norm(gradients))
 
     @paced_by("every")
     @torch.no_grad()
     def on_update(self, state: State) -> None:
         parameters = _trained_parameters(state)
         foreach_sub_(self._old_parameters, parameters)
-        param_norm, update_norm = _norm(parameters), _norm(self._old_parameters)
+        param_norm, update_norm = get_total_norm(parameters), get_total_norm(self._old_parameters)
         self._old_parameters = []
         state.record(param_norm=param_norm, update_norm=update_norm, update_ratio=update_norm / param_norm)
 
@@ -59,11 +60,6 @@ class OptimizerStats(Hook):
 
 
 def _trained_parameters(state: State) -> list[Tensor]:
-    """Return the parameters that the present optimizer trains."""
+    """Return the parameters that the current optimizer trains."""
     assert state.optimizer is not None
     return [p for group in state.optimizer.param_groups for p in group["params"] if p.requires_grad]
-
-
-def _norm(tensors: list[Tensor]) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(foreach_norm(tensors)))
-    return norm

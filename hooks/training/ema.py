@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,15 +84,16 @@ class EMA(Hook):
         self._exponents = [power_average.exponent(std) for std in self._stds]
         self._snapshots = Snapshots(self.snapshots, self.keep_snapshots)
         self._loaded_state: Mapping[str, Any] = {}
-        """State of the restored checkpoint; empty in a new run and for averages other than `power`."""
+        """State of the restored checkpoint; empty in a new run."""
         if self.device is not None:
             torch.device(self.device)  # raises for a name that torch does not know
-        self._updates = 0
+        self._updates: Counter[str] = Counter()
+        """Number of updates: of each optimizer's parameters by its name, and of everything else by an empty name."""
+        self._steps: dict[str, int] = {}
+        """Step of the last update, by the same names."""
         self._in_use = False
         self._averages: list[AveragedParameters] = []
         """Empty before the first update; validation uses the first average."""
-        self._previous_step = self._last_step = 0
-        """Steps of the last two updates."""
         self._buffers: dict[str, tuple[Slot, Tensor]] = {}
         self._rank_buffers: dict[str, Tensor] = {}
 
@@ -108,15 +110,16 @@ class EMA(Hook):
     # Events
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
-        record = checkpoint.get(self._label)
-        if record is not None and record["updates"]:
+        record, saved = checkpoint.get(self._label), self._loaded_state
+        if record is None:
+            return
+        if saved["updates"]:
             self._copy_weights(state.module)
             self._restore({**record["model"], **record["exact"], **self._rank_buffers})
-            self._updates = record["updates"]
-            if self._stds:
-                self._restore_power(record)
-        if self._loaded_state:
-            self._snapshots.restore(state, self._label, self._loaded_state["snapshots"], checkpoint.get("name", ""))
+            self._updates, self._steps = Counter(saved["updates"]), dict(saved["steps"])
+        if self._stds:
+            self._restore_power(record)
+            self._snapshots.restore(state, self._label, saved["snapshots"], checkpoint.get("name", ""))
 
     def on_start(self, state: State) -> None:
         if self.evaluate == "raw":
@@ -130,17 +133,17 @@ class EMA(Hook):
         step = state.step + 1
         if step % self.every.count:
             return
-        # If optimizers take turns, each turn averages the parameters that it trains; together they are one update.
-        is_first = not state.turn or step != self._last_step
-        if not self._updates and (step if self.begin.unit == "steps" else state.epoch) < self.begin.count:
-            return
-        if is_first:
-            self._previous_step, self._last_step = self._last_step, step
-        if self._updates > 1 or (self._updates and is_first):
-            self._average(state, is_first)
-        else:
+        if not self._averages:
+            if (step if self.begin.unit == "steps" else state.epoch) < self.begin.count:
+                return
             self._copy_weights(state.module)
-        self._updates += is_first
+        weights = self._count_update(state.turn, step)
+        for average, weight in zip(self._averages, weights, strict=True):
+            average.update(weight, state)
+        if not state.turn:
+            self._average_buffers(weights[0])
+        elif self._steps.get("") != step:  # not in the step's further turns
+            self._average_buffers(self._count_update("", step)[0])
 
     @paced_by("snapshots")
     def on_step(self, state: State) -> None:
@@ -164,7 +167,6 @@ class EMA(Hook):
             model = {n: t.clone() if shards.is_sharded(t) else t for n, t in state.module.state_dict().items()}
         checkpoint[self._label] = {
             "model": model,
-            "updates": self._updates,
             "exact": self._exact(model),
             **(self._power_record(state.module) if self._stds else {"decay": self.decay}),
         }
@@ -188,24 +190,21 @@ class EMA(Hook):
         return {"averaged": averaged, "further": {str(std): average.by_name() for std, average in others}}
 
     def _restore_power(self, record: Mapping[str, Any]) -> None:
-        saved_stds = self._loaded_state.get("std", [])
+        saved_stds = self._loaded_state["std"]
         if saved_stds != self._stds:
             raise ValueError(
                 f"the checkpoint has averages of std {', '.join(map(str, saved_stds)) or 'none'}, but {self._label}.std"
                 f" is {', '.join(map(str, self._stds))}. Set std to that of the checkpoint: `hookyard average` makes"
                 " averages of any other std from its snapshots. Or rename this hook to start new averages"
             )
-        self._last_step = self._loaded_state["step"]
-        for std, average in zip(self._stds[1:], self._averages[1:], strict=True):
+        for std, average in zip(self._stds[1:], self._averages[1:], strict=False):
             average.restore(record["further"][str(std)])
 
     def state_dict(self) -> dict[str, Any]:
-        if not self._stds:
-            return {}
         return {
+            "updates": dict(self._updates),
+            "steps": dict(self._steps),
             "std": self._stds,
-            "step": self._last_step,
-            "updates": self._updates,
             "snapshots": self._snapshots.state_dict(),
         }
 
@@ -232,19 +231,20 @@ class EMA(Hook):
             return max(1 - self.decay, self.gamma / (self.gamma + updates * self.every.count))
         return 1 - self.decay
 
-    def _average(self, state: State, is_first: bool) -> None:
-        updates = self._updates if is_first else self._updates - 1
-        powers = [power_average.share(self._previous_step, self._last_step, exponent) for exponent in self._exponents]
-        weights = powers or [self.weight(updates)]
-        for parameters, weight in zip(self._averages, weights, strict=True):
-            parameters.update(weight, state)
-        if not is_first:
-            return
-        with torch.no_grad():
-            for average, buffer in move_to_averages(
-                [(average, getattr(*slot)) for slot, average in self._buffers.values()]
-            ):
-                average.lerp_(buffer.to(average), weights[0])
+    def _count_update(self, name: str, step: int) -> list[float]:
+        """Count an update, and return the weight of the new values in each average."""
+        updates, last_step = self._updates[name], self._steps.get(name, 0)
+        self._updates[name] += 1
+        self._steps[name] = step
+        if self._exponents:
+            return [power_average.share(last_step, step, exponent) for exponent in self._exponents]
+        return [self.weight(updates) if updates else 1.0]
+
+    @torch.no_grad()
+    def _average_buffers(self, weight: float) -> None:
+        pairs = [(average, getattr(*slot)) for slot, average in self._buffers.values()]
+        for average, buffer in move_to_averages(pairs):
+            average.lerp_(buffer.to(average), weight)
 
     def _copy_weights(self, module: nn.Module) -> None:
         """Start the averages from the weights."""
@@ -261,7 +261,7 @@ class EMA(Hook):
             restore_average(name, average, average, values)
 
     def _request_snapshot(self, state: State) -> None:
-        if self._stds and self._updates:
+        if self._stds and self._averages:
             self._snapshots.request_if_due(state, self._label)
 
     # Use of the averages
@@ -275,7 +275,7 @@ class EMA(Hook):
         """
         if self._in_use:
             raise RuntimeError("the averages are in the model already; leave applied() before entering it again")
-        if not self._updates:
+        if not self._averages:
             yield
             return
         self._in_use = True

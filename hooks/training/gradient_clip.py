@@ -44,15 +44,15 @@ class GradientClip(Hook):
         gradients = state.gradients()
         norm = state.gradient_norm(self.norm_type)
         state.record(grad_norm=norm)
-        if self.max_value is not None:
-            foreach_clamp_min_(gradients, -self.max_value)
-            foreach_clamp_max_(gradients, self.max_value)
-        elif not self._surely_within(norm):
+        if not gradients or (self.max_value is None and self._is_surely_within(norm)):
+            return
+        if self.max_value is None:
             foreach_mul_(gradients, (self.max_norm / (norm + _EPSILON)).clamp(max=1.0))
         else:
-            return
+            foreach_clamp_min_(gradients, -self.max_value)
+            foreach_clamp_max_(gradients, self.max_value)
         state.forget_gradients()
 
-    def _surely_within(self, norm: Tensor) -> bool:
+    def _is_surely_within(self, norm: Tensor) -> bool:
         # On the CPU reading the norm is free, and most steps need no scaling.
         return norm.device.type == "cpu" and norm.item() < self.max_norm * 0.999 - _EPSILON

@@ -117,8 +117,9 @@ def _snapshots(store: CheckpointStore, hook: str) -> dict[str, list[Term]]:
     by_step: dict[int, tuple[str, list[Term]]] = {}
     for name in store.names():
         state = store.load(name, "hooks.pt").get(hook) if f"{hook}.pt" in store.files(name) else None
-        if state and state.get("updates"):
-            by_step[state["step"]] = name, [Term(name, state["step"], std) for std in state["std"]]
+        if state and state["steps"]:
+            step = state["steps"][""]
+            by_step[step] = name, [Term(name, step, std) for std in state["std"]]
     return dict(by_step.values())
 
 

@@ -163,11 +163,12 @@ def cosine_momentum(base: float, completed: float) -> float:
 
 
 def completed_share(state: State) -> float:
-    """Return the completed share of the training, 0 to 1, in an event of an iteration that does not count yet."""
+    """Return the share of the training, 0 to 1, that was completed before the current optimizer step."""
     if state.max_steps is not None:
         return state.step / state.max_steps
     assert state.max_epochs is not None, "an experiment has epochs or steps"
-    return (state.epoch + state.phase_iteration / state.phase_length) / state.max_epochs
+    first_iteration = state.phase_iteration - state.phase_iteration % state.accumulate
+    return (state.epoch + first_iteration / state.phase_length) / state.max_epochs
 
 
 class Centre:

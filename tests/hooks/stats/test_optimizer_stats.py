@@ -15,9 +15,11 @@ from torch import nn
 from hooks import Hook, Plan, State
 from hooks.interval import Interval
 from hooks.stats.optimizer_stats import OptimizerStats
+from hooks.training.freeze_parameters import FreezeParameters
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
+from orchestrator.testing import train
 from tests.tasks import Points, Rows, experiment
 
 EVERY_STEP = Interval(1, "steps")
@@ -87,6 +89,13 @@ def test_sparse_gradients_count(tmp_path: Path) -> None:
     rows = model.table.weight.detach()[[1, 3]]
     state = _step(model, torch.optim.SGD(model.parameters(), lr=0.0), tmp_path)
     assert state.row["step_grad_norm"].item() == pytest.approx(_flat([rows[0] * 4, rows[1] * 2]), rel=1e-5)
+
+
+def test_norms_of_a_step_without_gradients_are_zero() -> None:
+    hooks = {"frozen": FreezeParameters("*"), "optimizer": OptimizerStats(every=EVERY_STEP)}
+    row = train(hooks, steps=1).rows[0]
+    assert [row[column] for column in ("step_grad_norm", "update_norm", "update_ratio")] == [0, 0, 0]
+    assert row["param_norm"] > 0
 
 
 def test_a_skipped_step_gives_the_copy_back(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
-from hooks import Interval
+from hooks import Interval, State
 from hooks.state import Weights
 from hooks.training.ema import EMA
 from orchestrator.config.components import make_hooks
@@ -115,6 +115,28 @@ def test_begins_with_a_copy_after_so_many_steps(begin: Interval, first: int) -> 
         expected = [0.5 * average + 0.5 * value for average, value in zip(expected, values, strict=True)]
     for ours, value in zip(averages(hook, state), expected, strict=True):
         torch.testing.assert_close(ours.double(), value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "average"),
+    [({"decay": 0.9}, get_ema_multi_avg_fn(0.9)), ({"average": "stochastic"}, get_swa_multi_avg_fn())],
+    ids=["exponential", "stochastic"],
+)
+def test_each_optimizer_has_its_own_updates_if_they_take_turns(fields: dict[str, Any], average: Any) -> None:
+    """One trains in every step, the other in every third, as in a GAN with several steps of the discriminator."""
+    module = nn.ModuleDict({"often": nn.Linear(2, 2), "rarely": nn.Linear(2, 2)})
+    hook, references = EMA(**fields), {name: Reference(part, average) for name, part in module.items()}
+    state = State(module=module, model=module, phase="train")
+    for step in range(7):
+        for turn in ("often", "rarely") if step % 3 == 2 else ("often",):
+            state.step, state.turn = step, turn
+            state.optimizer = torch.optim.SGD(module[turn].parameters())
+            nn.init.normal_(module[turn].weight)
+            hook.on_update(state)
+            references[turn].on_update(state)
+    with hook.applied(state):
+        for name, part in module.items():
+            torch.testing.assert_close(part.weight, references[name].averaged.module.weight)
 
 
 # Putting the averages in and taking them out

@@ -45,6 +45,13 @@ def test_clips_values_as_torch_does() -> None:
     assert state.row["grad_norm"].item() == before
 
 
+@pytest.mark.parametrize("fields", [{}, {"norm_type": math.inf}, {"max_value": 0.1}], ids=str)
+def test_norm_without_gradients_is_zero(fields: dict[str, float]) -> None:
+    state = State(module=small_model())
+    GradientClip(**fields).on_gradients(state)
+    assert state.row["grad_norm"].item() == clip_grad_norm_(state.module.parameters(), 1.0).item() == 0
+
+
 def test_clips_once_per_optimizer_step_on_accumulated_gradients() -> None:
     """iMIX clips each micro-batch's part."""
     module, data = small_model(), batches(6)

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from hooks import State
+from hooks import Hook, State
 from hooks.parts.self_supervised.teacher import Teacher, completed_share, cosine_momentum, find_part
+from orchestrator.testing import train
 
 
 def student() -> nn.Module:
@@ -95,11 +96,22 @@ def test_the_momentum_rises_by_a_cosine() -> None:
     assert values == pytest.approx([0.996, 1 - 0.004 * (math.sqrt(0.5) + 1) / 2, 0.998, 1])
 
 
-def test_the_completed_share_counts_steps_or_epochs() -> None:
-    assert completed_share(State(step=30, max_steps=120, epoch=3, max_epochs=4)) == 0.25
-    assert completed_share(State(epoch=1, phase_iteration=2, phase_length=8, max_epochs=5)) == pytest.approx(
-        (8 + 2) / 40
-    )
+class Shares(Hook):
+    """Keeps the completed share of the training at each optimizer step."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def on_update(self, state: State) -> None:
+        self.values.append(completed_share(state))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("length", ["epochs", "steps"])
+def test_completed_share_is_that_of_the_steps_before(accumulate: int, length: str) -> None:
+    shares, steps = Shares(), 12 // accumulate
+    train({"shares": shares}, accumulate=accumulate, **{"epochs": {"epochs": 2}, "steps": {"steps": steps}}[length])
+    assert shares.values == pytest.approx([step / steps for step in range(steps)])
 
 
 def test_a_part_is_found_by_name() -> None:
