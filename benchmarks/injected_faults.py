@@ -54,7 +54,7 @@ SIZES = {
     "drift": (0.05, 0.12, 0.25, 0.5),
     "periodic stall": (0.3, 0.6, 2.0),
     "one-off stall": (5.0, 10.0, 40.0),
-    "leak": (0.05, 0.2, 0.5),
+    "leak": (0.05, 0.08, 0.12, 0.3),
     "memory imbalance": (0.3, 0.6, 1.2),
 }
 """Units of the sizes: a share of an iteration for compute of the rank's own work, for a drift at its end, for stalls

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.blocks import high, known, low, total
+from orchestrator.stats.aggregate.blocks import high, known, quoted, total
 from orchestrator.stats.insight.finding import Finding, rank_names
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
 from orchestrator.stats.insight.robust_statistics import lower_spread
@@ -20,11 +20,11 @@ GROWING = ("rss_bytes", "cuda_allocated_bytes")
 COMPARED = ("rss_bytes", "cuda_peak_allocated_bytes")
 WARMING_UP = 0.25
 """Share of a run in which buffers and caches find their size."""
-STRETCHES, LEAST_READINGS = 12, 3
+STRETCHES, LEAST_READINGS = 10, 4
 """Equal stretches of the rest of the run, and the fewest readings in each."""
 JUMPS = 3
 """Number of the largest rises from one stretch to the next that do not count, as buffers grow too."""
-LEAST_GROWTH = 0.05
+LEAST_GROWTH = 0.042
 """Smallest steady growth over all stretches, as a share of the memory held."""
 LASTING = 0.2
 """Least share of the growth in each half of the stretches."""
@@ -44,18 +44,19 @@ def memory(rows: Rows) -> Iterator[Finding]:
 
 
 def _leaks(rows: Rows, column: str) -> Iterator[Finding]:
-    """Yield a finding if the least memory of each stretch rises steadily to the end.
+    """Yield a finding if the median memory of each stretch rises steadily to the end.
 
-    Minima ignore peaks that come and go.
+    Medians ignore peaks that come and go.
     """
     read = f'{TRAINING} and "{column} known" > 0'
     ends = rows.aggregate({"first": "min(first)", "last": "max(iteration)"}, where=read, of=rows.blocks)
     first, last = (float(ends[name].iloc[0]) for name in ("first", "last"))
     begin = first + WARMING_UP * (last - first)
     stretch = f"floor({STRETCHES} * (iteration - {begin}) / ({last} - {begin} + 1))"
-    sums = {"held": low(column), "readings": known(column), "at": "avg(iteration)"}
+    median = f"median({quoted(f'{column} total')} / {quoted(f'{column} known')})"
+    medians = {"held": median, "readings": known(column), "at": "avg(iteration)"}
     read_after = f"{read} and iteration >= {begin}"
-    table: Any = rows.aggregate(sums, ["rank", stretch], read_after, rows.blocks).unstack().astype(float)
+    table: Any = rows.aggregate(medians, ["rank", stretch], read_after, rows.blocks).unstack().astype(float)
     held, ranks = table["held"][(table["readings"] >= LEAST_READINGS).all(axis=1)], len(table)
     if held.shape[1] < STRETCHES:
         return
