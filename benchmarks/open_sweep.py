@@ -25,8 +25,10 @@ import pyarrow as pa
 from benchmarks.timing import print_table
 from orchestrator import Sweep, open_sweep
 from orchestrator.records.metadata import Attempt
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.stats.aggregate.spans import SPANS
+from orchestrator.stats.aggregate.trial_index import TrialIndex
 from orchestrator.stats.aggregate.usage import with_usage
 from orchestrator.stats.read.recorded_files import COMPACTED
 from orchestrator.stats.write.checksums import write_parquet
@@ -71,6 +73,8 @@ def write_sweep(folder: Path, trials: int, rows: int) -> None:
         reports = [{"attempt": 0, "epoch": e, "iteration": e + 1, **_metrics(random)} for e in range(EPOCHS)]
         (trial / "metrics.jsonl").write_text("".join(json.dumps(report) + "\n" for report in reports))
         os.link(joined, trial / COMPACTED["rows"])
+    index = TrialIndex(RunFolder(folder), [("val/accuracy", "max")])
+    index.write(index.records().values())
 
 
 def _metrics(random: np.random.Generator) -> dict[str, float]:

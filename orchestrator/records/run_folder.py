@@ -30,8 +30,6 @@ EVALUATIONS = "evaluations"
 STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "lost")
 ENDED = ("finished", "stopped")
 """Statuses after which there is nothing to resume."""
-INDEX, REOPENED = "index", ".reopened"
-"""Folder of a sweep's index of ended trials, and suffix of the marks for trials that changed since."""
 FIRST_FILES = ("experiment.yaml", "source.json", "main.py", "run.json")
 """Files with which a run begins, in order."""
 
@@ -143,9 +141,6 @@ class RunFolder:
             self.storage, "run.json", lambda data: (RunMetadata.read(data), dict(data)), ADVICE["run.json"]
         )
         replace(metadata, **changes)
-        if metadata.trial and metadata.status != "running" and self.storage.local is None:
-            # The sweep's index is out of date for this trial; on a disk that shows by itself.
-            (self.lease_place(metadata) / INDEX).write(f"{metadata.trial}{REOPENED}", b"")
         self._write_metadata({**entries, **changes})
 
     def _write_metadata(self, entries: Mapping[str, Any]) -> None:

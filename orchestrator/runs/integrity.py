@@ -152,7 +152,7 @@ _CHECKS: Sequence[tuple[Sequence[str], Callable[[RunFolder, str, Sequence[str]],
         _COPY,
     ),
     (("experiment.yaml",), _check_experiment, _COPY),
-    (("metrics.jsonl", "population.jsonl"), _check_lines, _COPY),
+    (("metrics.jsonl", "population.jsonl", "trials.jsonl"), _check_lines, _COPY),
     (("stats.parquet", "hooks.parquet", "stats/*.arrow", "stats/*.parquet"), _check_rows, _ROWS),
 )
 """Patterns of paths with their check, and the advice for a damaged file that has none of its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
@@ -35,7 +35,7 @@ from orchestrator.records.process import Process
 from orchestrator.records.provenance import collect_provenance
 from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, errors_before_start, now
-from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_name
+from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_name, trial_number
 from orchestrator.runs.driver import experiment_to_resume, resume_command
 from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
 from orchestrator.stats.write.compaction import compact
@@ -143,7 +143,9 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
         raise UsageError(f"all {len(previous)} trials of {folder} are over; there is nothing to resume{hint}")
     _refuse_what_is_missing(experiment, settings, metadata.local, address)
     with errors_before_start():
-        TrialIndex(folder, settings.objectives).join()
+        index = TrialIndex(folder, settings.objectives)
+        over = {number for number, trial in previous.items() if trial.is_over}
+        index.write(record for name, record in index.records().items() if trial_number(name) in over)
         _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.is_over])
         History(folder).drop_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
         folder.write_experiment(to_yaml(experiment), experiment.source)
@@ -244,11 +246,13 @@ def _conclude(folder: RunFolder, settings: Settings, interrupted: bool = False) 
     """Compact the rows of trials that are over, and record the sweep's end."""
     folder.storage.delete(SCRATCH)
     index = TrialIndex(folder, settings.objectives)
-    for name, record in index.records().items():
+    records = index.records()
+    for name, record in records.items():
         if isinstance(record, TrialRecord) and record.status in ENDED and not record.compacted:
             trial = RunFolder(folder.storage / "trials", name)
             compact(trial.storage, trial.attempts())
-    index.join()
+            records[name] = replace(record, compacted=True)
+    index.write(records.values())
     done = Sweep(folder)
     ended_by_failure = folder.metadata().fail_fast and failed_trials(done) > 0
     status = "interrupted" if interrupted else "failed" if ended_by_failure else "finished"

@@ -100,7 +100,7 @@ class LiveSweep:
         if len(starts) != self._attempts:
             # A resumed sweep may retry ended trials.
             self._attempts = len(starts)
-            known = TrialIndex(self.folder, sweep.objectives or [(metric, mode)]).standing()
+            known = TrialIndex(self.folder, sweep.objectives or [(metric, mode)]).stored()
             self._settled = {
                 name: _settled_view(record, metric) for name, record in known.items() if record.status in SETTLED
             }

@@ -136,7 +136,8 @@ def test_a_sweep_with_an_index_opens_no_trial_that_is_over(tmp_path: Path, monke
     trial(sweep, 1, 0.2, status="failed", error="broken")
     trial(sweep, 2, 0.7)
     expected = LiveSweep(sweep).look()
-    TrialIndex(sweep, [("val/accuracy", "max")]).join()
+    index = TrialIndex(sweep, [("val/accuracy", "max")])
+    index.write(index.records().values())
     opened: list[str] = []
     metadata = RunFolder.metadata
     monkeypatch.setattr(RunFolder, "metadata", lambda folder: opened.append(folder.name) or metadata(folder))

@@ -1,10 +1,11 @@
-"""A sweep's table of trials with its index, against the table made from the folders alone."""
+"""The index of a sweep's trials, against what their folders alone say."""
 
 from __future__ import annotations
 
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 from orchestrator.errors import StorageError
 from orchestrator.records.new_run import create_run
-from orchestrator.records.run_folder import INDEX, RunFolder
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
-from orchestrator.stats.aggregate.trial_index import TrialIndex
+from orchestrator.stats.aggregate.trial_index import INDEX, TrialIndex
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.previous_trials import previous_trials
 from orchestrator.sweeps.results.result import Sweep
@@ -94,34 +95,31 @@ def trial(sweep: RunFolder, number: int, status: str, accuracy: float | None = 0
     return folder
 
 
-def told(sweep: RunFolder) -> str:
-    """All that is known of the trials: the table, a resume and the frame are made of it."""
+def describe(sweep: RunFolder) -> str:
+    """Everything that is known of the trials: their table, a resume and the display are made of it."""
     return "\n".join(map(str, TrialIndex(sweep, OBJECTIVES).records().values())).replace("kept://", "")
 
 
-def agree(sweep: RunFolder) -> None:
-    """That the index says what the folders say."""
-    with_index = told(sweep)
+def check_against_folders(sweep: RunFolder) -> None:
     bare = Path(sweep.storage.root).with_name("bare")
     shutil.copytree(sweep.storage.root, bare, ignore=shutil.ignore_patterns(INDEX))
-    assert with_index == told(RunFolder(sweep.storage.parent, "bare")).replace("/bare/", "/sweep/")
+    assert describe(sweep) == describe(RunFolder(sweep.storage.parent, "bare")).replace("/bare/", "/sweep/")
     shutil.rmtree(bare)
 
 
-def lines(sweep: RunFolder) -> int:
-    there = sweep.storage / INDEX
-    return sum(there.read(name).count(b"\n") - 1 for name in there.names() if name.endswith(".jsonl"))
+def write_index(sweep: RunFolder, *removed: str) -> None:
+    """Write the index as a resume and the end of a sweep do."""
+    index = TrialIndex(sweep, OBJECTIVES)
+    index.write(record for name, record in index.records().items() if name not in removed)
 
 
 class Settings:
-    """As much of a sweep's settings as is asked for."""
-
     objectives = OBJECTIVES
 
 
-def test_the_index_says_what_the_folders_say_and_opens_none(sweep: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    agree(sweep)  # which writes it
-    assert lines(sweep) == 20
+def test_index_opens_no_folder_of_ended_trials(sweep: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_index(sweep)
+    check_against_folders(sweep)
     opened: list[str] = []
     metadata = RunFolder.metadata
     monkeypatch.setattr(RunFolder, "metadata", lambda folder: opened.append(folder.name) or metadata(folder))
@@ -130,131 +128,103 @@ def test_the_index_says_what_the_folders_say_and_opens_none(sweep: RunFolder, mo
     assert table["status"].value_counts().to_dict() == dict.fromkeys(STATUSES, 5)
     assert table.loc["trial-0007", "val/loss"] == 1.0
     first = previous_trials(sweep, Settings())[6]
-    assert (first.is_over, first.has_failed, first.values["optimizer.lr"], first.last_reports) == (
-        True,
-        True,
-        0.6,
-        ("2026-01-01T00:00:03Z",),
-    )
+    assert (first.is_over, first.has_failed, first.values["optimizer.lr"]) == (True, True, 0.6)
+    assert first.last_reports == ("2026-01-01T00:00:03Z",)
     assert first.reports == tuple(
         {"val/loss": (step - 2) ** 2 + 6 / 7, "val/accuracy": step / 2, "samples": 8 * step} for step in (1, 2, 3)
     )
-    assert TrialIndex(sweep, OBJECTIVES).standing().keys() == {*table.index}
-    assert not TrialIndex(sweep, OBJECTIVES[:1]).standing()  # of other metrics
+    assert TrialIndex(sweep, OBJECTIVES).stored().keys() == {*table.index}
+    assert not TrialIndex(sweep, OBJECTIVES[:1]).stored(), "an index of other metrics was used"
 
 
 def damage(sweep: RunFolder) -> None:
-    for file in Path(sweep.storage.root, INDEX).glob("*.jsonl"):
-        data = bytearray(file.read_bytes())
-        for place in range(100, len(data), 997):
-            data[place] ^= 4
-        file.write_bytes(data)
-
-
-def remove(sweep: RunFolder) -> None:
-    shutil.rmtree(Path(sweep.storage.root, "trials", "trial-0003"))
-
-
-def make_anew(sweep: RunFolder) -> None:
-    remove(sweep)
-    TrialIndex(sweep, OBJECTIVES).join()  # as a resume does
-    trial(sweep, 3, "failed", 0.9)
-
-
-def take_up(sweep: RunFolder, ends: str | None = "failed") -> None:
-    folder = RunFolder(sweep.storage / "trials", "trial-0002")
-    folder.update(status="running", error=None, values={"optimizer.lr": 7.0})
-    folder.begin_attempt()
-    folder.append_metrics(
-        {
-            "attempt": 1,
-            "time": "2026-01-01T01:00:00Z",
-            "epoch": 5,
-            "step": 5,
-            "iteration": 5,
-            "val/loss": -3.0,
-            "val/accuracy": 0.1,
-        }
-    )
-    if ends:
-        folder.end(ends)
+    file = Path(sweep.storage.root, INDEX)
+    data = bytearray(file.read_bytes())
+    for place in range(300, len(data), 997):
+        data[place] ^= 4
+    file.write_bytes(data)
 
 
 def cut(sweep: RunFolder) -> None:
-    for file in Path(sweep.storage.root, INDEX).glob("*.jsonl"):
-        file.write_bytes(file.read_bytes()[:-700])
+    file = Path(sweep.storage.root, INDEX)
+    file.write_bytes(file.read_bytes()[:-700])
+
+
+def replace_lines(sweep: RunFolder) -> None:
+    file = Path(sweep.storage.root, INDEX)
+    header, *lines = file.read_text().splitlines()
+    file.write_text("\n".join([header, "[]", '{"name": "trial-0001"}', "7", *lines[4:]]))
+
+
+def remove_trial(sweep: RunFolder) -> None:
+    shutil.rmtree(Path(sweep.storage.root, "trials", "trial-0003"))
+
+
+def restart_trial(sweep: RunFolder, status: str | None = None) -> None:
+    write_index(sweep, "trial-0002")
+    folder = RunFolder(sweep.storage / "trials", "trial-0002")
+    folder.update(status="running", error=None, values={"optimizer.lr": 7.0})
+    folder.begin_attempt()
+    folder.append_metrics({"attempt": 1, "epoch": 5, "step": 5, "iteration": 5, "val/loss": -3.0, "val/accuracy": 0.1})
+    if status:
+        folder.end(status)
 
 
 @pytest.mark.parametrize(
-    "happens",
+    "change",
     [
         damage,
-        remove,
-        make_anew,
-        take_up,
-        lambda sweep: take_up(sweep, None),
         cut,
+        replace_lines,
+        remove_trial,
+        restart_trial,
+        lambda sweep: restart_trial(sweep, "failed"),
         lambda sweep: trial(sweep, 41, "finished", None),
+        lambda sweep: Path(sweep.storage.root, INDEX).unlink(),
     ],
+    ids=["damage", "cut", "other lines", "removed", "restarted", "failed again", "new trial", "no index"],
 )
-def test_whatever_happens_the_folders_are_the_truth(sweep: RunFolder, happens: Callable[[RunFolder], Any]) -> None:
-    TrialIndex(sweep, OBJECTIVES).join()
-    happens(sweep)
-    agree(sweep)
-    TrialIndex(sweep, OBJECTIVES).join()
-    agree(sweep)
-    assert len([*Path(sweep.storage.root, INDEX).glob("*.jsonl")]) == 1
+def test_folders_tell_what_the_index_lacks(sweep: RunFolder, change: Callable[[RunFolder], Any]) -> None:
+    write_index(sweep)
+    change(sweep)
+    check_against_folders(sweep)
+    write_index(sweep)
+    check_against_folders(sweep)
 
 
-def test_a_file_that_is_changed_by_hand_shows_on_a_disk(disk: RunFolder) -> None:
-    TrialIndex(disk, OBJECTIVES).join()
-    for number, file in enumerate(("run.json", "metrics.jsonl")):
-        path = Path(disk.storage.root, "trials", trial_name(number), file)
-        path.write_text(path.read_text().replace("0", "{", 1))
-    Path(disk.storage.root, "trials", trial_name(9), "stats.parquet").write_bytes(b"no table")
-    agree(disk)
-    status = Sweep(disk).trials["status"]
-    assert [*status[status == "damaged"].index] == ["trial-0009"]
+def test_killed_driver_leaves_each_trial_once(sweep: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers resume, run some trials again and end them, and are killed at a random write of the index."""
+    chance = random.Random(0)
+    write = Storage.write
+
+    def write_or_die(storage: Storage, name: str, data: Any) -> None:
+        if name == INDEX and chance.random() < 0.3:
+            raise KeyboardInterrupt
+        write(storage, name, data)
+
+    for attempt in range(3):
+        rerun = chance.sample(range(20 + attempt), 17)
+        with monkeypatch.context() as dying, suppress(KeyboardInterrupt):
+            dying.setattr(Storage, "write", write_or_die)
+            index = TrialIndex(sweep, OBJECTIVES)
+            index.write(record for name, record in index.records().items() if int(name[-4:]) not in rerun)
+            for number in rerun:
+                folder = RunFolder(sweep.storage / "trials", trial_name(number))
+                if not folder.exists():
+                    trial(sweep, number, "finished")
+                folder.update(status=chance.choice(STATUSES), values={"optimizer.lr": chance.random()})
+                index.keep(trial_name(number))
+            index.write(index.records().values())
+        check_against_folders(sweep)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_driver_that_dies_at_any_file_leaves_an_index_that_tells_no_lies(
-    sweep: RunFolder, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Trials end, are taken up again, removed and joined in any order, and at a random operation the process is no
-    more."""
-    chance = random.Random(seed)
-    for name in ("write", "delete"):
-        whole = getattr(Storage, name)
-
-        def dying(storage: Storage, *arguments: Any, whole: Any = whole) -> Any:
-            if INDEX in storage.root and chance.random() < 0.2:
-                raise KeyboardInterrupt
-            return whole(storage, *arguments)
-
-        monkeypatch.setattr(Storage, name, dying)
-    for attempt in range(4):
-        index = TrialIndex(sweep, OBJECTIVES)
-        try:
-            for number in chance.sample(range(20 + attempt), 17):
-                step = chance.choice((take_up, TrialIndex.keep, TrialIndex.keep, TrialIndex.keep))
-                _ = take_up(sweep, chance.choice(STATUSES)) if step is take_up else index.keep(trial_name(number))
-            index.join()
-        except KeyboardInterrupt:
-            pass
-        with monkeypatch.context() as alive:
-            alive.setattr(chance, "random", lambda: 1.0)
-            agree(sweep)
-
-
-def test_an_index_that_cannot_be_written_ends_nothing(disk: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(storage: Storage, name: str, data: Any) -> None:
+def test_index_that_cannot_be_written_fails_no_trial(disk: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(storage: Storage, name: str, data: Any) -> None:
         raise StorageError("No space left on device")
 
-    monkeypatch.setattr(Storage, "write", full)
+    monkeypatch.setattr(Storage, "write", fail)
     index = TrialIndex(disk, OBJECTIVES)
     for number in range(20):
         index.keep(trial_name(number))
-    index.join()
     assert len(Sweep(disk).trials) == 20
     assert not Path(disk.storage.root, INDEX).exists()
