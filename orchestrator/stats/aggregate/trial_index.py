@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from pyarrow import ArrowException
@@ -113,11 +113,12 @@ class TrialRecord:
 
 
 def _usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
-    """Return what a trial took: from its joined file, or from its rows. Raises DamagedFile."""
+    """Return what a trial took without its leader's training, from its joined file or its rows. Raises DamagedFile."""
     with suppress(FileNotFoundError, ArrowException), trial.open(COMPACTED["rows"]) as file:
         if kept := stored_usage(file, attempts):
             return kept
-    return usage(Rows(counted_rows(trial, attempts)))
+    own = [replace(attempt, leader=None) for attempt in attempts]
+    return usage(Rows(counted_rows(trial, own)))
 
 
 class TrialIndex:
@@ -153,9 +154,9 @@ class TrialIndex:
         self._ended.append(trial)
         if len(self._ended) < max(_BATCH, self._count // _SHARE):
             return
-        ended = self._trials.each(self._read, self._ended)
+        ended = [record for record in self._trials.each(self._read, self._ended) if record]
         with suppress(StorageError):
-            self.write([*self.stored().values(), *filter(None, ended)])
+            self.write([*self.stored().values(), *ended])
         self._ended = []
 
     def write(self, trials: Iterable[TrialRecord | DamagedFile]) -> None:

@@ -60,8 +60,8 @@ def train_s(rows: Rows) -> float:
 
 def with_usage(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
     """Return marked rows with the usage of those that count in the metadata, so that a sweep's table reads no row."""
-    counted = rows.filter(pc.invert(rows["superseded"])) if len(attempts) > 1 else rows
-    kept = json.dumps({"attempts": len(attempts), "usage": usage(Rows.of(counted))})
+    counted = Rows.of(rows.filter(pc.invert(rows["superseded"])))
+    kept = json.dumps({"attempts": len(attempts), "usage": usage(counted)})
     return rows.replace_schema_metadata({**(rows.schema.metadata or {}), _KEY: kept})
 
 

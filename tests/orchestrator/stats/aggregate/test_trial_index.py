@@ -14,10 +14,13 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from orchestrator.errors import StorageError
+from orchestrator.records.metadata import Attempt, SharedTraining
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
-from orchestrator.stats.aggregate.trial_index import INDEX, TrialIndex
+from orchestrator.stats.aggregate.trial_index import INDEX, TrialIndex, TrialRecord
+from orchestrator.stats.write.compaction import compact
+from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.previous_trials import previous_trials
 from orchestrator.sweeps.results.result import Sweep
@@ -216,6 +219,29 @@ def test_killed_driver_leaves_each_trial_once(sweep: RunFolder, monkeypatch: pyt
                 index.keep(trial_name(number))
             index.write(index.records().values())
         check_against_folders(sweep)
+
+
+def test_usage_of_a_shared_training_is_the_same_before_and_after_compaction(tmp_path: Path) -> None:
+    """The leader's run is over after the second of three iterations; the follower only validates its own model."""
+    leader, follower = Attempt(0, until=2), Attempt(0, leader=SharedTraining("trial-0000", 0))
+    folders = [RunFolder(tmp_path / "trials", trial_name(number)) for number in range(2)]
+    for folder, attempt, phase, times in (
+        (folders[0], leader, "train", (1, 2, 4)),
+        (folders[1], follower, "val", (8,)),
+    ):
+        folder.begin("hooks: {}\n", trial=folder.name)
+        folder.write_attempt(attempt)
+        recorder = Recorder(folder.storage, folder.rank_folder(0, 0), {"rank": 0, "node": "here", "attempt": 0})
+        for iteration, step_s in enumerate(times, start=1):
+            recorder.append({"phase": phase, "epoch": 0, "iteration": iteration, "step": 1, "step_s": float(step_s)})
+        recorder.close()
+        folder.end("finished")
+    for _ in range(2):
+        records = TrialIndex(RunFolder(tmp_path), OBJECTIVES).records().values()
+        usage = [record.usage for record in records if isinstance(record, TrialRecord)]
+        assert usage == [{"ranks": 1, "step_s": 1.5, "train_s": 3.0}, {"ranks": 1}]
+        compact(folders[0].storage, [leader])
+        compact(folders[1].storage, [follower])
 
 
 def test_index_that_cannot_be_written_fails_no_trial(disk: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
