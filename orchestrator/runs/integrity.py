@@ -135,14 +135,14 @@ def _check_lines(folder: RunFolder, path: str, paths: Sequence[str]) -> bool:
 
 
 def _check_rows(folder: RunFolder, path: str, paths: Sequence[str]) -> bool:
-    from orchestrator.stats.write.checksums import verify_parquet, verify_stream
+    from orchestrator.stats.write.checksums import read_stream, verify_parquet
 
     if path.endswith(".parquet"):
         with folder.storage.open(path) as file:
             return verify_parquet(file)
     table = path.rpartition("-")[0]
     is_over = folder.storage.local is None or any(other.startswith(f"{table}-") and other > path for other in paths)
-    return verify_stream(folder.storage.read(path), is_over)
+    return read_stream(folder.storage.read(path), "", is_over=is_over).schema is not None
 
 
 _CHECKS: Sequence[tuple[Sequence[str], Callable[[RunFolder, str, Sequence[str]], bool], str]] = (

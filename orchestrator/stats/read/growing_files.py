@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import time
 from typing import Any
 
@@ -19,7 +19,7 @@ from orchestrator.records.run_folder import parse_numbers
 from orchestrator.stats.read.reading import read_segment
 from orchestrator.stats.read.recorded_files import COMPACTED, opened_parquet, recorded_at, warn_lost_rows
 from orchestrator.stats.read.tables import load
-from orchestrator.stats.write.checksums import intact_batches, schema_in
+from orchestrator.stats.write.checksums import read_stream
 from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import parse_lines
 
@@ -115,32 +115,14 @@ class RankTail:
             for batch in rows.take(np.flatnonzero(kept)[-WINDOW:]).to_batches():
                 self.take(batch)
 
-    def _new_batches(self, name: str) -> Iterator[pa.RecordBatch]:
-        """Yield the new whole batches of a stream."""
-        begin = self._ends.get(name, 0)
-        with self._opened(name, begin) as stream:
-            start, place = begin - stream.tell(), str(self._storage / self._folder / name)
-            try:
-                if begin == 0:
-                    begun = schema_in(stream, place)
-                    if begun is None:
-                        return
-                    self._schemas[name] = begun
-                    self._ends[name] = start + stream.tell()
-                for batch in intact_batches(stream, self._schemas[name], place):
-                    self._ends[name] = start + stream.tell()
-                    yield batch
-            except (EOFError, pa.ArrowInvalid, OSError):
-                return
-
-    def _opened(self, name: str, begin: int) -> Any:
-        """Open a file at an offset; an object store in one request."""
-        path = f"{self._folder}/{name}"
-        if self._storage.local is None:
-            return pa.BufferReader(self._storage.read(path, begin))
-        stream = self._storage.open(path)
-        stream.seek(begin)
-        return stream
+    def _new_batches(self, name: str) -> list[pa.RecordBatch]:
+        """Return the whole batches that a stream has got since the last call."""
+        path, begin = f"{self._folder}/{name}", self._ends.get(name, 0)
+        data = self._storage.read(path, begin)
+        stream = read_stream(data, str(self._storage / path), self._schemas.get(name), begin)
+        if stream.schema is not None:
+            self._schemas[name], self._ends[name] = stream.schema, stream.end
+        return stream.batches
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Add rows of one phase, oldest first."""

@@ -21,7 +21,7 @@ from pyarrow.fs import LocalFileSystem
 
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.stats.read.recorded_files import ADVICE, Recorded, RecordedFiles, opened_parquet, recorded_files
-from orchestrator.stats.write.checksums import intact_batches, schema_in
+from orchestrator.stats.write.checksums import read_stream, schema_in
 from orchestrator.storage import Storage
 
 SMALL = {
@@ -186,18 +186,6 @@ def described(storage: Storage, files: RecordedFiles) -> tuple[pa.Schema, int]:
     return pa.schema([field for field in schema if field.name != "superseded"]), sum(rows for _, rows in footers)
 
 
-def read_batches(data: bytes, place: str = "a stream") -> list[pa.RecordBatch]:
-    """Return the whole batches of an Arrow stream. Warns of what is damaged; a kill may have cut the end."""
-    stream = pa.BufferReader(data)
-    schema = schema_in(stream, place)
-    batches: list[pa.RecordBatch] = []
-    with suppress(pa.ArrowInvalid, EOFError, OSError):
-        # One by one, so that those before the cut are kept.
-        for batch in intact_batches(stream, schema, place) if schema else ():
-            batches.append(batch)
-    return batches
-
-
 def read_segment(storage: Storage, segment: Recorded) -> pa.Table:
     """Return the rows of a segment, with the columns that its path holds. Raises DamagedFile."""
     with opened_parquet(storage, segment.path, at_once=True) as file:
@@ -216,7 +204,7 @@ def read_tail(storage: Storage, parts: Sequence[Recorded]) -> pa.Table:
     tables = []
     try:
         for part in parts:
-            batches = read_batches(storage.read(part.path), str(storage / part.path))
+            batches = read_stream(storage.read(part.path), str(storage / part.path)).batches
             tables += [_join(batches)] if batches else []
     except FileNotFoundError:
         now = _files_now(storage, parts[0])

@@ -6,13 +6,12 @@ In a stream it is in the padding after a message's metadata, in a Parquet file i
 from __future__ import annotations
 
 import struct
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import chain
 from os import SEEK_END
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from zlib import crc32
 
 import pyarrow as pa
@@ -45,18 +44,11 @@ def _seal(*data: bytes | memoryview | pa.Buffer) -> bytes:
     return _MARK + struct.pack("<I", checksum)
 
 
-def is_intact(message: Any) -> bool:
-    """Return whether a message has a checksum that matches."""
-    metadata = memoryview(message.metadata)
-    body = b"" if message.body is None else message.body
-    return _seal(metadata[:-_SEAL], body) == bytes(metadata[-_SEAL:])
-
-
 def schema_in(stream: Any, path: str) -> pa.Schema | None:
     """Return the schema at the beginning of a stream; None if a kill cut it short, or with a warning if damaged."""
     message = _message(stream)
     with suppress(pa.ArrowException, OSError):
-        if message is not None and is_intact(message):
+        if message is not None and _is_intact(message):
             return pa.ipc.read_schema(message).remove_metadata()
     stream.seek(0)
     if message is not None or _rest(stream).endswith(END):
@@ -64,26 +56,54 @@ def schema_in(stream: Any, path: str) -> pa.Schema | None:
     return None
 
 
-def intact_batches(stream: Any, schema: pa.Schema, path: str, *, is_over: bool = False) -> Iterator[pa.RecordBatch]:
-    """Yield the batches from the stream's position; raise EOFError at its end, or before a damaged batch.
+class Stream(NamedTuple):
+    """The intact part of an Arrow stream."""
+
+    schema: pa.Schema | None
+    """None if the beginning is missing or damaged."""
+    batches: list[pa.RecordBatch]
+    end: int
+    """Place in the file after the last batch."""
+
+
+def read_stream(
+    data: bytes, path: str, schema: pa.Schema | None = None, start: int = 0, *, is_over: bool = False
+) -> Stream:
+    """Read the whole batches of a stream, or those after the byte `start` of the file if the schema is known.
 
     Warns of damage. What a kill cut short at the end is not damage, unless the stream `is_over`: then nothing may be
     missing.
     """
+    stream, batches = pa.BufferReader(data), list[pa.RecordBatch]()
+    schema = schema or schema_in(stream, path)
+    if schema is None:
+        return Stream(None, [], start)
     while True:
-        begin = stream.tell()
+        end = stream.tell()
         message = _message(stream)
-        with suppress(pa.ArrowException, OSError):
-            if message is not None and is_intact(message):
-                yield pa.ipc.read_record_batch(message, schema)
-                continue
-        stream.seek(begin)
-        rest = _rest(stream)
-        if message is not None or (rest != END and rest.endswith(END)):
-            log_omission(path, f"the rows after byte {begin} are left out: their checksum does not match")
-        elif is_over and rest != END:
-            log_omission(path, f"it was cut short at byte {begin + len(rest)}; the rows after byte {begin} are missing")
-        raise EOFError
+        batch = None if message is None else _batch(message, schema)
+        if batch is None:
+            break
+        batches.append(batch)
+    rest, end = data[end:], start + end
+    if message is not None or (rest != END and rest.endswith(END)):
+        log_omission(path, f"the rows after byte {end} are left out: their checksum does not match")
+    elif is_over and rest != END:
+        log_omission(path, f"it was cut short at byte {start + len(data)}; the rows after byte {end} are missing")
+    return Stream(schema, batches, end)
+
+
+def _batch(message: Any, schema: pa.Schema) -> pa.RecordBatch | None:
+    with suppress(pa.ArrowException, OSError):
+        if _is_intact(message):
+            return pa.ipc.read_record_batch(message, schema)
+    return None
+
+
+def _is_intact(message: Any) -> bool:
+    metadata = memoryview(message.metadata)
+    body = b"" if message.body is None else message.body
+    return _seal(metadata[:-_SEAL], body) == bytes(metadata[-_SEAL:])
 
 
 def _rest(stream: Any) -> bytes:
@@ -139,15 +159,6 @@ def verify_parquet(file: Any) -> bool:
     for group in range(parquet.num_row_groups):
         parquet.read_row_group(group)
     return has_checksum
-
-
-def verify_stream(data: bytes, is_over: bool) -> bool:
-    """Return whether the schema of an Arrow stream is intact. Warns of what is damaged in it."""
-    stream = pa.BufferReader(data)
-    schema = schema_in(stream, "")
-    with suppress(EOFError):
-        deque(intact_batches(stream, schema, "", is_over=is_over) if schema else (), maxlen=0)
-    return schema is not None
 
 
 def _footer(file: Any) -> bytes:

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from orchestrator.errors import StorageError
-from orchestrator.stats.read.reading import read_batches, recorded
+from orchestrator.stats.read.reading import recorded
 from orchestrator.stats.write import rank_files
-from orchestrator.stats.write.checksums import END
+from orchestrator.stats.write.checksums import END, read_stream
 from orchestrator.stats.write.rank_files import RankFiles
 from orchestrator.storage import Storage
 from tests.told_time import ToldTime
@@ -52,7 +52,7 @@ def write(files: RankFiles, *numbers: float) -> None:
 def sent(storage: Storage) -> list[list[float]]:
     """The rows in each object."""
     streams = [storage.read(f"{FOLDER}/{name}") for name in storage.names(FOLDER)]
-    return [[row["n"] for batch in read_batches(stream) for row in batch.to_pylist()] for stream in streams]
+    return [[row["n"] for batch in read_stream(stream, "").batches for row in batch.to_pylist()] for stream in streams]
 
 
 def test_what_is_new_is_sent_after_the_interval_with_what_was_there(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator.stats.read.reading import read_batches
+from orchestrator.stats.write.checksums import read_stream
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.stats.write.rows import Layout
 from orchestrator.storage import Storage
@@ -21,9 +21,8 @@ def files(root: Path, table: str = "rows") -> list[Path]:
 
 
 def read(root: Path, table: str = "rows") -> list[dict[str, Any]]:
-    return [
-        row for file in files(root, table) for batch in read_batches(file.read_bytes()) for row in batch.to_pylist()
-    ]
+    streams = [read_stream(file.read_bytes(), "") for file in files(root, table)]
+    return [row for stream in streams for batch in stream.batches for row in batch.to_pylist()]
 
 
 def recorder(root: Path, **options: Any) -> Recorder:
@@ -283,7 +282,7 @@ def test_a_file_cut_at_any_byte_is_read_up_to_its_last_complete_batch(tmp_path: 
     written.close()
     data = files(tmp_path)[0].read_bytes()
     for length in range(len(data) + 1):
-        values = [row["n"] for batch in read_batches(data[:length]) for row in batch.to_pylist()]
+        values = [row["n"] for batch in read_stream(data[:length], "").batches for row in batch.to_pylist()]
         complete = sum(size <= length for size in sizes)
         # The last bytes of a batch are padding, so a batch may be complete a little earlier.
         assert values in ([*range(complete)], [*range(complete + 1)])
