@@ -102,7 +102,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 @lru_cache(maxsize=1000)
 def _nearest(name: str, known: tuple[str, ...]) -> str | None:
     names = {candidate.lower(): candidate for candidate in known}
-    near = get_close_matches(name.lower(), names, n=1)
+    name = name.lower()
+    near = get_close_matches(name, names, n=1, cutoff=0.75)
+    # `cosine` is nearer to CosineAnnealingLR than the count of common letters says.
+    near = near or [candidate for candidate in names if len(name) > 2 and name in candidate]
+    near = near or get_close_matches(name, names, n=1)
     return f"did you mean '{names[near[0]]}'?" if near else None
 
 

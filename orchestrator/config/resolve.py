@@ -50,8 +50,7 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
     data, problems = source.merged()
     resolved = collect_problems(problems, build, data)
     if problems or resolved is None:
-        task = find_task(data.get("task"))
-        raise ConfigError([suggest_path(problem, task) for problem in problems])
+        raise ConfigError(problems)
     resolved.experiment._source, resolved.experiment._is_resolved = source, True
     return resolved
 
@@ -75,7 +74,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
         stepping = {"param_scheduler": ParamScheduler()} if built is None else hooks
         check_optimizations(experiment, task_class, stepping, problems)
     if problems or task is None or built is None:
-        raise ConfigError(list(dict.fromkeys(problems)))
+        raise ConfigError([suggest_path(problem, task_class) for problem in dict.fromkeys(problems)])
 
     entries = {name: entry.entry if entry else None for name, entry in built.items()}
     experiment = experiment.model_copy(update={"task_args": task_args, "hooks": entries})

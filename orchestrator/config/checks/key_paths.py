@@ -23,17 +23,19 @@ _MAX_SUGGESTIONS = 3
 
 
 def suggest_path(problem: Problem, task: type[Task] | None) -> Problem:
-    """Suggest the path of an unknown key: below its own parent first, else anywhere."""
+    """Suggest where an unknown key belongs: below its own parent, else anywhere, unless a near name is beside it."""
     parent, _, key = problem.path.rpartition(".")
     is_hook = parent == "hooks" and key not in HOOKS and ":" not in key
-    has_advice = problem.suggestion and not problem.suggestion.startswith(("did you mean", "known:"))
-    if (problem.message != UNKNOWN_KEY and not is_hook) or has_advice:
+    is_vague = problem.suggestion is None or problem.suggestion.startswith(("did you mean", "known:"))
+    if (problem.message != UNKNOWN_KEY and not is_hook) or not is_vague:
         return problem
     task_arguments = [f"task_args.{name}" for name in (parameters(task) if task else ())]
     paths = [path for path in (*task_arguments, *_key_paths()) if path.rpartition(".")[2] == key]
-    near = [path for path in paths if parent and path.startswith(f"{parent}.")]
-    elsewhere = [] if problem.path.startswith("hooks.") else paths
-    suggestions = sorted(near or elsewhere, key=lambda path: path.count("."))[:_MAX_SUGGESTIONS]
+    below = [path for path in paths if parent and path.startswith(f"{parent}.") and path != problem.path]
+    has_near_name = parent and (problem.suggestion or "").startswith("did you mean")
+    is_component = parent.partition(".")[0] in ("hooks", "optimizer", "scheduler")
+    elsewhere = [] if has_near_name or is_component else paths
+    suggestions = sorted(below or elsewhere, key=lambda path: path.count("."))[:_MAX_SUGGESTIONS]
     if not suggestions:
         return problem
     return replace(problem, suggestion=f"did you mean {' or '.join(map(repr, suggestions))}?")

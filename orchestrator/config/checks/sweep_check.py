@@ -244,8 +244,10 @@ def _value_problems(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Ite
             for problem in _problems_with(values, data):
                 if problem not in existing[key] and not any(_overlap(problem.path, other) for other in others):
                     message = relative_message(name, problem)
-                    located = Problem(join("sweep.space", name), message, suggestion=problem.suggestion)
-                    problems.setdefault(message, located)
+                    is_unbounded = domain.kind == "normal" and len(domain.values) == 2
+                    hint = "write normal: [mean, sd, low, high]" if is_unbounded else problem.suggestion
+                    located = Problem(join("sweep.space", name), message, suggestion=hint)
+                    problems.setdefault(message.partition(", got ")[0], located)
         yield from problems.values()
 
 

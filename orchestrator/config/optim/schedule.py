@@ -5,6 +5,7 @@ Checked in the driver, built in each worker.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -44,6 +45,14 @@ SCHEDULERS = {
 LENGTHS = ("T_max", "total_steps", "total_iters")
 """Arguments for the length of a schedule; by default the run's length."""
 _COUNTS = (*LENGTHS, "step_size", "step_size_up", "step_size_down")
+
+_UNWRITABLE = {
+    **dict.fromkeys(("ChainedScheduler", "SequentialLR"), "combines schedulers; write a list of them"),
+    **dict.fromkeys(
+        ("LambdaLR", "MultiplicativeLR"), "takes a function, which YAML cannot hold; define scheduler() in the task"
+    ),
+}
+"""Schedulers of torch that a file cannot describe, and why."""
 
 RATES = {"OneCycleLR": "max_lr", "CyclicLR": "base_lr"}
 """Schedulers that set the rate themselves, and the argument; by default the optimizer's rate."""
@@ -355,15 +364,23 @@ def argument_names(kind: str, task: type[Task], path: str) -> set[str]:
         return set(own_method_model(task, "scheduler").model_fields)
     if not kind:
         raise ConfigError.at(f"{path}.type", "is missing")
+    if kind in _UNWRITABLE:
+        raise ConfigError.at(f"{path}.type", f"{kind} {_UNWRITABLE[kind]}")
     cls: Any = find_class(kind, LRScheduler, SCHEDULERS, f"{path}.type")
     return set(signature_model(cls).model_fields)
 
 
 def with_length(kind: str, arguments: dict[str, Any], task: type[Task], length: int, path: str) -> dict[str, Any]:
-    """Add the length of a schedule to the arguments, unless it is written."""
+    """Add the length of a schedule to the arguments, unless it is written; raise ConfigError if it is too short."""
     names = argument_names(kind, task, path)
+    counts = [arguments.get("total_steps")]
     if {"epochs", "steps_per_epoch"} & arguments.keys():  # OneCycleLR's other way to set its length
         names = names - {"total_steps"}
+        counts = [arguments.get("epochs"), arguments.get("steps_per_epoch")]
+    if kind == "OneCycleLR" and all(type(count) is int for count in counts) and 0 < math.prod(counts) < length:
+        # torch would raise in the middle of the run
+        message = f"must be at least {length}, the scheduler's steps in this run, got {math.prod(counts)}"
+        raise ConfigError.at(f"{path}.total_steps", message)
     return arguments | {name: length for name in LENGTHS if name in names and arguments.get(name) is None}
 
 

@@ -149,7 +149,8 @@ def signature_model(cls: Callable[..., Any], skip: int = 1, extra_keys: tuple[st
     hints = _hints(cls.__init__ if isinstance(cls, type) else cls)  # type: ignore[misc]
     fields: dict[str, Any] = dict.fromkeys(extra_keys, (Any, None))
     for argument in arguments:
-        if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY):
+        is_named = argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY)
+        if is_named and argument.name != "last_epoch":  # a scheduler's position, which a checkpoint restores
             default = ... if argument.default is argument.empty else argument.default
             default_type = type(default) if type(default) in (int, float) else Any
             fields[argument.name] = (_eager(hints.get(argument.name, default_type)), default)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, reduce
 from importlib.resources import files
 from itertools import islice
@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticCustomError
 
 from hooks import HOOKS
 from orchestrator.config.text.reader import join
@@ -20,6 +21,7 @@ from orchestrator.errors import Problem, did_you_mean, shortened
 UNKNOWN_KEY = "unknown key"
 EXPERIMENT = "experiment"
 
+_MAPPING_TYPES = ("dict_type", "model_type", "model_attributes_type")
 _MESSAGES = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
@@ -30,13 +32,14 @@ _MESSAGES = {
     "string_type": "must be a string",
     "none_required": "must be null",
     **dict.fromkeys(("list_type", "tuple_type", "set_type", "iterable_type"), "must be a list"),
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be a mapping"),
+    **dict.fromkeys(_MAPPING_TYPES, "must be a mapping"),
     "union_tag_invalid": "must have a `type` of {expected_tags}",
     "union_tag_not_found": "must have a `type`",
     "string_pattern_mismatch": "must match {pattern}",
     "too_short": "must have at least {min_length} entries",
     "too_long": "must have at most {max_length} entries",
     "needs_python_object": "must be an object that YAML cannot hold",
+    "wrong_value": "{message}",
 }
 """Messages for pydantic's error types; of others pydantic's own, with "must" for "Input should"."""
 
@@ -45,6 +48,11 @@ _MAX_PROBLEMS = 50
 
 _BRANCHES = ("one", "list", "word", "group")
 """Tags of unions whose branch depends on the kind of value alone."""
+
+
+def wrong_value(key: str, message: str) -> PydanticCustomError:
+    """Return an error about a key of a model, or about all of it, to raise where the model is checked as a whole."""
+    return PydanticCustomError("wrong_value", "{message}", {"key": key, "message": message})
 
 
 @cache
@@ -92,7 +100,8 @@ def error_location(error: Mapping[str, Any], values: Any) -> tuple[int | str, ..
             break
         location.append(part)
         values = _child(values, part)
-    return tuple(location)
+    key = error["ctx"]["key"] if error["type"] == "wrong_value" else ""
+    return (*location, key) if key else tuple(location)
 
 
 def _child(values: Any, part: int | str) -> Any:
@@ -110,44 +119,59 @@ def _convert(
     if first["type"] == "missing":
         return Problem(dotted, "is missing")
     relevant = [error for error in errors if error["type"] != "needs_python_object"] or errors
-    messages = list(dict.fromkeys(map(_message, relevant)))
-    joined = " or ".join([messages[0], *(message.removeprefix("must be ") for message in messages[1:])])
-    if not joined.startswith("must "):
-        return Problem(dotted, joined)
-    return Problem(dotted, f"{joined}, got {_shorten(first['input'])}", suggestion=_nearest_allowed(first))
+    message, *others = dict.fromkeys(map(_message, relevant))
+    for other in others:
+        message += f" or {other.removeprefix('must be ')}" if other.startswith("must be ") else f", or {other[5:]}"
+    if not message.startswith("must ") or ", got " in message:
+        return Problem(dotted, message)
+    if first["type"] in _MAPPING_TYPES:
+        suggestion = _suggest_mapping(first["input"], _known_keys(model, location, values))
+    else:
+        suggestion = _suggest_value(first)
+    return Problem(dotted, f"{message}, got {_show(first['input'])}", suggestion=suggestion)
 
 
 def _suggest_key(location: tuple[int | str, ...], model: type[BaseModel], values: Any) -> str:
     key, known = str(location[-1]), _known_keys(model, location[:-1], values)
     advice = options_elsewhere(_KINDS.get(model.__name__, "")).get(key.lower()) if len(location) == 1 else None
+    if ":" in key:
+        return "write a space after `:`"
     return advice or did_you_mean(key, known) or (f"known: {', '.join(known)}" if known else "none are taken")
+
+
+def _suggest_mapping(value: Any, keys: Sequence[str]) -> str | None:
+    if isinstance(value, str) and "type" in keys:
+        return f"write {{type: {shortened(value)}}}"
+    return f"known: {', '.join(keys)}" if keys else None
+
+
+def _suggest_value(error: Mapping[str, Any]) -> str | None:
+    """Suggest the nearest allowed value, which pydantic lists as `'a', 'b' or 'c'`, or quotes around a number."""
+    context, value = error.get("ctx", {}), error["input"]
+    if error["type"] == "string_type" and isinstance(value, int | float):
+        return "write it in quotes"
+    allowed = context.get("expected_tags") or context.get("expected")
+    name = context.get("tag", value)
+    return did_you_mean(name, re.findall("'([^']*)'", allowed)) if allowed and isinstance(name, str) else None
 
 
 def _message(error: Mapping[str, Any]) -> str:
     context = error.get("ctx", {})
     if error["type"] == "value_error":
         return str(context["error"])
+    if (error["type"], context.get("min_length")) == ("too_short", 1):
+        return "must not be empty"
     template = _MESSAGES.get(error["type"])
     if template is None:
-        message = str(error["msg"]).replace("Input should", "must", 1)
+        message = str(error["msg"]).replace("Input should", "must", 1).replace("False", "false")
         return message[:1].lower() + message[1:]
-    shown = {key: _shorten(value) if isinstance(value, float) else value for key, value in context.items()}
-    return template.format(**shown)
+    # A limit of 1.0 is written as 1, like the limits of whole numbers.
+    limits = {key: f"{value:.15g}" if isinstance(value, float) else value for key, value in context.items()}
+    return template.format(**limits)
 
 
-def _nearest_allowed(error: Mapping[str, Any]) -> str | None:
-    """Suggest the nearest allowed value, which pydantic lists as `'a', 'b' or 'c'`."""
-    context = error.get("ctx", {})
-    allowed = context.get("expected_tags") or context.get("expected")
-    name = context.get("tag", error["input"])
-    return did_you_mean(name, re.findall("'([^']*)'", allowed)) if allowed and isinstance(name, str) else None
-
-
-def _shorten(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
-    return shortened(text)
+def _show(value: Any) -> str:
+    return shortened(json.dumps(value) if value is None or isinstance(value, bool) else repr(value))
 
 
 def _known_keys(model: type[BaseModel], location: Iterable[int | str], values: Any) -> list[str]:

@@ -17,7 +17,6 @@ from pydantic import (
     Field,
     PrivateAttr,
     Tag,
-    TypeAdapter,
     ValidationError,
     model_validator,
 )
@@ -28,7 +27,7 @@ from hooks.needs import Needs
 from hooks.parameter_names import Patterns, list_patterns
 from orchestrator.config.python.objects import import_folders, task_to_config, to_config
 from orchestrator.config.python.parameters import check
-from orchestrator.config.python.wording import convert_errors, error_location
+from orchestrator.config.python.wording import convert_errors, error_location, wrong_value
 from orchestrator.config.sections.base import Model
 from orchestrator.config.sections.initial_weights import Init
 from orchestrator.config.sections.sweep import Seed, Sweep
@@ -40,13 +39,14 @@ MAX_NAME_BYTES = 200
 """File systems allow 255, and names of trials and of files being written are longer than the run's own."""
 
 
-def _check_name_length(name: str) -> str:
-    if len(name.encode()) > MAX_NAME_BYTES:
-        raise ValueError(f"must have at most {MAX_NAME_BYTES} bytes, got {len(name.encode())}")
+def _check_name(name: str) -> str:
+    if not re.fullmatch(r"\w[\w.-]*", name) or len(name.encode()) > MAX_NAME_BYTES:
+        rule = "must be letters, digits, `_`, `-` and `.`, beginning with none of the last two"
+        raise ValueError(f"{rule}, in at most {MAX_NAME_BYTES} bytes")
     return name
 
 
-RunName = Annotated[str, Field(pattern=r"^\w[\w.-]*$"), AfterValidator(_check_name_length)]
+RunName = Annotated[str, AfterValidator(_check_name), Field(json_schema_extra={"pattern": r"^\w[\w.-]*$"})]
 
 BatchSize = Annotated[int, Ge(1), Lt(2**31)]
 
@@ -180,11 +180,12 @@ def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if value is not None or key == "scheduler"}
 
 
-def check_length(epochs: object, steps: object) -> str | None:
-    """Return an error message unless exactly one of epochs and steps is set."""
+def _length_problem(epochs: object, steps: object) -> Problem | None:
+    """Return a problem unless exactly one of epochs and steps is set."""
     if epochs is not None and steps is not None:
-        return "has both epochs and steps; set only one of them (epochs=null removes the other)"
-    return "has neither epochs nor steps; set one of them" if epochs is None and steps is None else None
+        message = "cannot be set beside epochs; set only one of them (epochs=null removes the other)"
+        return Problem("steps", message)
+    return Problem("", "has neither epochs nor steps; set one of them") if epochs is None and steps is None else None
 
 
 def _convert(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,9 +306,8 @@ class Experiment(Model):
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:
-        message = check_length(self.epochs, self.steps)
-        if message:
-            raise ValueError(message)
+        if problem := _length_problem(self.epochs, self.steps):
+            raise wrong_value(problem.path, problem.message)
         return self
 
     @property
@@ -381,12 +381,12 @@ def validate_sections(data: Mapping[str, Any], problems: list[Problem]) -> tuple
         if details[0]["type"] == "json_invalid":  # a character that JSON cannot hold, at an unknown location
             wrong = set(valid)
         valid = _PLACEHOLDERS | {key: value for key, value in valid.items() if key not in wrong}
-        if check_length(valid.get("epochs"), valid.get("steps")):
+        if _length_problem(valid.get("epochs"), valid.get("steps")):
             valid |= {"epochs": 2**31, "steps": None}
         experiment = _validate(valid)
-    message = check_length(data.get("epochs"), data.get("steps"))
-    if message and not any(problem.path in ("", "epochs", "steps") for problem in errors):
-        errors.append(Problem("", message))
+    length_problem = _length_problem(data.get("epochs"), data.get("steps"))
+    if length_problem and not any(problem.path in ("", "epochs", "steps") for problem in errors):
+        errors.append(length_problem)
     problems.extend(errors)
     return valid, experiment
 
@@ -400,9 +400,6 @@ def check_run_name(experiment: Experiment, name: str | None) -> str:
     if name is None:
         return experiment.name
     try:
-        return TypeAdapter(RunName).validate_python(name, strict=True)
-    except ValidationError as error:
-        raise UsageError(
-            f"name {shortened(str(name), 43)!r} is not allowed: it names a folder, so use letters, digits, '_', '-' and"
-            f" '.', begin with none of the last two, and keep to {MAX_NAME_BYTES} bytes"
-        ) from error
+        return _check_name(name)
+    except ValueError as error:
+        raise UsageError(f"name {shortened(name, 43)!r} {error}, as it names a folder") from None

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, create_model, model_validator
 
 from hooks.parameter_names import Patterns, compiled, list_patterns, matched
+from orchestrator.config.python.wording import wrong_value
 from orchestrator.config.sections.base import Model
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.storage.location import secrets_in
@@ -53,13 +54,11 @@ class Init(_Named):  # type: ignore[misc]  # created by a call
     @model_validator(mode="after")
     def _is_usable(self) -> Self:
         if secrets_in(self.source):
-            raise ValueError("from contains credentials, which the run would save; set them in the environment instead")
+            raise wrong_value("from", "contains credentials, which the run would save; set them in the environment")
         for old, new in self.rename.items():
             if old.count("*") != new.count("*"):
-                raise ValueError(
-                    f"rename needs as many * on both sides, got {old.count('*')} in '{old}' and {new.count('*')} in"
-                    f" '{new}'"
-                )
+                counts = f"{old.count('*')} in '{old}' and {new.count('*')} in '{new}'"
+                raise wrong_value("rename", f"needs as many * on both sides, got {counts}")
         return self
 
     def renamed(self, names: Iterable[str]) -> dict[str, str]:

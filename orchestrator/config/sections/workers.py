@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt, Lt
 from pydantic import BeforeValidator, Field, model_validator
 
 from hooks.needs import Needs
+from orchestrator.config.python.wording import wrong_value
 from orchestrator.config.sections.base import Model
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B")
@@ -68,18 +69,17 @@ class Workers(Model):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        if isinstance(self.count, list) and self.min_count >= self.max_count:
-            raise ValueError(f"count must be one number, or [fewest, most] in ascending order, got {self.count}")
-        if isinstance(self.gpu, float) and self.max_count > 1:
-            raise ValueError(
-                f"a share of a GPU, gpu: {self.gpu:g}, needs count: 1, as NCCL uses one rank per GPU; got count:"
-                f" {self.count}"
-            )
-        if self.accelerator and not self.gpu:
-            raise ValueError(f"accelerator: {self.accelerator} has no effect without `gpu: true`; write gpu: true")
+        count, gpu, accelerator = self.count, self.gpu, self.accelerator
+        if isinstance(count, list) and count[0] >= count[1]:
+            raise wrong_value("count", f"must be one number, or [fewest, most] in ascending order, got {count}")
+        if isinstance(gpu, float) and self.max_count > 1:
+            message = "a share needs count: 1, as NCCL uses one rank per GPU"
+            raise wrong_value("gpu", f"{message}; got gpu: {gpu:g} and count: {count}")
+        if accelerator and not gpu:
+            raise wrong_value("accelerator", "has no effect without `gpu: true`")
         if reserved := {"CPU", "GPU", "memory"}.intersection(self.resources):
             names = " and ".join(sorted(reserved))
-            raise ValueError(f"resources cannot hold {names}; use the keys cpus, gpu and memory")
+            raise wrong_value("resources", f"cannot hold {names}; use the keys cpus, gpu and memory")
         return self
 
     @property

@@ -185,7 +185,7 @@ def test_spaces_that_fit(file: Path, line: str) -> None:
         ("optimizer.type: {choice: [SGD, Adam]}", "optimizer.momentum: unknown key"),
         ("optimizer.type.deep: {choice: [1]}", "cannot be set: optimizer.type is 'SGD', not a mapping"),
         ("task_args.width: {randint: [0, 4]}", "must be greater than 0, got 0"),
-        ("steps: {choice: [5]}", "has both epochs and steps"),
+        ("steps: {choice: [5]}", "cannot be set beside epochs"),
         ("workers.count: {choice: [1, 2]}", "cannot be swept: all trials share `workers`"),
     ],
 )

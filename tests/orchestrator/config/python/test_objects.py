@@ -214,7 +214,7 @@ def test_what_is_copied_takes_classes_too() -> None:
     entry = check_experiment(made).hooks["checkpoint"]
     assert isinstance(entry, dict)
     assert (entry["keep"], made.steps) == (7, 5)
-    with pytest.raises(ConfigError, match="both epochs and steps"):
+    with pytest.raises(ConfigError, match="steps: cannot be set beside epochs"):
         made.model_copy(update={"epochs": 5})
 
 

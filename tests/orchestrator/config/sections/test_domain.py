@@ -21,7 +21,7 @@ from orchestrator.errors import ConfigError
         ({"unifrom": [0, 1]}, ".unifrom", "unknown key (did you mean 'uniform'?)"),
         ({"gamma": [0, 1]}, ".gamma", "unknown key (known: choice, grid, fan_out, uniform, "),
         ({"uniform": [0, float("inf")]}, ".uniform.1", "must be a finite number"),
-        ({"choice": []}, ".choice", "must have at least 1 entries"),
+        ({"choice": []}, ".choice", "must not be empty"),
         ({"grid": 3}, ".grid", "must be a list, got 3"),
         ({"uniform": [1, 0]}, "", "low < high"),
         ({"uniform": [1]}, ".uniform", "must have at least 2 entries"),

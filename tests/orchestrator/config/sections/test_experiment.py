@@ -23,7 +23,7 @@ def test_equal_is_who_says_the_same() -> None:
 
 @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a b", "-x"])
 def test_names_are_names_of_folders(name: str) -> None:
-    with pytest.raises(ConfigError, match="name: must match"):
+    with pytest.raises(ConfigError, match="name: must be letters, digits"):
         Experiment(name=name, task="a:B", epochs=1)
 
 
@@ -37,11 +37,7 @@ def test_memory_is_a_number_of_bytes_or_in_words(written: Any, size: int) -> Non
 @pytest.mark.parametrize(
     ("workers", "message"),
     [
-        ({"gpu": 0.5, "count": 2}, "a share of a GPU, gpu: 0.5, needs count: 1"),
         ({"gpu": 1.5}, "workers.gpu"),
-        ({"accelerator": "H100"}, "write gpu: true"),
-        ({"resources": {"GPU": 1}}, "resources cannot hold GPU"),
-        ({"memory": "8 gigs"}, "workers.memory: must be bytes, or a size such as 8 GiB or 500 MB, got '8 gigs'"),
         ({"memory": 0}, "workers.memory"),
         ({"resources": {"spot": 0}}, "workers.resources.spot"),
     ],

@@ -1,0 +1,169 @@
+"""Error messages as a user of a YAML file reads them, from the place in the file to the advice at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config.load import load_experiment
+from orchestrator.errors import ConfigError
+from tests.orchestrator.config.samples import HERE
+
+START = f"name: line\ntask: {HERE}:Line\nepochs: 4\n"
+SWEEP = "sweep:\n  metric: val/loss\n  trials: 4\n"
+
+
+def printed(folder: Path, text: str, *overrides: str) -> str:
+    """Return the message that a file with this text is refused with; `epochs: 4` stands in its line 3."""
+    file = folder / "e.yaml"
+    file.write_text(f"{START}{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(file, overrides)
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        # Unknown keys.
+        ("batchsize: 8", "e.yaml:4: batchsize: unknown key (did you mean 'batch_size'?)"),
+        ("betas: 0.9", "e.yaml:4: betas: unknown key (did you mean 'optimizer.betas'?)"),
+        ("loader:\n  workers: 2", "e.yaml:5: loader.workers: unknown key (did you mean 'num_workers'?)"),
+        (
+            "scheduler:\n  type: StepLR\n  step_size: 1\n  gama: 2",
+            "e.yaml:7: scheduler.gama: unknown key (did you mean 'gamma'?)",
+        ),
+        (
+            "scheduler: {type: StepLR, step_size: 1, last_epoch: 5}",
+            "e.yaml:4: scheduler.last_epoch: unknown key (known: step_size, gamma)",
+        ),
+        (
+            "optimizer: {type: Adam, momentum: 0.9}",
+            "e.yaml:4: optimizer.momentum: unknown key (known: groups, lr, betas, eps, weight_decay, amsgrad, foreach,"
+            " maximize, capturable, differentiable, fused, decoupled_weight_decay)",
+        ),
+        (
+            "optimizer: {type: Adam,lr:0.1}",
+            "e.yaml:4: optimizer.lr:0.1: unknown key (write a space after `:`)",
+        ),
+        (
+            f"{SWEEP}  space: {{lr: {{uniform: [0, 1]}}}}",
+            "e.yaml:7: sweep.space.lr: unknown key (did you mean 'optimizer.lr'?)",
+        ),
+        (
+            f"{SWEEP}  scheduler: {{type: asha, grace: 1}}\n  space: {{seed: {{choice: [0, 1]}}}}",
+            "e.yaml:7: sweep.scheduler.grace: unknown key (did you mean 'grace_period'?)",
+        ),
+        # Wrong values.
+        ("batch_size: 1e3", "e.yaml:4: batch_size: must be a whole number, got 1000.0"),
+        ("epoch_steps: true", "e.yaml:4: epoch_steps: must be a whole number, got true"),
+        ("notes: 12", "e.yaml:4: notes: must be a string, got 12 (write it in quotes)"),
+        ("deterministic: yes", "e.yaml:4: deterministic: must be true or false, got 'yes'"),
+        ("accumulate: 0", "e.yaml:4: accumulate: must be at least 1 or 'auto', got 0"),
+        ("scheduler: []", "e.yaml:4: scheduler: must not be empty, got []"),
+        (
+            "hang: {after: 5 minutes}",
+            "e.yaml:4: hang.after: must be a duration greater than 0: seconds, or text such as 90s, 5m or 2h30m,"
+            " got '5 minutes'",
+        ),
+        (
+            "workers: {memory: 8 gb}",
+            "e.yaml:4: workers.memory: must be bytes, or a size such as 8 GiB or 500 MB, got '8 gb'",
+        ),
+        (
+            "hooks: {console: {every: 0}}",
+            "e.yaml:4: hooks.console.every: must be at least 1 iteration, got 0 iterations",
+        ),
+        ("environment: [A=1]", "e.yaml:4: environment.0: must match ^[A-Za-z_]\\w*$, got 'A=1'"),
+        (
+            "workers:\n  count: [2]",
+            "e.yaml:5: workers.count: must be a whole number, or have at least 2 entries, got [2]",
+        ),
+        (
+            f"{SWEEP}  share_training: true\n  space: {{seed: {{choice: [0, 1]}}}}",
+            "e.yaml:7: sweep.share_training: must be 'auto' or false, got true",
+        ),
+        # A value where a mapping belongs.
+        ("optimizer: Adam", "e.yaml:4: optimizer: must be a mapping, got 'Adam' (write {type: Adam})"),
+        ("scheduler: [StepLR]", "e.yaml:4: scheduler.0: must be a mapping, got 'StepLR' (write {type: StepLR})"),
+        ("hang: 300", "e.yaml:4: hang: must be a mapping, got 300 (known: after, action)"),
+        (
+            f"{SWEEP}  space: {{seed: [0, 1]}}",
+            "e.yaml:7: sweep.space.seed: must be a mapping, got [0, 1] (known: choice, grid, fan_out, uniform,"
+            " loguniform, quniform, qloguniform, randint, lograndint, normal)",
+        ),
+        # Several keys together; each is reported at its own line.
+        (
+            "steps: 3",
+            "e.yaml:4: steps: cannot be set beside epochs; set only one of them (epochs=null removes the other)",
+        ),
+        (
+            "workers:\n  cpus: 1\n  count: [8, 2]",
+            "e.yaml:6: workers.count: must be one number, or [fewest, most] in ascending order, got [8, 2]",
+        ),
+        (
+            "workers:\n  count: 2\n  gpu: 0.5",
+            "e.yaml:6: workers.gpu: a share needs count: 1, as NCCL uses one rank per GPU; got gpu: 0.5 and count: 2",
+        ),
+        (
+            "workers:\n  cpus: 1\n  accelerator: H100",
+            "e.yaml:6: workers.accelerator: has no effect without `gpu: true`",
+        ),
+        (
+            "workers:\n  resources: {GPU: 1}",
+            "e.yaml:5: workers.resources: cannot hold GPU; use the keys cpus, gpu and memory",
+        ),
+        (
+            "init:\n  from: x.pt\n  rename: {'a*': b}",
+            "e.yaml:6: init.rename: needs as many * on both sides, got 1 in 'a*' and 0 in 'b'",
+        ),
+        (
+            f"{SWEEP}  space: {{seed: {{choice: [0]}}}}\n  scheduler:\n    {{type: asha, max_t: 2, grace_period: 4}}",
+            "e.yaml:9: sweep.scheduler.max_t: must be at least grace_period: 4, got 2",
+        ),
+        # Schedulers that a file cannot describe, and a length that torch would refuse in the middle of the run.
+        (
+            "scheduler: {type: ChainedScheduler}",
+            "e.yaml:4: scheduler.type: ChainedScheduler combines schedulers; write a list of them",
+        ),
+        (
+            "scheduler: {type: SequentialLR}",
+            "e.yaml:4: scheduler.type: SequentialLR combines schedulers; write a list of them",
+        ),
+        (
+            "scheduler: {type: LambdaLR}",
+            "e.yaml:4: scheduler.type: LambdaLR takes a function, which YAML cannot hold; define scheduler() in the"
+            " task",
+        ),
+        (
+            "optimizer: {type: SGD}\nscheduler: {type: OneCycleLR, total_steps: 3}",
+            "e.yaml:5: scheduler.total_steps: must be at least 4, the scheduler's steps in this run, got 3",
+        ),
+        # Sweeps: one problem for both ends of a range, and what a normal distribution may draw.
+        (
+            f"{SWEEP}  space: {{batch_size: {{uniform: [1, 4]}}}}",
+            "e.yaml:7: sweep.space.batch_size: must be a whole number, got 1.0",
+        ),
+        (
+            f"{SWEEP}  space: {{optimizer.lr: {{normal: [0.1, 0.1]}}}}",
+            "e.yaml:7: sweep.space.optimizer.lr: SGD raised: Invalid learning rate: -1.7976931348623157e+308"
+            " (write normal: [mean, sd, low, high])",
+        ),
+    ],
+)
+def test_message_says_what_is_wrong_where_and_what_to_do(tmp_path: Path, text: str, message: str) -> None:
+    assert printed(tmp_path, text) == message
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("batch_size=", "override 'batch_size=': batch_size: has no value; write batch_size=null for the default"),
+        ("batch_size='3'", "override 'batch_size='3'': batch_size: must be a whole number, got '3'"),
+        ("lr=0.1", "override 'lr=0.1': lr: unknown key (did you mean 'optimizer.lr'?)"),
+        ("optimizer=Adam", "override 'optimizer=Adam': optimizer: must be a mapping, got 'Adam' (write {type: Adam})"),
+    ],
+)
+def test_message_about_an_override_quotes_it(tmp_path: Path, override: str, message: str) -> None:
+    assert printed(tmp_path, "", override) == message
