@@ -37,15 +37,6 @@ from orchestrator.config.sections.experiment import Component, LRSchedulers, Opt
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task
 
-SCHEDULERS = {
-    **subclasses_in(torch.optim.lr_scheduler, LRScheduler),
-    **subclasses_in(torch.optim.swa_utils, LRScheduler),
-}
-
-LENGTHS = ("T_max", "total_steps", "total_iters")
-"""Arguments for the length of a schedule; by default the run's length."""
-_COUNTS = (*LENGTHS, "step_size", "step_size_up", "step_size_down")
-
 _UNWRITABLE = {
     **dict.fromkeys(("ChainedScheduler", "SequentialLR"), "combines schedulers; write a list of them"),
     **dict.fromkeys(
@@ -53,6 +44,17 @@ _UNWRITABLE = {
     ),
 }
 """Schedulers of torch that a file cannot describe, and why."""
+
+SCHEDULERS = {
+    name: cls
+    for module in (torch.optim.lr_scheduler, torch.optim.swa_utils)
+    for name, cls in subclasses_in(module, LRScheduler).items()
+    if name not in _UNWRITABLE
+}
+
+LENGTHS = ("T_max", "total_steps", "total_iters")
+"""Arguments for the length of a schedule; by default the run's length."""
+_COUNTS = (*LENGTHS, "step_size", "step_size_up", "step_size_down")
 
 RATES = {"OneCycleLR": "max_lr", "CyclicLR": "base_lr"}
 """Schedulers that set the rate themselves, and the argument; by default the optimizer's rate."""
@@ -373,7 +375,7 @@ def argument_names(kind: str, task: type[Task], path: str) -> set[str]:
 def with_length(kind: str, arguments: dict[str, Any], task: type[Task], length: int, path: str) -> dict[str, Any]:
     """Add the length of a schedule to the arguments, unless it is written; raise ConfigError if it is too short."""
     names = argument_names(kind, task, path)
-    counts = [arguments.get("total_steps")]
+    counts: list[Any] = [arguments.get("total_steps")]
     if {"epochs", "steps_per_epoch"} & arguments.keys():  # OneCycleLR's other way to set its length
         names = names - {"total_steps"}
         counts = [arguments.get("epochs"), arguments.get("steps_per_epoch")]

@@ -118,10 +118,11 @@ def _convert(
         return Problem(dotted, UNKNOWN_KEY, suggestion=_suggest_key(location, model, values))
     if first["type"] == "missing":
         return Problem(dotted, "is missing")
-    relevant = [error for error in errors if error["type"] != "needs_python_object"] or errors
-    message, *others = dict.fromkeys(map(_message, relevant))
-    for other in others:
-        message += f" or {other.removeprefix('must be ')}" if other.startswith("must be ") else f", or {other[5:]}"
+    # Of a list that is too short or too long it goes without saying that it is no string.
+    lengths = [error for error in errors if error["type"] in ("too_short", "too_long")]
+    relevant = lengths or [error for error in errors if error["type"] != "needs_python_object"] or errors
+    messages = list(dict.fromkeys(map(_message, relevant)))
+    message = " or ".join([messages[0], *(other.removeprefix("must be ") for other in messages[1:])])
     if not message.startswith("must ") or ", got " in message:
         return Problem(dotted, message)
     if first["type"] in _MAPPING_TYPES:
@@ -142,7 +143,7 @@ def _suggest_key(location: tuple[int | str, ...], model: type[BaseModel], values
 def _suggest_mapping(value: Any, keys: Sequence[str]) -> str | None:
     if isinstance(value, str) and "type" in keys:
         return f"write {{type: {shortened(value)}}}"
-    return f"known: {', '.join(keys)}" if keys else None
+    return f"known: {', '.join(keys)}" if len(keys) > 1 else None
 
 
 def _suggest_value(error: Mapping[str, Any]) -> str | None:

@@ -78,7 +78,7 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
         ("environment: [A=1]", "e.yaml:4: environment.0: must match ^[A-Za-z_]\\w*$, got 'A=1'"),
         (
             "workers:\n  count: [2]",
-            "e.yaml:5: workers.count: must be a whole number, or have at least 2 entries, got [2]",
+            "e.yaml:5: workers.count: must have at least 2 entries, got [2]",
         ),
         (
             f"{SWEEP}  share_training: true\n  space: {{seed: {{choice: [0, 1]}}}}",

@@ -12,16 +12,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim import Optimizer, lr_scheduler, swa_utils
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.param_scheduler import ParamScheduler
 from orchestrator.checkpoint.placeholders import tensors_in
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.optim.optimizer import OPTIMIZERS
-from orchestrator.config.optim.schedule import SCHEDULERS
+from orchestrator.config.optim.optimizer import OPTIMIZERS, subclasses_in
 from orchestrator.config.sections.experiment import Component
 from orchestrator.config.sections.workers import Workers
 from orchestrator.errors import RunError
@@ -32,6 +31,7 @@ from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment
 
+SCHEDULERS = subclasses_in(lr_scheduler, LRScheduler) | subclasses_in(swa_utils, LRScheduler)
 STEPS = 7
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "LambdaLR": {"lr_lambda": lambda step: 0.9**step},
