@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     PrivateAttr,
     Tag,
+    TypeAdapter,
     ValidationError,
     model_validator,
 )
@@ -39,10 +40,14 @@ MAX_NAME_BYTES = 200
 """File systems allow 255, and names of trials and of files being written are longer than the run's own."""
 
 
+_NAME_RULE = (
+    f"must be letters, digits, `_`, `-` and `.`, beginning with none of the last two, in at most {MAX_NAME_BYTES} bytes"
+)
+
+
 def _check_name(name: str) -> str:
     if not re.fullmatch(r"\w[\w.-]*", name) or len(name.encode()) > MAX_NAME_BYTES:
-        rule = "must be letters, digits, `_`, `-` and `.`, beginning with none of the last two"
-        raise ValueError(f"{rule}, in at most {MAX_NAME_BYTES} bytes")
+        raise ValueError(_NAME_RULE)
     return name
 
 
@@ -400,6 +405,6 @@ def check_run_name(experiment: Experiment, name: str | None) -> str:
     if name is None:
         return experiment.name
     try:
-        return _check_name(name)
-    except ValueError as error:
-        raise UsageError(f"name {shortened(name, 43)!r} {error}, as it names a folder") from None
+        return TypeAdapter(RunName).validate_python(name, strict=True)
+    except ValidationError as error:
+        raise UsageError(f"name {shortened(str(name), 43)!r} {_NAME_RULE}, as it names a folder") from error

@@ -170,7 +170,7 @@ NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("run line.yaml --plan --name ../esc", "name '../esc' is not allowed"),
+        ("run line.yaml --plan --name ../esc", "name '../esc' must be letters"),
         ("sweep lines.yaml --local sweep.metric=stats/step_s/p59", "no statistic 'p59' in 'step_s/p59': did you mean"),
         pytest.param("run line.yaml --local workers.gpu=true", "set workers.gpu=false", marks=NO_GPU),
         pytest.param("sweep lines.yaml --local workers.gpu=true", "set workers.gpu=false", marks=NO_GPU),

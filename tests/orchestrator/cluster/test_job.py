@@ -45,7 +45,7 @@ def test_a_sweep_is_swept_and_may_be_named(folder: Path) -> None:
 
 
 def test_a_name_is_checked_by_the_rule_of_the_file(folder: Path) -> None:
-    with pytest.raises(UsageError, match=r"name '\.\./esc' is not allowed"):
+    with pytest.raises(UsageError, match=r"name '\.\./esc' must be letters"):
         job(folder, "study/points.yaml", name="../esc")
 
 

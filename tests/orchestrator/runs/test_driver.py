@@ -89,7 +89,7 @@ def test_what_this_machine_or_its_torch_cannot_hold_is_refused_before_ray_is_sta
 def test_a_name_is_checked_by_the_rule_of_the_file(tmp_path: Path, name: Any) -> None:
     swept = described(epochs=1, sweep={"metric": "val/loss", "mode": "min", "space": {"seed": {"grid": [1, 2]}}})
     for begin, experiment in ((run, described(epochs=1)), (sweep, swept)):
-        with pytest.raises(UsageError, match=r"name .* is not allowed") as refused:
+        with pytest.raises(UsageError, match=r"name .* must be letters, digits") as refused:
             begin(experiment, tmp_path / "runs", name, local=True)  # type: ignore[operator]
         assert "\x1b" not in str(refused.value)
         assert len(str(refused.value)) < 400

@@ -155,10 +155,10 @@ def test_what_fits_is_taken_and_the_rest_is_told(tmp_path: Path) -> None:
         ({"only": ["0.*"], "except": ["*"]}, "init.except: excludes everything that init.only selects, got *"),
         ({"rename": {"module.*": "*"}}, "init.rename: pattern 'module.*' matches no parameter"),
         ({"rename": {"0.*": "4.*"}}, "init.rename: gives 0.weight and 4.weight the same name, 4.weight"),
-        ({"rename": {"0.*": "a"}}, "rename needs as many * on both sides, got 1 in '0.*' and 0 in 'a'"),
+        ({"rename": {"0.*": "a"}}, "rename: needs as many * on both sides, got 1 in '0.*' and 0 in 'a'"),
         ({"weights": "ema"}, "init.weights: got ema, but"),
         ({"from": "no/such"}, "init.from: no run or file no/such"),
-        ({"from": "s3://key:secret@bucket/run"}, "from contains credentials"),
+        ({"from": "s3://key:secret@bucket/run"}, "from: contains credentials"),
     ],
 )
 def test_what_cannot_be_is_refused_before_training(more: dict[str, Any], told: str, tmp_path: Path) -> None:
