@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_context = multiprocessing.get_context("forkserver")
+FORKSERVER = multiprocessing.get_context("forkserver")
 _WARM = [
     *(
         "torch",
@@ -36,7 +36,7 @@ _WARM = [
     ),
 ]
 """Imported once, and not by each rank."""
-_context.set_forkserver_preload(_WARM)
+FORKSERVER.set_forkserver_preload(_WARM)
 
 
 def _enter(
@@ -62,7 +62,7 @@ def _started(
     # They meet at a file: a port that is free now may be taken by another test's processes a moment later.
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
-            _context.Process(
+            FORKSERVER.Process(
                 target=_enter, args=(function, rank, world_size, f"{folder}/store", arguments, results), daemon=True
             )
             for rank in range(world_size)
@@ -74,7 +74,7 @@ def _started(
 
 def until_killed(function: Callable[..., Any], world_size: int = 2, *arguments: Any) -> list[int]:
     """As `on_ranks`, where ranks end without an answer; returns how each process ended."""
-    with _started(function, world_size, arguments, _context.SimpleQueue()) as ranks:
+    with _started(function, world_size, arguments, FORKSERVER.SimpleQueue()) as ranks:
         for process in ranks:
             process.join(timeout=120)
         return [process.exitcode for process in ranks]
@@ -85,7 +85,7 @@ def on_ranks(function: Callable[..., Any], world_size: int = 2, *arguments: Any)
 
     The function must be a module's own; tensors should come back as lists or numbers.
     """
-    results = _context.Queue()
+    results = FORKSERVER.Queue()
     with _started(function, world_size, arguments, results) as ranks:
         answers = [results.get(timeout=120) for _ in ranks]
         for process in ranks:

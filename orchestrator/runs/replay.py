@@ -3,6 +3,7 @@ run."""
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -245,7 +246,15 @@ def _refuse_others_between(folder: RunFolder, attempts: Iterable[Attempt], last:
 
 def _train_ranks(segment: _Segment, threads: int) -> None:
     """Train each rank in a process; raises RunError with the first error."""
-    ranks = start_processes(_train_rank, (segment, threads), nprocs=segment.attempt.world_size, join=False, daemon=True)
+    multiprocessing.set_forkserver_preload([__name__])  # imported once, not by each rank
+    ranks = start_processes(
+        _train_rank,
+        (segment, threads),
+        nprocs=segment.attempt.world_size,
+        join=False,
+        daemon=True,
+        start_method="forkserver",
+    )
     try:
         while not ranks.join():
             pass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines.ray_environment import Ray
+from tests.ray.workers import fork_workers, forked_workers
 
 # Ray gives its workers the least of the processor; these tests run beside others, and the longer half must not wait for
 # them.
@@ -137,13 +137,15 @@ hooks:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Any]:
     """Ray on this machine, joined by every run and sweep of these tests."""
-    with Ray(num_cpus=4) as ray:
-        yield ray
+    with forked_workers():
+        fork_workers()
+        with Ray(num_cpus=4) as ray:
+            yield ray
 
 
-def in_another_driver(ray: Any, verb: str) -> list[str]:
-    """The beginning of a command in a process of its own that joins this Ray."""
-    return [sys.executable, "-m", "orchestrator", verb, "--address", ray.get_runtime_context().gcs_address]
+def address_of(ray: Any) -> list[str]:
+    """The flag with which another driver joins this Ray."""
+    return ["--address", ray.get_runtime_context().gcs_address]
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def hookyard(*words: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_a_cluster_that_ray_start_began_is_sent_jobs(outside: Path, started: tuple[str, dict[str, str]]) -> None:
+def test_submit_runs_a_job_on_a_started_cluster(outside: Path, started: tuple[str, dict[str, str]]) -> None:
     dashboard, environment = started
     storage = str(outside / "runs")
     words = ["submit", "points.yaml", "epochs=1", "workers.count=1", "--storage", storage, "--address", dashboard]

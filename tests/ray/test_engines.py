@@ -40,7 +40,7 @@ def is_alive(pid: float) -> bool:
     return status.exists() and "State:\tZ" not in status.read_text()
 
 
-def test_trials_as_train_jobs_go_on_after_a_kill_and_end_where_asha_stops_them(ray_cluster: Any, outside: Path) -> None:
+def test_train_jobs_of_a_sweep_resume_after_a_kill_and_stop_by_asha(ray_cluster: Any, outside: Path) -> None:
     """Three of the four CPUs are taken, so that the first trial's second attempt needs what its first held."""
     (outside / "whoami.py").write_text(WHOAMI)
     (outside / "jobs.yaml").write_text(SWEEP.format(once=outside / "happened"))

@@ -42,7 +42,7 @@ class Stands(Task):
 YAML = "task: stands:Stands\nname: stands\nepochs: 1\nbatch_size: 4\nworkers: {count: 2}\nhang: {after: 2}\n"
 
 
-def test_a_rank_that_stands_is_told_and_the_second_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_hang_is_reported_and_second_interrupt_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "stands.py").write_text(TASK)
     (tmp_path / "stands.yaml").write_text(YAML)
     command = [sys.executable, "-m", "orchestrator", "run", "stands.yaml", "--engine", "gang"]

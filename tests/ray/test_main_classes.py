@@ -32,7 +32,7 @@ class Marks(Hook):
 """
 
 
-def test_ranks_train_what_a_notebook_defines(ray_cluster: Any, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_train_classes_of_a_notebook(ray_cluster: Any, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", cell)
     exec(CELL, vars(cell))

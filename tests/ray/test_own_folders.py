@@ -30,7 +30,7 @@ class WithTasks(T):
 """A task whose own tasks of Ray's import its module, as Ray Data's do."""
 
 
-def test_a_user_s_folders_may_have_any_name_in_ray_s_workers_too(tmp_path: Path) -> None:
+def test_workers_import_from_user_folders_of_any_name(tmp_path: Path) -> None:
     """Ray puts the current folder first on its workers' import path, where `hooks` and `torch` would hide what is
     installed."""
     study = study_in(tmp_path)

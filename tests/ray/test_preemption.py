@@ -4,9 +4,11 @@ step."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -46,7 +48,9 @@ import json, sys, threading, time
 from pathlib import Path
 from orchestrator import load_experiment, run
 from orchestrator.engines.ray_environment import set_environment
+from tests.ray.workers import fork_workers
 set_environment(None)
+fork_workers()
 import ray
 from ray.cluster_utils import Cluster
 
@@ -80,13 +84,14 @@ print(json.dumps(used))
 
 
 @pytest.mark.parametrize(("engine", "warned_at", "attempts"), [("gang", 30, 3), ("train", 0, 2)])
-def test_a_run_leaves_a_drained_node_and_makes_each_step_once(
-    outside: Path, engine: str, warned_at: int, attempts: int
+def test_run_leaves_a_drained_node_without_repeating_a_step(
+    ray_cluster: Any, outside: Path, engine: str, warned_at: int, attempts: int
 ) -> None:
     (outside / "diary.py").write_text(HOOK)
     (outside / "driver.py").write_text(DRIVER)
     command = [sys.executable, "driver.py", engine, str(warned_at)]
-    driver = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    driver = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400)
     assert driver.returncode == 0, driver.stderr
     (drained,) = json.loads(driver.stdout.splitlines()[-1])
     assert f"node {drained[:8]} will be taken away; the ranks save and continue elsewhere" in driver.stderr

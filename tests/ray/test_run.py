@@ -1,10 +1,10 @@
-"""A run on Ray Train workers: its tables, and what dies and comes back."""
+"""Runs on Ray: their tables, killed ranks and drivers, interrupts and failures."""
 
 from __future__ import annotations
 
 import signal
-import subprocess
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import torch
 from orchestrator import RunError, load_experiment, open_run, resume, run
 from orchestrator.records.metadata import EngineName
 from orchestrator.runs.result import Run
-from tests.ray.conftest import WHOAMI, in_another_driver
+from tests.driver import Driver
+from tests.ray.conftest import EXPERIMENT, HOOKS, TASK, WHOAMI, address_of
 
 pytestmark = pytest.mark.ray
 
@@ -48,9 +49,7 @@ def assert_each_row_once(run: Run) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(ray_cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The run nothing happened to."""
-    from tests.ray.conftest import EXPERIMENT, HOOKS, TASK
-
+    """A run without any accident."""
     folder = tmp_path_factory.mktemp("undisturbed")
     for name, text in {"circle.py": TASK, "mishaps.py": HOOKS, "points.yaml": EXPERIMENT}.items():
         (folder / name).write_text(text)
@@ -70,7 +69,7 @@ def test_every_rank_reaches_the_table(undisturbed: Run) -> None:
 @pytest.mark.parametrize(
     ("engine", "kills", "spares"), [("train", {1: 7}, 0), ("gang", {1: 7, 0: 9}, 0), ("gang", {0: 7, 1: 9}, 1)]
 )
-def test_killed_ranks_are_replaced_a_killed_driver_resumed_and_nothing_differs(
+def test_killed_ranks_and_a_killed_driver_change_no_result(
     ray_cluster: Any, outside: Path, undisturbed: Run, engine: str, kills: dict[int, int], spares: int
 ) -> None:
     """Ranks are killed first, each at a step, then the driver; Ray is there already, and stays."""
@@ -80,24 +79,15 @@ def test_killed_ranks_are_replaced_a_killed_driver_resumed_and_nothing_differs(
         for rank, step in kills.items()
     ]
     driver = f"hooks.driver={{type: 'mishaps:Accident', step: 13, whom: driver, rank: 0, once: {outside / 'driver'}}}"
-    command = [
-        *in_another_driver(ray_cluster, "run"),
-        "--engine",
-        engine,
-        "--skip-preflight",
-        "points.yaml",
-        f"workers.spares={spares}",
-        "hooks.process={type: 'whoami:Process'}",
-        *ranks,
-        driver,
-    ]
-    killed = subprocess.run(command, capture_output=True, text=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    settings = [f"workers.spares={spares}", "hooks.process={type: 'whoami:Process'}", *ranks, driver]
+    flags = [*address_of(ray_cluster), "--engine", engine, "--skip-preflight"]
+    code, stderr = Driver("run", *flags, "points.yaml", *settings).wait()
+    assert code == -signal.SIGKILL, stderr
     for attempt, rank in enumerate(kills):
-        assert f"attempt {attempt} lost: rank {rank} on " in killed.stderr
+        assert f"attempt {attempt} lost: rank {rank} on " in stderr
         if engine == "gang":
             by_spare = ", 1 with a spare one" if spares else ""
-            assert f"replaced the process of rank {rank}{by_spare}; kept 1 of 2" in killed.stderr
+            assert f"replaced the process of rank {rank}{by_spare}; kept 1 of 2" in stderr
     assert status_of("runs/points") == "lost"
     resumed = resume("runs/points")
     assert resumed.status == "finished"
@@ -120,42 +110,24 @@ def status_of(path: str) -> str:
 
 
 @pytest.mark.parametrize(("engine", "number"), [("train", signal.SIGINT), ("gang", signal.SIGTERM)])
-def test_the_first_interrupt_saves_and_says_how_to_resume(
+def test_first_interrupt_saves_and_prints_the_resume_command(
     ray_cluster: Any, outside: Path, engine: str, number: int
 ) -> None:
-    process = subprocess.Popen(
-        [
-            *in_another_driver(ray_cluster, "run"),
-            "--engine",
-            engine,
-            "points.yaml",
-            "epochs=100000",
-            "hooks.console.every=1",
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    talk = []
-    for line in process.stderr:
-        talk.append(line)
-        if "epoch 1" in line:
-            process.send_signal(number)
-            break
-    rest = process.stderr.read()
-    process.stderr.close()
-    assert process.wait(timeout=120) == 130, "".join(talk) + rest
-    assert "joining Ray at" in "".join(talk)
-    assert "preflight: 1 node passed" in "".join(talk)
+    flags = [*address_of(ray_cluster), "--engine", engine]
+    driver = Driver("run", *flags, "points.yaml", "epochs=100000", "hooks.console.every=1")
+    output = list(takewhile(lambda line: "epoch 1" not in line, driver.stderr))
+    driver.send_signal(number)
+    code, rest = driver.wait()
+    assert code == 130, "".join(output) + rest
+    assert "joining Ray at" in "".join(output)
+    assert "preflight: 1 node passed" in "".join(output)
     assert f"hookyard resume {Path('runs/points').absolute()}" in rest
     assert status_of("runs/points") == "interrupted"
     assert open_run("runs/points").checkpoint("last")
 
 
 @pytest.mark.parametrize("engine", ["train", "gang"])
-def test_a_failing_hook_ends_the_run_at_once_with_its_own_words(
-    ray_cluster: Any, outside: Path, engine: EngineName
-) -> None:
+def test_failing_hook_ends_the_run_with_its_own_message(ray_cluster: Any, outside: Path, engine: EngineName) -> None:
     fails = "hooks.fails={type: 'mishaps:Fails', value: 2}"
     with pytest.raises(RunError, match=r"hook 'fails' failed in on_update on rank 0: ValueError: 2\.0 is too much"):
         run(load_experiment("points.yaml", [fails, "workers.count=1"]), "runs", engine=engine)
@@ -163,7 +135,7 @@ def test_a_failing_hook_ends_the_run_at_once_with_its_own_words(
     assert len(open_run("runs/points").folder.attempts()) == 1
 
 
-def test_one_rank_gives_the_same_bits_on_each_engine(ray_cluster: Any, outside: Path) -> None:
+def test_engines_train_one_rank_bit_for_bit_alike(ray_cluster: Any, outside: Path) -> None:
     text = (outside / "points.yaml").read_text()
     text = text.replace("batch_size: 8", "batch_size: 80").replace("{count: 2}", "{cpus: 2}")
     (outside / "points.yaml").write_text(text + "task_args: {width: 400}\n")

@@ -79,7 +79,7 @@ def grid(*places: float) -> dict[str, Any]:
     return {"search": "grid", "space": {"hooks.bowl.place": {"grid": list(places)}}}
 
 
-def test_a_population_goes_on_from_its_best_within_bounds_and_can_be_replayed(ray_cluster: Any, outside: Path) -> None:
+def test_population_exploits_its_best_within_bounds_and_repeats_as_a_run(ray_cluster: Any, outside: Path) -> None:
     scheduler = {"type": "pbt", "quantile_fraction": 0.5, "resample_probability": 0}
     space = {"hooks.bowl.place": {"uniform": [0.05, 0.75]}, "optimizer.lr": {"loguniform": [0.01, 0.2]}}
     points = [{"hooks.bowl.place": 0.1}, {"hooks.bowl.place": 0.74}]
@@ -119,7 +119,7 @@ def test_a_population_goes_on_from_its_best_within_bounds_and_can_be_replayed(ra
     assert alone.metrics["val/loss"].iloc[-1] == trial.metrics["val/loss"].iloc[-1]
 
 
-def test_hyperband_pauses_trials_and_carries_the_best_through(ray_cluster: Any, outside: Path) -> None:
+def test_hyperband_pauses_trials_and_finishes_the_best(ray_cluster: Any, outside: Path) -> None:
     """With max_t=4 and eta=2 a first bracket of three runs through; one of three more is halved after 2 reports."""
     places, cpus = grid(0.3, 0.3, 0.3, 0.1, 0.7, 0.2), whole(ray_cluster)
     done = swept(outside, 9, cpus=cpus, scheduler={"type": "hyperband", "max_t": 4, "reduction_factor": 2}, **places)
@@ -133,14 +133,14 @@ def test_hyperband_pauses_trials_and_carries_the_best_through(ray_cluster: Any, 
     assert done.trials["status"].tolist() == ["stopped"] * 6
 
 
-def test_the_median_rule_stops_what_is_below_it(ray_cluster: Any, outside: Path) -> None:
+def test_median_rule_stops_a_trial_below_the_median(ray_cluster: Any, outside: Path) -> None:
     scheduler = {"type": "median", "grace_period": 2, "min_samples_required": 2}
     done = swept(outside, epochs=5, scheduler=scheduler, max_concurrent=1, **grid(0.7, 0.6, 0.0, 0.69))
     assert done.trials["status"].tolist() == ["finished", "finished", "stopped", "finished"]
     assert done.trials["reports"].tolist() == [5, 5, 2, 5]
 
 
-def test_a_race_eliminates_who_will_not_win_and_trains_the_best_with_all_seeds(ray_cluster: Any, outside: Path) -> None:
+def test_race_eliminates_configurations_and_trains_the_best_with_all_seeds(ray_cluster: Any, outside: Path) -> None:
     race = {"scheduler": {"type": "race", "level": 0.45}, "repeats": 2, "search": "grid", "max_concurrent": 2}
     space = {"optimizer.lr": {"grid": [1e-6, 0.5, 2e-6]}}
     done = swept(outside, 1, metric="val/loss", mode="min", space=space, **race)
@@ -149,7 +149,7 @@ def test_a_race_eliminates_who_will_not_win_and_trains_the_best_with_all_seeds(r
     assert "eliminated: " in (outside / "runs" / done.name / "log.txt").read_text()
 
 
-def test_optuna_suggests_trial_by_trial_and_rules_and_budget_end_them(ray_cluster: Any, outside: Path) -> None:
+def test_optuna_trials_end_by_rules_and_budget(ray_cluster: Any, outside: Path) -> None:
     pytest.importorskip("optuna")
     done = swept(
         outside,
@@ -198,7 +198,7 @@ class Watches(Hook):
 '''
 
 
-def test_followers_are_judged_stopped_and_fail_one_by_one(ray_cluster: Any, outside: Path) -> None:
+def test_trials_of_a_shared_training_stop_and_fail_one_by_one(ray_cluster: Any, outside: Path) -> None:
     """Four places on one draw: ASHA ends the low one, the highest fails by a mistake of its own, and the others go on
     together."""
     (outside / "watches.py").write_text(WATCHES)

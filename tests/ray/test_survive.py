@@ -4,8 +4,6 @@ twice."""
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,8 @@ import yaml
 from orchestrator import load_experiment, open_run, open_sweep, resume_sweep, sweep
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.result import Sweep
-from tests.ray.conftest import in_another_driver
+from tests.driver import Driver
+from tests.ray.conftest import address_of
 from tests.ray.test_search import BOWL, whole
 
 pytestmark = pytest.mark.ray
@@ -74,9 +73,7 @@ def begun_from(done: Sweep) -> list[list[str | None]]:
     return [[attempt.checkpoint for attempt in run.folder.attempts()] for run in done.runs]
 
 
-def test_a_trial_that_loses_a_rank_or_its_own_process_goes_on_from_its_checkpoint(
-    ray_cluster: Any, outside: Path
-) -> None:
+def test_trial_resumes_after_losing_a_rank_or_its_own_process(ray_cluster: Any, outside: Path) -> None:
     """Three trials of the same configuration, one after the other: of one a rank is killed, of one rank 0, of one
     nothing."""
     accidents = [
@@ -94,13 +91,13 @@ def test_a_trial_that_loses_a_rank_or_its_own_process_goes_on_from_its_checkpoin
     assert done.stats.groupby("trial", observed=True).size().tolist() == [2 * (15 + 9)] * 3
 
 
-def test_a_killed_driver_leaves_a_sweep_that_ends_as_an_undisturbed_one(ray_cluster: Any, outside: Path) -> None:
+def test_sweep_resumes_after_its_driver_and_ray_were_killed(ray_cluster: Any, outside: Path) -> None:
     """Four trials of the same configuration, one after the other; the second kills the driver, and Ray with it."""
     space = {"hooks.kills.once": {"choice": ["", str(outside / "killed"), "", ""]}}
     hooks = {"kills": {"type": "kills:KillsDriver", "step": 13}}
     file = written(outside, space, hooks, 1, max_concurrent=1)
-    killed = subprocess.run([sys.executable, "-m", "orchestrator", "sweep", file], capture_output=True, text=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    code, stderr = Driver("sweep", file).wait()
+    assert code == -signal.SIGKILL, stderr
     left = open_sweep("runs/tough")
     assert left.status == "lost"
     assert left.runs[0].status == "finished"
@@ -117,7 +114,7 @@ def test_a_killed_driver_leaves_a_sweep_that_ends_as_an_undisturbed_one(ray_clus
     assert not (outside / "runs/tough/.tune").exists()
 
 
-def test_a_population_is_taken_up_where_it_was(ray_cluster: Any, outside: Path) -> None:
+def test_population_resumes_after_its_driver_was_killed(ray_cluster: Any, outside: Path) -> None:
     """Two trials take turns in one process: each asks for all of the cluster."""
     (outside / "bowl.py").write_text(BOWL)
     hooks = {
@@ -130,10 +127,8 @@ def test_a_population_is_taken_up_where_it_was(ray_cluster: Any, outside: Path) 
     file = written(outside, space, hooks, 1, cpus, scheduler=scheduler, metric="val/score", mode="max")
     (outside / file).write_text((outside / file).read_text() + "epochs: 4\n")
     # The driver dies alone here: Ray is there already, and stays.
-    killed = subprocess.run(
-        [*in_another_driver(ray_cluster, "sweep"), "--skip-preflight", file], capture_output=True, text=True
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    code, stderr = Driver("sweep", *address_of(ray_cluster), "--skip-preflight", file).wait()
+    assert code == -signal.SIGKILL, stderr
     done = resume_sweep("runs/tough")
     assert not done.stats.duplicated(KEY).any()
     assert done.trials["status"].tolist() == ["finished", "finished"]

@@ -47,9 +47,7 @@ def written(folder: Path, **changes: Any) -> str:
     return "sweep.yaml"
 
 
-def test_trials_of_two_ranks_sweep_an_outside_hooks_own_field_in_processes_that_stay_warm(
-    ray_cluster: Any, outside: Path
-) -> None:
+def test_trials_of_two_ranks_reuse_their_processes(ray_cluster: Any, outside: Path) -> None:
     (outside / "whoami.py").write_text(WHOAMI)
     done = sweep(load_experiment(written(outside), ["hooks.process={type: 'whoami:Process'}"]), "runs")
     assert done.status == "finished"
@@ -74,7 +72,7 @@ def test_trials_of_two_ranks_sweep_an_outside_hooks_own_field_in_processes_that_
     assert len({os.getpid(), *(int(pid) for (pid,) in pids)}) == 3
 
 
-def test_asha_stops_what_falls_behind_by_a_statistic_of_the_rows(ray_cluster: Any, outside: Path) -> None:
+def test_asha_stops_trials_by_a_statistic_of_the_rows(ray_cluster: Any, outside: Path) -> None:
     space = "{hooks.shift.by: {uniform: [0.0, 1.0]}}"
     file = written(
         outside, ranks=1, metric="stats/shift/mean", scheduler="asha", search="random", trials=5, space=space
@@ -93,7 +91,7 @@ def test_asha_stops_what_falls_behind_by_a_statistic_of_the_rows(ray_cluster: An
         assert drawn[trial] < drawn[:trial].max()
 
 
-def test_a_misspelt_metric_ends_the_sweep_as_in_one_process(ray_cluster: Any, outside: Path) -> None:
+def test_misspelled_metric_ends_the_sweep_as_in_one_process(ray_cluster: Any, outside: Path) -> None:
     file = written(outside, ranks=1, metric="val/shfit")
     ended = []
     for local in (True, False):
@@ -112,7 +110,7 @@ def test_a_misspelt_metric_ends_the_sweep_as_in_one_process(ray_cluster: Any, ou
     assert ended[0][3] == [["failed", 1, ended[0][0]]]
 
 
-def test_a_trial_that_fails_does_not_end_the_sweep(
+def test_failed_trial_does_not_end_the_sweep(
     ray_cluster: Any, outside: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Three trials at a time are asked for, and there is room for two: the third waits for one of them."""

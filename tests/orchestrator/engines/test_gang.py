@@ -12,7 +12,8 @@ from ray.exceptions import OutOfMemoryError, RayActorError
 
 from orchestrator.config.sections.workers import Workers
 from orchestrator.engines import gang
-from orchestrator.engines.gang import Gang, Member
+from orchestrator.engines.gang import Gang
+from orchestrator.engines.gang_rank import GangRank
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.loop.world import World
 
@@ -60,17 +61,17 @@ class Call(int):
 
 
 def gang_of(monkeypatch: pytest.MonkeyPatch, ray: FakeRay, ranks: int = 2, spares: int = 0) -> tuple[Gang, list[str]]:
-    """Return a gang in the middle of an attempt, and the lines that it tells."""
+    """Return a gang in the middle of an attempt, and the lines that it shows."""
     lines: list[str] = []
     monkeypatch.setattr(gang, "ray", ray)
-    gang_ = Gang(Workers(count=ranks, spares=spares), in_trial=False, tell=lines.append)
-    gang_._others = {rank: ray.process(rank, rank, f"old {rank}") for rank in range(ranks)}
+    gang_ = Gang(Workers(count=ranks, spares=spares), in_trial=False, show_line=lines.append)
+    gang_._actors = {rank: ray.process(rank, rank, f"old {rank}") for rank in range(ranks)}
     gang_._spares = [ray.process(-1, ranks + number, f"spare {number}") for number in range(spares)]
     monkeypatch.setattr(gang_, "_start_process", lambda rank, bundle: ray.process(rank, bundle, f"new {rank}"))
     return gang_, lines
 
 
-def test_the_report_is_rank_0s_once_all_ranks_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_returns_the_report_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gang_of(monkeypatch, FakeRay((1, "of rank 1"), (0, "of rank 0")))[0].next() == "of rank 0"
 
 
@@ -88,7 +89,7 @@ def test_the_report_is_rank_0s_once_all_ranks_have_one(monkeypatch: pytest.Monke
         ([(0, ECHO), (1, RankFailed(1, "closed", 2.0, True, False))], ECHO, [0, 1]),
     ],
 )
-def test_the_rank_that_failed_first_is_named_and_only_survivors_keep_their_processes(
+def test_first_failure_is_raised_and_survivors_keep_their_processes(
     monkeypatch: pytest.MonkeyPatch, order: list[Any], culprit: RankFailed, replaced: list[int]
 ) -> None:
     ray = FakeRay(*order)
@@ -97,29 +98,31 @@ def test_the_rank_that_failed_first_is_named_and_only_survivors_keep_their_proce
         found.next()
     assert (raised.value.rank, raised.value.words) == (culprit.rank, culprit.words)
     assert ray.order == []
-    found._replace_lost()
+    assert found._loss is not None
+    found._replace_lost(found._loss)
     assert ray.killed == [f"old {rank}" for rank in replaced]
     ranks = "rank 1" if replaced == [1] else "ranks 0, 1"
     assert lines == [f"replaced the process of {ranks}; kept {2 - len(replaced)} of 2"]
 
 
-def test_spares_replace_the_first_of_the_lost_ranks_and_a_dead_spare_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spares_replace_lost_ranks_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = FakeRay((0, RankFailed.died(0)))
     ray.answers |= {1: ECHO, 2: RankFailed.died(2), "spare 0 becomes 0": DIED}
     found, lines = gang_of(monkeypatch, ray, ranks=4, spares=2)
     with pytest.raises(RankFailed):
         found.next()
-    found._replace_lost()
-    processes = {rank: (process.actor.name, process.bundle) for rank, process in found._others.items()}
+    assert found._loss is not None
+    found._replace_lost(found._loss)
+    processes = {rank: (process.actor.name, process.bundle) for rank, process in found._actors.items()}
     assert processes == {0: ("spare 1", 5), 1: ("old 1", 1), 2: ("new 2", 2), 3: ("new 3", 3)}
     assert sorted(ray.killed) == ["old 0", "old 2", "old 3", "spare 0"], "rank 3 did not answer"
     assert lines == ["replaced the process of ranks 0, 2, 3, 1 with a spare one; kept 1 of 4"]
-    missing = set(range(6)) - {process.bundle for process in (*found._others.values(), *found._spares)}
+    missing = set(range(6)) - {process.bundle for process in (*found._actors.values(), *found._spares)}
     assert missing == {0, 4}, "for the next spares"
 
 
 @pytest.mark.parametrize(("rank", "failure"), [(1, OWN), (2, RankFailed.died(2))])
-def test_rank_0_of_a_trial_does_not_wait_for_a_rank_that_failed(
+def test_rank_0_of_a_trial_is_freed_when_another_rank_fails(
     monkeypatch: pytest.MonkeyPatch, rank: int, failure: RankFailed
 ) -> None:
     """As with NCCL within a node, which notices nothing: only an abort from another thread frees rank 0."""
@@ -132,11 +135,11 @@ def test_rank_0_of_a_trial_does_not_wait_for_a_rank_that_failed(
     ray = FakeRay((rank, DIED if rank == 2 else OWN))
     ray.util = SimpleNamespace(get_node_ip_address=lambda: "localhost")  # type: ignore[attr-defined]
     found, _ = gang_of(monkeypatch, ray)
-    here, world = Member(0, Workers(count=2)), World()
+    own_rank, world = GangRank(0, Workers(count=2)), World()
     world.when_aborted.append(aborted.set)
-    threading.Thread(target=here._listen, args=(found._next_rendezvous(), world)).start()
-    monkeypatch.setattr(here, "next", train)
-    found._here, found._others = here, {rank: ray.process(rank, rank, "other")}
+    threading.Thread(target=own_rank._abort_at_loss, args=(found._next_rendezvous(), world)).start()
+    monkeypatch.setattr(own_rank, "next", train)
+    found._own_rank, found._actors = own_rank, {rank: ray.process(rank, rank, "other")}
     with pytest.raises(RankFailed) as raised:
         found.next()
     assert (raised.value.rank, raised.value.words) == (rank, failure.words)

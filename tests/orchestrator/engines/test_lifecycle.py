@@ -147,7 +147,7 @@ def test_a_trial_that_is_stopped_ends_where_it_stands(folder: RunFolder, live: C
 
 def test_after_a_loss_it_begins_again_and_tells_so(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
     engine, said = Scripted((SCRIPT[0], RankFailed.died(1)), (RankFailed.died(0),), SCRIPT), []
-    live(engine, restarts=2, tell=said.append).train()
+    live(engine, restarts=2, show_line=said.append).train()
     assert engine.asked == ["begin", "next", "next", "begin", "next", "begin", "next", "next", "next", "end"]
     assert said == [f"lost before it began: rank {rank}: {DIED}" for rank in (1, 0)]
     assert folder.metadata().status == "finished"
@@ -168,7 +168,7 @@ def test_a_warned_run_begins_again_elsewhere_as_often_as_it_may(
     warned = Report({"step": 7}, stopped=(INTERRUPTED,), interrupted=True, final=True, cut_short=True)
     engine, lines = Scripted((warned,), (SCRIPT[0], warned), SCRIPT), list[str]()
     is_warned = partial(is_preempted, is_stop_requested=lambda: False)
-    live(engine, preemptions=limit, is_preempted=is_warned, tell=lines.append).train()
+    live(engine, preemptions=limit, is_preempted=is_warned, show_line=lines.append).train()
     assert engine.asked.count("begin") == engine.asked.count("end") == attempts
     assert folder.metadata().status == status
     assert [line.endswith("preempted after step 7") for line in lines] == [True] * (2 if limit < 0 else 1)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from orchestrator import Experiment, UsageError, run
+from orchestrator.config.resolve import resolve
+from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines import main_classes
 from orchestrator.engines.main_classes import with_classes_of_main
+from tests.ranks import on_ranks
 
 CELL = """
 from __future__ import annotations
@@ -37,12 +39,11 @@ class Marks(Hook):
     pace: Annotated[int, Ge(1)] = 2
 """
 
-ELSEWHERE = """
-import pickle, sys
-from orchestrator.config.resolve import resolve
-resolved = resolve(pickle.load(sys.stdin.buffer))
-print(type(resolved.task).__name__, resolved.task.depth, resolved.task.scaled(), resolved.hooks["marks"].pace)
-"""
+
+def _resolve(rank: int, world_size: int, source: ExperimentSource) -> tuple[str, int, float, int]:
+    resolved = resolve(source)
+    task, marks = cast(Any, resolved.task), cast(Any, resolved.hooks["marks"])
+    return type(task).__name__, task.depth, task.scaled(), marks.pace
 
 
 @pytest.fixture
@@ -58,17 +59,12 @@ def experiment(main: dict[str, Any]) -> Experiment:
     return Experiment(task=main["Cell"](width=2, depth=4), epochs=1, hooks={"marks": main["Marks"]()})
 
 
-def test_another_process_resolves_what_this_one_defines(main: dict[str, Any]) -> None:
-    import pickle
-
+def test_classes_of_main_resolve_in_another_process(main: dict[str, Any]) -> None:
     source = with_classes_of_main(experiment(main).source)
-    told = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE], input=pickle.dumps(source), capture_output=True, check=True
-    )
-    assert told.stdout.decode().split() == ["Cell", "4", "6.0", "2"]
+    assert on_ranks(_resolve, 1, source) == [("Cell", 4, 6.0, 2)]
 
 
-def test_it_is_written_into_no_file_but_the_code_is_kept(
+def test_pickled_classes_are_not_recorded_but_their_code_is(
     main: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert with_classes_of_main(experiment(main).source).main_classes
@@ -78,7 +74,7 @@ def test_it_is_written_into_no_file_but_the_code_is_kept(
     assert (Path(done.path) / "main.py").read_text() == "class Base: ...\n\nclass Cell: ...\n\nclass Marks: ..."
 
 
-def test_what_cannot_be_sent_is_refused_before_anything_begins(
+def test_classes_that_cannot_be_sent_are_refused(
     main: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(main_classes, "LARGEST_BYTES", 100)

@@ -10,7 +10,7 @@ from torch import nn
 
 from orchestrator.config.load import to_yaml
 from orchestrator.config.sections.workers import Workers
-from orchestrator.engines.gang import Member, Rendezvous
+from orchestrator.engines.gang_rank import GangRank, Rendezvous
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import ConfigError
@@ -111,7 +111,7 @@ def test_each_engine_has_the_threads_of_the_experiment(tmp_path: Path, cpus: flo
     for number, engine in enumerate(("in-process", "gang")):
         torch.set_num_threads(3)
         given = assignment(tmp_path / engine, task=f"{__name__}:Wide", batch_size=52, workers={"cpus": cpus})
-        rank = InProcess(Workers(cpus=cpus)) if number == 0 else Member(0, Workers(cpus=cpus))
+        rank = InProcess(Workers(cpus=cpus)) if number == 0 else GangRank(0, Workers(cpus=cpus))
         rank.begin(given, None) if isinstance(rank, InProcess) else rank.begin(given, Rendezvous("", 0, 0))
         while rank.next() is not None:
             assert torch.get_num_threads() == 3

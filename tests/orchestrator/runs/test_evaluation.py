@@ -15,7 +15,7 @@ from hooks import Hook, State
 from orchestrator import CheckpointError, ConfigError, Run, RunError, UsageError, open_run, resume, run, sweep
 from orchestrator.cli import app
 from orchestrator.config.load import to_yaml
-from orchestrator.engines.session import Assignment, Session, Subject
+from orchestrator.engines.session import Assignment, EvaluationTarget, Session
 from orchestrator.loop.world import World
 from orchestrator.records.new_run import create_run
 from orchestrator.records.removal import Removal
@@ -130,7 +130,7 @@ def _to_train(experiment: Any, root: Path, name: str) -> Assignment:
 
 
 def _to_measure(run: Path, name: str, experiment: Any) -> Assignment:
-    return replace(_to_train(experiment, run / EVALUATIONS, name), subject=Subject("epoch-0001", "val"))
+    return replace(_to_train(experiment, run / EVALUATIONS, name), target=EvaluationTarget("epoch-0001", "val"))
 
 
 def test_any_number_of_ranks_measures_the_same(done: Run, tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from orchestrator.records.run_driver import make_lease
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.write.checksums import END, sealed
 from orchestrator.sweeps.driver import failed_trials
+from tests.driver import Driver
 from tests.ray.conftest import EXPERIMENT, HOOKS, TASK
 
 SWEEP = """
@@ -67,20 +66,15 @@ def losses(done: Any) -> list[list[float]]:
     return [[report["val/loss"] for report in run.reports()] for run in done.runs]
 
 
-def test_a_killed_sweep_ends_as_an_uninterrupted_one_and_repeats_nothing(outside: Path) -> None:
-    command = [sys.executable, "-m", "orchestrator", "sweep", "kept.yaml", "--local", "hooks.accident.after=1"]
+def test_sweep_resumes_after_its_driver_was_killed(outside: Path) -> None:
     (outside / "shaky.py").write_text(
         HOOKS.replace('once: str = ""\n', 'once: str = ""\n    after: int = 0\n').replace(
             "or Path(self.once).exists():",
             "or Path(self.once).exists() or len(list(state.artifacts.parent.iterdir())) <= self.after:",
         )
     )
-    killed = subprocess.run(
-        command,
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parents[3], Path.cwd())))},
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    code, stderr = Driver("sweep", "kept.yaml", "--local", "hooks.accident.after=1").wait()
+    assert code == -signal.SIGKILL, stderr
     left = open_sweep("runs/kept")
     assert left.status == "lost"
     assert [run.status for run in left.runs] == ["finished", "lost"]
