@@ -46,12 +46,12 @@ class Lifecycle:
         restarts: int = 0,
         preemptions: int = 0,
         is_preempted: Callable[[Report], bool] = lambda report: False,
-        tell: Callable[[str], None] = lambda line: None,
+        show_line: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.folder = RunFolder(assignment.location)
         self._engine, self._assignment, self._resolved = engine, assignment, resolved
         self._restarts, self._preemptions = restarts, preemptions
-        self._is_preempted, self._tell = is_preempted, tell
+        self._is_preempted, self._show_line = is_preempted, show_line
         self._begun = False
 
     def train(self) -> None:
@@ -74,14 +74,15 @@ class Lifecycle:
                 if report is None or not self._preemptions or not self._is_preempted(report):
                     return report
                 self._preemptions -= 1
-                self._tell(f"attempt {len(self.folder.attempts()) - 1} preempted after step {report.metrics['step']}")
+                attempt, step = len(self.folder.attempts()) - 1, report.metrics["step"]
+                self._show_line(f"attempt {attempt} preempted after step {step}")
                 self.leave()
             except RankFailed as failure:
                 if failure.mistake or not self._restarts:
                     raise
                 self._restarts -= 1
                 self._begun = False
-                self._tell(loss_line(failure, self.folder.attempts()))
+                self._show_line(loss_line(failure, self.folder.attempts()))
 
     def save(self) -> str:
         """Write a checkpoint between two reports; return its path."""

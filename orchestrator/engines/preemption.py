@@ -18,11 +18,11 @@ POLL_S = 2.0
 class PreemptionWatch:
     """Tells whether nodes of a run's ranks are drained: by an autoscaler, or by `ray start --block` after SIGTERM.
 
-    `nodes` returns the ids of the ranks' nodes, and `tell` shows a line.
+    `nodes` returns the ids of the ranks' nodes, and `show_line` shows a line.
     """
 
-    def __init__(self, nodes: Callable[[], set[str]], tell: Callable[[str], None]) -> None:
-        self._nodes, self._tell = nodes, tell
+    def __init__(self, nodes: Callable[[], set[str]], show_line: Callable[[str], None]) -> None:
+        self._nodes, self._show_line = nodes, show_line
         self._poll_at = monotonic()
         self._leaving: set[str] = set()
 
@@ -33,7 +33,7 @@ class PreemptionWatch:
             draining = draining_nodes()
             leaving = draining and draining & self._nodes()
             if leaving - self._leaving:
-                self._tell(f"{_describe(leaving)} will be taken away; the ranks save and continue elsewhere")
+                self._show_line(f"{_describe(leaving)} will be taken away; the ranks save and continue elsewhere")
             self._leaving = leaving
         return bool(self._leaving)
 

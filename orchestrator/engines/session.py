@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Subject:
-    """The subject of an evaluation: a checkpoint of the run around its folder, on `val` or `test`."""
+class EvaluationTarget:
+    """A checkpoint of the run around an evaluation's folder, and the data to evaluate it on: `val` or `test`."""
 
     checkpoint: str
     phase: str
@@ -66,8 +66,8 @@ class Assignment:
     """The `sweep` section of a trial's sweep, for the hooks' config."""
     followers: tuple[Assignment, ...] = ()
     """The runs that share its training."""
-    subject: Subject | None = None
-    """What an evaluation measures; None for training."""
+    target: EvaluationTarget | None = None
+    """None for training."""
 
 
 _log = logging.getLogger("hookyard")
@@ -114,7 +114,7 @@ class Session:
     def prepare(self) -> CheckpointStore:
         """Resolve the experiment; return its checkpoints, for an evaluation those of the run around it."""
         self._resolved = self._resolved or resolve(self.assignment.source)
-        if self.assignment.subject:
+        if self.assignment.target:
             around = self.folder.evaluated_run()
             self._store = CheckpointStore(around.checkpoint_storage(), around.name, master=False)
             return self._store
@@ -122,12 +122,12 @@ class Session:
         self._store = CheckpointStore(self.folder.checkpoints(out_dir), self.folder.name, self.world.is_master)
         return self._store
 
-    def lead(self, followers: Sequence[Session]) -> None:
+    def share_with(self, followers: Sequence[Session]) -> None:
         """Have other runs share this training. Call it before `reports`."""
         self._followers = followers
 
     def reports(self) -> Generator[Report, None, None]:
-        """Train from the assignment's checkpoint or the newest one, or measure the subject; yield each report after
+        """Train from the assignment's checkpoint or the newest one, or evaluate the target; yield each report after
         writing it down."""
         self._resolved = self._resolved or resolve(self.assignment.source)
         threads, reports = thread_count(self._resolved.experiment), self._train()
@@ -172,9 +172,9 @@ class Session:
             failure = error
             raise
         finally:
-            self._leave(loop, training, failure)
+            self._finish(loop, training, failure)
 
-    def _leave(self, loop: Rounds, training: Generator[Report, None, None], failure: BaseException | None) -> None:
+    def _finish(self, loop: Rounds, training: Generator[Report, None, None], failure: BaseException | None) -> None:
         """End the loop where it is, and write the last files. Raise an earlier failure first."""
         try:
             training.close()
@@ -190,12 +190,12 @@ class Session:
 
     def _build(self, resolved: ResolvedExperiment, attempt: Attempt) -> Rounds:
         """Build the loop and its followers, and restore their checkpoints."""
-        experiment, subject = resolved.experiment, self.assignment.subject
-        if subject:
+        experiment, target = resolved.experiment, self.assignment.target
+        if target:
             kind: Callable[..., Rounds] = partial(
                 EvaluationLoop,
-                kind=subject.phase,
-                rewinds=subject.rewinds,
+                kind=target.phase,
+                rewinds=target.rewinds,
                 data_of=self._data_of,
                 origin=self._origin(experiment),
             )
@@ -251,7 +251,7 @@ class Session:
         self._attempt = attempt = replace(attempt, epoch_iterations=loop.cursor.epoch_length or None, order=order)
         if self.world.is_master:
             self.folder.write_attempt(attempt)
-        if checkpoint := self.assignment.subject.checkpoint if self.assignment.subject else attempt.checkpoint:
+        if checkpoint := self.assignment.target.checkpoint if self.assignment.target else attempt.checkpoint:
             loop.restore(checkpoint)
             samples = self.world.gather(loop.state.samples)
             if self.world.is_master and len({*samples}) > 1:
@@ -332,7 +332,7 @@ def _begin_attempt(
         Host(world.rank, world.node, world.local_rank, str(world.device), torch.__version__, torch.get_num_threads())
     )
     checkpoint = None
-    if assignment.subject is None:
+    if assignment.target is None:
         world.broadcast(recover)
         checkpoint = world.broadcast(partial(store.adopt, chosen)) if chosen else store.latest(log_skipped, world)
     attempt: Attempt = world.broadcast(begin)

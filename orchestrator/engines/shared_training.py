@@ -39,7 +39,7 @@ class SharedSession:
         """Yield the reports of all runs, round by round."""
         self._choose_checkpoints()
         leader, *followers = self.sessions
-        leader.lead(followers)
+        leader.share_with(followers)
         reports = [session.reports() for session in self.sessions]
         active, member = set(range(len(reports))), 0
         try:

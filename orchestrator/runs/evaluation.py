@@ -17,7 +17,7 @@ from orchestrator.config.sections.workers import rank_count_overrides
 from orchestrator.config.text.layers import read_overrides
 from orchestrator.config.text.reader import Document
 from orchestrator.engines.ray_environment import chosen_address
-from orchestrator.engines.session import Subject
+from orchestrator.engines.session import EvaluationTarget
 from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageError, did_you_mean
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName, Evaluated
@@ -138,8 +138,8 @@ class Evaluation:
             folder = create_run(root, name, to_yaml(self.experiment), **metadata)
             command = f"hookyard evaluate {shlex.quote(f'{self.run}@{checkpoint}')} --phase {phase}"
             has_same_seed = self.experiment.seed == self.run.experiment()["seed"]
-            subject = Subject(checkpoint, phase, has_same_seed)
-            drive(folder, self.experiment, engine, address, lease, resume_with=command, subject=subject)
+            target = EvaluationTarget(checkpoint, phase, has_same_seed)
+            drive(folder, self.experiment, engine, address, lease, resume_with=command, target=target)
         return folder
 
 

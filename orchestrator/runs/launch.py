@@ -16,7 +16,7 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.main_classes import with_classes_of_main
 from orchestrator.engines.ray_environment import Ray, connection_line, environment_values
-from orchestrator.engines.session import Assignment, Subject
+from orchestrator.engines.session import Assignment, EvaluationTarget
 from orchestrator.errors import UsageError
 from orchestrator.loop.model.weight_sources import find_for
 from orchestrator.records.lease import Lease
@@ -86,13 +86,13 @@ def drive(
     lease: Lease,
     *,
     resume_with: str,
-    subject: Subject | None = None,
+    target: EvaluationTarget | None = None,
 ) -> None:
-    """Train a run to its end, or evaluate its `subject`; raises RunError. `resume_with` is the command to print after
+    """Train a run to its end, or evaluate its `target`; raises RunError. `resume_with` is the command to print after
     an interruption."""
     source = experiment.source if engine == "in-process" else with_classes_of_main(experiment.source, address)
-    assignment = Assignment(source, folder.location, subject=subject)
-    messages = [resume_with, "The evaluation runs to its end."] if subject else [resume_with]
+    assignment = Assignment(source, folder.location, target=target)
+    messages = [resume_with, "The evaluation runs to its end."] if target else [resume_with]
     with (
         recording_best(folder),
         failing(folder),
@@ -145,7 +145,7 @@ def _drive_on_ray(
     with Ray(address, environment=environment) as ray, ExitStack() as on_exit:
         from orchestrator.engines.mailbox import Mailbox, start_mailbox
 
-        def tell(line: str) -> None:
+        def show_line(line: str) -> None:
             mailbox.post.remote(("line", line))
 
         trainer: Gang | TrainJobs
@@ -153,7 +153,7 @@ def _drive_on_ray(
             from orchestrator.engines.gang import Gang
 
             name, mailbox = start_mailbox(Mailbox)
-            trainer, restarts = Gang(workers, in_trial=False, tell=tell), experiment.max_failures
+            trainer, restarts = Gang(workers, in_trial=False, show_line=show_line), experiment.max_failures
             on_exit.callback(trainer.close)
             spares = f", with {workers.spares} spare" if workers.spares else ""
             display.line(f"training with a gang of {workers.describe('rank')}{spares}")
@@ -167,7 +167,7 @@ def _drive_on_ray(
 
         from orchestrator.engines.preemption import PreemptionWatch, is_preempted
 
-        watch = PreemptionWatch(trainer.nodes, tell)
+        watch = PreemptionWatch(trainer.nodes, show_line)
         lifecycle = Lifecycle(
             trainer,
             replace(assignment, mailbox=name),
@@ -175,7 +175,7 @@ def _drive_on_ray(
             restarts=restarts,
             preemptions=experiment.max_preemptions,
             is_preempted=partial(is_preempted, is_stop_requested=is_stop_requested),
-            tell=tell,
+            show_line=show_line,
         )
         # In a thread, since only this one gets signals.
         work = ThreadPoolExecutor(max_workers=1).submit(lifecycle.train)

@@ -1,0 +1,182 @@
+"""One rank of a gang: in a trial's process, or an actor."""
+
+from __future__ import annotations
+
+import orchestrator.engines.preload  # noqa: F401  # acts when imported, before the large packages
+
+# isort: split
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from importlib import import_module
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from orchestrator.config.resolve import ResolvedExperiment, resolve
+from orchestrator.config.sections.workers import Workers
+from orchestrator.config.text.source import ExperimentSource
+from orchestrator.engines.in_process import Rank
+from orchestrator.engines.rank_failures import RankFailed
+from orchestrator.engines.session import Assignment
+from orchestrator.engines.shared_training import session_of
+from orchestrator.loop.report import Report
+from orchestrator.loop.world import World
+
+_COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+_ATTEMPT_TIMEOUT = timedelta(days=20)
+"""Limit of an attempt; torch takes milliseconds as an int32."""
+
+_DELIVERY_S = 0.5
+"""Seconds for Ray to deliver a failed rank's error before the process ends."""
+
+_ABORT_S = 5
+"""Seconds that a rank waits for its process group to be aborted."""
+
+_END = "end"
+"""Key under which a store has the end of an attempt."""
+
+
+class AttemptEnd(StrEnum):
+    """How an attempt ended."""
+
+    LEFT = "left"
+    """The gang ends all ranks between two reports."""
+    RANK_FAILED = "rank failed"
+    """A rank failed by itself, so any other failure is a consequence."""
+    PEER_LOST = "peer lost"
+    """A rank failed that may only have lost a peer."""
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where the ranks of an attempt form their process group: a store in the process that drives the gang."""
+
+    host: str
+    port: int
+    attempt: int
+
+    def connect(self) -> PrefixStore:
+        """Connect to the store of the attempt."""
+        return attempt_store(TCPStore(self.host, self.port, is_master=False, timeout=_COLLECTIVE_TIMEOUT), self.attempt)
+
+    def wait_for_end(self) -> AttemptEnd:
+        """Wait until the gang announces the end of the attempt. Raises RuntimeError if its process is gone."""
+        store = self.connect()
+        store.wait([_END], _ATTEMPT_TIMEOUT)
+        return AttemptEnd(store.get(_END).decode())
+
+
+def attempt_store(server: TCPStore, attempt: int) -> PrefixStore:
+    """Return the part of a store that belongs to an attempt."""
+    return PrefixStore(f"attempt-{attempt}", server)
+
+
+def announce_end(server: TCPStore, attempt: int, end: AttemptEnd) -> None:
+    """Announce the end of an attempt to its ranks."""
+    attempt_store(server, attempt).set(_END, end)
+
+
+class GangRank(Rank):
+    """A rank of a gang, which may train the next run or attempt too."""
+
+    def __init__(self, rank: int, workers: Workers) -> None:
+        super().__init__(workers)
+        self.rank = rank
+        self.lost_peer = False
+        """Whether another rank has failed by itself, so that a failure of this one is a consequence."""
+        self.is_warned = False
+        self._abort_thread: threading.Thread | None = None
+
+    def begin(self, assignment: Assignment, rendezvous: Rendezvous, resolved: ResolvedExperiment | None = None) -> None:
+        """Join a new process group and take a run without training yet."""
+        self.end()
+        self.lost_peer, size = False, self.workers.max_count
+        if size > 1:
+            backend, store = "nccl" if self.device.type == "cuda" else "gloo", rendezvous.connect()
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT)
+        world = World(rank=self.rank, world_size=size, device=self.device)
+        if size > 1:
+            # A thread of its own, as the rank may wait for its device.
+            self._abort_thread = threading.Thread(target=self._abort_at_loss, args=(rendezvous, world), daemon=True)
+            self._abort_thread.start()
+        world.number_on_nodes()
+        self.take(session_of(assignment, world, resolved, stop_asked=lambda: self.is_warned))
+
+    def _abort_at_loss(self, rendezvous: Rendezvous, world: World) -> None:
+        """Free this rank from waiting for one that failed."""
+        with suppress(RuntimeError):  # the process that drives the gang is gone
+            end = rendezvous.wait_for_end()
+            self.lost_peer |= end == AttemptEnd.RANK_FAILED
+            if end != AttemptEnd.LEFT:
+                world.abort()
+
+    def end(self) -> None:
+        """End the run where it is, and leave its process group. The gang has announced the end."""
+        self._leave_group()
+        if self._abort_thread:
+            self._abort_thread.join(_ABORT_S)
+            self._abort_thread = None
+
+    def _leave_group(self) -> None:
+        super().end()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+class RankActor(GangRank):
+    """A rank as an actor, or a spare process that can become one.
+
+    SIGTERM is a warning that its node will be taken away: the ranks stop at the same step, after a checkpoint.
+    """
+
+    def __init__(self, rank: int, workers: Workers) -> None:
+        super().__init__(rank, workers)
+        signal.signal(signal.SIGTERM, self._warn)
+
+    def _warn(self, number: int, frame: FrameType | None) -> None:
+        self.is_warned = True
+
+    def become(self, rank: int) -> None:
+        """Take the place of a rank whose process was lost."""
+        self.rank = rank
+
+    def warm_up(self, source: ExperimentSource) -> None:
+        """Import the experiment, and initialize the device."""
+        resolve(source)
+        torch.zeros(1, device=self.device)
+
+    def imported(self) -> list[str]:
+        """Return the modules of this process, in the order of their imports."""
+        return list(sys.modules)
+
+    def import_modules(self, names: Sequence[str]) -> None:
+        """Import what a rank that trains has imported, such as a hook's writer at its first use."""
+        for name in names:
+            with suppress(Exception):  # not every entry of `sys.modules` is a module that can be imported
+                import_module(name)
+
+    def next(self) -> Report | None:
+        """Train to the next report. A rank that fails by itself ends its process once the failure is delivered.
+
+        The other ranks wait for this one in a collective, and only closed connections free them. A rank that may have
+        lost a peer closes its own connections, and its process can take part in the next attempt.
+        """
+        try:
+            return super().next()
+        except BaseException as error:
+            failure = RankFailed.from_error(self.rank, error)
+        if failure.is_possible_echo:
+            self._leave_group()
+        else:
+            threading.Timer(_DELIVERY_S, os._exit, [1]).start()
+        raise failure
