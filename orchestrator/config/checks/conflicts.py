@@ -80,11 +80,7 @@ def _distribution_problems(experiment: Experiment, task: type[Task]) -> Iterator
         (is_fsdp and several, "optimizers", f"{fsdp}: a turn needs full gradients, and each rank has only shards"),
         (is_fsdp and experiment.precision == "fp16", "precision", f"{fsdp}; use bf16, which needs no scale"),
         (is_fsdp and experiment.channels_last, "channels_last", f"{fsdp}: torch shards only the default memory format"),
-        (
-            is_split and turns,
-            "accumulate",
-            "cannot be auto with turns(), which change the model between them",
-        ),
+        (is_split and turns, "accumulate", "cannot be auto with turns(), which change the model between them"),
         (is_split and is_fsdp, "workers.strategy", f"{auto}: ranks would wait for one that runs out of memory"),
         (is_split and experiment.sync_batchnorm, "sync_batchnorm", f"{auto}: ranks exchange statistics in forward"),
     ]

@@ -13,7 +13,7 @@ from hooks import HOOKS
 from orchestrator.config.optim.optimizer import OPTIMIZERS
 from orchestrator.config.optim.schedule import SCHEDULERS
 from orchestrator.config.python.parameters import parameters, signature_model
-from orchestrator.config.python.wording import UNKNOWN_KEY, models_in
+from orchestrator.config.python.wording import UNKNOWN_KEY, fields_by_key, models_in
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.reader import join
 from orchestrator.errors import Problem
@@ -53,7 +53,7 @@ def _key_paths() -> tuple[str, ...]:
 
 
 def _model_paths(model: type[BaseModel], path: str = "", above: tuple[type[BaseModel], ...] = ()) -> Iterator[str]:
-    for name, field in model.model_fields.items():
+    for name, field in fields_by_key(model).items():
         inner = join(path, name)
         yield inner
         for child in models_in(field.annotation):

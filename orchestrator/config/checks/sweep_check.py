@@ -94,30 +94,14 @@ def _contradictions(sweep: Sweep) -> Iterator[Problem]:
         (several and kind != "fifo", "metric", f"cannot be a list {with_kind}; use scheduler: fifo"),
         (search == "optuna" and needs_all, "search", f"cannot be optuna {with_kind}; use random or grid"),
         (is_population and not one_seed, "repeats", f"cannot be combined {with_kind}; increase trials instead"),
-        (
-            is_race and one_seed,
-            "repeats",
-            "is 1, but race compares configurations over seeds; set it to 5, say",
-        ),
-        (
-            is_bound and one_seed,
-            "aggregate",
-            "is lower_bound, which needs several seeds; set repeats to 5, say",
-        ),
-        (
-            is_race and is_bound,
-            "aggregate",
-            "cannot be lower_bound with scheduler: race, which compares means",
-        ),
+        (is_race and one_seed, "repeats", "is 1, but race compares configurations over seeds; set it to 5, say"),
+        (is_bound and one_seed, "aggregate", "is lower_bound, which needs several seeds; set repeats to 5, say"),
+        (is_race and is_bound, "aggregate", "cannot be lower_bound with scheduler: race, which compares means"),
         (is_race and caps_trials, "budget.trials", "cannot be combined with scheduler: race; set fewer trials"),
         (sweep.max_concurrent and is_synchronous, "max_concurrent", f"has no effect {with_kind}, whose trials wait"),
         (is_synchronous and sweep.engine == "train", "engine", f"cannot be train {with_kind}, which pauses; use gang"),
         (sweep.points and search == "grid", "points", "has no effect with search: grid, which tries all points"),
-        (
-            sweep.seed and not draws,
-            "seed",
-            f"has no effect: search: grid draws nothing {with_kind}",
-        ),
+        (sweep.seed and not draws, "seed", f"has no effect: search: grid draws nothing {with_kind}"),
     ]
     yield from (Problem(f"sweep.{key}", message) for applies, key, message in conflicts if applies)
 

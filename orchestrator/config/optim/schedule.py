@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hooks import Hook, Interval, ParamScheduler
+from hooks.interval import Units
 from orchestrator.config.optim.optimizer import (
     FROM_TASK,
     NoOptimizer,
@@ -79,7 +80,7 @@ class PhaseBounds(Model):
     """Completed epochs or optimizer steps after which it begins; by default where the one before it ends."""
     end: Interval | None = None
     """Completed epochs or optimizer steps after which it ends; by default where the next begins, or with the run."""
-    every: Interval | None = None
+    every: Annotated[Interval, Units(("epochs", "steps"), ge=1)] | None = None
     """Interval of its steps; by default one optimizer step where begin or end is in steps, else one epoch."""
 
     def interval(self) -> Interval:
@@ -230,26 +231,23 @@ def _all_bounds(schedulers: Sequence[Component], task: type[Task], path: str) ->
 
     Raises ConfigError.
     """
+    begin: Interval | None = Interval(0)
     all_bounds: list[PhaseBounds] = []
     for index, scheduler in enumerate(schedulers):
         entry_path = f"{path}.{index}"
-        bounds = check(PhaseBounds, _split(scheduler, task, PhaseBounds, entry_path)[1], entry_path)
-        if bounds.every is not None and not bounds.every.count:
-            raise ConfigError.at(f"{entry_path}.every", "must be greater than 0, got 0")
         if needs_metric(scheduler, entry_path):
             raise ConfigError.at(entry_path, f"cannot be in a list: {scheduler.type} steps by a metric")
-        if bounds.begin is None:
-            begin = all_bounds[-1].end if all_bounds else Interval(0)
-            if begin is None:
-                hint = f"write {path}.{index - 1}.end, or begin: 0 to have both together"
-                raise ConfigError.at(entry_path, "needs a begin, as the scheduler before it has no end", hint)
-            bounds = bounds.model_copy(update={"begin": begin})
-        all_bounds.append(bounds)
-    begins = [bounds.begin for bounds in all_bounds]
-    for index, bounds in enumerate(all_bounds):
-        later = next((begin for begin in begins[index + 1 :] if begin and begin.count), None)
-        if bounds.end is None and later:
-            all_bounds[index] = bounds.model_copy(update={"end": later})
+        bounds = check(PhaseBounds, _split(scheduler, task, PhaseBounds, entry_path)[1], entry_path)
+        begin = bounds.begin or begin
+        if begin is None:
+            hint = f"write {path}.{index - 1}.end, or begin: 0 to have both together"
+            raise ConfigError.at(entry_path, "needs a begin, as the scheduler before it has no end", hint)
+        all_bounds.append(bounds.model_copy(update={"begin": begin}))
+        begin = bounds.end
+    later: Interval | None = None  # where the next one begins that does not begin with the run
+    for index, bounds in reversed(list(enumerate(all_bounds))):
+        all_bounds[index] = bounds.model_copy(update={"end": bounds.end or later})
+        later = bounds.begin if bounds.begin and bounds.begin.count else later
     return all_bounds
 
 

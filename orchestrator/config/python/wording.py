@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from hooks import HOOKS
@@ -177,7 +178,7 @@ def _show(value: Any) -> str:
 
 def _known_keys(model: type[BaseModel], location: Iterable[int | str], values: Any) -> list[str]:
     for part in location:
-        field = model.model_fields.get(str(part))
+        field = fields_by_key(model).get(str(part))
         values = _child(values, part)
         if field is None:  # a key of a mapping, or an index of a list, of the models of the field before
             continue
@@ -187,7 +188,12 @@ def _known_keys(model: type[BaseModel], location: Iterable[int | str], values: A
         kind = values.get("type") if isinstance(values, dict) else None
         by_type = {each.model_fields["type"].default: each for each in models if "type" in each.model_fields}
         model = by_type.get(kind, models[0])
-    return list(model.model_fields)
+    return list(fields_by_key(model))
+
+
+def fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of a model by their keys in a file."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:

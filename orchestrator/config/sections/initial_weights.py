@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import Field, create_model, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from hooks.parameter_names import Patterns, compiled, list_patterns, matched
 from orchestrator.config.python.wording import wrong_value
@@ -14,22 +14,15 @@ from orchestrator.config.sections.base import Model
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.storage.location import secrets_in
 
-_FROM = "A run, `RUN@best`, `RUN@last` or `RUN@CHECKPOINT`; a file of torch.save or safetensors."
-_EXCEPT = "Patterns of the model's tensors that keep the values of `model()` and are not checked."
-_Named: Any = create_model(
-    # `from` and `except` are keywords of Python, which cannot name a field in a class body.
-    "_Named",
-    __base__=Model,
-    **{
-        "from": (Annotated[str, Field(min_length=1)], Field(description=_FROM)),
-        "except": (Patterns | None, Field(None, description=_EXCEPT)),
-    },  # type: ignore[call-overload]  # mypy matches no overload to unpacked fields
-)
 
-
-class Init(_Named):  # type: ignore[misc]  # created by a call
+class Init(Model):
     """Source of a model's initial weights, and which of them to load. Patterns match whole names, with * and ?."""
 
+    # `from` and `except` are keywords of Python.
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    source: Annotated[str, Field(alias="from", min_length=1)]
+    """A run, `RUN@best`, `RUN@last` or `RUN@CHECKPOINT`; a file of torch.save or safetensors."""
     weights: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
     """Of a run, `model` for the weights in training or `ema` for their averages; by default the evaluated weights. Of a
     file, its entry of this name."""
@@ -41,15 +34,13 @@ class Init(_Named):  # type: ignore[misc]  # created by a call
     only: Patterns | None = None
     """Patterns of the model's tensors to load; all others are skipped."""
 
-    @property
-    def source(self) -> str:
-        """The value of `from`."""
-        return str(getattr(self, "from"))
+    except_: Annotated[Patterns | None, Field(alias="except")] = None
+    """Patterns of the model's tensors that keep the values of `model()` and are not checked."""
 
     @property
     def excluded(self) -> list[str]:
         """The patterns of `except`."""
-        return list_patterns(getattr(self, "except") or ())
+        return list_patterns(self.except_ or ())
 
     @model_validator(mode="after")
     def _is_usable(self) -> Self:

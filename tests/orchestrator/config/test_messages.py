@@ -43,10 +43,7 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             "e.yaml:4: optimizer.momentum: unknown key (known: groups, lr, betas, eps, weight_decay, amsgrad, foreach,"
             " maximize, capturable, differentiable, fused, decoupled_weight_decay)",
         ),
-        (
-            "optimizer: {type: Adam,lr:0.1}",
-            "e.yaml:4: optimizer.lr:0.1: unknown key (write a space after `:`)",
-        ),
+        ("optimizer: {type: Adam,lr:0.1}", "e.yaml:4: optimizer.lr:0.1: unknown key (write a space after `:`)"),
         (
             f"{SWEEP}  space: {{lr: {{uniform: [0, 1]}}}}",
             "e.yaml:7: sweep.space.lr: unknown key (did you mean 'optimizer.lr'?)",
@@ -76,10 +73,7 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             "e.yaml:4: hooks.console.every: must be at least 1 iteration, got 0 iterations",
         ),
         ("environment: [A=1]", "e.yaml:4: environment.0: must match ^[A-Za-z_]\\w*$, got 'A=1'"),
-        (
-            "workers:\n  count: [2]",
-            "e.yaml:5: workers.count: must have at least 2 entries, got [2]",
-        ),
+        ("workers:\n  count: [2]", "e.yaml:5: workers.count: must have at least 2 entries, got [2]"),
         (
             f"{SWEEP}  share_training: true\n  space: {{seed: {{choice: [0, 1]}}}}",
             "e.yaml:7: sweep.share_training: must be 'auto' or false, got true",

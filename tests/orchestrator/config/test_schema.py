@@ -1,4 +1,4 @@
-"""The JSON Schema of experiment files: right by itself, and of the same mind as the loader."""
+"""The JSON Schema of experiment files: it accepts and refuses what the loader does."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ SHIPPED = sorted((Path(__file__).parents[3] / "experiments").glob("*.yaml"))
 
 
 @pytest.fixture(scope="module")
-def validator() -> Draft202012Validator:
-    return Draft202012Validator(experiment_schema({**HOOKS, "shadow": Shadow}))
+def schema() -> dict[str, Any]:
+    return experiment_schema({**HOOKS, "shadow": Shadow})
+
+
+@pytest.fixture(scope="module")
+def validator(schema: dict[str, Any]) -> Draft202012Validator:
+    return Draft202012Validator(schema)
 
 
 def line(**more: Any) -> dict[str, Any]:
     return {"name": "line", "task": f"{HERE}:Line", "epochs": 1, **more}
 
 
-def test_every_hook_is_in_it_with_its_docs() -> None:
-    schema = experiment_schema({**HOOKS, "shadow": Shadow})
+def test_schema_has_every_hook_with_its_docs(schema: dict[str, Any]) -> None:
     assert set(schema["properties"]["hooks"]["properties"]) == {*HOOKS, "shadow"}
     shadow = schema["$defs"]["hook_shadow"]
     assert shadow["description"] == "Follows the weights.\n\nAt a distance."
@@ -37,7 +41,9 @@ def test_every_hook_is_in_it_with_its_docs() -> None:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_it_accepts_what_ships_and_its_resolved_form(validator: Draft202012Validator, path: Path) -> None:
+def test_schema_accepts_shipped_experiments_and_their_resolved_form(
+    validator: Draft202012Validator, path: Path
+) -> None:
     assert list(validator.iter_errors(read_yaml(path).data)) == []
     assert list(validator.iter_errors(to_dict(load_experiment(path)))) == []
 
@@ -66,7 +72,7 @@ def test_it_accepts_what_ships_and_its_resolved_form(validator: Draft202012Valid
         },
     ],
 )
-def test_it_accepts_what_is_right(validator: Draft202012Validator, data: dict[str, Any]) -> None:
+def test_schema_accepts_valid_experiments(validator: Draft202012Validator, data: dict[str, Any]) -> None:
     assert list(validator.iter_errors(data)) == []
 
 
@@ -87,5 +93,5 @@ def test_it_accepts_what_is_right(validator: Draft202012Validator, data: dict[st
         line(sweep={"metric": "x", "space": {"seed": {"uniform": [1]}}}),
     ],
 )
-def test_it_refuses_what_is_wrong(validator: Draft202012Validator, data: dict[str, Any]) -> None:
+def test_schema_refuses_invalid_experiments(validator: Draft202012Validator, data: dict[str, Any]) -> None:
     assert list(validator.iter_errors(data))

@@ -85,10 +85,7 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
         ({"space": {"optimizer.lr": {"normal": [1, 1]}}, "scheduler": "pb2"}, "optimizer.lr: must be a range with two"),
         ({"space": {"optimizer.lr": {"choice": [1, 2]}}, "scheduler": "pb2"}, "optimizer.lr: must be a range with two"),
         # Counts, with the arithmetic.
-        (
-            {"space": GRID, "search": "grid", "trials": 24},
-            "must be 6 (6 points of the grid), got 24 (remove it",
-        ),
+        ({"space": GRID, "search": "grid", "trials": 24}, "must be 6 (6 points of the grid), got 24 (remove it"),
         ({"space": GRID, "search": "grid", "trials": 6, "repeats": 2}, "must be 12 (6 points of the grid x 2 repeats)"),
         ({"space": GRID, "trials": 5}, "must be a multiple of 2 (2 points of the grid), got 5 (write 4 or 6)"),
         ({"space": GRID, "trials": 1}, "got 1 (write 2)"),

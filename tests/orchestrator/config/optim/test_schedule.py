@@ -213,7 +213,7 @@ def test_each_scheduler_of_a_list_has_its_own_pace_and_holds_after_its_end() -> 
         ({"scheduler": [{"type": "LinearLR", "end": 2}, {**COSINE, "begin": 1}]}, r"scheduler\.1: begins after 1"),
         ({"scheduler": [{**COSINE, "begin": 3}]}, r"scheduler\.0: begins after 3 epochs, but the run ends after 3"),
         ({"scheduler": [{**COSINE, "begin": 2, "end": 1}]}, r"scheduler\.0: begins after 2 epochs, but ends after"),
-        ({"scheduler": [{**COSINE, "every": 0}]}, r"scheduler\.0\.every: must be greater than 0"),
+        ({"scheduler": [{**COSINE, "every": 0}]}, r"scheduler\.0\.every: must be at least 1 epoch"),
         ({"scheduler": [{**COSINE, "warmup": 1}]}, r"scheduler\.0\.warmup: unknown key"),
         ({"scheduler": [{"type": "ReduceLROnPlateau"}]}, r"scheduler\.0: cannot be in a list"),
         (

@@ -12,12 +12,7 @@ import pytest
 import torch
 
 from hooks import Interval
-from orchestrator.config.python.parameters import (
-    check,
-    construct,
-    fields_model,
-    signature_model,
-)
+from orchestrator.config.python.parameters import check, construct, fields_model, signature_model
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import Shadow, Wide
 

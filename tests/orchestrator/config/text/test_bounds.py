@@ -35,7 +35,7 @@ def refusal(read: Callable[..., Any], *values: Any) -> str:
         ("a0: &a0 {}\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 99)), "nested too deeply"),
         (f"a: &a '{SCALAR}'\nb: [{', '.join(['*a'] * 9000)}]", "has more than 524,288 characters once its aliases"),
         (
-            "a0: &a0 [1, 1, 1, 1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)),
+            f"a0: &a0 '{SCALAR}'\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)),
             "has more than 524,288 characters once its aliases are expanded",
         ),
         (r'"a\x1b[2Jb": 1', r"has a key with control characters: 'a\x1b[2Jb'"),
@@ -78,7 +78,7 @@ def test_what_is_no_file_of_a_config_s_size_is_not_read(tmp_path: Path) -> None:
 def test_overrides_have_bounds_too(file: Path) -> None:
     for override, message in (
         (f"{'a.' * 300}a=1", "has 301 keys; at most 64 are allowed"),
-        (f"task_args.width={'[' * 100_000}", "is nested too deeply"),
+        (f"task_args.width={'[' * 5_000}", "is nested too deeply"),
     ):
         assert message in refusal(load_experiment, file, [override])
 
@@ -90,7 +90,7 @@ def test_overrides_have_bounds_too(file: Path) -> None:
         ({"hooks": {"../../up": {"type": "output_csv"}}}, "hooks.../../up: is not a valid name"),
         ({"hooks": {"h" * 200: {"type": "output_csv"}}}, "is not a valid name"),
         ({"hooks": {"ema": {"priority": "x" * 100_000}}}, "or one of HIGHEST"),
-        ({"changes": [{"at": 0, "set": {"x": 1}}] * 5000}, "and 4,800 more problems"),
+        ({"changes": [{"at": 0, "set": {"x": 1}}] * 500}, "and 300 more problems"),
         ({"validate_every": "9" * 5000 + " steps"}, "; write a number of epochs"),
         ({"seed": 2**80}, "seed: must be at most 4294967295"),
         ({"batch_size": 2**63}, "batch_size: must be less than 2147483648"),
