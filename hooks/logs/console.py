@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from time import perf_counter
-from typing import Any
-
 from hooks.hook import Hook
 from hooks.interval import paced_by
-from hooks.parts.logs.readings import learning_rates, phase_metrics, present_row
+from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics
 from hooks.parts.logs.window_statistics import Window, WindowLogger, Windows
 from hooks.state import State
 
@@ -39,6 +37,7 @@ class Console(WindowLogger, Hook):
     """Further columns or statistics to print if they were recorded."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         columns = {*_SHOWN, *self.columns, *(statistic.column for statistic in self.statistics.values())}
         self._windows = Windows(self.window, self.statistics, columns)
         self._eta_start: tuple[float, int] | None = None
@@ -47,34 +46,28 @@ class Console(WindowLogger, Hook):
         self._phase_began = 0.0
 
     def on_phase_start(self, state: State) -> None:
-        self._windows.start_phase(state)
+        super().on_phase_start(state)
         self._phase_began = perf_counter()
 
     @paced_by("every")
     def on_step(self, state: State) -> None:
-        self._show(state, state.phase_iteration, present_row(state))
+        self._show(state, state.phase_iteration, current_row(state))
 
     def on_phase_end(self, state: State) -> None:
-        if state.phase_length > self.every.count and self._windows.unwritten():
+        if state.phase_length > self.every.count and self._windows.has_changed():
             # The training phase resets its counter when it completes the epoch.
             is_whole = state.phase == "train" and state.epoch_completed
             self._show(state, state.phase_length if is_whole else state.phase_iteration, {})
-        self._windows.catch_up()
+        self._windows.update()
         metrics = [
             f"{name.removeprefix(f'{state.phase}/')} {value:.4g}" for name, value in phase_metrics(state).items()
         ]
         seconds = perf_counter() - self._phase_began
         state.show("  ".join([f"{state.phase} done  epoch {_epoch(state)}", *metrics, f"in {seconds:.1f} s"]))
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"windows": self._windows.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._windows.load_state_dict(state["windows"])
-
     def _show(self, state: State, iteration: int, row: Mapping[str, Any]) -> None:
-        """Print a line, with the columns of the present row so far."""
-        values = self._windows.look(row)
+        """Print a line, with the columns of the current row so far."""
+        values = self._windows.summarize(row)
         self._memory = values.get("cuda_peak_allocated_bytes", values.get("rss_bytes", self._memory))
         parts = [
             f"{state.phase}  epoch {_epoch(state)}  {iteration}{f'/{state.phase_length}' if state.phase_length else ''}"
@@ -127,5 +120,5 @@ def _remaining_iterations(state: State) -> int | None:
 
 
 def _epoch(state: State) -> int:
-    """Return the present epoch, or the last one after its end."""
+    """Return the current epoch, or the last one after its end."""
     return state.epoch - state.epoch_completed

@@ -12,8 +12,8 @@ from typing import IO, Any
 
 from hooks.hook import Cleanup, Hook
 from hooks.interval import Interval, paced_by
-from hooks.parts.logs.readings import learning_rates, phase_metrics, present_row
-from hooks.parts.logs.window_statistics import LookBack, WindowLogger, Windows
+from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics
+from hooks.parts.logs.window_statistics import LookBack, WindowLogger
 from hooks.state import State
 
 FILE = "scalars.jsonl"
@@ -35,35 +35,32 @@ class JsonLines(Cleanup, WindowLogger, Hook):
     """Training iterations between two lines."""
 
     def __post_init__(self) -> None:
-        self._windows = Windows(self.window, self.statistics)
+        super().__post_init__()
         self._file: IO[bytes] | None = None
         self._lines = 0
 
     def on_start(self, state: State) -> None:
         self._file, self._lines = _open_after(state.artifacts / FILE, self._lines)
 
-    def on_phase_start(self, state: State) -> None:
-        self._windows.start_phase(state)
-
     @paced_by("every")
     def on_step(self, state: State) -> None:
         if state.phase == "train":
-            self._write_line(state, present_row(state))
+            self._write_line(state, current_row(state))
 
     def on_phase_end(self, state: State) -> None:
-        if state.phase == "train" and self._windows.unwritten():
+        if state.phase == "train" and self._windows.has_changed():
             self._write_line(state, {})
         self._write(state, {"metrics": {name: _finite(value) for name, value in phase_metrics(state).items()}})
 
     def state_dict(self) -> dict[str, Any]:
-        return {"lines": self._lines, "windows": self._windows.state_dict()}
+        return {"lines": self._lines, **super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
         self._lines = state["lines"]
-        self._windows.load_state_dict(state["windows"])
 
     def _write_line(self, state: State, row: Mapping[str, Any]) -> None:
-        self._write(state, {**learning_rates(state), **self._windows.look(row)})
+        self._write(state, {**learning_rates(state), **self._windows.summarize(row)})
 
     def _write(self, state: State, values: Mapping[str, Any]) -> None:
         if self._file is None:

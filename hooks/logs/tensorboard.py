@@ -19,8 +19,8 @@ from hooks.metrics.names import PHASES
 from hooks.needs import Needs
 from hooks.parts.eval_mode import evaluating, first_batch
 from hooks.parts.logs.hyperparameters import flatten
-from hooks.parts.logs.readings import present_row
-from hooks.parts.logs.window_statistics import Curves, LookBack, WindowLogger
+from hooks.parts.logs.readings import current_row
+from hooks.parts.logs.window_statistics import CurveLogger, LookBack
 from hooks.private_torch import tree_flatten, tree_leaves, tree_unflatten
 from hooks.state import State
 
@@ -39,7 +39,7 @@ _COUNTERS = {"step": "step", "iteration": "iteration", "epoch": "epoch", "sample
 
 
 @dataclass
-class TensorBoard(Cleanup, WindowLogger, Hook):
+class TensorBoard(Cleanup, CurveLogger, Hook):
     """Curves, metrics and hyperparameters for TensorBoard, under `tensorboard/`.
 
         tensorboard: {every: 100 iterations, histograms: 500 steps, graph: true}
@@ -66,7 +66,7 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
     """Longest time until a point is written; the end of a phase writes them too."""
 
     def __post_init__(self) -> None:
-        self._curves = Curves(self.window, self.statistics)
+        super().__post_init__()
         self._writer: SummaryWriter | None = None
         self._metrics: dict[str, float] = {}
         """Newest value of each metric in the table of hyperparameters."""
@@ -90,17 +90,14 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
         if self.graph:
             self._draw_graph(self._writer, state)
 
-    def on_phase_start(self, state: State) -> None:
-        self._curves.start_phase(state)
-
     @paced_by("every")
     def on_step(self, state: State) -> None:
         if state.phase != "train":
             return
         if self.axis == "epoch":
-            self._curves.catch_up(present_row(state))
+            self._windows.update(current_row(state))
         else:
-            self._add(self._curves.point(state), state)
+            self._add(self.point(state), state)
 
     @paced_by("histograms")
     def on_gradients(self, state: State) -> None:
@@ -114,11 +111,11 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
 
     def on_phase_end(self, state: State) -> None:
         if self.axis != "epoch" or state.epoch_completed:
-            self._add(self._curves.rest(state), state)
-        self._add_metrics(self._curves.metrics(state), state)
+            self._add(self.last_point(state), state)
+        self._add_metrics(self.metrics(state), state)
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
-        self._add_metrics(self._curves.reported(state, metrics), state)
+        self._add_metrics(self.added_metrics(state, metrics), state)
 
     def on_end(self, state: State) -> None:
         from torch.utils.tensorboard.summary import hparams
@@ -130,17 +127,11 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
             self._write(end)
         super().on_end(state)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"curves": self._curves.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._curves.load_state_dict(state["curves"])
-
     def _axis_value(self, state: State) -> int:
         return int(getattr(state, _COUNTERS[self.axis]))
 
     def _add_histograms(self, group: str, tensors: Mapping[str, Tensor], state: State) -> None:
-        """Draw the finite values of each tensor at the present step, which is not counted yet."""
+        """Draw the finite values of each tensor at the current step, which is not counted yet."""
         if self._writer is None:
             return
         coming = {"step": 1, "iteration": 1, "samples": state.batch_size * state.world_size, "epoch": 0}
@@ -169,7 +160,7 @@ class TensorBoard(Cleanup, WindowLogger, Hook):
             self._writer.flush()
 
     def _add(self, points: Mapping[str, float], state: State) -> None:
-        """Write points at the present position."""
+        """Write points at the current position."""
         if self._writer is None or not points:
             return
         from tensorboard.compat.proto.summary_pb2 import Summary

@@ -41,12 +41,12 @@ def learning_rates(state: State) -> dict[str, float]:
 
 
 def phase_metrics(state: State) -> dict[str, float]:
-    """Return the metrics of the present phase."""
+    """Return the metrics of the current phase."""
     return {name: value for name, value in state.metrics.items() if name.startswith(f"{state.phase}/")}
 
 
-def present_row(state: State) -> dict[str, Any]:
-    """Return the columns of the present iteration so far, with the rates, before the scheduler steps."""
+def current_row(state: State) -> dict[str, Any]:
+    """Return the columns of the current iteration so far, with its learning rates, before the scheduler steps."""
     return {**learning_rates(state), **state.row}
 
 

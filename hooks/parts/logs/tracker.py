@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from hooks.duration import Duration
 from hooks.interval import paced_by
-from hooks.parts.logs.window_statistics import Curves, WindowLogger
+from hooks.parts.logs.window_statistics import CurveLogger
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -73,7 +73,7 @@ class BackgroundSender:
 
 
 @dataclass
-class Tracker(WindowLogger, ABC):
+class Tracker(CurveLogger, ABC):
     """The base of hooks that send curves, metrics and the newest checkpoint's path to a service. Runs on the master.
 
     A hook calls `open` in `on_start` and implements `log`, `note` and `finish`, which run in the sender's thread and
@@ -87,8 +87,8 @@ class Tracker(WindowLogger, ABC):
     evaluates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.run_id: str | None = None
-        self._curves = Curves(self.window, self.statistics)
         self._sender: BackgroundSender | None = None
 
     @abstractmethod
@@ -108,19 +108,16 @@ class Tracker(WindowLogger, ABC):
         self._sender = BackgroundSender(name)
         self._sender.put(connect)
 
-    def on_phase_start(self, state: State) -> None:
-        self._curves.start_phase(state)
-
     @paced_by("every")
     def on_step(self, state: State) -> None:
         if state.phase == "train":
-            self._send(state, self._curves.point(state))
+            self._send(state, self.point(state))
 
     def on_phase_end(self, state: State) -> None:
-        self._send(state, {**self._curves.rest(state), **self._curves.metrics(state)})
+        self._send(state, {**self.last_point(state), **self.metrics(state)})
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
-        self._send(state, self._curves.reported(state, metrics))
+        self._send(state, self.added_metrics(state, metrics))
 
     def on_saved(self, state: State, path: str) -> None:
         self._put(partial(self.note, "checkpoint", path))
@@ -132,11 +129,11 @@ class Tracker(WindowLogger, ABC):
         self._close(failed=True)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"run_id": self.run_id, "curves": self._curves.state_dict()}
+        return {"run_id": self.run_id, **super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
         self.run_id = state["run_id"]
-        self._curves.load_state_dict(state["curves"])
 
     def _send(self, state: State, values: Mapping[str, float]) -> None:
         if values:

@@ -1,4 +1,4 @@
-"""Statistics of recorded columns over windows, and the curves that trackers draw of them."""
+"""Statistics of recorded columns over windows of iterations, and the curves that trackers draw of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hooks.hook import Priority, Ranks
 from hooks.interval import Interval, Units
-from hooks.parts.logs.readings import learning_rates, phase_metrics, present_row, read, read_numbers
+from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics, read, read_numbers
 from hooks.recent_rows import RECENT, KeptRows, Recent
 from hooks.state import State
 
@@ -27,7 +27,7 @@ Window = Annotated[int, Ge(1)] | Literal["line", "epoch", "global"]
 LookBack = Annotated[Interval, Units(("iterations",), ge=1, le=RECENT)]
 """An interval after which a hook reads the rows since the last time."""
 POSITION_COLUMNS = frozenset({"phase", "epoch", "iteration", "step", "samples", "batch_size"})
-"""Columns that hold the position of a row, and are not averaged."""
+"""Columns with the position of a row, which have no statistics."""
 _NO_ROW: Mapping[str, Any] = {}
 _AVERAGED = re.compile(r"loss|time|_s$|grad_norm")
 _METHODS: dict[str, Callable[[Sequence[float]], Any]] = {
@@ -57,7 +57,7 @@ class Statistic:
 
 @dataclass
 class WindowLogger:
-    """The base of hooks that log means of columns over windows. Runs on the master."""
+    """Base of hooks that log means of columns over windows. Runs on the master."""
 
     every: LookBack = Interval(50, "iterations")
     """Iterations between two lines or points; another one comes at the end of a phase."""
@@ -71,17 +71,28 @@ class WindowLogger:
     priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
+    def __post_init__(self) -> None:
+        self._windows = Windows(self.window, self.statistics)
+
+    def on_phase_start(self, state: State) -> None:
+        self._windows.start_phase(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"windows": self._windows.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._windows.load_state_dict(state["windows"])
+
 
 class Windows:
-    """The statistics of one logger. Runs on the ranks of the logger, without communication.
+    """Statistics of one logger's columns. No communication.
 
-    Columns that match `loss`, `time`, `_s` at the end or `grad_norm` are averaged over `window`; of others the newest
-    value since the last look counts. `statistics` adds more by name, in place of a column of that name. `columns`
-    limits the columns.
+    Columns whose names contain `loss`, `time` or `grad_norm`, or end in `_s`, are averaged over `window`. Others have
+    their last value. `statistics` adds more by name, in place of a column of that name. `columns` limits the columns.
 
-    Each value counts once: call `start_phase` when a phase starts, `look` or `catch_up` at most RECENT iterations
-    apart, and `look` when the phase ends. Columns that a row gets when it is closed, such as `step_s`, come with the
-    next look. Times that the device has not measured yet are left out. A look reads tensors in one transfer, which
+    To count each value once, call `start_phase` when a phase starts, `update` or `summarize` at most RECENT iterations
+    apart, and `summarize` when the phase ends. Columns that a row gets when it is closed, such as `step_s`, count in
+    the next call. Times that the device has not measured yet are left out. All tensors are read in one transfer, which
     waits for the device.
     """
 
@@ -99,16 +110,17 @@ class Windows:
         self._phase = ""
         self._epoch = -1
         self._recent: Recent = KeptRows()
-        self._seen = 0
-        """Number of rows at the last look."""
-        self._taken: frozenset[str] | None = None
-        """Columns taken from a row before it was closed: the first row after the last look."""
-        self._fresh: set[str] = set()
+        self._read_rows = 0
+        """Number of rows at the last update."""
+        self._read_early: frozenset[str] | None = None
+        """Columns that were read from the row after these before it was closed."""
+        self._changed: set[str] = set()
+        """Statistics with new values since the last summary."""
 
     def start_phase(self, state: State) -> None:
         """Begin a phase. Windows over iterations of training continue."""
         self._phase, self._recent = state.phase, state.recent
-        self._seen, self._taken = state.recent.total, None
+        self._read_rows, self._read_early = state.recent.total, None
         is_new_epoch = state.phase != "train" or state.epoch != self._epoch
         for values in self._values.get(state.phase, {}).values():
             if (is_new_epoch and values.window == "epoch") or (state.phase != "train" and values.window != "global"):
@@ -116,41 +128,41 @@ class Windows:
         if state.phase == "train":
             self._epoch = state.epoch
 
-    def catch_up(self, present: Mapping[str, Any] = _NO_ROW) -> None:
-        """Read the rows since the last look, and the present one so far, without ending a line."""
+    def update(self, row: Mapping[str, Any] = _NO_ROW) -> None:
+        """Read the rows since the last update, and the row of the current iteration so far."""
         columns = self._read_closed_rows()
-        if present:
-            for column in self._select(present):
-                if self._taken is None or column not in self._taken:
-                    columns.setdefault(column, []).append(present[column])
-            self._taken = frozenset(present)
+        if row:
+            for column in self._select(row):
+                if self._read_early is None or column not in self._read_early:
+                    columns.setdefault(column, []).append(row[column])
+            self._read_early = frozenset(row)
         columns = {column: [value for value in values if value is not None] for column, values in columns.items()}
         numbers = iter(read([*chain.from_iterable(columns.values())]))
         for column, values in columns.items():
             self._add(column, [number for number in islice(numbers, len(values)) if number is not None])
 
-    def look(self, present: Mapping[str, Any] = _NO_ROW) -> dict[str, float]:
-        """Return the statistics by name, and begin a new line. `present` is the row of the present iteration."""
-        self.catch_up(present)
+    def summarize(self, row: Mapping[str, Any] = _NO_ROW) -> dict[str, float]:
+        """Return the statistics by name after an update, and begin a new line."""
+        self.update(row)
         of_phase = self._values.get(self._phase, {})
         statistics = {
             name: values.value()
             for name, values in of_phase.items()
-            if values.count and (name in self._fresh or name in self._statistics)
+            if values.count and (name in self._changed or name in self._statistics)
         }
-        self._fresh.clear()
+        self._changed.clear()
         for values in of_phase.values():
             if values.window == "line":
                 values.clear()
         return statistics
 
-    def unwritten(self) -> bool:
-        """Return whether the phase has iterations that no look has shown."""
-        return bool(self._fresh) or self._recent.total - self._seen > (self._taken is not None)
+    def has_changed(self) -> bool:
+        """Return whether the phase has iterations that are in no summary."""
+        return bool(self._changed) or self._recent.total - self._read_rows > (self._read_early is not None)
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain numbers, at most as many as the windows are long."""
-        self.catch_up()
+        self.update()
         phases = {
             phase: {name: values.state_dict() for name, values in of_phase.items()}
             for phase, of_phase in self._values.items()
@@ -165,14 +177,14 @@ class Windows:
                 self._values_of(phase, name, name).load_state_dict(kept)
 
     def _read_closed_rows(self) -> dict[str, list[Any]]:
-        """Return the unread columns of the rows since the last look."""
+        """Return the values of the rows since the last update that were not read early."""
         total = self._recent.total
-        unseen, self._seen = total - self._seen, total
-        if not unseen:
+        unread, self._read_rows = total - self._read_rows, total
+        if not unread:
             return {}
-        taken, self._taken = self._taken or frozenset(), None
-        closed = self._recent.columns(unseen, names=self._columns)
-        return {column: closed[column][column in taken :] for column in self._select(closed)}
+        read_early, self._read_early = self._read_early or frozenset(), None
+        closed = self._recent.columns(unread, names=self._columns)
+        return {column: closed[column][column in read_early :] for column in self._select(closed)}
 
     def _select(self, columns: Collection[str]) -> list[str]:
         """Return the columns that count, in their order."""
@@ -184,7 +196,7 @@ class Windows:
             return
         for name in self._names.get(column, (column,)):
             self._values_of(self._phase, name, column).extend(numbers)
-            self._fresh.add(name)
+            self._changed.add(name)
 
     def _values_of(self, phase: str, name: str, column: str) -> _Values:
         of_phase = self._values.setdefault(phase, {})
@@ -243,50 +255,51 @@ class _Values:
             self._kept.extend(state["kept"])
 
 
-class Curves(Windows):
-    """The curves of one tracker. Runs on the ranks of the tracker, without communication.
+@dataclass
+class CurveLogger(WindowLogger):
+    """Base of hooks that draw curves.
 
-    A point of training holds the mean of `train/loss`, gradient norms and times (`perf/...`) over a window, and the
-    newest value of each other numeric column: `train/lr`, sizes as `memory/...`. It also holds new mappings of tensors
-    in `state.info`, such as `activations/<layer>/mean`. Metrics keep their names, except that a phase's mean
-    `train/loss` is `train/phase_loss`. Tensors are read in one transfer.
+    A point of training has the means of `train/loss`, gradient norms and times (`perf/...`) over a window, and the
+    last value of each other numeric column: `train/lr`, sizes as `memory/...`. It also has new mappings of tensors in
+    `state.info`, such as `activations/<layer>/mean`. Metrics keep their names, except that a phase's mean `train/loss`
+    is `train/phase_loss`. Tensors are read in one transfer.
     """
 
-    def __init__(self, window: Window, statistics: Mapping[str, Statistic]) -> None:
-        super().__init__(window, statistics)
-        self._drawn: dict[str, Mapping[str, Tensor]] = {}
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._drawn_info: dict[str, Mapping[str, Tensor]] = {}
 
     def point(self, state: State) -> dict[str, float]:
         """Return a point in an iteration of training."""
-        return self._values_at(state, present_row(state))
+        return self._values_at(state, current_row(state))
 
-    def rest(self, state: State) -> dict[str, float]:
-        """Return a last point of training at the end of its phase, if iterations are left for it."""
-        return self._values_at(state, {}) if state.phase == "train" and self.unwritten() else {}
+    def last_point(self, state: State) -> dict[str, float]:
+        """Return a last point at the end of training, if it has iterations that are in no point."""
+        return self._values_at(state, {}) if state.phase == "train" and self._windows.has_changed() else {}
 
     def metrics(self, state: State) -> dict[str, float]:
         """Return the metrics of the phase that ended."""
-        return rename_metrics(read_numbers(phase_metrics(state)))
+        return _rename_metrics(phase_metrics(state))
 
-    def reported(self, state: State, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Return what hooks added to a report, such as `train/samples_per_s`."""
-        added = {name: value for name, value in metrics.items() if "/" in name and name not in state.metrics}
-        return rename_metrics(read_numbers(added))
+    def added_metrics(self, state: State, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Return the metrics that hooks added to a report, such as `train/samples_per_s`."""
+        return _rename_metrics({n: value for n, value in metrics.items() if "/" in n and n not in state.metrics})
 
     def _values_at(self, state: State, row: Mapping[str, Any]) -> dict[str, float]:
-        values = {**learning_rates(state), **self.look(row)}
+        values = {**learning_rates(state), **self._windows.summarize(row)}
         return {**{_curve(column): value for column, value in values.items()}, **self._new_info(state)}
 
     def _new_info(self, state: State) -> dict[str, float]:
         drawable = {name: values for name, values in state.info.items() if _is_drawable(values)}
-        new = {name: values for name, values in drawable.items() if self._drawn.get(name) is not values}
-        self._drawn |= new
+        new = {name: values for name, values in drawable.items() if self._drawn_info.get(name) is not values}
+        self._drawn_info |= new
         return read_numbers({f"{name}/{key}": value for name, values in new.items() for key, value in values.items()})
 
 
-def rename_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return metrics by the names of their curves."""
-    return {"train/phase_loss" if name == "train/loss" else name: value for name, value in metrics.items()}
+def _rename_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return metrics as numbers, by the names of their curves."""
+    numbers = read_numbers(metrics)
+    return {"train/phase_loss" if name == "train/loss" else name: value for name, value in numbers.items()}
 
 
 def _is_drawable(values: Any) -> bool:

@@ -28,11 +28,11 @@ class Looks(Hook):
 
     def on_step(self, state: State) -> None:
         if state.phase_iteration in self.at:
-            self.seen.append(self.windows.look(state.row))
+            self.seen.append(self.windows.summarize(state.row))
 
     def on_phase_end(self, state: State) -> None:
-        if self.windows.unwritten():
-            self.seen.append(self.windows.look())
+        if self.windows.has_changed():
+            self.seen.append(self.windows.summarize())
 
     def state_dict(self) -> dict[str, Any]:
         return self.windows.state_dict()
@@ -106,8 +106,8 @@ def test_columns_that_come_as_a_row_is_closed_count_once() -> None:
     )
     run_phase(looks, State(), "train", _rows("loss", [1, 2, 3, 4, 10]), close=lambda: {"step_s": next(seconds)})
     assert [values["step_s"] for values in looks.seen] == [1.5, 3.5]
-    assert looks.windows.look()["total"] == 3.0
-    assert looks.windows.look()["n"] == 4.0
+    assert looks.windows.summarize()["total"] == 3.0
+    assert looks.windows.summarize()["n"] == 4.0
 
 
 def test_a_look_is_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
