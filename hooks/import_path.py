@@ -76,8 +76,8 @@ def hidden_module(name: str) -> str | None:
     )
 
 
-def callable_at(path: str, field: str, gives: type[T]) -> Callable[..., T]:
-    """Return what `module:name` names: a subclass of `gives`, or a function annotated to return one.
+def callable_at(path: str, field: str, expected: type[T]) -> Callable[..., T]:
+    """Return what `module:name` names: a subclass of `expected`, or a function annotated to return one.
 
     Raises ValueError with the hook's field for anything else, as a config may not call arbitrary code.
     """
@@ -91,11 +91,11 @@ def callable_at(path: str, field: str, gives: type[T]) -> Callable[..., T]:
     except (TypeError, NameError, AttributeError) as error:  # no function, or annotations that cannot be resolved
         raise ValueError(f"{field}: unknown return type of '{path}' ({error})") from error
     declared = get_origin(declared) or declared
-    if not (isinstance(declared, type) and issubclass(declared, gives)):
-        wanted = f"{gives.__module__}.{gives.__qualname__}"
+    if not (isinstance(declared, type) and issubclass(declared, expected)):
+        wanted = f"{expected.__module__}.{expected.__qualname__}"
         raise ValueError(
             f"{field}: '{path}' is neither a subclass of {wanted} nor a function annotated to return one (def {name}()"
-            f" -> {gives.__name__})"
+            f" -> {expected.__name__})"
         )
     builder: Callable[..., T] = target
     return builder

@@ -136,7 +136,7 @@ def paced_by(field: str) -> Callable[[_Handler], _Handler]:
 
 
 def is_due_now(pace: Interval | int, state: State, *, counted: bool) -> bool:
-    """Return whether an interval ends with the present iteration; `counted` says if the counters include it."""
+    """Return whether an interval ends with the current iteration; `counted` is true if the counters include it."""
     count, unit = (pace, "iterations") if isinstance(pace, int) else (pace.count, pace.unit)
     if unit == "epochs" or count == 0:
         return False

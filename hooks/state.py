@@ -74,7 +74,7 @@ class Weights:
 
 
 def evaluation_of(metric: str, labels: Container[str]) -> str | None:
-    """Return the label of the evaluation that gives a metric; None for a metric of training, which uses raw weights."""
+    """Return the label of the evaluation that computes a metric; None for training, which uses raw weights."""
     phase, *parts = metric.split("/")[:-1] or [""]
     if phase == "train":
         return None
@@ -86,7 +86,7 @@ def evaluation_of(metric: str, labels: Container[str]) -> str | None:
 class State:
     """The state of a run, which hooks read and change. The loop makes one in each worker process.
 
-    Counters count completed units, so in `on_step` and later they include the present iteration. `iteration` counts
+    Counters count completed units, so in `on_step` and later they include the current iteration. `iteration` counts
     micro-batches, `step` optimizer steps, `samples` this rank's training samples, `epoch` passes over the training
     data.
     """
@@ -104,13 +104,13 @@ class State:
     module: nn.Module = field(default_factory=nn.Module)
     """The task's model, unwrapped, with its own names."""
     optimizer: torch.optim.Optimizer | None = None
-    """The optimizer; of several, the one whose turn it is, and between turns the first. So are scheduler and scaler."""
+    """The optimizer; of several, that of the current turn, or the first between turns. So are scheduler and scaler."""
     scheduler: Any = None
     scaler: torch.amp.GradScaler | None = None
     several: Mapping[str, tuple[torch.optim.Optimizer, Any, torch.amp.GradScaler | None]] = field(default_factory=dict)
     """Optimizer, scheduler and scaler by name, if several optimizers take turns."""
     turn: str = ""
-    """Name of the optimizer whose turn it is, from `on_forward` to `on_update`; else empty."""
+    """Name of the current turn's optimizer, from `on_forward` to `on_update`; empty between turns."""
     loaders: Mapping[str, Any] = field(default_factory=dict)
     """Loader of each phase, such as `train`, `val` or `val/noisy`."""
     fresh_batches: Callable[..., Any] = lambda phase, *, shuffled=False: iter(())
@@ -142,11 +142,11 @@ class State:
     full_batches: bool = True
     """True if all training batches but an epoch's last are full on every rank; those of a stream need not be."""
     stepped: bool = False
-    """True if the present iteration made an optimizer step."""
+    """True if the current iteration made an optimizer step."""
     epoch_completed: bool = False
     """True if the last training phase completed its epoch."""
 
-    # The present iteration
+    # The current iteration
     batch: Any = None
     batch_size: int = 0
     output: Any = None
@@ -154,7 +154,7 @@ class State:
     row: dict[str, Any] = field(default_factory=dict)
     """The columns recorded for this iteration; write with `record`."""
     recent: Recent = field(default_factory=KeptRows)
-    """The last rows of this rank, oldest first, of all phases, without the present one."""
+    """The last rows of this rank in all phases, oldest first; excludes the current iteration."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the phases since the last report, such as `val/accuracy`, over all ranks."""
 
@@ -171,9 +171,9 @@ class State:
     info: MutableMapping[str, Any] = field(default_factory=dict)
     """Facts about the run by name, such as its number of parameters; any hook may write and read them."""
     evaluation: str = ""
-    """Label of the weights of the present evaluation."""
+    """Label of the weights in the current evaluation."""
     evaluations: dict[str, Weights] = field(default_factory=lambda: {"": Weights()})
-    """The weights of each validation by label: `""` gives `val/accuracy`, `"ema"` gives `val/ema/accuracy`."""
+    """Weights of each validation by label: `""` for `val/accuracy`, `"ema"` for `val/ema/accuracy`."""
 
     # Requests of hooks; the loop reads and clears them
     checkpoint_reasons: list[str] = field(default_factory=list)
@@ -206,7 +206,7 @@ class State:
         self.optimizer, self.scheduler, self.scaler = self.several[name]
 
     def column(self, name: str) -> str:
-        """Return the name of a column in the present turn: `grad_norm_d` in the turn of `d`."""
+        """Return the name of a column in the current turn: `grad_norm_d` in the turn of `d`."""
         return f"{name}_{self.turn}" if self.turn else name
 
     @property
@@ -220,7 +220,7 @@ class State:
         return next((monitored.metrics[0] for monitored in find_monitored_metrics(self.config)), "")
 
     def find_evaluated_weights(self, metric: str = "") -> Weights:
-        """Return the weights that gave a metric, by default the main metric."""
+        """Return the weights that a metric was computed with, by default the main metric."""
         label = evaluation_of(metric or self.main_metric, self.evaluations)
         return Weights() if label is None else self.evaluations[label]
 
@@ -231,8 +231,8 @@ class State:
             return self.step >= self.max_steps
         return self.max_epochs is not None and self.epoch >= self.max_epochs
 
-    def gives(self, metric: str) -> bool:
-        """Return whether the present phase gives a metric: `val/noisy` gives `val/noisy/loss`, `val` does not."""
+    def computes(self, metric: str) -> bool:
+        """Return whether the current phase computes a metric: `val/noisy/loss` in `val/noisy`, but not in `val`."""
         return phase_of(metric, [*self.loaders, self.phase]) == self.phase
 
     @property
@@ -273,7 +273,7 @@ class State:
         self.skip_reasons.append(reason)
 
     def gradients(self) -> list[Tensor]:
-        """Return the existing gradients in the order of the parameters: this rank's shards, and of the present turn."""
+        """Return this rank's gradients or shards of them in the order of the parameters, those of the current turn."""
         if self._parameters is None:
             self._parameters = list(self.module.parameters())
             self._sharded = any(map(shards.is_sharded, self._parameters))

@@ -219,11 +219,11 @@ class Checkpoint(Hook):
         self._bests = {metric: _Best(metric, mode) for metric, mode in modes.items()}
 
     def _pending_at(self, state: State) -> _Taken | None:
-        """Return the checkpoint of the present step that is still being written."""
+        """Return the checkpoint of the current step that is still being written."""
         return self._taken if self._taken and self._taken.step == state.step else None
 
     def _saved_at(self, state: State) -> str | None:
-        """Return the checkpoint that this attempt made at the present step."""
+        """Return the checkpoint that this attempt made at the current step."""
         return self._saved[1] if self._saved and self._saved[0] == state.step else None
 
     def _mark_best(self, state: State, name: str, metrics: Iterable[str]) -> None:
@@ -269,10 +269,12 @@ class Checkpoint(Hook):
 
 
 def _value(best: _Best, state: State) -> float:
-    """Return the metric's value if this phase gives it, else NaN; raises ValueError if the first such phase does
-    not."""
+    """Return the metric's value if this phase computes it, else NaN.
+
+    Raises ValueError if the first such phase does not have it.
+    """
     validated = (phases_of("val", state.loaders) or ["val"])[-1]
-    if not (state.gives(best.metric) if phase_of(best.metric) else state.phase == validated):
+    if not (state.computes(best.metric) if phase_of(best.metric) else state.phase == validated):
         return math.nan
     if best.metric not in state.metrics and best.score is None and state.metrics:
         raise ValueError(

@@ -178,7 +178,7 @@ def _is_batched(leaf: Any, samples: int) -> bool:
 
 
 def _context(state: State, weights: str) -> AbstractContextManager[Any]:
-    """Return the context that puts the weights into the model; raises ValueError if no hook gives them."""
+    """Return the context that puts the weights into the model; raises ValueError if no hook provides them."""
     if weights == "raw":
         return nullcontext()
     if weights == "evaluated":

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from time import perf_counter
+from typing import Any
+
 from hooks.hook import Hook
 from hooks.interval import paced_by
 from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics
@@ -43,11 +45,11 @@ class Console(WindowLogger, Hook):
         self._eta_start: tuple[float, int] | None = None
         """Time and iteration of this attempt's first line of training, which ends the warm-up."""
         self._memory: float | None = None
-        self._phase_began = 0.0
+        self._phase_start = 0.0
 
     def on_phase_start(self, state: State) -> None:
         super().on_phase_start(state)
-        self._phase_began = perf_counter()
+        self._phase_start = perf_counter()
 
     @paced_by("every")
     def on_step(self, state: State) -> None:
@@ -62,7 +64,7 @@ class Console(WindowLogger, Hook):
         metrics = [
             f"{name.removeprefix(f'{state.phase}/')} {value:.4g}" for name, value in phase_metrics(state).items()
         ]
-        seconds = perf_counter() - self._phase_began
+        seconds = perf_counter() - self._phase_start
         state.show("  ".join([f"{state.phase} done  epoch {_epoch(state)}", *metrics, f"in {seconds:.1f} s"]))
 
     def _show(self, state: State, iteration: int, row: Mapping[str, Any]) -> None:

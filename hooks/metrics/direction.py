@@ -173,6 +173,6 @@ def _direction_by_words(metric: str) -> Mode | None:
 
 
 def _words(part: str) -> set[str]:
-    """Return a part of a name, and its pieces at digits and capitals: `top1` gives also `top`, `mAcc` also `acc`."""
+    """Return a part of a name, and its pieces at digits and capitals: also `top` of `top1`, and `acc` of `mAcc`."""
     pieces = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part)
     return {word.lower() for word in (part, part.rstrip("0123456789"), *pieces)}

@@ -1,4 +1,4 @@
-"""Names of metrics and of the phases that give them."""
+"""Names of metrics and phases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sort_phases(phases: Iterable[str]) -> list[str]:
 
 
 def phase_of(metric: str, phases: Iterable[str] = PHASES) -> str:
-    """Return the phase that gives a metric: the longest whose name it begins with, or an empty string."""
+    """Return the phase that computes a metric: the longest whose name it begins with, or an empty string."""
     return max((phase for phase in phases if f"{metric}/".startswith(f"{phase}/")), key=len, default="")
 
 

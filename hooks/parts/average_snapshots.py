@@ -30,7 +30,7 @@ class Snapshots:
             state.request_checkpoint(f"snapshot of {owner}")
 
     def begin_save(self) -> None:
-        """Assign the request to the present checkpoint; a background write may end after the next request."""
+        """Assign the request to the current checkpoint; a background write may end after the next request."""
         self._saving, self._requested = self._requested, None
 
     def finish_save(self, state: State, owner: str, name: str) -> None:

@@ -56,7 +56,7 @@ class AveragedParameters:
             restore_average(name, average, self.parameters[name], values)
 
     def _pairs_in_turn(self, state: State) -> Pairs:
-        """Return the averages and weights that the present turn trains."""
+        """Return the averages and weights that the current turn trains."""
         if state.turn not in self._turns:
             assert state.optimizer is not None
             trained = {id(parameter) for group in state.optimizer.param_groups for parameter in group["params"]}

@@ -53,7 +53,7 @@ class LayerMeasurement(Cleanup):
                 file.unlink()
 
     def keep(self, state: State, layers: Sequence[str], statistics: Mapping[str, Tensor], **position: int) -> None:
-        """Add a measurement in the present iteration: tensors of shape (layers,) and one dtype, by statistic."""
+        """Add a measurement in the current iteration: tensors of shape (layers,) and one dtype, by statistic."""
         values = torch.stack(list(statistics.values())).detach()
         position = {"epoch": state.epoch, "iteration": state.iteration + 1, **position}
         self._pending.append((position, layers, list(statistics), values))

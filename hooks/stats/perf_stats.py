@@ -36,7 +36,7 @@ class PerfStats(Hook):
     """Iterations of val and test after which recent rows are counted, before they are dropped."""
 
     def __post_init__(self) -> None:
-        self._began = 0.0
+        self._start = 0.0
         self._phase_start = (0, 0)
         self._counted_samples = self._counted_iterations = 0
         self._totals: dict[str, _Total] = {}
@@ -48,7 +48,7 @@ class PerfStats(Hook):
     def on_phase_start(self, state: State) -> None:
         self._phase_start = (state.samples, state.iteration)
         self._counted_samples = self._counted_iterations = 0
-        self._began = perf_counter()
+        self._start = perf_counter()
 
     @paced_by("reach")
     def on_step(self, state: State) -> None:
@@ -59,7 +59,7 @@ class PerfStats(Hook):
 
     def on_phase_end(self, state: State) -> None:
         total = self._totals.setdefault(state.phase, _Total())
-        total.seconds += perf_counter() - self._began
+        total.seconds += perf_counter() - self._start
         samples, iterations = self._done(state)
         total.samples += samples
         total.iterations += iterations

@@ -52,7 +52,7 @@ class EarlyStopping(Hook):
         self._wait = 0
 
     def on_phase_end(self, state: State) -> None:
-        if not state.gives(self.monitor) or not state.metrics:
+        if not state.computes(self.monitor) or not state.metrics:
             return
         if self.monitor not in state.metrics:
             self._handle_missing(state)

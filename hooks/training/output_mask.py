@@ -22,7 +22,7 @@ class OutputMask(Hook):
         output_mask: {target: 1}
 
     For a model with more classes than the evaluation data. Logits have shape (B, C) or (B, C, ...), alone or in a list
-    or tuple. Labels are class numbers of any shape; numbers below 0 or above C are ignored. Loss and metrics see the
+    or tuple. Labels are class numbers of any shape; numbers outside 0 to C - 1 are ignored. Loss and metrics see the
     masked logits, so a loss with label smoothing becomes infinite. All ranks gather the labels in one pass over the
     data when a phase first begins. Source: VISSL ModelOutputMaskHook.
     """

@@ -27,7 +27,7 @@ class ParamScheduler(Hook):
     every: Annotated[Interval, Needs("monitor: null")] = Interval(1)
     """Epochs or optimizer steps between two steps of the scheduler."""
     monitor: str | None = None
-    """Metric for ReduceLROnPlateau, such as val/loss; the scheduler steps after each phase that gives it."""
+    """Metric for ReduceLROnPlateau, such as val/loss; the scheduler steps after each phase that computes it."""
 
     priority: ClassVar[Priority] = Priority.LOW
     """Hooks before it see the rates that the step used, and hooks after it the next ones."""
@@ -73,7 +73,7 @@ class ParamScheduler(Hook):
 
     def _step_on_metric(self, state: State, monitor: str) -> None:
         schedulers = _schedulers(state)
-        if not schedulers or not state.gives(monitor):
+        if not schedulers or not state.computes(monitor):
             return
         if monitor not in state.metrics:
             raise KeyError(f"monitor={monitor!r} is not a metric of this run; {list_known(state.metrics, monitor)}")

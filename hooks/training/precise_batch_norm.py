@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -73,7 +73,7 @@ def _moved(batch: Any, device: torch.device) -> Any:
 
 @torch.no_grad()
 def recompute(state: State, batches: Iterable[Any]) -> None:
-    """Set running mean and variance of all BatchNorm layers to those of their inputs with the present weights.
+    """Set running mean and variance of all BatchNorm layers to those of their inputs with the current weights.
 
     One pass over `batches` of this rank. Sums are added over ranks, so each value has the same weight, which
     torch.optim.swa_utils.update_bn does not ensure. The variance is unbiased. Collective.
@@ -81,29 +81,24 @@ def recompute(state: State, batches: Iterable[Any]) -> None:
     layers = _tracked_layers(state.module)
     if not layers:
         return
-    sums = [torch.zeros(2 * layer.num_features + 1, dtype=torch.float64, device=state.device) for layer in layers]
-    with _observing(layers, sums), evaluating(state):
+    sums: dict[nn.Module, Tensor] = {
+        layer: torch.zeros(2 * layer.num_features + 1, dtype=torch.float64, device=state.device) for layer in layers
+    }
+
+    def add_inputs(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        """Add up the inputs of a layer: sums and squares per channel, and the number of values."""
+        values = inputs[0].transpose(0, 1).flatten(1).double()
+        sums[layer] += torch.cat([values.sum(1), values.square().sum(1), values.new_full((1,), values.shape[1])])
+        layer.training = values.shape[1] > 1  # normalizes with the batch's statistics, as in training
+
+    with ExitStack() as handles, evaluating(state):
+        for layer in layers:
+            handles.enter_context(layer.register_forward_pre_hook(add_inputs))
         for batch in batches:
             state.forward(state.module, batch)
-    coalesced.total(sums)
-    for layer, layer_sums in zip(layers, sums, strict=True):
-        _set_statistics(layer, layer_sums)
-
-
-@contextmanager
-def _observing(layers: list[BatchNorm], sums: list[Tensor]) -> Iterator[None]:
-    """Add up the inputs of each layer: sums and squares per channel, and the number of values."""
-
-    def add(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        values = inputs[0].transpose(0, 1).flatten(1).double()
-        of_layer[layer] += torch.cat([values.sum(1), values.square().sum(1), values.new_full((1,), values.shape[1])])
-        layer.training = values.shape[1] > 1  # by its batch's statistics, as in training, where it has any
-
-    of_layer: dict[nn.Module, Tensor] = dict(zip(layers, sums, strict=True))
-    with ExitStack() as handles:
-        for layer in layers:
-            handles.enter_context(layer.register_forward_pre_hook(add))
-        yield
+    coalesced.total(sums.values())
+    for layer in layers:
+        _set_statistics(layer, sums[layer])
 
 
 def _set_statistics(layer: BatchNorm, sums: Tensor) -> None:

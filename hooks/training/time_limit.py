@@ -29,11 +29,11 @@ class TimeLimit(Hook):
 
     def __post_init__(self) -> None:
         self._before_s = 0.0
-        self._began: float | None = None
+        self._start: float | None = None
         self._requested = False
 
     def on_start(self, state: State) -> None:
-        self._began = monotonic()
+        self._start = monotonic()
 
     def on_step(self, state: State) -> None:
         if self._requested or self._used_s() < self.limit:
@@ -51,4 +51,4 @@ class TimeLimit(Hook):
         self._before_s = state["used_s"]
 
     def _used_s(self) -> float:
-        return self._before_s + (0.0 if self._began is None else monotonic() - self._began)
+        return self._before_s + (0.0 if self._start is None else monotonic() - self._start)

@@ -1,4 +1,4 @@
-"""Prototypes: the directions that embeddings are assigned to, and what the SwAV hooks and losses share about them."""
+"""Prototypes: the directions that embeddings are assigned to, and the code that the SwAV hooks and losses share."""
 
 from __future__ import annotations
 
@@ -159,10 +159,10 @@ def assign_codes(scores: Tensor, epsilon: float, iterations: int, *, across_rank
 
 def _column_sums(logits: Tensor, across_ranks: bool) -> Tensor:
     """Return the logarithm of each column's sum over the samples, (..., 1, K)."""
-    mine = logits.logsumexp(dim=-2, keepdim=True)
+    sums = logits.logsumexp(dim=-2, keepdim=True)
     if not across_ranks:
-        return mine
-    # Gathered and summed alike everywhere, so that all ranks have the same bits.
-    everybody = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(everybody, mine)
-    return torch.stack(everybody).logsumexp(dim=0)
+        return sums
+    # Gather, then sum in the same order, so that all ranks get the same bits.
+    sums_of_ranks = [torch.empty_like(sums) for _ in range(dist.get_world_size())]
+    dist.all_gather(sums_of_ranks, sums)
+    return torch.stack(sums_of_ranks).logsumexp(dim=0)
