@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from inspect import get_annotations, isroutine
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from hooks.interval import Interval
+from hooks.interval import Interval, is_never
 
 if TYPE_CHECKING:
     from hooks.state import State
@@ -104,12 +104,19 @@ class Setup:
 
     def find_reason_against(self, hook: Hook) -> str:
         """Return why a hook cannot work in this setup; empty if it can."""
-        acts_in = [
-            event for event in WITHIN_ITERATION if hook.handles(event) and hook.pace(event) != Interval(0, "steps")
-        ]
+        acts_in = [event for event in WITHIN_ITERATION if hook.handles(event) and not is_never(hook.pace(event))]
         missed = [event for event in acts_in if event != "on_step"]
         reason = f"it acts in {', '.join(missed)}, which only the hooked loop fires" if missed else ""
-        return self.explain(custom_loop=reason) or hook.unsuitable(self)
+        return self.explain(custom_loop=reason) or _explain_epochs(hook, acts_in) or hook.unsuitable(self)
+
+
+def _explain_epochs(hook: Hook, events: Sequence[str]) -> str:
+    """Return why an interval in epochs has no effect on a hook; empty if it has one."""
+    for event in events:
+        pace = hook.pace(event)
+        if isinstance(pace, Interval) and pace.unit == "epochs" and not hook.handles("on_phase_end"):
+            return f"{event} is never called at an interval of {pace}; set one in steps or iterations"
+    return ""
 
 
 class Hook:

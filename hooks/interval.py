@@ -135,6 +135,11 @@ def paced_by(field: str) -> Callable[[_Handler], _Handler]:
     return mark
 
 
+def is_never(pace: Interval | int | None) -> bool:
+    """Return whether an interval is never due; None means always."""
+    return (pace.count if isinstance(pace, Interval) else pace) == 0
+
+
 def is_due_now(pace: Interval | int, state: State, *, counted: bool) -> bool:
     """Return whether an interval ends with the current iteration; `counted` is true if the counters include it."""
     count, unit = (pace, "iterations") if isinstance(pace, int) else (pace.count, pace.unit)

@@ -8,6 +8,8 @@ from hooks.hook import Priority as Priority
 from hooks.hook import Ranks as Ranks
 from hooks.hook import Setup as Setup
 from hooks.interval import Interval as Interval
+from hooks.interval import Iterations as Iterations
+from hooks.interval import Steps as Steps
 from hooks.interval import paced_by as paced_by
 from hooks.logs.console import Console as Console
 from hooks.logs.json_lines import JsonLines as JsonLines

@@ -5,7 +5,8 @@ from typing import ClassVar
 
 import pytest
 
-from hooks import EVENTS, Hook, Ranks
+from hooks import EVENTS, Hook, Interval, Ranks, Setup, State, paced_by
+from hooks.checkpointing.export import Export
 
 
 def test_a_misspelt_event_is_refused_when_the_class_is_defined() -> None:
@@ -48,6 +49,25 @@ def test_events_are_listed_in_the_order_of_the_design() -> None:
 def test_a_collective_hook_must_run_on_all_ranks(ranks: Ranks) -> None:
     with pytest.raises(TypeError, match=f"Lonely is collective, so it must run on all ranks, not on {ranks}"):
         type("Lonely", (Hook,), {"collective": True, "ranks": ranks})
+
+
+@dataclass
+class Paced(Hook):
+    """A hook that is called at an interval."""
+
+    every: Interval = Interval(1, "steps")
+
+    @paced_by("every")
+    def on_step(self, state: State) -> None:
+        pass
+
+
+def test_interval_in_epochs_is_refused_if_it_never_calls_the_hook() -> None:
+    reason = "on_step is never called at an interval of 2 epochs; set one in steps or iterations"
+    assert Setup().find_reason_against(Paced(Interval(2))) == reason
+    assert Setup().find_reason_against(Paced(Interval(2, "steps"))) == ""
+    assert Setup().find_reason_against(Paced(Interval(0))) == ""
+    assert Setup().find_reason_against(Export(every=Interval(2))) == "", "it also handles on_phase_end"
 
 
 def test_a_hook_handles_the_events_it_overrides_and_no_other() -> None:
