@@ -69,5 +69,7 @@ def test_a_record_that_does_not_fit_is_an_error(change: Any, found: str) -> None
     checkpoint = checkpoint_of(hook, state)
     change(checkpoint["ema"]["model"])
     other = small_model() if "missing" in found else nn.Sequential(nn.Linear(5, 6))
+    resumed = EMA()
+    resumed.load_state_dict(checkpoint["hook"])
     with pytest.raises(ValueError, match=f"the checkpoint's average of '0.weight' {found}; the model needs"):
-        EMA().on_load(new_state(other), checkpoint)
+        resumed.on_load(new_state(other), checkpoint)
