@@ -69,7 +69,7 @@ class MemoryStats(Cleanup, Hook):
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         metrics["memory/rss_bytes"] = self._read()["rss_bytes"]
         metrics.update({f"memory/{name}": peak for name, peak in self._run.items()})
-        metrics.update(self._phases)
+        metrics.update({name: peak for name, peak in self._phases.items() if name not in metrics})
         self._phases = {}
 
     def rank_state_dict(self) -> dict[str, Any]:

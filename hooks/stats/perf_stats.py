@@ -67,8 +67,9 @@ class PerfStats(Hook):
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         for phase, total in self._totals.items():
             if total.iterations and total.seconds > 0:
-                metrics[f"{phase}/samples_per_s"] = total.samples / total.seconds
-                metrics[f"{phase}/iteration_s"] = total.seconds / total.iterations
+                # A value of the task under the same name stays.
+                metrics.setdefault(f"{phase}/samples_per_s", total.samples / total.seconds)
+                metrics.setdefault(f"{phase}/iteration_s", total.seconds / total.iterations)
         self._totals.clear()
 
     def _done(self, state: State) -> tuple[int, int]:

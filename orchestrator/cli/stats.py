@@ -124,13 +124,29 @@ def _write(table: pd.DataFrame, form: Format, output: Path | None) -> None:
             table.to_parquet(target, index=False)
         elif form == "csv":
             table.to_csv(target, index=False)
+        elif output is None:
+            target.write(_json(table))
         else:
-            table.to_json(target, orient="records", indent=2, double_precision=15)
+            output.write_text(_json(table))
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error}") from None
     if output is None:
         text = target.getvalue().rstrip("\n")
         typer.echo(printable_json(text) if form == "json" else printable(text))
+
+
+def _json(table: pd.DataFrame) -> str:
+    """Return a JSON object for each row. pandas' own `to_json` would round numbers to 15 decimals."""
+    from pydantic_core import to_json
+
+    names = [str(name) for name in table.columns]
+    columns = [values.astype(object).where(values.notna(), None).tolist() for _, values in table.items()]
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return to_json(rows, indent=2, inf_nan_mode="null", fallback=_to_plain).decode()
+
+
+def _to_plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _print_table(table: pd.DataFrame, by: By | None) -> None:

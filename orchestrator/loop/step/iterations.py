@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hooks.plan import Plan
 from hooks.state import State
+from orchestrator.config.python.user_code import source_location
 from orchestrator.errors import RunError
 from orchestrator.loop.clock.backward_timer import BackwardTimer
 from orchestrator.loop.clock.span_clock import Clock, Column
@@ -293,10 +294,10 @@ class Iterations:
     def _count_metrics(self) -> None:
         metrics, samples = self.task.metrics(self.state.output, self.state.batch), self.state.batch_size
         for name, values in checked_metrics(self.task.metrics, metrics, samples).items():
-            if name in self._loss_terms:
+            if name == "loss" or name in self._loss_terms:
                 raise RunError(
                     f"metrics() and loss() both return '{name}', and both would be the mean {self.state.phase}/{name}:"
-                    " rename one of them"
+                    f" rename one of them{source_location(self.task.metrics)}"
                 )
             total: Any = values.detach().double().sum()
             self.means.add(name, total.item() if self._on_cpu else total, samples)

@@ -48,6 +48,13 @@ def test_each_report_has_only_what_happened_since_the_last(ticks: Ticks) -> None
     assert nothing == {}
 
 
+def test_value_of_the_task_stays(ticks: Ticks) -> None:
+    hook, state, metrics = PerfStats(), State(), {"train/samples_per_s": 7.0}
+    run_phase(hook, state, "train", [{}], batch_sizes=[6], work=_passes(ticks, 2))
+    hook.on_report(state, metrics)
+    assert metrics == {"train/samples_per_s": 7.0, "train/iteration_s": pytest.approx(2.0)}
+
+
 @pytest.mark.parametrize("length", [999, 1000, 1001, 2000, 2345])
 def test_evaluations_longer_than_the_recent_rows_are_counted_exactly(ticks: Ticks, length: int) -> None:
     """Batches of 1, 2 and 3 samples in turn, after a training phase whose rows are recent, too; the last is uneven."""

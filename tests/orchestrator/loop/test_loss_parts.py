@@ -64,6 +64,12 @@ def test_the_sum_is_trained_and_rows_and_reports_have_the_parts(tmp_path: Path) 
         assert report["val/entropy"] + report["val/size"] == pytest.approx(report["val/loss"])
 
 
+def test_metric_named_loss_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Parts, "metrics", lambda self, output, batch: {"loss": torch.ones(len(batch[1]))})
+    with pytest.raises(RunError, match=r"metrics\(\) and loss\(\) both return 'loss'"):
+        live(tmp_path, as_parts=False)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

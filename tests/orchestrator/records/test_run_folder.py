@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import shlex
 import socket
+import time
 import uuid
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import UsageError
 from orchestrator.records.lease import Lease
+from orchestrator.records.metadata import seconds_at
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.records.run_list import list_runs
@@ -39,6 +41,12 @@ def test_a_run_is_made_and_opened_again(tmp_path: Path, kind: str) -> None:
     )
     assert metadata.started <= now()
     folder.storage.delete("")
+
+
+def test_times_have_fractions_of_a_second() -> None:
+    before = time.time()
+    moment = seconds_at(now())
+    assert before - 0.001 <= moment <= time.time()
 
 
 def test_a_name_that_is_taken_is_refused_with_what_to_type(tmp_path: Path) -> None:
