@@ -29,7 +29,7 @@ def compare(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN RUN...",
+            metavar="RUN",
             help="Two or more runs, or two or more sweeps. The first is the reference.",
             autocompletion=run_folders,
         ),
@@ -103,7 +103,7 @@ def _change(name: str, value: float | None, first: float | None, finding: str | 
     shown = quantities.text(name, value) or ("-" if value is None else "nan")
     if finding is None or value is None or not first or not isfinite(value - first):
         return shown
-    if value == first and finding == "unknown":
+    if value == first:
         return f"{shown} (equal)"
     change = f"{value / first - 1:+.1%}"
     return f"{shown} ({change})" if finding in ("less", "more") else f"{shown} ({change}, {finding})"

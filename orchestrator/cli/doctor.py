@@ -26,8 +26,8 @@ _STATUSES = {
     "damaged": "damaged",
     "missing": "missing",
     "intact": "with a correct checksum",
-    "readable": "readable, without a checksum",
-    "unknown": "unknown (of hooks or others), not checked",
+    "readable": "readable but without a checksum",
+    "unknown": "not checked, because hooks or others wrote them",
 }
 
 
@@ -35,7 +35,7 @@ def doctor(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN]",
+            metavar="RUN",
             help="A run or a sweep. Without it, doctor checks this machine or a cluster.",
             autocompletion=run_folders,
         ),
@@ -82,7 +82,7 @@ def _print_files(path: str, checked: Sequence[CheckedFile]) -> None:
         names = [file.file for file in wrong if file.advice == advice]
         echo(f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {advice}")
     counts = Counter(str(file.status) for file in checked)
-    echo(f"{path}: {', '.join(f'{counts[status]} {text}' for status, text in _STATUSES.items() if counts[status])}")
+    echo(f"{path}: {'; '.join(f'{counts[status]} {text}' for status, text in _STATUSES.items() if counts[status])}")
 
 
 def _diagnose(run: str, as_json: bool) -> None:

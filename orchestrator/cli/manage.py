@@ -28,7 +28,7 @@ _OPTIONAL = ("driver", "diverged", "tags", "notes")
 
 def ls(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these runs, with wildcards: 'digits*'")
+        list[str] | None, typer.Argument(metavar="NAME", help="Only these runs, with wildcards: 'digits*'")
     ] = None,
     storage: StorageFlag = "runs",
     status: Annotated[
@@ -116,7 +116,7 @@ def _best(best: Mapping[str, Any] | None) -> str:
 
 def note(
     run: RunOrSweep,
-    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="The note; replaces the one before.")] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The note; replaces the one before.")] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag to add.")] = None,
     untag: Annotated[list[str] | None, typer.Option("--untag", metavar="TAG", help="A tag to remove.")] = None,
 ) -> None:
@@ -139,7 +139,7 @@ def note(
 
 
 def rm(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs and sweeps.", autocompletion=run_folders)],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Runs and sweeps.", autocompletion=run_folders)],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove runs and sweeps with all their files, after listing their contents."""

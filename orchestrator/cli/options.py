@@ -15,7 +15,7 @@ RunOrSweep = Annotated[str, typer.Argument(metavar="RUN", help="A run or a sweep
 OneRun = Annotated[str, typer.Argument(metavar="RUN", help="A run.", autocompletion=run_folders)]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Values to change: optimizer.lr=0.05"),
+    typer.Argument(metavar="KEY=VALUE", help="Values to change: optimizer.lr=0.05"),
 ]
 StorageFlag = Annotated[str, typer.Option("--storage", metavar="URL", help="Where the runs are: a folder, or s3://...")]
 Name = Annotated[

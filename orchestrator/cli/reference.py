@@ -69,7 +69,7 @@ def schema() -> None:
 
 def hooks(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A hook, or module:Class.", autocompletion=hook_names)
+        str | None, typer.Argument(metavar="NAME", help="A hook, or module:Class.", autocompletion=hook_names)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -129,10 +129,11 @@ def _parameters(cls: type[Hook]) -> list[dict[str, Any]]:
 
 
 def _type_text(hint: Any) -> str:
-    """Format a type for people: `float >= 0 < 1`, `near | far`, `list[int > 0] | null`."""
+    """Format a type for people: `float >= 0 and < 1`, `near | far`, `list[int > 0] | null`."""
     base, arguments = get_origin(hint), get_args(hint)
     if base is Annotated:
-        return " ".join([_type_text(arguments[0]), *filter(None, map(_bound_text, arguments[1:]))])
+        bounds = " and ".join(filter(None, map(_bound_text, arguments[1:])))
+        return f"{_type_text(arguments[0])} {bounds}".rstrip()
     if base in (Union, UnionType):
         return " | ".join(map(_type_text, arguments))
     if base is Literal:
@@ -151,12 +152,9 @@ def _bound_text(bound: Any) -> str:
 
 
 def _print_hooks(entries: list[dict[str, Any]]) -> None:
-    rows = [(entry["name"], entry["ranks"], ", ".join(entry["events"]), _summary(entry["doc"])) for entry in entries]
-    print_table(("hook", "ranks", "events", "description"), rows)
-
-
-def _summary(doc: str) -> str:
-    return " ".join(doc.partition("\n\n")[0].split())
+    summaries = [" ".join(entry["doc"].partition("\n\n")[0].split()) for entry in entries]
+    rows = [(entry["name"], entry["ranks"], summary) for entry, summary in zip(entries, summaries, strict=True)]
+    print_table(("hook", "ranks", "description"), rows)
 
 
 def _print_hook(entry: dict[str, Any]) -> None:

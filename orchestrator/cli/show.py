@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.cli.options import AsJson, RunOrSweep
 from orchestrator.cli.output import cell, echo, print_json, print_table
+from orchestrator.errors import UsageError
 from orchestrator.terminal.printable import printable_data
 
 if TYPE_CHECKING:
@@ -34,12 +35,15 @@ def show(
     from orchestrator.records.run_folder import RunFolder
 
     folder = RunFolder.open(run)
+    is_sweep = folder.metadata().sweep is not None
+    if trial is not None and not is_sweep:
+        raise UsageError(f"{run} is a single run; --trial is for sweeps")
     if trial is None and as_yaml:
         return echo(folder.experiment_text(), nl=False)
-    if trial is not None or folder.metadata().sweep:
-        from orchestrator.sweeps.results.result import open_sweep
+    if is_sweep:
+        from orchestrator.sweeps.results.result import Sweep
 
-        sweep = open_sweep(run)
+        sweep = Sweep(folder)
         if trial is None:
             return show_sweep(sweep, as_json)
         number = int(trial) if trial.isdecimal() else trial
@@ -205,7 +209,7 @@ def _configuration_lines(trials: pd.DataFrame, metric: str, mode: str, aggregate
 
     best, *_ = ordered = configurations_of(trials, metric, mode, aggregate)
     ahead = ahead_with_fewer(ordered, mode)
-    lines = [f"Best configuration: {best.number} with {metric} {best.describe(metric)}; the best trial is its best"]
+    lines = [f"Best configuration: {best.number} with {metric} {best.describe(metric)}"]
     if ahead:
         lines.append(f"Configuration {ahead.number} is better but has fewer trials: {ahead.describe(metric)}")
     return lines

@@ -44,6 +44,10 @@ MOST_POINTS = 120
 """Points of a trial's curve among others."""
 MOST_LABELS = 6
 """Labels of an axis of parallel coordinates."""
+LONGEST_NAME, AXIS_PIXELS = 22, 140
+"""Characters of an axis's name, and the width that they need."""
+MIN_BARS = 8
+"""Fewer bars are as wide as this many would be."""
 TOP = 0.95
 """Quantile with the last color of a heat map; larger cells have it too."""
 _TIMES = (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
@@ -158,7 +162,6 @@ def stacks(title: str, spans: pd.DataFrame, name: str, note: str = "") -> Markup
     figure = go.Figure(
         layout={
             "barmode": "stack",
-            "bargap": 0.25,
             "yaxis": axis,
             "xaxis": {"type": "category", "title": {"text": name}, "nticks": 12},
             "hovermode": "x unified",
@@ -168,7 +171,8 @@ def stacks(title: str, spans: pd.DataFrame, name: str, note: str = "") -> Markup
     labels = [str(label) for label in spans.index]
     for column in map(str, spans.columns):
         color = {"color": SPAN_COLORS[column], "line": {"width": 0}}
-        figure.add_bar(x=labels, y=spans[column].to_numpy(dtype=float) / size, name=column, marker=color)
+        width = 0.75 * min(1.0, len(labels) / MIN_BARS)
+        figure.add_bar(x=labels, y=spans[column].to_numpy(dtype=float) / size, width=width, name=column, marker=color)
     return chart(title, figure, note, height=380, wide=True)
 
 
@@ -208,7 +212,8 @@ def parallel(title: str, trials: pd.DataFrame, merit: pd.Series, note: str = "")
         layout={
             "xaxis": {
                 "tickvals": [*range(len(columns))],
-                "ticktext": [name.replace(".", ".\u200b") for name in columns],
+                "ticktext": [_shorten(name) for name in columns],
+                "tickangle": 0,
                 "side": "top",
                 "range": [-0.4, len(columns) - 0.4],
                 "fixedrange": True,
@@ -231,10 +236,16 @@ def parallel(title: str, trials: pd.DataFrame, merit: pd.Series, note: str = "")
             y=heights[trials.index.get_loc(trial)],
             mode="lines",
             text=[quantities.text(name, trials.at[trial, name]) for name in columns],
-            hovertemplate="%{x}: %{text}<extra>%{fullData.name}</extra>",
+            customdata=columns,
+            hovertemplate="%{customdata}: %{text}<extra>%{fullData.name}</extra>",
             **_trial_style(str(trial), strength, trial == order.index[-1]),
         )
-    return chart(title, figure, note, height=400, wide=True, min_width=90 * len(columns))
+    return chart(title, figure, note, height=400, wide=True, min_width=AXIS_PIXELS * len(columns))
+
+
+def _shorten(name: str) -> str:
+    """Shorten a long name to its end, which differs most between dotted paths."""
+    return name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}"
 
 
 def _heights(values: pd.Series) -> tuple[Floats, dict[float, str]]:
@@ -300,7 +311,7 @@ def _value_axis(name: str, values: Floats, *, from_zero: bool = False) -> tuple[
     finite = values[np.isfinite(values)]
     unit, size = _scale(quantities.unit(name), float(np.abs(finite).max(initial=0.0)))
     axis: dict[str, Any] = {"ticksuffix": unit if unit == "/s" else f" {unit}".rstrip(), "hoverformat": ".4~g"}
-    if from_zero:
+    if from_zero or len(np.unique(finite)) == 1:  # plotly draws a constant between -1 and 1
         axis["rangemode"] = "tozero"
     elif _spans_magnitudes(name, finite):
         axis |= {"type": "log", "dtick": "D2" if finite.max() / finite.min() < 1e3 else 1}

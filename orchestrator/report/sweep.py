@@ -94,7 +94,7 @@ def _cost_tiles(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
     if "train_s" in trials:
         spent = float((trials["train_s"] * trials["ranks"]).sum())
         entries.append(
-            Tile("rank-seconds", Quantity("", spent), "of training: each trial's slowest rank times its ranks")
+            Tile("rank-seconds", Quantity("", spent), "training time of each trial's slowest rank, times its ranks")
         )
     peaks = trials["process_peak_rss_bytes"].dropna() if "process_peak_rss_bytes" in trials else pd.Series(dtype=float)
     if len(peaks):

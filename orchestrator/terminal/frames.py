@@ -155,16 +155,14 @@ def _metrics(report: Mapping[str, Any]) -> Iterator[str]:
 def _table(rows: Sequence[Mapping[str, str | Text]], left: Sequence[str], cut: Sequence[str] = ()) -> Table:
     """Make a table without its empty columns.
 
-    Columns in `left` align left. Columns in `cut` share the space that remains, and are cut so that a row is one line.
+    Columns in `left` align left. Columns in `cut` share the space that remains, and their text is cut. Each row is
+    one line.
     """
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), expand=bool(cut))
     names = [name for name in rows[0] if any(row[name] for row in rows)]
     for name in names:
         table.add_column(
-            name,
-            justify="left" if name in left else "right",
-            no_wrap=bool(cut) or name not in left,
-            ratio=1 if name in cut else None,
+            name, justify="left" if name in left else "right", no_wrap=True, ratio=1 if name in cut else None
         )
     for row in rows:
         table.add_row(*(row[name] for name in names))
@@ -230,7 +228,7 @@ def _trials(view: SweepView, lines: int | None) -> Iterator[RenderableType]:
     shown = view.trials if lines is None else view.trials[: max(_MIN_TRIALS, lines - _SWEEP_LINES)]
     names = short_names([*dict.fromkeys(path for trial in shown for path in trial.values)])
     rows = [_trial_cells(trial, names, trial.name == view.best) for trial in shown]
-    yield _table(rows, left=("trial", "status", "values", ""), cut=() if lines is None else ("values", ""))
+    yield _table(rows, left=("trial", "status", "values", ""), cut=("values", ""))
     if len(shown) < len(view.trials):
         failed = view.failed - sum(trial.status in ("failed", "lost") for trial in shown)
         yield Text(f"and {len(view.trials) - len(shown)} more{f', {failed} of them failed' if failed else ''}", "dim")

@@ -85,15 +85,15 @@ def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], ag
     title, units = "Parameter importance", aggregate_repeats(trials, metric, mode, aggregate)
     if len(units) < ENOUGH:
         what = "configurations" if "configuration" in trials else "trials"
-        return page.Section("importance", title, f"{len(units)} {what} have reported {metric}; {ENOUGH} are needed.")
+        return page.Section("importance", title, f"Needs {ENOUGH} {what} with {metric}; there are {len(units)} so far.")
     ranked = importance_table(units, metric)
     rows = [
         (name, Share(float(row["importance"])), Quantity("share", row["spread"])) for name, row in ranked.iterrows()
     ]
     drawn = table(f"Importance for {metric}", ("parameter", "share", "spread"), rows, class_="shares")
     note = (
-        "How well a parameter predicts the ranks of the trials, beyond chance, by variance. The spread is the"
-        " uncertainty of a share: ignore a share that is no larger."
+        "Share of the variance between the trials' ranks that a parameter explains, beyond chance. The spread is the"
+        " uncertainty of a share: ignore a share that is not larger."
     )
     return page.Section("importance", title, drawn, note)
 
@@ -124,7 +124,7 @@ def spending(spans: pd.DataFrame) -> page.Section:
     title = "Time per iteration"
     if not len(spans):
         return page.Section("spending", title, "No trial has recorded spans yet.")
-    note = f"Mean over all ranks. Trials: the {len(spans)} best, the best first."
+    note = "Mean over all ranks, of the best trials, the best first."
     drawn = stacks("Mean iteration of each trial", spans.fillna(0.0), "trial", note)
     return page.Section("spending", title, drawn)
 

@@ -64,9 +64,10 @@ def trials(ordered: pd.DataFrame, objectives: Mapping[str, str], path: str) -> p
 
 
 def arrange_columns(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[str]:
-    """Return the columns that are not empty, the important ones first."""
+    """Return the columns that are not empty, the important ones first: the reason of a failure is one of them."""
     known = [str(name) for name in trials.columns if trials[name].notna().any()]
-    first = ["status", *(name for name in known if name.startswith(CONFIG)), *objectives, *COSTS]
+    values = [name for name in known if name.startswith(CONFIG)]
+    first = ["status", *values, *objectives, "diverged", "error", *COSTS]
     return [name for name in dict.fromkeys([*first, *known]) if name in known]
 
 

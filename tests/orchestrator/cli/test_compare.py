@@ -43,7 +43,7 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["compare", *arguments])
 
 
-def test_what_differs_as_json(runs: list[str]) -> None:
+def test_compare_prints_json(runs: list[str]) -> None:
     found = json.loads(call(*runs, "--json").stdout)
     assert (found["runs"], found["ranks"]) == (["one", "two", "same"], [1, 2, 1])
     assert found["config"] == {"optimizer.lr": [0.1, 0.2, 0.1]}
@@ -52,18 +52,18 @@ def test_what_differs_as_json(runs: list[str]) -> None:
     assert found["metrics"]["val/loss last"] == {"values": [0.5, 0.25, 0.5], "findings": [None, "unknown", "unknown"]}
 
 
-def test_what_differs_as_a_table(runs: list[str]) -> None:
+def test_compare_prints_a_table(runs: list[str]) -> None:
     printed = call(*runs).stdout
     assert printed.startswith("one (1 rank), two (2 ranks), same (1 rank)\n")
     lines = {line.split()[0]: line for line in printed.splitlines() if line}
     assert lines["optimizer.lr"].split()[1:] == ["0.1", "0.2", "0.1"]
-    assert "(+0.0%, noise)" in lines["step_s"]
+    assert "(equal)" in lines["step_s"]
     assert "(-50.0%, unknown)" in lines["val/loss"]
     assert "val/score best" not in printed
     assert "hooks.checkpoint: {best: val/score, mode: max}" in printed
 
 
-def test_one_run_is_compared_with_nothing(runs: list[str]) -> None:
+def test_compare_refuses_a_single_run(runs: list[str]) -> None:
     alone = call(runs[0])
     assert alone.exit_code == 2
     assert "two or more runs" in alone.stderr

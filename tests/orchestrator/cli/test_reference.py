@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> str:
     return str(tmp_path / "line.yaml")
 
 
-def test_a_right_one(file: str) -> None:
+def test_validate_accepts_a_valid_file(file: str) -> None:
     result = CliRunner().invoke(app, ["validate", file, "seed=3"])
     assert (result.exit_code, result.stdout) == (0, "")
     assert "line.yaml is valid" in result.stderr
@@ -38,7 +38,7 @@ def test_every_interval_is_shown_with_its_unit(file: str) -> None:
     assert {"hooks.console.every: 7 iterations", "hooks.checkpoint.every: 2 epochs"} < set(shown)
 
 
-def test_a_wrong_one(file: str) -> None:
+def test_validate_prints_every_problem(file: str) -> None:
     result = CliRunner().invoke(app, ["validate", file, "seed=x", "epoch=1"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines() == [
@@ -106,7 +106,7 @@ class Given(Task):
 
 
 @pytest.mark.parametrize("body", [*BROKEN.values(), *WHOLE.values()], ids=[*BROKEN, *WHOLE])
-def test_data_is_refused_just_where_a_run_of_it_fails(
+def test_validate_refuses_exactly_the_data_that_fail_in_a_run(
     tmp_path: Path, body: str, request: pytest.FixtureRequest
 ) -> None:
     module = f"given_{re.sub('[^a-z]', '_', request.node.callspec.id)}"
@@ -122,11 +122,11 @@ def test_data_is_refused_just_where_a_run_of_it_fails(
         assert "is valid" not in result.stderr
 
 
-def test_a_hook_as_plain_data() -> None:
+def test_hook_is_described_as_plain_data() -> None:
     described = describe_hook("shadow", Shadow)
     assert described["parameters"][0] == {
         "name": "decay",
-        "type": "float >= 0 <= 1",
+        "type": "float >= 0 and <= 1",
         "required": False,
         "default": 0.5,
         "doc": "Fraction that is kept.",
@@ -144,7 +144,7 @@ def test_a_hook_as_plain_data() -> None:
     assert [one["required"] for one in describe_hook("band", Band)["parameters"]] == [True, True]
 
 
-def test_types_are_said_as_one_would_say_them() -> None:
+def test_types_are_formatted_for_people() -> None:
     said = {
         (name, one["name"]): one["type"]
         for name, cls in hooks.HOOKS.items()
@@ -172,7 +172,7 @@ def test_every_hook_can_be_shown() -> None:
         assert all(parameter["doc"] for parameter in one["parameters"]), one["name"]
 
 
-def test_one_of_one_s_own() -> None:
+def test_hooks_shows_a_users_own_hook() -> None:
     result = CliRunner().invoke(app, ["hooks", f"{HERE}:Shadow"])
     assert result.exit_code == 0
     assert "At a distance." in result.stdout
@@ -182,6 +182,6 @@ def test_one_of_one_s_own() -> None:
     )
 
 
-def test_it_prints_the_schema() -> None:
+def test_schema_prints_the_json_schema() -> None:
     result = CliRunner().invoke(app, ["schema"])
     assert (result.exit_code, json.loads(result.stdout)) == (0, experiment_schema())

@@ -86,7 +86,7 @@ def data(*arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_run_is_listed_shown_and_measured(study: Path) -> None:
+def test_run_ls_show_and_stats(study: Path) -> None:
     done = data("run", "line.yaml", "--local", "--name", "first")
     assert done["status"] == "finished"
     assert done["metrics"]["step"] == 6
@@ -104,7 +104,7 @@ def test_a_run_is_listed_shown_and_measured(study: Path) -> None:
 
 
 @pytest.mark.parametrize("out_dir", ["null", "elsewhere"])
-def test_the_checkpoints_are_shown_wherever_they_lie(study: Path, out_dir: str) -> None:
+def test_show_lists_checkpoints_in_any_folder(study: Path, out_dir: str) -> None:
     best = ["hooks.checkpoint.best=val/loss", "hooks.checkpoint.publish=[model]", f"hooks.checkpoint.out_dir={out_dir}"]
     assert (
         call(
@@ -120,7 +120,7 @@ def test_the_checkpoints_are_shown_wherever_they_lie(study: Path, out_dir: str) 
     assert shown[-1] == "epoch-0002"
 
 
-def test_what_is_suggested_at_the_end_is_there_to_be_looked_at(study: Path) -> None:
+def test_hints_fit_the_files_of_the_run(study: Path) -> None:
     plain = call("run", "line.yaml", "--local", "--name", "plain").stderr
     assert "hookyard stats" in plain
     assert "tensorboard" not in plain
@@ -134,7 +134,7 @@ def test_what_is_suggested_at_the_end_is_there_to_be_looked_at(study: Path) -> N
     )
 
 
-def test_a_name_that_is_taken_is_refused_with_the_resume_command(study: Path) -> None:
+def test_existing_name_is_refused_with_the_resume_command(study: Path) -> None:
     assert call("run", "line.yaml", "--local").exit_code == 0
     again = call("run", "line.yaml", "--local")
     assert again.exit_code == 2
@@ -144,7 +144,7 @@ def test_a_name_that_is_taken_is_refused_with_the_resume_command(study: Path) ->
     assert "nothing to resume" in over.stderr
 
 
-def test_five_mistakes_get_five_messages_with_their_lines(study: Path) -> None:
+def test_every_mistake_is_reported_with_its_line(study: Path) -> None:
     wrong = call("run", "wrong.yaml")
     assert wrong.exit_code == 2
     lines = {line.split(":")[1]: line for line in wrong.stderr.strip().splitlines()}
@@ -156,7 +156,7 @@ def test_five_mistakes_get_five_messages_with_their_lines(study: Path) -> None:
     assert not (study / "runs").exists()
 
 
-def test_a_run_that_fails_ends_with_1_and_its_reason(study: Path) -> None:
+def test_failed_run_exits_with_1_and_its_reason(study: Path) -> None:
     (study / "a_wrong_line.py").write_text(TASK.replace("mse_loss(output, batch[1])", "mse_loss(output, batch[2])"))
     failed = call("run", "line.yaml", "task=a_wrong_line:Line", "--local")
     assert failed.exit_code == 1
@@ -176,7 +176,7 @@ NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to
         pytest.param("sweep lines.yaml --local workers.gpu=true", "set workers.gpu=false", marks=NO_GPU),
     ],
 )
-def test_a_wrong_call_starts_nothing(study: Path, words: str, said: str) -> None:
+def test_wrong_usage_starts_nothing(study: Path, words: str, said: str) -> None:
     refused = call(*words.split())
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert said in refused.stderr
@@ -185,7 +185,7 @@ def test_a_wrong_call_starts_nothing(study: Path, words: str, said: str) -> None
     assert not (study / "runs").exists() or not list((study / "runs").iterdir())
 
 
-def test_a_sweep_is_shown_with_what_its_trials_tell(study: Path) -> None:
+def test_show_summarizes_a_sweep(study: Path) -> None:
     rates = (
         "sweep.space={optimizer.lr: {grid: [0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.1]}, seed: {choice:"
         " [0]}}"
@@ -206,7 +206,7 @@ def test_a_sweep_is_shown_with_what_its_trials_tell(study: Path) -> None:
     assert "Parameter importance for val/loss: optimizer.lr 100% ± 0%, seed 0% ± 0%" in printed
 
 
-def test_a_trial_is_taken_out_of_a_sweep_and_run_again(study: Path) -> None:
+def test_trial_can_be_run_again_from_its_yaml(study: Path) -> None:
     assert call("sweep", "lines.yaml", "--local").exit_code == 0
     trial = data("show", "runs/lines", "--trial", "1")
     assert trial["name"] == "trial-0001"
@@ -222,10 +222,14 @@ def test_a_trial_is_taken_out_of_a_sweep_and_run_again(study: Path) -> None:
     assert missing.exit_code == 2
     assert "has no trial 'trial-0009'" in missing.stderr
     assert "has no trial '../trials/trial-0001'" in call("show", "runs/lines", "--trial", "../trials/trial-0001").stderr
-    assert call("show", "runs/lines-trial-0001", "--trial", "0").exit_code == 2
+    no_sweep = call("show", "runs/lines-trial-0001", "--trial", "0")
+    assert (no_sweep.exit_code, no_sweep.stderr) == (
+        2,
+        "runs/lines-trial-0001 is a single run; --trial is for sweeps\n",
+    )
 
 
-def test_several_metrics_are_shown_with_their_front(study: Path) -> None:
+def test_show_prints_the_pareto_front_of_several_metrics(study: Path) -> None:
     pytest.importorskip("optuna")
     metrics = ["sweep.metric=[val/loss, stats/step_s/median]", "sweep.search=optuna", "sweep.trials=3", "epochs=1"]
     assert call("sweep", "lines.yaml", "--local", *metrics).exit_code == 0
@@ -240,7 +244,7 @@ def test_several_metrics_are_shown_with_their_front(study: Path) -> None:
     assert "Pareto front of val/loss, stats/step_s/median" in call("show", "runs/lines").stdout
 
 
-def test_what_is_printed_on_the_way_goes_to_stderr(study: Path) -> None:
+def test_prints_of_a_task_go_to_stderr(study: Path) -> None:
     """By a task, or by Ray, which tells of dead workers on stdout."""
     (study / "talks.py").write_text(
         "from dataclasses import dataclass\nfrom hooks import Hook\n\n\n@dataclass\nclass Talks(Hook):\n"
@@ -252,7 +256,7 @@ def test_what_is_printed_on_the_way_goes_to_stderr(study: Path) -> None:
         assert "by the way" in done.stderr
 
 
-def test_a_sweep_with_a_failed_trial_ends_with_3(study: Path) -> None:
+def test_sweep_with_a_failed_trial_exits_with_3(study: Path) -> None:
     (study / "mishap.py").write_text(
         "from dataclasses import dataclass\nfrom hooks import Hook\n\n\n@dataclass\nclass Mishap(Hook):\n   "
         " 'Raises.'\n    at: float = 0.0\n    def on_start(self, state):\n        if self.at:\n            raise"

@@ -31,7 +31,7 @@ def test_an_envelope_keeps_every_extreme(points: list[tuple[int, float]], bins: 
     assert found.mean.tolist() == pytest.approx(table.mean().tolist())
 
 
-def test_few_places_are_left_alone() -> None:
+def test_few_positions_keep_their_values() -> None:
     found = envelope(rows_of(step=[3, 1, 1], value=[5.0, 1.0, 3.0]), "step", "value", 10)
     assert (found.at.tolist(), found.low.tolist(), found.mean.tolist(), found.high.tolist()) == (
         [1, 3],
@@ -41,14 +41,14 @@ def test_few_places_are_left_alone() -> None:
     )
 
 
-def test_what_is_not_finite_is_left_out() -> None:
+def test_envelope_ignores_values_that_are_not_finite() -> None:
     found = envelope(rows_of(step=[1, 2, 3], value=[1.0, float("nan"), float("inf")]), "step", "value", 10)
     assert (found.at.tolist(), found.count) == ([1], 1)
     nothing = envelope(rows_of(step=[1], value=[float("nan")]), "step", "value", 10)
     assert (len(nothing.at), nothing.count) == (0, 0)
 
 
-def test_of_a_long_run_neighbours_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_envelope_of_a_long_run_uses_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight places of which two are a block each, in two bins."""
     monkeypatch.setattr(blocks, "ROWS", 0)
     monkeypatch.setattr(blocks, "NUMBERS", 16)
@@ -64,7 +64,7 @@ def test_of_a_long_run_neighbours_are_one(monkeypatch: pytest.MonkeyPatch) -> No
     assert (grid.values.tolist(), grid.columns.tolist()) == ([[3, 7]], [[0, 3], [4, 7]])
 
 
-def test_groups_are_of_nearly_the_same_size() -> None:
+def test_groups_have_nearly_equal_sizes() -> None:
     assert group_neighbours(5, 2).tolist() == [0, 0, 0, 1, 1]
     assert group_neighbours(2, 5).tolist() == [0, 1]
     assert set(np.bincount(group_neighbours(1000, 96))) == {10, 11}
@@ -72,7 +72,9 @@ def test_groups_are_of_nearly_the_same_size() -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 4), st.integers(1, 5), st.integers(0, 100))
-def test_a_cell_is_the_largest_of_its_group(ranks: int, iterations: int, down: int, across: int, seed: int) -> None:
+def test_heat_map_cell_is_the_maximum_of_its_group(
+    ranks: int, iterations: int, down: int, across: int, seed: int
+) -> None:
     table = pd.DataFrame(
         {
             "rank": np.tile(np.arange(ranks), iterations) + 3,

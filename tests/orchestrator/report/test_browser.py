@@ -41,7 +41,7 @@ LOOK = """(async () => {
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-def test_pages_in_a_browser(tmp_path: Path) -> None:
+def test_pages_render_in_a_browser(tmp_path: Path) -> None:
     run = tmp_path / "run.html"
     run.write_text(run_page(run_of(name=HOSTILE, reports=[{"step": 1, f"val/{HOSTILE}": 0.5}]), "now"))
     space = {"optimizer.lr": {"grid": [0.01, 0.2]}}

@@ -64,7 +64,7 @@ def test_any_two_colors_can_be_told_apart(vision: str) -> None:
     assert len({*figures.SPAN_COLORS.values()}) == len(SPANS)
 
 
-def test_names_of_users_are_text() -> None:
+def test_user_text_is_escaped_in_charts() -> None:
     spans = pd.DataFrame({"forward_s": [1.0]}, index=[HOSTILE])
     trials = pd.DataFrame({HOSTILE: [HOSTILE, "b"], "y": [1.0, 2.0]}, index=[HOSTILE, "t"])
     markup = [
@@ -97,13 +97,18 @@ def test_names_of_users_are_text() -> None:
         ("loss", [np.nan, np.inf], "", [np.nan, np.inf], None),
     ],
 )
-def test_the_axis_has_the_column_s_unit(
+def test_axis_has_the_unit_of_the_column(
     name: str, values: list[float], suffix: str, shown: list[float], kind: str
 ) -> None:
     chart = charts_of(lines("x", name, [Line("x", STEPS[:2], np.array(values, dtype=float))], "step"))["x"]
     assert np.allclose(chart["data"][0]["y"], shown, equal_nan=True)
     axis = chart["layout"]["yaxis"]
     assert (axis["ticksuffix"], axis.get("type")) == (suffix, kind)
+
+
+def test_axis_of_a_constant_begins_at_zero() -> None:
+    chart = charts_of(lines("lr", "lr", [Line("lr", STEPS, np.full(3, 0.01))], "iteration"))["lr"]
+    assert chart["layout"]["yaxis"]["rangemode"] == "tozero"
 
 
 def test_a_band_is_drawn_below_its_line() -> None:
@@ -113,7 +118,7 @@ def test_a_band_is_drawn_below_its_line() -> None:
     assert (high["fill"], line["customdata"]) == ("tonexty", [[0, 2], [1, 3], [2, 4]])
 
 
-def test_the_best_trial_s_curve_is_the_strongest_and_on_top() -> None:
+def test_curve_of_the_best_trial_is_strongest_and_on_top() -> None:
     many = np.arange(figures.MOST_POINTS * 3.0)
     drawn = {"best": (STEPS, STEPS), "middle": (many, many), "worst": (STEPS[:1], STEPS[:1])}
     traces = charts_of(curves("x", "loss", drawn))["x"]["data"]
@@ -134,6 +139,10 @@ def test_parallel_coordinates_have_a_height_for_each_value() -> None:
     heights = np.array([traces[trial]["y"] for trial in trials.index], dtype=float)
     assert np.allclose(heights.T, [[0, 0.5, 1], [1, np.nan, 0], [0, 0.5, 1], [0, 0, 0]], equal_nan=True)
     assert traces["t0"]["text"] == ["0.01", "b", "100 ms", "5"]
+    long = trials.rename(columns={"rate": f"hooks.{'x' * 40}.decay"})
+    chart_of_long = charts_of(parallel("x", long, pd.Series(1.0, trials.index)))["x"]
+    assert chart_of_long["layout"]["xaxis"]["ticktext"][:2] == [f"…{'x' * 15}.decay", "kind"]
+    assert chart_of_long["data"][0]["customdata"][0] == long.columns[0]
     labels = [(label["x"], label["text"]) for label in chart["layout"]["annotations"]]
     assert labels == [
         *((0, text) for text in ("0.01", "0.1", "1")),

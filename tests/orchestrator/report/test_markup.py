@@ -31,7 +31,7 @@ class Reader(HTMLParser):
 
 @settings(deadline=None)
 @given(TEXTS, TEXTS)
-def test_text_stays_text_and_attributes_stay_attributes(text: str, attribute: str) -> None:
+def test_text_and_attributes_are_escaped(text: str, attribute: str) -> None:
     seen = Reader(element("p", text, title=attribute))
     assert (seen.tags, seen.text, seen.attributes) == (["p"], text, {"title": attribute})
 

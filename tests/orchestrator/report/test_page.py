@@ -19,7 +19,7 @@ def made() -> str:
     )
 
 
-def test_only_the_page_s_own_script_may_run_and_nothing_is_fetched() -> None:
+def test_page_allows_only_its_own_scripts_and_fetches_nothing() -> None:
     html = made()
     scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     policy = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)[0].replace("&#x27;", "'")
@@ -34,7 +34,7 @@ def test_only_the_page_s_own_script_may_run_and_nothing_is_fetched() -> None:
     assert not re.findall(r"""(?:src|href)=["'](?!data:|#)|@import|url\(""", html.split("<script>")[0])
 
 
-def test_sections_have_headings_that_name_them_and_links_that_lead_there() -> None:
+def test_sections_have_headings_and_links() -> None:
     body = re.findall(r"(<main.*</main>)", made(), re.DOTALL)[0]
     sections = list(parsed(body).iter("section"))
     assert [section.get("id") for section in sections] == ["one", "two"]
@@ -45,7 +45,7 @@ def test_sections_have_headings_that_name_them_and_links_that_lead_there() -> No
     assert re.findall(r'<a href="#(one|two)">', made()) == ["one", "two"]
 
 
-def test_plain_text_stands_where_there_is_nothing_to_show() -> None:
+def test_empty_section_has_a_note() -> None:
     assert '<p class="nothing">none &lt;b&gt;</p>' in made()
 
 

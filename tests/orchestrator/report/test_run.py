@@ -49,7 +49,7 @@ def tiles(run: Any) -> dict[str, str]:
     return {text_of(name): text_of(value) for name, value in zip(tree.iter("dt"), tree.iter("dd"), strict=True)}
 
 
-def test_the_headline_says_what_was_reached_and_what_it_cost() -> None:
+def test_headline_has_best_metrics_and_costs() -> None:
     run = run_of()
     spent = run.stats["step_s"].sum()
     found = tiles(run)
@@ -59,7 +59,7 @@ def test_the_headline_says_what_was_reached_and_what_it_cost() -> None:
     assert found["peak memory of a process"].startswith("1 GiB")
 
 
-def test_the_headline_calls_nothing_best_of_which_that_is_not_known() -> None:
+def test_headline_has_last_value_of_a_metric_without_direction() -> None:
     reports = [
         {"epoch": 1, "step": 100, "val/score": 0.75, "val/ppl": 9.0},
         {"epoch": 2, "step": 200, "val/score": 0.5, "val/ppl": 7.0},
@@ -70,14 +70,14 @@ def test_the_headline_calls_nothing_best_of_which_that_is_not_known() -> None:
     assert tiles(run_of(reports=reports, modes={"val/score": "max"}))["best val/score"] == "0.75epoch 1, step 100"
 
 
-def test_the_headline_s_numbers_have_all_their_digits_in_the_title() -> None:
+def test_headline_numbers_have_all_digits_in_the_title() -> None:
     run = run_of(reports=[{"step": 1, "val/accuracy": 2 / 3}])
     titles = [one.get("title") for one in main_of(run_page(run, "now")).iter("dd")]
     assert titles[:2] == [repr(2 / 3), "5400.0 s"]
     assert float(titles[2] or 0) == pytest.approx(run.stats["step_s"].sum(), rel=1e-14)
 
 
-def test_every_section_is_there_whatever_there_is_to_show() -> None:
+def test_every_section_exists_for_any_run() -> None:
     empty = run_of(
         stats=pd.DataFrame(columns=["rank", "node", "phase", "epoch", "iteration", "step"]),
         reports=[],
@@ -91,11 +91,11 @@ def test_every_section_is_there_whatever_there_is_to_show() -> None:
     assert run_page(empty, "now").count('class="nothing"') == len(SECTIONS) - 1
 
 
-def test_a_run_under_way_has_no_wall_time() -> None:
+def test_running_run_has_no_wall_time() -> None:
     assert "wall time" not in tiles(run_of(metadata=RunMetadata("digits", "running", "2026-11-21T09:00:00Z")))
 
 
-def test_whatever_text_there_is_stays_text() -> None:
+def test_all_text_is_escaped_in_the_page() -> None:
     stats = run_of().stats.rename(columns={"rss_bytes": f"{HOSTILE}_bytes"}).assign(**{HOSTILE: 1.0})
     run = run_of(
         name=HOSTILE,

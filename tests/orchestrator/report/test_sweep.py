@@ -31,7 +31,7 @@ def with_tables(outcome: Sweep, **tables: Any) -> Any:
     return type("Changed", (Sweep,), tables)(outcome.folder)
 
 
-def test_a_sweep_s_page_has_its_trials_the_best_first(outcome: Sweep) -> None:
+def test_sweep_page_lists_trials_best_first(outcome: Sweep) -> None:
     tree = main_of(sweep_page(outcome, "now"))
     assert [one.get("id") for one in tree.iter("section")] == list(SECTIONS)
     expected = outcome.trials.sort_values("val/accuracy", ascending=False, kind="stable")
@@ -46,7 +46,7 @@ def test_a_sweep_s_page_has_its_trials_the_best_first(outcome: Sweep) -> None:
     }
 
 
-def test_the_spans_of_a_trial_are_the_means_of_its_rows(outcome: Sweep) -> None:
+def test_spans_of_a_trial_are_means_of_its_rows(outcome: Sweep) -> None:
     trial = outcome.runs[1]
     rows = trial.stats
     means = rows[rows["phase"] == "train"][["forward_s", "backward_s"]].mean()
@@ -54,7 +54,7 @@ def test_the_spans_of_a_trial_are_the_means_of_its_rows(outcome: Sweep) -> None:
     assert found.loc[trial.name, ["forward_s", "backward_s"]].tolist() == pytest.approx(means.tolist())
 
 
-def test_a_failed_trial_s_words_stay_words(outcome: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_failed_trial_is_escaped(outcome: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     error = "</script><script>alert(1)</script>"
     trials = outcome.trials.assign(status="failed", error=error, **{"config/hooks": error})
     metadata = replace(outcome.folder.metadata(), error=error)

@@ -7,7 +7,7 @@ from orchestrator.report.tables import Quantity, Share, exact, facts, table
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 
 
-def test_cells_are_told_in_their_column_s_unit_and_exact_in_the_title() -> None:
+def test_cells_have_units_and_exact_titles() -> None:
     made = table("times", ("rank", "step_s"), [(0, 0.0123456), (1, None)])
     assert tables_of(made) == {"times": [["rank", "step_s"], ["0", "12.3 ms"], ["1", ""]]}
     titles = [[cell.get("title") for cell in row] for row in parsed(made).iter("tr")]
@@ -30,13 +30,13 @@ def test_a_share_has_a_bar_and_its_number() -> None:
     assert [text_of(cell) for cell in tree.iter("td")] == ["25.0%", "170.0%"]
 
 
-def test_a_cell_may_have_a_unit_of_its_own_or_be_markup() -> None:
+def test_cell_may_be_a_quantity_or_markup() -> None:
     made = table("x", ("name", "value"), [("a", Quantity("rss_bytes", 2**20)), ("b", element("a", "link", href="#b"))])
     assert tables_of(made)["x"][1:] == [["a", "1 MiB"], ["b", "link"]]
     assert next(parsed(made).iter("a")).get("href") == "#b"
 
 
-def test_facts_leave_out_what_is_not_known() -> None:
+def test_facts_omit_unknown_values() -> None:
     assert tables_of(facts("x", {"step_s": 2.0, "seed": None, "host": "vm"}))["x"][1:] == [
         ["step_s", "2 s"],
         ["host", "vm"],

@@ -8,7 +8,7 @@ from tests.orchestrator.report.reading import charts_of, lines_of
 from tests.orchestrator.stats.insight.runs import training
 
 
-def test_each_rank_has_its_line() -> None:
+def test_memory_has_a_line_for_each_rank() -> None:
     held = np.full((200, 2), np.nan)
     held[::100] = [2**30, 2**31]
     charts = charts_of(memory(Rows.of(training(2, rss_bytes=held, cuda_reserved_bytes=2.0))).content)
@@ -17,7 +17,7 @@ def test_each_rank_has_its_line() -> None:
     assert "memory_stats is off" in memory(Rows.of(training(2))).content
 
 
-def test_of_many_ranks_those_with_most_and_all_together() -> None:
+def test_memory_of_many_ranks_shows_the_largest_and_a_band() -> None:
     ranks = LINES + 4
     held = np.arange(1, ranks + 1) * 2**20 * np.ones((200, 1))
     chart = charts_of(memory(Rows.of(training(ranks, rss_bytes=held))).content)["rss_bytes"]
@@ -33,7 +33,7 @@ def test_a_column_that_no_other_view_shows_has_a_chart() -> None:
     assert "No other column" in recorded(Rows.of(training(2))).content
 
 
-def test_of_very_many_columns_the_last_are_named() -> None:
+def test_columns_without_a_chart_are_named() -> None:
     content = str(
         recorded(Rows.of(training(2, iterations=4, **{f"x{place}": 1.0 for place in range(MOST_COLUMNS + 2)}))).content
     )

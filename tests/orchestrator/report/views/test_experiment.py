@@ -15,7 +15,7 @@ RUN = RunMetadata(
 )
 
 
-def test_the_file_the_command_and_the_versions_are_there() -> None:
+def test_experiment_section_has_file_command_and_versions() -> None:
     content = experiment("name: x  # <i>\n", RUN).content
     assert [text_of(one) for one in parsed(content).iter("pre")] == ["name: x  # <i>\n", "-<b>\n+</b>"]
     assert tables_of(content)["Environment"][1:] == [

@@ -17,7 +17,7 @@ def made(count: int) -> Diagnosis:
     )
 
 
-def test_a_finding_has_its_sentence_and_what_to_try() -> None:
+def test_card_has_sentence_and_advice() -> None:
     section = findings(made(1), "runs/x")
     (card,) = parsed(section.content).iter("article")
     assert [text_of(part) for part in card] == [
@@ -29,12 +29,12 @@ def test_a_finding_has_its_sentence_and_what_to_try() -> None:
     assert section.note.startswith("200 training iterations of 2 ranks, 100 ms each")
 
 
-def test_of_many_the_weightiest_are_shown_and_the_others_counted() -> None:
+def test_only_the_most_serious_findings_are_shown() -> None:
     content = parsed(findings(made(MOST + 3), "runs/x").content)
     assert len(list(content.iter("article"))) == MOST
     assert "And 3 less serious ones: hookyard doctor runs/x" in text_of(content)
 
 
-def test_a_healthy_run_and_one_that_says_too_little() -> None:
+def test_healthy_run_and_run_with_too_few_rows() -> None:
     assert "No findings" in str(findings(made(0), "x").content)
     assert "too few rows" in str(findings(Diagnosis((), {"iterations": 0, "ranks": 0}), "x").content)

@@ -31,7 +31,7 @@ REPORTS = [
 EMPTY = Rows.of(pd.DataFrame(columns=["rank", "phase", "step"]))
 
 
-def test_metrics_are_put_together_by_name() -> None:
+def test_metrics_are_grouped_by_name() -> None:
     assert metrics_of(REPORTS)["loss"] == {"train": "train/loss", "val": "val/loss"}
     assert [*metrics_of(REPORTS)] == ["loss", "accuracy", "iteration_s"]
 
@@ -54,7 +54,7 @@ def test_the_best_is_the_smallest_perplexity() -> None:
     assert [row[:2] for row in found[1:]] == [["val/ppl", "7"]]
 
 
-def test_what_the_run_says_comes_before_a_metric_s_words() -> None:
+def test_direction_of_the_run_comes_before_the_name() -> None:
     reports = [{"step": step, "val/accuracy": value, "val/score": value} for step, value in ((1, 0.5), (2, 0.25))]
     found = tables_of(learning(EMPTY, reports, {"val/accuracy": "min", "val/score": "max"}).content)[
         "Each metric at its best and as last reported"
@@ -62,7 +62,7 @@ def test_what_the_run_says_comes_before_a_metric_s_words() -> None:
     assert found[1:] == [["val/accuracy", "0.25", "", "2", "0.25"], ["val/score", "0.5", "", "1", "0.25"]]
 
 
-def test_a_metric_of_which_nothing_is_known_has_no_best() -> None:
+def test_metric_without_direction_has_no_best() -> None:
     drawn = learning(
         EMPTY, [{"epoch": 1, "step": 10, "val/score": 0.5}, {"epoch": 2, "step": 20, "val/score": 0.25}], {}
     ).content
@@ -70,7 +70,7 @@ def test_a_metric_of_which_nothing_is_known_has_no_best() -> None:
     assert "hooks.checkpoint: {best: val/score, mode: max}" in text_of(parsed(drawn))
 
 
-def test_the_loss_of_every_step_is_drawn_with_its_extremes() -> None:
+def test_loss_chart_keeps_the_extremes() -> None:
     losses = np.linspace(3, 1, 400).reshape(200, 2)
     chart = charts_of(learning(Rows.of(training(2, loss=losses)), REPORTS, {}).content)["loss"]
     low, high, mean, train, val = chart["data"]
@@ -86,10 +86,10 @@ def test_losses_that_are_not_finite_are_counted() -> None:
     )
 
 
-def test_without_numbers_there_is_no_point() -> None:
+def test_metric_without_numbers_has_no_points() -> None:
     steps, values = points("val/loss", [{"step": 1, "val/loss": None}, {"val/loss": 2.0}, {"step": 3, "val/loss": 0.5}])
     assert (steps.tolist(), values.tolist()) == ([3], [0.5])
 
 
-def test_a_run_without_anything_says_so() -> None:
+def test_learning_without_data_has_a_note() -> None:
     assert "No iteration and no report" in str(learning(EMPTY, [], {}).content)

@@ -25,7 +25,7 @@ def test_bars_are_the_means_of_each_rank() -> None:
     assert totals == pytest.approx(rows.groupby("rank")["step_s"].mean() * 1000)
 
 
-def test_of_many_ranks_the_one_with_most_work_stands_for_its_neighbors() -> None:
+def test_bar_of_many_ranks_is_the_one_with_most_work() -> None:
     ranks = 3 * BARS
     draw = np.random.default_rng(0).permutation(ranks) / 1000
     rows = pd.DataFrame({"rank": range(ranks), "phase": "train", "iteration": 1, "forward_s": draw, "backward_s": 1.0})
@@ -33,7 +33,7 @@ def test_of_many_ranks_the_one_with_most_work_stands_for_its_neighbors() -> None
     assert [int(rank) for rank in shown] == (draw.reshape(BARS, 3).argmax(axis=1) + 3 * np.arange(BARS)).tolist()
 
 
-def test_heat_maps_keep_the_worst_and_omit_spans_of_no_time() -> None:
+def test_heat_maps_keep_maxima_and_omit_empty_spans() -> None:
     rows = training(2, 2 * CELLS_ACROSS, change=slower("data_wait_s", 1, {333: 5.0})).assign(checkpoint_s=0.0)
     maps = {trace["name"]: trace for trace in charts_of(drawn(rows).content)["Seconds by rank and iteration"]["data"]}
     assert "checkpoint_s" not in maps

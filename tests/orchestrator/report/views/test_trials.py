@@ -23,21 +23,21 @@ TABLE = pd.DataFrame(
 
 
 def test_values_and_metrics_come_first_and_empty_columns_are_omitted() -> None:
-    columns = ["status", "config/lr", "val/accuracy", "step_s", "last/val/accuracy", "reports", "error"]
+    columns = ["status", "config/lr", "val/accuracy", "error", "step_s", "last/val/accuracy", "reports"]
     assert arrange_columns(TABLE, OBJECTIVES) == columns
 
 
-def test_every_trial_has_its_row_with_its_error() -> None:
+def test_every_trial_has_a_row_with_its_error() -> None:
     content = trials(TABLE, OBJECTIVES, "s").content
     (table,) = tables_of(content).values()
     assert table[0][1:4] == ["status", "lr", "val/accuracy"]
-    assert table[1] == ["trial-0000", "finished", "0.1", "0.75", "10 ms", "0.5", "3", ""]
+    assert table[1] == ["trial-0000", "finished", "0.1", "0.75", "", "10 ms", "0.5", "3"]
     (error,) = parsed(content).iter("details")
     assert text_of(error) == f"{ERROR[:80]}…{ERROR}"
     assert [name.get("id") for name in parsed(content).iter("span") if name.get("id")] == list(TABLE.index)
 
 
-def test_of_very_many_trials_the_best_and_some_that_failed_are_shown() -> None:
+def test_table_of_many_trials_has_the_best_and_some_failed() -> None:
     names = [f"t{place}" for place in range(MOST_ROWS + MOST_FAILED + 9)]
     status = ["finished"] * (MOST_ROWS + 5) + ["failed"] * (MOST_FAILED + 4)
     table = pd.DataFrame({"status": status, "val/accuracy": 0.5}, index=names)
