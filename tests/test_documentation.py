@@ -56,7 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_the_readme_s_own_task_and_hook_train(folder: Path) -> None:
+def test_readme_task_and_hook_train(folder: Path) -> None:
     write_files(ROOT / "README.md", folder)
     done = run(load_experiment("study/wine.yaml"), folder / "runs", local=True)
     stats, metrics = done.stats, done.metrics
@@ -72,7 +72,7 @@ def typed(*words: str) -> str:
     return result.stdout
 
 
-def test_the_readme_s_first_run_ends_with_the_best_model_and_its_tables(folder: Path) -> None:
+def test_readme_first_run_works_as_printed(folder: Path) -> None:
     page = (ROOT / "README.md").read_text()
     first = page.split("\n## One run\n")[1].split("\n## ")[0]
     init, train = re.findall(r"^hookyard (.*)$", first, re.MULTILINE)
@@ -89,7 +89,7 @@ def test_the_readme_s_first_run_ends_with_the_best_model_and_its_tables(folder: 
     assert known["run"].metrics["epoch"].tolist() == [0, 1]
 
 
-def test_the_page_on_using_a_model_does_what_it_says(folder: Path) -> None:
+def test_using_a_model_page_runs(folder: Path) -> None:
     write_files(ROOT / "README.md", folder)
     page = (ROOT / "docs" / "using-a-model.md").read_text()
     typed("run", "study/wine.yaml", "--name", "first", "--local")
@@ -111,20 +111,20 @@ def test_the_page_on_using_a_model_does_what_it_says(folder: Path) -> None:
     assert (finer.metrics["epoch"].max(), finer.config["optimizer"]["lr"]) == (19, 0.001)
 
 
-def test_the_readme_s_sweep_is_valid(folder: Path) -> None:
+def test_readme_sweep_is_valid(folder: Path) -> None:
     write_files(ROOT / "README.md", folder)
     settings = load_experiment("study/wine_sweep.yaml").sweep
     assert settings is not None
     assert settings.trials == 6
 
 
-def test_the_page_on_commands_names_every_verb() -> None:
+def test_commands_page_names_every_verb() -> None:
     section = (ROOT / "docs" / "commands.md").read_text().split("\n## Verbs\n")[1].split("\n## ")[0]
     verbs = {command.callback.__name__ for command in app.registered_commands if command.callback}
     assert {name for name in re.findall(r"`([a-z]+)[^`]*`", section) if name != "hookyard"} == verbs
 
 
-def test_the_hook_guide_s_hook_records_the_norm_of_the_weights(folder: Path) -> None:
+def test_hooks_page_hook_records_the_weight_norm(folder: Path) -> None:
     write_files(ROOT / "README.md", folder)
     write_files(ROOT / "docs" / "hooks.md", folder)
     hooks = yaml.safe_load(
@@ -139,7 +139,7 @@ def test_the_hook_guide_s_hook_records_the_norm_of_the_weights(folder: Path) -> 
     assert entry["every"] == "20 steps"
 
 
-def test_the_hook_guide_s_other_hook_looks_back(folder: Path) -> None:
+def test_hooks_page_hook_reads_recent_rows(folder: Path) -> None:
     write_files(ROOT / "README.md", folder)
     write_files(ROOT / "docs" / "hooks.md", folder)
     hook = "hooks.loss_fall={type: 'study.falls:LossFall', every: 10 steps, window: 4}"
@@ -152,7 +152,7 @@ def test_the_hook_guide_s_other_hook_looks_back(folder: Path) -> None:
     assert f"the loss fell by at most {max(falls.values()):.4f}" in (Path(done.path) / "log.txt").read_text()
 
 
-def test_the_page_on_testing_tests_the_guides_hook_and_task(folder: Path) -> None:
+def test_testing_page_tests_pass(folder: Path) -> None:
     for page in ("hooks", "tasks", "testing"):
         write_files(ROOT / "docs" / f"{page}.md", folder)
     sys.path.append(str(folder))
@@ -165,7 +165,7 @@ def test_the_page_on_testing_tests_the_guides_hook_and_task(folder: Path) -> Non
     assert len(called) == 4
 
 
-def test_the_page_on_testing_has_every_check() -> None:
+def test_testing_page_lists_every_check() -> None:
     section = (ROOT / "docs" / "testing.md").read_text().split("\n| check |")[1].split("\n\n")[0]
     told = [check for check, _ in table_rows(section)]
     sources = " ".join(file.read_text() for file in (ROOT / "orchestrator" / "testing").glob("*.py"))
@@ -196,12 +196,12 @@ def signature(cls: type, name: str) -> str:
     return f"{name}({', '.join(arguments)})"
 
 
-def test_the_hook_guide_has_all_of_the_state() -> None:
+def test_hooks_page_lists_all_of_the_state() -> None:
     page = (ROOT / "docs" / "hooks.md").read_text()
     assert sorted(code_in("The state", page)) == public(State)
 
 
-def test_the_hook_guide_has_all_of_a_hook() -> None:
+def test_hooks_page_lists_all_of_a_hook() -> None:
     page = (ROOT / "docs" / "hooks.md").read_text()
     assert sorted(code_in("The rest of a hook", page)) == public(Hook, without=EVENTS)
     events = page.split("\n## Events, in order\n")[1].split("```")[1]
@@ -213,7 +213,7 @@ def test_the_hook_guide_has_all_of_a_hook() -> None:
     }
 
 
-def test_the_hook_guide_has_every_hook_once_and_names_the_defaults() -> None:
+def test_hooks_page_lists_every_hook_and_the_defaults() -> None:
     page = (ROOT / "docs" / "hooks.md").read_text()
     groups = dict(re.findall(r"^\| (\w+) \| (`.+) \|$", page, re.MULTILINE))
     named = [(group, name) for group, cell in groups.items() for name in re.findall(r"`(\w+)`", cell)]
@@ -222,7 +222,7 @@ def test_the_hook_guide_has_every_hook_once_and_names_the_defaults() -> None:
     assert tuple(re.findall(r"`(\w+)`", defaults)) == DEFAULT_HOOKS
 
 
-def test_every_sweep_in_the_guide_to_sweeps_is_valid(folder: Path) -> None:
+def test_every_sweep_of_the_sweeps_page_is_valid(folder: Path) -> None:
     page = ROOT / "docs" / "sweeps.md"
     write_files(page, folder)
     shutil.copy(ROOT / "experiments" / "digits.yaml", folder / "study")
@@ -234,7 +234,7 @@ def test_every_sweep_in_the_guide_to_sweeps_is_valid(folder: Path) -> None:
     assert page.read_text().count("```yaml") == len(loaded)
 
 
-def test_the_guide_to_sweeps_has_every_key_with_its_default() -> None:
+def test_sweeps_page_lists_every_key_with_its_default() -> None:
     section = (ROOT / "docs" / "sweeps.md").read_text().split("\n## Every key\n")[1].split("\n## ")[0]
     told = {name: yaml.safe_load(default.strip("`")) for name, default, _ in table_rows(section)}
     assert told == {
@@ -245,7 +245,7 @@ def test_the_guide_to_sweeps_has_every_key_with_its_default() -> None:
     }
 
 
-def test_the_guide_to_sweeps_reads_results_as_it_shows(folder: Path) -> None:
+def test_sweeps_page_reads_results(folder: Path) -> None:
     page = (ROOT / "docs" / "sweeps.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     write_files(ROOT / "docs" / "sweeps.md", folder)
@@ -257,7 +257,7 @@ def test_the_guide_to_sweeps_reads_results_as_it_shows(folder: Path) -> None:
     assert len(known["sweep"].trials) == 12
 
 
-def test_the_guide_to_sweeps_has_every_parameter_of_the_schedulers_with_its_default() -> None:
+def test_sweeps_page_lists_every_scheduler_parameter() -> None:
     section = (ROOT / "docs" / "sweeps.md").read_text().split("\n## Schedulers\n")[1].split("\n## ")[0]
     rows = [row for row in table_rows(section) if len(row) == 4]
     told = {
@@ -272,7 +272,7 @@ def test_the_guide_to_sweeps_has_every_parameter_of_the_schedulers_with_its_defa
     }
 
 
-def test_the_page_on_tables_asks_what_it_shows(folder: Path) -> None:
+def test_tables_page_runs(folder: Path) -> None:
     page = (ROOT / "docs" / "tables.md").read_text()
     settings = ["epochs=2", "workers.count=1", "hooks.activation_stats={every: 5 steps}", "hooks.tensorboard=null"]
     run(load_experiment(ROOT / "experiments" / "digits.yaml", settings), folder / "runs", local=True)
@@ -302,7 +302,7 @@ def test_the_page_on_tables_asks_what_it_shows(folder: Path) -> None:
         typed(*shlex.split(command.replace("baseline", "digits")))
 
 
-def test_the_page_on_experiments_has_every_key_with_its_default() -> None:
+def test_experiment_page_lists_every_key_with_its_default() -> None:
     section = (ROOT / "docs" / "experiment.md").read_text().split("\n## Every key\n")[1].split("\n## ")[0]
     told = {name: yaml.safe_load(default.strip("`")) for name, _, default, _ in table_rows(section) if name != "base"}
     told["validate_every"] = str(Interval.parse(told["validate_every"]))
@@ -318,7 +318,7 @@ def test_the_page_on_experiments_has_every_key_with_its_default() -> None:
     assert told == defaults | inner | dict.fromkeys(required, "required")
 
 
-def test_the_page_on_experiments_merges_as_it_says(folder: Path) -> None:
+def test_experiment_page_merges_as_described(folder: Path) -> None:
     write_files(ROOT / "docs" / "experiment.md", folder)
     base, wider = (to_dict(load_experiment(f"study/{name}.yaml")) for name in ("complete", "wider"))
     assert base["optimizer"] == {"type": "AdamW", "lr": 3e-3, "weight_decay": 0.01}
@@ -333,7 +333,7 @@ def test_the_page_on_experiments_merges_as_it_says(folder: Path) -> None:
     assert norms == {"base": 5.0, "wider": HOOKS["gradient_clip"]().max_norm}
 
 
-def test_the_page_on_experiments_types_overrides_that_hold(folder: Path) -> None:
+def test_experiment_page_overrides_apply(folder: Path) -> None:
     write_files(ROOT / "docs" / "experiment.md", folder)
     commands = re.findall(
         r"^hookyard run (study/\S+) (?!--)(.*)$", (ROOT / "docs" / "experiment.md").read_text(), re.MULTILINE
@@ -349,7 +349,7 @@ def test_the_page_on_experiments_types_overrides_that_hold(folder: Path) -> None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_parts_of_experiments_are_valid(folder: Path, page: Path) -> None:
+def test_yaml_parts_of_every_page_are_valid(folder: Path, page: Path) -> None:
     """Whatever a page shows of an experiment without a file's name, laid over one of the digits."""
     parts = [
         yaml.safe_load(part)
@@ -371,7 +371,7 @@ def test_parts_of_experiments_are_valid(folder: Path, page: Path) -> None:
         load_experiment(folder / "part.yaml")
 
 
-def test_the_page_on_experiments_runs_what_it_makes_in_python(folder: Path) -> None:
+def test_experiment_page_python_runs(folder: Path) -> None:
     page = ROOT / "docs" / "experiment.md"
     write_files(page, folder)
     made = runpy.run_path(str(folder / "study" / "by_hand.py"))
@@ -380,7 +380,7 @@ def test_the_page_on_experiments_runs_what_it_makes_in_python(folder: Path) -> N
     assert len(made["outcome"].trials) == 2
 
 
-def test_the_page_on_debugging_stops_where_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debugging_page_hook_stops(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stops = []
     monkeypatch.setattr(sys, "breakpointhook", lambda: stops.append(1))
     page = ROOT / "docs" / "debugging.md"
@@ -392,7 +392,7 @@ def test_the_page_on_debugging_stops_where_it_says(folder: Path, monkeypatch: py
     assert len(stops) == len(done.stats.query("phase == 'train'")) == 5
 
 
-def test_the_page_on_tasks_has_every_method() -> None:
+def test_tasks_page_lists_every_method() -> None:
     section = (ROOT / "docs" / "tasks.md").read_text().split("\n## The methods\n")[1].split("\n## ")[0]
     told = [(row[0], row[2]) for row in table_rows(section)]
     methods = {name: method for name, method in vars(Task).items() if not name.startswith("_") and callable(method)}
@@ -404,7 +404,7 @@ def test_the_page_on_tasks_has_every_method() -> None:
     assert must == Task.__abstractmethods__
 
 
-def test_the_page_on_tasks_trains_what_it_shows(folder: Path) -> None:
+def test_tasks_page_tasks_train(folder: Path) -> None:
     write_files(ROOT / "docs" / "tasks.md", folder)
     done = run(load_experiment("study/diabetes.yaml"), folder / "runs", local=True)
     last = done.metrics.iloc[-1]
@@ -436,7 +436,7 @@ def test_the_page_on_tasks_trains_what_it_shows(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page)) if "://" not in link]
     missing = [link for link in links if not leads_somewhere(page, *link.partition("#")[::2])]
     assert not missing

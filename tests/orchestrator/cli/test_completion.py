@@ -47,7 +47,7 @@ def test_runs_are_completed(folder: Path, verb: str) -> None:
     assert completed(verb, "runs/se") == ["runs/second"]
 
 
-def test_the_trials_of_a_sweep_too(folder: Path) -> None:
+def test_trials_are_completed(folder: Path) -> None:
     written_run(folder / "runs" / "first" / "trials", "trial-0000")
     assert run_folders("runs/first/trials/") == ["runs/first/trials/trial-0000"]
     assert run_folders("./runs/fi") == ["./runs/first"]
@@ -59,7 +59,7 @@ def test_hooks_are_completed() -> None:
     assert completed("hooks", "gr") == ["gradient_clip"]
 
 
-def test_a_tab_imports_nothing_heavy(folder: Path) -> None:
+def test_completion_imports_neither_ray_nor_torch(folder: Path) -> None:
     code = (
         "import sys\nfrom orchestrator.cli import app\n"
         "try: app(prog_name='hookyard')\n"

@@ -100,11 +100,11 @@ def call(verb: str, folder: Path, *options: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("name", [*FILES, *CHECKPOINT])
-def test_whatever_a_file_holds_it_ends_in_no_traceback(cut: Path, name: str) -> None:
+def test_damaged_files_never_cause_a_traceback(cut: Path, name: str) -> None:
     file = cut / name
     whole = file.read_bytes()
     ways = [*damages(whole), *(json_damages(whole) if name.endswith((".json", ".jsonl")) else ())]
-    for number, (_, changed) in enumerate(random.Random(name).sample(ways, 14)):
+    for number, (_, changed) in enumerate(random.Random(name).sample(ways, int(os.environ.get("HOOKYARD_FUZZ", 5)))):
         file.write_bytes(changed)
         call(VERBS[number % len(VERBS)], cut)
 
@@ -134,7 +134,7 @@ def test_whatever_a_file_holds_it_ends_in_no_traceback(cut: Path, name: str) -> 
         ),
     ],
 )
-def test_a_damaged_file_is_named_with_what_is_wrong(cut: Path, name: str, data: bytes, said: str) -> None:
+def test_error_names_the_damaged_file_and_the_damage(cut: Path, name: str, data: bytes, said: str) -> None:
     (cut / name).write_bytes(data)
     code, out, told = call("show", cut)
     assert (code, out) == (1, "")
@@ -143,7 +143,7 @@ def test_a_damaged_file_is_named_with_what_is_wrong(cut: Path, name: str, data: 
     assert "Restore a copy" in told
 
 
-def test_runs_are_listed_beside_a_damaged_one(cut: Path) -> None:
+def test_ls_lists_damaged_and_intact_runs(cut: Path) -> None:
     other = shutil.copytree(cut, cut.parent / "other")
     (other / "run.json").write_bytes(b"{")
     code, out, told = call("ls", cut)
@@ -152,7 +152,7 @@ def test_runs_are_listed_beside_a_damaged_one(cut: Path) -> None:
     assert f"{other}/run.json is damaged" in told
 
 
-def test_a_damaged_line_is_left_out_and_said(cut: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_line_is_skipped_with_a_warning(cut: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = cut / "metrics.jsonl"
     whole = file.read_text()
     file.write_text(f"5\n{whole}")
@@ -164,14 +164,14 @@ def test_a_damaged_line_is_left_out_and_said(cut: Path, caplog: pytest.LogCaptur
     assert caplog.text == ""
 
 
-def test_names_in_an_index_lead_nowhere_else(cut: Path) -> None:
+def test_index_cannot_name_files_outside_its_folder(cut: Path) -> None:
     (cut / "checkpoints/index.json").write_text(json.dumps({"owners": {"run": ["../../precious"]}, "labels": {}}))
     code, _, told = call("resume", cut)
     assert code != 0
     assert "index.json is damaged: it names '../../precious', which lies outside of its folder" in told
 
 
-def test_a_damaged_newest_checkpoint_is_left_out_and_said(cut: Path, tmp_path: Path) -> None:
+def test_resume_skips_a_damaged_checkpoint_with_a_warning(cut: Path, tmp_path: Path) -> None:
     two = shutil.copytree(cut / "checkpoints/epoch-0001", cut / "checkpoints/epoch-0002")
     manifest = json.loads((two / "manifest.json").read_text())
     manifest["position"]["step"] += 1
@@ -184,7 +184,7 @@ def test_a_damaged_newest_checkpoint_is_left_out_and_said(cut: Path, tmp_path: P
         assert "attempt 1 resumes from epoch-0001" in text
 
 
-def test_where_no_checkpoint_is_whole_nothing_is_started(cut: Path) -> None:
+def test_resume_needs_an_intact_checkpoint_or_from_start(cut: Path) -> None:
     (cut / "checkpoints/epoch-0001/model.pt").write_bytes(b"")
     code, out, told = call("resume", cut)
     assert (code, out) == (2, "")
@@ -199,9 +199,7 @@ def test_where_no_checkpoint_is_whole_nothing_is_started(cut: Path) -> None:
 
 
 @pytest.mark.parametrize("refused", ["run.json", "experiment.yaml", "source.json"])
-def test_a_disk_that_is_full_before_a_resume_begins_is_a_wrong_call(
-    cut: Path, monkeypatch: pytest.MonkeyPatch, refused: str
-) -> None:
+def test_full_disk_before_a_resume_exits_with_2(cut: Path, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
     replace = os.replace
 
     def full(source: object, target: object) -> None:
@@ -219,7 +217,7 @@ def test_a_disk_that_is_full_before_a_resume_begins_is_a_wrong_call(
 
 
 @pytest.mark.parametrize("name", ["stats", "checkpoints"])
-def test_a_file_in_a_folders_place_is_no_empty_folder(cut: Path, name: str) -> None:
+def test_file_in_place_of_a_folder_is_an_error(cut: Path, name: str) -> None:
     shutil.rmtree(cut / name)
     (cut / name).touch()
     for verb in ("stats", "resume") if name == "stats" else ("resume",):
@@ -243,7 +241,7 @@ LASTING = {"checkpoint": {"every": 1, "best": "val/accuracy"}}
 
 @pytest.mark.parametrize("lasting", [False, True], ids=["one", "all after it"])
 @pytest.mark.parametrize("number", random.Random(15).sample(range(1, 130), int(os.environ.get("HOOKYARD_FUZZ", 5))))
-def test_whichever_operation_is_refused_it_is_told_and_the_run_goes_on_from_there(
+def test_run_recovers_from_any_refused_file_operation(
     undisturbed: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, lasting: bool
 ) -> None:
     refusal, folder, calls = (
@@ -280,7 +278,7 @@ def test_whichever_operation_is_refused_it_is_told_and_the_run_goes_on_from_ther
     assert counted_rows(done) == undisturbed
 
 
-def test_a_report_that_a_run_which_is_over_lost_is_said(cut: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_truncated_last_report_is_a_warning(cut: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = cut / "run.json"
     file.write_text(file.read_text().replace('"failed"', '"finished"'))
     (cut / "metrics.jsonl").write_bytes((cut / "metrics.jsonl").read_bytes()[:-9])

@@ -36,7 +36,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal("p 'text is ' + text\nq\n"))
 
 
-def test_the_debugger_stops_in_the_experiment_s_own_frame(typed: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debugger_stops_in_the_experiments_frame(typed: None, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RuntimeError), post_mortem(True):
         fails()
     shown = capsys.readouterr()
@@ -44,14 +44,14 @@ def test_the_debugger_stops_in_the_experiment_s_own_frame(typed: None, capsys: p
     assert "JSONDecodeError: Expecting property name" in shown.err
 
 
-def test_what_is_asked_for_wrongly_is_not_debugged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_are_not_debugged(capsys: pytest.CaptureFixture[str]) -> None:
     for asked, error in ((True, UsageError("no such file")), (False, RuntimeError("failed"))):
         with pytest.raises(type(error)), post_mortem(asked):
             raise error
     assert capsys.readouterr().out == ""
 
 
-def test_it_needs_a_terminal_and_a_run_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pdb_needs_a_terminal_and_a_local_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="--pdb debugs training in this process: add --local"):
         require_terminal(False)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
@@ -61,7 +61,7 @@ def test_it_needs_a_terminal_and_a_run_in_this_process(monkeypatch: pytest.Monke
     require_terminal(True)
 
 
-def test_the_frame_is_found_among_those_of_libraries() -> None:
+def test_debugger_skips_frames_of_libraries() -> None:
     with pytest.raises(RuntimeError) as caught:
         fails()
     first = first_of_the_experiment(caught.value)

@@ -35,13 +35,13 @@ def slow(tmp_path: Path) -> str:
     return made(tmp_path / "slow", training(2, change=slower("forward_s", 1, 0.02), loss=FALLING))
 
 
-def test_a_healthy_run_looks_healthy(healthy: str) -> None:
+def test_healthy_run_has_no_findings(healthy: str) -> None:
     result = CliRunner().invoke(app, ["doctor", healthy])
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith(f"{healthy}: no findings. 200 training iterations of 2 ranks")
 
 
-def test_a_finding_has_its_sentence_its_query_and_what_to_try(slow: str) -> None:
+def test_finding_has_sentence_query_and_advice(slow: str) -> None:
     result = CliRunner().invoke(app, ["doctor", slow])
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
@@ -51,7 +51,7 @@ def test_a_finding_has_its_sentence_its_query_and_what_to_try(slow: str) -> None
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])
-def test_its_commands_are_there_to_be_copied(tmp_path: Path, flags: list[str]) -> None:
+def test_printed_commands_can_be_copied(tmp_path: Path, flags: list[str]) -> None:
     """In a folder whose name a shell takes apart, and which is called as a run is in them."""
     values = np.tile(FALLING, (1, 2))
     values[99, 1] = np.nan
@@ -67,14 +67,14 @@ def test_its_commands_are_there_to_be_copied(tmp_path: Path, flags: list[str]) -
     ]
 
 
-def test_json_has_the_same(slow: str) -> None:
+def test_json_has_the_same_findings(slow: str) -> None:
     told = json.loads(CliRunner().invoke(app, ["doctor", slow, "--json"]).stdout)
     assert told["healthy"] is False
     assert told["findings"][0]["numbers"]["rank"] == 1
     assert told["signs"]["ranks"] == 2
 
 
-def test_without_a_run_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_without_a_run_checks_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     looked = CliRunner().invoke(app, ["doctor", "--storage", str(tmp_path / "runs")])
     assert looked.exit_code == 0, looked.output
@@ -84,7 +84,7 @@ def test_without_a_run_this_machine_is_looked_at(tmp_path: Path, monkeypatch: py
     assert told["nodes"][0]["answers"]["facts"]["versions"] == told["driver"]["versions"]
 
 
-def test_a_storage_that_cannot_be_written_is_wrong_usage(tmp_path: Path) -> None:
+def test_unwritable_storage_exits_with_2(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     looked = CliRunner().invoke(app, ["doctor", "--storage", str(tmp_path / "file")])
     assert (looked.exit_code, looked.stdout) == (2, "")

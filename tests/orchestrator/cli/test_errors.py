@@ -35,7 +35,7 @@ PROBLEM = Problem("hooks.ema.decay", "is wrong", "x.yaml", 3)
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )
-def test_what_is_raised_on_purpose_is_told(error: BaseException, code: int, said: str) -> None:
+def test_errors_become_messages_and_exit_codes(error: BaseException, code: int, said: str) -> None:
     failing = typer.Typer(cls=Verbs)
 
     @failing.command()
@@ -51,11 +51,11 @@ def test_what_is_raised_on_purpose_is_told(error: BaseException, code: int, said
 
 
 @pytest.mark.parametrize("arguments", [["validate"], ["nosuchverb"], ["hooks", "--nosuchflag"]])
-def test_wrong_usage_is_2(arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 2
 
 
-def test_a_stream_without_a_reader_takes_all_and_keeps_none() -> None:
+def test_stream_without_a_reader_drops_text() -> None:
     reads, writes = os.pipe()
     os.close(reads)
     with os.fdopen(writes, "w") as stream:
@@ -66,7 +66,7 @@ def test_a_stream_without_a_reader_takes_all_and_keeps_none() -> None:
     assert stream_to_nobody.encoding == stream.encoding
 
 
-def test_a_display_that_nobody_reads_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_display_survives_a_closed_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     reads, writes = os.pipe()
     os.close(reads)
     with os.fdopen(os.dup(writes), "w", buffering=1) as stream:

@@ -128,7 +128,7 @@ def must_be_named(verb: str, file: str, harm: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["alone", "swept"])
-def test_no_damage_ends_in_a_traceback_and_each_is_named(whole: Path, tmp_path: Path, name: str) -> None:
+def test_every_verb_names_every_damaged_file(whole: Path, tmp_path: Path, name: str) -> None:
     """Each verb meets damage of each file that it reads, and of a few that it does not; the kinds of damage rotate."""
     readers = [verb for verb in READS if name == "alone" or verb not in ("samples", "replay")]
     harms, others = cycle(HARMS), cycle(readers)
@@ -146,7 +146,7 @@ def test_no_damage_ends_in_a_traceback_and_each_is_named(whole: Path, tmp_path: 
             shutil.rmtree(tmp_path / "damaged")
 
 
-def test_nothing_is_said_of_whole_files(whole: Path) -> None:
+def test_intact_files_cause_no_warning(whole: Path) -> None:
     for name in ("alone", "swept"):
         for verb, words in verbs(whole / name).items():
             if verb in ("rm", "replay") or (name, verb) == ("swept", "samples"):
@@ -156,7 +156,7 @@ def test_nothing_is_said_of_whole_files(whole: Path) -> None:
             assert "damaged" not in said.replace("damaged files", ""), (name, verb, said)
 
 
-def test_a_full_disk_is_no_reason_to_keep_a_run(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rm_works_on_a_full_disk(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(source: object, target: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(target))
 
@@ -167,7 +167,7 @@ def test_a_full_disk_is_no_reason_to_keep_a_run(whole: Path, tmp_path: Path, mon
         assert (code, folder.exists()) == (0, False), said
 
 
-def test_an_evaluation_that_was_killed_as_it_began_is_no_damage(whole: Path, tmp_path: Path) -> None:
+def test_evaluation_killed_at_its_start_is_not_damage(whole: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(whole / "alone", tmp_path / "alone")
     (begun := folder / "evaluations/epoch-0001-test").mkdir()
     for file in ("experiment.yaml", "source.json"):
@@ -179,7 +179,7 @@ def test_an_evaluation_that_was_killed_as_it_began_is_no_damage(whole: Path, tmp
     assert "evaluations/epoch-0001-test/run.json" in said
 
 
-def test_a_doctor_of_a_sweep_tells_of_each_trial(whole: Path, tmp_path: Path) -> None:
+def test_doctor_of_a_sweep_lists_each_trial(whole: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(whole / "swept", tmp_path / "swept")
     shutil.copytree(folder / "trials/trial-0000", folder / "trials/trial-0002")
     (folder / "trials/trial-0002/stats.parquet").write_bytes(b"{}")
@@ -196,7 +196,7 @@ def test_a_doctor_of_a_sweep_tells_of_each_trial(whole: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("closed", ["<&- >&- 2>&-"])
-def test_a_run_without_standard_streams_trains_to_its_end(tmp_path: Path, closed: str) -> None:
+def test_run_without_standard_streams_finishes(tmp_path: Path, closed: str) -> None:
     (tmp_path / "points.yaml").write_text("name: points\ntask: tests.tasks:Points\nepochs: 1\n")
     words = f"{sys.executable} -m orchestrator run points.yaml --local {closed}"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}

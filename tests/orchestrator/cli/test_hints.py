@@ -36,7 +36,7 @@ def hint(folder: Path) -> str:
     return str(use["python"]) if use else ""
 
 
-def test_the_hint_to_use_a_run_does_what_it_says(tmp_path: Path) -> None:
+def test_printed_python_loads_the_best_model(tmp_path: Path) -> None:
     hooks = {"checkpoint": {"every": 1, "best": "val/loss"}}
     run(described(epochs=1, hooks=hooks), tmp_path, "points", local=True)
     names: dict[str, Any] = {}
@@ -49,7 +49,7 @@ def test_the_hint_to_use_a_run_does_what_it_says(tmp_path: Path) -> None:
     assert (Path(names["path"]) / "manifest.json").is_file()
 
 
-def test_the_last_metrics_of_each_phase_are_shown_beside_those_of_test(tmp_path: Path) -> None:
+def test_show_has_the_last_metrics_of_each_phase(tmp_path: Path) -> None:
     done = run(described(epochs=2, task_args={"test": 12}), tmp_path, "points", local=True)
     out = CliRunner().invoke(app, ["show", str(done.path)]).stdout
     last = done.metrics.ffill().iloc[-1]
@@ -60,12 +60,12 @@ def test_the_last_metrics_of_each_phase_are_shown_beside_those_of_test(tmp_path:
 
 
 @pytest.mark.parametrize(("first", "other", "said"), [(0.5, 0.5, "0.5 (equal)"), (2.0, 1.0, "1 (-50.0%, unknown)")])
-def test_equal_numbers_are_called_equal(first: float, other: float, said: str) -> None:
+def test_compare_marks_equal_numbers(first: float, other: float, said: str) -> None:
     entry = {"values": [first, other], "findings": [None, "unknown"]}
     assert compared("val/loss", entry)[1] == said
 
 
-def test_a_cost_that_comes_once_is_not_to_come_less_often() -> None:
+def test_advice_on_one_time_costs_does_not_suggest_an_interval() -> None:
     rows = pd.DataFrame(
         {"rank": 0, "phase": "train", "epoch": 0, "iteration": range(1, 101), "step_s": 0.01, "forward_s": 0.01}
     )
@@ -75,7 +75,7 @@ def test_a_cost_that_comes_once_is_not_to_come_less_often() -> None:
         assert ("less often" in found.advice or "every" in found.advice) == (event == "on_step")
 
 
-def test_a_trial_that_shared_a_training_has_its_pace(tmp_path: Path) -> None:
+def test_follower_has_the_speed_of_its_leader(tmp_path: Path) -> None:
     space = {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}}
     asked = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space}
     trials = sweep(described(epochs=1, hooks={"ema": {}}, sweep=asked), tmp_path, "swept", local=True).trials

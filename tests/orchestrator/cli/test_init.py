@@ -25,7 +25,7 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
 
 
-def test_what_it_writes_runs_and_is_the_users_own(folder: Path) -> None:
+def test_starter_files_run_under_the_chosen_name(folder: Path) -> None:
     written = call("init", "two_arms")
     assert written.exit_code == 0, written.output
     assert sorted(path.name for path in folder.iterdir()) == ["two_arms.py", "two_arms.yaml", "two_arms_sweep.yaml"]
@@ -41,7 +41,7 @@ def test_what_it_writes_runs_and_is_the_users_own(folder: Path) -> None:
     assert call("validate", "two_arms_sweep.yaml").exit_code == 0
 
 
-def test_files_that_are_there_stay_as_they_are(folder: Path) -> None:
+def test_init_overwrites_nothing(folder: Path) -> None:
     (folder / "arms.yaml").write_text("mine")
     refused = call("init", "arms")
     assert refused.exit_code == 2
@@ -50,7 +50,7 @@ def test_files_that_are_there_stay_as_they_are(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", ["__init__.py", "data.bin"])
-def test_a_folder_of_the_name_is_not_hidden(folder: Path, inside: str) -> None:
+def test_init_refuses_the_name_of_a_folder(folder: Path, inside: str) -> None:
     (folder / "arms").mkdir()
     (folder / "arms" / inside).touch()
     refused = call("init", "arms")
@@ -67,14 +67,14 @@ def test_a_folder_of_the_name_is_not_hidden(folder: Path, inside: str) -> None:
         ("json", "a module 'json' exists"),
     ],
 )
-def test_names_that_could_not_be_imported_are_refused(folder: Path, name: str, said: str) -> None:
+def test_init_refuses_names_that_cannot_be_imported(folder: Path, name: str, said: str) -> None:
     refused = call("init", name)
     assert refused.exit_code == 2
     assert said in refused.stderr
     assert not list(folder.iterdir())
 
 
-def test_points_lie_about_their_spirals_and_are_the_same_each_time() -> None:
+def test_starter_data_lie_on_spirals_and_are_reproducible() -> None:
     """A point at radius r of arm k stands at the angle 2r + k pi; with hardly any noise it is found from where it
     stands."""
     task = StarterTask(noise=1e-4)
@@ -89,7 +89,7 @@ def test_points_lie_about_their_spirals_and_are_the_same_each_time() -> None:
         assert 0.4 < labels.float().mean() < 0.6
 
 
-def test_confidence_is_the_mean_of_the_largest_probability() -> None:
+def test_starter_hook_records_the_mean_largest_probability() -> None:
     state = State()
     state.output = torch.tensor([[0.0, math.log(3)], [math.log(9), 0.0]])
     Confidence().on_forward(state)

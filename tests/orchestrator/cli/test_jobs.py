@@ -65,7 +65,7 @@ def send(*arguments: str) -> Result:
     return call("submit", "points.yaml", "--storage", "s3://bucket/runs", "--address", "http://head:8265", *arguments)
 
 
-def test_what_is_sent_is_told_the_log_is_followed_and_the_end_is_the_jobs() -> None:
+def test_submit_follows_the_log_and_exits_as_the_job() -> None:
     sent = send()
     assert sent.exit_code == 0, sent.output
     assert sent.stdout == "a line of the log\n"
@@ -76,13 +76,13 @@ def test_what_is_sent_is_told_the_log_is_followed_and_the_end_is_the_jobs() -> N
 @pytest.mark.parametrize(
     ("status", "code", "expected"), [("FAILED", 3, 3), ("FAILED", None, 1), ("STOPPED", None, 130), ("SUCCEEDED", 0, 0)]
 )
-def test_the_exit_code_is_the_jobs(stand_in: type[StandIn], status: str, code: int | None, expected: int) -> None:
+def test_exit_code_is_that_of_the_job(stand_in: type[StandIn], status: str, code: int | None, expected: int) -> None:
     stand_in.ends, stand_in.exit_code = status, code
     assert send().exit_code == expected
     assert call("logs", "points-1", "--follow", "--address", "http://head:8265").exit_code == expected
 
 
-def test_a_job_that_is_sent_and_left_alone_prints_its_name_alone() -> None:
+def test_detach_prints_only_the_name_of_the_job() -> None:
     sent = send("--detach")
     assert (sent.exit_code, sent.stdout) == (0, "points-1\n")
     assert "hookyard logs points-1 --follow --address http://head:8265" in sent.stderr
@@ -97,12 +97,12 @@ def test_ctrl_c_leaves_the_job_running(stand_in: type[StandIn]) -> None:
     assert not stand_in.stopped
 
 
-def test_a_wrong_config_is_refused_before_a_cluster_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_checks_the_config_before_it_connects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "Jobs", None)
     assert send("batch_sise=8").exit_code == 2
 
 
-def test_a_job_is_shown_and_stopped(stand_in: type[StandIn]) -> None:
+def test_status_and_stop(stand_in: type[StandIn]) -> None:
     address = ("--address", "http://head:8265")
     status = call("status", "points-1", *address).stdout
     assert status == "points-1: SUCCEEDED, exit code 0\ncommand: python -m orchestrator\n"

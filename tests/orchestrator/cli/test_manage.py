@@ -21,13 +21,13 @@ def call(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_folder_that_is_not_there_is_wrong_usage(tmp_path: Path, more: list[str]) -> None:
+def test_missing_storage_exits_with_2(tmp_path: Path, more: list[str]) -> None:
     listed = call("ls", "--storage", f"{tmp_path}/nowhere", *more)
     assert (listed.exit_code, listed.stdout) == (2, "")
     assert listed.stderr.startswith(f"the folder {tmp_path}/nowhere does not exist; ")
 
 
-def test_a_run_is_no_storage(tmp_path: Path) -> None:
+def test_ls_refuses_a_run_as_storage(tmp_path: Path) -> None:
     create_run(tmp_path, "digits", "hooks: {}\n")
     listed = call("ls", "--storage", f"{tmp_path}/digits")
     assert (listed.exit_code, listed.stderr) == (
@@ -38,7 +38,7 @@ def test_a_run_is_no_storage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["show", "stats", "doctor", "report", "watch", "resume", "compare"])
-def test_every_verb_says_that_a_folder_is_not_there(tmp_path: Path, verb: str) -> None:
+def test_every_verb_reports_a_missing_run(tmp_path: Path, verb: str) -> None:
     told = call(verb, f"{tmp_path}/nowhere", *([f"{tmp_path}/b"] if verb == "compare" else []))
     assert (told.exit_code, told.stdout) == (2, "")
     assert f"{tmp_path}/nowhere is not a run: " in told.stderr
@@ -67,19 +67,19 @@ def storage(tmp_path: Path) -> str:
         (["points", "--status", "failed"], []),
     ],
 )
-def test_only_what_is_asked_for(storage: str, arguments: list[str], found: list[str]) -> None:
+def test_ls_filters_by_name_status_and_tag(storage: str, arguments: list[str], found: list[str]) -> None:
     listed = json.loads(call("ls", "--storage", storage, "--json", *arguments).stdout)
     assert sorted(row["name"] for row in listed) == found
 
 
-def test_tags_and_notes_are_shown_where_there_are_any(storage: str) -> None:
+def test_ls_shows_tags_and_notes(storage: str) -> None:
     lines = call("ls", "--storage", storage).stdout.splitlines()
     assert lines[0].split() == ["name", "kind", "status", "best", "tags", "notes", "started", "took"]
     assert [line for line in lines if "slow kept  about digits-b" in line]
     assert "tags" not in call("ls", "digits-a", "--storage", storage).stdout.splitlines()[0]
 
 
-def test_what_cannot_be_asked_for(storage: str) -> None:
+def test_ls_refuses_unknown_filters(storage: str) -> None:
     refused = call("ls", "--storage", storage, "--status", "done")
     assert (refused.exit_code, refused.stderr) == (
         2,
@@ -88,7 +88,7 @@ def test_what_cannot_be_asked_for(storage: str) -> None:
     assert call("ls", "nothing", "--storage", storage).stderr == f"no matching runs in {storage}\n"
 
 
-def test_a_run_begins_with_its_experiment_s_notes_and_tags(tmp_path: Path) -> None:
+def test_run_starts_with_the_notes_and_tags_of_its_experiment(tmp_path: Path) -> None:
     folder = run(described(epochs=1, tags=["baseline", "small"], notes="The first."), tmp_path, local=True).folder
     assert (folder.metadata().tags, folder.metadata().notes) == (["baseline", "small"], "The first.")
     assert call("note", str(folder), "Too slow.", "--tag=slow", "--tag=small", "--untag=baseline").exit_code == 0
@@ -105,7 +105,7 @@ def test_a_run_begins_with_its_experiment_s_notes_and_tags(tmp_path: Path) -> No
         (["text"], "is still running"),
     ],
 )
-def test_a_refused_note(tmp_path: Path, arguments: list[str], says: str) -> None:
+def test_note_refuses_wrong_usage(tmp_path: Path, arguments: list[str], says: str) -> None:
     folder = create_run(tmp_path, "one", "hooks: {}\n")
     with make_lease(folder) if arguments == ["text"] else nullcontext():
         refused = call("note", str(folder), *arguments)

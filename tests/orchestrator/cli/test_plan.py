@@ -30,7 +30,7 @@ def line(**more: Any) -> Experiment:
     return experiment_from_dict({"name": "line", "task": f"{HERE}:Line", "epochs": 1, "hooks": hooks, **more})
 
 
-def test_the_order_of_hooks_on_each_kind_of_rank() -> None:
+def test_plan_lists_hooks_by_event_and_rank() -> None:
     assert plan_of(line(), "runs", None)["hooks"] == {"rank 0": {"on_update": ["early", "late"], "on_step": ["band"]}}
     assert plan_of(line(workers={"count": 2}), "runs", None)["hooks"] == {
         "rank 0": {"on_update": ["early", "late"], "on_step": ["band"]},
@@ -38,19 +38,19 @@ def test_the_order_of_hooks_on_each_kind_of_rank() -> None:
     }
 
 
-def test_where_it_goes() -> None:
+def test_plan_has_the_folder_of_the_run() -> None:
     assert plan_of(line(), "s3://bucket/runs/", None)["path"] == "s3://bucket/runs/line"
     assert plan_of(line(), "runs", "other")["path"] == "runs/other"
 
 
-def test_what_it_asks_for() -> None:
+def test_plan_has_required_and_present_resources() -> None:
     resources = plan_of(line(workers={"count": 3, "cpus": 0.5}), "runs", None)["resources"]
     assert resources["required"] == {"cpu": 1.5, "gpu": 0}
     assert resources["present"]["cpu"] == os.cpu_count()
     assert plan_of(line(), "runs", None, "ray://head:10001")["resources"]["present"] is None
 
 
-def test_the_trials_of_a_sweep() -> None:
+def test_plan_counts_trials_and_trainings() -> None:
     cpus = os.cpu_count() or 1
     swept = line(sweep={"metric": "val/loss", "trials": 6, "space": SPACE}, workers={"count": cpus})
     assert plan_of(swept, "runs", None)["sweep"] == {"trials": 6, "repeats": 1, "scheduler": "fifo", "at_once": 1}
@@ -64,7 +64,7 @@ def test_the_trials_of_a_sweep() -> None:
     }
 
 
-def test_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     experiment = line(workers={"count": (os.cpu_count() or 1) + 1}, sweep={"metric": "val/loss", "space": SPACE})
     show_plan(experiment, "runs", None, as_json=False)
     out = capsys.readouterr().out

@@ -26,13 +26,13 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_page_lies_in_the_run_s_folder(run: Path) -> None:
+def test_report_is_written_into_the_run(run: Path) -> None:
     result = CliRunner().invoke(app, ["report", str(run)])
     assert (result.exit_code, result.stdout, result.stderr) == (0, f"{run}/report.html\n", "")
     assert "<title>digits - Hookyard</title>" in (run / "report.html").read_text()
 
 
-def test_it_can_be_written_elsewhere(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_can_be_written_elsewhere(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(app, ["report", str(run), "--output", "pages/digits.html"]).exit_code == 0
     assert CliRunner().invoke(app, ["report", str(run), "--output", "here.html"]).stdout == f"{tmp_path}/here.html\n"
@@ -40,7 +40,7 @@ def test_it_can_be_written_elsewhere(run: Path, tmp_path: Path, monkeypatch: pyt
     assert not (run / "report.html").exists()
 
 
-def test_a_run_in_object_storage_gets_its_page_there(run: Path) -> None:
+def test_report_is_written_into_object_storage(run: Path) -> None:
     memory = fsspec.filesystem("memory")
     memory.put(str(run), "/report-test", recursive=True)
     try:
@@ -62,12 +62,12 @@ def test_a_run_in_object_storage_gets_its_page_there(run: Path) -> None:
         ("memory://a/b.html?x=1", "memory://a?x=1", "b.html"),
     ],
 )
-def test_a_place_is_a_folder_and_a_name(output: str, location: str, name: str) -> None:
+def test_output_is_split_into_folder_and_name(output: str, location: str, name: str) -> None:
     storage, found = folder_and_name(output)
     assert (storage.location, found) == (location, name)
 
 
-def test_what_cannot_be_is_wrong_usage_and_leaves_nothing(run: Path, tmp_path: Path) -> None:
+def test_report_refuses_wrong_usage_and_writes_nothing(run: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for arguments, words in (
         ([str(tmp_path)], "is not a run"),

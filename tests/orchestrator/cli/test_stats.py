@@ -53,7 +53,7 @@ def data(*arguments: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_rows_as_they_were_recorded(run: str) -> None:
+def test_by_row_prints_the_recorded_rows(run: str) -> None:
     rows = data(run, "--by", "row", "--columns", "iteration, loss,accuracy", "--where", "rank == 0 and iteration > 2")
     assert rows == [
         {"iteration": 3, "loss": 1 / 3, "accuracy": None},
@@ -72,7 +72,7 @@ def test_rows_as_they_were_recorded(run: str) -> None:
         (("--by", "row"), {"loss": 1.0}),
     ],
 )
-def test_each_column_that_is_asked_for_is_there(run: str, by: tuple[str, ...], first: dict[str, Any]) -> None:
+def test_every_requested_column_is_printed(run: str, by: tuple[str, ...], first: dict[str, Any]) -> None:
     """Losses are 1, 1/2, 1/3, none and 1/5 on both ranks; iterations 1 to 5 count, and nothing was measured twice."""
     found = data(run, *by, "--columns", "loss,loss")[0]
     assert {name: found[name] for name in first} == first
@@ -82,13 +82,13 @@ def test_each_column_that_is_asked_for_is_there(run: str, by: tuple[str, ...], f
 
 
 @pytest.mark.parametrize("by", [(), ("--by", "rank"), ("--by", "node"), ("--by", "span")])
-def test_a_column_that_cannot_be_summarized_is_refused(run: str, by: tuple[str, ...]) -> None:
+def test_stats_refuses_a_column_that_cannot_be_summarized(run: str, by: tuple[str, ...]) -> None:
     done = call(run, *by, "--columns", "phase")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "column 'phase' is not a span" in done.stderr or "column 'phase' holds text" in done.stderr
 
 
-def test_a_span_asked_for_alone_has_its_share(run: str) -> None:
+def test_a_single_span_has_its_share(run: str) -> None:
     assert data(run, "--by", "span", "--columns", "data_wait_s")[0]["share"] == pytest.approx(7.5 / 37.5)
     assert (
         "column 'loss' is not a span of the iteration; the spans are data_wait_s"
@@ -182,7 +182,7 @@ def test_a_table_for_people(run: str) -> None:
         (["--by", "host"], "'host'"),
     ],
 )
-def test_what_is_wrong_ends_with_2_and_says_what(run: str, arguments: list[str], says: str) -> None:
+def test_stats_reports_wrong_usage(run: str, arguments: list[str], says: str) -> None:
     wrong = call(run, *arguments)
     assert wrong.exit_code == 2
     assert says in wrong.stderr

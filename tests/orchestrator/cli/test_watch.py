@@ -48,7 +48,7 @@ def test_a_pipe_gets_one_frame_without_control_characters(run: RunFolder) -> Non
         assert "\x1b" not in result.stdout
 
 
-def test_json_is_one_object_of_what_a_frame_shows(run: RunFolder) -> None:
+def test_json_has_the_contents_of_a_frame(run: RunFolder) -> None:
     run.append_metrics(
         {
             "attempt": 0,
@@ -65,7 +65,7 @@ def test_json_is_one_object_of_what_a_frame_shows(run: RunFolder) -> None:
     assert told["report"]["val/loss"] is None
 
 
-def test_a_run_that_is_about_to_go_on_is_running(run: RunFolder) -> None:
+def test_run_with_a_claimed_lease_is_running(run: RunFolder) -> None:
     """A resume reads the experiment and imports torch before it trains, and whoever watches comes sooner."""
     run.end("interrupted")
     claim = put(run.storage, replace(Process.this(), pid=os.getppid(), process_started=None))
@@ -78,14 +78,14 @@ def test_a_run_that_is_about_to_go_on_is_running(run: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("status", "code"), [("finished", 0), ("stopped", 0), ("failed", 1), ("lost", 1), ("interrupted", 130)]
 )
-def test_the_exit_code_is_the_runs(run: RunFolder, status: str, code: int) -> None:
+def test_exit_code_is_that_of_the_run(run: RunFolder, status: str, code: int) -> None:
     run.update(pid=NOBODY) if status == "lost" else run.end(status)
     result = call(str(run), "--once")
     assert result.exit_code == code
     assert result.stdout.startswith(f"{run}  {status}")
 
 
-def test_a_sweep_is_a_table_of_its_trials(tmp_path: Path) -> None:
+def test_watch_shows_a_table_of_trials(tmp_path: Path) -> None:
     sweep = written_sweep(tmp_path, trials=2)
     trial(sweep, 0, 0.5, status="finished")
     trial(sweep, 1, 0.25)
@@ -101,7 +101,7 @@ def test_a_sweep_is_a_table_of_its_trials(tmp_path: Path) -> None:
     assert call(str(sweep)).exit_code == 3
 
 
-def test_on_a_terminal_it_looks_until_the_run_ends(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_updates_until_the_run_ends(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         if len(slept) == 2:
@@ -116,7 +116,7 @@ def test_on_a_terminal_it_looks_until_the_run_ends(run: RunFolder, monkeypatch: 
     assert "100%" in words
 
 
-def test_ctrl_c_leaves_the_run_alone(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_leaves_the_run_running(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def sleep(seconds: float) -> None:
         raise KeyboardInterrupt
 

@@ -38,7 +38,7 @@ def test_healthy_nodes_give_no_findings() -> None:
         ("python", "3.1.7", "error"),
     ],
 )
-def test_another_version_is_a_finding_with_both_versions(name: str, version: str, level: Level) -> None:
+def test_version_mismatch_names_both_versions(name: str, version: str, level: Level) -> None:
     (finding,) = find(node(), node(replace(DRIVER, versions={**VERSIONS, name: version})))
     assert (finding.level, finding.what) == (level, f"has {name} {version}, the driver {VERSIONS[name]}")
 
@@ -63,7 +63,7 @@ def test_a_problem_names_the_node_and_gives_advice(node: Node, text: str) -> Non
     assert finding.advice
 
 
-def test_gpus_that_torch_cannot_use_matter_only_where_the_run_may_use_them() -> None:
+def test_unusable_gpus_matter_only_if_the_run_needs_gpus() -> None:
     unusable = node(WITH_GPUS, 4, gpus="torch 2.13.0+cpu sees none of them")
     assert find(unusable) == []
     (finding,) = find(unusable, required=Resources(2, 2))

@@ -25,14 +25,14 @@ def start_commands(cluster: dict[str, Any]) -> list[str]:
     return [*cluster["head_start_ray_commands"], *cluster["worker_start_ray_commands"]]
 
 
-def test_ray_accepts_the_file_as_it_is_and_with_its_defaults(cluster: dict[str, Any]) -> None:
+def test_ray_accepts_the_cluster_file(cluster: dict[str, Any]) -> None:
     jsonschema.validate(cluster, SCHEMA)
     prepared = prepare_config(copy.deepcopy(cluster))
     validate_config(prepared)
     assert set(prepared["available_node_types"]) == {"head", "gpu"}
 
 
-def test_the_head_trains_nothing_and_workers_come_and_go(cluster: dict[str, Any]) -> None:
+def test_head_does_not_train_and_workers_are_autoscaled(cluster: dict[str, Any]) -> None:
     kinds = cluster["available_node_types"]
     head = kinds.pop(cluster["head_node_type"])
     assert head["resources"] == {"CPU": 0, "GPU": 0}
@@ -41,14 +41,14 @@ def test_the_head_trains_nothing_and_workers_come_and_go(cluster: dict[str, Any]
     assert cluster["provider"]["cache_stopped_nodes"] is False
 
 
-def test_every_ray_process_asks_for_the_token_and_every_node_has_it(cluster: dict[str, Any]) -> None:
+def test_every_node_has_the_token_and_requires_it(cluster: dict[str, Any]) -> None:
     starts = [command for command in start_commands(cluster) if "ray start" in command]
     assert len(starts) == 2
     assert all("RAY_AUTH_MODE=token" in command for command in starts)
     assert cluster["file_mounts"] == {"~/.ray/auth_token": "~/.ray/auth_token"}
 
 
-def test_a_job_finds_the_python_of_the_environment(cluster: dict[str, Any]) -> None:
+def test_job_uses_the_python_of_the_environment(cluster: dict[str, Any]) -> None:
     (start,) = [command for command in cluster["head_start_ray_commands"] if "ray start" in command]
     assert "PATH=$HOME/venv/bin:$PATH RAY_AUTH_MODE=token ~/venv/bin/ray start --head" in start
 

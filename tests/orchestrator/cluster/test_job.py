@@ -37,38 +37,38 @@ def test_the_command_runs_the_same_file_with_the_same_overrides(folder: Path) ->
     )
 
 
-def test_a_sweep_is_swept_and_may_be_named(folder: Path) -> None:
+def test_job_of_a_sweep_can_be_named(folder: Path) -> None:
     assert (
         job(folder, "study/many.yaml", storage="/shared/runs", name="again").command
         == "python -m orchestrator sweep study/many.yaml --storage /shared/runs --name again"
     )
 
 
-def test_a_name_is_checked_by_the_rule_of_the_file(folder: Path) -> None:
+def test_job_name_follows_the_rule_of_run_names(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"name '\.\./esc' must be letters"):
         job(folder, "study/points.yaml", name="../esc")
 
 
 @pytest.mark.parametrize("storage", ["runs", "../runs", "~/runs"])
-def test_a_storage_that_would_go_with_the_job_is_refused(folder: Path, storage: str) -> None:
+def test_relative_storage_is_refused(folder: Path, storage: str) -> None:
     with pytest.raises(UsageError, match="is relative to the job's temporary folder"):
         job(folder, "study/points.yaml", storage=storage)
 
 
-def test_keys_do_not_go_into_a_command(folder: Path) -> None:
+def test_storage_with_keys_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="everyone on the cluster can read") as told:
         job(folder, "study/points.yaml", storage="s3://AKIA:hunter2@bucket/runs")
     assert "hunter2" not in str(told.value)
 
 
-def test_files_that_are_not_sent_are_refused(folder: Path) -> None:
+def test_files_outside_the_folder_are_refused(folder: Path) -> None:
     path = folder / "study/points.yaml"
     with pytest.raises(UsageError, match=r"is outside of .*study/deeper"):
         make_job(load_experiment(path), path, (), "s3://bucket/runs", None, folder / "study/deeper")
 
 
 @pytest.mark.parametrize("name", ["hooks", "orchestrator"])
-def test_a_folder_that_would_hide_hookyard_s_own_is_refused(folder: Path, name: str) -> None:
+def test_folder_that_hides_hookyards_package_is_refused(folder: Path, name: str) -> None:
     (folder / name).mkdir()
     assert job(folder, "study/points.yaml").name == "points", "a folder of other files is no package"
     (folder / name / "__init__.py").touch()

@@ -93,7 +93,7 @@ def job(**changes: Any) -> Job:
     return Job(described(**changes), "points.yaml", (), "s3://bucket/runs", "points")
 
 
-def test_a_job_is_sent_with_its_folder_its_command_and_the_variables_it_names(
+def test_job_is_sent_with_folder_command_and_variables(
     cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "hunter2")
@@ -119,7 +119,7 @@ def test_ray_sends_the_code_without_ignored_files_runs_and_environments(tmp_path
         assert {name for name in archive.namelist() if not name.endswith("/")} == files
 
 
-def test_a_cluster_that_has_just_begun_is_asked_again(
+def test_submit_retries_while_the_cluster_starts(
     cluster: Cluster, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.declines = ["No available agent to submit job, please try again later."] * 2
@@ -129,7 +129,7 @@ def test_a_cluster_that_has_just_begun_is_asked_again(
     assert capsys.readouterr().err.count("has no agent for jobs yet; trying again") == 2
 
 
-def test_a_cluster_without_an_agent_is_given_up_with_what_may_be_the_matter(cluster: Cluster, folder: Path) -> None:
+def test_submit_explains_a_cluster_without_an_agent(cluster: Cluster, folder: Path) -> None:
     cluster.declines = ["No available agent to submit job, please try again later."] * 100
     with pytest.raises(RunError, match=r"has no agent for jobs.*start this cluster with --dashboard-agent-listen-port"):
         Jobs(ADDRESS).submit(job(), folder, pause=lambda seconds: None)
@@ -143,7 +143,7 @@ def test_a_cluster_without_an_agent_is_given_up_with_what_may_be_the_matter(clus
         ("Request failed with status code 413: Too Large", UsageError, "too large .* 100 MiB.* .gitignore"),
     ],
 )
-def test_a_job_that_is_rejected_is_not_sent_again(
+def test_rejected_job_is_not_sent_again(
     cluster: Cluster, folder: Path, error: str, kind: type[Exception], message: str
 ) -> None:
     cluster.declines = [error]
@@ -151,7 +151,7 @@ def test_a_job_that_is_rejected_is_not_sent_again(
         Jobs(ADDRESS).submit(job(), folder, pause=lambda seconds: None)
 
 
-def test_a_variable_that_is_not_set_is_refused(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unset_environment_variable_is_refused(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     with pytest.raises(UsageError, match="names WANDB_API_KEY, not set here"):
         Jobs(ADDRESS).submit(job(environment=["WANDB_API_KEY"]), folder)
@@ -165,20 +165,20 @@ def test_the_log_is_shown_until_the_job_ends(cluster: Cluster) -> None:
     assert (status.status, status.exit_code) == ("SUCCEEDED", 0)
 
 
-def test_a_broken_connection_is_an_error_with_the_command_to_follow_again(cluster: Cluster) -> None:
+def test_broken_connection_prints_the_command_to_follow_again(cluster: Cluster) -> None:
     cluster.breaks = True
     with pytest.raises(RunError, match=f"known continues.*hookyard logs known --follow --address {ADDRESS}"):
         Jobs(ADDRESS).follow("known", lambda text: None)
 
 
 @pytest.mark.parametrize("verb", ["status", "log", "stop"])
-def test_a_job_that_nobody_knows_is_told(cluster: Cluster, verb: str) -> None:
+def test_unknown_job_is_an_error(cluster: Cluster, verb: str) -> None:
     with pytest.raises(UsageError, match=f"the cluster at {ADDRESS} has no job 'other'"):
         getattr(Jobs(ADDRESS), verb)("other")
     getattr(Jobs(ADDRESS), verb)("known")
 
 
-def test_a_wrong_token_and_a_cluster_that_is_not_there_are_told(cluster: Cluster) -> None:
+def test_wrong_token_and_missing_cluster_are_errors(cluster: Cluster) -> None:
     from ray.exceptions import AuthenticationError
 
     cluster.refuses = AuthenticationError("Authentication failed: Forbidden\n\nlong advice")
@@ -189,7 +189,7 @@ def test_a_wrong_token_and_a_cluster_that_is_not_there_are_told(cluster: Cluster
         Jobs(ADDRESS)
 
 
-def test_a_missing_package_and_an_address_that_is_none_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_and_wrong_address_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
     with pytest.raises(UsageError, match="no cluster given"):
         Jobs(None)

@@ -107,7 +107,7 @@ def test_nodes_on_one_host_have_different_names(tmp_path: Path) -> None:
     assert [node.name for node in result.nodes] == ["host (127.0.0.1, aaaaaa)", "host (127.0.0.1, bbbbbb)"]
 
 
-def test_a_run_that_needs_more_than_the_cluster_has_gets_a_warning(tmp_path: Path) -> None:
+def test_run_larger_than_the_cluster_gets_a_warning(tmp_path: Path) -> None:
     result = check_cluster(StandIn(a=None), str(tmp_path), described(workers={"count": 3}))
     assert [finding.what for finding in result.findings] == ["the run asks for 3 CPUs and has 2 CPUs"]
     result.raise_errors()

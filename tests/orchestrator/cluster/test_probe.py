@@ -18,7 +18,7 @@ def storage(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_facts_are_of_this_machine() -> None:
+def test_facts_describe_this_machine() -> None:
     facts = collect_facts()
     assert facts.versions["python"] == platform.python_version()
     assert facts.versions["torch"] == version("torch")
@@ -27,7 +27,7 @@ def test_facts_are_of_this_machine() -> None:
     assert facts.disk_free_bytes > 0
 
 
-def test_changed_code_is_another_version_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_version_changes_with_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = set()
     for text in ("a = 1", "a = 2", "a = 1"):
         for package in ("hooks", "orchestrator"):
@@ -45,7 +45,7 @@ def test_a_shared_storage_can_be_read_and_written(storage: Path) -> None:
     assert (storage / "check/b").read_text() == "b"
 
 
-def test_a_storage_that_is_not_shared_or_cannot_be_written_is_a_problem(storage: Path) -> None:
+def test_unshared_or_unwritable_storage_is_a_problem(storage: Path) -> None:
     problem = examine(str(storage), "other", "b").storage
     assert problem == "the driver's file is not there: this node has another folder of that name"
     (storage / "check/b").mkdir()
@@ -54,7 +54,7 @@ def test_a_storage_that_is_not_shared_or_cannot_be_written_is_a_problem(storage:
     assert "Is a directory" in problem
 
 
-def test_an_experiment_that_cannot_be_imported_is_a_problem(storage: Path) -> None:
+def test_experiment_that_cannot_be_imported_is_a_problem(storage: Path) -> None:
     source = described().source.with_values({"task": "not_on_this_node:Task"})
     problem = examine(str(storage), "check", "b", source).imports
     assert problem is not None

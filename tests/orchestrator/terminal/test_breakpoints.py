@@ -25,7 +25,7 @@ def stopping(display: TerminalDisplay) -> int:
     return seen
 
 
-def test_nothing_is_drawn_while_a_breakpoint_waits(
+def test_display_pauses_at_a_breakpoint(
     terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed(monkeypatch, "p seen, display._live", "n", "p display._live", "c")
@@ -42,7 +42,7 @@ def test_nothing_is_drawn_while_a_breakpoint_waits(
     assert shown.count("None") == 2
 
 
-def test_has_other_debugger_is_never_drawn_over(
+def test_display_is_off_with_another_debugger(
     terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PYTHONBREAKPOINT", "builtins.print")
@@ -55,7 +55,7 @@ def test_has_other_debugger_is_never_drawn_over(
     assert shown.err == ""
 
 
-def test_breakpoints_that_are_switched_off_stay_so(terminal: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_breakpoints_stay_disabled(terminal: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONBREAKPOINT", "0")
     with TerminalDisplay() as display:
         assert stopping(display) == 7

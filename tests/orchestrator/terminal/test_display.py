@@ -21,9 +21,7 @@ class Time:
         return self.now
 
 
-def test_lines_go_to_stderr_as_they_are_and_to_the_log_with_the_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_go_to_stderr_and_with_the_time_to_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     long = "x" * 300
     with TerminalDisplay(Storage(tmp_path)) as display:
         display.line("epoch 0 [bold]is no markup[/bold] 1/2")
@@ -37,7 +35,7 @@ def test_lines_go_to_stderr_as_they_are_and_to_the_log_with_the_time(
     assert len(log) == 2
 
 
-def test_the_log_grows_while_the_run_goes_on_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_log_is_appended_to(tmp_path: Path) -> None:
     for _ in range(2):
         with TerminalDisplay(Storage(tmp_path)) as display:
             for number in range(45):
@@ -46,7 +44,7 @@ def test_the_log_grows_while_the_run_goes_on_and_goes_on_where_it_was(tmp_path: 
     assert len((tmp_path / "log.txt").read_text().splitlines()) == 90
 
 
-def test_the_log_is_written_also_when_the_run_fails(tmp_path: Path) -> None:
+def test_log_is_written_when_the_run_fails(tmp_path: Path) -> None:
     display = TerminalDisplay(Storage(tmp_path))
     with pytest.raises(RuntimeError), display:
         fail_after_a_line(display)
@@ -58,7 +56,7 @@ def fail_after_a_line(display: TerminalDisplay) -> None:
     raise RuntimeError
 
 
-def test_without_a_terminal_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_without_a_terminal_is_an_occasional_line(capsys: pytest.CaptureFixture[str]) -> None:
     time = Time()
     with TerminalDisplay(clock=time) as display:
         for done in range(100):
@@ -81,7 +79,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(capsys: pytest.Captu
         ([("train", 10, 10), ("train", 1, 10)], ["train .* 1/10 "]),
     ],
 )
-def test_on_a_terminal_there_is_a_bar_for_each_label_until_it_is_full(
+def test_each_label_has_a_bar_until_it_is_full(
     moves: list[Any], bars: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -96,9 +94,7 @@ def test_on_a_terminal_there_is_a_bar_for_each_label_until_it_is_full(
     assert all(re.match(bar, line) for bar, line in zip(bars, lines, strict=True))
 
 
-def test_on_a_terminal_a_frame_stands_in_for_the_bars(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_frame_replaces_the_bars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     with TerminalDisplay(frame=lambda lines: "three of eight" if lines > 1 else "") as display:
         display.progress("trials", 3, 8)
@@ -118,7 +114,7 @@ def test_without_a_terminal_a_frame_is_never_drawn(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "one is over\n"
 
 
-def test_where_nothing_can_be_added_lines_are_kept_some_at_once() -> None:
+def test_object_store_gets_lines_in_batches() -> None:
     storage = Storage(f"memory://log-{uuid.uuid4().hex}")
     log = DriverLog(storage)
     for number in range(21):

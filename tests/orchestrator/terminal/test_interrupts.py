@@ -31,7 +31,7 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_asks_and_the_second_leaves(
+def test_first_signal_requests_the_end_and_second_exits(
     exits: list[int], capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     with Interrupts("hookyard resume runs/digits") as interrupts:
@@ -46,20 +46,20 @@ def test_the_first_signal_asks_and_the_second_leaves(
     assert "Exiting at once. To resume from the last checkpoint: hookyard resume runs/digits" in capsys.readouterr().err
 
 
-def test_what_comes_next_is_said_in_the_words_of_what_is_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_message_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
     with Interrupts("", "Each trial ends."):
         signal.raise_signal(signal.SIGINT)
     assert "Each trial ends. Press Ctrl-C again to exit at once." in capsys.readouterr().err
 
 
-def test_the_handlers_of_before_come_back() -> None:
+def test_previous_signal_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with Interrupts(""):
         assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] != before
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_in_a_thread_it_leaves_the_handlers_alone() -> None:
+def test_handlers_stay_in_other_threads() -> None:
     """Python takes handlers in the main thread alone; a notebook may run elsewhere."""
     before = signal.getsignal(signal.SIGINT)
     found: list[object] = []
@@ -87,7 +87,7 @@ with Interrupts("hookyard resume RUN"):
 """
 
 
-def test_the_second_ends_what_was_started_also_where_the_main_thread_is_in_a_call_into_c() -> None:
+def test_second_signal_kills_child_processes_even_during_a_c_call() -> None:
     driver = subprocess.Popen([sys.executable, "-c", STANDS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     assert driver.stderr is not None
@@ -102,7 +102,7 @@ def test_the_second_ends_what_was_started_also_where_the_main_thread_is_in_a_cal
     assert psutil.wait_procs([started], timeout=10)[1] == []
 
 
-def test_a_failure_is_raised_in_the_main_thread_as_it_waits() -> None:
+def test_failure_is_raised_in_the_waiting_main_thread() -> None:
     with Interrupts("") as interrupts:
         threading.Timer(0.1, interrupts.fail, ["rank 0 stands"]).start()
         with pytest.raises(RunError, match="rank 0 stands"):

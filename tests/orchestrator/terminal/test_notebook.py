@@ -65,7 +65,7 @@ def wait_for(output: Output, text: str) -> str:
     return next(html for _ in iter(int, 1) if text in (html := output.shown[-1]))
 
 
-def test_one_output_is_written_anew_and_ends_with_the_lines(outputs: list[Output], tmp_path: Path) -> None:
+def test_notebook_output_is_updated_in_place_and_ends_with_the_lines(outputs: list[Output], tmp_path: Path) -> None:
     with NotebookDisplay(Storage(tmp_path), lambda lines: Text(f"in {lines} lines: <b> 3 of 8")) as display:
         (output,) = outputs
         display.line("epoch 0 <script>alert(1)</script>")
@@ -81,7 +81,7 @@ def test_one_output_is_written_anew_and_ends_with_the_lines(outputs: list[Output
     assert [line.split(" ", 1)[1] for line in (tmp_path / "log.txt").read_text().splitlines()][1] == "epoch 1"
 
 
-def test_a_frame_that_fails_ends_nothing(outputs: list[Output]) -> None:
+def test_failing_frame_does_not_end_training(outputs: list[Output]) -> None:
     with NotebookDisplay(None, lambda lines: 1 / 0) as display:  # type: ignore[arg-type,return-value]
         display.line("one")
     assert "one" in outputs[0].shown[-1]
@@ -101,7 +101,7 @@ def test_the_second_interrupt_leaves_the_kernel_alive(
             signal.raise_signal(signal.SIGINT)
 
 
-def test_a_run_and_a_sweep_show_themselves_below_the_cell(
+def test_run_and_sweep_display_below_the_cell(
     outputs: list[Output], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     described = experiment(epochs=1, task_args={"train": 8, "val": 4})
@@ -127,14 +127,14 @@ def table_of(html: str) -> pd.DataFrame:
     return pd.DataFrame(cells[1:], columns=cells[0])
 
 
-def test_whatever_stands_in_a_result_is_escaped() -> None:
+def test_result_html_is_escaped() -> None:
     table = pd.DataFrame({"<b>x</b>": ["<script>"]}, index=["<i>"])
     html = result_html("runs/<u>", "<em>", ["<a>", None, ""], table)
     assert not [part for part in ("<script>", "<b>x", "<i>", "<u>", "<em>", "<a>") if part in html]
     assert "runs/&lt;u&gt;" in html
 
 
-def test_a_run_shows_its_status_its_best_and_its_reports(tmp_path: Path) -> None:
+def test_run_html_has_status_best_and_reports(tmp_path: Path) -> None:
     folder = written_run(tmp_path, hooks={"checkpoint": {"best": "val/accuracy", "mode": "max"}})
     for epoch in range(12):
         folder.append_metrics(
@@ -158,7 +158,7 @@ def test_a_run_shows_its_status_its_best_and_its_reports(tmp_path: Path) -> None
     assert "rank 0: &lt;b&gt;bang&lt;/b&gt;" in html
 
 
-def test_a_run_that_has_reported_nothing_shows_its_status(tmp_path: Path) -> None:
+def test_run_without_reports_shows_its_status(tmp_path: Path) -> None:
     assert Run(written_run(tmp_path))._repr_html_() == f"<div><b>{tmp_path}/points</b>&ensp;running</div>"
 
 
@@ -166,7 +166,7 @@ def test_a_run_that_has_reported_nothing_shows_its_status(tmp_path: Path) -> Non
     ("mode", "order"),
     [("max", ["trial-0001", "trial-0000", "trial-0002"]), ("min", ["trial-0000", "trial-0001", "trial-0002"])],
 )
-def test_a_sweep_shows_its_trials_the_best_first(tmp_path: Path, mode: str, order: list[str]) -> None:
+def test_sweep_html_lists_trials_best_first(tmp_path: Path, mode: str, order: list[str]) -> None:
     folder = written_sweep(tmp_path, mode)
     trial(folder, 0, 0.25)
     trial(folder, 1, 0.5)
@@ -176,6 +176,6 @@ def test_a_sweep_shows_its_trials_the_best_first(tmp_path: Path, mode: str, orde
     assert "3 running" in html
 
 
-def test_a_sweep_without_a_trial_says_so(tmp_path: Path) -> None:
+def test_sweep_html_without_trials(tmp_path: Path) -> None:
     folder: RunFolder = written_sweep(tmp_path)
     assert "no trial has begun yet" in Sweep(folder)._repr_html_()

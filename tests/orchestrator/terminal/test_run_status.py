@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
-def test_a_run_under_way_says_how_far_and_how_fast_it_is(folder: RunFolder) -> None:
+def test_running_run_has_progress_and_speed(folder: RunFolder) -> None:
     view = LiveRun(folder).look()
     rows = training(2, 200, slower("forward_s", 1, 0.02))
     assert (view.status, view.reports, view.report["val/accuracy"], view.attempts) == ("running", 1, 0.75, 1)
@@ -42,7 +42,7 @@ def test_a_run_under_way_says_how_far_and_how_fast_it_is(folder: RunFolder) -> N
     assert view.row_age_s is not None
 
 
-def test_ranks_are_rows_and_the_slow_one_is_told_by_its_own_work(folder: RunFolder) -> None:
+def test_slow_rank_is_found_by_its_own_work(folder: RunFolder) -> None:
     view = LiveRun(folder).look()
     assert [(rank.rank, rank.node, rank.iteration, rank.rss_bytes) for rank in view.ranks] == [
         (0, "node0", 200, 2**20),
@@ -53,7 +53,7 @@ def test_ranks_are_rows_and_the_slow_one_is_told_by_its_own_work(folder: RunFold
     assert view.findings[0].numbers["rank"] == 1
 
 
-def test_new_rows_and_reports_come_with_the_next_look(folder: RunFolder) -> None:
+def test_next_look_reads_new_rows_and_reports(folder: RunFolder) -> None:
     live = LiveRun(folder)
     live.look()
     more = training(2, 250).query("iteration > 200")
@@ -78,7 +78,7 @@ def test_new_rows_and_reports_come_with_the_next_look(folder: RunFolder) -> None
     )
 
 
-def test_ranks_are_compared_now_and_then(tmp_path: Path) -> None:
+def test_ranks_are_compared_at_intervals(tmp_path: Path) -> None:
     folder, now = written_run(tmp_path), [time.time()]
     live = LiveRun(folder, lambda: now[0], diagnosed=False)
     rows_of(folder, training(2, 100, slower("forward_s", 1, 0.02), samples=0))
@@ -97,13 +97,13 @@ def slow_ranks(view: RunView) -> list[int]:
     return [rank.rank for rank in view.ranks if rank.timing and rank.timing.slowest]
 
 
-def test_before_the_first_row_it_says_that_there_is_none(tmp_path: Path) -> None:
+def test_run_without_rows(tmp_path: Path) -> None:
     folder = written_run(tmp_path)
     view = LiveRun(folder).look()
     assert (view.progress.share, view.ranks, view.notice) == (0.0, (), None)
 
 
-def test_a_run_whose_driver_is_gone_is_dead(folder: RunFolder) -> None:
+def test_run_without_a_driver_is_lost(folder: RunFolder) -> None:
     folder.update(pid=NOBODY)
     view = LiveRun(folder, age(folder, 40)).look()
     assert view.status == "lost"
@@ -111,7 +111,7 @@ def test_a_run_whose_driver_is_gone_is_dead(folder: RunFolder) -> None:
     assert "is gone; its last row is 40 s old" in str(view.notice)
 
 
-def test_a_run_that_was_over_before_tells_how_it_ended(folder: RunFolder) -> None:
+def test_ended_run_shows_its_end(folder: RunFolder) -> None:
     compact(folder.storage, folder.attempts())
     folder.append_metrics(
         {"attempt": 0, "time": "2026-01-01T00:00:09Z", "epoch": 1, "step": 200, "iteration": 200, "val/accuracy": 0.8}
@@ -126,7 +126,7 @@ def test_a_run_that_was_over_before_tells_how_it_ended(folder: RunFolder) -> Non
     assert slow_ranks(view) == [1]
 
 
-def test_a_run_that_is_joined_while_it_is_watched_stays_in_view(folder: RunFolder) -> None:
+def test_compaction_does_not_hide_a_watched_run(folder: RunFolder) -> None:
     live = LiveRun(folder)
     before = live.look()
     compact(folder.storage, folder.attempts())
@@ -154,7 +154,7 @@ def started(attempt: Attempt) -> float:
         (STEPS, RunProgress("train", 0, 30, 122), 70 * 4, 122 / (122 + 280)),
     ],
 )
-def test_the_rest_takes_the_mean_pace_of_the_attempt(
+def test_eta_uses_the_mean_pace_of_the_attempt(
     experiment: dict[str, Any], reached: RunProgress, remaining: int, share: float
 ) -> None:
     progress = estimate_progress(experiment, FIRST, reached, started(FIRST) + 10)
@@ -163,7 +163,7 @@ def test_the_rest_takes_the_mean_pace_of_the_attempt(
     assert (progress.epochs, progress.steps) == (experiment["epochs"], experiment["steps"])
 
 
-def test_another_number_of_ranks_continues_with_an_epoch_of_its_own_length() -> None:
+def test_progress_after_a_change_of_ranks() -> None:
     """Two ranks completed one epoch of 20 iterations and 10 more; four ranks have 10 in an epoch, and 5 of this one
     are complete."""
     position = Position(epoch=1, iteration=30, offset=10 * 8 * 2)

@@ -39,7 +39,7 @@ def trial(sweep: RunFolder, number: int, *accuracies: float, **metadata: Any) ->
     return folder
 
 
-def test_trials_in_order_with_what_runs_first_and_failures_last(tmp_path: Path) -> None:
+def test_running_trials_come_first_and_failed_ones_last(tmp_path: Path) -> None:
     sweep = written_sweep(tmp_path)
     trial(sweep, 0, 0.5, 0.7, status="finished")
     trial(sweep, 1, 0.2, status="failed", error="rank 0: broken")
@@ -61,7 +61,7 @@ def test_trials_in_order_with_what_runs_first_and_failures_last(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("mode", "best"), [("max", "trial-0001"), ("min", "trial-0000")])
-def test_the_best_may_still_run(tmp_path: Path, mode: str, best: str) -> None:
+def test_best_trial_may_still_be_running(tmp_path: Path, mode: str, best: str) -> None:
     sweep = written_sweep(tmp_path, mode)
     trial(sweep, 0, 0.3, 0.6, status="finished")
     trial(sweep, 1, 0.8, 0.4)
@@ -69,7 +69,7 @@ def test_the_best_may_still_run(tmp_path: Path, mode: str, best: str) -> None:
     assert LiveSweep(sweep).look().best == best
 
 
-def test_the_time_to_come_is_at_the_pace_so_far(tmp_path: Path) -> None:
+def test_eta_of_a_sweep_uses_its_pace(tmp_path: Path) -> None:
     """Three and an eighth of eight trials in 100 seconds."""
     sweep = written_sweep(tmp_path, started=ago(100))
     for number in range(3):
@@ -82,7 +82,7 @@ def test_the_time_to_come_is_at_the_pace_so_far(tmp_path: Path) -> None:
     assert LiveSweep(sweep).look().eta_s is None
 
 
-def test_the_pace_is_that_of_the_present_attempt(tmp_path: Path) -> None:
+def test_eta_uses_the_pace_of_the_present_attempt(tmp_path: Path) -> None:
     """Two trials were over before; one of the four left took 50 seconds."""
     sweep = written_sweep(tmp_path, trials=5, started=ago(9000), resumed=[ago(50)])
     for number in range(2):
@@ -91,7 +91,7 @@ def test_the_pace_is_that_of_the_present_attempt(tmp_path: Path) -> None:
     assert LiveSweep(sweep).look().eta_s == pytest.approx(2 * 50, rel=0.05)
 
 
-def test_trials_that_are_over_are_read_once_and_again_when_the_sweep_is_taken_up(tmp_path: Path) -> None:
+def test_ended_trials_are_read_once_per_attempt(tmp_path: Path) -> None:
     sweep = written_sweep(tmp_path)
     done = trial(sweep, 0, 0.5, status="interrupted")
     failed = trial(sweep, 1, 0.5, status="failed", error="lost")
@@ -104,7 +104,7 @@ def test_trials_that_are_over_are_read_once_and_again_when_the_sweep_is_taken_up
     assert live.look().counts == {"running": 2}
 
 
-def test_a_sweep_whose_driver_is_gone_is_dead(tmp_path: Path) -> None:
+def test_sweep_without_a_driver_is_lost(tmp_path: Path) -> None:
     sweep = written_sweep(tmp_path)
     trial(sweep, 0, 0.5).update(pid=NOBODY)
     sweep.update(pid=NOBODY)
@@ -113,7 +113,7 @@ def test_a_sweep_whose_driver_is_gone_is_dead(tmp_path: Path) -> None:
     assert f"the sweep is dead: its driver (process {NOBODY} on " in str(view.notice)
 
 
-def test_of_a_trial_that_is_over_no_report_is_held(tmp_path: Path) -> None:
+def test_ended_trials_keep_no_reports_in_memory(tmp_path: Path) -> None:
     held = []
     for reports in (5, 100):
         sweep = written_sweep(tmp_path / str(reports))
@@ -130,7 +130,7 @@ def test_of_a_trial_that_is_over_no_report_is_held(tmp_path: Path) -> None:
     assert abs(held[1] - held[0]) < 5000
 
 
-def test_a_sweep_with_an_index_opens_no_trial_that_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indexed_sweep_does_not_open_ended_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = written_sweep(tmp_path)
     trial(sweep, 0, 0.5, 0.4, status="finished")
     trial(sweep, 1, 0.2, status="failed", error="broken")
