@@ -21,17 +21,17 @@ from orchestrator.engines.ray_data import data_of
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import DataOf
-from orchestrator.loop.loop import EvaluationLoop, Loop
+from orchestrator.loop.loop import EvaluationLoop, HookedRun, Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.report import Report
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.shared_training import Follower, Leader
+from orchestrator.loop.shared_training import SharedRun, SharedTraining
 from orchestrator.loop.world import World
 from orchestrator.records.artifacts import Artifacts
 from orchestrator.records.hang import FOLDER as HANG_REPORTS
 from orchestrator.records.hang import HangReports
-from orchestrator.records.metadata import Attempt, DataOrder, Host, SharedTraining
+from orchestrator.records.metadata import Attempt, DataOrder, Host, LeadingAttempt
 from orchestrator.records.process import is_pid_alive
 from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.stats.write.recorder import Recorder
@@ -190,40 +190,34 @@ class Session:
 
     def _build(self, resolved: ResolvedExperiment, attempt: Attempt) -> Rounds:
         """Build the loop and its followers, and restore their checkpoints."""
-        experiment, target = resolved.experiment, self.assignment.target
+        task, experiment, hooks, target = resolved.task, resolved.experiment, resolved.hooks, self.assignment.target
+        context = self._context(experiment, attempt)
+        data: dict[str, Any] = {"data_of": self._data_of, "origin": self._origin(experiment)}
         if target:
-            kind: Callable[..., Rounds] = partial(
-                EvaluationLoop,
-                kind=target.phase,
-                rewinds=target.rewinds,
-                data_of=self._data_of,
-                origin=self._origin(experiment),
+            loop: Rounds = EvaluationLoop(
+                task, experiment, hooks, context, kind=target.phase, rewinds=target.rewinds, **data
             )
-        elif trains_itself(type(resolved.task)):
-            kind = CustomLoop
+        elif trains_itself(type(task)):
+            loop = CustomLoop(task, experiment, hooks, context)
+        elif self._followers:
+            training = SharedTraining(task, experiment, hooks, context, resumes=attempt.checkpoint is not None, **data)
+            loop = SharedRun(training, experiment, hooks, context)
         else:
-            loop_class = Leader if self._followers else Loop
-            kind = partial(
-                loop_class,
-                data_of=self._data_of,
-                origin=self._origin(experiment),
-                resumes=attempt.checkpoint is not None,
-            )
-        loop = kind(resolved.task, experiment, resolved.hooks, self._context(experiment, attempt))
+            loop = Loop(task, experiment, hooks, context, resumes=attempt.checkpoint is not None, **data)
         self._restore(loop, attempt)
-        if isinstance(loop, Leader):
-            training = SharedTraining(self.folder.name, attempt.number)
-            loop.take_followers([session._follow(loop, training) for session in self._followers])
+        if isinstance(loop, SharedRun):
+            leader = LeadingAttempt(self.folder.name, attempt.number)
+            for session in self._followers:
+                session._follow(loop.training, leader)
         return loop
 
-    def _follow(self, leader: Leader, training: SharedTraining) -> Follower:
+    def _follow(self, training: SharedTraining, leader: LeadingAttempt) -> None:
         """Begin an attempt that shares another run's training."""
-        attempt = self._attempt = replace(self._begin(), leader=training)
+        attempt = self._attempt = replace(self._begin(), leader=leader)
         assert self._resolved is not None
         experiment = self._resolved.experiment
-        loop = Follower(leader, experiment, self._resolved.hooks, self._context(experiment, attempt))
+        loop = SharedRun(training, experiment, self._resolved.hooks, self._context(experiment, attempt))
         self._restore(loop, attempt)
-        return loop
 
     def _context(self, experiment: Experiment, attempt: Attempt) -> RunContext:
         """Return the parts of a loop that are this run's own."""
@@ -247,8 +241,8 @@ class Session:
 
     def _restore(self, loop: Rounds, attempt: Attempt) -> None:
         self._loop = loop
-        order = _order_of(loop) if isinstance(loop, Loop) else None
-        self._attempt = attempt = replace(attempt, epoch_iterations=loop.cursor.epoch_length or None, order=order)
+        order = _order_of(loop) if isinstance(loop, HookedRun) else None
+        self._attempt = attempt = replace(attempt, epoch_iterations=loop.cursor.epoch.length or None, order=order)
         if self.world.is_master:
             self.folder.write_attempt(attempt)
         if checkpoint := self.assignment.target.checkpoint if self.assignment.target else attempt.checkpoint:
@@ -262,8 +256,8 @@ class Session:
         """Write down where this run ends, though its training may continue for others."""
         assert self._loop is not None
         assert self._attempt is not None
-        if isinstance(self._loop, Leader):
-            self._loop.end_own_run()
+        if isinstance(self._loop, SharedRun):
+            self._loop.leave()
         if self.world.is_master:
             self.folder.write_attempt(replace(self._attempt, until=self._loop.state.iteration))
 
@@ -290,10 +284,11 @@ class Session:
         return path
 
 
-def _order_of(loop: Loop) -> DataOrder:
+def _order_of(loop: HookedRun) -> DataOrder:
     described = to_dict(loop.experiment)
     return DataOrder(
-        {name: described[name] for name in ("seed", "batch_size", "loader", "task", "task_args")}, loop.data.sizes()
+        {name: described[name] for name in ("seed", "batch_size", "loader", "task", "task_args")},
+        loop.training.data.sizes(),
     )
 
 

@@ -20,9 +20,9 @@ from orchestrator.config.python.user_code import source_location
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, RunError, WorkersDisagree
 from orchestrator.loop.clock.span_clock import Clock
-from orchestrator.loop.rounds import Rounds
+from orchestrator.loop.rounds import Rounds, make_plan
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.state.cursor import TrainingCursor
+from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.state.optimizer_state import load_state
 from orchestrator.loop.step.iterations import iteration_columns
 from orchestrator.loop.step.task_errors import COLUMNS, check_type, describe
@@ -42,17 +42,27 @@ class CustomLoop(Rounds):
     """
 
     def __init__(self, task: Task, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext) -> None:
-        super().__init__(task, experiment, hooks, context, Clock())
+        clock = Clock()
+        plan = make_plan(hooks, context.world, clock)
         seed_all(experiment.seed)
-        self.state = State(
-            **context.hook_fields(experiment),
+        state = State(
+            **context.process_fields(),
+            **context.run_fields(experiment),
             max_epochs=experiment.epochs,
             max_steps=experiment.steps,
-            recent=self.recorder.recent,
         )
-        show_progress(task, self.state)
-        self.parts = KeptParts(self.world)
-        self._make_parts(TrainingCursor(self.state, lambda offset: 0, samples_per_iteration=0), self.parts)
+        show_progress(task, state)
+        self.parts = KeptParts(context.world)
+        super().__init__(
+            task,
+            experiment,
+            context,
+            plan=plan,
+            clock=clock,
+            state=state,
+            cursor=RunCursor(state, EpochProgress(state)),
+            contents=self.parts,
+        )
         self._arguments = {name: self.state.config[name] for name in train_parameters(type(task))}
         self._training: Generator[Any, None, None] | None = None
         self._ended, self._checked_at = 0.0, perf_counter()
@@ -61,9 +71,9 @@ class CustomLoop(Rounds):
     def phases(self) -> tuple[str, ...]:
         return PHASES  # only its reports show which of them it has
 
-    def _save(self) -> None:
+    def save_now(self) -> None:
         if self.parts.are_named:
-            return super()._save()
+            return super().save_now()
         if self.saving.last_step == self.state.step:
             return None
         raise RunError(
@@ -89,10 +99,10 @@ class CustomLoop(Rounds):
         if state.phase_iteration == 0:
             self.record({}, 1)
         state.metrics = metrics or {}
-        cursor.complete_epoch()
+        cursor.epoch.complete()
         self.plan.fire("on_phase_end", state)
         cursor.stage = Stage.TRAINED
-        self._save_if_asked()
+        self.save_if_asked()
 
     def _ends_with_steps(self) -> bool:
         """Return whether the generator made steps after its last `yield`, which are a last round; collective.
@@ -180,9 +190,9 @@ class CustomLoop(Rounds):
             self.plan.fire("on_phase_start", state)
             self.plan.fire("on_phase_end", state)
 
-    def _save_if_asked(self) -> None:
+    def save_if_asked(self) -> None:
         if self.parts.are_named or not self.state.checkpoint_reasons:
-            return super()._save_if_asked()
+            return super().save_if_asked()
         self.state.checkpoint_reasons.clear()
         if self.parts.waiting is None and not self._has_warned and self.world.is_master:
             self.state.show(
@@ -243,13 +253,13 @@ class CustomLoop(Rounds):
         """Write a checkpoint in the middle of a round, or between two rounds if this one has no row yet."""
         began = perf_counter()
         self.cursor.stage = Stage.TRAIN if self.state.phase_iteration else Stage.REPORTED
-        self._save()
+        self.save_now()
         self.cursor.stage = Stage.TRAIN
         self._ended += perf_counter() - began  # saving does not count as part of an iteration
 
-    def _finish_if_written(self) -> None:
+    def finish_if_written(self) -> None:
         began = perf_counter()
-        super()._finish_if_written()
+        super().finish_if_written()
         self._ended += perf_counter() - began
 
     def should_stop(self) -> bool:
@@ -260,7 +270,7 @@ class CustomLoop(Rounds):
         self.clock.iteration_s, self._checked_at = now - self._checked_at, now
         self._calls_to_check -= 1
         if self._calls_to_check <= 0:
-            self._finish_if_written()
+            self.finish_if_written()
             self._has_to_stop = self.stopping.is_asked()
             self._calls_to_check = self.stopping.next_check - state.iteration
         return self._has_to_stop

@@ -13,7 +13,7 @@ from hooks.state import State
 from orchestrator.errors import RunError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.strategy import is_sharded
-from orchestrator.loop.state.cursor import TrainingCursor
+from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.loop.step.iterations import Iterations
 from orchestrator.loop.step.task_errors import check_type, unexpected
 from orchestrator.loop.world import World
@@ -30,14 +30,14 @@ class Evaluation:
         state: State,
         plan: Plan,
         iterations: Iterations,
-        cursor: TrainingCursor,
+        cursor: RunCursor,
         data: Data,
         world: World,
     ) -> None:
         self._task, self._state, self._plan, self._iterations = task, state, plan, iterations
         self._cursor, self._data, self._world = cursor, data, world
 
-    def refuse_two_of_a_name(self) -> None:
+    def check_names(self) -> None:
         """Raise RunError if a phase has the name of weights, as both would give `val/NAME/loss`."""
         for phase in self._data.phases:
             name = phase.partition("/")[2]
@@ -91,7 +91,7 @@ class Evaluation:
             cursor.val_iterations += state.phase_iteration
         state.evaluation = ""
         self._plan.fire("on_phase_end", state)
-        state.phase_iteration, state.phase_length = trained, cursor.epoch_length
+        state.phase_iteration, state.phase_length = trained, cursor.epoch.length
 
     def _check_each_rank_has_samples(self, phase: str, before: int) -> None:
         """Raise RunError on all ranks if the meters of one have seen nothing, and would wait or fail."""

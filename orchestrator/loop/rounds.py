@@ -19,7 +19,7 @@ from orchestrator.loop.clock.hook_costs import Ledger
 from orchestrator.loop.clock.span_clock import Clock
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.state.cursor import TrainingCursor
+from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.loop.state.saving import Contents, Saving
 from orchestrator.loop.stopping import Stopping
 from orchestrator.loop.world import World
@@ -37,26 +37,26 @@ class Rounds(ABC):
     All ranks yield the same number of reports at the same places.
     """
 
-    state: State
-
     def __init__(
-        self, task: Task, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext, clock: Clock
+        self,
+        task: Task,
+        experiment: Experiment,
+        context: RunContext,
+        *,
+        plan: Plan,
+        clock: Clock,
+        state: State,
+        cursor: RunCursor,
+        contents: Contents,
     ) -> None:
-        self.task, self.experiment, self.context, self.clock = task, experiment, context, clock
-        self.world, self.recorder = context.world, context.recorder
-        self.plan = Plan(hooks, self.world.rank, self.world.local_rank, clock.device_mark)
-        check_plans_agree(self.plan, self.world)
-
-    def _make_parts(self, cursor: TrainingCursor, contents: Contents) -> None:
-        """Make the parts that any loop has, once there is a state."""
-        state, world, context = self.state, self.world, self.context
-        self.cursor = cursor
-        self.stopping = Stopping(state, world, self.clock, context.stop_asked)
-        self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
+        self.task, self.experiment, self.world, self.recorder = task, experiment, context.world, context.recorder
+        self.plan, self.clock, self.state, self.cursor = plan, clock, state, cursor
+        self.stopping = Stopping(state, self.world, clock, context.stop_asked)
+        self.ledger = Ledger(self.recorder, plan, state, cursor)
         self.saving = Saving(
-            context.store, state, self.plan, contents, self.cursor, world, self.ledger, context.send_artifacts
+            context.store, state, plan, contents, cursor, self.world, self.ledger, context.send_artifacts
         )
-        world.when_aborted.append(self.recorder.lose_device)
+        self.world.when_aborted.append(self.recorder.lose_device)
 
     def restore(self, name: str) -> None:
         """Restore a stored checkpoint and fire `on_load`; call it on every rank, before `run`."""
@@ -68,7 +68,7 @@ class Rounds(ABC):
 
     def save(self) -> str | None:
         """Write a checkpoint between two reports and return its path; call it on every rank."""
-        self._save()
+        self.save_now()
         self.saving.finish()
         return self.saving.last_path
 
@@ -140,7 +140,7 @@ class Rounds(ABC):
             if cursor.stage is Stage.TRAINED:
                 self._validate()
                 cursor.stage = Stage.VALIDATED
-                self._save_if_asked()
+                self.save_if_asked()
             self._agree_on_stop()
             yield self._report()
             if self.stopping.reasons:
@@ -154,13 +154,7 @@ class Rounds(ABC):
         if stopping.reasons or self._finished():
             self.saving.finish()
         self.saving.finish_if_written()
-        metrics: dict[str, Any] = {
-            "epoch": cursor.epoch_label,
-            "step": state.step,
-            "iteration": state.iteration,
-            "samples": state.samples,
-            **state.metrics,
-        }
+        metrics = self._metrics()
         self.plan.fire("on_report", state, metrics)
         self.ledger.flush()
         cut_short = cursor.stage is Stage.TRAIN
@@ -173,18 +167,31 @@ class Rounds(ABC):
             metrics, self.saving.last_path, stopping.reasons, stopping.interrupted, final, cut_short, self.phases()
         )
 
-    def _save_if_asked(self) -> None:
+    def _metrics(self) -> dict[str, Any]:
+        """Return the metrics of a report, to which hooks add theirs."""
+        state = self.state
+        return {
+            "epoch": self.cursor.epoch_label,
+            "step": state.step,
+            "iteration": state.iteration,
+            "samples": state.samples,
+            **state.metrics,
+        }
+
+    def save_if_asked(self) -> None:
+        """Save a checkpoint if a hook has requested one; call it where all ranks do."""
         if not self.state.checkpoint_reasons:
             return
         self.state.checkpoint_reasons.clear()
         began = perf_counter()
-        self._save()
+        self.save_now()
         self.clock.checkpoint_s += perf_counter() - began
 
-    def _save(self) -> None:
+    def save_now(self) -> None:
+        """Save a checkpoint, or begin to write it in the background; call it on every rank."""
         self.saving.save(self.state.milestone)
 
-    def _finish_if_written(self) -> None:
+    def finish_if_written(self) -> None:
         """Put a checkpoint that was written in the background in its place; call it where all ranks do."""
         if not self.saving.is_writing:
             return
@@ -198,7 +205,7 @@ class Rounds(ABC):
         """Agree over ranks whether the run ends with this round; an interrupted run is saved."""
         self.stopping.agree()
         if self.stopping.interrupted and self.saving.last_step != self.state.step:
-            self._save()
+            self.save_now()
 
     # What differs
 
@@ -223,8 +230,12 @@ class Rounds(ABC):
         """Release what trained."""
 
 
-def check_plans_agree(plan: Plan, world: World) -> None:
-    """Raise WorkersDisagree if ranks run different collective hooks, as they would hang; collective."""
+def make_plan(hooks: Mapping[str, Hook], world: World, clock: Clock) -> Plan:
+    """Return the plan of this rank; collective.
+
+    Raises WorkersDisagree if ranks run different collective hooks, as they would hang.
+    """
+    plan = Plan(hooks, world.rank, world.local_rank, clock.device_mark)
     signatures = world.gather(plan.collective_signature())
     for rank, signature in enumerate(signatures):
         if signature != signatures[0]:
@@ -232,3 +243,4 @@ def check_plans_agree(plan: Plan, world: World) -> None:
                 f"rank {rank} runs the collective hooks {signature}, rank 0 runs {signatures[0]}; they must be the"
                 " same, in the same order, or the ranks would wait for each other forever"
             )
+    return plan

@@ -34,8 +34,8 @@ class RunContext:
     stop_asked: Callable[[], bool] = lambda: False
     """Returns whether somebody outside asks this rank to stop."""
 
-    def hook_fields(self, experiment: Experiment) -> dict[str, Any]:
-        """Return the fields of the hooks' state."""
+    def process_fields(self) -> dict[str, Any]:
+        """Return the fields of a state about this process."""
         world = self.world
         return {
             "rank": world.rank,
@@ -43,9 +43,15 @@ class RunContext:
             "local_rank": world.local_rank,
             "node": world.node,
             "device": world.device,
+        }
+
+    def run_fields(self, experiment: Experiment) -> dict[str, Any]:
+        """Return the fields of a state about this run."""
+        return {
             "artifacts": self.artifacts,
             "display": self.display,
             "config": self.config or experiment.model_dump(mode="json"),
             "name": self.name or experiment.name,
             "checkpoints": self.store,
+            "recent": self.recorder.recent,
         }

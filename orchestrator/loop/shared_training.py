@@ -1,118 +1,116 @@
-"""Shared training: one run trains; others follow it with observing hooks, validation and checkpoints of their own."""
+"""Shared training: several runs of one training, with observing hooks, validation and checkpoints of their own."""
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from hooks.hook import WITHIN_ITERATION, Hook, Priority
+from hooks.hook import WITHIN_ITERATION, Hook
 from hooks.metrics.names import kind_of
 from hooks.plan import Call, Plan
 from hooks.state import State, Weights
-from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.training_files import TrainingFiles
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import RunError
-from orchestrator.loop.loop import Loop
+from orchestrator.loop.loop import HookedRun
 from orchestrator.loop.report import Report
-from orchestrator.loop.rounds import Rounds
+from orchestrator.loop.rounds import Rounds, make_plan
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.hooked_contents import HookedContents
-from orchestrator.loop.step.metrics import Means
+from orchestrator.loop.training import Training
 from orchestrator.randomness import random_state, restore_random_state
 
 TRAINING_EVENTS = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
 """Events of a start or a training phase, where the hooks of all runs are called in one order."""
-RUN_EVENTS = ("on_load", "on_end", "on_exception")
+ONCE = ("on_load", "on_end", "on_exception")
 """Events that a hook of the training gets once, not once for each run."""
-FOLLOWED = (
-    *("optimizer", "scheduler", "scaler", "turn", "phase", "epoch", "iteration", "step", "samples", "max_steps"),
-    *("world_samples", "phase_iteration", "iterations_before", "phase_length", "stepped", "epoch_completed"),
-    *("batch", "batch_size", "output", "loss", "row", "_gradient_norm", "_parameters", "_sharded"),
-)
-"""Attributes of a follower's state that are the leader's."""
-BY_FOLLOWER = "requested by a follower"
+CHANGED_BY_EVALUATION = ("phase", "stepped", "iterations_before", "batch_size")
+"""Fields of the state that an evaluation leaves changed."""
+ASKED_BY_RUN = "requested by a hook of one run"
 MEMBER_NOTE = "in the turn of run "
 """Prefix of the note with which an error names its run."""
 
 
-class Leader(Loop):
-    """A loop that trains for its followers too. Worker process.
+class SharedState(State):
+    """The state of a run in a shared training. It has some fields of its own; all others are the training's."""
+
+    __slots__ = ("_own", "_training")
+
+    def __init__(self, training: State, own: Mapping[str, Any]) -> None:
+        for name, value in {"_training": training, "_own": frozenset(own), **own}.items():
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a field of the training: this object has no value for it."""
+        return getattr(self._training, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self if name in self._own else self._training, name, value)
+
+
+class SharedTraining(Training):
+    """A training with several runs, which report in turn. Worker process.
 
     At the start and in training phases it calls the observing hooks of all runs, each with its run's state and in the
-    order in which that run alone would call them. The first run that needs a phase has it trained, so training
-    continues after the leader's own run is over. Between two phases each run has its turn. All turns begin with the
-    random state that training left, and must end with the same one, with which training continues.
+    order in which that run alone would call them. The other hooks are the training's, and get its state. The first run
+    that needs a phase has it trained. Between two phases each run has its turn. All turns begin with the random state
+    that training left, and must end with the same one, with which training continues.
     """
 
-    def take_followers(self, followers: Iterable[Follower]) -> None:
-        """Take the followers. Call it before `run`."""
-        self.followers, self.is_over, self.trained = list(followers), False, 0
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.phases = 0
+        """Number of training phases so far."""
+        self.files = TrainingFiles(HookedContents.files)
         self.measured: dict[str, Any] = {}
         """Metrics that hooks of the training have added to reports since the last training phase, except the test's."""
-        self.stage, self.after_phase = self.cursor.stage, random_state()
+        self._plan_alone = self.plan
+        self._has_begun = False
+        self._left: tuple[dict[str, Any], dict[str, Any]] | None = None
+        """The generators, and fields of the state, as the last phase left them."""
         self._after_turn: dict[str, Any] | None = None
-        training, self.state.info = self.state.info, ChainMap({}, self.state.info)
-        for call in (call for event in TRAINING_EVENTS for call in self.plan.calls[event] if not self.is_own(call)):
-            call.run = _with_info(call.run, training)
-        everybody: list[Leader | Follower] = [self, *self.followers]
-        files = TrainingFiles(HookedContents.files)
-        for number, follower in enumerate(self.followers, 1):
-            follower.number = number
-        for loop in everybody:
-            loop.saving.training_files = files
-            measuring = [
-                _measuring(call, self.measured) if not loop.is_own(call) else call
-                for call in loop.plan.calls["on_report"]
-            ]
-            loop.plan.calls = loop.plan.with_calls({"on_report": measuring}).calls
 
-    def is_own(self, call: Call) -> bool:
-        """Return whether a call is an observing hook's of this run."""
-        return call.name in self.plan.hooks and self.plan.hooks[call.name].observes
+    def for_each_run(self, act: Callable[[Rounds], None]) -> None:
+        for run in self._active:
+            run.call_as_own(act, run)
 
-    def end_own_run(self) -> None:
-        """End this run, whose training may continue for the others."""
-        self.is_over = True
-        self.saving.finish_alone()
-        own = [call for call in self.plan.calls["on_end"] if self.is_own(call)]
-        self.plan.with_calls({"on_end": own}).fire("on_end", self.state)
-        self.plan = self.plan.with_calls(
-            {event: [call for call in calls if not self.is_own(call)] for event, calls in self.plan.calls.items()}
-        )
-        # The reasons that ended this run do not end its training.
-        self.stopping.reasons = ()
-        self.state.stop_reasons.clear()
-        self.state.pause_reasons.clear()
+    def begin(self) -> None:
+        """Begin with the first run."""
+        if self._has_begun:
+            return
+        self._has_begun, self.plan = True, self._joint_plan()
+        for run in self._active:
+            run.call_as_own(run.check_data)
+        super().begin()
+        for run in self._active:
+            run.call_as_own(run.evaluation.check_names)
 
     def train_phase(self) -> None:
-        """Train to the end of the phase, or to where the run stops within it."""
         if self._after_turn:
             restore_random_state(self._after_turn)
         self._after_turn = None
         self.measured.clear()
-        begins_epoch = self._batches is None and self.state.phase_iteration == 0
-        for follower in self.followers:
-            follower.iterations.means = self.iterations.means
-            if begins_epoch:
-                follower.cursor.eval_iterations = {}
-        own = self.plan
-        self.plan = self.iterations.plan = self._shared_plan()
-        self.recorder.onlookers = [follower.recorder.recent for follower in self.followers]
-        super()._train()
+        self.state.metrics = {}
+        self.plan = self.iterations.plan = self._joint_plan()
+        self.recorder.onlookers = [run.recorder.recent for run in self._active if run.recorder is not self.recorder]
+        super().train_phase()
         self.recorder.onlookers = ()
-        self.plan = self.iterations.plan = own
-        self.trained += 1
-        for follower in (follower for follower in self.followers if not follower.is_over):
-            follower.follow(self.state)
-        self.stage, self.after_phase = self.cursor.stage, random_state()
-        self.stopped, self.interrupted = self.stopping.reasons, self.stopping.interrupted
+        self.phases += 1
+        self._left = random_state(), {name: getattr(self.state, name) for name in CHANGED_BY_EVALUATION}
 
-    def turn_ends(self, name: str) -> None:
+    def begin_turn(self) -> None:
+        """Begin the turn of a run: everything is as training has left it."""
+        assert self._left is not None
+        generators, fields = self._left
+        restore_random_state(generators)
+        for name, value in fields.items():
+            setattr(self.state, name, value)
+
+    def end_turn(self, name: str) -> None:
         """End the turn of a run. Raises RunError if it drew other random numbers than the one before."""
         now = random_state()
         self._after_turn = self._after_turn or now
@@ -122,233 +120,174 @@ class Leader(Loop):
                 " training, so alone it would train differently; set sweep.share_training=false"
             )
 
-    def _begin(self) -> None:
-        own, self.plan = self.plan, self._shared_plan()
-        super()._begin()
-        self.plan = own
-        for follower in self.followers:
-            follower.run_as_own(follower.begin)
+    def remove(self, run: SharedRun, plan: Plan) -> None:
+        """Train without a run from now on. `plan` is the run's without its own hooks."""
+        self.runs.remove(run)
+        if run.is_first:
+            self._plan_alone = plan
 
-    def _shared_plan(self) -> Plan:
-        calls = {event: self._calls_of_all(event) for event in TRAINING_EVENTS}
-        calls["on_phase_end"].append(
-            Call("(followers)", "on_phase_end", self._pass_results, priority=Priority.HIGHEST - 1)
-        )
-        return self.plan.with_calls(calls)
+    @property
+    def _active(self) -> list[SharedRun]:
+        return cast(list[SharedRun], self.runs)
 
-    def _calls_of_all(self, event: str) -> list[Call]:
-        """Return the calls of all runs that are not over, each in the order in which its run alone would make it."""
-        calls = list(self.plan.calls[event])
-        for follower in (follower for follower in self.followers if not follower.is_over):
+    def _joint_plan(self) -> Plan:
+        return self._plan_alone.with_calls({event: self._joint_calls(event) for event in TRAINING_EVENTS})
+
+    def _joint_calls(self, event: str) -> list[Call]:
+        """Return the calls of all runs, each in the order in which its run alone would make it."""
+        calls = list(self._plan_alone.calls[event])
+        for run in (run for run in self._active if not run.is_first):
             place = 0
-            for call in follower.plan.calls[event]:
-                if follower.is_own(call):
+            for call in run.plan.calls[event]:
+                if run.is_own(call):
                     calls.insert(place, call)
                 else:
                     place = next(index for index, other in enumerate(calls) if other.name == call.name)
                 place += 1
         return calls
 
-    def _pass_results(self, state: State) -> None:
-        """Pass the metrics of a training phase and the requests of its hooks to the followers."""
-        for follower in self.followers:
-            follower.state.metrics |= state.metrics
-            follower.state.stop_reasons += state.stop_reasons
-            follower.state.pause_reasons += state.pause_reasons
-
-    def _train(self) -> None:
-        self.train_phase()
-
     def _save_if_asked(self) -> None:
-        reasons = self.state.checkpoint_reasons
-        if BY_FOLLOWER in reasons:
-            reasons[:] = [reason for reason in reasons if reason != BY_FOLLOWER]
-            # At the end of the phase each run saves in its turn.
-            for follower in self.followers if self.cursor.stage is Stage.TRAIN else ():
-                follower.run_as_own(follower.save_within)
+        self._pass_requests()
         super()._save_if_asked()
 
-    def _finish_if_written(self) -> None:
-        for follower in self.followers:
-            follower.run_as_own(follower.finish_within)
-        super()._finish_if_written()
+    def _end_phase(self) -> None:
+        super()._end_phase()
+        self._pass_requests()
 
-    def _report(self, *, last: bool = False) -> Report:
-        report = super()._report(last=last)
-        if not report.final:
-            self.turn_ends(self.state.name)
-        return report
+    def _pass_requests(self) -> None:
+        """Pass the requests of the training and its hooks to all runs."""
+        state = self.state
+        for run in self.runs:
+            run.state.checkpoint_reasons += [each for each in state.checkpoint_reasons if each != ASKED_BY_RUN]
+            run.state.stop_reasons += state.stop_reasons
+            run.state.pause_reasons += state.pause_reasons
+        state.checkpoint_reasons.clear()
 
 
-class Follower(Loop):
-    """A run that shares a leader's training. Worker process.
+class SharedRun(HookedRun):
+    """A run of a shared training. Worker process.
 
-    The leader has the model, optimizer, data and the hooks of the training. The follower has its own observing hooks,
-    recorder, checkpoints, and a state that follows the leader's. `hooks` are all hooks of its experiment.
+    It has observing hooks, a state, a recorder and checkpoints of its own. `hooks` are all hooks of its experiment.
+    The first run of a training has the training's experiment and context, and its hooks that do not observe.
     """
 
-    def __init__(self, leader: Leader, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext) -> None:
-        own = {name: hook if hook.observes else leader.plan.hooks.get(name, hook) for name, hook in hooks.items()}
-        Rounds.__init__(self, leader.task, experiment, own, context, leader.clock)  # the rest of a loop is the leader's
-        self.leader, self.is_over, self._followed, self.number = leader, False, 0, 0
-        self.data, self.precisions = leader.data, leader.precisions
-        self.timeline, self.schedules = leader.timeline, leader.schedules
-        self.state = replace(
-            leader.state,
-            model=leader.state.module,
-            row={},
-            metrics={},
-            info=ChainMap({}, leader.state.info),
-            evaluations={"": Weights()},
-            checkpoint_reasons=[],
-            stop_reasons=[],
-            pause_reasons=[],
-            skip_reasons=[],
-            **context.hook_fields(experiment),
-        )
-        self._make_parts_that_train()
-        self.state.model = leader.state.model
-        calls = self.plan.calls
-        for call in (call for event in TRAINING_EVENTS for call in calls[event] if self.is_own(call)):
-            call.run = self._following(call)
-        alone: dict[str, list[Call]] = {
-            event: [call for call in calls[event] if self.is_own(call)] for event in RUN_EVENTS
+    training: SharedTraining
+
+    def __init__(
+        self, training: SharedTraining, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext
+    ) -> None:
+        self.number, self.is_first = len(training.runs), not training.runs
+        self._phases = 0
+        """Number of training phases that this run has taken."""
+        self._own_hooks = {name: hook for name, hook in hooks.items() if hook.observes}
+        plan = self._make_plan(training, hooks, context)
+        own = {
+            **context.run_fields(experiment),
+            "info": ChainMap({}, training.state.info),
+            "metrics": {},
+            "evaluations": {"": Weights()},
+            "checkpoint_reasons": [],
+            "stop_reasons": [],
+            "pause_reasons": [],
         }
-        alone["on_report"] = [
-            Call("(training)", "on_report", self._add_measured, priority=Priority.HIGHEST - 1),
-            *calls["on_report"],
+        super().__init__(training, experiment, context, plan, SharedState(training.state, own))
+        for call in (call for event in TRAINING_EVENTS for call in plan.calls[event] if self.is_own(call)):
+            call.run = self._with_own_state(call)
+        self.saving.training_files = training.files
+        if not self.is_first:
+            self.saving.restored_hooks = self._own_hooks
+
+    def _make_plan(self, training: SharedTraining, hooks: Mapping[str, Hook], context: RunContext) -> Plan:
+        plan = training.plan
+        if not self.is_first:
+            training_hooks = {name: plan.hooks.get(name, hook) for name, hook in hooks.items()}
+            plan = make_plan({**training_hooks, **self._own_hooks}, context.world, training.clock)
+        on_report = [
+            call if self.is_own(call) else _keeping(call, training.measured) for call in plan.calls["on_report"]
         ]
-        self.plan.calls = self.plan.with_calls(alone).calls
+        once = {} if self.is_first else {event: list(filter(self.is_own, plan.calls[event])) for event in ONCE}
+        return plan.with_calls({"on_report": on_report, **once})
 
     def is_own(self, call: Call) -> bool:
         """Return whether a call is an observing hook's of this run."""
-        return call.name in self.plan.hooks and self.plan.hooks[call.name].observes
+        return call.name in self._own_hooks
 
-    def run_as_own(self, act: Callable[..., None], *arguments: Any) -> None:
-        """Call a part of this run within the leader's training; an error gets a note that names this run."""
+    def call_as_own(self, act: Callable[..., None], *arguments: Any) -> None:
+        """Call a part of this run within the training; an error gets a note that names this run."""
         try:
             act(*arguments)
         except Exception as error:
             error.add_note(f"{MEMBER_NOTE}{self.number}")
             raise
 
-    def begin(self) -> None:
-        """Check the data when the leader begins."""
-        self._refuse_what_is_not_there()
-        self.evaluation.refuse_two_of_a_name()
+    def leave(self) -> None:
+        """End this run. Its training may continue for the others."""
+        self.saving.finish_alone()
+        plan = self.plan
+        plan.with_calls({"on_end": filter(self.is_own, plan.calls["on_end"])}).fire("on_end", self.state)
+        self.plan = plan.with_calls(
+            {event: [call for call in calls if not self.is_own(call)] for event, calls in plan.calls.items()}
+        )
+        self.training.remove(self, self.plan)
 
-    def restore(self, name: str) -> None:
-        """Restore a checkpoint of this run, made at the same place as the leader's."""
-        hooks = self.plan.hooks
-        self.plan.hooks = {name: hook for name, hook in hooks.items() if hook.observes}
-        try:
-            super().restore(name)
-        finally:
-            self.plan.hooks = hooks
+    def save_now(self) -> None:
+        self.training.recorder.sync()  # the rows that led here are the first run's
+        super().save_now()
 
-    def save_within(self) -> None:
-        """Save in the middle of a phase if a hook has asked for it."""
-        self.follow(self.leader.state)
-        self.cursor.follow(self.leader.cursor, Stage.TRAIN)
-        super()._save_if_asked()
+    def _with_own_state(self, call: Call) -> Callable[..., None]:
+        """Return a hook's call with this run's state, whatever the state of the training."""
+        run, own, training = call.run, self.state, self.training.state
 
-    def finish_within(self) -> None:
-        """Finish a checkpoint written in the background, where the leader does."""
-        if self.saving.is_writing:
-            self.follow(self.leader.state)
-            self._finish_if_written()
-
-    def _begin(self) -> None:
-        """Do nothing: the leader has begun for it."""
-
-    def _following(self, call: Call) -> Callable[..., None]:
-        """Return a hook's call for the leader's training, with this run's state."""
-        run, own, within = call.run, self.state, call.event in WITHIN_ITERATION
-
-        def follow(state: State, *arguments: Any) -> None:
-            self.follow(state)
+        def call_hook(*arguments: Any) -> None:
             run(own, *arguments)
-            if within and own.checkpoint_reasons:
-                state.request_checkpoint(BY_FOLLOWER)
-            if within and (own.stop_reasons or own.pause_reasons):
+            if own.phase != "train" or call.event not in WITHIN_ITERATION:
+                return
+            if own.checkpoint_reasons:
+                training.request_checkpoint(ASKED_BY_RUN)
+            if own.stop_reasons or own.pause_reasons:
                 raise RunError(
                     f"hook '{call.name}' of {own.name} stops its run in the middle of a training phase, but the trials"
                     " that share its training continue; set sweep.share_training=false"
                 )
 
-        return lambda state, *arguments: (
-            run(own, *arguments) if state is own else self.run_as_own(follow, state, *arguments)
-        )
+        return lambda state, *arguments: self.call_as_own(call_hook, *arguments)
 
-    def follow(self, state: State) -> None:
-        """Copy the position of the leader's training."""
-        own = self.state
-        for name in FOLLOWED:
-            setattr(own, name, getattr(state, name))
-        self.iterations.microbatches = self.leader.iterations.microbatches
+    def _metrics(self) -> dict[str, Any]:
+        metrics = super()._metrics()
+        measured = {} if kind_of(self.state.phase) == "test" else self.training.measured
+        return metrics | {name: value for name, value in measured.items() if name not in metrics}
 
     def _finished(self) -> bool:
-        return self._followed == self.leader.trained and super()._finished()
+        return self._phases == self.training.phases and super()._finished()
 
     def _train(self) -> None:
-        """Take the phase that the leader has trained; have it trained if this run is the first to need it."""
-        leader, state = self.leader, self.state
-        if leader.trained == self._followed:
-            leader.train_phase()
-        self._followed = leader.trained
-        state.row = {}
-        self.cursor.follow(leader.cursor, leader.stage)
-        restore_random_state(leader.after_phase)
-        self.saving.after_training = leader.saving.after_training
-        if self.cursor.stage is not Stage.TRAIN:
-            self.iterations.means = Means()
-            return self._save_if_asked()
-        self.stopping.reasons, self.stopping.interrupted = leader.stopped, leader.interrupted
-        self._save()
-        return None
+        """Take the next phase of the training. The first run that needs it has it trained."""
+        training = self.training
+        if self._phases == training.phases:
+            training.train_phase()
+        self._phases = training.phases
+        training.begin_turn()
+        self._take_phase()
 
     def _report(self, *, last: bool = False) -> Report:
         report = super()._report(last=last)
-        self.is_over = report.final
         if not report.final:
-            self.leader.turn_ends(self.state.name)
+            self.training.end_turn(self.state.name)
         return report
 
-    def _add_measured(self, state: State, metrics: dict[str, Any]) -> None:
-        if kind_of(state.phase) != "test":
-            metrics.update({name: value for name, value in self.leader.measured.items() if name not in metrics})
-
     def _close(self) -> None:
-        """Do nothing: the leader closes the data."""
-
-    def _end(self) -> None:
-        self.is_over = True
-        super()._end()
+        if self.is_first:  # which ends last
+            self.training.close()
 
 
-def _with_info(run: Callable[..., None], info: MutableMapping[str, Any]) -> Callable[..., None]:
-    """Return a call that writes into the info that all runs share."""
-
-    def call(state: State, *arguments: Any) -> None:
-        own, state.info = state.info, info
-        try:
-            run(state, *arguments)
-        finally:
-            state.info = own
-
-    return call
-
-
-def _measuring(call: Call, measured: dict[str, Any]) -> Call:
-    """Return a call at a report that also keeps what it adds."""
+def _keeping(call: Call, measured: dict[str, Any]) -> Call:
+    """Return a call at a report that also keeps what it adds, for the other runs."""
 
     def run(state: State, metrics: dict[str, Any]) -> None:
-        before = {*metrics}
+        before = {*metrics, *measured}
         call.run(state, metrics)
         if kind_of(state.phase) != "test":
-            measured.update(
-                {name: value for name, value in metrics.items() if name not in before and name not in measured}
-            )
+            measured.update({name: value for name, value in metrics.items() if name not in before})
 
     return replace(call, run=run)
 

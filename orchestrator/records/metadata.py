@@ -201,7 +201,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class SharedTraining:
+class LeadingAttempt:
     """Attempt of another trial whose rows of training count for this one."""
 
     trial: str
@@ -235,7 +235,7 @@ class Attempt:
     """Training iterations of an epoch on each rank."""
     order: DataOrder | None = None
     """None for a task that trains by itself."""
-    leader: SharedTraining | None = None
+    leader: LeadingAttempt | None = None
     """Of a follower."""
     until: int | None = None
     """The training iteration with which its run was over, where its training may go on for others."""

@@ -22,7 +22,7 @@ from orchestrator.errors import ConfigError, UsageError
 from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.phases import data_from_task
 from orchestrator.loop.data.sharding import SeededBatches
-from orchestrator.loop.state.cursor import TrainingCursor
+from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state, seed_all
 from orchestrator.records.metadata import Attempt
@@ -164,11 +164,11 @@ class _Order:
     def _start(self, attempt: Attempt, epoch: int, data: Indexed, world: World) -> tuple[int, int]:
         """Return the iterations before an attempt's part of an epoch, and the samples that all ranks had consumed."""
         state, position = State(), attempt.position
-        cursor = TrainingCursor(state, data.length, self._experiment.batch_size * world.world_size)
-        cursor.restore(position)
+        progress = EpochProgress(state, data.length, self._experiment.batch_size * world.world_size)
+        RunCursor(state, progress).restore(position)
         if epoch == position.epoch:
-            return position.iteration, cursor.consumed()
-        rest = cursor.epoch_length - state.phase_iteration
+            return position.iteration, progress.consumed()
+        rest = progress.length - state.phase_iteration
         return position.iteration + rest + (epoch - position.epoch - 1) * data.length(), 0
 
 

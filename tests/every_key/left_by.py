@@ -101,7 +101,8 @@ def left_by(written: Mapping[str, Any], folder: Path) -> str:
     for layer, module in loop.state.module.named_modules():
         module.register_forward_hook(lambda *_, layer=layer: ran.update([layer]))
     left["loader"] = {
-        name: (data.length(), getattr(data.loader, "num_workers", None)) for name, data in loop.data.phases.items()
+        name: (data.length(), getattr(data.loader, "num_workers", None))
+        for name, data in loop.training.data.phases.items()
     }
     try:
         left["reports"] = [(_told(report.metrics), report.final) for report in loop.run()]

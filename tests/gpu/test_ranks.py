@@ -21,7 +21,7 @@ from hooks.stats.perf_stats import PerfStats
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop import rounds
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.model.strategy import sharded
+from orchestrator.loop.model.strategy import shard
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.stats.read.reading import recorded
@@ -48,7 +48,7 @@ def one_rank(device: torch.device, tmp_path: Path) -> Iterator[World]:
 def test_a_model_sharded_over_one_rank_trains_as_it_does_whole(one_rank: World, precision: str) -> None:
     torch.manual_seed(0)
     whole = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)).to(one_rank.device)
-    shards = sharded(copy.deepcopy(whole), [], one_rank, precision)
+    shards = shard(copy.deepcopy(whole), [], one_rank, precision)
     points, labels = torch.randn(16, 5, device=one_rank.device), torch.arange(16, device=one_rank.device) % 3
     for model in (whole, shards):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from hooks.plan import Plan
 from hooks.state import State
-from orchestrator.loop.state.cursor import TrainingCursor
+from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.stats.write.recorder import Recorder
 
 
 class Ledger:
     """Writes the rows to disk, and with them the costs outside iterations. Worker process."""
 
-    def __init__(self, recorder: Recorder, plan: Plan, state: State, cursor: TrainingCursor) -> None:
+    def __init__(self, recorder: Recorder, plan: Plan, state: State, cursor: RunCursor) -> None:
         self._recorder, self._plan, self._state, self._cursor = recorder, plan, state, cursor
         self._charges: dict[str, list[float]] = {}
 

@@ -31,7 +31,7 @@ _SYNC_BUFFERS = (
 )
 
 
-def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) -> nn.Module:
+def wrap_model(module: nn.Module, task: Task, experiment: Experiment, world: World) -> nn.Module:
     """Return the model on this rank's device, shared with the other ranks, for the training step."""
     if world.world_size == 1 or not any(p.requires_grad for p in module.parameters()):
         return module.to(world.device)
@@ -39,7 +39,7 @@ def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) 
         units = {*task.fsdp_units(module)}
         if experiment.compile:
             _compile_units(units, compile_mode(experiment))
-        return sharded(module, units, world, experiment.precision)
+        return shard(module, units, world, experiment.precision)
     if has_turns(type(task)) or experiment.accumulate == "auto":
         # Each turn exchanges the gradients of its own parameters only, while DDP needs those of all. DDP also exchanges
         # within the backward pass, where a rank may run out of memory.
@@ -76,7 +76,7 @@ def forward_pass(task: Task, model: nn.Module, module: nn.Module) -> Callable[[n
     return forward
 
 
-def sharded(module: nn.Module, units: Collection[nn.Module], world: World, precision: str) -> nn.Module:
+def shard(module: nn.Module, units: Collection[nn.Module], world: World, precision: str) -> nn.Module:
     """Return the module with parameters sharded along the first dimension, as DTensors.
 
     A unit's parameters are gathered together and released after it, in the backward pass too; so is the rest of the

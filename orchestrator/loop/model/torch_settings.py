@@ -20,7 +20,7 @@ from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.world import World
 
 
-def as_computed(module: nn.Module, experiment: Experiment, world: World) -> nn.Module:
+def apply_settings(module: nn.Module, experiment: Experiment, world: World) -> nn.Module:
     """Return the model with the experiment's settings; raises ConfigError for a key without effect."""
     if experiment.sync_batchnorm:
         if not any(isinstance(part, BatchNorm) for part in module.modules()):
@@ -61,7 +61,7 @@ def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:
             keep_no_activations(submodules[name])
 
 
-def needless_on_one_rank(experiment: Experiment) -> Iterator[str]:
+def settings_without_effect(experiment: Experiment) -> Iterator[str]:
     """Yield a line for each setting that has no effect in a run of one rank."""
     options = changed_keys(experiment.workers.ddp, Ddp(), "workers.ddp")
     for name in [*options, *(["sync_batchnorm"] if experiment.sync_batchnorm else [])]:
@@ -85,7 +85,7 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def torch_set(experiment: Experiment) -> Iterator[None]:
+def torch_settings(experiment: Experiment) -> Iterator[None]:
     """Apply the experiment's settings to torch within the block, and restore those of the program after it."""
     with ExitStack() as before:
         if experiment.deterministic:

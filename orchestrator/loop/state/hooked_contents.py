@@ -15,6 +15,7 @@ from orchestrator.loop.model.strategy import mesh_of, sharded_model, sharded_opt
 from orchestrator.loop.state.optimizer_state import load_state, with_settings_of
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.iterations import Iterations
+from orchestrator.loop.step.metrics import Means
 
 
 class HookedContents:
@@ -82,7 +83,8 @@ class HookedContents:
     def restore_rank(
         self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]
     ) -> None:
-        state, means = self._state, self._iterations.means
+        state = self._state
+        means = self._iterations.means = Means()
         same_ranks = saved_world_size == state.world_size
         self._changes.restored(
             {name: {} if name in self._rescheduled else entry["optimizer"] for name, entry in self._saved.items()}

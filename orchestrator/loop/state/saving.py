@@ -7,6 +7,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
+from hooks.hook import Hook
 from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.checkpoint import placeholders
@@ -17,7 +18,7 @@ from orchestrator.checkpoint.training_files import TrainingFiles
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.clock.hook_costs import Ledger
 from orchestrator.loop.state.checkpoint_writes import Background, BackgroundWrite, ForegroundWrite
-from orchestrator.loop.state.cursor import TrainingCursor
+from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state
 
@@ -65,7 +66,7 @@ class Saving:
         state: State,
         plan: Plan,
         contents: Contents,
-        cursor: TrainingCursor,
+        cursor: RunCursor,
         world: World,
         ledger: Ledger,
         send_artifacts: Callable[[], None],
@@ -87,6 +88,8 @@ class Saving:
         self._paused_s = 0.0
         self.training_files: TrainingFiles | None = None
         """Files that runs with the same training have stored of it."""
+        self.restored_hooks: Mapping[str, Hook] = plan.hooks
+        """Hooks whose state a restore gives back to them."""
 
     def save(self, name: str) -> None:
         """Write checkpoint `name`, or begin to write it in the background; collective."""
@@ -243,7 +246,7 @@ class Saving:
         self._random_state = rank_state.get("random")
         self.after_training = rank_state.get("after_training") or self._random_state
         state.metrics = dict(manifest["metrics"])
-        for hook_name, hook in self._plan.hooks.items():
+        for hook_name, hook in self.restored_hooks.items():
             if hook_name in checkpoint["hooks"]:
                 hook.load_state_dict(checkpoint["hooks"][hook_name])
             if rank_state["hooks"].get(hook_name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from operator import add, itemgetter
 from typing import Any, cast
 
@@ -77,14 +77,16 @@ class Iterations:
         self.means = Means()
         self.microbatches = 1
         """Number of pieces in which a training batch is computed."""
-        is_ddp = isinstance(state.model, DistributedDataParallel)
-        self._backward_timer = BackwardTimer(cast(DistributedDataParallel, state.model), clock) if is_ddp else None
         self._on_cpu = state.device.type == "cpu"
         self._to_device = mover(state.device)
         self._loss_of = self.precision.autocasting(cast(Callable[..., Any], task.loss))
         self._has_metrics = type(task).metrics is not Task.metrics
         self._loss_terms: Collection[str] = ()
-        state.recent = recorder.recent
+
+    @cached_property
+    def _backward_timer(self) -> BackwardTimer | None:
+        model = self.state.model
+        return BackwardTimer(model, self.clock) if isinstance(model, DistributedDataParallel) else None
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Train on a micro-batch at each `next`, with an optimizer step after the last of its group."""

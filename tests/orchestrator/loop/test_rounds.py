@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from hooks import Hook, State
-from orchestrator.loop import loop as loop_module
 from orchestrator.loop import rounds
+from orchestrator.loop import training as training_module
 from orchestrator.loop.clock.span_clock import CudaClock
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -38,7 +38,7 @@ def test_a_run_that_fails_does_not_wait_for_a_device_that_is_stuck(
 ) -> None:
     device, storage = Device(), Storage(tmp_path)
     monkeypatch.setattr(torch.cuda, "Event", device.Event)
-    monkeypatch.setattr(loop_module, "clock_for", lambda of: CudaClock())
+    monkeypatch.setattr(training_module, "clock_for", lambda of: CudaClock())
     monkeypatch.setattr(rounds, "DEVICE_S", 0.0)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0}, flush_s=3600)
     loop = Loop(Points(), experiment(), {"fails": Fails(device)}, RunContext(recorder=recorder))

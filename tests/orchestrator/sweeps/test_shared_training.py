@@ -229,6 +229,26 @@ class Dies(Hook):
             raise ConnectionError
 
 
+@dataclass
+class Stops(Hook):
+    """Belongs to the training, and ends it in the middle of the second epoch."""
+
+    def on_update(self, state: State) -> None:
+        if state.iteration == 10:
+            state.request_stop("enough")
+
+
+def test_a_hook_of_the_training_stops_all_trials_as_it_stops_each_alone(tmp_path: Path) -> None:
+    hooks = {"stops": {"type": f"{__name__}:Stops"}, "checkpoint": {"every": "3 epochs"}}
+    space = {"hooks.ema.decay": {"grid": [0.5, 0.9]}}
+    shared, alone = (
+        sweep(searching(space, share, hooks=hooks), tmp_path / str(share), local=True) for share in ("auto", False)
+    )
+    assert shared.trials["leader"].tolist() == ["trial-0000"] * 2
+    assert [run.reports()[-1]["step"] for run in alone.runs] == [11, 11]
+    assert_the_same(shared, alone)
+
+
 def test_after_a_failure_all_resume_from_the_newest_common_checkpoint(tmp_path: Path) -> None:
     space, hooks = (
         {"hooks.ema.decay": {"grid": [0.5, 0.9]}},

@@ -1,0 +1,279 @@
+"""Training: a task's model, optimizers, schedules and data, and the training phases. Worker process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from hooks.hook import Hook
+from hooks.state import State
+from orchestrator.checkpoint.position import Stage
+from orchestrator.config.optim.optimizer import build_optimizers, closure_problems, needs_closure
+from orchestrator.config.optim.schedule import Schedule, Timeline
+from orchestrator.config.sections.experiment import Experiment
+from orchestrator.config.text.source import InitialWeights
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.loop.clock.span_clock import clock_for
+from orchestrator.loop.data.phases import Data, DataOf, data_from_task
+from orchestrator.loop.model import initial_weights, weight_sources
+from orchestrator.loop.model.strategy import forward_pass, wrap_model
+from orchestrator.loop.model.torch_settings import apply_settings, settings_without_effect
+from orchestrator.loop.rounds import Rounds, make_plan
+from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.state.cursor import EpochProgress
+from orchestrator.loop.state.hooked_contents import HookedContents
+from orchestrator.loop.step.auto_microbatching import MicrobatchedIterations
+from orchestrator.loop.step.changes import Changes
+from orchestrator.loop.step.closure import ClosureIterations
+from orchestrator.loop.step.iterations import Iterations
+from orchestrator.loop.step.precision import Precision
+from orchestrator.loop.step.task_errors import check_type
+from orchestrator.loop.step.turns import TurnIterations
+from orchestrator.loop.stopping import Stopping
+from orchestrator.loop.world import World
+from orchestrator.randomness import random_state, seed_all
+from orchestrator.task import Task, has_turns, hide_progress, show_progress
+
+
+class Training:
+    """The model, optimizers, schedules and data of a task, and its training phases. One in each worker process.
+
+    Its `runs` save, evaluate and report: a single one in a plain loop. `hooks` and `context` are those of the first. It
+    fires the events of the start and of training phases; those within an iteration fire in `Iterations`. With
+    `resumes` a checkpoint will be restored, so the initial weights are not read. `origin` says where these were found
+    when the run was made.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        experiment: Experiment,
+        hooks: Mapping[str, Hook],
+        context: RunContext,
+        *,
+        data_of: DataOf = data_from_task,
+        origin: InitialWeights | None = None,
+        resumes: bool = False,
+        contents: type[HookedContents] = HookedContents,
+    ) -> None:
+        self.task, self.experiment, self.world = task, experiment, context.world
+        self.clock = clock_for(self.world.device)
+        self.plan = make_plan(hooks, self.world, self.clock)
+        seed_all(experiment.seed)
+        self.data = Data(task, experiment, self.world, data_of)
+        self.precisions = {
+            name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump())
+            for name in experiment.optimizations
+        }
+        self.timeline = self._timeline()
+        self.schedules = self._schedules()
+        module = check_type(task.model, task.model(), nn.Module, "the model, a torch.nn.Module")
+        module = apply_settings(module, experiment, self.world)
+        model = wrap_model(module, task, experiment, self.world)
+        lines = [] if resumes else load_initial_weights(module, experiment, self.world, origin)
+        lines += settings_without_effect(experiment) if self.world.world_size == 1 else []
+        self.state = state = self._make_state(module, model, context)
+        show_progress(task, state)
+        if self.world.is_master:
+            for line in lines:
+                state.show(line)
+        self.changes = Changes(experiment, task, self.plan, state, self.timeline)
+        self.recorder = context.recorder
+        self.iterations = _kind_of_iterations(task, experiment, state)(
+            task, state, self.plan, self.clock, self.precisions, self.recorder, self.world
+        )
+        train = self.data.train
+        samples_per_iteration = experiment.batch_size * self.world.world_size if train.by_index else 0
+        self.epoch = EpochProgress(state, train.length, samples_per_iteration)
+        self.contents = contents(state, self.iterations, self.data, self.changes, self.schedules)
+        self.stopping = Stopping(state, self.world, self.clock, context.stop_asked)
+        self.runs: list[Rounds] = []
+        self.stage = Stage.TRAIN
+        """`TRAINED` once the last phase has ended; else within it, or before the first."""
+        self.after_phase: dict[str, Any] | None = None
+        """The generators at the end of the last phase."""
+        self._batches: Iterator[object] | None = None
+        """The epoch's training batches, of which some remain after a validation in steps."""
+        seed_all(experiment.seed + self.world.rank)
+
+    def _timeline(self) -> Timeline:
+        experiment = self.experiment
+        steps_per_epoch = -(-self.data.train.length() // experiment.micro_batches)
+        return Timeline.of(self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch)
+
+    def _schedules(self) -> dict[str, Schedule | None]:
+        """Return the schedule of each optimizer, its length that of the run."""
+        return {
+            name: Schedule.of(optimization.scheduler, type(self.task), self.timeline, optimization.scheduler_path)
+            if optimization.scheduler
+            else None
+            for name, optimization in self.experiment.optimizations.items()
+        }
+
+    def _make_state(self, module: nn.Module, model: nn.Module, context: RunContext) -> State:
+        optimizers = build_optimizers(self.experiment.optimizations, self.task, module)
+        schedulers = {
+            name: schedule.build(self.task, optimizers[name]) if schedule else None
+            for name, schedule in self.schedules.items()
+        }
+        if problems := [
+            problem
+            for optimizer in optimizers.values()
+            for problem in closure_problems(type(optimizer), self.experiment, self.plan.hooks)
+        ]:
+            raise ConfigError(problems)
+        first = next(iter(optimizers))
+        return State(
+            **context.process_fields(),
+            **context.run_fields(self.experiment),
+            model=model,
+            module=module,
+            optimizer=optimizers[first],
+            scheduler=schedulers[first],
+            scaler=self.precisions[first].scaler,
+            several={
+                name: (optimizers[name], schedulers[name], self.precisions[name].scaler) for name in optimizers if name
+            },
+            loaders=self.data.loaders,
+            fresh_batches=self.data.fresh_batches,
+            forward=self.precisions[first].autocasting(forward_pass(self.task, model, module)),
+            samples_in=self.task.batch_size,
+            max_epochs=self.experiment.epochs,
+            max_steps=self.experiment.steps,
+            accumulate=self.experiment.micro_batches,
+            full_batches=self.data.train.by_index or self.experiment.loader.drop_last,
+            clock=self.clock,
+        )
+
+    def for_each_run(self, act: Callable[[Rounds], None]) -> None:
+        """Call a function with each run."""
+        for run in self.runs:
+            act(run)
+
+    def begin(self) -> None:
+        """Fire `on_start`."""
+        self.plan.fire("on_start", self.state)
+
+    def train_phase(self) -> None:
+        """Train to the end of the phase, or to where an interruption stops it."""
+        self._begin_phase()
+        state, data = self.state, self.data.train
+        assert self._batches is not None
+        iterations, last_step = self.iterations.train(self._batches), self._last_step_of_phase()
+        runs_dry = data.runs_dry
+        # With other ranks or batches there may be nothing left of an epoch that goes on.
+        over = state.phase_iteration >= state.phase_length or state.step >= last_step
+        while not over:
+            if runs_dry and not data.ready():
+                self._stop_at_end_of_data()
+                break
+            next(iterations)
+            over = state.phase_iteration >= state.phase_length or state.step >= last_step
+            if over or not state.stepped:
+                # Between the micro-batches of a step there are gradients, which a checkpoint does not hold.
+                continue
+            if state.checkpoint_reasons:
+                self._save_if_asked()
+            if state.iteration >= self.stopping.next_check:
+                self.for_each_run(lambda run: run.finish_if_written())
+                if self._has_to_stop():
+                    if self.stopping.interrupted:
+                        self.for_each_run(lambda run: run.save_now())
+                        return
+                    state.request_checkpoint("stop")
+                    break
+            if self.changes.coming:
+                self.changes.advance()
+        if not state.finished and not self.stopping.reasons and not data.has_more():
+            self._stop_at_end_of_data()
+        self._end_phase()
+
+    def _begin_phase(self) -> None:
+        state, epoch = self.state, self.epoch
+        self.changes.advance()
+        state.phase, state.epoch_completed, state.stepped = "train", False, False
+        state.phase_length, state.iterations_before = epoch.length, state.iteration - state.phase_iteration
+        self.stage = Stage.TRAIN
+        for run in self.runs:
+            run.cursor.begin_train_phase()
+        state.module.train()
+        state.model.train()
+        self.plan.fire("on_phase_start", state)
+        if self._batches is None:
+            self._batches = self.data.train.begin(state.epoch, epoch.consumed())
+        for run in self.runs:
+            run.saving.restore_randomness()
+
+    def _save_if_asked(self) -> None:
+        self.for_each_run(lambda run: run.save_if_asked())
+
+    def _last_step_of_phase(self) -> float:
+        """Return the step at which this training phase ends, unless its epoch ends before."""
+        state, every = self.state, self.experiment.validate_every
+        last = math.inf if state.max_steps is None else float(state.max_steps)
+        if not self.data.phase_names("val") or every.unit != "steps" or every.count == 0:
+            return last
+        return min(last, (state.step // every.count + 1) * every.count)
+
+    def _has_to_stop(self) -> bool:
+        """Return whether training ends in the middle of a phase, agreed over ranks."""
+        if not self.stopping.is_asked():
+            return False
+        self.stopping.agree()
+        return bool(self.stopping.reasons)
+
+    def _stop_at_end_of_data(self) -> None:
+        """End training, as a rank has no batch left. Gradients of an incomplete step are dropped."""
+        state = self.state
+        if state.step == 0:
+            raise RunError(
+                f"the training data is used up before the first step: the train stream gave {state.iteration} batches,"
+                f" and a step takes {state.accumulate} on each rank"
+            )
+        state.max_steps = state.step
+        state.module.zero_grad()
+        if state.is_master:
+            state.show(f"the training data is used up after {state.step} steps; the run ends there")
+
+    def _end_phase(self) -> None:
+        state = self.state
+        if state.phase_iteration >= state.phase_length:
+            self.epoch.complete()
+            self._batches = None
+        metrics = self.iterations.reduce("train", self.world)
+        state.metrics |= metrics
+        for run in self.runs:
+            run.state.metrics |= metrics
+        self.plan.fire("on_phase_end", state)
+        self.stage, self.after_phase = Stage.TRAINED, random_state()
+
+    def close(self) -> None:
+        """Release the data and the model."""
+        hide_progress(self.task)
+        self.runs.clear()
+        self._batches = None
+        self.data.close()
+
+
+def load_initial_weights(
+    module: nn.Module, experiment: Experiment, world: World, origin: InitialWeights | None
+) -> list[str]:
+    """Load the experiment's initial weights into the model, on each rank; returns lines for the log."""
+    init, folders = experiment.init, experiment.import_paths
+    if init is None:
+        return []
+    source = world.broadcast(
+        lambda: weight_sources.find_again(origin) if origin else weight_sources.find(init, folders)
+    )
+    return initial_weights.load(module, init, weight_sources.read(source), source)
+
+
+def _kind_of_iterations(task: Task, experiment: Experiment, state: State) -> type[Iterations]:
+    if has_turns(type(task)):
+        return TurnIterations
+    if state.optimizer is not None and needs_closure(type(state.optimizer)):
+        return ClosureIterations
+    return MicrobatchedIterations if experiment.accumulate == "auto" else Iterations
