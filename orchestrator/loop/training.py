@@ -19,6 +19,7 @@ from orchestrator.errors import ConfigError, RunError
 from orchestrator.loop.clock.span_clock import clock_for
 from orchestrator.loop.data.phases import Data, DataOf, data_from_task
 from orchestrator.loop.model import initial_weights, weight_sources
+from orchestrator.loop.model.meta_device import build_model, initialize_shards
 from orchestrator.loop.model.strategy import forward_pass, wrap_model
 from orchestrator.loop.model.torch_settings import apply_settings, settings_without_effect
 from orchestrator.loop.rounds import Rounds, make_plan
@@ -30,7 +31,6 @@ from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.closure import ClosureIterations
 from orchestrator.loop.step.iterations import Iterations
 from orchestrator.loop.step.precision import Precision
-from orchestrator.loop.step.task_errors import check_type
 from orchestrator.loop.step.turns import TurnIterations
 from orchestrator.loop.stopping import Stopping
 from orchestrator.loop.world import World
@@ -70,9 +70,11 @@ class Training:
         }
         self.timeline = self._timeline()
         self.schedules = self._schedules()
-        module = check_type(task.model, task.model(), nn.Module, "the model, a torch.nn.Module")
-        module = apply_settings(module, experiment, self.world)
+        on_meta = experiment.workers.meta_device and self.world.world_size > 1
+        module = apply_settings(build_model(task, on_meta), experiment, self.world)
         model = wrap_model(module, task, experiment, self.world)
+        if on_meta:
+            initialize_shards(module, experiment.seed, self.world)
         lines = [] if resumes else load_initial_weights(module, experiment, self.world, origin)
         lines += settings_without_effect(experiment) if self.world.world_size == 1 else []
         self.state = state = self._make_state(module, model, context)

@@ -64,6 +64,9 @@ class Workers(Model):
     only."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """How ranks hold the model: each a full copy, or each a shard of every parameter (torch's fully_shard)."""
+    meta_device: Annotated[bool, Needs("workers.strategy: fsdp")] = False
+    """Builds the model on torch's meta device, so that no rank ever holds all of it. Each part's `reset_parameters`
+    then sets the values of its shards. Needs `strategy: fsdp`."""
     ddp: Annotated[Ddp, Needs("workers.strategy: ddp")] = Ddp()
     """How ranks with full copies (`strategy: ddp`) exchange gradients."""
 
@@ -107,4 +110,4 @@ class Workers(Model):
 
 def rank_count_overrides(count: int) -> dict[str, Any]:
     """Return the values to set for an experiment that continues with another number of ranks."""
-    return {"workers.count": count, **({"workers.strategy": "ddp"} if count == 1 else {})}
+    return {"workers.count": count, **({"workers.strategy": "ddp", "workers.meta_device": False} if count == 1 else {})}

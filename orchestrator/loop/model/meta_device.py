@@ -1,0 +1,50 @@
+"""Models built on torch's meta device: without memory, until each rank has its shards. Worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from hooks.parameter_names import listed
+from hooks.parts import coalesced_collectives as coalesced
+from orchestrator.errors import RunError
+from orchestrator.loop.step.task_errors import check_type
+from orchestrator.loop.world import World
+from orchestrator.randomness import seed_all
+from orchestrator.task import Task
+
+INITIALIZERS = ("reset_parameters", "init_weights", "_reset_parameters")
+"""Methods by which a module initializes its tensors; the last is that of torch's attention."""
+
+
+def build_model(task: Task, on_meta: bool) -> nn.Module:
+    """Return the task's model. Raises RunError if a part of it on the meta device could not be initialized."""
+    with torch.device("meta") if on_meta else nullcontext():
+        module = check_type(task.model, task.model(), nn.Module, "the model, a torch.nn.Module")
+    own_tensors = {name: [*part.parameters(False), *part.buffers(False)] for name, part in module.named_modules()}
+    parts = [name for name, tensors in own_tensors.items() if tensors and not _initializer(module.get_submodule(name))]
+    if on_meta and parts:
+        names = listed([f"'{name}' ({type(module.get_submodule(name)).__name__})" for name in parts], 4)
+        raise RunError(
+            f"workers.meta_device: {len(parts)} parts of the model have parameters or buffers and no"
+            f" reset_parameters(): {names}. Write that method, which sets their values, or remove workers.meta_device"
+        )
+    return module
+
+
+def initialize_shards(module: nn.Module, seed: int, world: World) -> None:
+    """Give a model from the meta device memory for this rank's shards, and values; collective."""
+    module.to_empty(device=world.device)
+    seed_all(seed + world.rank)
+    for part in reversed([*module.modules()]):  # a model's own method comes after those of its parts
+        if initialize := _initializer(part):
+            initialize()
+    coalesced.broadcast([*module.buffers()])
+
+
+def _initializer(part: nn.Module) -> Callable[[], Any] | None:
+    return next((getattr(part, name) for name in INITIALIZERS if hasattr(part, name)), None)
