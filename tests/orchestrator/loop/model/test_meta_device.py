@@ -69,7 +69,11 @@ def train_on_a_rank(rank: int, world_size: int, root: str) -> dict[str, Any]:
     world, task = World(rank, world_size), Scaled()
     whole = make_loop(task, world, f"{root}/checkpoints", epochs=2)
     begun, shards = weights(whole), weights(whole, local=True)
-    reports = [report.metrics for report in whole.run() if whole.save()]
+    reports = []
+    for report in whole.run():
+        reports.append(report.metrics)
+        if report.metrics["epoch"] == 0:
+            whole.save()
     resumed = make_loop(Scaled(), world, f"{root}/checkpoints", epochs=2)
     resumed.restore("epoch-0001")
     list(resumed.run())
