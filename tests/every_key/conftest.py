@@ -13,7 +13,7 @@ from tests.every_key.left_by import left_by
 
 
 class Ticks:
-    """A clock in which a moment passes each time it is looked at, so that a run takes the same time each time."""
+    """A clock that advances at each reading, so that a run takes the same time each time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -25,7 +25,7 @@ class Ticks:
 
 @pytest.fixture(autouse=True)
 def same_time(monkeypatch: pytest.MonkeyPatch) -> Ticks:
-    """One clock for all that measures time in a run; what takes long and leaves nothing is left out."""
+    """One clock for everything that measures time in a run; slow calls without a lasting effect do nothing."""
     ticks = Ticks()
     monkeypatch.setattr(gc, "collect", lambda: 0)
     monkeypatch.setattr(os, "fsync", lambda file: None)

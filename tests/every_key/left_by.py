@@ -1,4 +1,4 @@
-"""All that a run leaves."""
+"""Everything that a run leaves behind, as text to compare."""
 
 from __future__ import annotations
 

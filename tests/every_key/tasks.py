@@ -1,4 +1,4 @@
-"""Experiments whose every key is walked over: small tasks in which each key acts."""
+"""Small tasks in which each key of an experiment has an effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each key of an experiment makes another run, or is refused."""
+"""Each key of an experiment changes the run, or is refused."""
 
 from __future__ import annotations
 
@@ -140,12 +140,12 @@ EXPERIMENT_NOT_SHOWN = {
 }
 
 
-def test_every_key_of_an_experiment_is_walked() -> None:
+def test_every_key_of_an_experiment_is_covered() -> None:
     assert set(keys_of(Experiment)) <= EXPERIMENT.keys() | EXPERIMENT_NOT_SHOWN.keys()
     assert not EXPERIMENT.keys() & EXPERIMENT_NOT_SHOWN.keys()
 
 
-def test_a_key_of_an_experiment_makes_another_run_or_is_refused(
+def test_each_key_of_an_experiment_changes_the_run_or_is_refused(
     left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_settings, "compile_in_place", lambda module, mode: WATCHED.update([f"compiled {mode}"]))
@@ -183,7 +183,7 @@ def test_a_key_of_an_experiment_makes_another_run_or_is_refused(
         ("spares", 1),
     ],
 )
-def test_what_is_asked_of_ray(key: str, value: Any) -> None:
+def test_each_key_of_workers_changes_the_requested_resources(key: str, value: Any) -> None:
     gpu = {"gpu": True} if key == "accelerator" else {}
     asked = [
         (Resources.required_by(workers), workers.min_count, workers.max_count)
@@ -193,7 +193,7 @@ def test_what_is_asked_of_ray(key: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [("name", "other"), ("tags", ["late"]), ("notes", "the second")])
-def test_what_a_run_is_found_by(key: str, value: Any, tmp_path: Path) -> None:
+def test_name_tags_and_notes_are_listed(key: str, value: Any, tmp_path: Path) -> None:
     first, second = ({**PLAIN, "hooks": QUIET, **more} for more in ({}, {"name": "second", key: value}))
     for written in (first, second):
         run(experiment_from_dict(written), storage=tmp_path, local=True)

@@ -1,4 +1,4 @@
-"""Each field of each hook makes another run, or is refused."""
+"""Each field of each hook changes the run, or is refused."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ NOT_SHOWN = {
     **{f"mlflow.{name}": SERVICE for name in ("wait", "tracking_uri", "experiment", "tags")},
     **{f"wandb.{name}": SERVICE for name in ("project", "entity", "group", "tags", "mode")},
 }
-"""Keys that the walk does not show, each with the reason."""
+"""Keys that the tests do not vary, each with the reason."""
 
 
 def written(name: str, key: Key, **more: Any) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def declared(hook: str, field: str) -> str:
     return next(f"{cls.__name__}.{field}" for cls in HOOKS[hook].__mro__ if field in cls.__annotations__)
 
 
-def test_every_field_of_every_hook_is_walked() -> None:
+def test_every_field_of_every_hook_is_covered() -> None:
     known = {declared(name, field) for name, cls in HOOKS.items() for field in parameters(cls)}
     walked = {declared(name, field) for name, fields in WALK.items() for field in fields}
     not_shown = {declared(*path.split(".")) for path in NOT_SHOWN}

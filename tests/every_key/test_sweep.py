@@ -1,4 +1,4 @@
-"""Each key of a sweep makes other trials, or is refused."""
+"""Each key of a sweep changes its trials, or is refused."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ SWEEP_NOT_SHOWN = {
 process."""
 
 
-def test_every_key_of_a_sweep_is_walked() -> None:
+def test_every_key_of_a_sweep_is_covered() -> None:
     known = {
         *keys_of(Sweep),
         *(f"stop.{name}" for name in keys_of(Stop)),
@@ -122,7 +122,7 @@ def test_every_key_of_a_sweep_is_walked() -> None:
 
 
 def trials_of(settings: Mapping[str, Any], folder: Path) -> str:
-    """What the trials of a sweep in this process were, and how each ended."""
+    """Return the trials of a sweep in this process, and how each ended."""
     written = {key: value for key, value in settings.items() if value is not None}
     done = sweep(
         experiment_from_dict({**PLAIN, "epochs": 6, "hooks": QUIET, "sweep": written}), storage=folder, local=True
@@ -137,7 +137,7 @@ def trials_of(settings: Mapping[str, Any], folder: Path) -> str:
         return repr(runs)
 
 
-def test_a_key_of_a_sweep_makes_other_trials_or_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_key_of_a_sweep_changes_its_trials_or_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeps_in_process, "InProcess", Reports)
     references: dict[str, str] = {}
     ignored = []

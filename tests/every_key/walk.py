@@ -1,4 +1,4 @@
-"""A key, the other value it is given, and whether that acts."""
+"""A key, another value for it, and a test of its effect."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from orchestrator.config.sections.experiment import Component
 from orchestrator.errors import ConfigError
 
 CUDA = "needs a GPU"
-"""Why a key is not shown to act."""
+"""Reason for a key that the tests do not vary."""
 
 
 @dataclass
 class Key:
-    """Another value of a field, and what it matters beside."""
+    """Another value of a field, and the settings beside which it has an effect."""
 
     value: Any
     hook: dict[str, Any] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Key:
 
 
 def acts(make: Callable[[], str], reference: str, path: str) -> bool:
-    """Whether a key with another value makes something else, or is refused by its name."""
+    """Return whether another value changes the result, or is refused by the name of its key."""
     try:
         return make() != reference
     except ConfigError as refusal:

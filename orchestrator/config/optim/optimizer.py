@@ -68,6 +68,11 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
     extra_keys = ("params", "scheduler", "groups") if optimization.name else ("groups",)
     settings: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [(path, arguments, extra_keys)]
     problems: list[Problem] = []
+    if groups and issubclass(cls, torch.optim.LBFGS):
+        problems.append(
+            Problem(f"{path}.groups", f"cannot be used with {cls.__name__}, which treats all parameters alike")
+        )
+        groups = []
     for index, group in enumerate(groups):
         if group is None and "weight_decay" not in signature_model(cls).model_fields:
             problems.append(Problem(f"{path}.groups.{index}", f"is no_decay, but {optimizer.type} has no weight_decay"))

@@ -104,11 +104,10 @@ def _read_override(document: Document, override: str, where: str) -> tuple[str, 
         raise ConfigError([Problem("", "is not an override; write key=value, such as optimizer.lr=0.05", where)])
     if path == "base":
         raise ConfigError([Problem(path, "cannot be overridden; set it in the experiment file", where)])
-    if not text.strip():  # a shell's unset variable
-        message = f"has no value; write {path}=null for the default"
-        raise ConfigError([Problem(path, message, where)])
     check_path(path)
     value, parsed = parse_value(text, where)
+    if value is None and text.strip().lower() not in ("null", "~"):  # a shell's unset variable, or a comment
+        raise ConfigError([Problem(path, f"has no value; write {path}=null for the default", where)])
     document.problems.extend(replace(problem, path=path, line=None) for problem in parsed.problems)
     document.forget({path})
     document.locations[path] = Location(where)

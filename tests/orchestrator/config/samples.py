@@ -1,5 +1,4 @@
-"""Tasks and hooks that the tests of the config name, a file that names them, and what is message of files that are
-wrong."""
+"""Tasks and hooks for the tests of the config, a file that names them, and the problems of invalid files."""
 
 from __future__ import annotations
 
@@ -148,7 +147,7 @@ class Wide(torch.optim.SGD):
 
 
 def problems(file: Path, text: str, *overrides: str) -> list[Problem]:
-    """What is message of a file with this text."""
+    """Return the problems of a file with this text."""
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load_experiment(file, overrides)

@@ -46,11 +46,11 @@ def experiment(**more: Any) -> Experiment:
 
 
 @pytest.mark.parametrize("off", [None, False])
-def test_null_and_false_switch_off(off: Any) -> None:
+def test_null_and_false_turn_a_hook_off(off: Any) -> None:
     assert made({"shadow": off, "band": off}) == {"shadow": None, "band": None}
 
 
-def test_two_of_a_kind_keep_their_own_parameters() -> None:
+def test_hooks_of_one_type_have_own_parameters() -> None:
     hooks = made({"shadow": {"decay": 0.25}, "slow": {"type": "shadow", "decay": 1}, "far": {"type": f"{HERE}:Shadow"}})
     assert [hook.decay for hook in hooks.values() if isinstance(hook, Shadow)] == [0.25, 1.0, 0.5]
 
@@ -69,7 +69,7 @@ def test_wrong_priorities_are_refused(value: Any) -> None:
     assert list(refused({"shadow": {"priority": value}})) == ["hooks.shadow.priority"]
 
 
-def test_every_problem_of_every_hook() -> None:
+def test_all_problems_of_all_hooks_are_reported() -> None:
     assert refused(
         {"shadow": {"decay": 2, "decoy": 1, "priority": "x"}, "band": {"low": 2, "high": 1}, "nope": {}, "odd": 3}
     ) == {
@@ -85,14 +85,14 @@ def test_every_problem_of_every_hook() -> None:
     }
 
 
-def test_a_hook_is_a_dataclass_and_a_hook() -> None:
+def test_hook_type_must_be_a_dataclass_and_a_hook() -> None:
     message = refused({"a": {"type": f"{HERE}:Bare"}, "b": {"type": f"{HERE}:Line"}, "c": {"type": 3}})
     assert "is not a dataclass" in message["hooks.a.type"]
     assert "must be a subclass of hooks.hook.Hook" in message["hooks.b.type"]
     assert message["hooks.c.type"] == "must be a string, got 3"
 
 
-def test_other_packages_offer_hooks_at_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_points_provide_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     points = {"hookyard.hooks": EntryPoints([EntryPoint("offered", f"{HERE}:Shadow", "hookyard.hooks")])}
     monkeypatch.setattr(imports, "_installed", points.__getitem__)
     assert made({"offered": {"keep": 9}, "mine": {"type": "offered"}}) == {
@@ -102,14 +102,14 @@ def test_other_packages_offer_hooks_at_an_entry_point(monkeypatch: pytest.Monkey
     }
 
 
-def test_required_hooks_are_refined_by_the_experiment() -> None:
+def test_experiment_refines_required_hooks() -> None:
     required = {"extra": {"type": "shadow", "decay": 0.25, "keep": 7}}
     hooks = made({"band": {"low": 0, "high": 1}, "extra": {"keep": 8}}, required)
     assert list(hooks) == ["shadow", "extra", "band"]
     assert hooks["extra"] == Shadow(decay=0.25, keep=8)
 
 
-def test_required_hooks_cannot_be_switched_off() -> None:
+def test_required_hooks_cannot_be_turned_off() -> None:
     assert refused({"extra": None}, {"extra": {"type": "shadow"}}) == {
         "hooks.extra": "cannot be turned off, as the task requires it"
     }
@@ -128,7 +128,7 @@ def test_required_hooks_cannot_be_switched_off() -> None:
         ("Shadow", {}, "task", "must be a subclass of orchestrator.task.Task"),
     ],
 )
-def test_wrong_tasks_are_refused(name: str, arguments: dict[str, Any], path: str, message: str) -> None:
+def test_invalid_tasks_are_refused(name: str, arguments: dict[str, Any], path: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make_task(f"{HERE}:{name}", arguments)
     (problem,) = caught.value.problems
@@ -159,7 +159,7 @@ METHODS = [name for name in vars(Task) if not name.startswith("_") and name != "
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_with_one_letter_less_or_more_is_refused_with_the_nearest_name(name: str) -> None:
+def test_misspelled_task_method_is_refused_with_the_nearest_name(name: str) -> None:
     wrong = {name[:place] + letter + name[place + 1 :] for place in range(1, len(name)) for letter in ("", "x")}
     for misspelled in wrong - {*METHODS}:
         task = type("T", (Task,), {misspelled: lambda self: None, "__module__": "nowhere"})
@@ -181,7 +181,7 @@ def test_a_method_with_one_letter_less_or_more_is_refused_with_the_nearest_name(
         ("class T(Task):\n    def model(self): ...\n    def data(self): ...\n    def loss(self, o, b): ...", None),
     ],
 )
-def test_only_methods_that_nothing_calls_are_misspelled(
+def test_methods_that_something_calls_are_not_misspelled(
     code: str, meant: str | None, task_of: Callable[[str], type[Task]]
 ) -> None:
     problems = list(components.find_misspelled_methods(task_of(code)))
@@ -189,7 +189,7 @@ def test_only_methods_that_nothing_calls_are_misspelled(
     assert all(f"did you mean '{meant}'?" in (problem.suggestion or "") for problem in problems)
 
 
-def test_the_real_defaults_are_in_the_real_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_hooks_are_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     hooks = make_hooks({}, {})
     assert list(hooks) == list(components.DEFAULT_HOOKS)

@@ -19,7 +19,7 @@ from orchestrator.config.text.source import ExperimentSource
 from tests.orchestrator.config.samples import HERE, TEXT, Line, Shadow, problems
 
 
-def test_a_file_becomes_an_experiment(file: Path) -> None:
+def test_file_becomes_an_experiment(file: Path) -> None:
     experiment = load_experiment(file)
     assert (experiment.name, experiment.epochs, experiment.steps, experiment.sweep) == ("line", 3, None, None)
     assert experiment.optimizer.arguments == {"lr": 0.1, "momentum": 0.5}
@@ -32,7 +32,7 @@ def test_a_file_becomes_an_experiment(file: Path) -> None:
     assert "console" not in hooks
 
 
-def test_a_key_without_a_value_takes_its_default(file: Path) -> None:
+def test_key_without_a_value_has_its_default(file: Path) -> None:
     file.write_text(TEXT.split("hooks:")[0] + "hooks:\nscheduler:\n")
     experiment = load_experiment(file, ["optimizer=null"])
     assert list(experiment.hooks) == list(DEFAULT_HOOKS)
@@ -47,13 +47,15 @@ def test_a_key_without_a_value_takes_its_default(file: Path) -> None:
         ("optimizer.type=Adam", "Adam", {}),
     ],
 )
-def test_the_default_optimizer_can_be_refined(file: Path, override: str, type_: str, arguments: dict[str, Any]) -> None:
+def test_override_refines_the_default_optimizer(
+    file: Path, override: str, type_: str, arguments: dict[str, Any]
+) -> None:
     file.write_text(f"name: x\ntask: {HERE}:Line\nepochs: 1\n")
     optimizer = load_experiment(file, [override]).optimizer
     assert (optimizer.type, optimizer.arguments) == (type_, arguments)
 
 
-def test_import_paths_are_the_file_s_folder_and_the_current_one(
+def test_import_paths_are_the_folder_of_the_file_and_the_current_one(
     file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -69,7 +71,7 @@ def test_import_paths_are_the_file_s_folder_and_the_current_one(
 # There and back
 
 
-def test_the_resolved_text_gives_an_equal_experiment(file: Path) -> None:
+def test_resolved_yaml_loads_as_an_equal_experiment(file: Path) -> None:
     overrides = [
         "hooks.band={type: '" + HERE + ":Band', low: -.inf, high: 1e-5, priority: low}",
         "hooks.shadow.tags=['on', '1e-3', '2024-01-01', '']",
@@ -90,7 +92,7 @@ def test_the_resolved_text_gives_an_equal_experiment(file: Path) -> None:
 # A base
 
 
-def test_problems_point_at_the_file_they_are_in(file: Path) -> None:
+def test_problems_are_located_in_their_file(file: Path) -> None:
     file.write_text(TEXT.replace("0.25", "2"))
     found = problems(file.parent / "other.yaml", "base: line.yaml\nhooks:\n  shadow: {keep: x}\n")
     assert [(Path(str(p.file)).name, p.line, p.path) for p in found] == [
@@ -115,7 +117,7 @@ def test_wrong_bases(file: Path, base: str, message: str) -> None:
     assert (problem.path, problem.line) == ("base", 2)
 
 
-def test_a_list_of_bases_and_bases_of_bases_lie_over_each_other_in_order(file: Path) -> None:
+def test_bases_are_merged_in_order(file: Path) -> None:
     folder = file.parent
     (folder / "parts").mkdir()
     (folder / "parts" / "fast.yaml").write_text("optimizer: {lr: 0.7}\nbatch_size: 2\n")
@@ -131,7 +133,7 @@ def test_a_list_of_bases_and_bases_of_bases_lie_over_each_other_in_order(file: P
     assert (where, line) == ("fast.yaml", 1)
 
 
-def test_a_circle_is_told_with_its_files_and_many_files_are_refused(file: Path) -> None:
+def test_circular_bases_are_reported_with_their_files(file: Path) -> None:
     folder = file.parent
     for name, base in {"a": "b", "b": "c", "c": "b"}.items():
         (folder / f"{name}.yaml").write_text(f"base: {base}.yaml\n")
@@ -140,13 +142,13 @@ def test_a_circle_is_told_with_its_files_and_many_files_are_refused(file: Path) 
     assert Path(str(problem.file)).name == "c.yaml"
 
 
-def test_a_base_cannot_be_overridden(file: Path) -> None:
+def test_base_cannot_be_overridden(file: Path) -> None:
     (problem,) = problems(file, TEXT, "base=line.yaml")
     assert (problem.path, problem.file) == ("base", "override 'base=line.yaml'")
     assert "cannot be overridden; set it in the experiment file" in problem.message
 
 
-def test_a_source_is_restored_from_its_record(file: Path) -> None:
+def test_source_is_restored_from_its_record(file: Path) -> None:
     experiment = load_experiment(file, ["optimizer.lr=0.5"])
     restored = ExperimentSource.from_record(json.loads(json.dumps(experiment.source.record())))
     assert resolve(restored).experiment == experiment
@@ -159,7 +161,7 @@ def trial(experiment: Experiment, values: dict[str, Any]) -> ResolvedExperiment:
     return resolve(experiment.source.without_sweep().with_values(values))
 
 
-def test_a_trial_is_the_experiment_with_its_values(file: Path) -> None:
+def test_trial_is_the_experiment_with_its_values(file: Path) -> None:
     experiment = load_experiment(file)
     values: dict[str, Any] = {
         "hooks.shadow.decay": np.float64(0.75),
@@ -176,7 +178,7 @@ def test_a_trial_is_the_experiment_with_its_values(file: Path) -> None:
     assert resolve(experiment.source).hooks["shadow"] == Shadow(decay=0.25)
 
 
-def test_a_trial_of_another_task_loses_the_first_one_s_hooks(file: Path) -> None:
+def test_trial_of_another_task_drops_hooks_required_by_the_first(file: Path) -> None:
     file.write_text(TEXT.replace(":Line", ":Choosy").split("hooks:")[0])
     experiment = load_experiment(file)
     assert "shadow" in experiment.hooks

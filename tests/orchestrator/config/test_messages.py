@@ -134,6 +134,10 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             "optimizer: {type: SGD}\nscheduler: {type: OneCycleLR, total_steps: 3}",
             "e.yaml:5: scheduler.total_steps: must be at least 4, the scheduler's steps in this run, got 3",
         ),
+        (
+            "optimizer: {type: LBFGS, groups: [{match: '*', lr_scale: 2}]}",
+            "e.yaml:4: optimizer.groups: cannot be used with LBFGS, which treats all parameters alike",
+        ),
         # Sweeps: one problem for both ends of a range, and what a normal distribution may draw.
         (
             f"{SWEEP}  space: {{batch_size: {{uniform: [1, 4]}}}}",
@@ -154,6 +158,7 @@ def test_message_says_what_is_wrong_where_and_what_to_do(tmp_path: Path, text: s
     ("override", "message"),
     [
         ("batch_size=", "override 'batch_size=': batch_size: has no value; write batch_size=null for the default"),
+        ("notes=#3", "override 'notes=#3': notes: has no value; write notes=null for the default"),
         ("batch_size='3'", "override 'batch_size='3'': batch_size: must be a whole number, got '3'"),
         ("lr=0.1", "override 'lr=0.1': lr: unknown key (did you mean 'optimizer.lr'?)"),
         ("optimizer=Adam", "override 'optimizer=Adam': optimizer: must be a mapping, got 'Adam' (write {type: Adam})"),

@@ -1,4 +1,4 @@
-"""What an experiment names is found, checked and filled in, with every problem at once."""
+"""Resolving: classes are found, sections checked together and defaults filled in, with all problems at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.orchestrator.config.samples import HERE, TEXT, places, problems
 from tests.tasks import Points, described
 
 
-def test_every_problem_at_once_with_its_line(file: Path) -> None:
+def test_all_problems_are_reported_at_once_with_their_lines(file: Path) -> None:
     text = f"""\
 name: a/b
 task: {HERE}:Line
@@ -82,13 +82,13 @@ def test_wrong_length_of_the_run_is_reported_once(file: Path, overrides: list[st
         ("sweep: 3", "sweep"),
     ],
 )
-def test_wrong_shapes_are_one_problem_each(file: Path, line: str, path: str) -> None:
+def test_value_of_a_wrong_kind_is_reported_once(file: Path, line: str, path: str) -> None:
     key = line.partition(":")[0]
     lines = {"name": "name: x", "task": f"task: {HERE}:Line", "epochs": "epochs: 1", key: line}
     assert list(places(file, "\n".join(lines.values()))) == [path]
 
 
-def test_a_hook_of_the_file_s_own_is_suggested(file: Path) -> None:
+def test_hook_named_in_the_file_is_suggested(file: Path) -> None:
     (problem,) = problems(file, TEXT, "hooks.shadwo.decay=1")
     assert problem.suggestion == "did you mean 'shadow'?"
 
@@ -169,7 +169,7 @@ class Early(Points):
 
 
 @pytest.mark.parametrize("seed", [0, 7])
-def test_what_a_task_draws_as_it_is_made_begins_at_the_seed(seed: int) -> None:
+def test_task_constructor_draws_from_the_seed(seed: int) -> None:
     source = described(task=f"{__name__}:Early", seed=seed).source
     torch.manual_seed(seed)
     np.random.seed(seed)

@@ -1,4 +1,4 @@
-"""What nothing reads where a task trains by itself is refused where it stands."""
+"""Keys that a custom training loop does not read are refused at their line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def refused(**fields: Any) -> str:
     return str(caught.value)
 
 
-def test_every_problem_has_its_line(file: Path) -> None:
+def test_every_unread_key_is_located(file: Path) -> None:
     text = f"""\
 name: own
 task: {HERE}:Own
@@ -100,11 +100,11 @@ hooks:
         ({"changes": [{"at": 1, "set": {"optimizer.lr": 0.1}}]}, "changes: has no effect"),
     ],
 )
-def test_it_says_what_to_write(fields: dict[str, Any], message: str) -> None:
+def test_problems_of_a_custom_loop_have_advice(fields: dict[str, Any], message: str) -> None:
     assert message in refused(**fields)
 
 
-def test_a_population_changes_what_it_is_told_to_of_what_the_task_is_made_with() -> None:
+def test_population_may_mutate_arguments_of_a_custom_loop() -> None:
     space = {"task_args.width": {"randint": [1, 9]}, "batch_size": {"randint": [1, 9]}, "seed": {"randint": [1, 9]}}
     population = {"metric": "train/loss", "mode": "min", "trials": 4, "space": space, "search": "random"}
     assert "write mutate: [task_args.width, batch_size], or some of these" in refused(
@@ -118,7 +118,7 @@ def test_a_population_changes_what_it_is_told_to_of_what_the_task_is_made_with()
     )
 
 
-def test_what_is_declared_has_its_default_and_what_is_filled_in_can_be_run_again(tmp_path: Path) -> None:
+def test_defaults_of_train_are_filled_in_and_load_again(tmp_path: Path) -> None:
     own = experiment_from_dict(written(precision="bf16"))
     assert (own.batch_size, own.precision) == (16, "bf16")
     assert list(own.hooks) == ["perf_stats", "memory_stats", "console", "checkpoint"]
@@ -142,9 +142,7 @@ def test_what_is_declared_has_its_default_and_what_is_filled_in_can_be_run_again
         ("progress_bar", {}, False),
     ],
 )
-def test_hooks_fit_that_need_no_model_and_no_event_within_an_iteration(
-    name: str, entry: dict[str, Any], fits: bool
-) -> None:
+def test_hooks_that_need_the_hooked_loop_are_refused(name: str, entry: dict[str, Any], fits: bool) -> None:
     if fits:
         experiment_from_dict(written(hooks={name: entry}))
     else:

@@ -1,4 +1,4 @@
-"""A key in the wrong place is refused with the place where it belongs."""
+"""A key in the wrong place is refused, and the right place suggested."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NESTED = [path for path in leaves(to_dict(experiment_from_dict(FULL))) if "." in
 @pytest.mark.parametrize(
     "path", [path for path in NESTED if path.rpartition(".")[2] not in {*Experiment.model_fields, *HOOKS, "type"}]
 )
-def test_each_key_one_level_too_high_is_refused_with_its_place(path: str) -> None:
+def test_key_one_level_too_high_is_suggested_where_it_belongs(path: str) -> None:
     *above, _, key = path.split(".")
     wrong = ".".join([*above, key])
     data: dict[str, Any] = {**FULL, "hooks": dict(FULL["hooks"])}
@@ -57,19 +57,19 @@ def test_each_key_one_level_too_high_is_refused_with_its_place(path: str) -> Non
     assert all(place.endswith(f".{key}") and place.startswith(".".join(above)) for place in places)
 
 
-def test_keys_at_the_top_belong_to_the_optimizer_and_the_loader() -> None:
+def test_misplaced_top_level_keys_get_a_suggestion() -> None:
     assert suggestion_at("lr", {**BASE, "lr": 0.1}) == "did you mean 'optimizer.lr'?"
     assert suggestion_at("num_workers", {**BASE, "num_workers": 2}) == "did you mean 'loader.num_workers'?"
     assert suggestion_at("epoch", {**BASE, "epoch": 2}) == "did you mean 'epochs'?"
 
 
-def test_an_unknown_key_of_a_hook_is_not_looked_for_outside_it() -> None:
+def test_unknown_key_of_a_hook_is_suggested_only_within_it() -> None:
     suggestion = suggestion_at("hooks.ema.level", {**BASE, "hooks": {"ema": {"level": 30}}})
     assert "sweep.scheduler.level" not in suggestion
 
 
 @pytest.mark.parametrize("kind", ["SGD", "AdamW"])
-def test_a_wrong_key_of_a_named_optimizer_lists_its_own_keys_too(kind: str) -> None:
+def test_unknown_key_of_a_named_optimizer_lists_all_of_its_keys(kind: str) -> None:
     own = [name for name in torch.optim.__dict__[kind].__init__.__annotations__ if name not in ("params", "return")]
     known = suggestion_at("optimizers.d.zzz", {**BASE, "optimizers": {"d": {"type": kind, "zzz": 1}}})
     assert {"params", "scheduler", "groups", *own} <= {*known.removeprefix("known: ").split(", ")}

@@ -1,4 +1,4 @@
-"""Metrics that no run can report are refused before one begins, as far as that is known."""
+"""Metrics that no run can report are refused before it begins, as far as they are known."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ SWEEP = "sweep: {{metric: {}, mode: max, space: {{seed: {{choice: [1, 2]}}}}}}"
         (SWEEP.format("val/rr2"), "sweep.metric", "val/rr2 is not a metric of this task", "val/r2"),
     ],
 )
-def test_what_no_report_can_hold_is_refused_with_its_place(
+def test_impossible_metrics_are_refused_with_their_location(
     file: Path, more: str, path: str, message: str, meant: str | None
 ) -> None:
     (problem,) = problems(file, text(f"{HERE}:Measured", more))
@@ -106,13 +106,13 @@ def test_what_no_report_can_hold_is_refused_with_its_place(
         "sweep: {metric: val/f1, space: {task: {choice: ['tests.tasks:Points']}}}",
     ],
 )
-def test_what_a_report_may_hold_is_let_be(file: Path, more: str) -> None:
+def test_possible_metrics_are_accepted(file: Path, more: str) -> None:
     file.write_text(text(f"{HERE}:Measured", more))
     load_experiment(file)
 
 
 @pytest.mark.parametrize("best", ["val/loss", "auto", "test/loss"])
-def test_validate_sees_that_there_is_no_such_data(file: Path, best: str) -> None:
+def test_load_with_data_refuses_metrics_of_missing_phases(file: Path, best: str) -> None:
     file.write_text(text(f"{HERE}:Measured", f"hooks: {{checkpoint: {{best: {best}, mode: min}}}}"))
     with pytest.raises(ConfigError) as caught:
         load_with_data(file)
@@ -121,7 +121,7 @@ def test_validate_sees_that_there_is_no_such_data(file: Path, best: str) -> None
     assert str(caught.value) == told
 
 
-def test_a_run_sees_it_before_its_first_iteration(tmp_path: Path) -> None:
+def test_run_refuses_unknown_metrics_before_its_first_iteration(tmp_path: Path) -> None:
     judging = described(task_args={"val": 0}, hooks={"early_stopping": {"monitor": "val/accuracy"}})
     with pytest.raises(
         ConfigError,

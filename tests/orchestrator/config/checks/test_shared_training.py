@@ -83,7 +83,7 @@ def test_hooks_that_observe_share_a_training_and_others_do_not() -> None:
         ({"accumulate": "auto"}, "accumulate: auto splits batches by free memory"),
     ],
 )
-def test_no_training_is_shared_that_may_depend_on_what_followers_change(fields: dict[str, Any], message: str) -> None:
+def test_training_that_may_depend_on_followers_is_not_shared(fields: dict[str, Any], message: str) -> None:
     paths, reason = found(**{"hooks": {"ema": {}}, **fields})
     assert not paths
     assert message in reason
@@ -96,9 +96,7 @@ def test_no_training_is_shared_that_may_depend_on_what_followers_change(fields: 
         ({"scheduler": "asha"}, "scheduler: asha ends"),
     ],
 )
-def test_only_fan_out_paths_share_where_trials_are_chosen_or_ended_one_by_one(
-    sweep: dict[str, Any], message: str
-) -> None:
+def test_only_fan_out_shares_where_trials_are_chosen_or_stopped_singly(sweep: dict[str, Any], message: str) -> None:
     space = {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}, "hooks.ema.every": {"choice": [1, 2]}}
     paths, reason = found(space, {"search": "random", "trials": 4, **sweep}, hooks={"ema": {}})
     assert paths == ["hooks.ema.decay"]

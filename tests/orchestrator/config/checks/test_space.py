@@ -1,4 +1,4 @@
-"""The space of a sweep: what is drawn beside what, and the arithmetic of trials."""
+"""The space of a sweep: paths inside paths, and the number of trials."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def of(space: dict[str, Any], **more: Any) -> Sweep:
     return Sweep.model_validate({"metric": "val/loss", "space": space, **more})
 
 
-def test_a_path_inside_a_choice_is_drawn_where_that_is_on_and_leaves_it_open() -> None:
+def test_path_inside_a_choice_is_drawn_where_the_choice_does_not_set_it() -> None:
     space = of({"hooks.ema": ON, "hooks.ema.decay": {"uniform": [0, 0.9]}}).space
     drawn = [
         is_drawn("hooks.ema.decay", space, {"hooks.ema": value}) for value in (None, False, True, {}, {"decay": 0})
@@ -34,7 +34,7 @@ def test_a_path_inside_a_choice_is_drawn_where_that_is_on_and_leaves_it_open() -
     assert is_drawn("hooks.ema", space, {})
 
 
-def test_a_path_is_checked_beside_the_first_values_that_give_it_a_meaning() -> None:
+def test_context_has_the_first_values_that_a_path_depends_on() -> None:
     space = of(
         {
             "hooks.ema": ON,
@@ -49,7 +49,7 @@ def test_a_path_is_checked_beside_the_first_values_that_give_it_a_meaning() -> N
     assert context("task", space) == {}
 
 
-def test_the_grid_has_no_points_below_what_is_off() -> None:
+def test_grid_has_no_points_inside_a_hook_that_is_off() -> None:
     sweep = of({"hooks.ema.decay": {"grid": [0.1, 0.2]}, "hooks.ema": ON, "seed": {"choice": [1]}}, search="grid")
     assert count_points(sweep) == 4
     assert list(grid_points(sweep)) == [
@@ -60,7 +60,7 @@ def test_the_grid_has_no_points_below_what_is_off() -> None:
     ]
 
 
-def test_a_population_changes_fields_of_hooks_and_numbers_of_the_optimizer() -> None:
+def test_population_mutates_hook_fields_and_optimizer_numbers() -> None:
     space = {
         "hooks.ema": ON,
         "hooks.ema.decay": {"uniform": [0.1, 0.9]},
@@ -83,7 +83,7 @@ def test_a_population_changes_fields_of_hooks_and_numbers_of_the_optimizer() -> 
         ({"repeats": 4, "space": {"a": {"uniform": [0, 1]}}}, 4),
     ],
 )
-def test_without_trials_each_configuration_runs_as_often_as_it_repeats(more: dict[str, Any], trials: int) -> None:
+def test_number_of_trials_defaults_to_points_times_repeats(more: dict[str, Any], trials: int) -> None:
     space = {"a": {"choice": [1, 2, 3]}, "b": {"grid": [1, 2]}}
     assert count_trials(of(**{"space": space, **more})) == trials
 
@@ -105,7 +105,7 @@ def test_without_trials_each_configuration_runs_as_often_as_it_repeats(more: dic
         (None, {"count": [2, 4]}, [{"CPU": 3.0}], 1),
     ],
 )
-def test_how_many_at_a_time(
+def test_number_of_trials_that_fit_at_once(
     cap: int | None, workers: dict[str, Any], nodes: list[dict[str, float]], rooms: int
 ) -> None:
     sweep = of({"a": {"choice": [1, 2, 3]}}, max_concurrent=cap)

@@ -102,7 +102,7 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
         ),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_contradicting_sweep_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     assert message in "\n".join(refused(**{"space": LR, **settings}))
 
 
@@ -121,11 +121,11 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
         {"search": "optuna", "metric": ["val/loss", "train/iteration_s"], "mode": ["min", "min"]},
     ],
 )
-def test_settings_that_fit_are_accepted(settings: dict[str, Any]) -> None:
+def test_consistent_sweep_settings_are_accepted(settings: dict[str, Any]) -> None:
     experiment_from_dict(swept(**{"space": LR, **settings}))
 
 
-def test_all_mistakes_of_the_fields_are_reported_together(file: Path) -> None:
+def test_all_invalid_fields_are_reported_together(file: Path) -> None:
     text = f"""{TEXT}sweep:
   metric: [memory/held, train/loss]
   trials: 0
@@ -164,7 +164,7 @@ def test_all_mistakes_of_the_fields_are_reported_together(file: Path) -> None:
         "task_args.scale: {normal: [0.5, 0.01]}",
     ],
 )
-def test_spaces_that_fit(file: Path, line: str) -> None:
+def test_valid_spaces_are_accepted(file: Path, line: str) -> None:
     other = file.parent / "sweep.yaml"
     other.write_text(f"base: line.yaml\nsweep:\n  metric: val/loss\n  space:\n    {line}\n")
     assert load_experiment(other).sweep is not None
@@ -186,7 +186,7 @@ def test_spaces_that_fit(file: Path, line: str) -> None:
         ("workers.count: {choice: [1, 2]}", "cannot be swept: all trials share `workers`"),
     ],
 )
-def test_spaces_that_do_not_fit_point_at_their_line(file: Path, line: str, message: str) -> None:
+def test_invalid_spaces_are_located(file: Path, line: str, message: str) -> None:
     found = space_problems(file, f"seed: {{choice: [1, 2]}}\n{line}")
     path, _, reported = found[0]
     assert {number for _, number, _ in found} == {6}
@@ -194,7 +194,7 @@ def test_spaces_that_do_not_fit_point_at_their_line(file: Path, line: str, messa
     assert reported.startswith(message)
 
 
-def test_a_check_across_swept_fields_waits_for_the_trial(file: Path) -> None:
+def test_check_across_swept_fields_is_left_to_the_trial(file: Path) -> None:
     file.write_text(TEXT + f"  band: {{type: '{HERE}:Band', low: 0, high: 1}}\n")
     other = file.parent / "sweep.yaml"
     start = "base: line.yaml\nsweep:\n  metric: x\n  mode: max\n  space:\n    hooks.band.low: {choice: [0, 5]}\n"

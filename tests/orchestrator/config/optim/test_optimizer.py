@@ -1,4 +1,4 @@
-"""The optimizer: torch's, one of one's own, the task's; and what nothing would read of it."""
+"""The optimizer: a class of torch, a custom class, or the method of the task."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refusal(**more: Any) -> str:
         ({"type": f"{HERE}:Line"}, "optimizer.type", "must be a subclass of torch.optim.optimizer.Optimizer"),
     ],
 )
-def test_what_cannot_be_built_is_refused_before(optimizer: Any, path: str, message: str) -> None:
+def test_invalid_optimizer_is_refused_without_a_model(optimizer: Any, path: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_optimizer(Optimization("", Component.model_validate(optimizer)), Line)
     assert path in [problem.path for problem in caught.value.problems]
@@ -56,7 +56,7 @@ def test_what_cannot_be_built_is_refused_before(optimizer: Any, path: str, messa
         ({"workers": {"count": 2, "strategy": "fsdp"}}, r"workers\.strategy"),
     ],
 )
-def test_settings_that_lbfgs_cannot_use_are_refused(fields: Any, path: str) -> None:
+def test_settings_unsuitable_for_lbfgs_are_refused(fields: Any, path: str) -> None:
     with pytest.raises(ConfigError, match=rf"{path}: cannot be used with LBFGS, whose step evaluates the loss several"):
         resolve(experiment(optimizer={"type": "LBFGS"}, **fields).source)
 
@@ -64,7 +64,7 @@ def test_settings_that_lbfgs_cannot_use_are_refused(fields: Any, path: str) -> N
 @pytest.mark.parametrize(
     "hook", [{"loss_spike": True}, {"gradient_clip": {}}, {"freeze_parameters": {"patterns": "*"}}], ids=str
 )
-def test_hooks_that_lbfgs_would_undo_are_refused(hook: Any) -> None:
+def test_hooks_unsuitable_for_lbfgs_are_refused(hook: Any) -> None:
     with pytest.raises(ConfigError, match=r"hooks\.\w+: does not work with an optimizer that needs a closure"):
         resolve(experiment(optimizer={"type": "LBFGS"}, hooks=hook).source)
 
@@ -77,7 +77,7 @@ def test_hooks_that_lbfgs_would_undo_are_refused(hook: Any) -> None:
         {"type": f"{HERE}:Wide", "lr": 0.1, "anything": "goes"},
     ],
 )
-def test_what_can_be_built_passes(optimizer: Any) -> None:
+def test_valid_optimizers_are_accepted(optimizer: Any) -> None:
     check_optimizer(Optimization("", Component.model_validate(optimizer)), Line)
 
 
@@ -87,7 +87,7 @@ def test_what_can_be_built_passes(optimizer: Any) -> None:
 OWN = {"task": f"{HERE}:Own"}
 
 
-def test_the_task_s_own_is_what_trains_where_the_file_says_no_type() -> None:
+def test_optimizer_of_the_task_is_used_without_a_type() -> None:
     described = experiment(**OWN)
     assert to_dict(described)["optimizer"] == {"type": "task", "lr": 0.125, "bias_lr": 0.5}
     assert to_dict(described)["scheduler"] == {"type": "task", "gamma": 0.5}
@@ -97,12 +97,12 @@ def test_the_task_s_own_is_what_trains_where_the_file_says_no_type() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"type": "task"}])
-def test_it_takes_what_the_file_says(more: Mapping[str, Any]) -> None:
+def test_optimizer_of_the_task_gets_the_arguments_of_the_file(more: Mapping[str, Any]) -> None:
     described = experiment(**OWN, optimizer={"lr": 0.25, **more})
     assert [group["lr"] for group in groups(described)] == [0.25, 0.5]
 
 
-def test_a_type_in_the_file_beats_it() -> None:
+def test_type_in_the_file_replaces_the_optimizer_of_the_task() -> None:
     described = experiment(**OWN, optimizer={"type": "SGD", "lr": 0.25}, scheduler=None)
     assert [(group["lr"], group["momentum"]) for group in groups(described)] == [(0.25, 0)]
     assert described.scheduler is None
@@ -131,12 +131,12 @@ def test_a_type_in_the_file_beats_it() -> None:
         ),
     ],
 )
-def test_what_nothing_would_read_is_refused(more: Mapping[str, Any], message: str) -> None:
+def test_arguments_without_effect_are_refused(more: Mapping[str, Any], message: str) -> None:
     assert message in refusal(**more)
 
 
 @pytest.mark.parametrize("search", [{"search": "grid"}, {"scheduler": "pbt", "trials": 4}])
-def test_a_sweep_over_it_is_checked_against_what_it_declares(search: Mapping[str, Any]) -> None:
+def test_swept_argument_must_be_declared_by_the_task(search: Mapping[str, Any]) -> None:
     sweep = {"metric": "train/loss", "mode": "min", **search, "space": {"optimizer.lr": {"choice": [0.1, 0.2]}}}
     assert experiment(**OWN, sweep=sweep).optimizer.type == "task"
     assert "sweep.space.optimizer.lr: has no effect: Closed.optimizer()" in refusal(task=f"{HERE}:Closed", sweep=sweep)
@@ -157,7 +157,7 @@ class Forgetful(Own):
         (torch.optim.SGD([nn.Parameter(torch.ones(1))]), "has none of the model's parameters"),
     ],
 )
-def test_a_method_that_gives_none_is_told(given: Any, message: str) -> None:
+def test_optimizer_method_must_return_an_optimizer_of_the_model(given: Any, message: str) -> None:
     task = Forgetful()
     task.given = given
     with pytest.raises(ConfigError) as caught:

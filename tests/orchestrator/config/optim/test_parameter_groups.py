@@ -1,4 +1,4 @@
-"""Parameter groups from a file, beside the groups of a loop of torch's own."""
+"""Parameter groups of a file, compared with those of torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import lr_scheduler
 
-from orchestrator.config.optim.optimizer import build_optimizer
+from orchestrator.config.optim.optimizer import OPTIMIZERS, build_optimizer
 from orchestrator.config.resolve import resolve
 from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError
@@ -79,7 +79,7 @@ def by_hand(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups)
 
 
-def test_the_weights_are_those_of_a_loop_of_torch_with_groups_warm_up_and_cosine() -> None:
+def test_weights_equal_a_plain_loop_with_groups_warmup_and_cosine() -> None:
     loop, rows = loop_of(written())
     list(loop.run())
     raw = raw_training(Layered(), epochs=3, new_order=True, optimize=by_hand, schedule=scheduled)
@@ -97,7 +97,7 @@ def scheduled(optimizer: torch.optim.Optimizer) -> Any:
     )
 
 
-def test_a_group_changes_in_flight_and_is_swept() -> None:
+def test_group_can_change_during_training_and_be_swept() -> None:
     changed = [{"at": "2 steps", "set": {"optimizer.groups.2.lr_scale": 0.2}}]
     loop, rows = loop_of(written(scheduler=None, changes=changed))
     list(loop.run())
@@ -127,12 +127,27 @@ def test_a_group_changes_in_flight_and_is_swept() -> None:
         (["no_dcay"], r"optimizer\.groups\.0: must be 'no_decay', got 'no_dcay' \(did you mean"),
     ],
 )
-def test_what_is_wrong_is_told_before_there_is_a_model(groups: Any, message: str) -> None:
+def test_invalid_groups_are_refused_without_a_model(groups: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         written(optimizer={**FINE, "groups": groups})
 
 
-def test_an_optimizer_without_weight_decay_takes_no_no_decay() -> None:
+@pytest.mark.parametrize("kind", sorted(OPTIMIZERS.keys() - {"LBFGS", "Muon"}))  # without groups, and without biases
+def test_scaled_group_equals_that_of_torch(kind: str) -> None:
+    groups = [{"match": "blocks.*", "lr_scale": 0.5}]
+    optimizer = {"type": kind, "lr": 0.25, "groups": groups}
+    model = Blocks()
+    built = build_optimizer(written(optimizer=optimizer, scheduler=None).optimizations[""], Layered(), model)
+    rest = [parameter for name, parameter in model.named_parameters() if not name.startswith("blocks")]
+    raw: Any = OPTIMIZERS[kind]
+    expected = raw([{"params": rest}, {"params": list(model.blocks.parameters()), "lr": 0.125}], lr=0.25)
+    assert built.state_dict()["param_groups"] == expected.state_dict()["param_groups"]
+    assert [list(map(id, group["params"])) for group in built.param_groups] == [
+        list(map(id, group["params"])) for group in expected.param_groups
+    ]
+
+
+def test_no_decay_needs_weight_decay() -> None:
     with pytest.raises(ConfigError, match=r"optimizer\.groups\.0: is no_decay, but SparseAdam has no weight_decay"):
         written(optimizer={"type": "SparseAdam", "groups": ["no_decay"]})
 
@@ -144,12 +159,12 @@ def test_an_optimizer_without_weight_decay_takes_no_no_decay() -> None:
         ([{"match": "embed.*", "layer_decay": 0.5}], r"groups\.0\.match: matches 'embed\.weight', which has no"),
     ],
 )
-def test_a_pattern_that_fits_no_parameter_is_named_before_training(groups: Any, message: str) -> None:
+def test_pattern_without_match_is_refused_before_training(groups: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_optimizer(written(optimizer={**FINE, "groups": groups}).optimizations[""], Layered(), Blocks())
 
 
-def test_a_parameter_with_two_names_is_trained_once() -> None:
+def test_parameter_with_two_names_is_in_one_group() -> None:
     model = Blocks()
     model.blocks[1][1].weight = model.blocks[0][1].weight  # type: ignore[union-attr, index]
     optimizer = build_optimizer(

@@ -1,4 +1,4 @@
-"""The scheduler: as long as the run, after a warm-up, stepped by something."""
+"""Schedulers: their default length, warm-up, lists, and refused settings, beside those of torch."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def scheduled(scheduler: Mapping[str, Any] | None, *, hooks: Mapping[str, Any] =
 
 
 def rates(experiment: Experiment) -> list[float]:
-    """The rate of each optimizer step."""
+    """Return the rate of each optimizer step."""
     loop, rows = loop_of(experiment)
     list(loop.run())
     return [lr for (lr,) in rows.columns("lr", phase="train")]
 
 
 def by_hand(make: Any, periods: int, each: int = 1) -> list[float]:
-    """The rate of each optimizer step under a scheduler of torch's that steps after every `each` of them."""
+    """Return the rate of each optimizer step under a scheduler of torch that steps after every `each` of them."""
     optimizer: Optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
     scheduler, seen = make(optimizer), []
     for _ in range(periods):
@@ -99,7 +99,7 @@ def by_hand(make: Any, periods: int, each: int = 1) -> list[float]:
         ),
     ],
 )
-def test_a_length_that_is_not_written_is_the_run_s(written: Mapping[str, Any], make: Any) -> None:
+def test_length_defaults_to_that_of_the_run(written: Mapping[str, Any], make: Any) -> None:
     assert rates(scheduled(written)) == by_hand(make, 21)
 
 
@@ -114,7 +114,7 @@ def test_a_length_that_is_not_written_is_the_run_s(written: Mapping[str, Any], m
         ({"steps": 16}, "1 epoch", 1, 3, STEPS),  # two epochs and a part of the third
     ],
 )
-def test_it_is_counted_as_the_scheduler_is_stepped(
+def test_default_length_is_in_steps_of_the_scheduler(
     length: Mapping[str, Any], every: str, accumulate: int, periods: int, each: int
 ) -> None:
     experiment = scheduled(
@@ -186,11 +186,11 @@ class Rates(Hook):
         ),
     ],
 )
-def test_schedulers_of_a_list_are_torch_s_own_one_after_the_other_or_at_once(written: Any, make: Any) -> None:
+def test_list_equals_sequential_and_chained_schedulers_of_torch(written: Any, make: Any) -> None:
     assert rates(scheduled(written, hooks={})) == by_hand(make, 21)
 
 
-def test_each_scheduler_of_a_list_has_its_own_pace_and_holds_after_its_end() -> None:
+def test_schedulers_of_a_list_have_own_intervals_and_keep_the_rate_in_gaps() -> None:
     """MMDetection's: a rise over the first steps, times factors by epochs; and a gap, over which the rate stays."""
     written = [
         {"type": "LinearLR", "start_factor": 0.5, "end": "4 steps"},
@@ -222,7 +222,7 @@ def test_each_scheduler_of_a_list_has_its_own_pace_and_holds_after_its_end() -> 
         ),
     ],
 )
-def test_a_list_that_cannot_be_is_told(change: Mapping[str, Any], message: str) -> None:
+def test_invalid_list_of_schedulers_is_refused(change: Mapping[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         described(**{"epochs": 3, **change})
 
@@ -231,7 +231,7 @@ def test_a_list_that_cannot_be_is_told(change: Mapping[str, Any], message: str) 
 
 
 def after(warm: int, factor: float, make: Any) -> Any:
-    """torch's own: a line, and then another scheduler."""
+    """Return a function that builds a linear warm-up of torch before another scheduler."""
 
     def made(optimizer: Optimizer) -> lr_scheduler.SequentialLR:
         rising = lr_scheduler.LinearLR(optimizer, factor, total_iters=warm)
@@ -262,7 +262,7 @@ def after(warm: int, factor: float, make: Any) -> Any:
         ({"type": "CosineAnnealingLR", "warmup": 0}, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=21)),
     ],
 )
-def test_a_warm_up_comes_before_any_scheduler(written: Mapping[str, Any], make: Any) -> None:
+def test_warmup_equals_linear_then_sequential_of_torch(written: Mapping[str, Any], make: Any) -> None:
     assert rates(scheduled(written)) == by_hand(make, 21)
 
 
@@ -310,17 +310,17 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
         ({"hooks": {"param_scheduler": {"monitor": "val/loss"}}}, "hooks.param_scheduler.monitor: has no effect"),
     ],
 )
-def test_what_nothing_would_do_is_refused(more: Mapping[str, Any], message: str) -> None:
+def test_scheduler_settings_without_effect_are_refused(more: Mapping[str, Any], message: str) -> None:
     assert message in refusal(**more)
 
 
-def test_the_rate_of_the_default_optimizer_gives_way() -> None:
+def test_scheduler_replaces_the_default_rate() -> None:
     described = experiment_from_dict({"name": "line", "task": f"{HERE}:Line", "epochs": 3, "scheduler": CYCLE})
     assert described.optimizer.arguments == {}
     assert experiment_from_dict(described.model_dump(mode="json")) == described
 
 
-def test_a_sweep_chooses_among_warm_ups_and_none() -> None:
+def test_warmup_can_be_swept() -> None:
     space = {
         "scheduler.warmup": {"grid": [0, 1, "2 epochs"]},
         "scheduler.type": {"grid": ["CosineAnnealingLR", "PolynomialLR"]},
@@ -332,7 +332,7 @@ def test_a_sweep_chooses_among_warm_ups_and_none() -> None:
         described(epochs=3, scheduler={**COSINE, "warmup": 1}, sweep=sweep)
 
 
-def test_the_task_s_own_is_built_and_warmed_up() -> None:
+def test_scheduler_of_the_task_can_have_a_warmup() -> None:
     own = experiment_from_dict(
         {"name": "own", "task": f"{HERE}:Own", "epochs": 9, "scheduler": {"gamma": 0.25, "warmup": 2}}
     )
@@ -351,7 +351,7 @@ def kept(written: Mapping[str, Any], folder: Path, **more: Any) -> Loop:
     return loop
 
 
-def test_resumed_for_longer_it_goes_on_where_the_longer_one_would_be(tmp_path: Path) -> None:
+def test_longer_resumed_run_follows_the_longer_schedule(tmp_path: Path) -> None:
     written = {"type": "CosineAnnealingLR", "warmup": "5 steps"}
     list(kept(written, tmp_path).run())
     loop, rows = loop_of(scheduled(written, hooks=BY_STEPS, epochs=6), tmp_path)
@@ -361,7 +361,7 @@ def test_resumed_for_longer_it_goes_on_where_the_longer_one_would_be(tmp_path: P
     assert [lr for (lr,) in rows.columns("lr", phase="train")] == whole[21:]
 
 
-def test_a_change_of_the_rate_scales_what_a_warm_up_leads_to() -> None:
+def test_change_of_the_rate_scales_the_schedule_after_warmup() -> None:
     change = [{"at": "3 steps", "set": {"optimizer.lr": 0.25}}]
     plain, halved = (rates(scheduled({**COSINE, "warmup": "5 steps"}, changes=changes)) for changes in ([], change))
     assert halved == pytest.approx([*plain[:3], *(rate / 2 for rate in plain[3:])])

@@ -44,22 +44,22 @@ def test_names_and_import_paths() -> None:
     assert find_class(f"{HERE}:Line", Task, {}) is Line
 
 
-def test_a_broken_entry_point_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_entry_point_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imports, "_installed", lambda group: EntryPoints([EntryPoint("x", "no.where:X", group)]))
     assert "entry point 'x' (no.where:X) cannot be loaded: ModuleNotFoundError" in refused("x", group="g")
 
 
-def test_near_misses_of_an_import_path() -> None:
+def test_dotted_path_is_suggested_as_an_import_path() -> None:
     assert "'pack.module:Thing'" in refused("pack.module.Thing", Task)
     assert "None" in refused("a b", Task)
 
 
-def test_nothing_is_evaluated() -> None:
+def test_names_are_never_evaluated() -> None:
     for name in ("os:system('echo')", "__import__('os'):x", "os;sys:path", "tests.orchestrator.config.samples:Band()"):
         assert "there is no hook" in refused(name)
 
 
-def test_a_missing_module_says_where_it_was_looked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_module_is_reported_with_the_searched_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Other tests have left folders on the path, and long messages are shortened.
     monkeypatch.setattr(sys, "path", [*sys.path[:3], str(folder)])
     (folder / "pack").mkdir()
@@ -69,7 +69,7 @@ def test_a_missing_module_says_where_it_was_looked_for(folder: Path, monkeypatch
     assert f"no module 'pack.inner' in {folder / 'pack'} |" in refused("pack.inner:X")
 
 
-def test_a_module_that_fails_says_why_and_where(folder: Path) -> None:
+def test_failing_module_is_reported_with_its_error(folder: Path) -> None:
     (folder / "failing_one.py").write_text("x = 1\nraise RuntimeError('out of luck')\n")
     (folder / "failing_two.py").write_text("import nosuchmodule\n")
     (folder / "failing_three.py").write_text("def broken(:\n")
@@ -78,6 +78,6 @@ def test_a_module_that_fails_says_why_and_where(folder: Path) -> None:
     assert "SyntaxError" in refused("failing_three:X")
 
 
-def test_a_missing_class_suggests_the_module_s_own() -> None:
+def test_missing_class_suggests_those_of_the_module() -> None:
     assert "has no 'Shadows' | did you mean 'Shadow'?" in refused(f"{HERE}:Shadows")
     assert "it has" in refused(f"{HERE}:Qqqq")

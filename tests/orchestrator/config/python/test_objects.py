@@ -1,4 +1,4 @@
-"""An experiment made in Python says what a file would say, and is refused in the same words."""
+"""An experiment made in Python equals that of a file and gets the same error messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FILE = {
 """What a file says."""
 
 
-def test_what_is_written_in_python_is_what_a_file_says() -> None:
+def test_python_experiment_equals_the_file() -> None:
     made = Experiment(
         task=Line(width=2),
         epochs=3,
@@ -97,14 +97,14 @@ class Picky(Line):
         return {"shadow": Shadow(decay=0.25, keep=7), "ema": EMA}
 
 
-def test_a_task_may_require_objects_and_classes() -> None:
+def test_required_hooks_may_be_objects_and_classes() -> None:
     hooks = check_experiment(Experiment(task=Picky, epochs=1, hooks={"shadow": {"keep": 1}})).hooks
     assert isinstance(hooks["shadow"], dict)
     assert (hooks["shadow"]["decay"], hooks["shadow"]["keep"]) == (0.25, 1)
     assert isinstance(hooks["ema"], dict)
 
 
-def test_every_hook_that_ships_with_defaults_can_be_given_as_an_object() -> None:
+def test_default_hook_objects_convert_to_entries_and_back() -> None:
     made = []
     for hook in HOOKS.values():
         with suppress(TypeError, ValueError):  # one that needs to be told more
@@ -133,19 +133,19 @@ def test_every_hook_that_ships_with_defaults_can_be_given_as_an_object() -> None
         ),
     ],
 )
-def test_what_is_wrong_is_told_as_of_a_file(values: dict[str, Any], problem: str) -> None:
+def test_problems_are_worded_as_for_a_file(values: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_experiment(Experiment(**{"task": Line, "epochs": 1, **values}))
     assert problem in str(caught.value)
 
 
-def test_every_value_that_no_file_can_say_is_told_at_once() -> None:
+def test_all_unwritable_values_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         Experiment(task=Line, epochs=1, hooks={"one": object}, optimizer={"lr": nn.ReLU(), "betas": (0.9, nn.ReLU())})
     assert [problem.path for problem in caught.value.problems] == ["optimizer.lr", "optimizer.betas.1"]
 
 
-def test_the_name_is_that_of_the_task_where_none_is_said() -> None:
+def test_name_defaults_to_that_of_the_task() -> None:
     assert Experiment(task=Choosy, epochs=1).name == "choosy"
     assert Experiment(task="study.wine:WineByHand2", epochs=1).name == "wine_by_hand2"
     assert Experiment(task=Line, name="mine", epochs=1).name == "mine"
@@ -164,7 +164,7 @@ class Callback(Line):
     norm: Any = nn.LayerNorm
 
 
-def test_an_object_whose_making_is_not_known_is_refused() -> None:
+def test_objects_that_cannot_be_rebuilt_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"hooks\.loose: is a Loose, which is not a dataclass"):
         Experiment(task=Line, epochs=1, hooks={"loose": Loose(3)})
     with pytest.raises(ConfigError, match=r"task_args\.then: cannot be saved as YAML, got <built-in function print>"):
@@ -172,7 +172,7 @@ def test_an_object_whose_making_is_not_known_is_refused() -> None:
     assert fields_to_config(Callback(then=1), "") == {"width": 1, "scale": 1.0, "then": 1}
 
 
-def test_a_class_that_nothing_can_import_is_refused() -> None:
+def test_classes_that_cannot_be_imported_are_refused() -> None:
     @dataclass
     class Hidden(Line):
         pass
@@ -201,13 +201,13 @@ def main(monkeypatch: pytest.MonkeyPatch) -> type[Line]:
     return made
 
 
-def test_a_class_of_a_notebook_is_found_in_its_process(main: type[Line], tmp_path: Path) -> None:
+def test_task_of_a_notebook_can_be_run_in_its_process(main: type[Line], tmp_path: Path) -> None:
     experiment = Experiment(task=main(width=2), epochs=1)
     done = run(experiment, tmp_path, local=True)
     assert done.config["task_args"] == {"width": 2, "scale": 1.0, "depth": 1}
 
 
-def test_what_is_copied_takes_classes_too() -> None:
+def test_model_copy_accepts_classes_and_objects() -> None:
     made = Experiment(task=Line, epochs=1).model_copy(
         update={"hooks": {"checkpoint": Checkpoint(keep=7)}, "epochs": None, "steps": 5}
     )
@@ -218,14 +218,14 @@ def test_what_is_copied_takes_classes_too() -> None:
         made.model_copy(update={"epochs": 5})
 
 
-def test_only_an_experiment_is_run(tmp_path: Path) -> None:
+def test_only_experiments_can_be_run(tmp_path: Path) -> None:
     wrong: Mapping[str, Any] = {"task": Line, "epochs": 1}
     for begin in (run, sweep):
         with pytest.raises(UsageError, match="must be an Experiment, got dict; use load_experiment"):
             begin(wrong, tmp_path, local=True)  # type: ignore[operator]
 
 
-def test_the_folders_of_classes_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_folders_are_those_of_the_named_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "pack"
     package.mkdir()
     (package / "__init__.py").touch()

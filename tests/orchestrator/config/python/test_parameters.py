@@ -23,13 +23,13 @@ def problems_of(cls: type, values: dict[str, Any]) -> dict[str, str]:
     return {problem.path: problem.message for problem in caught.value.problems}
 
 
-def test_values_arrive_with_the_field_s_type() -> None:
+def test_values_have_the_type_of_their_field() -> None:
     hook, settings = construct(Shadow, {"decay": 1, "every": "100 steps", "tags": ["a"]}, "x")
     assert (hook.decay, hook.every, hook.tags) == (1.0, Interval(100, "steps"), ["a"])
     assert settings == {"decay": 1.0, "every": "100 steps", "keep": 3, "mode": "near", "tags": ["a"]}
 
 
-def test_all_problems_at_once() -> None:
+def test_all_problems_of_a_class_are_reported_at_once() -> None:
     values = {"decay": 1.2, "every": "often", "keep": "3", "mode": "fra", "tags": "a", "decoy": 1, "updates": 2}
     assert problems_of(Shadow, values) == {
         "x.decay": "must be at most 1, got 1.2",
@@ -44,7 +44,7 @@ def test_all_problems_at_once() -> None:
     }
 
 
-def test_other_failures_of_the_class_keep_their_type() -> None:
+def test_other_errors_of_the_class_keep_their_type() -> None:
     @dataclass
     class Fails:
         def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ def test_numpy_scalars_and_paths_are_plain_data() -> None:
     assert "cannot be saved as YAML" in problems_of(Shadow, {"tags": [object()]})["x"]
 
 
-def test_types_that_cannot_be_read_are_told() -> None:
+def test_unreadable_types_are_reported() -> None:
     @dataclass
     class Odd:
         thing: Nowhere = None  # noqa: F821
@@ -70,7 +70,7 @@ def test_types_that_cannot_be_read_are_told() -> None:
         fields_model(Odd, "x")
 
 
-def test_parameters_may_be_called_as_methods_of_pydantic_are() -> None:
+def test_parameters_may_have_names_of_pydantic_methods() -> None:
     @dataclass
     class Copies:
         copy: int = 1
@@ -87,7 +87,9 @@ def test_parameters_may_be_called_as_methods_of_pydantic_are() -> None:
         (Wide, {"lr": 0.1, "reach": "x"}, "o.reach", "must be a whole number, got 'x'"),
     ],
 )
-def test_signatures_are_checked(cls: type, values: dict[str, Any], path: str, message: str) -> None:
+def test_arguments_are_checked_against_the_signature(
+    cls: type, values: dict[str, Any], path: str, message: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         check(signature_model(cls), values, "o")
     assert {problem.path: problem.message for problem in caught.value.problems} == {path: message}

@@ -1,4 +1,4 @@
-"""Wording: what pydantic found wrong, in our words."""
+"""The wording of pydantic's errors."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def messages(**values: Any) -> dict[str, str]:
         ({"parts": [{"depht": 3}]}, "parts.0.depht", "parts.0.depht: unknown key (did you mean 'depth'?)"),
     ],
 )
-def test_each_mistake_has_its_words(values: dict[str, Any], path: str, message: str) -> None:
+def test_pydantic_errors_are_reworded(values: dict[str, Any], path: str, message: str) -> None:
     assert messages(**values) == {path: message}
 
 
-def test_long_values_are_cut() -> None:
+def test_long_values_are_shortened() -> None:
     assert messages(flag="x" * 500)["flag"].endswith("x...")
     assert len(messages(flag="x" * 500)["flag"]) < 130

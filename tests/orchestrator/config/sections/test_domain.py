@@ -1,4 +1,4 @@
-"""The domains of a sweep, by themselves."""
+"""The domains of a sweep."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_wrong_domains(domain: Any, path: str, message: str) -> None:
         ("normal", [10, 2, 5, 12], [5.0, 12.0]),
     ],
 )
-def test_what_a_domain_is_tried_by(kind: str, values: list[Any], tried: list[Any]) -> None:
+def test_candidates_are_listed_values_or_both_ends(kind: str, values: list[Any], tried: list[Any]) -> None:
     found = check(Domain, {kind: values}, "").candidates()
     assert found == tried
     assert [type(value) for value in found] == [type(value) for value in tried]
@@ -74,7 +74,7 @@ def test_what_a_domain_is_tried_by(kind: str, values: list[Any], tried: list[Any
         ("normal", [0, 1], -4.5, -4.5),
     ],
 )
-def test_the_nearest_number_of_a_domain(kind: str, values: list[Any], number: float, nearest: float) -> None:
+def test_nearest_value_of_a_domain(kind: str, values: list[Any], number: float, nearest: float) -> None:
     found = check(Domain, {kind: values}, "").nearest(number)
     assert found == nearest
     assert type(found) is type(nearest)

@@ -1,4 +1,4 @@
-"""The experiment: its parts and what it refuses by itself."""
+"""The sections of an experiment and their own checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.config.text.source import ExperimentSource
 from orchestrator.errors import ConfigError
 
 
-def test_equal_is_who_says_the_same() -> None:
+def test_experiments_with_equal_content_are_equal() -> None:
     first, second = (Experiment(name="x", task="a:B", epochs=1) for _ in range(2))
     first._source = ExperimentSource({}, import_paths=("/somewhere",))
     assert first == second
@@ -22,7 +22,7 @@ def test_equal_is_who_says_the_same() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a b", "-x"])
-def test_names_are_names_of_folders(name: str) -> None:
+def test_invalid_folder_names_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="name: must be letters, digits"):
         Experiment(name=name, task="a:B", epochs=1)
 
@@ -30,7 +30,7 @@ def test_names_are_names_of_folders(name: str) -> None:
 @pytest.mark.parametrize(
     ("written", "size"), [("8 GiB", 8 * 2**30), ("1.5GB", 1_500_000_000), ("12 B", 12), (7, 7), ("3 MiB", 3 * 2**20)]
 )
-def test_memory_is_a_number_of_bytes_or_in_words(written: Any, size: int) -> None:
+def test_memory_is_bytes_or_a_size_with_unit(written: Any, size: int) -> None:
     assert Workers(memory=written).memory == size
 
 
@@ -42,12 +42,12 @@ def test_memory_is_a_number_of_bytes_or_in_words(written: Any, size: int) -> Non
         ({"resources": {"spot": 0}}, "workers.resources.spot"),
     ],
 )
-def test_what_a_rank_cannot_ask_for(workers: dict[str, Any], message: str) -> None:
+def test_invalid_resources_are_refused(workers: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         experiment_from_dict({"name": "x", "task": "tests.tasks:Points", "epochs": 1, "workers": workers})
 
 
-def test_a_setting_without_what_it_needs_is_refused() -> None:
+def test_setting_without_its_needed_setting_is_refused() -> None:
     written = {"name": "x", "task": "tests.tasks:Points", "epochs": 1, "scaler": {"init_scale": 2.0}}
     with pytest.raises(ConfigError, match=r"scaler\.init_scale: has no effect without `precision: fp16`"):
         experiment_from_dict(written)

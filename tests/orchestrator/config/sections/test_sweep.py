@@ -36,7 +36,7 @@ def refused(**more: Any) -> str:
         (3, "sweep.scheduler: must be a mapping, got 3"),
     ],
 )
-def test_a_wrong_scheduler_is_told_where_it_is_wrong(scheduler: Any, message: str) -> None:
+def test_invalid_trial_scheduler_is_located(scheduler: Any, message: str) -> None:
     assert message in refused(scheduler=scheduler)
 
 
@@ -50,7 +50,7 @@ def test_a_wrong_scheduler_is_told_where_it_is_wrong(scheduler: Any, message: st
         ({"engine": "ray"}, "sweep.engine: must be 'gang' or 'train', got 'ray'"),
     ],
 )
-def test_wrong_fields_are_refused(more: dict[str, Any], message: str) -> None:
+def test_invalid_sweep_fields_are_refused(more: dict[str, Any], message: str) -> None:
     assert message in refused(**more)
 
 

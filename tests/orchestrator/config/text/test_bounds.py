@@ -1,4 +1,4 @@
-"""Configs that are too large, too deep or harmful: each is an error that names the limit."""
+"""Configs that are too large, too deep or harmful are refused with the limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCALAR = "x" * 100_000
 
 
 def refusal(read: Callable[..., Any], *values: Any) -> str:
-    """What a config is refused with, which is never long."""
+    """Return the message that a config is refused with, which is never long."""
     with pytest.raises(ConfigError) as caught:
         read(*values)
     assert len(str(caught.value)) < 100_000
@@ -46,7 +46,7 @@ def refusal(read: Callable[..., Any], *values: Any) -> str:
     ],
     ids=range(11),
 )
-def test_text_beyond_the_bounds_is_refused(text: str, message: str) -> None:
+def test_text_beyond_a_limit_is_refused(text: str, message: str) -> None:
     def read() -> None:
         if problems := parse_yaml(text, "x.yaml").problems:
             raise ConfigError(problems)
@@ -54,7 +54,7 @@ def test_text_beyond_the_bounds_is_refused(text: str, message: str) -> None:
     assert message in refusal(read)
 
 
-def test_what_is_no_file_of_a_config_s_size_is_not_read(tmp_path: Path) -> None:
+def test_only_small_regular_utf8_files_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.yaml")
     with (tmp_path / "large.yaml").open("wb") as large:
         large.truncate(10**10)
@@ -75,7 +75,7 @@ def test_what_is_no_file_of_a_config_s_size_is_not_read(tmp_path: Path) -> None:
     assert "embedded null byte" in refusal(load_experiment, "a\0b")
 
 
-def test_overrides_have_bounds_too(file: Path) -> None:
+def test_override_beyond_a_limit_is_refused(file: Path) -> None:
     for override, message in (
         (f"{'a.' * 300}a=1", "has 301 keys; at most 64 are allowed"),
         (f"task_args.width={'[' * 5_000}", "is nested too deeply"),
@@ -99,11 +99,11 @@ def test_overrides_have_bounds_too(file: Path) -> None:
     ],
     ids=range(10),
 )
-def test_an_experiment_beyond_its_bounds_is_refused(values: dict[str, Any], message: str) -> None:
+def test_experiment_beyond_a_limit_is_refused(values: dict[str, Any], message: str) -> None:
     assert message in refusal(experiment_from_dict, {**LINE, **values})
 
 
-def test_plain_data_has_a_depth_too() -> None:
+def test_deep_plain_data_is_refused() -> None:
     deep: Any = 1
     for _ in range(5000):
         deep = [deep]
@@ -131,11 +131,11 @@ def grid(**values: int) -> dict[str, Any]:
     ],
     ids=range(8),
 )
-def test_a_sweep_beyond_its_bounds_is_refused_before_it_is_drawn(sweep: dict[str, Any], message: str) -> None:
+def test_sweep_beyond_a_limit_is_refused_before_values_are_drawn(sweep: dict[str, Any], message: str) -> None:
     assert message in refusal(experiment_from_dict, {**LINE, "sweep": {"metric": "train/loss", **sweep}})
 
 
-def test_a_large_grid_may_end_by_its_budget() -> None:
+def test_budget_may_cut_a_large_grid() -> None:
     axes = grid(seed=20, batch_size=20, accumulate=20, epochs=20)
     sweep = {"metric": "train/loss", "budget": {"trials": 4}, **axes}
     settings = experiment_from_dict({**LINE, "sweep": sweep}).sweep
@@ -185,15 +185,13 @@ class Misfit(Hook):
     ],
     ids=range(4),
 )
-def test_what_a_config_names_cannot_end_the_process_that_checks_it(
-    values: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_named_code_cannot_exit_the_checking_process(values: dict[str, Any], message: str, tmp_path: Path) -> None:
     (tmp_path / "exits.py").write_text(EXITS)
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
     assert message in refusal(experiment_from_dict, {**LINE, **values}, [tmp_path])
 
 
-def test_data_that_ends_the_process_is_left_to_the_run(tmp_path: Path) -> None:
+def test_data_that_exits_is_not_read_by_the_check(tmp_path: Path) -> None:
     (tmp_path / "exits.py").write_text(EXITS)
     hooks = {"checkpoint": {"best": "val/loss"}}
     assert experiment_from_dict({**LINE, "task": "exits:Data", "hooks": hooks}, [tmp_path]).name == "line"

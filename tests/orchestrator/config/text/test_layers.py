@@ -1,4 +1,4 @@
-"""Overrides: `key=value` over what the file says."""
+"""Overrides: `key=value` over the values of the file."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_values_are_yaml(override: str, path: list[str], value: Any) -> None:
     assert not document.problems
 
 
-def test_the_rest_stays() -> None:
+def test_override_keeps_the_other_keys() -> None:
     document = overridden("hooks.ema.decay=0.9")
     assert document.data["hooks"] == {"checkpoint": False, "ema": {"decay": 0.9, "every": 1}}
 
@@ -59,13 +59,13 @@ def test_later_overrides_win() -> None:
 
 
 @pytest.mark.parametrize("override", ["", "lr", "=1", "a b=1", ".lr=1", "a..b=1", "a.=1"])
-def test_what_is_no_override_is_a_problem(override: str) -> None:
+def test_malformed_override_is_reported(override: str) -> None:
     (problem,) = overridden(override).problems
     assert problem.file == f"override '{override}'"
     assert "key=value" in problem.message
 
 
-def test_problems_name_the_override() -> None:
+def test_problems_quote_the_override() -> None:
     document = overridden("optimizer.lr=[1", "optimizer.lr.deep=1", "hooks={a: 1, a: 2}")
     assert [str(problem).split(": ")[0] for problem in document.problems] == [
         "override 'optimizer.lr=[1'",
@@ -76,7 +76,7 @@ def test_problems_name_the_override() -> None:
     assert all(problem.line is None for problem in document.problems)
 
 
-def test_places_move_to_the_override() -> None:
+def test_locations_move_to_the_override() -> None:
     document = overridden("hooks.ema={decay: 2}", "scheduler.type=StepLR")
     where = "override 'hooks.ema={decay: 2}'"
     assert [document.location(path) for path in ("hooks.ema", "hooks.ema.decay")] == [(where, None), (where, None)]

@@ -1,4 +1,4 @@
-"""The reader: plain data, and the line of everything."""
+"""The reader: plain data, and the line of every key."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from orchestrator.errors import ConfigError, Problem
         *[(word, word) for word in ("on", "off", "yes", "no", "Yes", "OFF", "y", "n", "=")],
     ],
 )
-def test_scalars_are_what_they_look_like(text: str, value: Any) -> None:
+def test_scalars_follow_yaml_1_2(text: str, value: Any) -> None:
     read, document = parse_value(text, "file")
     assert read == value
     assert type(read) is type(value)
@@ -54,14 +54,14 @@ def test_every_path_has_its_line() -> None:
     assert lines == {"a": 1, "b": 2, "b.c": 3, "b.c.0": 3, "b.c.1": 4, "b.d": 5, "b.d.e.f": 6}
 
 
-def test_what_is_not_there_is_located_at_its_nearest_parent() -> None:
+def test_missing_path_is_located_at_its_nearest_parent() -> None:
     document = parse_yaml("a: 1\nb:\n  c: 1\n", "x.yaml")
     assert document.locate(Problem("b.missing.deep", "is missing")).line == 2
     assert document.locate(Problem("zzz", "is missing")).line == 1
     assert document.locate(Problem("b.c", "told", "other.yaml", 9)).file == "other.yaml"
 
 
-def test_all_duplicate_keys_are_problems_with_their_lines() -> None:
+def test_every_duplicate_key_is_reported_with_its_line() -> None:
     document = parse_yaml("a: 1\nb: {c: 1, c: 2}\na: 3\na: 4\n", "x.yaml")
     assert [(p.path, p.line) for p in document.problems] == [("b.c", 2), ("a", 3), ("a", 4)]
     assert all("first defined in line" in p.message for p in document.problems)
@@ -86,7 +86,7 @@ def test_anchors_and_merges() -> None:
         ("just text", 1, "must be a mapping of keys to values"),
     ],
 )
-def test_what_is_no_yaml_is_one_problem(text: str, line: int | None, message: str) -> None:
+def test_invalid_yaml_is_reported_once(text: str, line: int | None, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_yaml(text, "x.yaml")
     (problem,) = caught.value.problems
@@ -105,13 +105,13 @@ def test_what_is_no_yaml_is_one_problem(text: str, line: int | None, message: st
         ("a: {<<: 3}", "not a mapping"),
     ],
 )
-def test_what_is_not_plain_is_a_problem(text: str, message: str) -> None:
+def test_values_that_are_not_plain_are_reported(text: str, message: str) -> None:
     (problem,) = parse_yaml(text, "x.yaml").problems
     assert message in problem.message
     assert problem.line == 1
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+def test_byte_order_mark_is_dropped(tmp_path: Path) -> None:
     (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbfname: x\n")
     assert read_yaml(tmp_path / "bom.yaml").data == {"name": "x"}
 
@@ -131,12 +131,12 @@ _VALUES = st.recursive(
 
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(_TEXT, _VALUES, max_size=3))
-def test_what_is_written_is_read_back(data: dict[str, Any]) -> None:
+def test_dumped_yaml_reads_back_as_the_same_data(data: dict[str, Any]) -> None:
     document = parse_yaml(dump_yaml(data), "x.yaml")
     assert document.data == data
     assert not document.problems
 
 
 @pytest.mark.parametrize("text", ["on", "no", "1:30", "2024-01-01", "1e-3", "0o7"])
-def test_what_is_written_is_text_to_readers_of_yaml_1_1_too(text: str) -> None:
+def test_dumped_text_is_text_to_yaml_1_1_readers(text: str) -> None:
     assert yaml.safe_load(dump_yaml({"a": text})) == {"a": text}
