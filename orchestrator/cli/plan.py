@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import echo, print_json, print_table
-from orchestrator.config.text.source import ParentCheckpoint
 from orchestrator.engines.ray_environment import Resources, amount_in_words, local_resources
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def show_plan(
 
     echo(to_yaml(experiment))
     _print_hooks(plan["hooks"])
-    for label, text in _lines(plan, Resources.required_by(experiment.workers), None if address else local_resources()):
+    for label, text in _lines(plan, experiment, address):
         echo(f"{label + ':':<15} {text}")
 
 
@@ -101,11 +100,11 @@ def _print_hooks(order: dict[str, dict[str, list[str]]]) -> None:
     echo("")
 
 
-def _lines(plan: dict[str, Any], required: Resources, present: Resources | None) -> list[tuple[str, str]]:
-    machine = f"{plan['resources']['address']} was not asked" if present is None else f"this machine has {present}"
+def _lines(plan: dict[str, Any], experiment: Experiment, address: str | None) -> list[tuple[str, str]]:
+    required, present = Resources.required_by(experiment.workers), None if address else local_resources()
+    machine = f"this machine has {present}" if present else f"{address} was not asked"
     lines = [("resources", f"needs {required}; {machine}")]
-    if plan["continued_from"]:
-        parent = ParentCheckpoint(**plan["continued_from"])
+    if parent := experiment.source.continued_from:
         lines.insert(0, ("continues from", f"{parent}, sha256 {parent.sha256[:12]}"))
     if missing := present and required.beyond(present):
         amounts = (

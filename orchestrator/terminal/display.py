@@ -37,13 +37,10 @@ class DriverLog:
     def add(self, text: str) -> None:
         self._pending.append(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
         if len(self._pending) >= self._batch:
-            self._flush()
+            self.flush()
 
-    def close(self) -> None:
+    def flush(self) -> None:
         """Write pending lines."""
-        self._flush()
-
-    def _flush(self) -> None:
         lines, self._pending = self._pending, []
         if self._storage is None or not lines:
             return
@@ -93,7 +90,7 @@ class TerminalDisplay:
     def __exit__(self, *error: object) -> None:
         self._stop()
         self._stack.close()
-        self._log.close()
+        self._log.flush()
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -57,7 +57,7 @@ class NotebookDisplay:
         self._end.set()
         self._thread.join()
         self._output.update(self._html(_collapsed(self._lines)))
-        self._log.close()
+        self._log.flush()
 
     def line(self, text: str) -> None:
         """Show one line below the cell, and write it to the log."""

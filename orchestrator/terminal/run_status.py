@@ -138,8 +138,9 @@ class LiveRun:
         reports = counted_reports(self._lines, attempts)
         tails, rows = self._read_rows(attempts, status in ENDED, reports)
         self._compare(rows)
-        ranks, pace = self._ranks(tails, rows), speed(rows)
-        view = RunView(
+        ranks = self._ranks(tails, rows)
+        row_age_s = min((rank.row_age_s for rank in ranks if rank.row_age_s is not None), default=None)
+        return RunView(
             name=self.folder.name,
             path=str(self.folder),
             status=status,
@@ -148,16 +149,16 @@ class LiveRun:
             error=metadata.error,
             stopped=tuple(metadata.stopped),
             progress=self._progress(status, attempt, tails),
-            speed=pace,
+            speed=speed(rows),
             reports=len(reports),
             report=reports[-1] if reports else {},
             attempts=len(attempts),
             began_at=attempt.checkpoint if attempt else None,
-            row_age_s=min((rank.row_age_s for rank in ranks if rank.row_age_s is not None), default=None),
+            row_age_s=row_age_s,
             ranks=ranks,
             findings=self._findings,
+            notice=self._notice(status, row_age_s, metadata),
         )
-        return replace(view, notice=self._notice(view, metadata))
 
     def _read_rows(
         self, attempts: Sequence[Attempt], has_ended: bool, reports: Sequence[Mapping[str, Any]]
@@ -215,11 +216,11 @@ class LiveRun:
         self._findings = diagnose(rows).findings if is_diagnosed else ()
         self._next_comparison = self._clock() + max(_COMPARE_EVERY_S, (perf_counter() - start) / _COMPARE_SHARE)
 
-    def _notice(self, view: RunView, metadata: RunMetadata) -> str | None:
-        if view.status == "lost":
-            last = "it wrote no row" if view.row_age_s is None else f"its last row is {duration(view.row_age_s)} old"
+    def _notice(self, status: str, row_age_s: float | None, metadata: RunMetadata) -> str | None:
+        if status == "lost":
+            last = "it wrote no row" if row_age_s is None else f"its last row is {duration(row_age_s)} old"
             return f"the run is dead: its driver (process {metadata.pid} on {metadata.host}) is gone; {last}"
-        hang = find_hang(self.folder) if view.status == "running" else None
+        hang = find_hang(self.folder) if status == "running" else None
         return str(hang) if hang else None
 
 

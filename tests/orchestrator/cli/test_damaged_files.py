@@ -9,7 +9,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +24,21 @@ from orchestrator.storage import storage
 from tests.tasks import described
 
 VERBS = ("ls", "show", "stats", "report", "watch", "compare", "doctor")
-FILES = ("run.json", "source.json", "experiment.yaml", "metrics.jsonl", "stats/attempt=0/attempt.json")
-CHECKPOINT = ("checkpoints/epoch-0001/manifest.json", "checkpoints/index.json")
+JSON_FILES = (
+    "run.json",
+    "source.json",
+    "metrics.jsonl",
+    "stats/attempt=0/attempt.json",
+    "checkpoints/epoch-0001/manifest.json",
+    "checkpoints/index.json",
+)
 
 
 OTHERS: tuple[Any, ...] = (None, 5, -1, 0.5, True, "x", "", [], [5], {}, {"x": 5})
 
 
-def damages(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Each way with what it makes of a file's bytes."""
-    yield "empty", b""
-    yield "half", data[: len(data) // 2]
-    yield "binary", b"\xff\xfe\x00" * 20
-    yield "deep", b"[" * 100_000
-    for place in range(0, len(data), max(1, len(data) // 8)):
-        yield f"bit {place}", data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]
-    for other in OTHERS:
-        yield f"all {other!r}", json.dumps(other).encode()
-
-
 def json_damages(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """A JSON text with each of its keys gone, or with another value; of JSON Lines, those of the last line."""
+    """Yield a JSON text without each of its keys, and with another value; of JSON Lines, change the last line."""
     *before, last = data.decode().strip().split("\n") if data.strip().count(b"}\n{") else [data.decode()]
     for what, value in _changed(json.loads(last)):
         yield what, "\n".join([*before, json.dumps(value), ""]).encode()
@@ -99,20 +93,21 @@ def call(verb: str, folder: Path, *options: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-@pytest.mark.parametrize("name", [*FILES, *CHECKPOINT])
-def test_damaged_files_never_cause_a_traceback(cut: Path, name: str) -> None:
+@pytest.mark.parametrize("name", JSON_FILES)
+def test_changed_json_never_causes_a_traceback(cut: Path, name: str) -> None:
     file = cut / name
-    whole = file.read_bytes()
-    ways = [*damages(whole), *(json_damages(whole) if name.endswith((".json", ".jsonl")) else ())]
-    for number, (_, changed) in enumerate(random.Random(name).sample(ways, int(os.environ.get("HOOKYARD_FUZZ", 5)))):
+    ways = [*json_damages(file.read_bytes())]
+    samples = random.Random(name).sample(ways, int(os.environ.get("HOOKYARD_FUZZ", 7)))
+    for verb, (_, changed) in zip(cycle(VERBS), samples, strict=False):
         file.write_bytes(changed)
-        call(VERBS[number % len(VERBS)], cut)
+        call(verb, cut)
 
 
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
         ("run.json", b"", "run.json is damaged: it is empty"),
+        ("run.json", b"[" * 100_000, "run.json is damaged: "),
         ("run.json", b"5", "run.json is damaged: input should be"),
         ("run.json", b'{"name": "cut", "status": "failed"}', "run.json is damaged: it has no `started`"),
         (

@@ -14,11 +14,6 @@ def test_a_table_is_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "name    what it is\na       1\nlonger  two words\n"
 
 
-def test_a_table_without_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("name", "x"), [])
-    assert capsys.readouterr().out == "name  x\n"
-
-
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": [1, None]})
     assert json.loads(capsys.readouterr().out) == {"a": [1, None]}

@@ -120,5 +120,5 @@ def test_object_store_gets_lines_in_batches() -> None:
     for number in range(21):
         log.add(f"line {number}")
     assert len(storage.read("log.txt").splitlines()) == 20
-    log.close()
+    log.flush()
     assert storage.read("log.txt").splitlines()[20].endswith(b" line 20")
