@@ -119,8 +119,10 @@ def must_be_named(verb: str, file: str, harm: str) -> bool:
     if name in ("log.txt", "experiment.yaml") and harm not in ("missing", "folder"):
         return False  # they carry no checksum, as people write in them
     if verb == "files":
+        if name == "trials.jsonl" and harm in ("missing", "folder", "empty", "doubled"):
+            return False  # any part of this cache may be missing or repeated
         is_optional = name in ("log.txt", "source.json", "hooks.parquet", "info.json")
-        return not (is_optional and harm in ("missing", "folder")) and "index/" not in file
+        return not (is_optional and harm in ("missing", "folder"))
     others = ("trials/", "evaluations/") if verb in ("ls", "watch", "rm", "compare") else ("evaluations/",)
     # Rows count once, so only the size tells; a report that is there twice is shown twice.
     is_read_right = name in ("stats.parquet", "metrics.jsonl") and harm == "doubled"
