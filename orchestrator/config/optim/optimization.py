@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from hooks import HOOKS, Hook, ParamScheduler
+from hooks.metrics.direction import declared_modes, direction
 from orchestrator.config.optim.optimizer import (
     FROM_TASK,
     OPTIMIZERS,
@@ -95,7 +96,7 @@ def optimization_problems(experiment: Experiment, task: type[Task], hooks: Mappi
             yield Problem(f"{path}.lr", message, suggestion="remove one of them")
     # A scheduler that is written as null may be a sweep's other value.
     if any(optimization.scheduler for optimization in optimizations) or "scheduler" not in experiment.model_fields_set:
-        yield from _stepping_problems(optimizations, hooks, task)
+        yield from _stepping_problems(experiment, hooks, task)
 
 
 def _explain_unused_rate(optimizer: Component, scheduler: Component | list[Component] | None) -> str | None:
@@ -113,10 +114,9 @@ def _is_stepped(hooks: Mapping[str, Hook]) -> bool:
     return stepping_hook(hooks) is not None or any(type(hook) not in HOOKS.values() for hook in hooks.values())
 
 
-def _stepping_problems(
-    optimizations: Sequence[Optimization], hooks: Mapping[str, Hook], task: type[Task]
-) -> Iterator[Problem]:
+def _stepping_problems(experiment: Experiment, hooks: Mapping[str, Hook], task: type[Task]) -> Iterator[Problem]:
     """Yield the problems of a scheduler that nothing steps, and of a hook with nothing to step or another interval."""
+    optimizations = list(experiment.optimizations.values())
     scheduled = [optimization for optimization in optimizations if optimization.scheduler]
     hook = stepping_hook(hooks)
     if hook is None:
@@ -134,15 +134,17 @@ def _stepping_problems(
         yield Problem(f"{path}.every", message)
         return
     for optimization in scheduled:
-        yield from _monitor_problems(optimization, hook, path)
+        yield from _monitor_problems(optimization, hook, path, experiment)
     every = collect_problems([], list_interval, optimizations, task)
     if every not in (None, hook.every):
         message = f"must be {every} for a list of schedulers, which have their own `every`; got {hook.every}"
         yield Problem(f"{path}.every", message, suggestion="remove it")
 
 
-def _monitor_problems(optimization: Optimization, hook: ParamScheduler, path: str) -> Iterator[Problem]:
-    """Yield the problem of one of torch's schedulers whose metric is missing, or of a metric without effect."""
+def _monitor_problems(
+    optimization: Optimization, hook: ParamScheduler, path: str, experiment: Experiment
+) -> Iterator[Problem]:
+    """Yield the problems of one of torch's schedulers with its metric: none, one without effect, or another mode."""
     scheduler, entry_path = optimization.scheduler, optimization.scheduler_path
     if not isinstance(scheduler, Component) or scheduler.type not in SCHEDULERS:
         return
@@ -152,3 +154,9 @@ def _monitor_problems(optimization: Optimization, hook: ParamScheduler, path: st
         yield Problem(entry_path, f"is {scheduler.type}, which needs a metric to step by", suggestion=hint)
     if hook.monitor is not None and not is_metric_needed:
         yield Problem(f"{path}.monitor", f"has no effect: {scheduler.type} takes no metric, got '{hook.monitor}'")
+    if hook.monitor is not None and is_metric_needed:
+        better = direction(hook.monitor, declared_modes(experiment.model_dump(mode="json")))
+        mode = scheduler.arguments.get("mode", "min")
+        if better not in (None, mode):
+            message = f"is {mode}, but for {hook.monitor} {'more' if better == 'max' else 'less'} is better"
+            yield Problem(f"{entry_path}.mode", message, suggestion=f"write mode: {better}")

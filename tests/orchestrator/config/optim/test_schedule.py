@@ -303,6 +303,13 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
             },
             "scheduler.warmup: cannot be combined with ReduceLROnPlateau",
         ),
+        (
+            {
+                "scheduler": {"type": "ReduceLROnPlateau", "mode": "max"},
+                "hooks": {"param_scheduler": {"monitor": "train/loss"}},
+            },
+            "scheduler.mode: is max, but for train/loss less is better (write mode: min)",
+        ),
         ({"scheduler": COSINE, "hooks": {"param_scheduler": None}}, "scheduler: has no effect: the hook"),
         ({"scheduler": COSINE, "hooks": {"param_scheduler": {"every": 0}}}, r"hooks.param_scheduler.every: is 0"),
         ({"hooks": {"param_scheduler": {"every": "1 step"}}}, r"hooks.param_scheduler.every: has no effect without"),
