@@ -241,7 +241,7 @@ def test_every_hook_has_its_row(system: str) -> None:
 
 
 @pytest.mark.parametrize("row", ALL)
-def test_what_a_row_names_exists_and_what_has_no_counterpart_says_why(row: Row) -> None:
+def test_names_in_a_row_exist_and_missing_counterparts_are_explained(row: Row) -> None:
     assert [name for name in row.ours if not exists(name)] == []
     assert row.differs
     if row.ours:
@@ -276,7 +276,7 @@ def spelled(option: str, value: Any) -> str:
         for option in options
     ],
 )
-def test_a_default_that_differs_stands_in_its_row(system: str, hook: str, option: str) -> None:
+def test_different_default_is_documented_in_its_row(system: str, hook: str, option: str) -> None:
     theirs = THEIR_DEFAULTS[system][hook][option]
     (row,) = [row for row in rows(system, "Hooks") if hook in row.theirs]
     assert option.partition(".")[0] in {name.partition(".")[0] for name in row.ours}
@@ -291,7 +291,7 @@ def test_the_index_counts_the_hooks_and_the_mount_points() -> None:
     }
 
 
-def test_a_mount_point_leads_to_events_alone() -> None:
+def test_mount_points_map_to_events_only() -> None:
     for system in MOUNT_POINTS:
         for row in rows(system, "Mount points"):
             assert row.ours
@@ -318,7 +318,7 @@ def hooks_of(experiment: Experiment) -> dict[str, Hook]:
     return resolve(experiment.source).hooks
 
 
-def test_decays_stay_what_they_were(tmp_path: Path) -> None:
+def test_migrated_files_keep_the_decay(tmp_path: Path) -> None:
     for system, written in {
         "ClassyVision": r'"decay": ([\d.]+)',
         "VISSL": r"DECAY: ([\d.]+)",
@@ -333,13 +333,13 @@ def test_each_file_is_valid_and_its_hooks_can_be_built(system: str, tmp_path: Pa
     assert hooks_of(migrated(system, tmp_path))
 
 
-def test_mmengine_s_begin_epoch_is_one_more_than_the_epochs_that_are_over(tmp_path: Path) -> None:
+def test_mmengine_begin_epoch_is_one_more_than_ours(tmp_path: Path) -> None:
     """`if epoch + 1 >= begin_epoch`, where epoch is 0 in the first."""
     begin = int(re.findall(r"EMAHook[\"'].*begin_epoch=(\d+)", blocks("MMEngine")[0])[0])
     assert hooks_of(migrated("MMEngine", tmp_path))["ema"].begin == Interval(begin - 1)
 
 
-def test_mmengine_s_momentum_became_its_decay(tmp_path: Path) -> None:
+def test_mmengine_momentum_is_one_minus_our_decay(tmp_path: Path) -> None:
     momentum = float(re.findall(r"EMAHook[\"'], momentum=(0\.\d+)", blocks("MMEngine")[0])[0])
     assert hooks_of(migrated("MMEngine", tmp_path))["ema"].decay == pytest.approx(1 - momentum)
 
@@ -356,7 +356,7 @@ def test_no_file_deletes_checkpoints_that_the_original_keeps(system: str, tmp_pa
 
 @pytest.mark.parametrize("frequency", [1, 2, 3, 4])
 @pytest.mark.parametrize("epochs", [1, 2, 5, 6])
-def test_vissl_s_checkpoint_frequency_is_said_with_begin(frequency: int, epochs: int) -> None:
+def test_vissl_checkpoint_frequency_needs_begin(frequency: int, epochs: int) -> None:
     """A phase is a multiple of the frequency by its number from 0; the last one counts in any case."""
     assert "`{every: 2 epochs, begin: 1}`" in section("VISSL", "Settings")
     phases = [phase for phase in range(epochs) if phase % frequency == 0 or phase == epochs - 1]
@@ -368,7 +368,7 @@ def test_vissl_s_checkpoint_frequency_is_said_with_begin(frequency: int, epochs:
 
 
 @pytest.mark.parametrize("system", ["ClassyVision", "VISSL"])
-def test_averages_are_of_buffers_too_where_the_originals_are(system: str, tmp_path: Path) -> None:
+def test_buffers_are_averaged_where_the_originals_average_them(system: str, tmp_path: Path) -> None:
     """There average = decay * average + (1 - decay) * value, of what floats in the state dict; here after a copy."""
     ema = hooks_of(migrated(system, tmp_path))["ema"]
     assert isinstance(ema, EMA)
@@ -395,7 +395,7 @@ class BufferTrail(Hook):
                 self.values.setdefault(name, []).append(value.detach().double())
 
 
-def test_mmengine_s_linear_schedule_is_said_with_one_step_less(tmp_path: Path) -> None:
+def test_mmengine_linear_schedule_needs_one_step_less(tmp_path: Path) -> None:
     """There the factor at step n is start + (1 - start) * n / (end - begin - 1), then 1; MultiStepLR multiplies it.
 
     The line's 500 steps are 40 here, and an epoch has 26 of them.
@@ -443,7 +443,7 @@ def refusals(hook: str, option: str) -> list[str]:
         for option in options.split()
     ],
 )
-def test_every_option_is_read_or_refused_with_what_to_write(system: str, hook: str, option: str) -> None:
+def test_every_option_is_accepted_or_refused_with_advice(system: str, hook: str, option: str) -> None:
     (row,) = [row for row in rows(system, "Hooks") if hook in row.theirs]
     ours = dict.fromkeys(name.partition(".")[0] for name in row.ours if name.partition(".")[0] in HOOKS)
     told = [refusals(name, option) for name in ours]
@@ -455,13 +455,13 @@ def test_every_option_is_read_or_refused_with_what_to_write(system: str, hook: s
 
 
 @pytest.mark.parametrize("option", EXPERIMENT_OPTIONS.split())
-def test_settings_of_the_whole_run_are_refused_with_what_to_write(option: str) -> None:
+def test_settings_of_other_systems_are_refused_with_advice(option: str) -> None:
     with pytest.raises(ConfigError) as caught:
         described(**{option: {"init_scale": 2.0**16}})
     assert str(caught.value) == f"{option}: unknown key ({options_elsewhere(EXPERIMENT)[option]})"
 
 
-def test_the_scale_of_fp16_is_what_imix_s_file_says() -> None:
+def test_fp16_scale_is_that_of_the_imix_file() -> None:
     scaler = Precision("fp16", torch.device("cuda" if torch.cuda.is_available() else "cpu")).scaler
     written = re.findall(r"init_scale=2(?:\.0?)?\*\*(\d+), growth_interval=(\d+)", blocks("iMIX")[0])
     assert scaler is not None
@@ -470,7 +470,7 @@ def test_the_scale_of_fp16_is_what_imix_s_file_says() -> None:
 
 
 @pytest.mark.parametrize("kind", other_systems())
-def test_what_is_to_be_written_can_be(kind: str) -> None:
+def test_advice_names_existing_settings(kind: str) -> None:
     known = {*Experiment.model_fields, *HOOKS} | (
         {field.name for field in fields(HOOKS[kind])} if kind in HOOKS else set()
     )

@@ -10,7 +10,7 @@ class Speechless(Exception):
         raise KeyError("words")
 
 
-def test_an_error_is_told_in_plain_text_of_a_length_that_can_be_read() -> None:
+def test_error_text_is_plain_and_short() -> None:
     assert (
         describe_error(ValueError("\x1b[36mray::MapBatches(prepared)\x1b[39m (pid=7)"))
         == "ValueError: ray::MapBatches(prepared) (pid=7)"

@@ -70,7 +70,7 @@ def test_interval_in_epochs_is_refused_if_it_never_calls_the_hook() -> None:
     assert Setup().find_reason_against(Export(every=Interval(2))) == "", "it also handles on_phase_end"
 
 
-def test_a_hook_handles_the_events_it_overrides_and_no_other() -> None:
+def test_hook_handles_only_the_events_that_it_overrides() -> None:
     @dataclass
     class Steps(Hook):
         priority: ClassVar[int] = 5

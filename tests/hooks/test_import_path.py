@@ -46,7 +46,7 @@ def test_folders_are_appended_once_and_never_put_in_front(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("package", [True, False])
-def test_a_folder_of_the_user_s_is_found_with_and_without_an_init_file(folder: Path, package: bool) -> None:
+def test_user_folder_is_found_with_and_without_an_init_file(folder: Path, package: bool) -> None:
     file = written(folder / "my_studies/t.py")
     if package:
         written(folder / "my_studies/__init__.py")
@@ -54,7 +54,7 @@ def test_a_folder_of_the_user_s_is_found_with_and_without_an_init_file(folder: P
 
 
 @pytest.mark.parametrize("package", [True, False])
-def test_a_name_that_begins_with_the_folder_s_own_is_found_from_above_it(
+def test_name_that_begins_with_its_folder_is_found_from_the_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: bool
 ) -> None:
     """A file that names `studies.t:T` and lies in `studies` itself may be called from anywhere."""
@@ -73,7 +73,7 @@ def test_a_name_that_begins_with_the_folder_s_own_is_found_from_above_it(
     "name", ["hooks.mine", "hooks.training.mine", "hooks.training.ema", "hooks", "orchestrator.mine"]
 )
 @pytest.mark.parametrize("package", [True, False])
-def test_hookyard_s_own_names_are_no_user_s(folder: Path, name: str, package: bool) -> None:
+def test_user_module_with_the_name_of_a_hookyard_package_is_refused(folder: Path, name: str, package: bool) -> None:
     """Also where Hookyard has such a module itself, which would be taken without a word."""
     place = folder.joinpath(*name.split("."))
     file = written(place / "__init__.py" if package else place.with_name(f"{place.name}.py"))
@@ -88,7 +88,7 @@ def test_hookyard_s_own_names_are_no_user_s(folder: Path, name: str, package: bo
 
 
 @pytest.mark.parametrize("name", ["torch.mine", "tests.mine", "json.mine"])
-def test_so_is_one_whose_folder_has_the_name_of_an_installed_package(folder: Path, name: str) -> None:
+def test_user_folder_with_the_name_of_an_installed_package_is_refused(folder: Path, name: str) -> None:
     file, top = written(folder / f"{name.replace('.', '/')}.py"), name.partition(".")[0]
     with pytest.raises(NoSuchModule) as told:
         import_named(name)
@@ -99,7 +99,7 @@ def test_so_is_one_whose_folder_has_the_name_of_an_installed_package(folder: Pat
     assert f"give {folder / top} another name, such as my_{top}, and write my_{name}" in str(told.value)
 
 
-def test_a_module_that_is_nowhere_says_where_it_was_looked_for(folder: Path) -> None:
+def test_missing_module_error_lists_the_searched_folders(folder: Path) -> None:
     written(folder / "pack/__init__.py")
     with pytest.raises(NoSuchModule, match=f"no module 'nosuchmodule' in .*{folder}"):
         import_named("nosuchmodule.deeper")
@@ -126,6 +126,6 @@ def test_a_path_names_a_callable() -> None:
         ("ast:literal_eval", "neither a subclass"),
     ],
 )
-def test_what_it_cannot_find_or_call_is_an_error_with_the_field(path: str, words: str) -> None:
+def test_missing_or_wrong_callable_error_names_the_field(path: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         callable_at(path, "teacher", nn.Module)

@@ -23,19 +23,19 @@ from orchestrator.config.python.parameters import parameters
         (Interval(4, "steps"), Interval(4, "steps")),
     ],
 )
-def test_reads(text: Any, expected: Interval) -> None:
+def test_reads_an_interval(text: Any, expected: Interval) -> None:
     assert Interval.parse(text) == expected
     assert TypeAdapter(Interval).validate_python(text) == expected
 
 
 @pytest.mark.parametrize("text", [-1, 1.5, True, None, "often", "-2 epochs", "2 minutes", "", "5 iterations"])
-def test_refuses_what_is_no_interval(text: Any) -> None:
+def test_refuses_an_invalid_interval(text: Any) -> None:
     with pytest.raises(ValueError, match="; write a number of epochs such as 1, or '2 epochs', or '100 steps'"):
         Interval.parse(text)
 
 
 @pytest.mark.parametrize("interval", [Interval(1), Interval(2), Interval(1, "steps"), Interval(100, "steps")])
-def test_what_it_prints_it_reads_back(interval: Interval) -> None:
+def test_printed_interval_is_read_back(interval: Interval) -> None:
     assert Interval.parse(str(interval)) == interval
 
 
@@ -44,7 +44,7 @@ def test_what_it_prints_it_reads_back(interval: Interval) -> None:
     [(2, 5, [5, 7, 9]), (2, 0, [2, 4, 6, 8, 10]), (3, 1, [1, 4, 7, 10]), (1, 9, [9, 10]), (0, 0, []), (0, 3, [])],
 )
 @pytest.mark.parametrize("unit", ["epochs", "steps"])
-def test_due(count: int, begin: int, expected: list[int], unit: Any) -> None:
+def test_due_at_begin_and_then_every_count(count: int, begin: int, expected: list[int], unit: Any) -> None:
     interval = Interval(count, unit)
     hits = [n for n in range(11) if interval.due(State(epoch=n, step=n, stepped=True, epoch_completed=True), begin)]
     assert hits == expected
@@ -69,7 +69,7 @@ FIELDS = [
 ]
 
 
-def test_no_hook_counts_by_a_number_that_has_no_unit() -> None:
+def test_every_interval_field_has_units() -> None:
     hints = [
         (name, field) for name, cls in HOOKS.items() for field in parameters(cls) if field in ("every", "interval")
     ]

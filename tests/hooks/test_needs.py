@@ -36,7 +36,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def test_every_such_field_has_a_case() -> None:
+def test_every_field_with_needs_has_a_case() -> None:
     declared = {
         f"{name}.{field_name}"
         for name, cls in HOOKS.items()
@@ -47,7 +47,7 @@ def test_every_such_field_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("path", CASES)
-def test_it_is_refused_with_what_it_needs_and_accepted_at_its_default(path: str) -> None:
+def test_field_without_its_need_is_refused_unless_it_has_its_default(path: str) -> None:
     values, needed = CASES[path]
     hook, _, field = path.partition(".")
     with pytest.raises(ConfigError, match=f"hooks.{path}: has no effect without `{needed}"):

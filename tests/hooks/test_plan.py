@@ -53,7 +53,7 @@ def test_hooks_run_by_priority_and_then_by_place() -> None:
     ("rank", "local_rank", "expected"),
     [(0, 0, ["all", "master", "local"]), (2, 0, ["all", "local"]), (3, 1, ["all"])],
 )
-def test_a_rank_runs_only_the_hooks_it_should(rank: int, local_rank: int, expected: list[str]) -> None:
+def test_rank_runs_only_its_hooks(rank: int, local_rank: int, expected: list[str]) -> None:
     hooks = {"all": Noting(), "master": Noting(ranks=Ranks.MASTER), "local": Noting(ranks=Ranks.LOCAL_MASTER)}
     assert list(Plan(hooks, rank, local_rank).hooks) == expected
 
@@ -65,13 +65,13 @@ def test_a_failure_names_the_hook_the_event_the_rank_and_the_cause() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_a_hook_error_crosses_processes() -> None:
+def test_hook_error_can_be_pickled() -> None:
     error = pickle.loads(pickle.dumps(HookError("ema", "on_update", 1, "ValueError: no")))
     assert (error.hook, error.event, error.rank, error.cause) == ("ema", "on_update", 1, "ValueError: no")
     assert str(error) == "hook 'ema' failed in on_update on rank 1: ValueError: no"
 
 
-def test_a_best_effort_failure_is_logged_and_the_next_hook_runs(caplog: pytest.LogCaptureFixture) -> None:
+def test_best_effort_failure_is_logged_and_the_next_hook_runs(caplog: pytest.LogCaptureFixture) -> None:
     notes: list[str] = []
     with caplog.at_level(logging.WARNING, "hookyard"):
         Plan({"tracker": Tracker(), "next": Noting(notes)}).fire("on_step", State())
@@ -85,7 +85,7 @@ def test_a_failure_in_on_exception_never_hides_the_first_error(caplog: pytest.Lo
     assert "disk full" in caplog.text
 
 
-def test_the_ledger_counts_calls_and_starts_anew_when_drained() -> None:
+def test_costs_count_calls_since_the_last_drain() -> None:
     plan = Plan({"a": Noting(), "idle": Hook()})
     for _ in range(3):
         plan.fire("on_step", State())
@@ -106,7 +106,7 @@ class Dear(Hook):
         self.passed[0] += self.takes * 1e-6
 
 
-def test_a_device_s_marks_are_around_those_calls_alone_that_take_the_host_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_expensive_calls_are_marked_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two marks are a device's second; to begin with, 200 calls count as ones of five microseconds."""
     passed, marks = [0.0], [0.0]
     monkeypatch.setattr("hooks.plan.perf_counter", lambda: passed[0])

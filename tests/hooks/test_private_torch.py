@@ -37,11 +37,11 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_torch_has_it(name: str) -> None:
+def test_private_torch_functions_exist(name: str) -> None:
     assert_there(name, "hooks/private_torch.py", NAMES[name])
 
 
-def test_operations_over_many_tensors_do_what_those_over_one_do() -> None:
+def test_foreach_operations_equal_those_of_single_tensors() -> None:
     ones, twos = [torch.ones(2), torch.ones(3)], [torch.full((2,), 2.0), torch.full((3,), 2.0)]
     assert [float(norm) for norm in private_torch.foreach_norm(twos, 2.0)] == pytest.approx([8**0.5, 12**0.5])
     private_torch.foreach_lerp_(ones, twos, 0.25)
@@ -54,7 +54,7 @@ def test_operations_over_many_tensors_do_what_those_over_one_do() -> None:
     assert (float(ones[0][0]), float(twos[0][0])) == (-1.0, 1.5)
 
 
-def test_a_call_comes_at_the_end_of_a_backward_pass_in_the_order_asked_for() -> None:
+def test_callbacks_run_after_backward_in_order_of_registration() -> None:
     came: list[str] = []
     first, last = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
 

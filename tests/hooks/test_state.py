@@ -7,7 +7,7 @@ import torch
 from hooks import State
 
 
-def test_what_is_recorded_is_as_it_was_and_keeps_nothing_else_alive() -> None:
+def test_recorded_tensor_is_a_copy_without_graph() -> None:
     state, weights = State(), torch.ones(3, requires_grad=True)
     activations = weights * 2
     loss, kept = activations.sum(), ref(activations)

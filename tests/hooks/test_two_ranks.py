@@ -104,7 +104,7 @@ def near(values: list[float]) -> Any:
     return pytest.approx(values, rel=1e-4)
 
 
-def test_ranks_clip_schedule_and_stop_alike_and_as_one_rank_does(outcomes: Outcomes) -> None:
+def test_two_ranks_clip_schedule_and_stop_as_one_rank_does(outcomes: Outcomes) -> None:
     for found in outcomes.two:
         assert len(found["reports"]) == len(outcomes.one["reports"]) == 3
         assert found["columns"]["lr"] == outcomes.one["columns"]["lr"]
@@ -125,7 +125,7 @@ def test_the_loss_is_each_ranks_own(outcomes: Outcomes) -> None:
     ]
 
 
-def test_what_is_alike_on_all_ranks_the_master_alone_measures(outcomes: Outcomes) -> None:
+def test_only_the_master_measures_values_equal_on_all_ranks(outcomes: Outcomes) -> None:
     expected = outcomes.one["columns"]["update_norm"]
     assert [found["columns"]["update_norm"] for found in outcomes.two] == [near(expected), []]
     assert len(expected) == 3 * STEPS
@@ -141,7 +141,7 @@ def test_each_rank_measures_its_own_time_and_memory(outcomes: Outcomes) -> None:
         assert all(report["train/samples_per_s"] > 0 for report in reports)
 
 
-def test_the_shares_of_the_ranks_are_the_epochs_order_and_each_epoch_has_its_own(outcomes: Outcomes) -> None:
+def test_ranks_share_the_order_of_each_epoch(outcomes: Outcomes) -> None:
     whole = list(chain(*outcomes.one["seen"]))
     first, second = (list(chain(*found["seen"])) for found in outcomes.two)
     assert list(chain(*zip(first, second, strict=True))) == whole

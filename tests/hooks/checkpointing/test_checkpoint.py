@@ -69,7 +69,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], list[int], list[int], dict[str
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_saved_kept_and_called_best(case: str) -> None:
+def test_saves_keeps_and_marks_the_expected_checkpoints(case: str) -> None:
     """The first metric has the label `best` too. A best between two checkpoints makes one where it was asked for."""
     hook, epochs, saved, kept, best = CASES[case]
     store = simulate(Checkpoint(**hook), *epochs).store
@@ -90,7 +90,7 @@ def test_it_saves_at_steps_and_only_there() -> None:
 # Retention
 
 
-def test_the_old_goes_only_after_the_new_is_stored() -> None:
+def test_old_checkpoint_is_deleted_after_the_new_one_is_stored() -> None:
     """MMEngine deletes the old checkpoint, and the old best, before it writes the new one."""
     run = simulate(Checkpoint(keep=1, best="val/accuracy"), 0.5, 0.9, 0.7, 0.95)
     order = [call for call in run.store.log if call[0] in ("save", "delete")]
@@ -117,7 +117,7 @@ def test_the_last_is_saved_before_validation_and_marked_after_it() -> None:
     assert run.store.log[1:] == [("mark", "best-val-accuracy", "epoch-0001"), ("mark", "best", "epoch-0001")]
 
 
-def test_the_best_has_its_optimizer(tmp_path: Path) -> None:
+def test_best_checkpoint_has_the_optimizer(tmp_path: Path) -> None:
     """MMEngine's best checkpoint has none, so that nobody can go on from it."""
     store = CheckpointStore(Storage(tmp_path))
     hook = Checkpoint(every=Interval(100), save_last=False, best="val/loss")
@@ -133,14 +133,14 @@ def test_the_best_has_its_optimizer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("metric", ["val/accuracy", "val/loss"])
-def test_what_is_not_finite_is_never_best(metric: str, value: float) -> None:
+def test_non_finite_value_is_never_best(metric: str, value: float) -> None:
     run = SimulatedRun(Checkpoint(best=metric))
     for score in (value, 0.5, value):
         run.epoch(**{metric: score})
     assert run.store.labels["best"] == "epoch-0002"
 
 
-def test_nothing_is_called_the_best_where_nobody_said_which_way_is_better() -> None:
+def test_no_checkpoint_is_best_if_the_direction_is_unknown() -> None:
     run = SimulatedRun(Checkpoint())
     run.epoch(**{"val/score": 1.0})
     assert run.store.labels == {}
@@ -149,7 +149,7 @@ def test_nothing_is_called_the_best_where_nobody_said_which_way_is_better() -> N
     assert known.store.labels == {"best": "epoch-0001", "best-val-loss": "epoch-0001"}
 
 
-def test_what_another_run_reached_is_not_to_be_beaten() -> None:
+def test_score_of_another_run_is_forgotten() -> None:
     """A run that goes on from a checkpoint of another has none of its earlier ones: its best is the best of its own."""
     run = SimulatedRun(Checkpoint(best="val/accuracy"), name="first")
     run.hooks[0].on_start(run.state)
@@ -164,7 +164,7 @@ def test_what_another_run_reached_is_not_to_be_beaten() -> None:
     assert store.did("save") == ["epoch-0002"]
 
 
-def test_a_missing_metric_is_said_after_the_first_validation() -> None:
+def test_missing_metric_is_an_error_after_the_first_validation() -> None:
     """MMEngine raises a bare KeyError, after hours."""
     run = SimulatedRun(Checkpoint(best="val/acuracy", mode="max"))
     with pytest.raises(
@@ -177,7 +177,7 @@ def test_a_missing_metric_is_said_after_the_first_validation() -> None:
 
 
 @pytest.mark.parametrize("metric", ["val/inaccuracy", "val/score", "val/top1_error", "val/"])
-def test_what_is_better_is_not_guessed(metric: str) -> None:
+def test_unknown_direction_is_not_guessed(metric: str) -> None:
     with pytest.raises(ValueError, match=f"whether more or less of '{metric}' is better; write mode: max or mode: min"):
         Checkpoint(best=metric)
     Checkpoint(best=metric, mode="max")
@@ -230,13 +230,13 @@ def test_the_evaluated_weights_are_published(tmp_path: Path, evaluate: Any, best
 
 
 @pytest.mark.parametrize("publish", [["model", "emo"], ["rank-0000"], ["console"], ["optimiser"], ["ema"], []])
-def test_what_cannot_be_published_is_refused_at_load(publish: list[str]) -> None:
+def test_unknown_parts_to_publish_are_refused_at_load(publish: list[str]) -> None:
     """It was found out when the training was over, and again at each resume."""
     with pytest.raises(ConfigError, match=r"hooks\.checkpoint"):
         described(hooks={"checkpoint": {"publish": publish}})
 
 
-def test_another_folder_is_said_by_the_hook_called_checkpoint() -> None:
+def test_only_the_hook_named_checkpoint_can_set_the_folder() -> None:
     described(hooks={"checkpoint": {"out_dir": "elsewhere"}})
     with pytest.raises(ConfigError, match=r"hooks\.slow: `out_dir` holds for all checkpoints of a run"):
         described(hooks={"slow": {"type": "checkpoint", "out_dir": "elsewhere"}})

@@ -30,7 +30,7 @@ def test_a_resumed_run_remembers_the_best() -> None:
     assert later.store.stored == ["epoch-0002", "epoch-0004"]
 
 
-def test_the_interval_goes_on_after_a_resume() -> None:
+def test_interval_continues_after_a_resume() -> None:
     """ClassyVision counts phases from where it resumes."""
     run = simulate(Checkpoint(every=Interval(2), best="val/accuracy", save_last=False), 0.1, 0.2, 0.9)
     later = _resume(run, 3)
@@ -39,7 +39,7 @@ def test_the_interval_goes_on_after_a_resume() -> None:
     assert later.store.did("save")[-2:] == ["epoch-0004", "epoch-0006"]
 
 
-def test_a_checkpoint_made_for_its_score_knows_that_it_is_the_best() -> None:
+def test_resumed_checkpoint_knows_that_it_is_the_best() -> None:
     """Its own name was not known when its state was written."""
     run = simulate(Checkpoint(every=Interval(100), keep=1, best="val/accuracy"), 0.5, 0.9)
     run.store.labels.clear()
@@ -51,7 +51,7 @@ def test_a_checkpoint_made_for_its_score_knows_that_it_is_the_best() -> None:
     assert later.store.stored == ["epoch-0004"]
 
 
-def test_what_was_made_after_the_restored_one_is_superseded() -> None:
+def test_checkpoints_after_the_restored_one_are_superseded() -> None:
     """Resuming at epoch 2 of 4: what came later goes with the next save, and its best is forgotten."""
     run = simulate(Checkpoint(keep=None, best="val/accuracy"), 0.5, 0.4, 0.9, 0.3)
     later = _resume(run, 2)
@@ -62,7 +62,7 @@ def test_what_was_made_after_the_restored_one_is_superseded() -> None:
     assert later.store.labels["best"] == "epoch-0003"
 
 
-def test_a_score_is_forgotten_when_the_other_way_is_better() -> None:
+def test_score_is_forgotten_if_the_mode_changes() -> None:
     run = SimulatedRun(Checkpoint(best="val/score", mode="max"))
     run.epoch(**{"val/score": 9.0})
     run.epoch(**{"val/score": 8.0})
@@ -89,7 +89,7 @@ class _NoStore:
         return ""
 
 
-def test_all_ranks_decide_alike_after_a_resume() -> None:
+def test_all_ranks_decide_equally_after_a_resume() -> None:
     """What a rank sees of the disk must not change what it asks for."""
     run = simulate(Checkpoint(every=Interval(100), best="val/accuracy", save_last=False), 0.9, 0.5)
     saved = run.store.states["epoch-0001"]["checkpoint"]

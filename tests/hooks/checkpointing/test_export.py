@@ -75,7 +75,7 @@ def load_pt2(file: Path) -> Any:
         ("script", torch.jit.load, 4),
     ],
 )
-def test_a_file_gives_what_the_model_gives_in_eval_mode_for_any_number_of_samples(
+def test_exported_file_computes_the_outputs_of_eval_mode_for_any_batch_size(
     written: Any, load: Any, samples: int, tmp_path: Path
 ) -> None:
     """ClassyVision traces in training mode: its file drops activations, and BatchNorm learns as it is traced."""
@@ -106,7 +106,7 @@ def restless_state(folder: Path) -> State:
     return State(module=Restless(), artifacts=folder, fresh_batches=lambda phase: iter([(torch.zeros(64, 5),)]), step=3)
 
 
-def test_a_file_that_differs_is_not_kept_and_the_difference_is_said(tmp_path: Path) -> None:
+def test_file_with_other_outputs_is_deleted_and_reported(tmp_path: Path) -> None:
     earlier = tmp_path / "export" / "step-00000003" / "model.pt2"
     earlier.parent.mkdir(parents=True)
     earlier.write_text("right")
@@ -124,7 +124,7 @@ def test_a_file_that_differs_is_not_kept_and_the_difference_is_said(tmp_path: Pa
         (lambda model, batch: model("no tensor", batch_first=True), "without a tensor"),
     ],
 )
-def test_what_cannot_be_exported_is_said(forward: Any, said: str, tmp_path: Path) -> None:
+def test_unexportable_model_error_has_the_reason(forward: Any, said: str, tmp_path: Path) -> None:
     state = scaled_state(tmp_path)
     state.module.forward = lambda *arguments, **named: None if named else Scaled.forward(state.module, *arguments)
     state.forward = forward
@@ -207,9 +207,7 @@ def test_the_evaluated_weights_are_exported(
         ),
     ],
 )
-def test_averages_that_no_hook_gives_are_refused_at_the_start(
-    hooks: dict[str, Hook], message: str, tmp_path: Path
-) -> None:
+def test_missing_averages_are_refused_at_the_start(hooks: dict[str, Hook], message: str, tmp_path: Path) -> None:
     loop = Loop(TASK, experiment(), {"export": Export(weights="ema"), **hooks}, RunContext(artifacts=tmp_path))
     with pytest.raises(HookError, match=message):
         next(loop.run())
@@ -234,7 +232,7 @@ class Moves(nn.Linear):
 
 
 @pytest.mark.parametrize("written", ["trace", "script"])
-def test_torchscript_is_written_on_the_cpu_and_the_model_stays_where_it_is(tmp_path: Path, written: Any) -> None:
+def test_torchscript_is_written_on_the_cpu_without_moving_the_model(tmp_path: Path, written: Any) -> None:
     """As ClassyVision's `device: cpu`: a trace keeps the device of each constant, which no loading changes."""
     moved: list[int] = []
     module = Moves(moved)
@@ -257,7 +255,7 @@ def test_torchscript_of_a_model_on_a_gpu_runs_on_the_cpu(tmp_path: Path, written
 
 
 def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
-    hooks: dict[str, Hook] = {"export": Export(weights="ema"), "ema": EMA(decay=0.9, buffers="ema")}
+    hooks: dict[str, Hook] = {"export": Export(format="trace", weights="ema"), "ema": EMA(decay=0.9, buffers="ema")}
     task = Points(train=52, batch_norm=True)
     own = Path(folder) / str(rank)
     loop = Loop(
@@ -270,8 +268,9 @@ def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
     return averaged.tolist(), names(own)
 
 
-def test_the_master_writes_what_all_ranks_made_together(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_master_exports_the_averages_of_all_ranks(tmp_path: Path) -> None:
     (averaged, files), (_, nothing) = on_ranks(_on_a_rank, 2, str(tmp_path))
-    assert (files, nothing) == (["export/epoch-0001/model.pt2"], [])
-    found = load_pt2(tmp_path / "0" / files[0])(torch.ones(3, 5))
+    assert (files, nothing) == (["export/epoch-0001/model.pt"], [])
+    found = torch.jit.load(tmp_path / "0" / files[0])(torch.ones(3, 5))
     torch.testing.assert_close(found, torch.tensor(averaged))

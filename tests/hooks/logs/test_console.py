@@ -44,7 +44,7 @@ def test_a_line_every_interval_and_at_the_end_of_a_long_phase() -> None:
 
 
 @pytest.mark.parametrize(("window", "mean"), [("line", 3.0), (4, 3.5), ("epoch", 4.5)])
-def test_short_phases_have_a_line_every_interval_too_and_it_leaves_nothing_out(window: Window, mean: float) -> None:
+def test_short_phases_print_lines_that_cover_all_iterations(window: Window, mean: float) -> None:
     """Epochs of three iterations and a line every fifth: the losses since the last line, the last four, those of the
     epoch."""
     screen, hook = Screen(), Console(every=Interval(5, "iterations"), window=window)
@@ -55,7 +55,7 @@ def test_short_phases_have_a_line_every_interval_too_and_it_leaves_nothing_out(w
     assert line.split("  ")[1:4] == ["epoch 1", "2/3", f"loss {mean:g}"]
 
 
-def test_what_a_line_says(ticks: Ticks) -> None:
+def test_line_has_position_rates_loss_time_and_memory(ticks: Ticks) -> None:
     """Loss over the last two of 1, 2, 6; 30 ms an iteration of which 10 ms are waited for data."""
     screen = Screen()
     rows = [{"loss": loss, "lr": 1e-6, "grad_norm": 2.5, "rss_bytes": 3 * 2**20} for loss in (1.0, 2.0, 6.0)]

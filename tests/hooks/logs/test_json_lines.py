@@ -73,7 +73,7 @@ def test_each_phase_ends_with_its_metrics(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite_is_null(start: Start, tmp_path: Path, value: float) -> None:
+def test_non_finite_values_are_null(start: Start, tmp_path: Path, value: float) -> None:
     hook = JsonLines(every=Interval(1, "iterations"))
     run_phase(hook, start(hook), "train", loss_rows(value), metrics={"train/loss": value})
     row, end = _lines(tmp_path)
@@ -81,7 +81,7 @@ def test_what_is_not_finite_is_null(start: Start, tmp_path: Path, value: float) 
     assert end["metrics"] == {"train/loss": None}
 
 
-def test_a_resumed_run_drops_what_its_checkpoint_did_not_know(start: Start, tmp_path: Path) -> None:
+def test_resumed_run_drops_lines_after_its_checkpoint(start: Start, tmp_path: Path) -> None:
     """iMIX would empty the file, MMEngine repeat the lines of iterations 3 and 4."""
     first = JsonLines(every=Interval(1, "iterations"))
     state = start(first)

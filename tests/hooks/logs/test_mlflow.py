@@ -110,7 +110,7 @@ def _begin(hook: MLflow, folder: Path, **fields: Any) -> State:
     return state
 
 
-def test_a_run_is_told_as_it_was(server: Server, tmp_path: Path) -> None:
+def test_tracker_receives_the_whole_run(server: Server, tmp_path: Path) -> None:
     hook = MLflow(every=Interval(2, "iterations"), tags={"team": "vision"})
     state = _begin(hook, tmp_path, accumulate=2)
     run_phase(hook, state, "train", loss_rows(1, 3, 5, 9, 4), batch_sizes=[4] * 5, metrics={"train/loss": 4.4})
@@ -131,7 +131,7 @@ def test_a_run_is_told_as_it_was(server: Server, tmp_path: Path) -> None:
     assert (tmp_path / "mlflow").is_dir()
 
 
-def test_a_resumed_run_goes_on_in_its_run_at_its_steps(server: Server, tmp_path: Path) -> None:
+def test_resumed_run_continues_the_tracker_s_run(server: Server, tmp_path: Path) -> None:
     """MMEngine's WandB backend counts messages, which breaks the curves of resumed runs."""
     first = MLflow(every=Interval(1, "iterations"))
     state = _begin(first, tmp_path)
@@ -149,7 +149,7 @@ def test_a_resumed_run_goes_on_in_its_run_at_its_steps(server: Server, tmp_path:
     assert "epochs" not in server.runs["run0"]["params"], "parameters are written once: MLflow refuses other values"
 
 
-def test_a_server_that_is_down_does_not_end_the_run_and_is_tried_again(
+def test_failing_server_is_retried_and_the_run_continues(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.down = True
@@ -169,7 +169,7 @@ def test_a_server_that_is_down_does_not_end_the_run_and_is_tried_again(
     assert server.curve("train/loss") == [(2, 2)]
 
 
-def test_without_the_package_the_extra_is_named(
+def test_missing_package_error_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("hooks.logs.mlflow.find_spec", lambda name: None)
@@ -181,7 +181,7 @@ def test_without_the_package_the_extra_is_named(
     assert "pip install 'hookyard[mlflow]'" in caplog.text
 
 
-def test_the_real_client_keeps_it_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_client_writes_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")
     from mlflow.tracking import MlflowClient

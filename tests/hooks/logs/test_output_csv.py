@@ -53,7 +53,7 @@ OUTPUT = torch.tensor([[0.5, 2.0, -1.0], [3.0, 0.0, 0.25], [0.0, 0.0, 1.5]])
         [1, 0, 0],
     ],
 )
-def test_targets_are_one_class_each_however_they_come(target: Any, tmp_path: Path) -> None:
+def test_targets_may_be_classes_one_hot_or_soft(target: Any, tmp_path: Path) -> None:
     """ClassyVision writes a list where targets are one-hot."""
     found = one_phase(OutputCSV(), tmp_path, [((None, target), OUTPUT)])
     assert found == [["id", "predicted", "target"], ["0", "1", "1"], ["1", "0", "0"], ["2", "2", "0"]]
@@ -92,7 +92,7 @@ def test_ids_and_targets_by_key_with_scores(tmp_path: Path) -> None:
         (OutputCSV(), (None, torch.zeros(2)), OUTPUT, r"have \(2,\)"),
     ],
 )
-def test_what_does_not_fit_is_said(hook: OutputCSV, batch: Any, output: Any, said: str, tmp_path: Path) -> None:
+def test_mismatched_output_is_an_error(hook: OutputCSV, batch: Any, output: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=said):
         one_phase(hook, tmp_path, [(batch, output)])
 

@@ -8,13 +8,13 @@ from hooks.logs.progress_bar import ProgressBar
 from tests.hooks.phases import Screen, run_phase
 
 
-def test_it_moves_at_its_interval_and_ends_full() -> None:
+def test_bar_moves_at_its_interval_and_ends_full() -> None:
     screen = Screen()
     run_phase(ProgressBar(every=Interval(4, "iterations")), State(display=screen), "train", [{}] * 10)
     assert screen.bars == [("train", done, 10, "epoch 0") for done in (0, 4, 8, 10)]
 
 
-def test_a_phase_cut_short_by_validation_goes_on_where_it_was() -> None:
+def test_phase_interrupted_by_validation_continues() -> None:
     screen, hook = Screen(), ProgressBar(every=Interval(2, "iterations"))
     state = State(display=screen)
     run_phase(hook, state, "train", [{}] * 3, length=6)

@@ -67,7 +67,7 @@ def _near(line: dict[str, Any]) -> Any:
     return {name: pytest.approx(value) if isinstance(value, float | dict) else value for name, value in line.items()}
 
 
-def test_lines_and_curves_go_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_lines_and_curves_continue_after_a_resume_within_an_epoch(tmp_path: Path) -> None:
     """Epochs of seven iterations, points every fourth and as an epoch ends, and the run goes on from step 5: between
     two points."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
@@ -102,7 +102,7 @@ def _two_epochs(rank: int, world_size: int, root: str, epochs: int, restore: str
         pass
 
 
-def test_samples_are_those_of_all_ranks_also_after_a_change_of_their_number(tmp_path: Path) -> None:
+def test_samples_count_all_ranks_even_if_their_number_changes(tmp_path: Path) -> None:
     """Of 52 samples each of two ranks has batches of 8, 8, 8 and 2; then one has four of 13."""
     on_ranks(_two_epochs, 2, str(tmp_path), 1)
     _two_epochs(0, 1, str(tmp_path), 2, "epoch-0001")
@@ -127,5 +127,5 @@ def _ranks_files(rank: int, world_size: int, root: str) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_master_alone_writes(tmp_path: Path) -> None:
+def test_only_the_master_writes(tmp_path: Path) -> None:
     assert on_ranks(_ranks_files, 2, str(tmp_path)) == [[FILE, FOLDER], []]

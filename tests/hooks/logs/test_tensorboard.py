@@ -69,7 +69,7 @@ def _session(folder: Path, tag: str) -> Any:
     return plugin_data_pb2.HParamsPluginData.FromString(content)
 
 
-def test_curves_have_the_mean_loss_since_the_last_point_and_every_column(start: Start, tmp_path: Path) -> None:
+def test_points_have_the_mean_loss_since_the_last_and_every_column(start: Start, tmp_path: Path) -> None:
     hook = TensorBoard(every=Interval(2, "iterations"))
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1e-6)
     extra = {"grad_norm": torch.tensor(2.0), "data_wait_s": 0.5, "rss_bytes": 4096, "activation/mean": 3.0, "epoch": 0}
@@ -162,7 +162,7 @@ def test_tensors_are_read_only_where_a_point_is_written(start: Start) -> None:
     check_tensors_are_read_every_third_time(hook, start(hook))
 
 
-def test_what_another_hook_left_is_drawn_once(start: Start, tmp_path: Path) -> None:
+def test_info_of_another_hook_is_drawn_once(start: Start, tmp_path: Path) -> None:
     hook = TensorBoard(every=Interval(1, "iterations"))
     state = start(hook)
     state.info.update(parameters=7, metrics={"val/loss": 1.0}, activations={"0/mean": torch.tensor(0.5)})

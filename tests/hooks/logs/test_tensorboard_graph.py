@@ -31,7 +31,7 @@ def trained(folder: Path, hooks: dict[str, Hook]) -> nn.Module:
     return loop.state.module
 
 
-def test_the_graph_has_the_model_s_layers_and_training_does_not_notice(tmp_path: Path) -> None:
+def test_graph_has_the_layers_of_the_model_and_training_is_unchanged(tmp_path: Path) -> None:
     drawn, plain = trained(tmp_path, {"tensorboard": TensorBoard(graph=True)}), trained(tmp_path / "plain", {})
     names = nodes(tmp_path / FOLDER)
     for layer in ("Linear[0]", "BatchNorm1d[1]", "ReLU[2]", "Linear[4]"):

@@ -85,7 +85,7 @@ def _begin(hook: WandB, folder: Path, **fields: Any) -> State:
     return state
 
 
-def test_a_run_is_told_as_it_was(service: Service, tmp_path: Path) -> None:
+def test_tracker_receives_the_whole_run(service: Service, tmp_path: Path) -> None:
     hook = WandB(every=Interval(2, "iterations"), group="sweep", tags=("a", "b"), mode="offline")
     state = _begin(hook, tmp_path, accumulate=2)
     run_phase(hook, state, "train", loss_rows(1, 3, 5, 9, 4), batch_sizes=[4] * 5, metrics={"train/loss": 4.4})
@@ -114,7 +114,7 @@ def test_a_run_is_told_as_it_was(service: Service, tmp_path: Path) -> None:
     assert service.torn_down_after == [0], "only then are an offline run's files complete"
 
 
-def test_the_axis_is_the_step_also_after_a_resume(service: Service, tmp_path: Path) -> None:
+def test_axis_is_the_step_before_and_after_a_resume(service: Service, tmp_path: Path) -> None:
     """MMEngine's WandbVisBackend leaves the axis to W&B, which counts messages; resumed runs have broken curves."""
     first = WandB(every=Interval(1, "iterations"))
     state = _begin(first, tmp_path)
@@ -132,7 +132,7 @@ def test_the_axis_is_the_step_also_after_a_resume(service: Service, tmp_path: Pa
     assert resumed.axes["*"] == {"step_metric": "step"}
 
 
-def test_without_the_package_the_extra_is_named(
+def test_missing_package_error_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("hooks.logs.wandb.find_spec", lambda name: None)
@@ -160,7 +160,7 @@ def _messages(file: Path) -> Iterator[bytes]:
             parts = b""
 
 
-def test_the_real_client_writes_it_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_client_writes_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     from wandb.proto import wandb_internal_pb2
 

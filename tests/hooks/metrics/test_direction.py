@@ -20,12 +20,12 @@ val/inaccuracy val/score val/top1_error val/stopping val/lossless val/ rabbits_p
 
 
 @pytest.mark.parametrize(("metrics", "mode"), [(MORE, "max"), (LESS, "min"), (UNKNOWN, None)])
-def test_a_metric_s_own_words_tell(metrics: str, mode: str | None) -> None:
+def test_words_of_a_metric_decide_its_direction(metrics: str, mode: str | None) -> None:
     """MMEngine takes val/stop_error for a `top` accuracy."""
     assert {metric: direction(metric) for metric in metrics.split()} == dict.fromkeys(metrics.split(), mode)
 
 
-def test_the_sweep_comes_before_the_checkpoint_and_that_before_words() -> None:
+def test_sweep_mode_precedes_checkpoint_mode_and_both_precede_names() -> None:
     checkpoint = {"best": ["val/accuracy", "val/score"], "mode": ["min", "max"]}
     early = {"type": "early_stopping", "monitor": "val/fit", "mode": "min"}
     hooks = {"checkpoint": checkpoint, "ema": None, "patience": early, "console": True, "wandb": {"mode": "offline"}}
@@ -44,7 +44,7 @@ def test_the_sweep_comes_before_the_checkpoint_and_that_before_words() -> None:
         {"sweep": {"metric": "val/x", "mode": [{}]}},
     ],
 )
-def test_what_is_written_wrong_says_nothing(config: dict[str, object]) -> None:
+def test_invalid_mode_is_ignored(config: dict[str, object]) -> None:
     assert declared_modes(config) == {}
 
 

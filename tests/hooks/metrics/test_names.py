@@ -34,11 +34,11 @@ THERE = (
         ("val/f1", None),
     ],
 )
-def test_what_may_have_been_meant(metric: str, meant: str | None) -> None:
+def test_nearest_name_is_suggested(metric: str, meant: str | None) -> None:
     assert nearest(metric, THERE) == meant
 
 
-def test_names_and_the_nearest_are_told_together() -> None:
+def test_known_names_are_listed_with_the_nearest() -> None:
     assert (
         list_known(["val/loss", "val/accuracy"], "val/acuracy")
         == "there are: val/loss, val/accuracy (did you mean 'val/accuracy'?)"

@@ -9,7 +9,7 @@ from torch import nn
 from hooks.parts.activation_checkpointing import keep_activations, keep_no_activations
 
 
-def test_a_copy_has_its_own_weights_and_can_be_made_to_keep_its_activations_again() -> None:
+def test_copy_has_its_own_weights_and_can_keep_activations() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     keep_no_activations(model[0])
     copied = deepcopy(model)
@@ -25,7 +25,7 @@ def test_a_copy_has_its_own_weights_and_can_be_made_to_keep_its_activations_agai
         assert torch.equal(torch.jit.script(copied)(points), copied(points))
 
 
-def test_of_a_graph_that_is_kept_they_are_computed_as_often_as_it_is_gone_through() -> None:
+def test_retained_graph_recomputes_activations_in_each_backward_pass() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5), nn.Linear(2, 1))
     keep_no_activations(model)
     loss = model(torch.randn(8, 2)).square().sum()

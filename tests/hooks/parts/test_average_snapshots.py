@@ -33,7 +33,7 @@ def run_loop(snapshots: Snapshots, state: State, steps: range) -> dict[int, list
     return kept
 
 
-def test_they_stay_evenly_apart_however_long_the_run() -> None:
+def test_snapshots_stay_evenly_spaced_in_runs_of_any_length() -> None:
     state = State(phase="train", stepped=True, checkpoints=Kept())  # type: ignore[arg-type]
     kept = run_loop(Snapshots(Interval(10, "steps"), 4), state, range(1, 401))
     assert kept[40] == ["10", "20", "30", "40"]
@@ -45,7 +45,7 @@ def test_they_stay_evenly_apart_however_long_the_run() -> None:
 
 
 @pytest.mark.parametrize("cut", [45, 80])
-def test_gone_on_with_they_are_as_without_a_break(cut: int) -> None:
+def test_resume_keeps_the_snapshots_of_an_uninterrupted_run(cut: int) -> None:
     """From an earlier checkpoint: what came after it is given up."""
     whole = State(phase="train", stepped=True, checkpoints=Kept())  # type: ignore[arg-type]
     expected = run_loop(Snapshots(Interval(10, "steps"), 4), whole, range(1, 201))

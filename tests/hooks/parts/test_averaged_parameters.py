@@ -34,7 +34,7 @@ def test_half_precision_weights_are_averaged_in_fp32(dtype: torch.dtype) -> None
     assert torch.equal(module.weight, torch.full((2, 3), 2.0, dtype=dtype))
 
 
-def test_frozen_weights_stay_what_they_are_and_unfrozen_ones_are_averaged() -> None:
+def test_frozen_weights_stay_and_unfrozen_ones_are_averaged() -> None:
     module = small_model()
     first: Any = module[0]
     first.requires_grad_(False)

@@ -28,7 +28,7 @@ def test_every_rank_gets_means_sums_and_the_masters_values() -> None:
         assert values[3][0][0] == float(torch.tensor(60000.0).half())
 
 
-def test_under_nccl_what_lies_on_the_cpu_goes_by_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_tensors_go_through_the_gpu_with_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
     on_gpu: list[torch.Tensor] = []

@@ -31,7 +31,7 @@ class Careless(nn.Module):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_modes_buffers_and_random_numbers_are_as_they_were(fails: bool) -> None:
+def test_modes_buffers_and_random_states_are_restored(fails: bool) -> None:
     module = Careless().train()
     module.norm.eval()
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
@@ -49,6 +49,6 @@ def test_modes_buffers_and_random_numbers_are_as_they_were(fails: bool) -> None:
     assert all(torch.equal(buffer, before[name]) for name, buffer in module.named_buffers())
 
 
-def test_without_data_there_is_no_example() -> None:
+def test_missing_training_data_is_an_error() -> None:
     with pytest.raises(ValueError, match="there is no training batch to take as an example"):
         first_batch(State(fresh_batches=lambda phase: iter(())))

@@ -26,7 +26,7 @@ def _read(folder: Path) -> pd.DataFrame:
     return pd.read_parquet(folder / "sizes")
 
 
-def test_pandas_reads_a_row_for_each_reading_and_layer_of_all_ranks(tmp_path: Path) -> None:
+def test_pandas_reads_a_row_for_each_measurement_and_layer_of_all_ranks(tmp_path: Path) -> None:
     for rank in (0, 1):
         state = State(artifacts=tmp_path, rank=rank, epoch=2, iteration=6)
         table = started(state)
@@ -50,7 +50,7 @@ def test_pandas_reads_a_row_for_each_reading_and_layer_of_all_ranks(tmp_path: Pa
     assert table_of_all["most"].tolist() == pytest.approx([3, 4, float("nan"), 3, 5, float("nan")], nan_ok=True)
 
 
-def test_what_came_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
+def test_rows_after_the_checkpoint_are_dropped(tmp_path: Path) -> None:
     state = State(artifacts=tmp_path)
     table = started(state)
     for iteration in range(6):
@@ -63,7 +63,7 @@ def test_what_came_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
     assert _read(tmp_path)["iteration"].tolist() == [1, 2, 3, 4]
 
 
-def test_what_ranks_wrote_that_are_no_more_is_dropped_alike(tmp_path: Path) -> None:
+def test_rows_of_ranks_that_no_longer_exist_are_dropped(tmp_path: Path) -> None:
     for rank in (0, 1, 2):
         state = State(artifacts=tmp_path, rank=rank, world_size=3)
         table = started(state)

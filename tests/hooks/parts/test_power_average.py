@@ -6,7 +6,7 @@ import pytest
 from hooks.parts.power_average import LARGEST_STD, combination, exponent, share
 
 
-def test_a_std_is_the_papers() -> None:
+def test_exponent_of_a_std_is_that_of_the_paper() -> None:
     """Karras et al. (2024), section 3.1: 5 % and 10 % are 16.97 and 6.94."""
     assert [round(exponent(std), 2) for std in (0.05, 0.10)] == [16.97, 6.94]
     for std in (0.01, 0.07, 0.2, LARGEST_STD):
@@ -19,7 +19,7 @@ def test_a_std_is_the_papers() -> None:
 
 
 @pytest.mark.parametrize("steps", [range(1, 13), [3, 6, 9, 10, 20]])
-def test_updates_leave_each_step_its_part_of_the_profile(steps: list[int]) -> None:
+def test_updates_give_each_step_its_share_of_the_profile(steps: list[int]) -> None:
     g, left, before = exponent(0.1), np.zeros(len(steps)), 0
     for place, step in enumerate(steps):
         taken = share(before, step, g)
@@ -30,10 +30,10 @@ def test_updates_leave_each_step_its_part_of_the_profile(steps: list[int]) -> No
 
 
 @pytest.mark.parametrize("std", [0.04, 0.07, 0.2])
-def test_factors_are_those_of_least_squares_over_all_steps(std: float) -> None:
-    """The profiles as columns, at a million places, as one dense problem."""
+def test_combination_is_the_least_squares_solution(std: float) -> None:
+    """The profiles as columns, at 200,000 places, as one dense problem."""
     stored, wanted = [(step, one) for step in (30, 70, 100) for one in (0.05, 0.1)], (100, std)
-    places = (np.arange(1_000_000) + 0.5) / 10_000
+    places = (np.arange(200_000) + 0.5) / 2_000
     columns = [
         np.where(places < t, (g + 1) * (places / t) ** g / t, 0)
         for t, g in ((t, exponent(one)) for t, one in [*stored, wanted])

@@ -121,7 +121,7 @@ def test_validation_samples_are_assigned_to_the_nearest_centroid() -> None:
             assert torch.equal(views.assignments[head], expected)
 
 
-def test_samples_that_the_filling_pass_leaves_out_join_when_they_are_seen() -> None:
+def test_samples_missing_from_the_first_pass_join_when_they_are_seen() -> None:
     """50 samples in batches of 8, drop_last: the last two are in no batch of the unshuffled pass."""
     hook = DeepCluster(clusters=[4])
     seen = Seen(hook)
@@ -184,7 +184,7 @@ def one_rank_of(rank: int, world_size: int, root: str, restore: str | None) -> A
     return trained.weights, state_of(trained.loop.plan.hooks["deepcluster"]), trained.losses
 
 
-def test_two_ranks_resumed_in_mid_phase_have_their_shards_again(tmp_path: Path) -> None:
+def test_two_ranks_resume_within_a_phase_with_their_shards(tmp_path: Path) -> None:
     whole = on_ranks(one_rank_of, 2, str(tmp_path), None)
     resumed = on_ranks(one_rank_of, 2, str(tmp_path), "step-00000010")
     for (weights, state, losses), (others, other_state, other_losses) in zip(resumed, whole, strict=True):
@@ -193,7 +193,7 @@ def test_two_ranks_resumed_in_mid_phase_have_their_shards_again(tmp_path: Path) 
         assert losses == other_losses[10:]
 
 
-def test_with_another_number_of_ranks_the_memory_is_filled_anew(tmp_path: Path) -> None:
+def test_memory_is_refilled_after_a_change_of_the_number_of_ranks(tmp_path: Path) -> None:
     one_rank_of(0, 1, str(tmp_path), None)
     (weights, state, _), (others, other_state, _) = on_ranks(one_rank_of, 2, str(tmp_path), "step-00000010")
     assert weights == others

@@ -57,7 +57,7 @@ def of_a_share(rank: int, world_size: int, sizes: list[int], identical: bool) ->
 
 @pytest.mark.parametrize("identical", [False, True], ids=["apart", "five empty at first"])
 @pytest.mark.parametrize("sizes", [[37, 23], [57, 3], [60, 0]])
-def test_ranks_with_uneven_shares_find_what_one_finds(sizes: list[int], identical: bool) -> None:
+def test_ranks_with_uneven_shares_find_the_clusters_of_one_rank(sizes: list[int], identical: bool) -> None:
     (centroids, nearest), (others, other_nearest) = on_ranks(of_a_share, 2, sizes, identical)
     whole, places = of_a_share(0, 1, [60], identical)
     assert centroids == others

@@ -75,7 +75,7 @@ def run_loop(root: Path, hook: Distillation, restore: str | None = None) -> tupl
     return numbers(loop.state.module), rows.columns("iteration", "loss", phase="train"), loop
 
 
-def test_the_teacher_gives_its_evaluation_outputs_and_never_changes(tmp_path: Path) -> None:
+def test_teacher_runs_in_eval_mode_and_never_changes(tmp_path: Path) -> None:
     hook = Distillation(teacher=BIG)
     _, _, loop = run_loop(tmp_path, hook)
     reference = big_teacher().eval()
@@ -97,7 +97,7 @@ def started(module: nn.Module, **fields: Any) -> State:
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_weights_of_a_file_go_into_a_copy_of_the_model(tmp_path: Path, nested: bool) -> None:
+def test_weights_of_a_file_are_loaded_into_a_copy_of_the_model(tmp_path: Path, nested: bool) -> None:
     trained, module = nn.Linear(5, 3), nn.Linear(5, 3)
     weights = trained.state_dict()
     torch.save({"model": weights, "updates": 3} if nested else weights, tmp_path / "teacher.pt")
@@ -106,13 +106,13 @@ def test_weights_of_a_file_go_into_a_copy_of_the_model(tmp_path: Path, nested: b
     torch.testing.assert_close(state.output.student, module(state.batch[0]))
 
 
-def test_a_file_that_holds_code_is_not_run(tmp_path: Path) -> None:
+def test_file_with_code_is_not_executed(tmp_path: Path) -> None:
     torch.save(nn.Linear(5, 3), tmp_path / "teacher.pt")
     with pytest.raises(HookError, match="weights_only"):
         started(nn.Linear(5, 3), checkpoint=str(tmp_path / "teacher.pt"))
 
 
-def test_what_does_not_fit_is_an_error_that_names_the_field(tmp_path: Path) -> None:
+def test_invalid_teacher_error_names_the_field(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no teacher: set teacher"):
         Distillation()
     for path in (f"{__name__}:no_teacher", "os:getcwd"):

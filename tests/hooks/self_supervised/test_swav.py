@@ -106,7 +106,7 @@ class Weights(Hook):
 
 
 @pytest.mark.parametrize(("freeze", "frozen"), [(steps(4), 4), (Interval(1), STEPS), (steps(0), 0)])
-def test_prototypes_are_unit_vectors_that_first_stand_still(freeze: Interval, frozen: int) -> None:
+def test_prototypes_are_unit_vectors_and_frozen_at_first(freeze: Interval, frozen: int) -> None:
     weights = Weights()
     train(Clouds(), {"freeze": freeze_until(freeze), "swav": SwAV(), "weights": weights}, optimizer=DECAYED)
     for value in weights.values:

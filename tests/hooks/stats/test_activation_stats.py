@@ -93,7 +93,7 @@ def test_ignored_types_are_left_out(tmp_path: Path, ignored: str) -> None:
     assert _without_row(said) == _expected("1", batch.tanh().relu())
 
 
-def test_a_feature_map_may_be_sampled_at_its_centre(tmp_path: Path) -> None:
+def test_feature_maps_can_be_sampled_at_their_center(tmp_path: Path) -> None:
     model, batch = nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(75, 2)), torch.randn(4, 2, 5, 5)
     said = _pass(ActivationStats(every=EVERY_STEP, sample_feature_map=True), model, batch, tmp_path)
     maps = model[0](batch)
@@ -124,9 +124,7 @@ def test_module_hooks_are_there_only_while_a_measured_pass_runs(tmp_path: Path) 
     assert called == [0, 0, 2, 0, 0, 2]
 
 
-def test_readings_of_a_phase_are_read_in_one_transfer_as_it_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measurements_of_a_phase_are_read_in_one_transfer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """VISSL reads once for each module."""
     read: list[str] = []
     for name in ("cpu", "item", "tolist", "__float__"):
@@ -154,7 +152,7 @@ def _noting(name: str, read: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("finish", ["on_end", "on_exception"])
-def test_no_module_hook_stays_behind(tmp_path: Path, finish: str) -> None:
+def test_module_hooks_are_removed_at_the_end(tmp_path: Path, finish: str) -> None:
     """A forward pass that fails never comes to on_forward."""
     model = nn.Sequential(nn.Linear(2, 2))
     state, hook = State(module=model, artifacts=tmp_path, phase="train"), ActivationStats(every=EVERY_STEP)

@@ -56,7 +56,7 @@ def started() -> tuple[DeviceStats, State]:
     return hook, state
 
 
-def test_the_machine_is_what_psutil_says() -> None:
+def test_machine_readings_are_those_of_psutil() -> None:
     hook, state = DeviceStats(), State()
     hook.on_start(state)
     hook.on_step(state)
@@ -65,7 +65,7 @@ def test_the_machine_is_what_psutil_says() -> None:
     assert state.row["system_memory_percent"] == pytest.approx(psutil.virtual_memory().percent, abs=10)
 
 
-def test_nothing_waits_for_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readings_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """psutil sleeps where it is given an interval; and its first answer, 0, must be gone before the first row."""
     asked: list[tuple[str, Any]] = []
 
@@ -85,7 +85,7 @@ def test_nothing_waits_for_a_measurement(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (state.row["cpu_percent"], state.row["system_cpu_percent"]) == (150.0, 40.0)
 
 
-def test_the_gpu_is_torchs_own_and_its_units_are_as_named(gpu: dict[str, Any]) -> None:
+def test_gpu_readings_are_those_of_torch_in_the_named_units(gpu: dict[str, Any]) -> None:
     assert gpu_columns(*started()) == COLUMNS
 
 
@@ -96,7 +96,7 @@ def test_the_gpu_is_torchs_own_and_its_units_are_as_named(gpu: dict[str, Any]) -
         (ModuleNotFoundError("pynvml"), COLUMNS.keys(), "pip install 'hookyard[gpu]'"),
     ],
 )
-def test_a_run_goes_on_without_what_a_gpu_does_not_tell(
+def test_run_continues_without_readings_that_a_gpu_lacks(
     gpu: dict[str, Any], error: Exception, missing: Any, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each failing reading is tried once."""

@@ -28,14 +28,14 @@ def _pass(folder: Path, model: nn.Module, batch: Any, device: str = "cpu") -> pd
     return pd.read_parquet(folder / "layer_memory")
 
 
-def test_on_the_cpu_there_are_the_sizes_of_outputs_and_no_more(tmp_path: Path) -> None:
+def test_on_the_cpu_only_output_sizes_are_measured(tmp_path: Path) -> None:
     table = _pass(tmp_path, nn.Sequential(nn.Linear(3, 8), nn.Sequential(nn.LSTM(8, 5))), torch.randn(6, 3))
     assert table["layer"].tolist() == ["0", "1.0"]
     assert table["output_bytes"].tolist() == [6 * 8 * 4, 6 * 5 * 4 + 2 * 5 * 4]
     assert "allocated_bytes" not in table
 
 
-def test_on_cuda_a_layer_has_what_was_allocated_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_cuda_a_layer_has_its_allocated_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Holds(nn.Module):
         def __init__(self, size: int) -> None:
             super().__init__()

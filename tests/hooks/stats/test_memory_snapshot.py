@@ -39,7 +39,7 @@ def test_tensors_are_counted_by_kind(tmp_path: Path) -> None:
     assert len(kept) + len(views) == 6
 
 
-def test_it_writes_after_the_steps_asked_for(tmp_path: Path) -> None:
+def test_writes_after_the_configured_steps(tmp_path: Path) -> None:
     """Once each, also where a step has several micro-batches."""
     loop = Loop(
         Points(train=44, val=11),
@@ -51,7 +51,7 @@ def test_it_writes_after_the_steps_asked_for(tmp_path: Path) -> None:
     assert _names(tmp_path) == ["rank=0-step=2.txt", "rank=0-step=5.txt"]
 
 
-def test_a_run_that_fails_shows_its_own_error(tmp_path: Path) -> None:
+def test_failed_run_reports_its_own_error(tmp_path: Path) -> None:
     (tmp_path / "memory").touch()  # where the snapshot's folder is to be
     loop = Loop(Points(fails=True), experiment(), {"memory": MemorySnapshot()}, RunContext(artifacts=tmp_path))
     with pytest.raises(ArithmeticError, match="this loss fails on purpose"):

@@ -65,7 +65,7 @@ def test_the_descriptor_is_closed_at_the_end_and_on_failure() -> None:
         assert _open_statms() == 0
 
 
-def test_the_peaks_of_iteration_phase_and_run_do_not_destroy_each_other(allocator: _Allocator) -> None:
+def test_peaks_of_iteration_phase_and_run_are_independent(allocator: _Allocator) -> None:
     """Readings by hand: MMEngine, ClassyVision and VISSL reset each other's peaks."""
     hook, state = MemoryStats(every=Interval(1, "iterations")), State(device=torch.device("cuda"))
     allocator.hold(999)
@@ -95,7 +95,7 @@ def test_the_peaks_of_iteration_phase_and_run_do_not_destroy_each_other(allocato
     assert metrics["memory/cuda_peak_reserved_bytes"] == 1400
 
 
-def test_the_peaks_of_run_and_phase_are_known_after_a_resume_in_mid_phase(allocator: _Allocator) -> None:
+def test_peaks_continue_after_a_resume_within_a_phase(allocator: _Allocator) -> None:
     """Phase and run go on; what the new process held before it began counts for neither."""
     first, state = MemoryStats(every=Interval(1, "iterations")), State(device=torch.device("cuda"))
     first.on_start(state)

@@ -87,7 +87,7 @@ class Block(nn.Module):
         return torch.relu(self.layers(x) + self.shortcut(x))
 
 
-def test_resnet_18_has_the_figures_that_the_originals_give(tmp_path: Path) -> None:
+def test_resnet_18_has_the_published_flops_and_activations(tmp_path: Path) -> None:
     """ClassyVision and VISSL: 11.69 M parameters, 1.81 G multiply-adds, 2.48 M activations of convolutions
     and linear layers at 224x224."""
     widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
@@ -123,12 +123,12 @@ and convolutions."""
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_activations_are_those_of_the_layers_that_classyvision_counts(layer: str, tmp_path: Path) -> None:
+def test_activations_count_the_layers_that_classyvision_counts(layer: str, tmp_path: Path) -> None:
     module, shape, activations = LAYERS[layer]
     assert count(module, (torch.randn(3, *shape),), tmp_path).info["activations_per_sample"] == activations
 
 
-def test_attention_is_counted_though_torch_would_fuse_it(tmp_path: Path) -> None:
+def test_fused_attention_is_counted(tmp_path: Path) -> None:
     """In eval mode torch runs a transformer layer as one call, of which the counter knows nothing. With width d, f in
     the feed-forward part and s positions: 8sd^2 for the projections, 4s^2d for the attention, 4sdf behind it."""
     d, f, s = 8, 16, 6
@@ -147,7 +147,7 @@ def test_depth_limits_the_rows_and_containers_sum_up(tmp_path: Path) -> None:
     assert [int(row["flops_per_sample"]) for row in rows.values()] == [2 * (16 + 8 + 2), 2 * (16 + 8), 4]
 
 
-def test_shared_weights_count_once_and_their_use_each_time(tmp_path: Path) -> None:
+def test_shared_weights_count_once_and_each_use_costs(tmp_path: Path) -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -189,7 +189,7 @@ def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
     return numbers(trained({}).state.module), numbers(counted.state.module), counted.state.info
 
 
-def test_the_master_counts_and_no_rank_waits_or_trains_otherwise(tmp_path: Path) -> None:
+def test_master_counts_alone_and_training_is_unchanged(tmp_path: Path) -> None:
     for rank, (plain, counted, info) in enumerate(on_ranks(_on_a_rank, 2, str(tmp_path))):
         assert counted == plain
         assert info.get("flops_per_sample") == (128 if rank == 0 else None)

@@ -98,14 +98,14 @@ def test_norms_of_a_step_without_gradients_are_zero() -> None:
     assert row["param_norm"] > 0
 
 
-def test_a_skipped_step_gives_the_copy_back(tmp_path: Path) -> None:
+def test_skipped_step_frees_the_copied_parameters(tmp_path: Path) -> None:
     hook, model = OptimizerStats(every=EVERY_STEP), nn.Linear(3, 41)
     state = _step(model, torch.optim.SGD(model.parameters(), lr=0.1), tmp_path, skip=True, hook=hook)
     assert state.row.keys() == {"step_grad_norm"}
     assert [kept for kept in gc.get_objects() if type(kept) is torch.Tensor and kept.shape == (41, 3)] == []
 
 
-def test_it_measures_at_its_steps_under_accumulation_and_clipping() -> None:
+def test_measures_the_clipped_gradients_at_its_steps_with_accumulation() -> None:
     """Twelve micro-batches make six steps; what the optimizer got is what clipping left of the gradient."""
     rows = Rows()
     hooks = {"optimizer": OptimizerStats(every=Interval(2, "steps")), "clip": GradientClip(max_norm=0.01)}

@@ -35,7 +35,7 @@ def test_samples_are_counted_not_inferred_from_a_batch_size(ticks: Ticks) -> Non
     assert metrics == {"train/samples_per_s": pytest.approx(24 / 2.0), "train/iteration_s": pytest.approx(0.5)}
 
 
-def test_each_report_has_only_what_happened_since_the_last(ticks: Ticks) -> None:
+def test_report_covers_the_time_since_the_last_report(ticks: Ticks) -> None:
     hook, state = PerfStats(), State()
     run_phase(hook, state, "train", [{}], work=_passes(ticks, 8))
     hook.on_report(state, {})
@@ -67,7 +67,7 @@ def test_evaluations_longer_than_the_recent_rows_are_counted_exactly(ticks: Tick
     assert metrics["val/iteration_s"] == pytest.approx(0.5)
 
 
-def test_an_iteration_that_is_not_the_thousandth_does_not_call_it() -> None:
+def test_only_every_thousandth_iteration_calls_the_hook() -> None:
     plan = Plan({"perf": PerfStats()})
     for phase in ("train", "val"):
         state = State(phase=phase)

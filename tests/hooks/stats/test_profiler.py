@@ -59,7 +59,7 @@ def _counts(path: Path, *names: str) -> list[int]:
     return [events.count(name) for name in names]
 
 
-def test_a_window_has_its_iterations_and_their_parts(tmp_path: Path, stops: list[profile]) -> None:
+def test_trace_has_the_iterations_of_its_window_and_their_spans(tmp_path: Path, stops: list[profile]) -> None:
     _train(tmp_path, Profiler(skip_first=1, wait=1, warmup=1, active=3))
     assert _names(tmp_path) == ["rank=0-step=6-iteration=6.pt.trace.json.gz", "rank=0-step=6-iteration=6.txt"]
     trace = tmp_path / "traces" / "rank=0-step=6-iteration=6.pt.trace.json.gz"
@@ -72,7 +72,7 @@ def test_a_window_has_its_iterations_and_their_parts(tmp_path: Path, stops: list
 @pytest.mark.parametrize(
     ("iteration", "window"), [(0, (12, 15)), (10, (12, 15)), (13, (13, 15)), (14, (17, 20)), (15, (17, 20)), (19, None)]
 )
-def test_a_resumed_run_goes_on_in_the_schedule(
+def test_resumed_run_continues_the_schedule(
     iteration: int, window: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By hand: skip 10; then wait 2, warmup 1, active 2, twice. What is left of a window must hold one kept
@@ -93,7 +93,7 @@ def test_a_resumed_run_goes_on_in_the_schedule(
     assert windows[:2] == ([] if window is None else [("start", window[0]), ("stop", window[1])])
 
 
-def test_two_that_trace_the_same_rank_are_refused_as_torch_ends_the_process_over_them() -> None:
+def test_two_profilers_of_one_rank_are_refused() -> None:
     first, second, other = Profiler(), Profiler(skip_first=40), Profiler(profiled_ranks=(1,))
     setup = Setup(hooks={"profiler": first, "later": second, "other": other})
     assert "'later' traces the same ranks" in first.unsuitable(setup)
@@ -101,7 +101,7 @@ def test_two_that_trace_the_same_rank_are_refused_as_torch_ends_the_process_over
     assert not other.unsuitable(setup)
 
 
-def test_a_failure_in_a_window_leaves_what_there_is_and_ends_the_profiler_once(
+def test_failure_within_a_window_keeps_its_trace_and_stops_the_profiler_once(
     tmp_path: Path, stops: list[profile]
 ) -> None:
     """VISSL's hook ends its profiler twice."""
@@ -127,7 +127,7 @@ def test_outside_its_windows_there_is_no_profiler(tmp_path: Path) -> None:
     assert looks.on == [False] * 3 + [True] * 2 + [False] * 7  # warming up, torch only prepares
 
 
-def test_shapes_and_memory_are_kept_where_asked_for(tmp_path: Path) -> None:
+def test_shapes_and_memory_are_recorded_if_configured(tmp_path: Path) -> None:
     _train(
         tmp_path, Profiler(skip_first=0, warmup=0, active=1, record_shapes=True, profile_memory=True, with_flops=True)
     )

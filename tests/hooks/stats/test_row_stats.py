@@ -74,7 +74,7 @@ def test_each_report_has_the_statistics_of_its_own_training_iterations(
             assert metrics[f"stats/loss/{name}"] == pytest.approx(reference(losses)), name
 
 
-def test_more_iterations_than_are_remembered_all_count() -> None:
+def test_iterations_beyond_the_recent_rows_count() -> None:
     """Each iteration's row holds its number, and 1,300 of them pass in one phase, where the last 1,000 are
     remembered."""
     hook, state, metrics = RowStats(["iteration/sum"]), State(phase="train"), {}
@@ -95,7 +95,7 @@ def _on_rank(rank: int, world_size: int) -> tuple[list[dict[str, Any]], list[tup
     return reports, rows.columns("epoch", "loss", phase="train")
 
 
-def test_the_values_of_all_ranks_count_on_each() -> None:
+def test_every_rank_computes_statistics_over_all_ranks() -> None:
     (first, own), (second, other) = on_ranks(_on_rank)
     assert [m["stats/loss/p95"] for m in first] == [m["stats/loss/p95"] for m in second]
     for epoch, metrics in enumerate(first):
@@ -113,7 +113,7 @@ def test_the_values_of_all_ranks_count_on_each() -> None:
         ("val/accuracy/max", "expected COLUMN/STATISTIC"),
     ],
 )
-def test_what_is_no_statistic_is_refused(written: str, message: str) -> None:
+def test_invalid_statistic_is_refused(written: str, message: str) -> None:
     with pytest.raises(ValueError) as refused:
         RowStats([written])
     assert message in str(refused.value)

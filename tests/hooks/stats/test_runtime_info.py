@@ -41,7 +41,7 @@ class Watcher(Hook):
         self.seen.append(tuple(state.info[name] for name in ("phase", "epoch", "iteration", "step", "samples")))
 
 
-def test_any_hook_reads_how_far_the_run_has_come() -> None:
+def test_other_hooks_can_read_the_position_of_the_run() -> None:
     """52 samples are 7 iterations and, two to a step, 4 steps an epoch."""
     watcher = Watcher()
     loop = Loop(
@@ -63,7 +63,7 @@ def test_any_hook_reads_how_far_the_run_has_come() -> None:
     assert set(info["metrics"]) == {"train/loss", "train/accuracy", "val/loss", "val/accuracy"}
 
 
-def test_what_the_run_is() -> None:
+def test_facts_of_the_run() -> None:
     given = described(epochs=3, seed=7, hooks={"runtime_info": {}})
     config = to_dict(given)
     task = resolve(given.source).task
@@ -91,7 +91,7 @@ def test_the_learning_rate_of_every_group_is_there() -> None:
 
 
 @pytest.mark.parametrize("said", [{"classes": ["cat", "dog"]}, {"metainfo": {"classes": ("cat", "dog")}}])
-def test_classes_are_what_the_dataset_says_also_of_a_part_of_it(said: dict[str, Any]) -> None:
+def test_classes_are_those_of_the_dataset_or_its_subset(said: dict[str, Any]) -> None:
     dataset = TensorDataset(torch.zeros(10, 1))
     for name, value in said.items():
         setattr(dataset, name, value)
@@ -116,7 +116,7 @@ def _run(root: Path, **fields: Any) -> RunFolder:
     return folder
 
 
-def test_run_json_has_it_at_the_end(tmp_path: Path) -> None:
+def test_run_json_has_the_facts_at_the_end(tmp_path: Path) -> None:
     folder = _run(tmp_path, epochs=2)
     assert folder.metadata().info == {}
     folder.end("finished")
@@ -139,7 +139,7 @@ def _on_a_rank(rank: int, world_size: int) -> Any:
     return {name: loop.state.info[name] for name in ("world_size", "data", "samples", "metrics")}
 
 
-def test_every_rank_knows_and_metrics_are_the_same() -> None:
+def test_every_rank_has_the_same_facts_and_metrics() -> None:
     first, second = on_ranks(_on_a_rank)
     assert first["metrics"] == second["metrics"]
     assert first["world_size"] == 2

@@ -27,7 +27,7 @@ def measured(state: State, hook: Throughput) -> dict[str, Any]:
     return state.row
 
 
-def test_flops_are_three_times_the_forward_passs_and_mfu_their_share() -> None:
+def test_flops_are_three_forward_passes_and_mfu_is_their_share_of_the_peak() -> None:
     state = State(world_size=2, info={"flops_per_sample": 1000})
     state.recent.append(row(10, 0.5))
     assert measured(state, Throughput(peak_flops=240_000)) == {
@@ -39,7 +39,7 @@ def test_flops_are_three_times_the_forward_passs_and_mfu_their_share() -> None:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_in_a_run_it_is_what_the_rows_say(accumulate: int) -> None:
+def test_throughput_of_a_run_is_computed_from_its_rows(accumulate: int) -> None:
     """With accumulation a row is a micro-batch, and an epoch ends in a short one."""
     hooks: dict[str, Hook] = {"throughput": Throughput(every=Interval(4, "iterations"), window=3)}
     rows = Rows()
@@ -74,7 +74,7 @@ NVIDIA GB10: bf16 -
 @pytest.mark.parametrize(
     "case", [case.strip() for line in PEAKS_BY_NAME.strip().splitlines() for case in line.split(";")]
 )
-def test_peaks_are_found_by_whole_words(case: str) -> None:
+def test_gpu_peaks_are_found_by_whole_words(case: str) -> None:
     name, _, value = case.partition(": ")
     precision, tera = value.split()
     assert peak_flops(name, precision) == (None if tera == "-" else pytest.approx(float(tera) * 1e12))
@@ -96,7 +96,7 @@ def matmul_precision() -> Iterator[Callable[[str], None]]:
         (nn.Conv2d(2, 2, 1), "fp32", "highest", 156e12),
     ],
 )
-def test_the_peak_is_that_of_what_the_work_is_computed_in(
+def test_peak_is_that_of_the_precision_in_use(
     module: nn.Module,
     precision: str,
     matmul: str,

@@ -53,7 +53,7 @@ class RootOfNothing(Points):
 
 
 @pytest.mark.parametrize("check_nan", [True, False])
-def test_it_is_on_throughout_and_what_was_found_is_put_back(found: Setting, check_nan: bool) -> None:
+def test_anomaly_detection_is_on_during_the_run_and_restored_after_it(found: Setting, check_nan: bool) -> None:
     """iMIX's hook leaves its mode behind, for whatever the process does next."""
     settings = Settings()
     list(Loop(Points(), experiment(epochs=1), {"anomalies": AnomalyDetection(check_nan), "settings": settings}).run())
@@ -61,7 +61,7 @@ def test_it_is_on_throughout_and_what_was_found_is_put_back(found: Setting, chec
     assert setting() == found
 
 
-def test_what_was_found_is_put_back_after_a_failure_and_after_a_run_left_half_way(found: Setting) -> None:
+def test_setting_is_restored_after_a_failure_or_an_abandoned_run(found: Setting) -> None:
     with pytest.raises(HookError, match="broken on purpose"):
         list(Loop(Points(), experiment(), {"anomalies": AnomalyDetection(), "breaks": Breaks()}).run())
     assert setting() == found
@@ -83,7 +83,7 @@ def test_names_the_operation_and_where_it_was_called() -> None:
     )
 
 
-def test_without_it_the_same_run_ends_with_weights_that_are_no_numbers() -> None:
+def test_same_run_without_the_hook_ends_with_nan_weights() -> None:
     loop = Loop(RootOfNothing(val=0), experiment(epochs=1), {}, RunContext(recorder=Rows()))
     list(loop.run())
     assert any(parameter.isnan().any() for parameter in loop.state.module.parameters())

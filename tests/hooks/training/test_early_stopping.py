@@ -32,7 +32,7 @@ def test_a_constant_metric_stops() -> None:
     assert stops_at(a_hook(), [0.5] * 10) == 3
 
 
-def test_a_run_that_climbs_slowly_goes_on() -> None:
+def test_slowly_improving_run_continues() -> None:
     """MMEngine's default min_delta of 0.1 stops this one."""
     assert stops_at(a_hook(), [0.80, 0.85, 0.90, 0.95, 0.97, 0.99, 0.991, 0.992]) is None
 
@@ -50,7 +50,7 @@ def test_patience_counts_values_in_a_row(mode: str, values: list[float], expecte
     assert stops_at(a_hook(mode=mode), values) == expected
 
 
-def test_an_improvement_beats_the_best_by_more_than_min_delta() -> None:
+def test_improvement_must_exceed_min_delta() -> None:
     assert stops_at(a_hook(min_delta=0.25, patience=1), [1.0, 1.25]) == 1
     assert stops_at(a_hook(min_delta=0.25, patience=1), [1.0, 1.375, 1.75]) is None
     assert stops_at(a_hook(min_delta=0.25, patience=1, mode="min"), [1.0, 0.75]) == 1
@@ -60,7 +60,7 @@ def test_an_improvement_beats_the_best_by_more_than_min_delta() -> None:
 
 @pytest.mark.parametrize("mode", ["max", "min"])
 @pytest.mark.parametrize("first", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_never_the_best(mode: str, first: float) -> None:
+def test_non_finite_value_is_never_an_improvement(mode: str, first: float) -> None:
     hook = a_hook(mode=mode, check_finite=False, patience=2)
     assert stops_at(hook, [first, 0.5]) is None
     assert hook.state_dict() == {"best": 0.5, "wait": 0}
@@ -87,7 +87,7 @@ def test_a_missing_metric_is_an_error_at_the_first_end_of_its_phase() -> None:
 
 
 @pytest.mark.parametrize("resume_after", range(1, 6))
-def test_a_restart_changes_nothing(resume_after: int) -> None:
+def test_resume_continues_as_without_interruption(resume_after: int) -> None:
     """MMEngine loses best and wait."""
     values = [0.5, 0.6, 0.55, 0.58, 0.6, 0.9]
     hook, resumed = a_hook(), a_hook()
@@ -101,7 +101,7 @@ def test_a_restart_changes_nothing(resume_after: int) -> None:
     assert (stopped if stopped is not None else rest + resume_after if rest is not None else None) == 4
 
 
-def test_what_is_better_is_told_by_mode_or_the_name() -> None:
+def test_direction_follows_from_mode_or_name() -> None:
     assert stops_at(EarlyStopping("val/ppl", patience=1), [3, 2, 1, 2]) == 3
     assert stops_at(EarlyStopping("val/score", mode="min", patience=1), [3, 2, 1, 2]) == 3
     assert stops_at(EarlyStopping("val/ppl", mode="max", patience=1), [1, 2, 3, 2]) == 3

@@ -28,14 +28,14 @@ from tests.tasks import Points, experiment
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.99, 0.9999])
-def test_exponential_is_torchs(decay: float) -> None:
+def test_exponential_average_equals_that_of_torch(decay: float) -> None:
     module = small_model()
     state, hook, reference = new_state(module), EMA(decay=decay), Reference(module, get_ema_multi_avg_fn(decay))
     train(state, {"ema": hook, "reference": reference}, batches(12))
     assert same(averages(hook, state), weights(reference.averaged.module))
 
 
-def test_stochastic_is_torchs_swa() -> None:
+def test_stochastic_average_equals_swa_of_torch() -> None:
     module = small_model()
     state, hook, reference = new_state(module), EMA(average="stochastic"), Reference(module, get_swa_multi_avg_fn())
     train(state, {"ema": hook, "reference": reference}, batches(12))
@@ -44,7 +44,7 @@ def test_stochastic_is_torchs_swa() -> None:
 
 
 @pytest.mark.parametrize("interval", [1, 3])
-def test_annealing_is_mmengines_formula(interval: int) -> None:
+def test_annealing_follows_the_formula_of_mmengine(interval: int) -> None:
     """momentum_n = max(momentum, gamma / (gamma + n)), with n the steps since the copy, of which every `interval`-th
     updates."""
     state, hook, trail = (
@@ -61,7 +61,7 @@ def test_annealing_is_mmengines_formula(interval: int) -> None:
         torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_annealing_reads_nothing_from_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_annealing_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """MMEngine reads its count of updates from a buffer at each."""
     state, hook = new_state(small_model()), EMA(decay=0.9, average="annealing")
     train(state, {"ema": hook}, batches(2))
@@ -84,7 +84,7 @@ class Rising(EMA):
         return 2 / (updates + 2)
 
 
-def test_an_average_of_one_s_own_overrides_the_weight_of_an_update() -> None:
+def test_subclass_can_override_the_weight_of_an_update() -> None:
     """As a class of `ema_type` does in MMEngine."""
     hook = make_hooks({"ema": {"type": f"{__name__}:Rising", "buffers": "ema"}}, {})["ema"].hook
     assert isinstance(hook, Rising)
@@ -107,7 +107,7 @@ def test_updates_once_per_optimizer_step_and_not_per_micro_batch() -> None:
 
 
 @pytest.mark.parametrize(("begin", "first"), [(Interval(0), 0), (Interval(1, "steps"), 0), (Interval(4, "steps"), 3)])
-def test_begins_with_a_copy_after_so_many_steps(begin: Interval, first: int) -> None:
+def test_average_begins_with_a_copy_at_the_begin_step(begin: Interval, first: int) -> None:
     state, hook, trail = new_state(small_model()), EMA(decay=0.5, begin=begin), Trail()
     train(state, {"ema": hook, "trail": trail}, batches(6))
     expected = trail.values[first]
@@ -142,7 +142,7 @@ def test_each_optimizer_has_its_own_updates_if_they_take_turns(fields: dict[str,
 # Putting the averages in and taking them out
 
 
-def test_tensors_are_exchanged_and_parameters_keep_their_identity() -> None:
+def test_applied_exchanges_tensors_and_keeps_parameters() -> None:
     state, hook = new_state(small_model()), EMA(decay=0.9)
     train(state, {"ema": hook}, batches(3))
     parameters = list(state.module.parameters())
@@ -157,7 +157,7 @@ def test_tensors_are_exchanged_and_parameters_keep_their_identity() -> None:
     assert same(weights(state.module), raw)
 
 
-def test_the_raw_weights_come_back_after_an_error() -> None:
+def test_raw_weights_are_restored_after_an_error() -> None:
     state, hook = new_state(small_model()), EMA(decay=0.9, buffers="ema")
     train(state, {"ema": hook}, batches(3))
     raw = deepcopy(state.module.state_dict())
@@ -170,7 +170,7 @@ def test_the_raw_weights_come_back_after_an_error() -> None:
 @pytest.mark.parametrize(
     ("evaluate", "labels"), [("ema", {"": True}), ("raw", {"": False}), ("both", {"": False, "ema": True})]
 )
-def test_registers_what_validation_runs_with(evaluate: Any, labels: dict[str, bool]) -> None:
+def test_registers_its_weights_for_validation(evaluate: Any, labels: dict[str, bool]) -> None:
     state, hook = new_state(small_model()), EMA(decay=0.9, evaluate=evaluate)
     hook.name = "ema"
     hook.on_start(state)
@@ -182,7 +182,7 @@ def test_registers_what_validation_runs_with(evaluate: Any, labels: dict[str, bo
             assert same(weights(state.module), averaged if has_averages else raw)
 
 
-def test_two_averages_validate_under_their_own_names_or_not_at_all() -> None:
+def test_two_averages_validate_under_different_names() -> None:
     state, fast, slow = new_state(small_model()), EMA(evaluate="both"), EMA(evaluate="both")
     fast.name, slow.name = "ema", "slow_ema"
     fast.on_start(state)
@@ -208,7 +208,7 @@ class Counted(Points):
         return model
 
 
-def test_both_validate_in_passes_of_their_own_and_nothing_is_added_to_training() -> None:
+def test_evaluate_both_validates_twice_and_leaves_training_unchanged() -> None:
     """VISSL runs the averaged model on every batch, those of training too. 52 and 23 samples are 7 and 3 batches."""
     task, hook = Counted(), EMA(decay=0.9, evaluate="both")
     loop = Loop(task, experiment(epochs=1), {"ema": hook})

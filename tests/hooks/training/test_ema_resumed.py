@@ -13,7 +13,7 @@ from tests.hooks.training.averages import Trail, averages, checkpoint_of, resume
 from tests.hooks.training.steps import batches, new_state, small_model, train
 
 
-def test_the_checkpoint_has_a_record_to_load_and_its_model_is_raw() -> None:
+def test_checkpoint_has_loadable_averages_and_raw_weights() -> None:
     """MMEngine writes the averages as state_dict and hides the raw weights, or the other way round."""
     state, hook = new_state(small_model()), EMA(decay=0.9)
     train(state, {"ema": hook}, batches(5))
@@ -41,7 +41,7 @@ def test_the_checkpoint_has_a_record_to_load_and_its_model_is_raw() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_resumed_it_gives_the_same_as_without_a_break(cut: int, fields: dict[str, Any], dtype: torch.dtype) -> None:
+def test_resume_continues_bit_for_bit(cut: int, fields: dict[str, Any], dtype: torch.dtype) -> None:
     data = [(batch.to(dtype),) for (batch,) in batches(9)]
     straight, whole = EMA(**{"decay": 0.9, **fields}), new_state(small_model().to(dtype))
     train(whole, {"ema": straight}, data[:cut])
@@ -62,7 +62,7 @@ def test_resumed_it_gives_the_same_as_without_a_break(cut: int, fields: dict[str
         assert all(torch.equal(found[part][name], value) for name, value in expected[part].items())
 
 
-def test_added_to_a_run_under_way_it_starts_from_the_restored_weights() -> None:
+def test_average_added_at_a_resume_starts_from_the_restored_weights() -> None:
     state = new_state(small_model())
     train(state, {}, batches(3))
     checkpoint = through_a_file({"model": state.module.state_dict(), "hook": {}, "rank": {}})

@@ -37,7 +37,7 @@ def phases(hook: Hook, device: str, places: list[str]) -> None:
     ],
     ids=str,
 )
-def test_empties_in_every_phase_where_it_is_asked_to(
+def test_cache_is_emptied_in_every_phase_at_the_configured_events(
     fields: dict[str, Any], of_a_phase: str, places: list[str]
 ) -> None:
     phases(EmptyCache(**fields), "cuda", places)
@@ -52,7 +52,7 @@ def test_does_nothing_off_cuda(places: list[str]) -> None:
     assert "emptied" not in places
 
 
-def test_comes_after_hooks_that_let_go_of_memory() -> None:
+def test_runs_after_hooks_that_free_memory() -> None:
     class LetsGo(Hook):
         priority = 90
 

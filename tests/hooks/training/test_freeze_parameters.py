@@ -60,7 +60,7 @@ def test_frozen_parameters_do_not_move_and_the_others_do(
 
 
 @pytest.mark.parametrize(("until", "frozen_steps"), [("3 steps", 3), ("2 epochs", 4), (0, 0), (None, 6)])
-def test_they_are_frozen_until(until: Any, frozen_steps: int) -> None:
+def test_parameters_are_frozen_until_their_step_or_epoch(until: Any, frozen_steps: int) -> None:
     module = small_model()
     hook = FreezeParameters(["3.weight"], until=None if until is None else Interval.parse(until))
     state = a_state(module)
@@ -87,7 +87,7 @@ def test_a_pattern_that_matches_nothing_is_an_error_with_the_nearest_names() -> 
         FreezeParameters(["backbone"]).on_start(state)
 
 
-def test_a_pattern_that_is_no_regular_expression_is_refused() -> None:
+def test_invalid_regular_expression_is_refused() -> None:
     with pytest.raises(
         ValueError,
         match=r"pattern '\*.bias' is not a regular expression: nothing to repeat.*; for \* and \? write match: glob",

@@ -59,7 +59,7 @@ def some_losses(seed: int) -> list[float]:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("window", "warmup", "threshold"), [(8, 4, 6.0), (20, 20, 3.0), (16, 2, 2.0), (128, 64, 6.0)])
-def test_spikes_are_what_lies_far_above_the_last_losses(
+def test_spikes_are_losses_far_above_the_recent_ones(
     window: int, warmup: int, threshold: float, seed: int, tmp_path: Path
 ) -> None:
     hook = LossSpike(window=window, warmup=warmup, threshold=threshold, patience=60)
@@ -74,7 +74,7 @@ def test_a_warmup_longer_than_the_window_is_refused() -> None:
         LossSpike(window=8, warmup=9)
 
 
-def test_too_many_in_a_row_are_an_error(tmp_path: Path) -> None:
+def test_too_many_spikes_in_a_row_are_an_error(tmp_path: Path) -> None:
     usual = [1.0, 1.1, 0.9, 1.0]
     hook = LossSpike(**SMALL, patience=2)
     assert spikes(hook, [*usual, 9.0, 9.0, 1.0, math.nan, 9.0], tmp_path)[4:] == [True, True, False, True, True]
@@ -90,7 +90,7 @@ def heights(count: int, *high: int, factor: float = 100.0) -> list[tuple[Tensor]
     return [(batch * (factor if index in high else 1.0),) for index, (batch,) in enumerate(batches(count))]
 
 
-def test_a_step_is_left_out_as_if_its_batch_had_not_been(tmp_path: Path) -> None:
+def test_skipped_step_leaves_no_trace_of_its_batch(tmp_path: Path) -> None:
     module = nn.Linear(4, 2)
     reference = deepcopy(module)
     state = new_state(module, artifacts=tmp_path)
@@ -118,7 +118,7 @@ def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
     return [index for index, row in enumerate(rows) if "loss_spike" in row], state.step, module.weight.tolist()
 
 
-def test_ranks_leave_out_a_step_together_though_one_alone_has_the_spike(tmp_path: Path) -> None:
+def test_all_ranks_skip_a_step_if_one_has_a_spike(tmp_path: Path) -> None:
     first, second = on_ranks(_on_a_rank, 2, str(tmp_path))
     assert first == second
     assert first[:2] == ([5, 7], 6)

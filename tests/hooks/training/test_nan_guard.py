@@ -45,7 +45,7 @@ def gradients_only(scale: float) -> State:
 
 
 @pytest.mark.parametrize("value", [math.nan, INF, -INF])
-def test_raises_before_the_weights_are_harmed(value: float, tmp_path: Path) -> None:
+def test_raises_before_a_nan_reaches_the_weights(value: float, tmp_path: Path) -> None:
     module = small_model()
     state = new_state(module, artifacts=tmp_path)
     train(state, {"guard": NanGuard()}, batches(2))
@@ -56,7 +56,7 @@ def test_raises_before_the_weights_are_harmed(value: float, tmp_path: Path) -> N
     assert same(weights(module), before)
 
 
-def test_skips_the_step_and_goes_on_as_if_the_batch_had_not_been(tmp_path: Path) -> None:
+def test_skips_the_step_and_continues_without_its_batch(tmp_path: Path) -> None:
     module = nn.Linear(4, 2)
     reference = deepcopy(module)
     state = new_state(module, artifacts=tmp_path)
@@ -67,7 +67,7 @@ def test_skips_the_step_and_goes_on_as_if_the_batch_had_not_been(tmp_path: Path)
     assert state.step == 4
 
 
-def test_a_loss_that_is_not_finite_but_harms_nothing_is_not_skipped(tmp_path: Path) -> None:
+def test_infinite_loss_with_finite_gradients_is_not_skipped(tmp_path: Path) -> None:
     """Only this rank sees its loss, so skipping for it alone would part the ranks."""
     state = gradients_only(1.0)
     state.artifacts, state.loss = tmp_path, torch.tensor(math.nan)
@@ -89,7 +89,7 @@ def test_with_a_scaler_only_the_loss_counts(loss: float, tmp_path: Path) -> None
     assert bool(state.stop_reasons) == bool(state.row) == math.isnan(loss)
 
 
-def test_between_checks_a_hit_is_remembered(tmp_path: Path) -> None:
+def test_check_covers_all_steps_since_the_last_one(tmp_path: Path) -> None:
     state = new_state(nn.Linear(4, 2), artifacts=tmp_path)
     optimizer: Any = state.optimizer
     optimizer.param_groups[0]["lr"] = 0.0  # so that the weights stay finite, and the hit must be remembered
@@ -121,7 +121,7 @@ def _again(guard: NanGuard, fresh: NanGuard) -> NanGuard:
     return fresh
 
 
-def test_hits_in_a_row_and_dumps_are_counted_over_a_resume(tmp_path: Path) -> None:
+def test_counts_of_hits_and_dumps_continue_after_a_resume(tmp_path: Path) -> None:
     guard, state = NanGuard(action="skip", patience=2), new_state(nn.Linear(4, 2), artifacts=tmp_path)
     train(state, {"guard": guard}, poisoned(4, 2, 3))
     with pytest.raises(HookError, match="FloatingPointError"):
@@ -134,7 +134,7 @@ def test_skip_cannot_look_later_than_each_step() -> None:
         NanGuard(action="skip", every=Interval(4, "steps"))
 
 
-def test_a_hit_is_written_out_with_nested_batch_and_output(tmp_path: Path) -> None:
+def test_dump_has_a_nested_batch_and_output(tmp_path: Path) -> None:
     """VISSL's check fails on outputs that are dicts."""
     state = gradients_only(math.nan)
     state.artifacts, state.rank, state.step, state.iteration = tmp_path, 3, 41, 83

@@ -25,14 +25,14 @@ def masked(labels: Any, output: Any) -> Any:
     return state.output
 
 
-def test_classes_that_do_not_occur_are_minus_infinity_and_the_others_as_they_were() -> None:
+def test_absent_classes_are_masked_and_others_unchanged() -> None:
     output = torch.arange(10.0).reshape(2, 5)
     found = masked([torch.tensor([3, 1, 3]), torch.tensor([1])], output)
     assert found.tolist() == [[NO, 1, NO, 3, NO], [NO, 6, NO, 8, NO]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_shapes_and_types_stay(dtype: torch.dtype) -> None:
+def test_masked_logits_keep_shape_and_dtype(dtype: torch.dtype) -> None:
     images = torch.ones(2, 3, 4, 5, dtype=dtype)
     labels = torch.tensor([[[0, 2], [-100, 255]]])  # of pixels, some to be ignored
     found = masked([labels], images)
@@ -59,7 +59,7 @@ def test_each_phase_has_its_own_classes_and_reads_its_labels_once() -> None:
     assert passes == ["val", "test"]
 
 
-def test_what_are_no_class_numbers_or_no_logits_is_an_error() -> None:
+def test_invalid_labels_or_logits_are_an_error() -> None:
     with pytest.raises(
         TypeError,
         match=r"the labels, batch\[1\], must be class numbers, got torch.float32 of shape \(2, 3\)",

@@ -72,7 +72,7 @@ def test_steps_at_optimizer_steps_and_never_at_micro_batches(accumulate: int) ->
     assert epochs(state, ParamScheduler(every=Interval(1, "steps")), 2, 6, accumulate) == expected
 
 
-def test_a_step_the_optimizer_left_out_does_not_count() -> None:
+def test_skipped_step_does_not_count() -> None:
     state = new_state(small_model())
     state.scheduler = StepLR(state.optimizer, 1, gamma=0.5)
 
@@ -104,7 +104,7 @@ def test_reduce_on_plateau_sees_the_metric_of_each_validation() -> None:
     assert reference.param_groups[0]["lr"] < 0.1
 
 
-def test_a_missing_metric_is_an_error_that_names_those_there_are() -> None:
+def test_missing_metric_error_lists_the_known_metrics() -> None:
     optimizer = an_optimizer()
     state = State(optimizer=optimizer, scheduler=ReduceLROnPlateau(optimizer), phase="val")
     state.metrics = {"train/loss": 1.0, "val/accuracy": 0.5}
@@ -122,7 +122,7 @@ def test_a_monitor_must_fit_the_scheduler() -> None:
         ParamScheduler(monitor="val/loss").on_start(State(scheduler=StepLR(optimizer, 1)))
 
 
-def test_a_plateau_that_looks_the_wrong_way_is_refused() -> None:
+def test_plateau_scheduler_with_the_wrong_mode_is_refused() -> None:
     """torch's default lowers the rate of a run whose accuracy rises."""
     optimizer = an_optimizer()
     hook = ParamScheduler(monitor="val/accuracy")

@@ -39,7 +39,7 @@ def direct(values: list[list[Tensor]], steps: list[int], std: float) -> list[Ten
         ({"std": 0.1}, range(1, 15)),
     ],
 )
-def test_each_is_the_sum_of_all_weights_by_its_profile(fields: dict[str, Any], steps: list[int]) -> None:
+def test_each_average_is_the_sum_of_all_weights_by_its_profile(fields: dict[str, Any], steps: list[int]) -> None:
     """Where averaging begins later, the first weights stand for those before."""
     state, hook, trail = new_state(small_model()), EMA(**{"average": "power", "std": STDS, **fields}), Trail()
     train(state, {"ema": hook, "trail": trail}, batches(14))
@@ -57,7 +57,7 @@ def test_each_is_the_sum_of_all_weights_by_its_profile(fields: dict[str, Any], s
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("cut", [1, 7])
-def test_resumed_it_gives_the_same_as_without_a_break(cut: int, dtype: torch.dtype) -> None:
+def test_resume_continues_bit_for_bit(cut: int, dtype: torch.dtype) -> None:
     data = [(batch.to(dtype),) for (batch,) in batches(9)]
     straight, whole = EMA(average="power", std=STDS, every=Interval(2, "steps")), new_state(small_model().to(dtype))
     train(whole, {"ema": straight}, data[:cut])
@@ -78,7 +78,7 @@ def test_resumed_it_gives_the_same_as_without_a_break(cut: int, dtype: torch.dty
         assert all(torch.equal(found["ema"]["further"][std][name], value) for name, value in values.items())
 
 
-def test_where_optimizers_take_turns_a_step_is_one_update() -> None:
+def test_power_average_counts_a_step_of_several_turns_once() -> None:
     """Both turns of a step take the same share, each of what it has trained."""
     module = small_model()
     halves = {"one": list(module[0].parameters()) + list(module[1].parameters()), "two": list(module[3].parameters())}
@@ -96,7 +96,7 @@ def test_where_optimizers_take_turns_a_step_is_one_update() -> None:
     assert hook.state_dict()["updates"] == {"": 6, "one": 6, "two": 6}
 
 
-def test_a_checkpoint_of_other_widths_is_refused_with_what_to_do() -> None:
+def test_checkpoint_with_other_stds_is_refused() -> None:
     state, hook = new_state(small_model()), EMA(average="power", std=STDS)
     train(state, {"ema": hook}, batches(2))
     with pytest.raises(
@@ -125,10 +125,10 @@ def test_a_checkpoint_of_other_widths_is_refused_with_what_to_do() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused_in_the_file(fields: dict[str, Any], words: str) -> None:
+def test_invalid_power_settings_are_refused_at_load(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make_hooks({"ema": fields}, {})
 
 
-def test_it_keeps_what_hooks_promise_and_observes() -> None:
+def test_power_average_passes_check_hook() -> None:
     check_hook(EMA, fields={"average": "power", "std": STDS, "decay": 0.999, "snapshots": Interval(2, "steps")})

@@ -112,7 +112,7 @@ class AtValidation(Hook):
 
 
 @pytest.mark.parametrize("cache_samples", [False, True])
-def test_each_validation_finds_the_statistics_of_all_training_samples_under_its_weights(cache_samples: bool) -> None:
+def test_validation_uses_statistics_of_all_training_samples_with_its_weights(cache_samples: bool) -> None:
     seen = AtValidation()
     hooks = {"precise": PreciseBatchNorm(52, cache_samples), "seen": seen}
     list(Loop(TASK, experiment(epochs=3), hooks).run())
@@ -123,7 +123,7 @@ def test_each_validation_finds_the_statistics_of_all_training_samples_under_its_
 
 
 @pytest.mark.parametrize(("num_samples", "taken"), [(1, 1), (8, 1), (9, 2), (16, 2), (24, 3), (1000, 4)])
-def test_it_takes_as_many_batches_as_hold_the_samples(num_samples: int, taken: int) -> None:
+def test_takes_enough_batches_for_the_requested_samples(num_samples: int, taken: int) -> None:
     data = batches(4)
     fetched: list[int] = []
 

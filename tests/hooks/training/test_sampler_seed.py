@@ -46,7 +46,7 @@ def test_each_epoch_has_the_order_of_torchs_own_sampler(wrapped: bool) -> None:
         assert order_of(loader) == list(reference)
 
 
-def test_everything_that_can_be_told_is_told_once() -> None:
+def test_set_epoch_is_called_once_on_every_part_that_has_it() -> None:
     sampler, batch_sampler, inner = Listener(), Listener(), Listener()
     batch_sampler.sampler = inner
     loader, dataset = Listener(), Listener()
@@ -59,7 +59,7 @@ def test_everything_that_can_be_told_is_told_once() -> None:
 
 
 @pytest.mark.parametrize(("world_size", "warnings"), [(1, 0), (2, 1)])
-def test_warns_once_where_several_ranks_have_nothing_to_tell(
+def test_warns_once_if_several_ranks_have_no_set_epoch(
     world_size: int, warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     data: Dataset[Any] = DATA

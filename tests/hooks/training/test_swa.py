@@ -73,7 +73,7 @@ def evaluated(model: nn.Module) -> float:
         return functional.cross_entropy(model(dataset.points), dataset.labels).item()
 
 
-def test_weights_statistics_rates_and_validation_are_those_of_torchs_recipe(tmp_path: Path) -> None:
+def test_swa_with_batch_norm_update_equals_the_recipe_of_torch(tmp_path: Path) -> None:
     averaged, rates = torchs_recipe()
     _, rows, report = run_loop(tmp_path)
     store = CheckpointStore(Storage(tmp_path))
@@ -90,7 +90,7 @@ def test_weights_statistics_rates_and_validation_are_those_of_torchs_recipe(tmp_
 
 
 @pytest.mark.parametrize("epoch", [2, 5])
-def test_resumed_before_and_after_the_averaging_began_it_ends_alike(tmp_path: Path, epoch: int) -> None:
+def test_resume_before_or_after_averaging_begins_ends_with_equal_weights(tmp_path: Path, epoch: int) -> None:
     whole, _, report = run_loop(tmp_path)
     resumed, _, again = run_loop(tmp_path, f"epoch-{epoch:04d}")
     assert again == report

@@ -34,7 +34,7 @@ def _buffers_after(rank: int, world_size: int, phase: str) -> dict[str, Any]:
     return {name: buffer.tolist() for name, buffer in module.named_buffers()}
 
 
-def test_floats_are_averaged_and_the_rest_comes_from_rank_0() -> None:
+def test_float_buffers_are_averaged_and_others_come_from_rank_0() -> None:
     for buffers in on_ranks(_buffers_after, 2, "train"):
         assert buffers == {
             "wide": [0.25, 2.0],
@@ -66,7 +66,7 @@ def _validated_with(rank: int, world_size: int) -> list[list[float]]:
     return means.found
 
 
-def test_in_a_run_measured_in_steps_each_validation_finds_the_same_on_all_ranks() -> None:
+def test_ranks_validate_with_equal_buffers_in_a_run_measured_in_steps() -> None:
     """MMEngine synchronizes once in such a run: its hook waits for an epoch to end."""
     first, second = on_ranks(_validated_with)
     assert first == second

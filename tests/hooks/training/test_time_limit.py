@@ -38,7 +38,7 @@ class Takes(Hook):
         self.clock.now += self.seconds(state)
 
 
-def test_it_asks_once_for_a_pause(clock: Ticks) -> None:
+def test_pause_is_requested_once(clock: Ticks) -> None:
     hook, _ = construct(TimeLimit, {"limit": "2h30m"}, "hooks.time_limit")
     state = State()
     hook.on_start(state)
@@ -57,16 +57,14 @@ def run_loop(root: Path, clock: Ticks, limit: float, restore: str | None = None)
     return loop, list(loop.run())
 
 
-def test_the_run_is_saved_and_interrupted_where_its_time_is_up(tmp_path: Path, clock: Ticks) -> None:
+def test_run_is_saved_and_interrupted_at_its_limit(tmp_path: Path, clock: Ticks) -> None:
     loop, reports = run_loop(tmp_path, clock, 95)  # 7 iterations, 3 of validation, 2.2 iterations
     assert loop.state.iteration == 10
     assert (reports[-1].interrupted, reports[-1].final) == (True, True)
     assert CheckpointStore(Storage(tmp_path)).names() == ["step-00000010"]
 
 
-def test_used_time_survives_a_resume_and_a_higher_limit_goes_on_as_if_there_had_been_no_pause(
-    tmp_path: Path, clock: Ticks
-) -> None:
+def test_used_time_counts_over_a_resume_with_a_higher_limit(tmp_path: Path, clock: Ticks) -> None:
     whole, _ = run_loop(tmp_path / "whole", clock, 1000)
     first, _ = run_loop(tmp_path / "run", clock, 95)
     clock.now += 5000  # nobody works on it
@@ -80,7 +78,7 @@ def test_used_time_survives_a_resume_and_a_higher_limit_goes_on_as_if_there_had_
     assert numbers(last.state.module) == numbers(whole.state.module)
 
 
-def test_a_run_ends_as_interrupted_and_goes_on_by_resume_where_the_limit_was_raised(tmp_path: Path) -> None:
+def test_run_can_be_resumed_with_a_higher_limit(tmp_path: Path) -> None:
     begun = run(described(hooks={"time_limit": {"limit": 1e-9}}), tmp_path, local=True)
     assert (begun.status, begun.stats["iteration"].max()) == ("interrupted", 1)
     settings = tmp_path / "points" / "experiment.yaml"

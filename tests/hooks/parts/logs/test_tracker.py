@@ -33,7 +33,7 @@ def test_jobs_are_done_in_order_by_another_thread(gate: threading.Event) -> None
     assert done == [*range(100), "tracker-sender"]
 
 
-def test_a_failure_is_told_once_and_the_rest_is_done(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_logged_once_and_later_jobs_run(caplog: pytest.LogCaptureFixture) -> None:
     done = []
 
     def fails() -> None:
@@ -51,7 +51,7 @@ def test_a_failure_is_told_once_and_the_rest_is_done(caplog: pytest.LogCaptureFi
     ]
 
 
-def test_a_server_that_does_not_answer_is_not_waited_for(
+def test_silent_server_does_not_delay_the_end_of_the_run(
     gate: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     started = threading.Event()
@@ -69,7 +69,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
     assert "were not sent within 0 s" in caplog.text
 
 
-def test_what_waits_is_bounded(
+def test_queue_of_the_sender_is_bounded(
     gate: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "MOST_WAITING", 3)

@@ -46,7 +46,7 @@ def _rows(column: str, values: Any) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("method", ["mean", "median", "min", "max"])
-def test_a_window_over_iterations_is_numpy_s_over_the_last_ones(method: Any) -> None:
+def test_statistic_over_a_window_is_that_of_numpy(method: Any) -> None:
     values = GENERATOR.normal(size=30)
     looks = Looks(Windows("line", {"it": Statistic("loss", method, 7)}), 5, 20, 21)
     run_phase(looks, State(), "train", _rows("loss", values))
@@ -55,7 +55,7 @@ def test_a_window_over_iterations_is_numpy_s_over_the_last_ones(method: Any) -> 
 
 
 @pytest.mark.parametrize("method", ["mean", "median", "min", "max"])
-def test_an_epoch_is_exact_however_seldom_one_looks(method: Any) -> None:
+def test_epoch_window_is_exact_at_any_interval(method: Any) -> None:
     values = GENERATOR.normal(size=(2, 40))
     looks = Looks(Windows("line", {"it": Statistic("loss", method, "epoch")}), 13)
     state = State()
@@ -66,7 +66,7 @@ def test_an_epoch_is_exact_however_seldom_one_looks(method: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["mean", "min", "max"])
-def test_the_whole_run_is_exact_and_validation_apart(method: Any) -> None:
+def test_global_window_is_exact_and_excludes_validation(method: Any) -> None:
     values = GENERATOR.normal(size=(3, 20))
     looks = Looks(Windows("line", {"it": Statistic("loss", method, "global")}))
     state = State()
@@ -77,7 +77,7 @@ def test_the_whole_run_is_exact_and_validation_apart(method: Any) -> None:
     assert [values["it"] for values in looks.seen] == pytest.approx(expected)
 
 
-def test_an_epoch_cut_by_validation_is_one_epoch() -> None:
+def test_epoch_interrupted_by_validation_is_one_window() -> None:
     looks = Looks(Windows("line", {"it": Statistic("loss", "mean", "epoch")}))
     state = State()
     run_phase(looks, state, "train", _rows("loss", [1, 2]), length=4)
@@ -87,7 +87,7 @@ def test_an_epoch_cut_by_validation_is_one_epoch() -> None:
     assert [values["it"] for values in looks.seen] == [1.5, 50, 3, 8]
 
 
-def test_what_is_averaged_and_what_is_current() -> None:
+def test_averaged_columns_and_last_values() -> None:
     """As MMEngine's mean_pattern has it; the clock's columns end in _s."""
     columns = ("loss", "loss_box", "grad_norm", "iteration_time", "data_wait_s", "lr", "rss_bytes", "accuracy")
     rows = [dict.fromkeys(columns, value) for value in (1.0, 5.0)]
@@ -96,7 +96,7 @@ def test_what_is_averaged_and_what_is_current() -> None:
     assert looks.seen == [{**dict.fromkeys(columns[:5], 3.0), **dict.fromkeys(columns[5:], 5.0)}]
 
 
-def test_columns_that_come_as_a_row_is_closed_count_once() -> None:
+def test_columns_added_when_a_row_is_closed_count_once() -> None:
     """step_s of the present iteration is not known yet: 1 s to 5 s are seen as 1+2, then 3+4+5, then none is left."""
     seconds = iter([1.0, 2.0, 3.0, 4.0, 5.0])
     looks = Looks(
@@ -110,7 +110,7 @@ def test_columns_that_come_as_a_row_is_closed_count_once() -> None:
     assert looks.windows.summarize()["n"] == 4.0
 
 
-def test_a_look_is_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_summary_reads_all_tensors_in_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
     transfers = []
     kept = torch.Tensor.tolist
     monkeypatch.setattr(readings, "is_on_device", lambda value: isinstance(value, torch.Tensor))
@@ -124,7 +124,7 @@ def test_a_look_is_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("method", ["mean", "median", "min", "max"])
 @pytest.mark.parametrize("window", [3, "epoch"])
-def test_not_a_number_stays_one(method: Any, window: Any) -> None:
+def test_nan_makes_the_statistic_nan(method: Any, window: Any) -> None:
     for values in ([float("nan"), 1, 2], [2, float("nan"), 1], [2, 1, float("nan")]):
         looks = Looks(Windows("line", {"it": Statistic("loss", method, window)}), 2)
         run_phase(looks, State(), "train", _rows("loss", values))
@@ -144,7 +144,7 @@ STATISTICS = {
 }
 
 
-def test_a_run_resumed_in_an_epoch_has_the_statistics_of_one_that_was_not(tmp_path: Any) -> None:
+def test_statistics_continue_after_a_resume_within_an_epoch(tmp_path: Any) -> None:
     """The state is taken in mid-phase between two looks, and put into another process's windows: `recent` is empty
     there."""
     values = GENERATOR.normal(size=20)
@@ -162,7 +162,7 @@ def test_a_run_resumed_in_an_epoch_has_the_statistics_of_one_that_was_not(tmp_pa
     assert [*first.seen, *second.seen] == [pytest.approx(values, rel=1e-12) for values in whole.seen]
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_kept_values_are_bounded() -> None:
     windows = Windows(7, {"low": Statistic("loss", "min", "global")})
     run_phase(Looks(windows, *range(50, 500, 50)), State(), "train", _rows("loss", range(500)))
     kept = windows.state_dict()["windows"]["train"]

@@ -30,7 +30,7 @@ def test_one_output_for_two_views_is_an_error(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["byol", "dino", "moco"])
-def test_no_such_encoder_is_an_error_that_lists_the_parts(method: str) -> None:
+def test_missing_encoder_error_lists_the_parts(method: str) -> None:
     hook = HOOKS[method](encoder="trunk")
     with pytest.raises(HookError, match="has no part 'trunk', it has encoder, predictor"):
         Miniature(hook, method)

@@ -34,7 +34,7 @@ def test_codes_are_those_of_the_paper(epsilon: float, iterations: int) -> None:
     )
 
 
-def test_each_sample_is_given_away_whole_and_each_prototype_gets_its_share() -> None:
+def test_codes_of_a_sample_sum_to_one_and_prototypes_share_equally() -> None:
     table = assign_codes(similarities(24, 6), 0.2, 100, across_ranks=False)
     torch.testing.assert_close(table.sum(dim=1), torch.ones(24))
     torch.testing.assert_close(table.sum(dim=0), torch.full((6,), 4.0))
@@ -45,7 +45,7 @@ def of_a_share(rank: int, world_size: int) -> list[list[float]]:
     return assign_codes(scores[:7] if rank == 0 else scores[7:], 0.05, 3, across_ranks=True).tolist()
 
 
-def test_ranks_together_are_one_with_all_samples() -> None:
+def test_two_ranks_compute_the_codes_of_one_rank_with_all_samples() -> None:
     """Ranks with 7 and 3 samples: the paper's code counts each rank's samples times the number of ranks."""
     first, second = on_ranks(of_a_share)
     torch.testing.assert_close(

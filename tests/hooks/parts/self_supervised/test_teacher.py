@@ -29,7 +29,7 @@ def following(module: nn.Module, **arguments: str) -> Teacher:
     return teacher
 
 
-def test_its_parameters_are_torchs_moving_average() -> None:
+def test_parameters_follow_the_moving_average_of_torch() -> None:
     module = student()
     teacher = following(module)
     reference = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(0.9))
@@ -70,7 +70,7 @@ def test_in_training_it_uses_batch_statistics_without_dropout() -> None:
     assert torch.equal(teacher.state_dict()["1.running_mean"], before)
 
 
-def test_what_was_loaded_comes_back_without_gradients_and_keeps_following() -> None:
+def test_loaded_teacher_has_no_gradients_and_follows_the_student() -> None:
     # VISSL's MoCoHook, resumed, forgets to switch the key encoder's gradients off.
     module = student()
     first = following(module)
