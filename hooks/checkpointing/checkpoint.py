@@ -50,9 +50,9 @@ class Checkpoint(Hook):
 
         checkpoint: {every: 500 steps, keep: 3, best: val/accuracy}
 
-    All ranks decide alike, from counters and reduced metrics. A checkpoint after training is made before validation; if
-    it validates best, it is marked. An old checkpoint is deleted only after a newer one is stored. Source: MMEngine
-    CheckpointHook, VISSL LogLossMetricsCheckpointHook, ClassyVision CheckpointHook, iMIX CheckPointHook.
+    All ranks make the same decisions, from counters and reduced metrics. A checkpoint after training is made before
+    validation, and marked if it validates best. An old checkpoint is deleted only after a newer one is stored. Source:
+    MMEngine CheckpointHook, VISSL LogLossMetricsCheckpointHook, ClassyVision CheckpointHook, iMIX CheckPointHook.
     """
 
     every: Interval = Interval(1)

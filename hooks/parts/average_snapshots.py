@@ -11,7 +11,7 @@ from hooks.state import State
 
 class Snapshots:
     """Checkpoints at an interval, at most `most` of them. If there were more, every second is dropped and the interval
-    doubles. All ranks decide alike, from counters."""
+    doubles. All ranks make the same decisions, from counters."""
 
     def __init__(self, interval: Interval, most: int) -> None:
         self.interval, self.most = interval, most

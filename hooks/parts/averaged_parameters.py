@@ -11,8 +11,8 @@ from hooks.parts import sharded_tensors as shards
 from hooks.private_torch import foreach_lerp_
 from hooks.state import State
 
-Pairs = tuple[tuple[list[Tensor], list[Tensor]], list[tuple[Tensor, Tensor]]]
-"""Averages and weights: two lists of equal dtype and device, and the other pairs."""
+Pairs = list[tuple[Tensor, Tensor]]
+"""Averages with their weights."""
 
 
 class AveragedParameters:
@@ -25,22 +25,20 @@ class AveragedParameters:
         self.parameters = {n: p for n, p in module.named_parameters() if p.is_floating_point() or p.is_complex()}
         weights = [shards.local(parameter) for parameter in self.parameters.values()]
         self.values = [copy_in_full_precision(weight, device) for weight in weights]
-        pairs = list(zip(self.values, weights, strict=True))
-        alike = [(a, p) for a, p in pairs if (a.dtype, a.device) == (p.dtype, p.device)]
-        self._all: Pairs = (
-            ([a for a, _ in alike], [p for _, p in alike]),
-            [(a, p) for a, p in pairs if (a.dtype, a.device) != (p.dtype, p.device)],
-        )
-        self._turns: dict[str, Pairs] = {}
+        self._pairs: Pairs = list(zip(self.values, weights, strict=True))
+        self._by_turn: dict[str, tuple[list[Tensor], list[Tensor], Pairs]] = {}
+        """Averages and weights of equal dtype and device, and the other pairs, of each turn."""
 
     @torch.no_grad()
     def update(self, weight: float, state: State) -> None:
         """Move the averages towards the weights by a fraction; in a turn, only those of the turn's parameters."""
-        (averages, parameters), unlike = self._pairs_in_turn(state) if state.turn else self._all
+        if state.turn not in self._by_turn:
+            self._by_turn[state.turn] = _split(self._pairs_in_turn(state))
+        averages, weights, others = self._by_turn[state.turn]
         if averages:
-            foreach_lerp_(averages, parameters, weight)
-        for average, parameter in move_to_averages(unlike):
-            average.lerp_(parameter.to(average), weight)
+            foreach_lerp_(averages, weights, weight)
+        for average, value in move_to_averages(others):
+            average.lerp_(value.to(average), weight)
 
     def items(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each average by its parameter's name."""
@@ -56,17 +54,21 @@ class AveragedParameters:
             restore_average(name, average, self.parameters[name], values)
 
     def _pairs_in_turn(self, state: State) -> Pairs:
-        """Return the averages and weights that the current turn trains."""
-        if state.turn not in self._turns:
-            assert state.optimizer is not None
-            trained = {id(parameter) for group in state.optimizer.param_groups for parameter in group["params"]}
-            (averages, parameters), unlike = self._all
-            alike = [
-                (average, weight) for average, weight in zip(averages, parameters, strict=True) if id(weight) in trained
-            ]
-            others = [pair for pair in unlike if id(pair[1]) in trained]
-            self._turns[state.turn] = ([average for average, _ in alike], [weight for _, weight in alike]), others
-        return self._turns[state.turn]
+        """Return the pairs whose weights the current turn trains, or all without turns."""
+        if not state.turn:
+            return self._pairs
+        assert state.optimizer is not None
+        trained = {id(parameter) for group in state.optimizer.param_groups for parameter in group["params"]}
+        return [pair for pair in self._pairs if id(pair[1]) in trained]
+
+
+def _split(pairs: Pairs) -> tuple[list[Tensor], list[Tensor], Pairs]:
+    """Return averages and weights of equal dtype and device as two lists, and the other pairs."""
+    equal, others = Pairs(), Pairs()
+    for average, weight in pairs:
+        same = (average.dtype, average.device) == (weight.dtype, weight.device)
+        (equal if same else others).append((average, weight))
+    return [average for average, _ in equal], [weight for _, weight in equal], others
 
 
 def move_to_averages(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:

@@ -39,10 +39,10 @@ def broadcast(tensors: Iterable[Tensor]) -> None:
 def _run_coalesced(tensors: Iterable[Tensor], collective: Callable[[Tensor], None]) -> None:
     if not dist.is_initialized():
         return
-    alike: dict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
+    groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
     for tensor in tensors:
-        alike[tensor.dtype, tensor.device].append(tensor)
-    for group in alike.values():
+        groups[tensor.dtype, tensor.device].append(tensor)
+    for group in groups.values():
         flat = torch.cat([tensor.reshape(-1) for tensor in group])
         if flat.device.type == "cpu" and dist.get_backend() == "nccl":
             flat = flat.cuda()  # NCCL cannot send host memory

@@ -47,8 +47,8 @@ class LayerMeasurement(Cleanup):
 
         self._files = state.artifacts / self.folder / f"rank={state.rank}"
         ranks = {int(folder.name.removeprefix("rank=")): folder for folder in self._files.parent.glob("rank=*")}
-        gone = [folder for rank, folder in ranks.items() if rank >= state.world_size and state.is_master]
-        for file in (file for folder in (self._files, *gone) for file in folder.glob("*.parquet")):
+        obsolete = [folder for rank, folder in ranks.items() if rank >= state.world_size and state.is_master]
+        for file in (file for folder in (self._files, *obsolete) for file in folder.glob("*.parquet")):
             if int(file.stem) > state.iteration:
                 file.unlink()
 

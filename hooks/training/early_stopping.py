@@ -23,8 +23,8 @@ class EarlyStopping(Hook):
 
         early_stopping: {monitor: val/accuracy, patience: 5, min_delta: 0.001}
 
-    A value improves if it exceeds the best by more than `min_delta`; a constant or NaN never does. All ranks decide
-    alike, from reduced metrics, without communication. Source: MMEngine EarlyStoppingHook.
+    A value improves if it exceeds the best by more than `min_delta`; a constant or NaN never does. All ranks make
+    the same decision, from reduced metrics, without communication. Source: MMEngine EarlyStoppingHook.
     """
 
     monitor: str
