@@ -55,7 +55,8 @@ def _value_problems(path: str, value: Any, experiment: Experiment, task: type[Ta
     if number:
         name, key = number
         changed = collect_problems(problems, with_number, experiment.optimizations[name], key, value)
-        collect_problems(problems, check_optimizer, changed, task) if changed else None
+        if changed:
+            collect_problems(problems, check_optimizer, changed, task)
     else:
         _, name, field = path.split(".", 2)
         collect_problems(problems, make_hook, name, with_value(experiment.hooks[name], field, value))

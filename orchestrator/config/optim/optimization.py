@@ -73,7 +73,8 @@ def check_optimizations(
             schedule = collect_problems(
                 problems, Schedule.of, optimization.scheduler, task, timeline, optimization.scheduler_path
             )
-            collect_problems(problems, schedule.check, task) if schedule else None
+            if schedule:
+                collect_problems(problems, schedule.check, task)
 
 
 def optimization_problems(experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]) -> Iterator[Problem]:

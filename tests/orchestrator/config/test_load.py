@@ -142,12 +142,6 @@ def test_circular_bases_are_reported_with_their_files(file: Path) -> None:
     assert Path(str(problem.file)).name == "c.yaml"
 
 
-def test_base_cannot_be_overridden(file: Path) -> None:
-    (problem,) = problems(file, TEXT, "base=line.yaml")
-    assert (problem.path, problem.file) == ("base", "override 'base=line.yaml'")
-    assert "cannot be overridden; set it in the experiment file" in problem.message
-
-
 def test_source_is_restored_from_its_record(file: Path) -> None:
     experiment = load_experiment(file, ["optimizer.lr=0.5"])
     restored = ExperimentSource.from_record(json.loads(json.dumps(experiment.source.record())))

@@ -29,6 +29,7 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
         # Unknown keys.
         ("batchsize: 8", "e.yaml:4: batchsize: unknown key (did you mean 'batch_size'?)"),
         ("betas: 0.9", "e.yaml:4: betas: unknown key (did you mean 'optimizer.betas'?)"),
+        ("num_workers: 2", "e.yaml:4: num_workers: unknown key (did you mean 'loader.num_workers'?)"),
         ("loader:\n  workers: 2", "e.yaml:5: loader.workers: unknown key (did you mean 'num_workers'?)"),
         (
             "scheduler:\n  type: StepLR\n  step_size: 1\n  gama: 2",
@@ -158,6 +159,7 @@ def test_message_says_what_is_wrong_where_and_what_to_do(tmp_path: Path, text: s
     ("override", "message"),
     [
         ("batch_size=", "override 'batch_size=': batch_size: has no value; write batch_size=null for the default"),
+        ("base=x.yaml", "override 'base=x.yaml': base: cannot be overridden; set it in the experiment file"),
         ("notes=#3", "override 'notes=#3': notes: has no value; write notes=null for the default"),
         ("batch_size='3'", "override 'batch_size='3'': batch_size: must be a whole number, got '3'"),
         ("lr=0.1", "override 'lr=0.1': lr: unknown key (did you mean 'optimizer.lr'?)"),

@@ -57,12 +57,6 @@ def test_key_one_level_too_high_is_suggested_where_it_belongs(path: str) -> None
     assert all(place.endswith(f".{key}") and place.startswith(".".join(above)) for place in places)
 
 
-def test_misplaced_top_level_keys_get_a_suggestion() -> None:
-    assert suggestion_at("lr", {**BASE, "lr": 0.1}) == "did you mean 'optimizer.lr'?"
-    assert suggestion_at("num_workers", {**BASE, "num_workers": 2}) == "did you mean 'loader.num_workers'?"
-    assert suggestion_at("epoch", {**BASE, "epoch": 2}) == "did you mean 'epochs'?"
-
-
 def test_unknown_key_of_a_hook_is_suggested_only_within_it() -> None:
     suggestion = suggestion_at("hooks.ema.level", {**BASE, "hooks": {"ema": {"level": 30}}})
     assert "sweep.scheduler.level" not in suggestion

@@ -9,7 +9,6 @@ import pytest
 from orchestrator.config.python.parameters import check
 from orchestrator.config.sections.sweep import Sweep
 from orchestrator.errors import ConfigError
-from tests.orchestrator.config.samples import HERE
 
 SPACE = {"optimizer.lr": {"uniform": [0.1, 0.9]}}
 
@@ -43,7 +42,6 @@ def test_invalid_trial_scheduler_is_located(scheduler: Any, message: str) -> Non
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"stop": {"time": "10 minutes"}}, "sweep.stop.time: must be a duration greater than 0: seconds, or text such"),
         ({"stop": {"time": 0}}, "sweep.stop.time: must be a duration greater than 0"),
         ({"stop": {"max_report": 3}}, "sweep.stop.max_report: unknown key (did you mean 'max_reports'?)"),
         ({"metric": []}, "sweep.metric: must"),
@@ -60,7 +58,3 @@ def test_objectives_pair_metrics_with_modes() -> None:
     two = {"metric": ["val/accuracy", "train/iteration_s"], "search": "optuna"}
     assert section(**two, mode=["max", "min"]).objectives == [("val/accuracy", "max"), ("train/iteration_s", "min")]
     assert section(**two, mode="min").objectives == [("val/accuracy", "min"), ("train/iteration_s", "min")]
-
-
-def written(**sweep: Any) -> dict[str, Any]:
-    return {"name": "line", "task": f"{HERE}:Line", "epochs": 1, "sweep": {"metric": "val/loss", "trials": 4, **sweep}}
