@@ -7,9 +7,11 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from hooks import Hook, State
+from hooks import HOOKS, Hook, State
 from hooks.parts.self_supervised.teacher import Teacher, completed_share, cosine_momentum, find_part
+from hooks.plan import HookError
 from orchestrator.testing import train
+from tests.hooks.self_supervised.views import Miniature, pairs, plain
 
 
 def student() -> nn.Module:
@@ -120,3 +122,32 @@ def test_a_part_is_found_by_name() -> None:
     assert find_part(module, "") is module
     with pytest.raises(ValueError, match="Sequential has no part 'trunk', it has 0, 1"):
         find_part(module, "trunk")
+
+
+# Hooks with a momentum teacher
+
+
+@pytest.mark.parametrize("method", ["byol", "dino", "moco"])
+def test_validation_changes_nothing(method: str) -> None:
+    mine = Miniature(HOOKS[method](), method, batch_norm=True)
+    mine.train(pairs(2))
+    before = plain(mine.hook.state_dict())
+    mine.phase("val")
+    losses = [mine.forward(pairs(1, seed=9)[0]).item() for _ in range(2)]
+    assert plain(mine.hook.state_dict()) == before
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("method", ["byol", "dino"])
+def test_one_output_for_two_views_is_an_error(method: str) -> None:
+    mine = Miniature(HOOKS[method](), method)
+    mine.state.batch, mine.state.output = pairs(1)[0], [torch.zeros(8, 3)]
+    with pytest.raises(HookError, match="1 outputs for 2 views"):
+        mine.plan.fire("on_forward", mine.state)
+
+
+@pytest.mark.parametrize("method", ["byol", "dino", "moco"])
+def test_missing_encoder_error_lists_the_parts(method: str) -> None:
+    hook = HOOKS[method](encoder="trunk")
+    with pytest.raises(HookError, match="has no part 'trunk', it has encoder, predictor"):
+        Miniature(hook, method)
