@@ -48,10 +48,13 @@ def data_bound(typical: pd.DataFrame, seconds: pd.DataFrame) -> Iterator[Finding
     if share < DATA_SHARE:
         return
     usual = float(typical["data_wait_s"].median())
+    median = f"median {quantities.seconds(usual)} per iteration"
+    ranks = (
+        f" on every rank ({shares.min():.0%} to {shares.max():.0%}; {median})" if len(shares) > 1 else f" ({median})"
+    )
     yield Finding(
         "data",
-        f"training waits for data {share:.0%} of the time on every rank ({shares.min():.0%} to {shares.max():.0%};"
-        f" median {quantities.seconds(usual)} per iteration)",
+        f"training waits for data {share:.0%} of the time{ranks}",
         {"share": share, "min_share": float(shares.min()), "max_share": float(shares.max()), "data_wait_s": usual},
         "stats.query(\"phase == 'train'\").groupby('rank')[['data_wait_s', 'step_s']].sum()",
         "more loader workers (loader.num_workers), or cheaper transforms, or samples decoded once and kept",
@@ -78,7 +81,7 @@ def hook_costs(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Finding]:
         yield Finding(
             "checkpoint" if saving else "hook",
             f"{name} took {worst['seconds']:.3g} s on rank {worst['rank']}, {worst['share']:.1%} of its iterations'"
-            f" time ({quantities.seconds(each)} each of {worst['calls']} times)",
+            f" time ({worst['calls']} call{'' if worst['calls'] == 1 else 's'}, {quantities.seconds(each)} each)",
             {
                 "hook": str(hook),
                 "event": str(event),

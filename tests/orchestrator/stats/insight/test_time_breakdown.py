@@ -32,6 +32,8 @@ def test_a_run_short_of_data_says_how_much_of_the_time_it_waits() -> None:
     (finding,) = data_bound(*seen(training(4, change=change)))
     assert finding.weight == pytest.approx(0.022 / 0.12, rel=0.02)
     assert "18% of the time on every rank" in finding.sentence
+    (of_one,) = data_bound(*seen(training(1, change=change)))
+    assert "% of the time (median 22 ms per iteration)" in of_one.sentence
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -53,7 +55,7 @@ def test_a_hook_that_costs_is_named_with_its_event_and_costliest_rank() -> None:
     )
     assert finding.weight == pytest.approx(2 / 20, rel=0.02)
     assert finding.numbers["seconds_by_rank"] == {0: 1.0, 1: 2.0}
-    assert "(10 ms each of 200 times)" in finding.sentence
+    assert "(200 calls, 10 ms each)" in finding.sentence
 
 
 def test_the_every_that_takes_one_percent_is_proposed() -> None:
