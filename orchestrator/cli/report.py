@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from orchestrator.cli.options import RunOrSweep
 from orchestrator.cli.output import echo
 from orchestrator.errors import StorageError, UsageError
-
-if TYPE_CHECKING:
-    from orchestrator.storage import Storage
 
 PAGE = "report.html"
 
@@ -26,28 +23,16 @@ def report(
     """Write an HTML report of a run or sweep, one file that needs no network."""
     from orchestrator.records.run_folder import RunFolder
     from orchestrator.report import report as make_report
-    from orchestrator.storage.location import join_location
+    from orchestrator.storage import Storage
+    from orchestrator.storage.location import join_location, split_options
 
     folder = RunFolder.open(run)
-    _write_page(output or join_location(folder.location, PAGE), make_report(folder))
-
-
-def _write_page(output: str, page: str) -> None:
-    storage, name = folder_and_name(output)
+    if output and split_options(output)[0].endswith("/"):
+        raise UsageError(f"{output} is a folder: name a file, such as {join_location(output, PAGE)}")
+    file = Storage(output) if output else folder.storage / PAGE
+    page = make_report(folder)
     try:
-        storage.write(name, page)
+        file.parent.write(file.name, page)
     except (OSError, StorageError) as error:
-        raise UsageError(f"cannot write {name} to {storage}: {error}") from None
-    echo(storage / name)
-
-
-def folder_and_name(output: str) -> tuple[Storage, str]:
-    """Split an output path into folder and file name; the options of a URL go with the folder."""
-    from orchestrator.storage import Storage
-    from orchestrator.storage.location import split_options
-
-    path, options = split_options(output)
-    folder, slash, name = path.rpartition("/")
-    if not name:
-        raise UsageError(f"{output} is a folder: name a file, such as {path}{PAGE}{options}")
-    return Storage(f"{folder or slash or '.'}{options}"), name
+        raise UsageError(f"cannot write {file}: {error}") from None
+    echo(file)

@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from orchestrator.cli.report import folder_and_name
 from tests.orchestrator.stats.insight.runs import FALLING, training
 
 
@@ -52,19 +51,6 @@ def test_report_is_written_into_object_storage(run: Path) -> None:
         assert memory.cat("/report-test/pages/digits.html").startswith(b"<!DOCTYPE html>")
     finally:
         memory.rm("/report-test", recursive=True)
-
-
-@pytest.mark.parametrize(
-    ("output", "location", "name"),
-    [
-        ("page.html", str(Path.cwd()), "page.html"),
-        ("/page.html", "/", "page.html"),
-        ("memory://a/b.html?x=1", "memory://a?x=1", "b.html"),
-    ],
-)
-def test_output_is_split_into_folder_and_name(output: str, location: str, name: str) -> None:
-    storage, found = folder_and_name(output)
-    assert (storage.location, found) == (location, name)
 
 
 def test_report_refuses_wrong_usage_and_writes_nothing(run: Path, tmp_path: Path) -> None:
