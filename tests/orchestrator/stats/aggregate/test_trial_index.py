@@ -14,10 +14,11 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from orchestrator.errors import StorageError
-from orchestrator.records.metadata import Attempt, SharedTraining
+from orchestrator.records.metadata import Attempt, LeadingAttempt
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
+from orchestrator.stats.aggregate import trial_index
 from orchestrator.stats.aggregate.trial_index import INDEX, TrialIndex, TrialRecord
 from orchestrator.stats.write.compaction import compact
 from orchestrator.stats.write.recorder import Recorder
@@ -43,9 +44,9 @@ class KeptFiles(LocalFileSystem):
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made")
     sweep = create_run(
-        root, "sweep", "", sweep={"metric": "val/loss", "mode": "min", "objectives": OBJECTIVES, "trials": 20}
+        root, "sweep", "", sweep={"metric": "val/loss", "mode": "min", "objectives": OBJECTIVES, "trials": 8}
     )
-    for number in range(20):
+    for number in range(8):
         trial(sweep, number, STATUSES[number % 4])
     return root / "sweep"
 
@@ -128,7 +129,7 @@ def test_index_opens_no_folder_of_ended_trials(sweep: RunFolder, monkeypatch: py
     monkeypatch.setattr(RunFolder, "metadata", lambda folder: opened.append(folder.name) or metadata(folder))
     table = Sweep(sweep).trials
     assert {*opened} == {"sweep"}
-    assert table["status"].value_counts().to_dict() == dict.fromkeys(STATUSES, 5)
+    assert table["status"].value_counts().to_dict() == dict.fromkeys(STATUSES, 2)
     assert table.loc["trial-0007", "val/loss"] == 1.0
     first = previous_trials(sweep, Settings())[6]
     assert (first.is_over, first.has_failed, first.values["optimizer.lr"]) == (True, True, 0.6)
@@ -197,6 +198,7 @@ def test_folders_tell_what_the_index_lacks(sweep: RunFolder, change: Callable[[R
 
 def test_killed_driver_leaves_each_trial_once(sweep: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drivers resume, run some trials again and end them, and are killed at a random write of the index."""
+    monkeypatch.setattr(trial_index, "_BATCH", 3)
     chance = random.Random(0)
     write = Storage.write
 
@@ -206,7 +208,7 @@ def test_killed_driver_leaves_each_trial_once(sweep: RunFolder, monkeypatch: pyt
         write(storage, name, data)
 
     for attempt in range(3):
-        rerun = chance.sample(range(20 + attempt), 17)
+        rerun = chance.sample(range(8 + attempt), 7)
         with monkeypatch.context() as dying, suppress(KeyboardInterrupt):
             dying.setattr(Storage, "write", write_or_die)
             index = TrialIndex(sweep, OBJECTIVES)
@@ -223,7 +225,7 @@ def test_killed_driver_leaves_each_trial_once(sweep: RunFolder, monkeypatch: pyt
 
 def test_usage_of_a_shared_training_is_the_same_before_and_after_compaction(tmp_path: Path) -> None:
     """The leader's run is over after the second of three iterations; the follower only validates its own model."""
-    leader, follower = Attempt(0, until=2), Attempt(0, leader=SharedTraining("trial-0000", 0))
+    leader, follower = Attempt(0, until=2), Attempt(0, leader=LeadingAttempt("trial-0000", 0))
     folders = [RunFolder(tmp_path / "trials", trial_name(number)) for number in range(2)]
     for folder, attempt, phase, times in (
         (folders[0], leader, "train", (1, 2, 4)),
@@ -249,8 +251,9 @@ def test_index_that_cannot_be_written_fails_no_trial(disk: RunFolder, monkeypatc
         raise StorageError("No space left on device")
 
     monkeypatch.setattr(Storage, "write", fail)
+    monkeypatch.setattr(trial_index, "_BATCH", 3)
     index = TrialIndex(disk, OBJECTIVES)
-    for number in range(20):
+    for number in range(8):
         index.keep(trial_name(number))
-    assert len(Sweep(disk).trials) == 20
+    assert len(Sweep(disk).trials) == 8
     assert not Path(disk.storage.root, INDEX).exists()
