@@ -39,8 +39,8 @@ def plan_of(experiment: Experiment, storage: str, name: str | None, address: str
     plan: dict[str, Any] = {
         "path": f"{storage.rstrip('/')}/{check_run_name(experiment, name)}",
         "resources": {
-            "required": amounts(Resources.required_by(experiment.workers)),
-            "present": present and amounts(present),
+            "required": Resources.required_by(experiment.workers).amounts(),
+            "present": present and present.amounts(),
             "address": address,
         },
         "continued_from": parent and asdict(parent),
@@ -61,11 +61,6 @@ def _hook_order(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
     if experiment.workers.max_count > 1:
         order["other ranks"] = Plan(hooks, rank=1, local_rank=1).table()
     return order
-
-
-def amounts(resources: Resources) -> dict[str, float]:
-    """Return the amounts of `cpu`, `gpu`, and of other resources by Ray's names."""
-    return {"cpu": float(resources.cpus), "gpu": float(resources.gpus), **resources.others}
 
 
 def _sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
@@ -107,11 +102,11 @@ def _lines(plan: dict[str, Any], experiment: Experiment, address: str | None) ->
     if parent := experiment.source.continued_from:
         lines.insert(0, ("continues from", f"{parent}, sha256 {parent.sha256[:12]}"))
     if missing := present and required.beyond(present):
-        amounts = (
+        shortages = (
             f"needs {amount_in_words(kind, needed)}, has {amount_in_words(kind, has)}"
             for kind, (needed, has) in missing.items()
         )
-        lines.append(("does not fit", ", ".join(amounts)))
+        lines.append(("does not fit", ", ".join(shortages)))
     lines.append(("folder", plan["path"]))
     if "sweep" in plan:
         at_once, repeats = plan["sweep"]["at_once"], plan["sweep"]["repeats"]
