@@ -40,8 +40,8 @@ class EMA(Hook):
 
     The first update is a copy. Averages of bf16 and fp16 weights are fp32; integers are not averaged. The weights in
     training, and `model` in a checkpoint, stay the raw ones; a checkpoint holds the averages under the hook's name.
-    Resumed without them, the average starts from the restored weights. If optimizers take turns, the weights of each are
-    averaged over its own updates.
+    Resumed without them, the average starts from the restored weights. If optimizers take turns, the weights of each
+    are averaged over its own updates.
 
     With `average: power` there is an average for each `std`. Validation uses the first. Checkpoints are kept as
     snapshots, from which `hookyard average` makes an average of any other std. Source: MMEngine EMAHook, VISSL EmaHook,
