@@ -65,9 +65,7 @@ def train_with(call: Any, watch: HangWatch, monkeypatch: pytest.MonkeyPatch) -> 
         CALL.clear()
 
 
-def test_the_place_names_phase_iteration_and_the_task_s_own_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_place_names_phase_iteration_and_line_of_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch, places = watching(tmp_path, after=10), []
     train_with(lambda place: places.append((place, watch._report().place)), watch, monkeypatch)
     line = rf"\(.*{HERE}:\d+, in <lambda>\)"
@@ -81,7 +79,7 @@ def test_the_place_names_phase_iteration_and_the_task_s_own_line(
             assert re.fullmatch(rf"{phase}, epoch 0, {done} {line}", text), text
 
 
-def test_what_may_take_long_is_given_five_times_as_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_places_have_five_times_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch, limits = watching(tmp_path, after=10), []
     assert watch._report().limit_s == 50, "the model is being built"
     train_with(lambda place: limits.append((place, watch._report().limit_s)), watch, monkeypatch)

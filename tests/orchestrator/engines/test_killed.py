@@ -209,7 +209,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bit_for_bit_and_each_row_once(runs: dict[str, tuple[Run, Run]], kind: str) -> None:
+def test_killed_run_resumes_bit_for_bit_with_each_row_once(runs: dict[str, tuple[Run, Run]], kind: str) -> None:
     whole, killed = runs[kind]
     assert [attempt.checkpoint is None for attempt in killed.folder.attempts()] == [True, False]
     assert not killed.stats.duplicated(["rank", "phase", "epoch", "iteration"]).any()

@@ -75,7 +75,7 @@ def mistake() -> RankFailed:
     return RankFailed.from_error(1, TypeError("no such layer"))
 
 
-def test_a_run_trains_to_its_end_and_that_is_written_down(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
+def test_run_trains_to_its_end_and_records_it(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
     engine = Scripted(SCRIPT)
     live(engine).train()
     assert engine.asked == ["begin", "next", "next", "next", "end"]
@@ -89,7 +89,7 @@ def test_a_run_trains_to_its_end_and_that_is_written_down(folder: RunFolder, liv
         (Report(metrics={}, stopped=("asked to",), interrupted=True, final=True), "interrupted", ["asked to"]),
     ],
 )
-def test_how_it_ended_stands_in_its_last_report(
+def test_status_comes_from_the_last_report(
     folder: RunFolder, live: Callable[..., Lifecycle], last: Report, status: str, reasons: list[str]
 ) -> None:
     live(Scripted((last,))).train()
@@ -97,7 +97,7 @@ def test_how_it_ended_stands_in_its_last_report(
 
 
 @pytest.mark.parametrize("error", [StorageError("the disk is full"), MemoryError(), KeyboardInterrupt()])
-def test_a_run_has_ended_before_its_rows_are_compacted_and_whoever_reads_them_does_what_is_left(
+def test_run_ends_before_its_rows_are_compacted_and_readers_finish_that(
     folder: RunFolder,
     live: Callable[..., Lifecycle],
     error: BaseException,
@@ -124,7 +124,7 @@ def test_a_run_has_ended_before_its_rows_are_compacted_and_whoever_reads_them_do
     assert folder.storage.exists("stats.parquet")
 
 
-def test_nothing_is_begun_before_a_report_is_asked_for_nor_ended_that_was_not(live: Callable[..., Lifecycle]) -> None:
+def test_run_begins_with_the_first_report_and_ends_only_if_begun(live: Callable[..., Lifecycle]) -> None:
     engine = Scripted(SCRIPT)
     lifecycle = live(engine)
     lifecycle.leave()
@@ -136,7 +136,7 @@ def test_nothing_is_begun_before_a_report_is_asked_for_nor_ended_that_was_not(li
     assert engine.asked == ["begin", "next", "save", "end"]
 
 
-def test_a_trial_that_is_stopped_ends_where_it_stands(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
+def test_stopped_trial_ends_at_its_report(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
     engine = Scripted(SCRIPT)
     lifecycle = live(engine)
     lifecycle.next()
@@ -145,7 +145,7 @@ def test_a_trial_that_is_stopped_ends_where_it_stands(folder: RunFolder, live: C
     assert (folder.metadata().status, folder.metadata().stopped) == ("stopped", ["as good as the target"])
 
 
-def test_after_a_loss_it_begins_again_and_tells_so(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
+def test_lost_run_restarts_and_shows_a_line(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
     engine, said = Scripted((SCRIPT[0], RankFailed.died(1)), (RankFailed.died(0),), SCRIPT), []
     live(engine, restarts=2, show_line=said.append).train()
     assert engine.asked == ["begin", "next", "next", "begin", "next", "begin", "next", "next", "next", "end"]
@@ -154,7 +154,7 @@ def test_after_a_loss_it_begins_again_and_tells_so(folder: RunFolder, live: Call
 
 
 @pytest.mark.parametrize(("restarts", "attempts"), [(0, 1), (2, 3), (-1, 6)])
-def test_it_begins_again_as_often_as_it_may(live: Callable[..., Lifecycle], restarts: int, attempts: int) -> None:
+def test_run_restarts_up_to_the_limit(live: Callable[..., Lifecycle], restarts: int, attempts: int) -> None:
     engine = Scripted(*[(RankFailed.died(1),)] * 5, SCRIPT)
     with nullcontext() if restarts < 0 else pytest.raises(RankFailed, match="rank 1: died"):
         live(engine, restarts=restarts).train()
@@ -162,7 +162,7 @@ def test_it_begins_again_as_often_as_it_may(live: Callable[..., Lifecycle], rest
 
 
 @pytest.mark.parametrize(("limit", "attempts", "status"), [(-1, 3, "finished"), (1, 2, "interrupted")])
-def test_a_warned_run_begins_again_elsewhere_as_often_as_it_may(
+def test_preempted_run_restarts_up_to_the_limit(
     folder: RunFolder, live: Callable[..., Lifecycle], limit: int, attempts: int, status: str
 ) -> None:
     warned = Report({"step": 7}, stopped=(INTERRUPTED,), interrupted=True, final=True, cut_short=True)
@@ -178,12 +178,12 @@ def test_a_warned_run_begins_again_elsewhere_as_often_as_it_may(
     ("stopped", "is_requested"),
     [((INTERRUPTED,), True), ((INTERRUPTED, "time limit"), False), (("time limit",), False)],
 )
-def test_a_run_that_its_user_or_a_hook_stopped_is_not_preempted(stopped: tuple[str, ...], is_requested: bool) -> None:
+def test_run_stopped_by_user_or_hook_is_not_preempted(stopped: tuple[str, ...], is_requested: bool) -> None:
     report = Report({"step": 7}, stopped=stopped, interrupted=True)
     assert not is_preempted(report, lambda: is_requested)
 
 
-def test_a_mistake_is_not_made_again(live: Callable[..., Lifecycle]) -> None:
+def test_mistake_does_not_restart_the_run(live: Callable[..., Lifecycle]) -> None:
     engine = Scripted((mistake(),), SCRIPT)
     with pytest.raises(RankFailed, match="no such layer"):
         live(engine, restarts=3).train()
@@ -200,7 +200,7 @@ def test_a_mistake_is_not_made_again(live: Callable[..., Lifecycle]) -> None:
         (KeyboardInterrupt(), "KeyboardInterrupt", False),
     ],
 )
-def test_a_failure_is_written_down_in_its_own_words(
+def test_failure_is_recorded_with_its_own_message(
     folder: RunFolder, error: BaseException, words: str, again: bool
 ) -> None:
     with pytest.raises((RunError, UsageError, KeyboardInterrupt)) as raised, failing(folder):
@@ -213,9 +213,7 @@ def test_a_failure_is_written_down_in_its_own_words(
 @pytest.mark.parametrize(
     "wrong", [ConfigError([Problem("compile", "is read by nothing")]), UsageError("is of an earlier run")]
 )
-def test_a_wrong_setting_that_a_rank_finds_is_the_error_that_it_is_in_the_drivers_own_process(
-    folder: RunFolder, wrong: UsageError
-) -> None:
+def test_usage_error_of_a_rank_is_raised_by_the_driver(folder: RunFolder, wrong: UsageError) -> None:
     """However it came here: of any rank's process, and without a traceback, as its words say all."""
     told = pickle.loads(pickle.dumps(RankFailed.from_error(1, wrong)))
     assert told.mistake

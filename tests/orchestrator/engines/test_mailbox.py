@@ -69,7 +69,7 @@ def heard(cluster: Cluster, link: MailboxLink) -> bool:
     return link.stop_asked()
 
 
-def test_a_wish_to_stop_is_heard_though_there_is_nothing_to_show(cluster: Cluster) -> None:
+def test_stop_request_arrives_without_progress_to_show(cluster: Cluster) -> None:
     link = MailboxLink("run")
     assert not link.stop_asked()
     cluster.serve()
@@ -81,7 +81,7 @@ def test_a_wish_to_stop_is_heard_though_there_is_nothing_to_show(cluster: Cluste
     assert heard(cluster, link)
 
 
-def test_asking_in_every_iteration_is_one_call_now_and_then_and_none_behind_a_stuck_mailbox(cluster: Cluster) -> None:
+def test_stop_requests_are_polled_at_an_interval(cluster: Cluster) -> None:
     link = MailboxLink("run")
     for _ in range(100):
         link.stop_asked()
@@ -90,7 +90,7 @@ def test_asking_in_every_iteration_is_one_call_now_and_then_and_none_behind_a_st
     assert cluster.calls == 1
 
 
-def test_a_mailbox_that_died_is_told_of_the_wish_again(cluster: Cluster) -> None:
+def test_stop_request_survives_the_death_of_the_mailbox(cluster: Cluster) -> None:
     link = MailboxLink("run")
     cluster.mailbox.collect(True)
     link.stop_asked()
@@ -103,7 +103,7 @@ def test_a_mailbox_that_died_is_told_of_the_wish_again(cluster: Cluster) -> None
     assert heard(cluster, link)
 
 
-def test_lines_are_collected_once_and_progress_is_left_out_behind_a_stuck_mailbox(cluster: Cluster) -> None:
+def test_lines_arrive_once_and_progress_is_dropped_while_the_mailbox_is_stuck(cluster: Cluster) -> None:
     link = MailboxLink("run")
     link.line("first")
     for number in range(20):

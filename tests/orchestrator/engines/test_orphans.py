@@ -20,7 +20,7 @@ def agent() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_a_process_of_ray_that_no_raylet_stands_above_is_left_over(agent: subprocess.Popen[str]) -> None:
+def test_ray_process_without_a_raylet_is_an_orphan(agent: subprocess.Popen[str]) -> None:
     while Path(f"/proc/{agent.pid}/cmdline").read_bytes()[:5] != b"ray::":
         pass
     assert (agent.pid, "ray::RuntimeEnvAgent") in [(orphan.pid, orphan.name) for orphan in find_orphans()]
@@ -29,9 +29,7 @@ def test_a_process_of_ray_that_no_raylet_stands_above_is_left_over(agent: subpro
     assert agent.pid not in [orphan.pid for orphan in find_orphans()], "nor as a zombie"
 
 
-def test_who_starts_the_next_ray_and_who_asks_the_doctor_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_orphans_are_reported_at_start_and_by_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = [Orphan(7, "ray::DashboardAgent", 3 * 2**20), Orphan(8, "ray::RuntimeEnvAgent", 2**20)]
     told = (
         "2 unused processes of a Ray instance that died hold 4 MiB: ray::DashboardAgent (7), ray::RuntimeEnvAgent (8)"

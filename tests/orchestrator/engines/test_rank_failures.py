@@ -47,7 +47,7 @@ def out_of_cpp() -> BaseException:
         (out_of_cpp(), True),
     ],
 )
-def test_an_echo_is_told_by_type_and_by_where_it_came_from(error: BaseException, echo: bool) -> None:
+def test_possible_echo_depends_on_type_and_origin(error: BaseException, echo: bool) -> None:
     assert is_possible_echo(error) is echo
 
 
@@ -70,7 +70,7 @@ def _lose_a_peer(rank: int, world_size: int) -> list[bool]:
     return found
 
 
-def test_every_way_to_lose_a_peer_is_an_echo() -> None:
+def test_every_lost_peer_is_a_possible_echo() -> None:
     assert on_ranks(_lose_a_peer)[0] == [True, True, True]
 
 
@@ -97,12 +97,12 @@ ORDERS = [
 
 
 @pytest.mark.parametrize(("failures", "blamed"), [order[1:] for order in ORDERS], ids=[order[0] for order in ORDERS])
-def test_the_culprit_is(failures: list[RankFailed], blamed: int) -> None:
+def test_culprit_among_failures(failures: list[RankFailed], blamed: int) -> None:
     random.Random(0).shuffle(failures)
     assert culprit({failure.rank: failure for failure in failures}).rank == blamed
 
 
-def test_what_a_rank_says_travels_between_processes() -> None:
+def test_rank_failure_can_be_pickled() -> None:
     told = RankFailed.from_error(3, raised(KeyError("epoch")))
     for copied in (pickle.loads(pickle.dumps(told)), copy.copy(told)):
         assert str(copied) == str(told)
@@ -110,7 +110,7 @@ def test_what_a_rank_says_travels_between_processes() -> None:
         assert (copied.rank, copied.at, copied.is_possible_echo, copied.mistake) == (3, told.at, False, True)
 
 
-def test_a_failure_is_told_with_its_place_in_the_experiments_own_code() -> None:
+def test_failure_names_the_line_in_the_experiment() -> None:
     """Here, torch raises: what is told is the line that called it, and the traceback has the rest."""
     told = RankFailed.from_error(0, out_of_cpp())
     line = 1 + Path(__file__).read_text().splitlines().index("        torch.zeros(2) @ torch.zeros(3)")
@@ -123,7 +123,7 @@ def test_a_failure_is_told_with_its_place_in_the_experiments_own_code() -> None:
     ("words", "again"),
     [("CUDA error: device-side assert triggered", True), ("CUDA error: uncorrectable ECC error", False)],
 )
-def test_a_failure_of_the_gpu_is_told_as_one_and_not_as_that_of_who_noticed(words: str, again: bool) -> None:
+def test_gpu_failure_is_reported_as_one(words: str, again: bool) -> None:
     cause = raised(torch.AcceleratorError(f"{words}\nCUDA kernel errors might be asynchronously reported"))
     told = RankFailed.from_error(1, raised(HookError("console", "on_step", 1, "x"), cause))
     assert (told.mistake, told.is_possible_echo) == (again, False)

@@ -91,7 +91,7 @@ def places(batches: Any) -> list[int]:
     return [place for batch in batches for place in batch[2].tolist()]
 
 
-def test_ranks_get_as_many_rows_in_training_and_all_of_them_in_an_evaluation() -> None:
+def test_ranks_train_on_equal_shares_and_evaluate_every_row() -> None:
     halves = experiment(epochs=1, workers={"count": 2, "cpus": 0.5}, loader={"eval_batch_size": 3})
     parts = [data_of(OfRay(), halves, of(rank, 2)) for rank in range(2)]
     assert [len(part["train"]) for part in parts] == [2, 2]
@@ -105,7 +105,7 @@ def test_ranks_get_as_many_rows_in_training_and_all_of_them_in_an_evaluation() -
 @pytest.mark.parametrize(
     ("of_train", "taken_off"), [(False, {"exclude_resources": {"cpu": 1.0, "gpu": 0}}), (True, {})]
 )
-def test_what_ranks_take_is_taken_off_once(
+def test_resources_of_ranks_are_excluded_once(
     monkeypatch: pytest.MonkeyPatch, of_train: bool, taken_off: dict[str, Any]
 ) -> None:
     """Ray Train tells Ray Data of its workers by itself."""
@@ -115,7 +115,7 @@ def test_what_ranks_take_is_taken_off_once(
     assert vars(rows.context.execution_options) == taken_off
 
 
-def test_rows_are_counted_only_where_an_epoch_is_a_pass() -> None:
+def test_rows_are_counted_only_if_an_epoch_is_a_pass() -> None:
     for fields, length in (({"epochs": 2}, 3), ({"epochs": 2, "epoch_steps": 4}, 4), ({"steps": 9}, 9)):
         assert Data(OfRay(), experiment(**fields), World(), data_of).train.length() == length
     for fields in ({"epochs": 2, "epoch_steps": 4}, {"steps": 9}):
@@ -123,7 +123,7 @@ def test_rows_are_counted_only_where_an_epoch_is_a_pass() -> None:
             len(data_of(OfRay(), experiment(**fields), World())["train"])
 
 
-def test_a_run_goes_on_with_the_epoch_whose_rows_begin_anew() -> None:
+def test_resumed_epoch_begins_with_the_first_rows() -> None:
     loop = Loop(OfRay(), experiment(epochs=2), {}, data_of=data_of)
     reports = [report.metrics for report in loop.run()]
     assert [(report["step"], report["samples"], "val/loss" in report) for report in reports] == [
@@ -146,11 +146,11 @@ def test_a_run_goes_on_with_the_epoch_whose_rows_begin_anew() -> None:
         ),
     ],
 )
-def test_what_would_be_ignored_or_wait_for_ever_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_settings_without_effect_or_free_cpus_are_refused(fields: dict[str, Any], message: str) -> None:
     world = of(0, 2) if "workers" in fields else World()
     with pytest.raises(ConfigError, match=message):
         data_of(OfRay(), experiment(epochs=1, **fields), world)
 
 
-def test_other_data_is_given_as_it_is() -> None:
+def test_other_data_is_unchanged() -> None:
     assert [type(one) for one in data_of(Points(), experiment(), World()).values()] == [PointSet, PointSet]

@@ -13,7 +13,7 @@ from orchestrator.engines.ray_environment import Ray, Resources, connection_line
 from orchestrator.errors import UsageError
 
 
-def test_variables_that_are_named_are_passed_on_with_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_environment_variables_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "one")
     monkeypatch.setenv("OTHER", "two")
     assert environment_values(["HF_TOKEN"]) == {"HF_TOKEN": "one"}
@@ -34,11 +34,11 @@ def test_variables_that_are_named_are_passed_on_with_their_values(monkeypatch: p
         (Workers(count=2, gpu=True, accelerator="H100"), Resources(2, 2, {"accelerator_type:H100": 0.002})),
     ],
 )
-def test_a_run_asks_for_what_its_fewest_ranks_need(workers: Workers, asked: Resources) -> None:
+def test_run_requires_the_resources_of_its_fewest_ranks(workers: Workers, asked: Resources) -> None:
     assert Resources.required_by(workers) == asked
 
 
-def test_what_a_job_gives_its_workers_anyway_is_not_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_job_are_not_set_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"HF_TOKEN": "one", "OTHER": "two"}
     assert Ray("10.0.0.1:6379", environment=given)._environment == {"runtime_env": {"env_vars": given}}
     job = {"runtime_env": {"env_vars": {"HF_TOKEN": "one"}, "working_dir": "gcs://x.zip"}, "metadata": {}}
@@ -56,7 +56,7 @@ def test_what_a_job_gives_its_workers_anyway_is_not_given_twice(monkeypatch: pyt
         ("10.0.0.2:6379", False, False, "joining Ray at 10.0.0.2:6379"),
     ],
 )
-def test_ray_is_started_only_where_there_is_none_to_join(
+def test_ray_starts_only_without_one_to_join(
     address: str | None, joined: bool | None, starts: bool, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.engines.ray_environment.find_orphans", list)

@@ -29,7 +29,7 @@ def assignment(root: Path, **fields: Any) -> Assignment:
     return Assignment(experiment.source, str(folder))
 
 
-def test_each_report_is_written_down_before_it_is_handed_up(tmp_path: Path) -> None:
+def test_report_is_written_before_it_is_yielded(tmp_path: Path) -> None:
     given = assignment(tmp_path)
     written = RunFolder(given.location)
     for count, report in enumerate(Session(given, World()).reports(), start=1):
@@ -40,7 +40,7 @@ def test_each_report_is_written_down_before_it_is_handed_up(tmp_path: Path) -> N
         assert Run(written).stats["step"].max() == report.metrics["step"]
 
 
-def test_a_session_left_early_is_one_attempt_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_next_attempt_resumes_a_session_closed_early(tmp_path: Path) -> None:
     given = assignment(tmp_path)
     first = Session(given, World()).reports()
     next(first)
@@ -58,7 +58,7 @@ def test_a_session_left_early_is_one_attempt_and_the_next_goes_on(tmp_path: Path
     }
 
 
-def test_what_is_wrong_with_an_experiment_is_said_before_an_attempt_is_made(tmp_path: Path) -> None:
+def test_wrong_experiment_is_refused_before_an_attempt_begins(tmp_path: Path) -> None:
     given = assignment(tmp_path)
     wrong = Assignment(given.source.with_values({"batch_size": 0}), given.location)
     with pytest.raises(ConfigError, match="batch_size"):
@@ -105,7 +105,7 @@ class Wide(Points):
 
 
 @pytest.mark.parametrize(("cpus", "threads"), [(0.5, 1), (2, 2)])
-def test_each_engine_has_the_threads_of_the_experiment(tmp_path: Path, cpus: float, threads: int) -> None:
+def test_engines_use_the_threads_of_the_experiment(tmp_path: Path, cpus: float, threads: int) -> None:
     """Whatever the process had before; it has these again after."""
     weights, before = [], torch.get_num_threads()
     for number, engine in enumerate(("in-process", "gang")):

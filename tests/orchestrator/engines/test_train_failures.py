@@ -27,20 +27,20 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return waits
 
 
-def test_a_mistake_ends_the_run_and_is_told_in_its_own_words() -> None:
+def test_mistake_ends_the_run_with_its_own_message() -> None:
     with pytest.raises(RankFailed) as raised:
         OnFailure(None, "nowhere").after_exception(None, {0: LOST, 1: MISTAKE})
     assert str(first_failure(ControllerError(raised.value))) == "rank 1: TypeError: no"
 
 
-def test_what_need_not_come_again_is_left_to_ray_train_after_a_while(waited: list[float]) -> None:
+def test_other_failures_are_left_to_ray_train(waited: list[float]) -> None:
     """A controller whose trial was killed must not take places for new workers before Ray ends it too."""
     OnFailure(None, "nowhere").after_exception(None, {0: LOST})
     OnFailure(None, "nowhere").after_exception(None, {0: RuntimeError("the process is gone")})
     assert waited == [2.0, 2.0]
 
 
-def test_the_line_names_the_attempt_and_the_rank_and_its_node() -> None:
+def test_loss_line_names_attempt_rank_and_node() -> None:
     assert loss_line(GONE, []) == f"lost before it began: rank 1: {DIED}"
     assert loss_line(GONE, ATTEMPTS) == f"attempt 1 lost: rank 1 on gamma: {DIED}"
     assert (
@@ -49,7 +49,7 @@ def test_the_line_names_the_attempt_and_the_rank_and_its_node() -> None:
     )
 
 
-def test_a_run_does_not_end_because_its_loss_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_that_cannot_be_shown_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str) -> None:
         raise ValueError(f"Failed to look up actor with name '{name}'")
 

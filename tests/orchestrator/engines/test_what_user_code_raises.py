@@ -56,7 +56,7 @@ class Raises(Hook):
 
 
 @pytest.mark.parametrize("what", RAISED)
-def test_it_fails_the_run_and_is_told_with_its_place(tmp_path: Path, what: str) -> None:
+def test_any_error_fails_the_run_with_its_place(tmp_path: Path, what: str) -> None:
     hooks = {"raises": {"type": f"{__name__}:Raises", "what": what}}
     with pytest.raises(RunError, match=rf"{type(RAISED[what]).__name__}.*{Path(__file__).name}:\d+, in on_step"):
         run(described(hooks=hooks), tmp_path, "run", local=True)
@@ -71,7 +71,7 @@ def test_it_fails_the_run_and_is_told_with_its_place(tmp_path: Path, what: str) 
     assert b"Traceback" in folder.storage.read("log.txt")
 
 
-def test_the_first_failure_is_told_where_the_second_is_that_it_cannot_be_written(
+def test_first_failure_is_raised_if_it_cannot_be_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = create_run(tmp_path, "run", "hooks: {}\n")
@@ -117,7 +117,7 @@ GIVES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("method", GIVES)
-def test_what_a_method_may_not_give_is_told_with_the_place_of_the_method(tmp_path: Path, method: str) -> None:
+def test_wrong_return_value_names_the_method(tmp_path: Path, method: str) -> None:
     with pytest.raises(
         HookyardError, match=rf"{method}\(\) {re.escape(GIVES[method][1])}.*\(.*{Path(__file__).name}:\d+\)"
     ) as told:
@@ -125,7 +125,7 @@ def test_what_a_method_may_not_give_is_told_with_the_place_of_the_method(tmp_pat
     assert isinstance(told.value, UsageError) == (method == "required_hooks"), "it is known before the start"
 
 
-def test_a_ctrl_c_that_the_task_raises_itself_is_its_failure(tmp_path: Path) -> None:
+def test_keyboard_interrupt_raised_by_the_task_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=rf"KeyboardInterrupt.*{Path(__file__).name}:\d+"):
         run(described(task=f"{__name__}:Interrupting"), tmp_path, "run", local=True)
 

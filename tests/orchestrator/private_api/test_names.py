@@ -68,7 +68,7 @@ NAMES = {name: use for use, names in USES.items() for name in names}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ray_has_it(name: str) -> None:
+def test_private_name_exists_in_ray(name: str) -> None:
     assert_there(name, *NAMES[name])
 
 

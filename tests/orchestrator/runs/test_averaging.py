@@ -60,7 +60,7 @@ def told(*words: object, code: int = 0) -> str:
 
 
 @pytest.mark.parametrize(("std", "at"), [(0.05, None), (0.10, 28), (0.07, None), (0.07, 28), (0.15, None)])
-def test_it_is_the_sum_of_all_weights_by_its_profile_within_its_error(done: Run, std: float, at: int | None) -> None:
+def test_average_is_the_weighted_sum_within_its_error(done: Run, std: float, at: int | None) -> None:
     """By Cauchy and Schwarz no weight is further off than the profile's difference times the norm of what the weight
     was."""
     made = done.average(std, at)
@@ -75,7 +75,7 @@ def test_it_is_the_sum_of_all_weights_by_its_profile_within_its_error(done: Run,
     assert made.error <= (1e-6 if std in POWER["std"] else LARGEST_ERROR)
 
 
-def test_its_other_tensors_are_the_checkpoints(done: Run) -> None:
+def test_other_tensors_of_an_average_are_the_checkpoint_s(done: Run) -> None:
     made, kept = done.average(0.07), done.weights("last")
     assert made.weights.keys() == kept.keys()
     assert all(value.dtype == kept[name].dtype for name, value in made.weights.items())
@@ -124,7 +124,7 @@ def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Pat
         (["--std", 0.07, "--hook", "slow"], "--hook must be one of ema.* got slow"),
     ],
 )
-def test_what_snapshots_do_not_make_is_a_wrong_call(done: Run, words: list[Any], answer: str) -> None:
+def test_std_that_snapshots_do_not_approximate_is_refused(done: Run, words: list[Any], answer: str) -> None:
     before = sorted(Path(done.path).rglob("*"))
     assert re.search(answer, told("average", done.path, *words, code=2))
     assert sorted(Path(done.path).rglob("*")) == before
@@ -137,7 +137,7 @@ def test_a_run_without_snapshots_says_what_to_write(tmp_path: Path) -> None:
     )
 
 
-def test_damage_is_a_wrong_call(tmp_path: Path) -> None:
+def test_damaged_snapshot_is_a_usage_error(tmp_path: Path) -> None:
     broken = run(averaging(epochs=3), tmp_path, local=True)
     file = Path(broken.path) / "checkpoints/step-00000012/ema.pt"
     file.write_bytes(bytes(reversed(file.read_bytes())))
@@ -149,7 +149,7 @@ def _train(rank: int, world_size: int, assignments: list[Assignment]) -> None:
         list(Session(one, World(rank, world_size)).reports())
 
 
-def test_ranks_and_shards_make_the_same(tmp_path: Path) -> None:
+def test_ranks_and_shards_give_the_same_average(tmp_path: Path) -> None:
     assignments = []
     for strategy in ("ddp", "fsdp"):
         experiment = averaging(epochs=5, task_args={}, workers={"count": 2, "strategy": strategy})

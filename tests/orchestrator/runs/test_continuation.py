@@ -38,7 +38,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.parametrize("label", ["last", "epoch-0001"])
-def test_it_goes_on_as_if_the_run_had_been_longer_from_the_start(first: Run, tmp_path: Path, label: str) -> None:
+def test_continuation_equals_a_longer_run(first: Run, tmp_path: Path, label: str) -> None:
     """Weights, optimizer, averages, schedule, random numbers and counters: to the last bit."""
     longer = run(first.continued(label, ["epochs=4"]), tmp_path, local=True)
     whole = trained(tmp_path, "whole", 4)
@@ -49,7 +49,7 @@ def test_it_goes_on_as_if_the_run_had_been_longer_from_the_start(first: Run, tmp
     assert longer.stats.query("phase == 'train'")["iteration"].tolist() == [*range(7 * begun + 1, 29)]
 
 
-def test_it_is_a_run_of_its_own_that_says_where_it_came_from(first: Run, tmp_path: Path) -> None:
+def test_continuation_records_its_parent(first: Run, tmp_path: Path) -> None:
     longer = run(first.continued("best", ["epochs=3", "optimizer.lr=0.05"]), tmp_path, local=True)
     name = Path(str(first.checkpoint("best"))).name
     assert longer.name == f"first-from-{name}"
@@ -63,7 +63,7 @@ def test_it_is_a_run_of_its_own_that_says_where_it_came_from(first: Run, tmp_pat
     assert longer.best.checkpoint_value == longer.best.value == longer.metrics["val/loss"].min()
 
 
-def test_a_best_that_is_not_beaten_stays_the_one_it_began_with(tmp_path: Path) -> None:
+def test_parent_checkpoint_stays_the_best_until_beaten(tmp_path: Path) -> None:
     """As it was made for being the best, between two others, it is not validated again."""
     hooks = {"checkpoint": {"every": 3, "keep": 1, "best": "val/loss"}}
     first = run(described(epochs=2, hooks=hooks), tmp_path, local=True)
@@ -75,7 +75,7 @@ def test_a_best_that_is_not_beaten_stays_the_one_it_began_with(tmp_path: Path) -
         assert torch.equal(longer.weights("best")[name], weight)
 
 
-def test_it_can_itself_be_resumed_and_gone_on_from(first: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_continuation_can_be_resumed_and_continued(first: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(first.continued("last", ["epochs=4"]), tmp_path, "whole", local=True)
 
     def killed(*given: Any) -> None:
@@ -114,7 +114,7 @@ def test_the_best_trial_of_a_sweep_is_trained_longer(tmp_path: Path) -> None:
         assert torch.equal(outcome.load().state_dict()[name], weight)
 
 
-def test_what_it_cannot_go_on_from_is_told_before_there_is_a_run(first: Run, tmp_path: Path) -> None:
+def test_impossible_continuation_is_refused_before_it_begins(first: Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no checkpoint 'epoch-0009' in .*; there are: epoch-0001, epoch-0002"):
         first.continued("epoch-0009", ["epochs=4"])
     with pytest.raises(
@@ -138,7 +138,7 @@ def test_what_it_cannot_go_on_from_is_told_before_there_is_a_run(first: Run, tmp
     assert before.checkpoint == "epoch-0001"
 
 
-def test_trials_begin_anew(first: Run, tmp_path: Path) -> None:
+def test_trials_cannot_continue_a_checkpoint(first: Run, tmp_path: Path) -> None:
     space = "sweep={metric: val/loss, mode: min, trials: 1, space: {optimizer.lr: {uniform: [0.1, 0.2]}}}"
     with pytest.raises(UsageError, match="the trials of a sweep start from scratch"):
         sweep(first.continued("last", ["epochs=4", space]), tmp_path, local=True)
@@ -153,7 +153,7 @@ def streamed(tmp_path: Path) -> Run:
     return done
 
 
-def test_what_a_stream_cannot_go_on_with_is_told_in_the_driver(
+def test_stream_with_other_ranks_is_refused_by_the_driver(
     streamed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each rank, and each process of its loader, keeps a place of its own."""
@@ -176,7 +176,7 @@ def test_what_a_stream_cannot_go_on_with_is_told_in_the_driver(
     assert streamed.status == "interrupted"
 
 
-def test_an_optimizer_that_was_changed_in_a_run_s_file_is_told_as_it_is_resumed(streamed: Run) -> None:
+def test_resume_refuses_another_optimizer(streamed: Run) -> None:
     text = streamed.folder.experiment_text()
     (Path(streamed.path) / "experiment.yaml").write_text(
         text.replace("type: SGD", "type: Adam").replace("  momentum: 0.9\n", "")

@@ -41,15 +41,13 @@ def test_a_run_keeps_its_engine(tmp_path: Path) -> None:
         ({"engine": "gang"}, r"a gang has a fixed number of ranks, and workers.count is \[1, 2\]. Set workers.count=2"),
     ],
 )
-def test_what_an_engine_cannot_do_is_refused_before_anything_is_made(tmp_path: Path, how: Any, words: str) -> None:
+def test_unsuitable_engine_is_refused_before_a_run_is_created(tmp_path: Path, how: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         run(described(workers={"count": [1, 2], "spares": 1}), tmp_path, **how)
     assert not list(tmp_path.iterdir())
 
 
-def test_what_this_machine_or_its_torch_cannot_hold_is_refused_before_ray_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_resources_are_refused_before_ray_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ray, "__enter__", Mock(side_effect=AssertionError("Ray is started")))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # one GPU, which torch is not built for
@@ -110,7 +108,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.parametrize("looks", [1, 3, 8, 9, 12])
-def test_an_interrupted_run_is_resumed_as_if_nothing_had_been(
+def test_interrupted_run_resumes_bit_for_bit(
     tmp_path: Path, interrupted: Callable[..., Run], whole: Run, looks: int
 ) -> None:
     cut = interrupted(looks, run, described(**EVERYTHING), tmp_path, local=True)
@@ -126,7 +124,7 @@ def test_an_interrupted_run_is_resumed_as_if_nothing_had_been(
     pd.testing.assert_frame_equal(done.metrics[told], whole.metrics[told])
 
 
-def test_a_failed_run_goes_on_from_its_last_checkpoint_when_it_is_mended(tmp_path: Path) -> None:
+def test_failed_run_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
     def breaking(iteration: int) -> Experiment:
         breaks = {"type": "tests.tasks:Breaks", "iteration": iteration}
         return described(task_args=NOISY, batch_size=6, hooks={"breaks": breaks})
@@ -145,7 +143,7 @@ def test_a_failed_run_goes_on_from_its_last_checkpoint_when_it_is_mended(tmp_pat
     assert attempts == {0: 8, 1: 8}
 
 
-def test_a_run_whose_driver_died_is_lost_and_can_be_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+def test_run_without_its_driver_is_lost_and_can_be_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     process = subprocess.Popen(["true"])
     process.wait()
@@ -157,15 +155,13 @@ def test_a_run_whose_driver_died_is_lost_and_can_be_resumed(tmp_path: Path, inte
     assert len(done.stats.query("phase == 'train'")) == 14
 
 
-def test_a_run_resumed_with_other_workers_has_them_from_then_on(
-    tmp_path: Path, interrupted: Callable[..., Run]
-) -> None:
+def test_resume_changes_the_number_of_workers(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
     cut = interrupted(3, run, described(workers={"count": 3, "cpus": 2}), tmp_path, "cut", local=True)
     done = resume(cut.path, workers=2)
     assert (done.status, done.config["workers"]["count"], done.config["workers"]["cpus"]) == ("finished", 2, 2)
 
 
-def test_a_run_under_way_is_not_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+def test_running_run_cannot_be_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     with (
         make_lease(cut.folder),
@@ -184,9 +180,7 @@ def resumed_together(rank: int, world_size: int, path: str) -> str:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_of_two_that_take_up_a_run_at_once_one_goes_on_and_loses_nothing(
-    tmp_path: Path, interrupted: Callable[..., Run], number: int
-) -> None:
+def test_one_of_two_concurrent_resumes_wins(tmp_path: Path, interrupted: Callable[..., Run], number: int) -> None:
     cut = interrupted(5, run, described(task_args=NOISY), tmp_path, f"cut-{number}", local=True)
     whole = run(described(task_args=NOISY), tmp_path, "whole", local=True)
     told = sorted(on_ranks(resumed_together, 2, cut.path), key=len)
@@ -199,9 +193,7 @@ def test_of_two_that_take_up_a_run_at_once_one_goes_on_and_loses_nothing(
     assert done.metrics["val/loss"].tolist() == whole.metrics["val/loss"].tolist()
 
 
-def test_a_run_of_another_machine_is_taken_over_only_where_that_is_said(
-    tmp_path: Path, interrupted: Callable[..., Run]
-) -> None:
+def test_lease_of_another_machine_is_taken_only_by_force(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     put(cut.folder.storage, elsewhere())
     cut.folder.update(status="running", host="elsewhere")
@@ -213,9 +205,7 @@ def test_a_run_of_another_machine_is_taken_over_only_where_that_is_said(
     assert (done.status, len(done.folder.attempts())) == ("finished", 2)
 
 
-def test_more_workers_than_fit_are_refused_and_nothing_is_changed(
-    tmp_path: Path, interrupted: Callable[..., Run]
-) -> None:
+def test_too_many_workers_are_refused_without_changes(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     cut.folder.update(engine="train")
     before = cut.folder.storage.read("experiment.yaml"), cut.folder.metadata()
@@ -224,14 +214,14 @@ def test_more_workers_than_fit_are_refused_and_nothing_is_changed(
     assert (cut.folder.storage.read("experiment.yaml"), cut.folder.metadata()) == before
 
 
-def test_what_is_over_is_not_resumed(finished: Run, tmp_path: Path) -> None:
+def test_run_that_is_over_cannot_be_resumed(finished: Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has finished; there is nothing to resume"):
         resume(finished.path)
     with pytest.raises(UsageError, match="is not a run"):
         resume(tmp_path / "nothing")
 
 
-def test_an_experiment_of_many_trials_is_no_run(tmp_path: Path) -> None:
+def test_run_refuses_a_sweep(tmp_path: Path) -> None:
     experiment = described(sweep={"metric": "val/loss", "mode": "min", "space": {"optimizer.lr": {"choice": [0.1]}}})
     with pytest.raises(UsageError, match="use sweep"):
         run(experiment, tmp_path, local=True)

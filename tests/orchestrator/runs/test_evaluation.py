@@ -55,7 +55,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(experiment, tmp_path_factory.mktemp("runs"), "first", local=True)
 
 
-def test_it_gives_the_run_s_own_report_again_and_leaves_the_run_as_it_is(done: Run) -> None:
+def test_evaluation_repeats_the_report_and_writes_nothing_to_the_run(done: Run) -> None:
     root = Path(done.path)
     before = {file: file.stat().st_mtime_ns for file in root.rglob("*") if file.is_file()}
     val, test = done.evaluate("epoch-0001"), done.evaluate("last", "test")
@@ -81,7 +81,7 @@ def test_it_gives_the_run_s_own_report_again_and_leaves_the_run_as_it_is(done: R
     assert val.summary("rank")["rows"].tolist() == [len(val.stats)]
 
 
-def test_what_is_evaluated_with_may_be_said(done: Run) -> None:
+def test_evaluation_takes_overrides(done: Run) -> None:
     """The raw weights alone, in larger batches, and with a hook of its own."""
     asked = [
         "hooks.ema=false",
@@ -133,7 +133,7 @@ def _to_measure(run: Path, name: str, experiment: Any) -> Assignment:
     return replace(_to_train(experiment, run / EVALUATIONS, name), target=EvaluationTarget("epoch-0001", "val"))
 
 
-def test_any_number_of_ranks_measures_the_same(done: Run, tmp_path: Path) -> None:
+def test_evaluation_is_equal_on_any_number_of_ranks(done: Run, tmp_path: Path) -> None:
     """Two ranks measure what two have trained, each with its own buffers, and what one has; and one what two have."""
     experiments = {
         strategy: described(**SETS, epochs=1, hooks=HOOKS, workers={"count": 2, "strategy": strategy})
@@ -182,7 +182,7 @@ def test_any_number_of_ranks_measures_the_same(done: Run, tmp_path: Path) -> Non
         ("precision", "is not an override"),
     ],
 )
-def test_what_no_evaluation_reads_is_refused(done: Run, override: str, words: str) -> None:
+def test_overrides_without_effect_are_refused(done: Run, override: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         Evaluation.of(done.folder, "last", "val", [override])
     assert words in str(refused.value)
@@ -199,7 +199,7 @@ def test_what_no_evaluation_reads_is_refused(done: Run, override: str, words: st
         ("@last", ["hooks.ema=3"], "must be a mapping of the hook's parameters"),
     ],
 )
-def test_what_is_not_there_is_a_wrong_call(plain: Run, reference: str, more: list[str], words: str) -> None:
+def test_missing_checkpoint_or_data_is_a_usage_error(plain: Run, reference: str, more: list[str], words: str) -> None:
     result = CliRunner().invoke(app, ["evaluate", f"{plain.path}{reference}", *more])
     assert (result.exit_code, words in result.output) == (2, True), result.output
     assert not (Path(plain.path) / EVALUATIONS).exists()
@@ -211,7 +211,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(described(), tmp_path_factory.mktemp("plain"), local=True)
 
 
-def test_a_task_that_is_gone_is_told_with_where_it_was(plain: Run, tmp_path: Path) -> None:
+def test_missing_task_error_says_where_it_was(plain: Run, tmp_path: Path) -> None:
     shutil.copytree(plain.path, tmp_path / "moved")
     source = json.loads((tmp_path / "moved/source.json").read_text())
     source["written"]["task"] = "gone.away:Task"

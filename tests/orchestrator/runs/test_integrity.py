@@ -46,7 +46,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", ["alone", "swept"])
-def test_a_flipped_bit_in_any_file_is_found(runs: Path, tmp_path: Path, name: str) -> None:
+def test_flipped_bit_in_any_file_is_found(runs: Path, tmp_path: Path, name: str) -> None:
     folder = shutil.copytree(runs / name, tmp_path / name)
     statuses = {one.file: one.status for one in check_files(RunFolder(folder))}
     paths = {str(file.relative_to(folder)): file for file in files_of(folder)}
@@ -78,7 +78,7 @@ HARMS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_whatever_lies_in_a_files_place_it_is_named(runs: Path, tmp_path: Path, harm: str) -> None:
+def test_anything_in_place_of_a_file_is_reported(runs: Path, tmp_path: Path, harm: str) -> None:
     folder = shutil.copytree(runs / "alone", tmp_path / "alone")
     for path in NEEDED:
         file = folder / path
@@ -91,7 +91,7 @@ def test_whatever_lies_in_a_files_place_it_is_named(runs: Path, tmp_path: Path, 
         file.write_bytes(data)
 
 
-def test_the_command_says_what_is_wrong_where_and_what_can_be_done(runs: Path, tmp_path: Path) -> None:
+def test_command_reports_damage_place_and_advice(runs: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(runs / "swept", tmp_path / "swept")
     result = CliRunner().invoke(app, ["doctor", str(folder), "--files"])
     assert (result.exit_code, result.stderr) == (0, "")
@@ -126,7 +126,7 @@ def test_what_was_killed_is_whole_and_what_a_later_part_follows_has_its_end(tmp_
     files.close()
 
 
-def test_files_of_no_run_are_a_wrong_call(tmp_path: Path) -> None:
+def test_files_of_no_run_are_a_usage_error(tmp_path: Path) -> None:
     for words in (
         ["doctor", "--files"],
         ["doctor", str(tmp_path), "--files"],

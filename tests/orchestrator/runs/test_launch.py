@@ -69,12 +69,12 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "POLL_S", 0)
 
 
-def test_what_a_slow_mailbox_answers_late_is_shown_all_the_same() -> None:
+def test_late_answers_of_the_mailbox_are_shown() -> None:
     slow = Slow((0, []), (0, []), (2, [[("line", "first")], [("line", "second")]]), (2, [[("line", "third")], []]))
     assert watched(slow) == ["first", "second", "third"]
 
 
-def test_what_the_work_raised_is_raised_once_all_is_shown() -> None:
+def test_error_is_raised_after_all_lines_are_shown() -> None:
     shown: list[str] = []
     slow = Slow((1, [[("line", "last words")]]))
     slow.work.set_exception(ValueError("no"))
@@ -85,19 +85,19 @@ def test_what_the_work_raised_is_raised_once_all_is_shown() -> None:
 
 
 @pytest.mark.parametrize("after", [[], [("line", "back again")]])
-def test_a_mailbox_that_died_takes_its_news_along_and_not_the_run(after: list[Any]) -> None:
+def test_death_of_the_mailbox_does_not_end_the_run(after: list[Any]) -> None:
     lines = watched(Slow((1, [[("line", "before")]]), (1, [ActorDied()]), (1, [after])))
     assert lines == ["before", *(text for _, text in after)]
 
 
-def test_a_wish_to_stop_is_told_with_every_call_as_a_mailbox_that_died_has_forgotten_it() -> None:
+def test_stop_request_is_repeated_with_every_call() -> None:
     polls = iter([False, True, True])
     slow = Slow((1, [[]]), (1, [ActorDied()]), (1, [[]]))
     watched(slow, lambda: next(polls))
     assert slow.wishes == [False, True, True]
 
 
-def test_it_leaves_the_folder_of_a_run(finished: Run) -> None:
+def test_run_writes_its_folder(finished: Run) -> None:
     folder = Path(finished.path)
     assert finished.status == "finished"
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -127,7 +127,7 @@ def test_it_leaves_the_folder_of_a_run(finished: Run) -> None:
     assert [path.name for path in (folder / "stats/attempt=0").iterdir() if path.is_file()] == ["attempt.json"]
 
 
-def test_what_was_run_is_written_down_and_can_be_run_again(finished: Run) -> None:
+def test_recorded_experiment_can_be_run_again(finished: Run) -> None:
     about = json.loads((Path(finished.path) / "run.json").read_text())
     assert (about["status"], about["attempts"], about["local"], about["seed"]) == ("finished", 1, True, 0)
     assert (about["ranks"], about["hosts"]) == (1, [os.uname().nodename])
@@ -137,7 +137,7 @@ def test_what_was_run_is_written_down_and_can_be_run_again(finished: Run) -> Non
     )
 
 
-def test_secrets_of_the_environment_are_not_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_of_the_environment_are_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "HF_TOKEN"):
         monkeypatch.setenv(name, "hunter2-is-secret")
     done = run(described(epochs=1), tmp_path, local=True)
@@ -152,15 +152,13 @@ def _without_diff(file: Path) -> str:
     return json.dumps({**about, "git": None})  # the diff may hold this very test
 
 
-def test_several_workers_become_one_process_and_that_is_said(tmp_path: Path) -> None:
+def test_local_run_says_that_it_has_one_process(tmp_path: Path) -> None:
     done = run(described(epochs=1, workers={"count": 3}), tmp_path, local=True)
     assert done.stats["rank"].unique().tolist() == [0]
     assert "one process instead of 3 workers" in (tmp_path / "points/log.txt").read_text()
 
 
-def test_a_failure_says_where_in_the_task_and_its_traceback_is_in_the_log(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_failure_names_the_line_and_logs_its_traceback(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RunError, match=rf"^rank 0: KeyError: 'x' \({Path(__file__)}:\d+, in loss\)$"):
         run(described(task=f"{__name__}:Wrong"), tmp_path, local=True)
     log = (tmp_path / "points/log.txt").read_text()
@@ -177,7 +175,7 @@ class Wrong(Points):
         raise KeyError("x")
 
 
-def test_a_hook_that_fails_is_named_with_its_event(tmp_path: Path) -> None:
+def test_failed_hook_is_named_with_its_event(tmp_path: Path) -> None:
     experiment = described(hooks={"bad": {"type": "tests.tasks:Breaks"}})
     with pytest.raises(
         RunError, match="hook 'bad' failed in on_gradients on rank 0: ZeroDivisionError: broken on purpose"

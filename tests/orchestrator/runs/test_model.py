@@ -87,7 +87,7 @@ class Shifted(nn.Module):
         return self.linear(points * self.scale + self.shift)
 
 
-def test_what_no_state_dict_holds_is_as_in_the_run_and_the_caller_s_randomness_is_left_alone(tmp_path: Path) -> None:
+def test_loaded_model_has_unsaved_buffers_and_random_state_is_kept(tmp_path: Path) -> None:
     done = run(described(task="tests.orchestrator.runs.test_model:Unsaved", seed=3), tmp_path, local=True)
     before = torch.get_rng_state()
     model = done.load()
@@ -102,7 +102,7 @@ def _train(rank: int, world_size: int, locations: list[str]) -> None:
         list(Session(Assignment(RunFolder(location).source(), location), World(rank, world_size)).reports())
 
 
-def test_what_ranks_trained_together_is_one_plain_model(tmp_path: Path) -> None:
+def test_model_of_several_ranks_loads_as_a_plain_one(tmp_path: Path) -> None:
     runs = []
     for strategy in ("ddp", "fsdp"):
         experiment = described(hooks=EMA, workers={"count": 2, "strategy": strategy})
@@ -122,7 +122,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(described(), tmp_path_factory.mktemp("runs"), local=True)
 
 
-def test_a_checkpoint_that_is_not_there_is_told_with_those_that_are(done: Run, tmp_path: Path) -> None:
+def test_missing_checkpoint_error_lists_the_others(done: Run, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no checkpoint 'epoch-0009' in .*; there are: epoch-0001, epoch-0002"):
         done.load("epoch-0009")
     unjudged = run(described(epochs=1, validate_every=0), tmp_path, local=True)
@@ -141,14 +141,14 @@ def changed(done: Run, tmp_path: Path, **config: Any) -> Run:
     return Run(RunFolder(folder))
 
 
-def test_a_task_that_cannot_be_imported_is_told_with_what_to_do(done: Run, tmp_path: Path) -> None:
+def test_missing_task_error_says_what_to_do(done: Run, tmp_path: Path) -> None:
     moved = changed(done, tmp_path, task="gone.away:Task")
     with pytest.raises(UsageError, match=r"no module 'gone'(.|\n)*PYTHONPATH.*weights need no code"):
         moved.load("last")
     assert moved.weights("last").keys() == done.weights("last").keys()
 
 
-def test_a_model_that_has_changed_since_is_told(done: Run, tmp_path: Path) -> None:
+def test_changed_model_is_refused(done: Run, tmp_path: Path) -> None:
     grown = changed(done, tmp_path, task_args={"batch_norm": True})
     with pytest.raises(
         CheckpointError,

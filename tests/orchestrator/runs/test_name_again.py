@@ -64,7 +64,7 @@ EARLY = ("model", "loss", "on_start")
 
 
 @pytest.mark.parametrize("where", EARLY)
-def test_a_run_that_failed_before_its_first_step_gives_up_its_name(tmp_path: Path, where: str) -> None:
+def test_name_is_free_after_a_failure_before_the_first_step(tmp_path: Path, where: str) -> None:
     for _ in range(2):
         with pytest.raises(HookyardError, match="is wrong"):
             run(failing(where), tmp_path, "again", local=True)
@@ -79,7 +79,7 @@ def test_a_run_that_failed_before_its_first_step_gives_up_its_name(tmp_path: Pat
         run(failing("nowhere"), tmp_path, "again", local=True)
 
 
-def test_a_run_that_trained_keeps_its_name_whatever_else_is_lost(tmp_path: Path) -> None:
+def test_run_that_trained_keeps_its_name(tmp_path: Path) -> None:
     with pytest.raises(HookyardError, match="on_step is wrong"):
         run(failing("on_step"), tmp_path, "kept", local=True)
     with pytest.raises(UsageError, match=r"exists already\. To resume it: hookyard resume"):
@@ -97,7 +97,7 @@ def test_a_run_that_trained_keeps_its_name_whatever_else_is_lost(tmp_path: Path)
         assert sorted(folder.rglob("*")) == before
 
 
-def test_a_sweep_gives_up_its_name_where_no_trial_trained(tmp_path: Path) -> None:
+def test_name_of_a_sweep_without_training_is_free(tmp_path: Path) -> None:
     def asked(**choices: Any) -> Any:
         settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": choices}
         return replaced(failing("nowhere"), settings)
@@ -122,7 +122,7 @@ def test_a_run_that_is_running_or_finished_keeps_its_name(tmp_path: Path, status
         create_run(tmp_path, "kept", "name: kept\n")
 
 
-def test_one_whose_driver_was_killed_before_it_trained_gives_it_up(tmp_path: Path) -> None:
+def test_name_is_free_after_a_kill_before_the_first_step(tmp_path: Path) -> None:
     folder = create_run(tmp_path, "kept", "name: kept\n")
     folder.update(pid=2**22 + 1)
     create_run(tmp_path, "kept", "name: other\n")

@@ -54,7 +54,7 @@ class Probe(Hook):
         self.heard.append("on_end")
 
 
-def test_one_rank_comes_to_the_same_numbers_and_the_run_stays_as_it_is(tmp_path: Path) -> None:
+def test_replay_of_one_rank_is_equal_and_writes_nothing(tmp_path: Path) -> None:
     done = run(described(**FIELDS), tmp_path, local=True)
     done.load_stats()
     before, probe = files(done.path), Probe()
@@ -74,13 +74,13 @@ def test_one_rank_comes_to_the_same_numbers_and_the_run_stays_as_it_is(tmp_path:
         replay(done, 99)
 
 
-def test_a_checkpoint_that_is_deleted_meanwhile_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_skips_a_deleted_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done, names = run(described(), tmp_path, local=True), CheckpointStore.names
     monkeypatch.setattr(CheckpointStore, "names", lambda store: [*names(store), "epoch-0009"])
     assert replay(done, 12).checkpoint == "epoch-0001"
 
 
-def test_the_iteration_in_which_a_run_failed_fails_again(tmp_path: Path) -> None:
+def test_replay_fails_where_the_run_failed(tmp_path: Path) -> None:
     with pytest.raises(RunError):
         run(described(hooks={"breaks": {"type": "tests.tasks:Breaks", "iteration": 3}}), tmp_path, local=True)
     failed, probe = open_run(tmp_path / "points"), Probe()
@@ -96,7 +96,7 @@ def test_the_iteration_in_which_a_run_failed_fails_again(tmp_path: Path) -> None
     assert mended.row["stored"].isna().all()
 
 
-def test_it_has_the_threads_of_its_run_and_no_end_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_uses_the_threads_of_the_run_and_no_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = described(workers={"count": 1, "cpus": 2}, hooks={"time_limit": {"limit": "1h"}})
     folder = create_run(tmp_path, "points", to_yaml(experiment), source=experiment.source)
     _train(0, 1, Assignment(experiment.source, str(folder)))
@@ -115,7 +115,7 @@ def test_it_has_the_threads_of_its_run_and_no_end_by_the_clock(tmp_path: Path, m
         ("tests.tasks:Points", "--hook tests.tasks:Points: 'tests.tasks:Points' must be a subclass of"),
     ],
 )
-def test_a_hook_that_is_none_is_a_wrong_call(hook: str, answer: str) -> None:
+def test_wrong_hook_is_a_usage_error(hook: str, answer: str) -> None:
     told = CliRunner().invoke(app, ["replay", "runs/points", "--iteration", "3", "--hook", hook])
     assert (told.exit_code, answer in told.stderr) == (2, True)
 
@@ -124,7 +124,7 @@ def _train(rank: int, world_size: int, given: Assignment) -> None:
     list(Session(given, World(rank, world_size, rank)).reports())
 
 
-def test_two_ranks_come_to_the_same_numbers(tmp_path: Path) -> None:
+def test_replay_of_two_ranks_is_equal(tmp_path: Path) -> None:
     experiment = described(**FIELDS, batch_size=4, workers={"count": 2})
     folder = create_run(tmp_path, "points", to_yaml(experiment))
     ranks.on_ranks(_train, 2, Assignment(experiment.source, str(folder)))

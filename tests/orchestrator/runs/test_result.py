@@ -20,7 +20,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(described(hooks=HOOKS), tmp_path_factory.mktemp("runs"), local=True)
 
 
-def test_a_run_is_opened_again_with_all_it_had(done: Run) -> None:
+def test_open_run_has_all_of_a_run(done: Run) -> None:
     again = open_run(done.path)
     assert (again.name, again.path, again.status, again.error) == ("points", done.path, "finished", None)
     assert repr(again) == f"Run({done.path!r}, status='finished')"
@@ -65,13 +65,13 @@ def test_summaries_of_a_part(done: Run) -> None:
         done.summary("hook", where="rank == 0")
 
 
-def test_a_part_of_the_stats(done: Run) -> None:
+def test_stats_by_columns_and_condition(done: Run) -> None:
     part = done.load_stats(["loss", "iteration"], "phase == 'train' and epoch >= 1")
     expected = done.stats.query("phase == 'train' and epoch >= 1")[["loss", "iteration"]].reset_index(drop=True)
     pd.testing.assert_frame_equal(part, expected)
 
 
-def test_a_run_just_begun_has_empty_tables(tmp_path: Path) -> None:
+def test_new_run_has_empty_tables(tmp_path: Path) -> None:
     create_run(tmp_path, "new", "hooks: {}\n")
     new = open_run(tmp_path / "new")
     assert new.status == "running"
@@ -80,6 +80,6 @@ def test_a_run_just_begun_has_empty_tables(tmp_path: Path) -> None:
         new.checkpoint()
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_open_run_refuses_other_folders(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="it has no run"):
         open_run(tmp_path)

@@ -93,7 +93,7 @@ def _live(rank: int, world_size: int, *attempts: tuple[Assignment, int]) -> None
         session.close()
 
 
-def test_samples_are_those_that_the_batches_of_each_rank_truly_had_over_resumes_with_other_batches_and_ranks(
+def test_samples_are_those_of_the_batches_across_resumes(
     tmp_path: Path,
 ) -> None:
     fields = {
@@ -132,7 +132,7 @@ def test_samples_are_those_that_the_batches_of_each_rank_truly_had_over_resumes_
     assert [line.split(",")[4] for line in with_rank.stdout.split()[1:]] == seen.split()
 
 
-def test_a_sampler_of_the_tasks_own_and_random_numbers_in_its_data_are_gone_through_again(tmp_path: Path) -> None:
+def test_samples_with_own_sampler_and_random_data(tmp_path: Path) -> None:
     done = run(described(task="tests.orchestrator.runs.test_samples:Weighted", hooks=HOOKS), tmp_path, local=True)
     before = torch.random.get_rng_state()
     assert agreed(done, "phase == 'train' and loss > 0.9") > 16
@@ -140,7 +140,7 @@ def test_a_sampler_of_the_tasks_own_and_random_numbers_in_its_data_are_gone_thro
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_what_is_not_known_is_said(tmp_path: Path) -> None:
+def test_unknown_samples_are_refused(tmp_path: Path) -> None:
     task = "tests.orchestrator.runs.test_samples:"
     own = run(described(name="own", task=f"{task}Weighted", task_args={"own": True}, epochs=1), tmp_path, local=True)
     with pytest.raises(UsageError, match="makes the batches of train itself"):

@@ -29,7 +29,7 @@ def searching(space: dict[str, Any], **fields: Any) -> Any:
     return described(**{"epochs": 1, "sweep": settings, **fields})
 
 
-def test_a_grid_of_two_by_two_is_four_trials_each_the_run_it_would_be_alone(tmp_path: Path) -> None:
+def test_grid_trials_are_the_runs_they_would_be_alone(tmp_path: Path) -> None:
     space = {"optimizer.lr": {"grid": [0.001, 0.5]}, "hooks.ema.decay": {"grid": [0.0, 0.9]}}
     outcome = sweep(searching(space, hooks={"ema": {}}, share_training=False), tmp_path, local=True)
     assert outcome.status == "finished"

@@ -133,7 +133,7 @@ def test_resume_only_ends_a_sweep_whose_driver_died_after_the_last_trial(outside
         resume_sweep(done.path)
 
 
-def test_a_trial_with_an_incomplete_folder_begins(outside: Path) -> None:
+def test_trial_with_an_incomplete_folder_begins(outside: Path) -> None:
     """The kill came between the trial's first file and its run.json."""
     folder = interrupted_after_one(outside)
     begun = folder / "trials/trial-0001"
@@ -145,7 +145,7 @@ def test_a_trial_with_an_incomplete_folder_begins(outside: Path) -> None:
     assert done.trials["config/optimizer.lr"].tolist() == [0.1, 0.05, 0.02]
 
 
-def test_edits_of_the_sweep_s_experiment_yaml_count_but_repeats_cannot_change(outside: Path) -> None:
+def test_resume_reads_edits_of_the_sweep_but_not_of_repeats(outside: Path) -> None:
     repeated = SWEEP.replace("  search: grid\n", "  search: grid\n  repeats: 2\n").replace(", 0.05, 0.02]", ", 0.05]")
     (outside / "kept.yaml").write_text(repeated)
     folder = interrupted_after_one(outside)

@@ -111,7 +111,7 @@ STOPS = {
 LOOP = {"accumulate": 2, "validate_every": "4 steps"}
 
 
-def test_followers_are_bit_for_bit_the_trials_alone(tmp_path: Path) -> None:
+def test_followers_train_bit_for_bit_as_alone(tmp_path: Path) -> None:
     """Some end early, the leader before others. The data, the model and accumulation have random numbers and state."""
     shared = sweep(searching(SPACE, hooks=STOPS, **LOOP), tmp_path / "shared", local=True)
     alone = sweep(searching(SPACE, False, hooks=STOPS, **LOOP), tmp_path / "alone", local=True)
@@ -199,7 +199,7 @@ def two_rates(share: Any = "auto", **settings: Any) -> Any:
     return searching(space, share, task_args={"test": 0}, sweep={"trials": 6, **settings})
 
 
-def test_a_scheduler_stops_single_followers_that_until_then_are_the_trials_alone(tmp_path: Path) -> None:
+def test_scheduler_stops_single_followers(tmp_path: Path) -> None:
     asha = {"type": "asha", "grace_period": 1, "reduction_factor": 2}
     shared = sweep(two_rates(scheduler=asha), tmp_path / "shared", local=True)
     alone = sweep(two_rates(share=False), tmp_path / "alone", local=True)
@@ -416,9 +416,7 @@ def unfailing(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 
 
 @pytest.mark.parametrize(("at", "place"), FAILURES)
-def test_a_failing_trial_leaves_the_others_as_they_are_alone(
-    at: str, place: int, unfailing: Sweep, tmp_path: Path
-) -> None:
+def test_failed_trial_does_not_change_the_others(at: str, place: int, unfailing: Sweep, tmp_path: Path) -> None:
     done = sweep(failing([*DECAYS[:place], 0.7, *DECAYS[place:]], "auto", at), tmp_path, local=True)
     runs = [*done.runs]
     failed = runs.pop(place).folder.metadata()

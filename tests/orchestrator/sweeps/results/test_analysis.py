@@ -37,7 +37,7 @@ def beats(row: list[float], other: list[float], modes: list[str]) -> bool:
         )
     )
 )
-def test_the_front_is_what_no_row_beats(case: tuple[list[list[float]], list[str]]) -> None:
+def test_pareto_front_is_not_dominated(case: tuple[list[list[float]], list[str]]) -> None:
     rows, modes = case
     names = [f"m{index}" for index in range(len(modes))]
     front = non_dominated(pd.DataFrame(rows, columns=names), dict(zip(names, modes, strict=True)))
@@ -48,7 +48,7 @@ def test_the_front_is_what_no_row_beats(case: tuple[list[list[float]], list[str]
     assert firsts == sorted(firsts, reverse=modes[0] == "max")
 
 
-def test_repeats_are_compared_by_those_that_ended_well_and_integers_stay_integers() -> None:
+def test_configurations_count_trials_that_ended_well() -> None:
     columns = ["configuration", "status", "config/seed", "config/width", "config/lr", "val/loss"]
     rows = [
         (0, "finished", 0, 16, 0.5, 0.4),

@@ -80,7 +80,7 @@ def test_trials_with_the_same_values_are_compared_by_a_paired_t_test(gain: float
     assert finding == ("noise" if is_noise else "more" if other.mean() > 0 else "less")
 
 
-def test_with_repeats_the_spread_between_seeds_is_the_noise(tmp_path: Path) -> None:
+def test_repeats_are_compared_by_the_spread_between_seeds(tmp_path: Path) -> None:
     decays = [decay for decay in (0.1, 0.2) for _ in range(3)]
     first = write_sweep(tmp_path, "first", [0.3, 0.5, 0.4, 0.2, 0.6, 0.1], decays, repeats=3)
     reached = first.trials["val/accuracy"].to_numpy()

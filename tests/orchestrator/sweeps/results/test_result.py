@@ -221,7 +221,7 @@ def test_importance_needs_ten_trials(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_of_equal_trials_the_first_is_the_best_everywhere(tmp_path: Path, mode: str) -> None:
+def test_first_of_equal_trials_is_the_best_everywhere(tmp_path: Path, mode: str) -> None:
     """pandas sorts more than sixteen rows with another algorithm."""
     best, worse = 0.5, 0.25 if mode == "max" else 0.75
     tied = {f"trial-{number:04d}": [best if number % 3 else worse] for number in range(20)}

@@ -61,7 +61,7 @@ LOSSES = np.array(
 )
 
 
-def test_all_begin_with_the_first_seed_and_then_the_best_go_first() -> None:
+def test_race_trains_first_seeds_then_the_best_first() -> None:
     race = race_of(5)
     begun = [number for (number,) in run(race, LOSSES)]
     assert begun[:5] == [0, 5, 10, 15, 20], "the first seed of each"
@@ -121,7 +121,7 @@ def test_reports_of_earlier_attempts_count() -> None:
 
 
 @pytest.mark.parametrize("losses", [np.zeros((4, 5)), np.tile([[1.0], [2.0], [3.0], [4.0]], 5)])
-def test_without_noise_equal_ones_stay_and_others_go_once_that_is_no_accident(losses: np.ndarray) -> None:
+def test_race_without_noise_keeps_equal_configurations(losses: np.ndarray) -> None:
     expected = 8 if losses.any() else 20  # four degrees of freedom are all five seeds of the best
     assert len(run(race_of(4), losses)) == expected
 
@@ -131,7 +131,7 @@ def probability(*results: list[float]) -> float:
     return probabilities_to_win({number: dict(enumerate(own)) for number, own in enumerate(results)}, 0, 5)[1]
 
 
-def test_a_probability_is_student_s_with_the_variance_of_seeds_to_come() -> None:
+def test_probability_follows_student_t_over_remaining_seeds() -> None:
     best = [0.90, 0.94, 0.91, 0.93, 0.92]
     expected = student.sf(0.04 / np.sqrt(np.var(best, ddof=1) * 4 / 5), 4)
     assert probability(best, [0.88]) == pytest.approx(expected)
@@ -143,7 +143,7 @@ def test_a_probability_is_student_s_with_the_variance_of_seeds_to_come() -> None
     assert probability([0.9], [0.1]) == 1, "one seed has no variance"
 
 
-def test_where_seeds_are_good_or_bad_for_all_the_differences_of_pairs_count() -> None:
+def test_paired_seeds_reduce_the_variance() -> None:
     results = np.array([[0.90, 0.50, 0.70], [0.80, 0.41, 0.60], [0.87, 0.48, 0.66]])
     assert probability(*results[:2].tolist()) > 0.1, "two degrees of freedom are too few"
     residuals = results - results.mean(1, keepdims=True) - results.mean(0) + results.mean()

@@ -47,7 +47,9 @@ def test_a_random_search_draws_the_other_paths_for_each_point_of_a_grid() -> Non
         ({"choice": [1, 2, 3]}, 1, 3, 2, int),
     ],
 )
-def test_numbers_are_of_their_domain(domain: dict[str, Any], low: float, high: float, median: float, kind: Any) -> None:
+def test_drawn_numbers_are_in_their_domain(
+    domain: dict[str, Any], low: float, high: float, median: float, kind: Any
+) -> None:
     values = [point["x"] for point in random_points(sweep({"x": domain}, trials=400))]
     assert low <= min(values) <= max(values) <= high
     assert np.median(values) == pytest.approx(median, rel=0.3)
@@ -76,7 +78,7 @@ SWITCHED = {
 }
 
 
-def test_a_path_inside_a_choice_is_drawn_only_where_the_choice_is_on() -> None:
+def test_path_is_drawn_only_inside_its_choice() -> None:
     points = random_points(sweep(SWITCHED, trials=60))
     assert all(("hooks.ema.decay" in point) == (point["hooks.ema"] == {}) for point in points)
     assert 10 < sum("hooks.ema.decay" in point for point in points) < 30

@@ -47,7 +47,7 @@ def test_optuna_with_the_same_seed_suggests_the_same() -> None:
     assert one == same != other
 
 
-def test_optuna_draws_a_path_inside_a_choice_only_where_the_choice_is_on() -> None:
+def test_optuna_draws_a_path_only_inside_its_choice() -> None:
     space = {**SPACE, "hooks.ema": {"choice": [None, {}, {"decay": 0}]}, "hooks.ema.every": {"randint": [1, 5]}}
     found = searched(
         sweep(search="optuna", space=space, trials=30), lambda values: {"val/score": values.get("hooks.ema.decay", 0.5)}

@@ -16,7 +16,7 @@ from tests.orchestrator.sweeps.test_running_sweep import running
 @pytest.mark.parametrize(
     ("lr", "error"), [(0.1, "the trial's process died"), (-1.0, "SGD raised: Invalid learning rate: -1.0")]
 )
-def test_a_trial_that_tune_gives_up_before_it_began_is_a_failed_one(
+def test_trial_that_never_began_is_recorded_as_failed(
     tmp_path: Path, lr: float, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "experiment.yaml").write_text("name: sweep\n")
@@ -31,7 +31,7 @@ def test_a_trial_that_tune_gives_up_before_it_began_is_a_failed_one(
 @pytest.mark.parametrize(
     ("scheduler", "max_concurrent"), [("fifo", 2), ("asha", 2), ("pbt", None), ("pb2", None), ("hyperband", None)]
 )
-def test_schedulers_whose_trials_wait_for_each_other_have_them_all_at_a_time(
+def test_schedulers_with_waiting_trials_begin_all_of_them(
     tmp_path: Path, scheduler: str, max_concurrent: int | None
 ) -> None:
     config = _tune_config(running(tmp_path, scheduler=scheduler), 2)

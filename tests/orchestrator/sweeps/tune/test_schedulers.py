@@ -85,7 +85,7 @@ def exploits_of(settings: Sweep, folder: Path, epochs: int) -> tuple[list[Exploi
     return exploits, controller.members
 
 
-def test_a_population_moves_its_decay_to_the_optimum_within_bounds(tmp_path: Path) -> None:
+def test_population_moves_decay_to_the_optimum_within_bounds(tmp_path: Path) -> None:
     """All begin at 0.3 or less, so that copying alone leads nowhere."""
     distances = []
     for seed in range(3):
@@ -168,7 +168,7 @@ class NoneWaits:
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_trials_one_after_the_other_end_where_tunes_own_scheduler_ends_them(
+def test_sequential_trials_stop_where_tune_stops_them(
     settings: dict[str, Any], tunes_own: Any, seed: int, tmp_path: Path
 ) -> None:
     ours = SequentialScheduler(sweep(trials=20, scheduler=settings), {})

@@ -94,7 +94,7 @@ def test_a_step_trains_up_to_the_next_report_and_no_further(tmp_path: Path, free
     assert freed == [HELD]
 
 
-def test_a_stopped_trial_keeps_rows_and_checkpoint_and_the_next_one_begins(tmp_path: Path, freed: list[str]) -> None:
+def test_stopped_trial_keeps_its_files_and_the_next_begins(tmp_path: Path, freed: list[str]) -> None:
     trial, run = begun(tmp_path), Run(trial_folder(str(tmp_path), 0))
     trial.step()
     assert trial.reset_config(tune_config(1, {"optimizer.lr": 0.5}))
@@ -119,7 +119,7 @@ def test_a_trial_lost_after_its_last_report_only_ends(tmp_path: Path, freed: lis
     assert len(Run(folder).reports()) == 3
 
 
-def test_a_job_that_fails_fails_its_trial_for_good(tmp_path: Path, freed: list[str]) -> None:
+def test_failed_job_fails_its_trial(tmp_path: Path, freed: list[str]) -> None:
     trial = begun(tmp_path, **{"task_args.fails": True})
     with pytest.raises(RunError, match=r"rank 0: .*this loss fails on purpose"):
         trial.step()
