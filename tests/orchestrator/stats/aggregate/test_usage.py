@@ -33,7 +33,7 @@ ROWS = pd.DataFrame(
 )
 
 
-def test_the_numbers_are_what_the_rows_come_to() -> None:
+def test_usage_matches_a_hand_calculation() -> None:
     """Two ranks: 4 s and 6 s of training, 28 samples; evaluation is no training but its memory counts."""
     assert usage(Rows.of(ROWS)) == {
         "ranks": 2,
@@ -47,13 +47,13 @@ def test_the_numbers_are_what_the_rows_come_to() -> None:
     }
 
 
-def test_a_column_that_no_rank_recorded_has_no_number() -> None:
+def test_missing_columns_give_no_numbers() -> None:
     assert usage(Rows.of(ROWS[["rank", "phase", "step_s"]])) == {"ranks": 2, "step_s": 2.5, "train_s": 6.0}
     assert usage(Rows.of(ROWS[["rank", "phase"]])) == {"ranks": 2}
     assert usage(Rows.of(ROWS[:0])) == {"ranks": 0}
 
 
-def test_the_joined_file_keeps_it_without_the_rows_that_were_done_again(tmp_path: Path) -> None:
+def test_joined_file_stores_usage_without_superseded_rows(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     for attempt, step_s, iterations in ((0, 8.0, (1, 2)), (1, 2.0, (2,))):
         recorder = Recorder(storage, f"stats/attempt={attempt}/rank=0", {"rank": 0, "node": "here", "attempt": attempt})
@@ -70,7 +70,7 @@ def test_the_joined_file_keeps_it_without_the_rows_that_were_done_again(tmp_path
     assert kept == {"ranks": 1, "step_s": 5.0, "train_s": 10.0, "samples_per_s": 0.2}
 
 
-def test_a_file_that_keeps_nothing_says_so(tmp_path: Path) -> None:
+def test_file_without_stored_usage_gives_none(tmp_path: Path) -> None:
     pq.write_table(pa.table({"rank": [0]}), tmp_path / "stats.parquet")
     with Storage(tmp_path).open("stats.parquet") as file:
         assert stored_usage(file, []) is None

@@ -26,7 +26,7 @@ def seen(stats: pd.DataFrame) -> Iterator[Finding]:
     return memory(Rows.of(stats))
 
 
-def test_a_leak_has_its_slope_and_rank() -> None:
+def test_leak_is_found_with_slope_and_rank() -> None:
     """250 MiB in 800 iterations are 312.5 MiB in 1000."""
     rss = held(3)
     rss[:, 1] += 250 * 2**20 * X[:, 0] / ITERATIONS
@@ -37,7 +37,7 @@ def test_a_leak_has_its_slope_and_rank() -> None:
     assert "rank 1 alone" in finding.sentence
 
 
-def test_a_leak_shows_in_memory_that_wanders() -> None:
+def test_leak_is_found_in_noisy_memory() -> None:
     """30 % over the run, beside noise of which each reading has six tenths of the one before, on one of 16 ranks."""
     draw = np.random.default_rng(2)
     wandering = np.zeros((ITERATIONS, 16))
@@ -50,7 +50,7 @@ def test_a_leak_shows_in_memory_that_wanders() -> None:
     assert (finding.numbers["problem"], finding.numbers["ranks"]) == ("leak", [5])
 
 
-def test_a_leak_shows_beside_peaks_that_come_and_go() -> None:
+def test_leak_is_found_beside_temporary_peaks() -> None:
     """As where validation needs a GiB more now and then, and a rank that was replaced has fewer readings."""
     rss = held(2) + GIB * (0.2 * X / ITERATIONS + (X % 120 == 60))
     rss[:150, 1] = np.nan
@@ -85,16 +85,16 @@ def test_a_leak_shows_beside_peaks_that_come_and_go() -> None:
         "growing and stopping",
     ],
 )
-def test_what_grows_and_stops_is_no_leak(shape: np.ndarray) -> None:
+def test_growth_that_stops_is_not_a_leak(shape: np.ndarray) -> None:
     assert list(seen(training(2, ITERATIONS, rss_bytes=held(2) + GIB * shape))) == []
 
 
-def test_a_short_run_shows_no_leak() -> None:
+def test_short_run_has_no_leak_finding() -> None:
     rss = np.where(X % 10 == 0, GIB * (1.0 + X / ITERATIONS), np.nan)[:200]
     assert list(seen(training(1, 200, rss_bytes=rss))) == []
 
 
-def test_a_rank_that_holds_more() -> None:
+def test_rank_with_more_memory_is_found() -> None:
     rss = held(4)
     rss[:, 2] *= 1.5
     (finding,) = seen(training(4, ITERATIONS, rss_bytes=rss))
@@ -103,22 +103,22 @@ def test_a_rank_that_holds_more() -> None:
     assert "holds 512 MiB more" in finding.sentence
 
 
-def test_ranks_that_all_differ_are_not_out_of_balance() -> None:
+def test_evenly_spread_ranks_are_not_imbalanced() -> None:
     rss = held(8) * np.linspace(1, 1.8, 8)
     assert list(seen(training(8, ITERATIONS, rss_bytes=rss))) == []
 
 
-def test_memory_that_is_nearly_full() -> None:
+def test_nearly_full_memory_is_found() -> None:
     (finding,) = seen(training(2, 20, system_memory_percent=[[60.0, 95.0]]))
     assert (finding.numbers["problem"], finding.numbers["rank"]) == ("room", 1)
     assert finding.numbers["left_share"] == pytest.approx(0.05)
 
 
-def test_memory_with_room_and_without_columns_says_nothing() -> None:
+def test_free_memory_and_missing_columns_give_no_finding() -> None:
     assert list(seen(training(2, 20, system_memory_percent=80.0, cuda_alloc_retries=0))) == []
     assert list(seen(training(2, 20))) == []
 
 
-def test_an_allocator_that_had_to_empty_its_cache() -> None:
+def test_allocator_retries_are_found() -> None:
     (finding,) = seen(training(2, 20, cuda_alloc_retries=[[0, 7]]))
     assert (finding.numbers["rank"], finding.numbers["retries"]) == (1, 7)

@@ -51,7 +51,7 @@ def seen(tail: RankTail) -> list[int]:
     return [iteration for batch in tail.window for iteration in batch.column("iteration").to_pylist()]
 
 
-def test_each_look_takes_what_came_since_the_last(storage: Storage) -> None:
+def test_each_look_reads_only_new_rows(storage: Storage) -> None:
     rank, tail = recorder(storage), RankTail(storage, FOLDER)
     tail.look()
     assert (tail.newest, tail.trained, tail.written, seen(tail)) == ({}, 0, None, [])
@@ -67,7 +67,7 @@ def test_each_look_takes_what_came_since_the_last(storage: Storage) -> None:
     rank.close()
 
 
-def test_a_batch_that_is_being_written_comes_when_it_is_whole(tmp_path: Path) -> None:
+def test_partial_batch_is_read_once_it_is_whole(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     rank = recorder(storage)
     append(rank, 1, 2)
@@ -86,7 +86,7 @@ def test_a_batch_that_is_being_written_comes_when_it_is_whole(tmp_path: Path) ->
     assert stages | {tuple(seen(tail))} == {(), (1, 2), (1, 2, 3, 4)}
 
 
-def test_old_rows_go_and_their_peaks_stay(tmp_path: Path) -> None:
+def test_old_rows_are_dropped_but_their_peaks_kept(tmp_path: Path) -> None:
     rank, tail = recorder(Storage(tmp_path)), RankTail(Storage(tmp_path), FOLDER)
     append(rank, 1, rss_bytes=900)
     for first in range(2, 2 * WINDOW, 50):
@@ -101,9 +101,7 @@ def test_old_rows_go_and_their_peaks_stay(tmp_path: Path) -> None:
     assert tail.peaks == {"rss_bytes": 900}
 
 
-def test_a_rank_that_rewrites_its_files_is_followed_and_can_be_looked_at_anew(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_rewritten_as_segments_are_followed(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments are written between two looks and amid a part that was begun; whoever comes later sees the same."""
     monkeypatch.setattr(rank_files, "PART_ROWS", 60)
     monkeypatch.setattr(growing_files, "WINDOW", 20)
@@ -126,7 +124,7 @@ def test_a_rank_that_rewrites_its_files_is_followed_and_can_be_looked_at_anew(
     rank.close()
 
 
-def test_ranks_of_an_attempt_come_as_they_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_appear_once_they_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One listing tells of all of them, which on an object store is a request, or a few."""
     storage = Storage(tmp_path)
     monkeypatch.delattr(Storage, "files")
@@ -147,7 +145,7 @@ def test_ranks_of_an_attempt_come_as_they_write(tmp_path: Path, monkeypatch: pyt
     ]
 
 
-def test_a_run_that_was_over_before_tells_its_last_rows(tmp_path: Path) -> None:
+def test_compacted_run_shows_its_last_rows(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     iterations = range(1, WINDOW + 11)
     ranks = [recorder(storage, rank) for rank in (0, 1)]
@@ -165,7 +163,7 @@ def test_a_run_that_was_over_before_tells_its_last_rows(tmp_path: Path) -> None:
     assert tail.ranks[1].newest["node"] == "here"
 
 
-def test_lines_come_once_and_whole(storage: Storage) -> None:
+def test_each_whole_line_is_read_once(storage: Storage) -> None:
     tail = LineTail(storage, "metrics.jsonl")
     assert tail.look() == []
     text = "".join(json.dumps({"step": step}) + "\n" for step in (1, 2)) + '{"step": 3, "val/'

@@ -35,7 +35,7 @@ def test_any_reader_reads_a_stream_with_checksums(data: bytes) -> None:
     assert losses(data) == [[0.5, 0.25], [1.5, 0.25]]
 
 
-def test_a_flipped_bit_leaves_rows_out_and_changes_none(data: bytes) -> None:
+def test_flipped_bit_omits_rows_and_changes_none(data: bytes) -> None:
     allowed = ([[0.5, 0.25], [1.5, 0.25]], [[0.5, 0.25]], [])
     for place in range(0, len(data) - 8, 3):
         flipped = data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :]
@@ -64,9 +64,7 @@ def joined(tmp_path: Path) -> Path:
     return tmp_path / "stats.parquet"
 
 
-def test_whichever_byte_of_a_joined_table_is_changed_it_is_told_or_no_number_differs(
-    joined: Path, tmp_path: Path
-) -> None:
+def test_changed_byte_of_a_joined_table_is_reported_or_harmless(joined: Path, tmp_path: Path) -> None:
     data, rows, told = joined.read_bytes(), recorded(Storage(tmp_path), "rows").read(), 0
     for place in range(0, len(data), 11):
         joined.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
@@ -78,7 +76,7 @@ def test_whichever_byte_of_a_joined_table_is_changed_it_is_told_or_no_number_dif
 
 
 @pytest.mark.parametrize("length", [0, 3, 8, 100, -1, -9])
-def test_a_joined_table_that_was_cut_is_told(joined: Path, tmp_path: Path, length: int) -> None:
+def test_truncated_joined_table_is_reported(joined: Path, tmp_path: Path, length: int) -> None:
     joined.write_bytes(joined.read_bytes()[:length])
     with pytest.raises(
         DamagedFile,
@@ -87,7 +85,7 @@ def test_a_joined_table_that_was_cut_is_told(joined: Path, tmp_path: Path, lengt
         recorded(Storage(tmp_path), "rows").read()
 
 
-def test_any_reader_reads_a_joined_table_and_ours_one_without_a_checksum(joined: Path, tmp_path: Path) -> None:
+def test_joined_tables_are_plain_parquet_with_or_without_checksum(joined: Path, tmp_path: Path) -> None:
     rows = pq.read_table(joined)
     assert rows["loss"].to_pylist() == [0.123456789, 0.25]
     assert b"HYcr" in joined.read_bytes()[-16:-8]
@@ -95,7 +93,7 @@ def test_any_reader_reads_a_joined_table_and_ours_one_without_a_checksum(joined:
     assert recorded(Storage(tmp_path), "rows").read()["loss"].to_pylist() == [0.123456789, 0.25]
 
 
-def test_what_a_kill_cut_short_is_no_damage(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_stream_cut_short_by_a_kill_is_not_damaged(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     schema, _, second = (place for place in range(len(data) - 8) if data.startswith(END[:4], place))
     assert schema == 0
     for length in range(len(data)):
@@ -105,7 +103,7 @@ def test_what_a_kill_cut_short_is_no_damage(data: bytes, caplog: pytest.LogCaptu
     assert caplog.text == ""
 
 
-def test_a_damaged_batch_ends_a_stream_with_a_warning(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_batch_ends_the_stream_with_a_warning(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     _, first, second = (place for place in range(len(data) - 8) if data.startswith(END[:4], place))
     for place in (first, first + 4, first + 5, first + 7, first + 40, second, second + 4, data.rindex(b"\xf8\x3f")):
         caplog.clear()
@@ -116,14 +114,14 @@ def test_a_damaged_batch_ends_a_stream_with_a_warning(data: bytes, caplog: pytes
         assert f"a stream is damaged: the rows after byte {begin} are left out" in caplog.text
 
 
-def test_a_damaged_beginning_is_said_and_one_that_was_cut_is_not(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_schema_is_reported(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     for place in (0, 4, 6, 20, data.index(END[:4], 1) - 2):
         caplog.clear()
         assert losses(data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :]) == []
         assert "all of its rows are left out" in caplog.text
 
 
-def test_a_stream_that_is_over_has_its_end(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_ended_stream_without_its_end_is_reported(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     for cut in (data, data[:-8], data[:-9]):
         read_stream(cut, "rows", is_over=True)
         assert ("rows is damaged: it was cut short" in caplog.text) == (cut is not data)
