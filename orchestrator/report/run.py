@@ -50,11 +50,11 @@ def run_page(run: Run, made: str) -> str:
 def _metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:
     """Return the best, or else last, values of metrics; of val and test if there are any."""
     names = [name for name in dict.fromkeys(name for report in reports for name in report) if not quantities.unit(name)]
-    judged = [name for name in names if name.startswith(("val/", "test/"))] or [
+    shown = [name for name in names if name.startswith(("val/", "test/"))] or [
         name for name in names if name.startswith("train/")
     ]
     tiles = []
-    for name in judged:
+    for name in shown:
         best_one = best(name, reports, modes)
         report = best_one or last(name, reports)
         if report is not None:

@@ -187,9 +187,9 @@ def _last_attempt(run: Run, attempts: Iterable[Attempt], iteration: int, rank: i
     """Return the attempt that failed in an iteration without a row; raises UsageError."""
     last = run.rows(f"phase == 'train' and rank == {rank}").aggregate({"last": "max(iteration)"})["last"].max()
     last = 0 if pd.isna(last) else int(last)
-    of_rank = [attempt.number for attempt in attempts if rank < attempt.world_size]
-    if of_rank and iteration == last + 1 and run.status == "failed":
-        return of_rank[-1]
+    with_rank = [attempt.number for attempt in attempts if rank < attempt.world_size]
+    if with_rank and iteration == last + 1 and run.status == "failed":
+        return with_rank[-1]
     known = f"the last is {last}" if last else "it has none at all"
     raise UsageError(f"{run.path} has no training row of iteration {iteration} on rank {rank}; {known}")
 

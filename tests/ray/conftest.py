@@ -61,7 +61,7 @@ from hooks import Hook, Ranks
 
 @dataclass
 class Shift(Hook):
-    """Adds a constant to the recorded row, and to the val loss, so that a sweep can be judged by it."""
+    """Record a constant and report it as `val/shift`, as a metric for sweeps."""
 
     by: float = 0.0
 

@@ -1,4 +1,4 @@
-"""Searches, schedulers, rules and populations on Ray, judged by a known function of a hook's own field."""
+"""Searches, schedulers, rules and populations on Ray; the metric is a known function of a hook's field."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class TrialRecord:
     """Last reported value of each metric."""
     reports: int
     """Number of reports that count."""
-    judged: Mapping[str, Sequence[Any]]
+    compared: Mapping[str, Sequence[Any]]
     """The reports with all of the sweep's metrics, as columns: these metrics and `samples`."""
     reported: Sequence[str]
     """Time of each attempt's last report."""
@@ -75,7 +75,9 @@ class TrialRecord:
     @property
     def compared_reports(self) -> tuple[dict[str, Any], ...]:
         """The reports with all of the sweep's metrics, oldest first."""
-        return tuple(dict(zip(self.judged, report, strict=True)) for report in zip(*self.judged.values(), strict=True))
+        return tuple(
+            dict(zip(self.compared, report, strict=True)) for report in zip(*self.compared.values(), strict=True)
+        )
 
     @classmethod
     def read(cls, folder: RunFolder, objectives: Sequence[tuple[str, str]]) -> TrialRecord:
@@ -83,7 +85,7 @@ class TrialRecord:
         metadata, attempts, lines = folder.metadata(), folder.attempts(), folder.reports()
         reports = counted_reports(lines, attempts)
         metrics = [metric for metric, _ in objectives]
-        judged = [report for report in reports if all(metric in report for metric in metrics)]
+        compared = [report for report in reports if all(metric in report for metric in metrics)]
         best = best_report(reports, *objectives[0]) or {}
         if metadata.status in ENDED:
             warn_lost_rows(folder.storage, attempts)
@@ -105,7 +107,7 @@ class TrialRecord:
                 name: value for report in reports for name, value in report.items() if "/" in name or name in metrics
             },
             reports=len(reports),
-            judged={name: [report.get(name, 0) for report in judged] for name in (*metrics, "samples")},
+            compared={name: [report.get(name, 0) for report in compared] for name in (*metrics, "samples")},
             reported=[*{line["attempt"]: line["time"] for line in lines if "time" in line}.values()],
             compacted=is_compacted(folder.storage),
             usage=_usage(folder.storage, attempts),

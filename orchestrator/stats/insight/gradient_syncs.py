@@ -68,13 +68,13 @@ def gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
         [name for name in ("rank", "node", "iteration", "step", "step_s", *spans) if name in stats],
     ]
     exchange, steps_apart = _exchange_of(rows)
-    ranks, of_rank = np.unique(rows["rank"].to_numpy(dtype=np.int64), return_inverse=True)
-    numbers, of_exchange = np.unique(exchange, return_inverse=True)
-    cell, shape = of_exchange * len(ranks) + of_rank, (len(numbers), len(ranks))
+    ranks, rank_index = np.unique(rows["rank"].to_numpy(dtype=np.int64), return_inverse=True)
+    numbers, exchange_index = np.unique(exchange, return_inverse=True)
+    cell, shape = exchange_index * len(ranks) + rank_index, (len(numbers), len(ranks))
     whole: NDArray[np.bool_] = np.all(np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape), axis=1)
     whole[np.flatnonzero(whole)[:1]] = False
     if steps_apart:
-        whole &= ~_cut(rows["iteration"].to_numpy(dtype=np.int64), of_exchange)
+        whole &= ~_cut(rows["iteration"].to_numpy(dtype=np.int64), exchange_index)
     if not whole.any():
         return None
 
@@ -91,7 +91,7 @@ def gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
     if measured:
         local["backward_s"] = backward
     iterations = np.zeros(len(numbers), dtype=np.int64)
-    np.maximum.at(iterations, of_exchange, rows["iteration"].to_numpy(dtype=np.int64))
+    np.maximum.at(iterations, exchange_index, rows["iteration"].to_numpy(dtype=np.int64))
     nodes = rows.groupby("rank")["node"].last() if "node" in rows else [""] * len(ranks)
     return GradientSyncs(
         iterations[whole],
@@ -104,10 +104,10 @@ def gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
     )
 
 
-def _cut(iteration: NDArray[np.int64], of_exchange: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _cut(iteration: NDArray[np.int64], exchange_index: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which exchanges begin at the first iteration after a gap."""
-    first = np.full(of_exchange.max() + 1, iteration.max())
-    np.minimum.at(first, of_exchange, iteration)
+    first = np.full(exchange_index.max() + 1, iteration.max())
+    np.minimum.at(first, exchange_index, iteration)
     known = np.unique(iteration)
     return np.isin(first, known[np.flatnonzero(np.diff(known, prepend=-1) > 1)])
 

@@ -74,7 +74,7 @@ async def test_a_report_that_a_new_worker_group_makes_again_is_told_once() -> No
 
 @in_event_loop
 async def test_a_report_ahead_of_the_decision_waits_for_its_own() -> None:
-    """A rank is lost while its report is judged; the new group goes on from a checkpoint behind it."""
+    """A rank is lost while the driver handles its report; the new group resumes from an earlier checkpoint."""
 
     queue, first, second = ReportQueue(), report(1), report(2)
     bring(queue, first)

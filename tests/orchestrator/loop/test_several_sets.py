@@ -99,8 +99,8 @@ def test_each_set_is_measured_reported_and_judged_by_its_name(tmp_path: Path) ->
     )
     points = PointSet(31, noisy=False, seed=31)
     with torch.no_grad():
-        judged = functional.cross_entropy(done.load("best")(points.points), points.labels).item()
-    assert judged == pytest.approx(best["val/noisy/ema/loss"], rel=1e-5) != best["val/noisy/loss"]
+        loss = functional.cross_entropy(done.load("best")(points.points), points.labels).item()
+    assert loss == pytest.approx(best["val/noisy/ema/loss"], rel=1e-5) != best["val/noisy/loss"]
     assert done.summary("phase").index.tolist() == ["train", "val", "val/few", "val/noisy", "test/far"]
 
 

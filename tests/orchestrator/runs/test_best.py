@@ -142,14 +142,14 @@ ELSEWHERE: list[dict[str, Any]] = [
 NATURAL = {"val/accuracy": "max", "val/loss": "min"}
 
 
-def told_by(named: Any, said: dict[str, Any], elsewhere: dict[str, Any]) -> tuple[str, str] | None:
-    """By what metric the best is told and which way; None where parts of the experiment contradict each other."""
+def expected_choice(named: Any, said: dict[str, Any], elsewhere: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the metric and mode that choose the best; None if parts of the experiment contradict each other."""
     other = elsewhere.get("early_stopping", {})
     first = {"auto": "val/accuracy", None: other.get("monitor", "val/accuracy")}
     metric = named[0] if isinstance(named, list) else first.get(named, named)
-    judged, words = (named if isinstance(named, list) else [metric]), said.get("mode")
-    own = dict(zip(judged, words if isinstance(words, list) else [words] * len(judged), strict=True))
-    own = {name: word for name, word in own.items() if word}
+    metrics, modes = (named if isinstance(named, list) else [metric]), said.get("mode")
+    own = dict(zip(metrics, modes if isinstance(modes, list) else [modes] * len(metrics), strict=True))
+    own = {name: mode for name, mode in own.items() if mode}
     declared = {other["monitor"]: other["mode"]} if other else {}
     if any(declared.get(name, mode) != mode for name, mode in own.items()):
         return None
@@ -164,7 +164,7 @@ def test_hook_and_readers_agree_on_the_best(named: Any, tmp_path: Path) -> None:
     cases = [*((way, {}) for way in ways), *zip(itertools.cycle(ways), ELSEWHERE[1:], strict=False)]
     for number, (said, elsewhere) in enumerate(cases):
         hooks = {"checkpoint": {"keep": None, **({"best": named} if named else {}), **said}, **elsewhere}
-        expected = told_by(named, said, elsewhere)
+        expected = expected_choice(named, said, elsewhere)
         if expected is None and named == "auto":
             continue  # its metric is known only in training
         if expected is None:

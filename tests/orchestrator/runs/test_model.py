@@ -1,4 +1,4 @@
-"""A run's model outside of the run: the one that was judged, wherever and however it was trained."""
+"""The model of a run, loaded outside of it: the evaluated weights, wherever and however they were trained."""
 
 from __future__ import annotations
 

@@ -112,9 +112,9 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("every", ["3 steps", "1"])
-def test_what_later_steps_change_does_not_reach_the_files(tmp_path: Path, every: str) -> None:
-    """Weights, momentum, averages, buffers and generators go on in place before a byte is written; which is best is
-    judged before too."""
+def test_later_steps_do_not_change_a_checkpoint_being_written(tmp_path: Path, every: str) -> None:
+    """Weights, momentum, averages, buffers and generators change in place before the first byte is written, and the
+    best checkpoint is chosen by then."""
     reports, stored = [], []
     for background in (False, True):
         loop = loop_in(tmp_path / str(background), background, every=every)

@@ -53,7 +53,7 @@ def test_by_its_bound_a_mean_counts_less_the_wider_its_trials_spread() -> None:
     assert (first.merit, other.merit) == (
         pytest.approx(0.1),
         0.5,
-    ), "one trial alone is judged by itself, and has not ended"
+    ), "a single trial is a configuration of its own, and has not ended"
     ahead = ahead_with_fewer(configurations([*wide, *repeats(1, 0.6)], "max", "lower_bound"), "max")
     assert [ahead and ahead.number] == [1], "0.6 alone is better than the bound, and no better than the mean"
 
