@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from benchmarks.accidents.programs import MODELS, Program
-from hooks import Hook, State
+from benchmarks.accidents.accident import Accident, RoundAccident
+from benchmarks.accidents.damage import FILES
+from benchmarks.accidents.programs import MODELS, Adversarial, CustomLoop, Program
 from orchestrator import Experiment
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -38,75 +36,17 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     "ExponentialLR": {"gamma": 0.9},
     "LinearLR": {"total_iters": 4},
     "MultiStepLR": {"milestones": [1, 3, 3], "gamma": 0.7},
+    "OneCycleLR": {"max_lr": 0.05, "cycle_momentum": False},
     "PolynomialLR": {"total_iters": 5, "power": 2.0},
     "StepLR": {"step_size": 2, "gamma": 0.5},
     "warm-up": {},
     "list": {},
 }
+RATES = ("CyclicLR", "OneCycleLR")
+"""Schedulers that set the rate."""
+TURNS = ("discriminator", "generator")
+ACCIDENTS = ("kill", "kill", "kill", "interrupt", "terminate", "fill", "hide", "blink", "clock", "memory")
 EVENTS = ("on_phase_start", "on_batch", "on_loss", "on_step", "on_phase_end")
-SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT}
-FILLER = "filler"
-"""File that fills the disk."""
-
-
-@dataclass
-class Accident(Hook):
-    """Causes an accident once at each place.
-
-    In `kill on_loss train 1 2` these are the accident, the event, the phase, its epoch and iteration. The name of a
-    trial, or a rank such as `rank1`, may follow. `kill-driver` and `interrupt-driver` send the signal to the driver.
-    """
-
-    places: list[str] = field(default_factory=list)
-    marks: str = ""
-    """Folder that remembers which accidents have happened."""
-    disk: str = ""
-    """Mount point of the disk that holds the run."""
-
-    observes: ClassVar[bool] = True
-
-    def meet(self, event: str, state: State) -> None:
-        moment = f"{event} {state.phase} {state.epoch} {state.phase_iteration}"
-        for place in self.places:
-            kind, _, planned = place.partition(" ")
-            mark = Path(self.marks, place)
-            if planned in (moment, f"{moment} {state.name}", f"{moment} rank{state.rank}") and not mark.exists():
-                mark.touch()
-                self.cause(kind, state)
-
-    def cause(self, kind: str, state: State) -> None:
-        if kind == "fill":
-            fill(Path(self.disk))
-        elif kind.endswith("-driver"):
-            driver = json.loads((state.artifacts / "run.json").read_text())["pid"]
-            os.kill(driver, SIGNALS[kind.removesuffix("-driver")])
-        else:
-            os.kill(os.getpid(), SIGNALS[kind])
-
-    def on_phase_start(self, state: State) -> None:
-        self.meet("on_phase_start", state)
-
-    def on_batch(self, state: State) -> None:
-        self.meet("on_batch", state)
-
-    def on_loss(self, state: State) -> None:
-        self.meet("on_loss", state)
-
-    def on_step(self, state: State) -> None:
-        self.meet("on_step", state)
-
-    def on_phase_end(self, state: State) -> None:
-        self.meet("on_phase_end", state)
-
-
-def fill(disk: Path) -> None:
-    """Write a file until the disk is full."""
-    with open(disk / FILLER, "wb", buffering=0) as file:
-        try:
-            while file.write(bytes(1 << 16)):
-                pass
-        except OSError:
-            return
 
 
 @dataclass
@@ -138,7 +78,7 @@ class Case:
     is_background: bool
     places: list[str]
     damages: list[str]
-    """Damage after each accident: to a file of the newest checkpoint (`cut`, `flip`), to the disk (`read-only`)."""
+    """Damage after each accident: to the newest file of a name (`cut model.pt 17`), to the disk (`read-only`)."""
 
     @property
     def iterations(self) -> int:
@@ -148,44 +88,55 @@ class Case:
         return self.train // self.batch_size if self.drop_last else -(-self.train // self.batch_size)
 
     def experiment(self, marks: Path, disk: Path) -> Experiment:
-        hooks: dict[str, Any] = {
-            "checkpoint": {"every": self.save_every, "background": self.is_background, "keep": 3},
-            "console": None,
-            "accident": Accident(self.places, str(marks), str(disk)),
+        checkpoint = {"every": self.save_every, "background": self.is_background, "keep": 3, "best": "val/loss"}
+        accident = (RoundAccident if self.program == "custom" else Accident)(self.places, str(marks), str(disk))
+        hooks: dict[str, Any] = {"checkpoint": checkpoint, "console": None, "accident": accident}
+        task_args = {"train_samples": self.train, "val_samples": self.val}
+        common = {"name": "case", "epochs": self.epochs, "batch_size": self.batch_size, "seed": self.seed}
+        if self.program == "custom":
+            return Experiment(task=CustomLoop, task_args=task_args, hooks=hooks, **common)
+        settings: dict[str, Any] = {
+            "accumulate": self.accumulate,
+            "validate_every": self.validate_every,
+            "loader": {"drop_last": self.drop_last, "eval_batch_size": self.val_batch_size},
         }
-        if self.max_norm:
-            hooks["gradient_clip"] = {"max_norm": self.max_norm}
+        if self.stream == "endless":
+            settings["epoch_steps"] = self.epoch_steps
         if self.decay:
             hooks["ema"] = {"decay": self.decay}
-        settings: dict[str, Any] = {}
+        if self.program == "adversarial":
+            optimizers = {name: {"type": "Adam", "lr": 0.01, "params": f"{name}.*"} for name in TURNS}
+            task_args["stream"] = self.stream
+            return Experiment(
+                task=Adversarial, task_args=task_args, hooks=hooks, optimizers=optimizers, **settings, **common
+            )
+        if self.max_norm:
+            hooks["gradient_clip"] = {"max_norm": self.max_norm}
         optimizer = {"type": self.optimizer, **OPTIMIZERS[self.optimizer]}
         if self.scheduler:
             hooks["param_scheduler"] = {"every": f"1 {self.unit}"}
             settings["scheduler"] = self._schedule()
-        if self.scheduler == "CyclicLR":
+        if self.scheduler in RATES:
             del optimizer["lr"]
-        if self.stream == "endless":
-            settings["epoch_steps"] = self.epoch_steps
         return Experiment(
-            name="case",
             task=Program,
-            task_args={
-                "program": self.program,
-                "train_samples": self.train,
-                "val_samples": self.val,
-                "stream": self.stream,
-            },
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            accumulate=self.accumulate,
-            seed=self.seed,
+            task_args={**task_args, "program": self.program, "stream": self.stream},
             optimizer=optimizer,
             precision="bf16" if self.is_bf16 else "fp32",
-            validate_every=self.validate_every,
-            loader={"drop_last": self.drop_last, "eval_batch_size": self.val_batch_size},
             hooks=hooks,
             **settings,
+            **common,
         )
+
+    def draw_moment(self, chance: random.Random) -> str:
+        """Draw an event, with its phase, epoch and iteration."""
+        phase, event = chance.choice(["train", "train", "val"]), chance.choice(EVENTS)
+        if phase == "val" and event == "on_step":
+            event = "on_batch"
+        length = self.iterations if phase == "train" else -(-self.val // self.val_batch_size)
+        moments = {"on_phase_start": [0], "on_phase_end": [length], "on_step": range(1, length + 1)}
+        iteration = chance.choice(moments.get(event, range(length)))
+        return f"{event} {phase} {chance.randrange(self.epochs)} {iteration}"
 
     def _schedule(self) -> Any:
         if self.scheduler == "warm-up":
@@ -202,7 +153,7 @@ def draw(seed: int) -> Case:
     chance = random.Random(seed)
     case = Case(
         seed=chance.randrange(5),
-        program=chance.choice(list(MODELS)),
+        program=chance.choice([*MODELS, *MODELS, "adversarial", "custom"]),
         train=chance.randrange(9, 30),
         val=chance.randrange(1, 12),
         epochs=chance.randrange(2, 5),
@@ -228,11 +179,20 @@ def draw(seed: int) -> Case:
         case.drop_last = True  # BatchNorm takes no batch of a single sample
     if case.stream and case.program == "augmented":
         case.program = "denoiser"  # the draws of a stream's samples are the loader's, and not the loop's
+    if case.program == "custom":
+        case.save_every = "1 epoch"  # it saves in its epochs by itself
     if case.optimizer == "LBFGS":
         case.accumulate, case.max_norm, case.scheduler = 1, None, ""
     for _ in range(chance.randrange(1, 4)):
-        kind, event = chance.choice(["kill", "kill", "interrupt", "fill"]), chance.choice(EVENTS)
-        phase, epoch = chance.choice(["train", "train", "val"]), chance.randrange(case.epochs)
-        case.places.append(f"{kind} {event} {phase} {epoch} {chance.randrange(case.iterations + 1)}")
-        case.damages.append(chance.choice(["keep", "keep", "keep", "cut", "flip", "read-only"]))
+        case.places.append(f"{chance.choice(ACCIDENTS)} {case.draw_moment(chance)}")
+        case.damages.append(_draw_damage(chance))
     return case
+
+
+def _draw_damage(chance: random.Random) -> str:
+    kind = chance.choice(["keep", "keep", "cut", "flip", "read-only"])
+    if kind in ("keep", "read-only"):
+        return kind
+    file = chance.choice(FILES)
+    kind = "cut" if file == "experiment.yaml" else kind  # it has no checksum: a person may edit it
+    return f"{kind} {file} {chance.randrange(1000)}"

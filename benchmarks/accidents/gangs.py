@@ -82,9 +82,8 @@ def check(seed: int, root: Path, address: str) -> Outcome:
 
 def _finish(outcome: Outcome, folder: Path, address: str) -> str:
     """Run the case and resume it until it is done; return what went wrong, if anything."""
-    (folder / "marks").mkdir(parents=True)
     for _ in range(len(outcome.case.case.places) + 2):
-        code, log = processes.run(_run, folder / "log.txt", outcome.case, folder, address)
+        code, log = processes.run(_run, folder, outcome.case, folder, address)
         outcome.exit_codes.append(code)
         if code == DONE:
             return ""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
+import multiprocessing.util
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-DONE, FAILED, INTERRUPTED, KILLED = 0, 1, 130, -9
+from orchestrator import HookyardError, UsageError
+
+DONE, FAILED, MISUSED, CRASHED, INTERRUPTED, KILLED = 0, 1, 2, 70, 130, -9
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(
@@ -27,27 +32,35 @@ _PROCESSES.set_forkserver_preload(
 )  # so that each process starts in a tenth of a second
 
 
-def run(target: Callable[..., str], log: Path, *arguments: Any) -> tuple[int, str]:
+def run(target: Callable[..., str], folder: Path, *arguments: Any) -> tuple[int, str]:
     """Call a function that returns the status of a run or a sweep, in a process of its own.
 
-    Returns the process's exit code, which follows the command line, and its output.
+    Returns the process's exit code, which follows the command line, and its output. The folder gets its output, its
+    temporary files, and the marks of the accidents that have happened.
     """
-    process = _PROCESSES.Process(target=_main, args=(target, log, arguments))
+    for name in ("marks", "tmp"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    process = _PROCESSES.Process(target=_main, args=(target, folder, arguments))
     process.start()
     process.join()
     code = process.exitcode or DONE
     process.close()
-    return code, log.read_text()
+    return code, (folder / "log.txt").read_text()
 
 
-def _main(target: Callable[..., str], log: Path, arguments: Any) -> None:
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def _main(target: Callable[..., str], folder: Path, arguments: Any) -> None:
+    output = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "tmp")
+    multiprocessing.util.Finalize(None, atexit._run_exitfuncs, exitpriority=0)  # as other processes do by themselves
     try:
         sys.exit(INTERRUPTED if target(*arguments) == "interrupted" else DONE)
+    except HookyardError as error:
+        print(error)
+        sys.exit(MISUSED if isinstance(error, UsageError) else FAILED)
     except Exception:
         traceback.print_exc()
-        sys.exit(FAILED)
+        sys.exit(CRASHED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from orchestrator import Task
+from orchestrator import Task, TrainingSession
 
 FEATURES, CLASSES, LETTERS = 6, 3, 11
 
@@ -136,3 +136,88 @@ class Program(Task):
 
     def loss(self, output: Any, batch: Any) -> Tensor:
         return loss(self.program, output, batch[1])
+
+
+class Networks(nn.Module):
+    """A generator and a discriminator of features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, FEATURES))
+        self.discriminator = nn.Sequential(nn.Linear(FEATURES, 8), nn.LeakyReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.discriminator(features)
+
+
+@dataclass
+class Adversarial(Program):
+    """Trains two optimizers in turn, and carries the noise of one batch to the next."""
+
+    def __post_init__(self) -> None:
+        self.noise = torch.zeros(1, 2)
+
+    def model(self) -> nn.Module:
+        return Networks()
+
+    def data(self) -> dict[str, Any]:
+        return datasets("perceptron", self.train_samples, self.val_samples, self.stream)
+
+    def turns(self, model: nn.Module, batch: Any) -> Iterator[tuple[str, Tensor]]:
+        real = torch.ones(len(batch[0]), 1)
+        self.noise = 0.5 * self.noise.mean(0) + torch.randn(len(real), 2)
+        fakes = model.generator(self.noise)
+        score = functional.binary_cross_entropy_with_logits
+        yield (
+            "discriminator",
+            score(model.discriminator(batch[0]), real) + score(model.discriminator(fakes.detach()), 0 * real),
+        )
+        yield "generator", score(model.discriminator(fakes), real)
+
+    def loss(self, output: Any, batch: Any) -> Tensor:
+        return output.square().mean()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"noise": self.noise}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.noise = state["noise"]
+
+
+@dataclass
+class CustomLoop(Program):
+    """Trains in a loop of its own, and saves in the middle of an epoch."""
+
+    save_every: int = 2
+
+    def train(self, session: TrainingSession, batch_size: int = 4) -> Iterator[dict[str, float]]:
+        data, model = datasets("perceptron", self.train_samples, self.val_samples, ""), Perceptron()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        place: dict[str, Any] = {"batch": 0, "total": 0.0}
+        session.restore(model=model, optimizer=optimizer, place=place)
+        features, labels = data["train"].tensors
+        for epoch in range(session.epoch, session.config["epochs"]):
+            order = torch.randperm(len(features), generator=torch.Generator().manual_seed(epoch)).split(batch_size)
+            for batch in [batch for batch in order if len(batch) > 1][place["batch"] :]:
+                optimizer.zero_grad()
+                value = functional.cross_entropy(model(features[batch]), labels[batch])
+                value.backward()
+                optimizer.step()
+                place |= {"batch": place["batch"] + 1, "total": place["total"] + value.item()}
+                session.record(batch_size=len(batch), loss=value)
+                if session.step % self.save_every == 0:
+                    session.save()
+                if session.stop_asked:
+                    return
+            mean = place["total"] / place["batch"]
+            place |= {"batch": 0, "total": 0.0}
+            yield {"train/loss": mean, "val/loss": validate(model, data["val"])}
+
+
+@torch.no_grad()
+def validate(model: nn.Module, dataset: TensorDataset) -> float:
+    features, labels = dataset.tensors
+    model.eval()
+    value = functional.cross_entropy(model(features), labels).item()
+    model.train()
+    return value

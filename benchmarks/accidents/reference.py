@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from benchmarks.accidents.cases import OPTIMIZERS, SCHEDULERS, Case
 from benchmarks.accidents.programs import MODELS, datasets, loss
+from orchestrator.testing.trees import copied
 
 
 @dataclass
@@ -26,6 +28,8 @@ class Trained:
     losses: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     val_losses: list[float] = field(default_factory=list)
+    best: dict[str, Any] = field(default_factory=dict)
+    """Weights with the least loss in validation."""
 
 
 def train(case: Case) -> Trained:
@@ -139,6 +143,8 @@ class _Training:
         for batch in self._loader(self.data["val"], self.case.val_batch_size):
             total += self._loss(batch).double().item() * len(batch[0])
         self.trained.val_losses.append(total / self.case.val)
+        if self.trained.val_losses[-1] < min(self.trained.val_losses[:-1], default=math.inf):
+            self.trained.best = copied(dict(self.model.state_dict()))
         self.model.train()
         self._put(trained)
 
@@ -158,7 +164,8 @@ def _scheduler(case: Case, optimizer: Any, length: int) -> Any:
     if not case.scheduler:
         return None
     if case.scheduler not in ("warm-up", "list"):
-        return getattr(lr_scheduler, case.scheduler)(optimizer, **SCHEDULERS[case.scheduler])
+        own_length = {"total_steps": length} if case.scheduler == "OneCycleLR" else {}
+        return getattr(lr_scheduler, case.scheduler)(optimizer, **SCHEDULERS[case.scheduler], **own_length)
     rise = lr_scheduler.LinearLR(optimizer, 0.1, 1.0, total_iters=1)
     rest: Any = lr_scheduler.ExponentialLR(optimizer, 0.8)
     if case.scheduler == "warm-up":

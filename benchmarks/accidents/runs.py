@@ -4,30 +4,45 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.accidents import processes
-from benchmarks.accidents.cases import FILLER, Case, draw
+from benchmarks.accidents import damage, processes
+from benchmarks.accidents.accident import FILLER, unhide
+from benchmarks.accidents.cases import Case, draw
+from benchmarks.accidents.damage import Damage
 from benchmarks.accidents.outcome import Outcome
-from benchmarks.accidents.processes import DONE, FAILED, INTERRUPTED, KILLED
+from benchmarks.accidents.processes import DONE, FAILED, INTERRUPTED, KILLED, MISUSED
+from benchmarks.accidents.programs import MODELS
 from benchmarks.accidents.reference import Trained, train
 from orchestrator import open_run, resume, run
 from orchestrator.testing.trees import difference
 
-FULL, READ_ONLY = "No space left on device", "Read-only file system"
+DISK = ("fill", "hide", "blink", "read-only")
+LAST_WORDS = {
+    "fill": "No space left on device",
+    "hide": "run.json is damaged: it is gone",
+    "blink": "was removed, or the claim of its driver",
+    "memory": "memory",
+}
+"""Part of the error after an accident that does not end the process itself."""
+CHANGED = "was changed after it was written"
 
 
 def check(seed: int, root: Path) -> Outcome:
     """Check the case of a seed, in a folder of its own below `root`."""
     outcome, folder = Outcome(draw(seed)), root / str(seed)
-    (folder / "marks").mkdir(parents=True)
     with _disk(folder / "disk", outcome.case) as disk:
-        outcome.problem = _survive(outcome, folder, disk) or _compare(disk / "case", train(outcome.case))
+        case, damages = outcome.case, list[Damage]()
+        outcome.problem = _survive(outcome, folder, disk, damages)
+        if not outcome.problem and not any(done.is_edit for done in damages):
+            expected = _expect(case, root / f"{seed}-calm")
+            outcome.problem = _compare(_results(disk / "case"), expected, damage.lost(damages))
     if not outcome.problem:
         shutil.rmtree(folder)
     return outcome
@@ -36,39 +51,62 @@ def check(seed: int, root: Path) -> Outcome:
 @contextmanager
 def _disk(folder: Path, case: Case) -> Iterator[Path]:
     """Mount a small disk for the run. Without the right to mount, the disk's accidents become kills."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True).returncode:
-        case.places = [place.replace("fill", "kill") for place in case.places]
-        case.damages = [damage.replace("read-only", "keep") for damage in case.damages]
+        case.places = ["kill " + place.partition(" ")[2] if place.startswith(DISK) else place for place in case.places]
+        case.damages = ["keep" if planned == "read-only" else planned for planned in case.damages]
         yield folder
         return
     try:
         yield folder
     finally:
+        unhide(folder)
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def _survive(outcome: Outcome, folder: Path, disk: Path) -> str:
+def _survive(outcome: Outcome, folder: Path, disk: Path, damages: list[Damage]) -> str:
     """Run the case and resume it until it is done; return what went wrong, if anything."""
-    damages = iter(outcome.case.damages)
-    for _ in range(len(outcome.case.places) + 2):
+    case, planned = outcome.case, iter(outcome.case.damages)
+    expected = [words for kind, words in LAST_WORDS.items() if any(place.startswith(kind) for place in case.places)]
+    done: Damage | None = None
+    for _ in range(2 * len(case.places) + 2):
         code, log = _attempt(outcome, folder, disk)
+        unhide(disk)
+        if done and code == MISUSED and done.path.name in log:
+            done.undo()
+            done = None
+            continue
+        if done:
+            done.is_edit = done.file in damage.SETTINGS and CHANGED in log
+            done.is_told = done.is_told or done.path.name in log
+            damages.append(done)
+            done = None
         if code == DONE:
-            return ""
-        if code not in (INTERRUPTED, KILLED) and not (code == FAILED and FULL in log):
-            return log[-2000:]
+            for earlier in damages:
+                earlier.is_told = earlier.is_told or damage.is_found(disk / "case", earlier)
+            return damage.find_leftovers(disk / "case", folder / "tmp")
+        if code not in (INTERRUPTED, KILLED) and not (code == FAILED and any(words in log for words in expected)):
+            return f"exit code {code} after {done or 'no damage'}\n{log[-2000:]}"
         (disk / FILLER).unlink(missing_ok=True)
-        damage = next(damages, "keep")
-        if damage == "read-only":
-            _remount(disk, "ro")
-            code, log = _attempt(outcome, folder, disk)
-            _remount(disk, "rw")
-            if code != FAILED or READ_ONLY not in log:
-                return f"on a read-only disk: exit code {code}\n{log[-2000:]}"
-        else:
-            _damage(disk, damage)
+        kind = next(planned, "keep")
+        if kind == "read-only":
+            if problem := _resume_read_only(outcome, folder, disk):
+                return problem
+        elif kind != "keep":
+            done = damage.cause(disk / "case", kind)
+            if done:
+                done.is_told = damage.is_found(disk / "case", done)
     return "never finished"
+
+
+def _resume_read_only(outcome: Outcome, folder: Path, disk: Path) -> str:
+    _remount(disk, "ro")
+    code, log = _attempt(outcome, folder, disk)
+    _remount(disk, "rw")
+    if code not in (FAILED, MISUSED) or "Read-only file system" not in log:
+        return f"on a read-only disk: exit code {code}\n{log[-2000:]}"
+    return ""
 
 
 def _remount(disk: Path, option: str) -> None:
@@ -76,7 +114,7 @@ def _remount(disk: Path, option: str) -> None:
 
 
 def _attempt(outcome: Outcome, folder: Path, disk: Path) -> tuple[int, str]:
-    code, log = processes.run(_run, folder / "log.txt", outcome.case, folder, disk)
+    code, log = processes.run(_run, folder, outcome.case, folder, disk)
     outcome.exit_codes.append(code)
     return code, log
 
@@ -88,44 +126,52 @@ def _run(case: Case, folder: Path, disk: Path) -> str:
     return run(case.experiment(folder / "marks", disk), storage=disk, local=True).status
 
 
-def _damage(disk: Path, damage: str) -> None:
-    """Cut or flip a file of the newest checkpoint; a resume then goes back to the one before."""
-    checkpoints = sorted((disk / "case" / "checkpoints").glob("*/model.pt"), key=lambda path: path.stat().st_mtime)
-    if damage == "keep" or len(checkpoints) < 2:
-        return
-    content = bytearray(checkpoints[-1].read_bytes())
-    if damage == "cut":
-        del content[len(content) // 2 :]
-    else:
-        content[len(content) // 2] ^= 1
-    checkpoints[-1].write_bytes(content)
+def _expect(case: Case, folder: Path) -> dict[str, Any]:
+    """Return the results of a loop written by hand, or else of the run without accidents."""
+    if case.program in MODELS:
+        return _by_hand(train(case))
+    folder.mkdir()
+    outcome = Outcome(replace(case, places=[], damages=[]))
+    problem = _survive(outcome, folder, folder, [])
+    assert not problem, problem
+    results = _results(folder / "case")
+    shutil.rmtree(folder)
+    return results
 
 
-def _compare(folder: Path, expected: Trained) -> str:
+def _by_hand(trained: Trained) -> dict[str, Any]:
+    return {
+        "rows": [list(row) for row in zip(trained.losses, trained.rates, strict=True)],
+        "reports": trained.val_losses,
+        "model": dict(trained.model),
+        "optimizer": trained.optimizer,
+        "best": [min(trained.val_losses), trained.best],
+    }
+
+
+def _results(folder: Path) -> dict[str, Any]:
+    """Return everything of a run that accidents must not change."""
     result = open_run(folder)
-    rows = result.stats
-    rows = rows[rows["phase"] == "train"].sort_values("iteration")
-    actual = {
-        "iterations": rows["iteration"].tolist(),
-        "losses": rows["loss"].astype(float).tolist(),
-        "rates": rows["lr"].tolist() if "lr" in rows else expected.rates,
-        "val_losses": [report["val/loss"] for report in result.reports() if "val/loss" in report],
+    rows = result.load_stats(where="phase = 'train'").sort_values("iteration")
+    rates = rows["lr"].astype(float) if "lr" in rows else [0.0] * len(rows)
+    best = result.best
+    return {
+        "rows": [list(row) for row in zip(rows["loss"].astype(float), rates, strict=True)],
+        "reports": [report["val/loss"] for report in result.reports() if "val/loss" in report],
         "model": _saved(result, "model.pt", "model"),
         "optimizer": _saved(result, "optimizer.pt", "optimizer"),
+        "best": best and [best.value, dict(result.weights("best"))],
     }
-    return difference(
-        actual,
-        {
-            "iterations": list(range(1, len(expected.losses) + 1)),
-            "losses": expected.losses,
-            "rates": expected.rates,
-            "val_losses": expected.val_losses,
-            "model": dict(expected.model),
-            "optimizer": expected.optimizer,
-        },
-    )
 
 
 def _saved(result: Any, file: str, name: str) -> dict[str, Any]:
-    state = torch.load(Path(result.checkpoint("last")) / file, weights_only=True)
+    path = Path(result.checkpoint("last")) / file
+    state = torch.load(path, weights_only=True) if path.exists() else {}
     return dict(state.get(name, state))
+
+
+def _compare(actual: dict[str, Any], expected: dict[str, Any], lost: Set[str]) -> str:
+    """Return the first difference. Rows and reports that were in damaged files may be missing."""
+    for part in lost & {"rows", "reports"}:
+        expected[part] = [value for value in expected[part] if value in actual[part]]
+    return difference(actual, expected, varies=["best"] if lost else [])

@@ -81,9 +81,8 @@ def compare(drawn: SweepCase, folder: Path) -> Outcome:
 
 def _finish(outcome: Outcome, folder: Path) -> str:
     """Run the sweep and resume it until it is done; return what went wrong, if anything."""
-    (folder / "marks").mkdir(parents=True)
     for _ in range(len(outcome.case.case.places) + 2):
-        code, log = processes.run(_sweep, folder / "log.txt", outcome.case, folder)
+        code, log = processes.run(_sweep, folder, outcome.case, folder)
         outcome.exit_codes.append(code)
         if code == DONE:
             return ""

@@ -37,8 +37,8 @@ _log = logging.getLogger("hookyard")
 
 ADVICE = {
     "run.json": (
-        "Restore a copy; without it the run is unknown. Its experiment is in experiment.yaml, its training in"
-        " checkpoints/"
+        "Check that the run's disk is mounted, or restore a copy; without it the run is unknown. Its experiment is in"
+        " experiment.yaml, its training in checkpoints/"
     ),
     "experiment.yaml": "Restore a copy, or correct it",
     "source.json": "Restore a copy, or delete it: then `hookyard resume` reads experiment.yaml",
@@ -136,10 +136,13 @@ class RunFolder:
         return read_json(self.storage, "run.json", RunMetadata.read, ADVICE["run.json"])
 
     def update(self, **changes: Any) -> None:
-        """Change entries of `run.json`."""
-        metadata, entries = read_json(
-            self.storage, "run.json", lambda data: (RunMetadata.read(data), dict(data)), ADVICE["run.json"]
-        )
+        """Change entries of `run.json`; raises DamagedFile if it is gone."""
+        try:
+            metadata, entries = read_json(
+                self.storage, "run.json", lambda data: (RunMetadata.read(data), dict(data)), ADVICE["run.json"]
+            )
+        except FileNotFoundError:
+            raise self.lost_metadata() from None
         replace(metadata, **changes)
         self._write_metadata({**entries, **changes})
 

@@ -92,7 +92,7 @@ def recording_best(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(HookyardError):  # the first failure counts
+        with suppress(HookyardError, FileNotFoundError):  # the first failure counts
             _record(folder)
         raise
     _record(folder)

@@ -144,6 +144,7 @@ def _checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | None:
         store.clear()
         return None
     store.recover()
+    store.index.read()  # which the ranks need, so that a damaged one ends the resume here
     try:
         return store.latest(hashed=False)
     except CheckpointError as error:

@@ -69,7 +69,10 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
     storage = folder.storage
     paths = sorted(storage.tree())
     excluded = (*_RUNS, f"{CLAIMS}/", "checkpoints/")
-    yield from (_check(folder, path, paths) for path in paths if not path.startswith(excluded))
+    results = [_check(folder, path, paths) for path in paths if not path.startswith(excluded)]
+    yield from results
+    if not any(result.is_wrong for result in results):
+        yield from _missing_rows(folder)
     for path in _missing_files(folder, paths):
         yield CheckedFile(path, "missing", "it is gone", _ADVICE.get(path.rpartition("/")[2], _COPY))
     checkpoints = storage / "checkpoints"
@@ -175,6 +178,15 @@ def _missing_files(folder: RunFolder, paths: Sequence[str]) -> Iterator[str]:
         has_rows = any(path.endswith((".parquet", ".arrow")) for path in paths if path.startswith("stats"))
         needed += [*(["metrics.jsonl"] if run.reports else ()), *(() if has_rows else ["stats.parquet"])]
     yield from (path for path in needed if path not in paths)
+
+
+def _missing_rows(folder: RunFolder) -> Iterator[CheckedFile]:
+    """Yield a result if ranks have fewer rows than they must have: the end of a growing file has no checksum."""
+    from orchestrator.stats.read.missing_rows import find_missing_rows
+
+    with suppress(HookyardError, FileNotFoundError):  # the results for run.json and attempt.json say so
+        if missing := [*find_missing_rows(folder.storage, folder.attempts(), folder.reports())]:
+            yield CheckedFile("stats/", "missing", "; ".join(missing), _ROWS)
 
 
 def _check_checkpoints(storage: Storage) -> Iterator[CheckedFile]:

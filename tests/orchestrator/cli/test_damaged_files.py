@@ -193,6 +193,14 @@ def test_resume_needs_an_intact_checkpoint_or_from_start(cut: Path) -> None:
     assert "attempt 1 starts from scratch, as there is no checkpoint" in result.stderr
 
 
+def test_resume_with_a_damaged_index_starts_nothing(cut: Path) -> None:
+    (cut / "checkpoints/index.json").write_bytes(b"{")
+    code, out, told = call("resume", cut)
+    assert (code, out) == (2, "")
+    assert "index.json is damaged" in told
+    assert len(open_run(cut).folder.attempts()) == 1
+
+
 @pytest.mark.parametrize("refused", ["run.json", "experiment.yaml", "source.json"])
 def test_full_disk_before_a_resume_exits_with_2(cut: Path, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
     replace = os.replace

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from orchestrator import run, sweep
+from hooks import Hook, State
+from orchestrator import RunError, run, sweep
 from orchestrator.cli import app
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.integrity import check_files
@@ -124,6 +126,25 @@ def test_what_was_killed_is_whole_and_what_a_later_part_follows_has_its_end(tmp_
     first.write_bytes(first.read_bytes()[:-8])
     assert wrong(Path(str(folder))) == {"stats/attempt=0/rank=0/rows-00000.arrow": "damaged"}
     files.close()
+
+
+@dataclass
+class Fails(Hook):
+    """Fails in the second epoch."""
+
+    def on_batch(self, state: State) -> None:
+        if state.phase == "train" and state.epoch == 1:
+            raise ArithmeticError("broken on purpose")
+
+
+def test_rows_cut_off_the_end_of_a_growing_file_are_missing(tmp_path: Path) -> None:
+    with pytest.raises(RunError):
+        run(described(hooks={**HOOKS, "fails": {"type": f"{__name__}:Fails"}}), tmp_path, "failed", local=True)
+    folder = tmp_path / "failed"
+    assert wrong(folder) == {}
+    [rows] = folder.glob("stats/attempt=0/rank=0/rows-*")
+    rows.write_bytes(rows.read_bytes()[: rows.stat().st_size // 2])
+    assert wrong(folder) == {"stats/": "missing"}
 
 
 def test_files_of_no_run_are_a_usage_error(tmp_path: Path) -> None:
