@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psutil
 import torch
 
 from hooks import Hook, State
@@ -38,7 +39,8 @@ class RoundAccident(Hook):
     """Causes an accident once at each place, among the events of a custom loop.
 
     In `kill on_step train 1 2` these are the accident, the event, the phase, its epoch and iteration. The name of a
-    trial, or a rank such as `rank1`, may follow. `kill-driver` and the like send the signal to the driver.
+    trial, or a rank such as `rank1`, may follow. `kill-driver` and the like send the signal to the driver, to the
+    `raylet` of the rank's node, or to the cluster's `head`.
     """
 
     places: list[str] = field(default_factory=list)
@@ -61,7 +63,8 @@ class RoundAccident(Hook):
     def cause(self, kind: str, state: State) -> None:
         name, _, target = kind.partition("-")
         if name in SIGNALS:
-            os.kill({"": os.getpid, "driver": lambda: driver(state), "raylet": os.getppid}[target](), SIGNALS[name])
+            victims = {"": os.getpid, "driver": lambda: driver(state), "raylet": os.getppid, "head": gcs_server}
+            os.kill(victims[target](), SIGNALS[name])
         else:
             CAUSES[kind](Path(self.disk))
 
@@ -92,6 +95,19 @@ def driver(state: State) -> int:
     sweep = folder.parent.parent
     folder = sweep if (sweep / "run.json").exists() else folder
     return int(json.loads((folder / "run.json").read_text())["pid"])
+
+
+def gcs_server() -> int:
+    """Return the process of the Ray cluster's control store."""
+    import ray
+
+    port = ray.get_runtime_context().gcs_address.rpartition(":")[2]
+    processes = psutil.process_iter(["name", "cmdline"])
+    return next(
+        process.pid
+        for process in processes
+        if process.info["name"] == "gcs_server" and f"--gcs_server_port={port}" in process.info["cmdline"]
+    )
 
 
 def fill(disk: Path) -> None:

@@ -12,5 +12,7 @@ class Outcome:
 
     case: Any
     exit_codes: list[int] = field(default_factory=list)
+    accidents: list[str] = field(default_factory=list)
+    """Accidents and damages that happened."""
     problem: str = ""
     """First difference from the reference; empty if there is none."""

@@ -48,6 +48,11 @@ def run(target: Callable[..., str], folder: Path, *arguments: Any) -> tuple[int,
     return code, (folder / "log.txt").read_text()
 
 
+def accidents(folder: Path) -> list[str]:
+    """Return the kinds of accidents that have happened, by their marks."""
+    return [mark.name.partition(" ")[0] for mark in sorted((folder / "marks").glob("*"))]
+
+
 def _main(target: Callable[..., str], folder: Path, arguments: Any) -> None:
     output = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.accidents import damage, processes
 from benchmarks.accidents.accident import FILLER, unhide
 from benchmarks.accidents.cases import Case, draw
@@ -20,18 +18,15 @@ from benchmarks.accidents.outcome import Outcome
 from benchmarks.accidents.processes import DONE, FAILED, INTERRUPTED, KILLED, MISUSED
 from benchmarks.accidents.programs import MODELS
 from benchmarks.accidents.reference import Trained, train
-from orchestrator import open_run, resume, run
+from orchestrator import Run, open_run, resume, run
+from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.testing.trees import difference
 
 DISK = ("fill", "hide", "blink", "read-only")
-LAST_WORDS = {
-    "fill": "No space left on device",
-    "hide": "run.json is damaged: it is gone",
-    "blink": "was removed, or the claim of its driver",
-    "memory": "memory",
-}
-"""Part of the error after an accident that does not end the process itself."""
-CHANGED = "was changed after it was written"
+GONE = "it is gone", "is missing", "was removed, or the claim of its driver", "No such file or directory"
+LAST_WORDS = {"fill": ("No space left on device",), "hide": GONE, "blink": GONE, "memory": ("memory",)}
+"""Parts of the error after an accident that does not end the process itself."""
+EDITS = "was changed after it was written", "was edited"
 
 
 def check(seed: int, root: Path) -> Outcome:
@@ -41,8 +36,9 @@ def check(seed: int, root: Path) -> Outcome:
         case, damages = outcome.case, list[Damage]()
         outcome.problem = _survive(outcome, folder, disk, damages)
         if not outcome.problem and not any(done.is_edit for done in damages):
-            expected = _expect(case, root / f"{seed}-calm")
-            outcome.problem = _compare(_results(disk / "case"), expected, damage.lost(damages))
+            expected = expect(case, root / f"{seed}-calm")
+            outcome.problem = compare(results(open_run(disk / "case")), expected, damage.lost(damages))
+    outcome.accidents += processes.accidents(folder)
     if not outcome.problem:
         shutil.rmtree(folder)
     return outcome
@@ -68,7 +64,7 @@ def _disk(folder: Path, case: Case) -> Iterator[Path]:
 def _survive(outcome: Outcome, folder: Path, disk: Path, damages: list[Damage]) -> str:
     """Run the case and resume it until it is done; return what went wrong, if anything."""
     case, planned = outcome.case, iter(outcome.case.damages)
-    expected = [words for kind, words in LAST_WORDS.items() if any(place.startswith(kind) for place in case.places)]
+    expected = [words for place in case.places for words in LAST_WORDS.get(place.partition(" ")[0], ())]
     done: Damage | None = None
     for _ in range(2 * len(case.places) + 2):
         code, log = _attempt(outcome, folder, disk)
@@ -78,7 +74,7 @@ def _survive(outcome: Outcome, folder: Path, disk: Path, damages: list[Damage]) 
             done = None
             continue
         if done:
-            done.is_edit = done.file in damage.SETTINGS and CHANGED in log
+            done.is_edit = done.file in damage.SETTINGS and any(words in log for words in EDITS)
             done.is_told = done.is_told or done.path.name in log
             damages.append(done)
             done = None
@@ -96,11 +92,13 @@ def _survive(outcome: Outcome, folder: Path, disk: Path, damages: list[Damage]) 
         elif kind != "keep":
             done = damage.cause(disk / "case", kind)
             if done:
+                outcome.accidents.append(f"{done.kind} {done.file}")
                 done.is_told = damage.is_found(disk / "case", done)
     return "never finished"
 
 
 def _resume_read_only(outcome: Outcome, folder: Path, disk: Path) -> str:
+    outcome.accidents.append("read-only")
     _remount(disk, "ro")
     code, log = _attempt(outcome, folder, disk)
     _remount(disk, "rw")
@@ -126,7 +124,7 @@ def _run(case: Case, folder: Path, disk: Path) -> str:
     return run(case.experiment(folder / "marks", disk), storage=disk, local=True).status
 
 
-def _expect(case: Case, folder: Path) -> dict[str, Any]:
+def expect(case: Case, folder: Path) -> dict[str, Any]:
     """Return the results of a loop written by hand, or else of the run without accidents."""
     if case.program in MODELS:
         return _by_hand(train(case))
@@ -134,9 +132,9 @@ def _expect(case: Case, folder: Path) -> dict[str, Any]:
     outcome = Outcome(replace(case, places=[], damages=[]))
     problem = _survive(outcome, folder, folder, [])
     assert not problem, problem
-    results = _results(folder / "case")
+    expected = results(open_run(folder / "case"))
     shutil.rmtree(folder)
-    return results
+    return expected
 
 
 def _by_hand(trained: Trained) -> dict[str, Any]:
@@ -149,9 +147,8 @@ def _by_hand(trained: Trained) -> dict[str, Any]:
     }
 
 
-def _results(folder: Path) -> dict[str, Any]:
+def results(result: Run) -> dict[str, Any]:
     """Return everything of a run that accidents must not change."""
-    result = open_run(folder)
     rows = result.load_stats(where="phase = 'train'").sort_values("iteration")
     rates = rows["lr"].astype(float) if "lr" in rows else [0.0] * len(rows)
     best = result.best
@@ -164,13 +161,14 @@ def _results(folder: Path) -> dict[str, Any]:
     }
 
 
-def _saved(result: Any, file: str, name: str) -> dict[str, Any]:
-    path = Path(result.checkpoint("last")) / file
-    state = torch.load(path, weights_only=True) if path.exists() else {}
+def _saved(result: Run, file: str, name: str) -> dict[str, Any]:
+    checkpoints = open_checkpoints(result.folder)
+    last = checkpoints.resolve("last")
+    state = checkpoints.load(last, file) if file in checkpoints.files(last) else {}
     return dict(state.get(name, state))
 
 
-def _compare(actual: dict[str, Any], expected: dict[str, Any], lost: Set[str]) -> str:
+def compare(actual: dict[str, Any], expected: dict[str, Any], lost: Set[str] = frozenset()) -> str:
     """Return the first difference. Rows and reports that were in damaged files may be missing."""
     for part in lost & {"rows", "reports"}:
         expected[part] = [value for value in expected[part] if value in actual[part]]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.accidents import cases, processes
 from benchmarks.accidents.cases import Case
+from benchmarks.accidents.nodes import Nodes
 from benchmarks.accidents.outcome import Outcome
-from benchmarks.accidents.processes import DONE, INTERRUPTED, KILLED
+from benchmarks.accidents.processes import DONE, FAILED, INTERRUPTED, KILLED
 from orchestrator import Experiment, Sweep, open_sweep, resume_sweep, sweep
 from orchestrator.testing.trees import difference
 
+ACCIDENTS = ("kill", "kill", "interrupt", "terminate", "clock")
+ON_RAY = ("kill", "kill", "stop", "kill-raylet", "kill-head", "kill-driver", "interrupt-driver", "terminate-driver")
 KEY = ["trial", "rank", "phase", "epoch", "iteration"]
 
 
@@ -26,19 +30,27 @@ class SweepCase:
     settings: dict[str, Any]
 
     def experiment(self, marks: Path) -> Experiment:
-        return self.case.experiment(marks, marks).model_copy(update={"sweep": self.settings})
+        settings = {
+            "sweep": self.settings,
+            "workers": {"count": 1, "cpus": 0.5},
+            "hang": {"after": 3, "action": "fail"},
+            "max_failures": -1,
+        }
+        return self.case.experiment(marks, marks).model_copy(update=settings)
 
 
-def draw(seed: int) -> SweepCase:
+def draw(seed: int, accidents: Sequence[str] = ACCIDENTS) -> SweepCase:
     """Draw the sweep of a seed."""
     chance = random.Random(f"sweep {seed}")
     case = replace(cases.draw(seed), validate_every="1 epoch", save_every="1 epoch", places=[], damages=[])
+    if case.program in ("adversarial", "custom"):
+        case.program = "perceptron"
     if case.optimizer == "LBFGS":
         case.optimizer, case.decay = "SGD", None
     repeats = chance.choice([1, 1, 2, 3])
     scheduler = chance.choice(["fifo", "asha", "median"] + (["race"] if repeats > 1 else []))
     space: dict[str, Any] = {"optimizer.lr": {"uniform": [0.001, 0.05]}}
-    if case.scheduler == "CyclicLR":
+    if case.scheduler in cases.RATES:
         space = {"scheduler.max_lr": {"uniform": [0.01, 0.05]}}
     shares = bool(case.decay) and scheduler != "race" and chance.random() < 0.7
     if case.decay:
@@ -55,47 +67,47 @@ def draw(seed: int) -> SweepCase:
         "space": space,
     }
     for _ in range(chance.randrange(1, 4)):
-        kind, event = chance.choice(["kill", "kill", "interrupt"]), chance.choice(cases.EVENTS)
-        moment = f"{chance.choice(['train', 'val'])} {chance.randrange(case.epochs)}"
-        moment += f" {chance.randrange(case.iterations + 1)}"
-        case.places.append(f"{kind} {event} {moment} trial-{chance.randrange(settings['trials']):04d}")
+        trial = f"trial-{chance.randrange(settings['trials']):04d}"
+        case.places.append(f"{chance.choice(accidents)} {case.draw_moment(chance)} {trial}")
     return SweepCase(case, settings)
 
 
-def check(seed: int, root: Path) -> Outcome:
-    """Check the sweep of a seed, in a folder of its own below `root`."""
-    return compare(draw(seed), root / f"sweep-{seed}")
+def check(seed: int, root: Path, nodes: Nodes | None = None) -> Outcome:
+    """Check the sweep of a seed, in a folder of its own below `root`, in one process or on a cluster."""
+    return compare(draw(seed, ON_RAY if nodes else ACCIDENTS), root / f"sweep-{seed}", nodes)
 
 
-def compare(drawn: SweepCase, folder: Path) -> Outcome:
+def compare(drawn: SweepCase, folder: Path, nodes: Nodes | None = None) -> Outcome:
     """Run a sweep with and without its accidents, and compare the results."""
     outcome, calm = Outcome(drawn), folder / "undisturbed"
     undisturbed = replace(drawn, case=replace(drawn.case, places=[]))
-    outcome.problem = _finish(Outcome(undisturbed), calm) or _finish(outcome, folder / "disturbed")
+    outcome.problem = _finish(Outcome(undisturbed), calm, nodes) or _finish(outcome, folder / "disturbed", nodes)
     if not outcome.problem:
         outcome.problem = _difference(open_sweep(folder / "disturbed" / "case"), open_sweep(calm / "case"))
+    outcome.accidents = processes.accidents(folder / "disturbed")
     if not outcome.problem:
         shutil.rmtree(folder)
     return outcome
 
 
-def _finish(outcome: Outcome, folder: Path) -> str:
+def _finish(outcome: Outcome, folder: Path, nodes: Nodes | None) -> str:
     """Run the sweep and resume it until it is done; return what went wrong, if anything."""
     for _ in range(len(outcome.case.case.places) + 2):
-        code, log = processes.run(_sweep, folder, outcome.case, folder)
+        code, log = processes.run(_sweep, folder, outcome.case, folder, nodes and nodes.address())
         outcome.exit_codes.append(code)
         if code == DONE:
             return ""
-        if code not in (INTERRUPTED, KILLED):
-            return log[-2000:]
+        is_head_lost = code == FAILED and any((folder / "marks").glob("kill-head *"))
+        if code not in (INTERRUPTED, KILLED) and not is_head_lost:
+            return f"exit code {code}\n{log[-2000:]}"
     return "never finished"
 
 
-def _sweep(drawn: SweepCase, folder: Path) -> str:
+def _sweep(drawn: SweepCase, folder: Path, address: str | None) -> str:
     """Begin or resume the sweep, and return its status."""
     if (folder / "case").exists():
-        return resume_sweep(folder / "case").status
-    return sweep(drawn.experiment(folder / "marks"), storage=folder, local=True).status
+        return resume_sweep(folder / "case", address=address).status
+    return sweep(drawn.experiment(folder / "marks"), storage=folder, local=address is None, address=address).status
 
 
 def _difference(disturbed: Sweep, undisturbed: Sweep) -> str:

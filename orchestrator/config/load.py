@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,9 @@ from orchestrator.config.sections.experiment import Experiment
 from orchestrator.config.text.layers import read_layers, read_overrides
 from orchestrator.config.text.reader import Document, dump_yaml, join, parse_yaml
 from orchestrator.config.text.source import ExperimentSource
-from orchestrator.errors import ConfigError, UsageError, collect_problems
+from orchestrator.errors import ConfigError, UsageError, collect_problems, shortened
+
+_log = logging.getLogger("hookyard")
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
@@ -81,7 +84,11 @@ def experiment_with_edits(source: ExperimentSource, text: str) -> Experiment:
     saved = collect_problems([], resolve, source)
     if saved is None:  # the code has changed since
         return experiment_from_source(replace(source, written=data, values=()))
-    return experiment_from_source(source.with_values(dict(_differences(to_dict(saved.experiment), data))))
+    edits = dict(_differences(to_dict(saved.experiment), data))
+    if edits:
+        changed = ", ".join(f"{path}={value}" for path, value in edits.items())
+        _log.warning("experiment.yaml was edited: %s", shortened(changed, 1000))
+    return experiment_from_source(source.with_values(edits))
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -144,7 +144,9 @@ def _checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | None:
         store.clear()
         return None
     store.recover()
-    store.index.read()  # which the ranks need, so that a damaged one ends the resume here
+    # The ranks need these: damaged ones end the resume here.
+    store.index.read()
+    folder.attempts()
     try:
         return store.latest(hashed=False)
     except CheckpointError as error:

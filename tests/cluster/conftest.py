@@ -63,6 +63,23 @@ class Cluster:
         done = self.head.run(str(BIN / "python"), "-c", _WAIT, *names, **self.options())
         assert done.returncode == 0, done.stderr
 
+    def drain(self, name: str) -> None:
+        """Tell Ray that a host will be taken away, as the provider of a spot machine does."""
+        words = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "a spot machine"]
+        ids = self.head.run(str(BIN / "python"), "-c", _NODE_ID, name, **self.options())
+        done = self.head.run(
+            *(str(BIN / "ray"), "drain-node", "--address", f"{HEAD}:6379", "--node-id", ids.stdout.strip()),
+            *(*words, "--deadline-remaining-seconds", "300"),
+            **self.options(),
+        )
+        assert done.returncode == 0, ids.stderr + done.stdout + done.stderr
+
+    def restart(self, name: str) -> None:
+        """Stop Ray on a host and start it again, as the cluster's file says."""
+        for command in yaml.safe_load((self.folder / "cluster.yaml").read_text())["worker_start_ray_commands"]:
+            options = {**self.options(), "env": {**self.environment, "RAY_HEAD_IP": HEAD}}
+            self.hosts[name].run("bash", "-c", command, **options)
+
     def wait_until_quiet(self) -> None:
         """Waits until Ray is on no host: `ray down` stops the head, and workers end when they have missed it for a
         while."""
@@ -79,6 +96,12 @@ import sys, time, ray
 ray.init(address="auto", log_to_driver=False)
 while {node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]} != set(sys.argv[1:]):
     time.sleep(0.2)
+"""
+
+_NODE_ID = """
+import sys, ray
+ray.init(address="auto", log_to_driver=False)
+print(next(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeManagerHostname"] == sys.argv[1]))
 """
 
 _SMALL = "--num-cpus=1 --object-store-memory=100000000 --disable-usage-stats"

@@ -1,4 +1,4 @@
-"""Digits on three hosts: runs and sweeps across them, a job, nodes that are not fit, a cut cable, a dead host.
+"""Digits on three hosts: runs and sweeps across them, a job, unfit nodes, a cut cable, a drained and a dead host.
 
 The tests stand in the order in which they leave the hosts: the last one loses one for good.
 """
@@ -60,7 +60,8 @@ def test_nodes_that_are_not_fit_are_named_and_nothing_is_started(cluster: Cluste
     with beta.own(SITE), gamma.read_only(RUNS):
         beta.run("rm", "-r", f"{SITE}/sklearn", check=True)
         beta.run("sh", "-ec", f"sed -i 's/^Version: .*/Version: 0.0.1/' {SITE}/torch-*.dist-info/METADATA", check=True)
-        done = cluster.head.run(*cluster.hookyard("run", *DIGITS, "--name", "refused"), **cluster.options())
+        words = ["experiments/iris_parquet.yaml", "--name", "refused"]
+        done = cluster.head.run(*cluster.hookyard("run", *words), **cluster.options())
     assert done.returncode == 2, done.stderr
     errors = [line.removeprefix("error: ").strip() for line in done.stderr.splitlines() if "error: " in line]
     assert len(errors) == 3, done.stderr
@@ -129,6 +130,20 @@ def test_a_run_whose_host_is_cut_off_goes_on_when_it_is_back(cluster: Cluster, u
     checkpoint = run.folder.attempts()[1].checkpoint
     assert re.fullmatch(f"attempt 0 lost: rank [012] on {victim}: died without an error message: .*", told[0])
     assert re.fullmatch(f"attempt 1 resumes from {checkpoint}: 3 ranks on .*{victim}.*", told[1])
+
+
+def test_run_leaves_a_drained_host_and_makes_each_step_once(cluster: Cluster) -> None:
+    cluster.wait_for(*NAMES)
+    victim, run, told = disturbed(cluster, "drained", cluster.drain, overrides=["workers.count=[2, 3]"])
+    first, second = run.folder.attempts()
+    step = re.fullmatch(r"attempt 0 preempted after step (\d+)", told[0])
+    assert step is not None
+    assert int(step[1]) == second.position.step
+    assert (first.world_size, second.world_size) == (3, 2)
+    assert victim not in {host.node for host in second.hosts}
+    counted = run.stats.query("phase == 'train' and rank == 0")["step"].tolist()
+    assert counted == list(range(1, max(counted) + 1))
+    cluster.restart(victim)
 
 
 def test_an_elastic_run_whose_host_dies_goes_on_without_it(cluster: Cluster) -> None:

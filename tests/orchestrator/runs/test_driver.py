@@ -124,7 +124,7 @@ def test_interrupted_run_resumes_bit_for_bit(
     pd.testing.assert_frame_equal(done.metrics[told], whole.metrics[told])
 
 
-def test_failed_run_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
+def test_failed_run_resumes_from_its_last_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def breaking(iteration: int) -> Experiment:
         breaks = {"type": "tests.tasks:Breaks", "iteration": iteration}
         return described(task_args=NOISY, batch_size=6, hooks={"breaks": breaks})
@@ -135,6 +135,7 @@ def test_failed_run_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
     file = tmp_path / "cut/experiment.yaml"
     file.write_text(file.read_text().replace("iteration: 11", "iteration: 1000"))
     done = resume(tmp_path / "cut")
+    assert "experiment.yaml was edited: hooks.breaks.iteration=1000" in caplog.text
     assert stored(done) == stored(whole)
     assert each_row_once(done.stats)
     assert done.stats["loss"].tolist() == whole.stats["loss"].tolist()
