@@ -37,7 +37,7 @@ _log = logging.getLogger("hookyard")
 
 ADVICE = {
     "run.json": (
-        "Check that the run's disk is mounted, or restore a copy; without it the run is unknown. Its experiment is in"
+        "Restore a copy, or mount the run's disk again; without it the run is unknown. Its experiment is in"
         " experiment.yaml, its training in checkpoints/"
     ),
     "experiment.yaml": "Restore a copy, or correct it",
