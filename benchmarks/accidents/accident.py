@@ -150,11 +150,17 @@ def set_clock_back(disk: Path) -> None:
 
 
 def exhaust_memory(disk: Path) -> None:
-    """Allow this process little more memory than it has, and ask for more than that."""
+    """Allow this process little more memory than it has, and ask for more than that.
+
+    The limit ends with the error: below it, even Python's threads cannot start, and a process may wait forever.
+    """
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + (64 << 20)
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-    torch.zeros(1 << 28)
+    try:
+        torch.zeros(1 << 28)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 CAUSES: dict[str, Callable[[Path], Any]] = {

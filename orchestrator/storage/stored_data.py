@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger("hookyard")
 _SEAL = re.compile(rb',\s*"crc": "(.{8})"\s*}\s*\Z')
+_CHANGED_END = re.compile(rb'"crc": ".{8}".\Z')
+"""Seal of a line whose closing brace has become another character."""
 _SEAL_BYTES = 40
 """Upper bound of the length of a seal."""
 
@@ -119,7 +121,8 @@ def parse_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 
     """
     values = []
     for number, line in enumerate(data.split(b"\n"), start=first):
-        is_cut_short = line.startswith(b"{") and not line.endswith(b"}")
+        has_end = line.endswith(b"}") or _CHANGED_END.search(line)
+        is_cut_short = line.startswith(b"{") and not has_end
         if is_cut_short or not line.strip():
             continue
         try:

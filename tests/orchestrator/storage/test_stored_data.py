@@ -78,3 +78,13 @@ def test_an_edited_file_is_read_with_one_warning_and_an_invalid_line_left_out(
     place = f"{storage}/files.jsonl is damaged: line 2 is left out"
     message = f"{place}: `bytes`: input should be a valid integer, got '2'"
     assert caplog.record_tuples == [("hookyard", logging.WARNING, message)]
+
+
+def test_line_with_a_changed_closing_brace_is_damaged_and_not_cut_short() -> None:
+    line = seal(json.dumps(ENTRIES)).encode()
+    with collecting_omissions() as omissions:
+        assert parse_lines(line[:-1] + b"|\n" + line + b"\n", "lines", check_mapping) == [ENTRIES]
+    assert len(omissions) == 1
+    with collecting_omissions() as omissions:
+        assert parse_lines(line[:-1] + b"\n" + line + b"\n", "lines", check_mapping) == [ENTRIES]
+    assert omissions == []
