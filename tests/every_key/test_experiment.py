@@ -106,6 +106,7 @@ EXPERIMENT: dict[str, Key] = {
     "loader.drop_last": Key(True),
     "loader.on_exhausted": Key("stop", around={"task": "tests.streams:Streams", "epoch_steps": 5}),
     "workers.strategy": Key("fsdp"),
+    "workers.meta_device": Key(True),
     **{f"workers.ddp.{name}": Key(True) for name in Ddp.model_fields},
     "hooks": Key({**QUIET, "gradient_clip": {"max_norm": 0.01}}),
     "hooks.gradient_clip.priority": Key("LOWEST", around=CLIPPED),
