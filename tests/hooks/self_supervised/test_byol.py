@@ -8,8 +8,7 @@ import torch
 from torch.nn import functional
 
 from hooks.self_supervised.byol import BYOL
-from tests.hooks.self_supervised.views import Miniature, Network, pairs, plain, share
-from tests.ranks import on_ranks
+from tests.hooks.self_supervised.views import Miniature, Network, pairs
 
 STEPS = 5
 
@@ -57,18 +56,3 @@ def test_the_momentum_is_recorded_and_rises_from_its_base_towards_one() -> None:
     mine.train(pairs(4))
     expected = [0.8, 0.9 - 0.1 * math.cos(math.pi / 4), 0.9, 0.9 + 0.1 * math.cos(math.pi / 4)]
     assert [row["teacher_momentum"] for row in mine.rows] == pytest.approx(expected)
-
-
-def trained(rank: int, world_size: int) -> list[Any]:
-    mine = Miniature(BYOL(momentum=0.8), "byol", rank=rank, world_size=world_size, length=3)
-    mine.train([share(batch, [8 // world_size] * world_size, rank) for batch in pairs(3)])
-    return [mine.losses, plain(mine.hook.state_dict()["teacher"])]
-
-
-def test_two_ranks_have_the_loss_and_target_network_of_one_with_the_joined_batch() -> None:
-    (losses, teacher), two = trained(0, 1), on_ranks(trained)
-    means = [(first + second) / 2 for first, second in zip(two[0][0], two[1][0], strict=True)]
-    assert means == pytest.approx(losses, abs=1e-6)
-    assert two[0][1] == two[1][1]
-    for name, value in teacher.items():
-        torch.testing.assert_close(torch.tensor(two[0][1][name]), torch.tensor(value))

@@ -138,35 +138,6 @@ def test_more_clusters_than_samples_are_refused() -> None:
         train(CLOUDS, {"deepcluster": DeepCluster(clusters=[4, 49])})
 
 
-# It learns
-
-
-# Ranks
-
-
-def share_of_training(rank: int, world_size: int, size: int) -> Any:
-    hook = DeepCluster(clusters=[4, 6], iterations=5)
-    seen = Seen(hook)
-    task = Clouds(train=size, val=9, prototypes=0)
-    trained = train(
-        task, {"deepcluster": hook, "seen": seen}, world=World(rank, world_size), batch_size=8 // world_size
-    )
-    return trained.weights, [one.tolist() for one in seen.assignments], [one[0].tolist() for one in seen.centroids]
-
-
-@pytest.mark.parametrize("size", [48, 47])
-def test_two_ranks_cluster_and_train_as_one(size: int) -> None:
-    """47 samples are 24 and 23: shards of unequal length, and one sample trained on twice."""
-    (weights, assignments, centroids), others = on_ranks(share_of_training, 2, size)
-    assert (weights, assignments, centroids) == others
-    alone, whole, _ = share_of_training(0, 1, size)
-    assert assignments[0] == whole[0]
-    if size == 48:
-        assert assignments == whole
-        for name, value in alone.items():
-            torch.testing.assert_close(torch.tensor(weights[name]), torch.tensor(value), rtol=1e-4, atol=1e-5)
-
-
 # A restart
 
 
@@ -186,10 +157,13 @@ def one_rank_of(rank: int, world_size: int, root: str, restore: str | None) -> A
     return trained.weights, state_of(trained.loop.plan.hooks["deepcluster"]), trained.losses
 
 
+def whole_and_resumed(rank: int, world_size: int, root: str) -> Any:
+    return [one_rank_of(rank, world_size, root, restore) for restore in (None, "step-00000010")]
+
+
 def test_two_ranks_resume_within_a_phase_with_their_shards(tmp_path: Path) -> None:
-    whole = on_ranks(one_rank_of, 2, str(tmp_path), None)
-    resumed = on_ranks(one_rank_of, 2, str(tmp_path), "step-00000010")
-    for (weights, state, losses), (others, other_state, other_losses) in zip(resumed, whole, strict=True):
+    for whole, (weights, state, losses) in on_ranks(whole_and_resumed, 2, str(tmp_path)):
+        others, other_state, other_losses = whole
         assert weights == others
         assert state == other_state
         assert losses == other_losses[10:]
@@ -251,11 +225,18 @@ def of_a_share(rank: int, world_size: int, sizes: list[int], identical: bool) ->
     return centroids.tolist(), nearest.tolist()
 
 
-@pytest.mark.parametrize("identical", [False, True], ids=["apart", "five empty at first"])
-@pytest.mark.parametrize("sizes", [[37, 23], [57, 3], [60, 0]])
-def test_ranks_with_uneven_shares_find_the_clusters_of_one_rank(sizes: list[int], identical: bool) -> None:
-    (centroids, nearest), (others, other_nearest) = on_ranks(of_a_share, 2, sizes, identical)
-    whole, places = of_a_share(0, 1, [60], identical)
-    assert centroids == others
-    torch.testing.assert_close(torch.tensor(centroids), torch.tensor(whole), rtol=1e-4, atol=1e-5)
-    assert nearest + other_nearest == places
+SHARES = [(sizes, identical) for sizes in ([37, 23], [57, 3], [60, 0]) for identical in (False, True)]
+"""Samples of each rank, and whether all centroids are the same at first, so that five clusters are empty."""
+
+
+def clusters_of_shares(rank: int, world_size: int) -> Any:
+    return [of_a_share(rank, world_size, sizes, identical) for sizes, identical in SHARES]
+
+
+def test_ranks_with_uneven_shares_find_the_clusters_of_one_rank() -> None:
+    for (_, identical), first, second in zip(SHARES, *on_ranks(clusters_of_shares), strict=True):
+        (centroids, nearest), (others, other_nearest) = first, second
+        whole, places = of_a_share(0, 1, [60], identical)
+        assert centroids == others
+        torch.testing.assert_close(torch.tensor(centroids), torch.tensor(whole), rtol=1e-4, atol=1e-5)
+        assert nearest + other_nearest == places

@@ -7,14 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
 
-from experiments.losses.ibot import IBOTLoss
-from hooks import Plan, State
 from hooks.plan import HookError
 from hooks.self_supervised.ibot import IBOT
-from tests.hooks.self_supervised.views import plain
-from tests.ranks import on_ranks
+from tests.hooks.self_supervised.views import Batch, Miniature
 
 EPOCHS, LENGTH = 3, 2
 SCHEDULES: dict[str, Any] = {
@@ -27,7 +23,6 @@ SCHEDULES: dict[str, Any] = {
     "warmup_patch_temperature": 0.05,
     "warmup_epochs": 3,
 }
-Batch = tuple[list[Tensor], Tensor, list[Tensor]]
 
 
 class Encoder(nn.Module):
@@ -71,46 +66,6 @@ def batches(count: int, size: int = 8) -> list[Batch]:
         views = [torch.randn(size, patches, 5, generator=generator) for patches in (7, 7, 3)]
         made.append((views, torch.arange(size), [torch.rand(size, 7, generator=generator) < 0.3 for _ in range(2)]))
     return made
-
-
-class Miniature:
-    """A network that is trained on given batches, the events fired as the loop does."""
-
-    def __init__(self, hook: IBOT, rank: int = 0, world_size: int = 1) -> None:
-        module = network()
-        model = DistributedDataParallel(module) if world_size > 1 else module
-        self.hook, self.plan = hook, Plan({"ibot": hook})
-        self.optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-        self.state = State(
-            model=model, module=module, optimizer=self.optimizer, rank=rank, world_size=world_size, phase="train"
-        )
-        self.state.max_epochs, self.state.phase_length = EPOCHS, LENGTH
-        self.losses: list[float] = []
-        self.rows: list[dict[str, Any]] = []
-
-    def start(self) -> Miniature:
-        self.plan.fire("on_start", self.state)
-        self.plan.fire("on_phase_start", self.state)
-        return self
-
-    def forward(self, batch: Batch) -> Tensor:
-        state = self.state
-        state.batch, state.batch_size, state.row = batch, len(batch[1]), {}
-        state.output = state.model(batch[0], batch[2])
-        self.plan.fire("on_forward", state)
-        loss = IBOTLoss()(state.output, batch[2])
-        self.losses.append(loss.item())
-        return loss
-
-    def train(self, batch: Batch) -> None:
-        state = self.state
-        state.epoch, state.phase_iteration = divmod(state.iteration, LENGTH)
-        self.forward(batch).backward()
-        self.optimizer.step()
-        self.plan.fire("on_update", state)
-        self.optimizer.zero_grad()
-        state.iteration += 1
-        self.rows.append(state.row)
 
 
 def original(data: list[Batch], student: Network, teacher: Network) -> tuple[list[float], Tensor, Tensor]:
@@ -161,9 +116,8 @@ def original(data: list[Batch], student: Network, teacher: Network) -> tuple[lis
 def test_losses_centres_and_teacher_are_those_of_the_original() -> None:
     data, teacher = batches(EPOCHS * LENGTH), network()
     losses, centre, patch_centre = original(data, network(), teacher)
-    mine = Miniature(IBOT(**SCHEDULES)).start()
-    for batch in data:
-        mine.train(batch)
+    mine = Miniature(IBOT(**SCHEDULES), "ibot", network=network, epochs=EPOCHS, length=LENGTH)
+    mine.train(data)
     assert mine.losses == pytest.approx(losses, abs=1e-5)
     found = mine.hook.state_dict()
     torch.testing.assert_close(found["centre"], centre)
@@ -176,29 +130,7 @@ def test_losses_centres_and_teacher_are_those_of_the_original() -> None:
 
 @pytest.mark.parametrize("output", [[(torch.zeros(8, 3), torch.zeros(8, 7, 4))], [torch.zeros(8, 3)] * 3])
 def test_an_output_without_a_pair_for_each_view_is_an_error(output: Any) -> None:
-    mine = Miniature(IBOT()).start()
+    mine = Miniature(IBOT(), "ibot", network=network)
     mine.state.batch, mine.state.output = batches(1)[0], output
     with pytest.raises(HookError, match=f"{len(output)} outputs for 3 views; iBOT needs a pair"):
         mine.plan.fire("on_forward", mine.state)
-
-
-SIZES = [5, 3]
-
-
-def trained(rank: int, world_size: int) -> dict[str, Any]:
-    mine = Miniature(IBOT(momentum=0.8), rank, world_size).start()
-    for views, indices, masks in batches(2):
-        own = [slice(0, 8)] if world_size == 1 else [slice(0, 5), slice(5, 8)]
-        mine.forward(([view[own[rank]] for view in views], indices[own[rank]], [mask[own[rank]] for mask in masks]))
-    found = mine.hook.state_dict()
-    return {"centres": plain({name: found[name] for name in ("centre", "patch_centre")}), "losses": mine.losses}
-
-
-def test_two_ranks_have_the_centres_and_losses_of_one_with_the_joined_batch() -> None:
-    one, two = trained(0, 1), on_ranks(trained)
-    assert two[0]["centres"] == two[1]["centres"]
-    for name, expected in one["centres"].items():
-        torch.testing.assert_close(torch.tensor(two[0]["centres"][name]), torch.tensor(expected))
-    for step in range(2):
-        joined = sum(rank["losses"][step] * size for rank, size in zip(two, SIZES, strict=True)) / 8
-        assert joined == pytest.approx(one["losses"][step], abs=1e-5)

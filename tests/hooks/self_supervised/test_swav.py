@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -11,9 +9,7 @@ from hooks.parts.self_supervised.prototypes import assign_codes
 from hooks.self_supervised.swav import SwAV
 from hooks.training.freeze_parameters import FreezeParameters
 from orchestrator.config.sections.experiment import Component
-from orchestrator.loop.world import World
 from tests.hooks.self_supervised.clouds import Clouds, train
-from tests.ranks import on_ranks
 
 DECAYED = Component(type="SGD", lr=0.1, momentum=0.9, weight_decay=0.1)
 STEPS = 6
@@ -113,29 +109,3 @@ def test_prototypes_are_unit_vectors_and_frozen_at_first(freeze: Interval, froze
         torch.testing.assert_close(value.norm(dim=1), torch.ones(4))
     for step, (before, after) in enumerate(zip(weights.values, weights.values[1:], strict=False)):
         assert torch.allclose(before, after, atol=1e-7, rtol=0) == (step < frozen), step
-
-
-# It learns
-
-
-# Ranks
-
-
-def share_of_training(rank: int, world_size: int, length: int) -> Any:
-    hooks = {"freeze": freeze_until(steps(2)), "swav": SwAV(queue_length=length)}
-    trained = train(Clouds(), hooks, world=World(rank, world_size), batch_size=8 // world_size)
-    return trained.weights, trained.losses
-
-
-@pytest.mark.parametrize("length", [0, 16])
-def test_two_ranks_train_as_one_with_the_joined_batch(length: int) -> None:
-    (weights, losses), (others, other_losses) = on_ranks(share_of_training, 2, length)
-    alone, whole = share_of_training(0, 1, length)
-    assert weights == others
-    for name, value in alone.items():
-        torch.testing.assert_close(torch.tensor(weights[name]), torch.tensor(value), rtol=1e-4, atol=1e-5)
-    means = [(a + b) / 2 for a, b in zip(losses, other_losses, strict=True)]
-    assert means == pytest.approx(whole, rel=1e-4)
-
-
-# A restart

@@ -11,9 +11,7 @@ from torch.nn import functional
 from hooks import Hook, Interval, State
 from hooks.parts.self_supervised.prototypes import assign_codes
 from hooks.self_supervised.swav_momentum import SwAVMomentum
-from orchestrator.loop.world import World
 from tests.hooks.self_supervised.clouds import Clouds, train
-from tests.ranks import on_ranks
 
 
 def steps(count: int) -> Interval:
@@ -84,18 +82,3 @@ def test_both_nets_have_unit_prototypes_and_the_same_buffers() -> None:
     assert not torch.equal(encoder["prototypes.weight"], own["prototypes.weight"])
     for name, _ in trained.loop.state.module.named_buffers():
         assert torch.equal(encoder[name], own[name])
-
-
-def share_of_training(rank: int, world_size: int) -> Any:
-    hooks = {"swav": SwAVMomentum(momentum=0.8, queue_length=16)}
-    trained = train(Clouds(), hooks, world=World(rank, world_size), batch_size=8 // world_size)
-    return trained.weights, trained.losses
-
-
-def test_two_ranks_train_as_one_with_the_joined_batch() -> None:
-    (weights, losses), (others, other_losses) = on_ranks(share_of_training)
-    alone, whole = share_of_training(0, 1)
-    assert weights == others
-    for name, value in alone.items():
-        torch.testing.assert_close(torch.tensor(weights[name]), torch.tensor(value), rtol=1e-4, atol=1e-5)
-    assert [(a + b) / 2 for a, b in zip(losses, other_losses, strict=True)] == pytest.approx(whole, rel=1e-4)

@@ -1,11 +1,10 @@
-"""Views in miniature: a task of two views for each method, training by hand on given batches, and a run cut in two."""
+"""Views in miniature: a task of two views for each method, and training by hand on given batches."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,18 +14,14 @@ from torch.utils.data import Dataset
 
 from experiments.losses.byol import BYOLLoss
 from experiments.losses.dino import DINOLoss
+from experiments.losses.ibot import IBOTLoss
 from experiments.losses.moco import MoCoLoss
-from hooks import Hook, Interval, Plan, State
-from hooks.checkpointing.checkpoint import Checkpoint
+from hooks import Hook, Plan, State
 from orchestrator import Task
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
-from orchestrator.storage import Storage
-from tests.tasks import Rows, experiment, numbers
 
-LOSSES: dict[str, Any] = {"moco": MoCoLoss(0.2), "byol": BYOLLoss(), "dino": DINOLoss(0.1)}
-Batch = tuple[list[Tensor], Tensor]
+LOSSES: dict[str, Any] = {"moco": MoCoLoss(0.2), "byol": BYOLLoss(), "dino": DINOLoss(0.1), "ibot": IBOTLoss()}
+Batch = tuple[Any, ...]
+"""Views and indices; for iBOT also the masks of the first two views."""
 
 
 class Network(nn.Module):
@@ -86,10 +81,12 @@ def pairs(count: int, size: int = 8, seed: int = 1) -> list[Batch]:
     return [([torch.randn(size, 5, generator=generator) for _ in range(2)], torch.arange(size)) for _ in range(count)]
 
 
-def share(batch: Batch, sizes: Sequence[int], rank: int) -> Batch:
+def share(batch: Batch, sizes: list[int], rank: int) -> Batch:
     """A rank's part of a batch that all ranks have together."""
-    views, indices = batch
-    return [view.split(list(sizes))[rank] for view in views], indices.split(list(sizes))[rank]
+    return tuple(
+        [tensor.split(sizes)[rank] for tensor in part] if isinstance(part, list) else part.split(sizes)[rank]
+        for part in batch
+    )
 
 
 class Miniature:
@@ -101,13 +98,14 @@ class Miniature:
         method: str,
         *,
         batch_norm: bool = False,
+        network: Callable[[], nn.Module] | None = None,
         rank: int = 0,
         world_size: int = 1,
         epochs: int = 2,
         length: int = 100,
     ) -> None:
         torch.manual_seed(0)
-        module = Network(batch_norm)
+        module = network() if network else Network(batch_norm)
         model: nn.Module = module
         if world_size > 1:
             model = DistributedDataParallel(module, broadcast_buffers=False)
@@ -126,6 +124,7 @@ class Miniature:
 
     def train(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
+            self.state.epoch, self.state.phase_iteration = divmod(self.state.iteration, self.state.phase_length)
             self.forward(batch).backward()
             self.plan.fire("on_backward", self.state)
             self.optimizer.step()
@@ -133,7 +132,6 @@ class Miniature:
             self.optimizer.zero_grad()
             self.state.iteration += 1
             self.state.step += 1
-            self.state.phase_iteration += 1
             self.rows.append(self.state.row)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -142,9 +140,10 @@ class Miniature:
         state.batch, state.batch_size, state.row = batch, len(batch[1]), {}
         training = state.phase == "train"
         with torch.set_grad_enabled(training):
-            state.output = (state.model if training else state.module)(batch[0])
+            views, _, *masks = batch
+            state.output = (state.model if training else state.module)(views, *masks)
             self.plan.fire("on_forward", state)
-            loss: Tensor = self.loss(state.output)
+            loss: Tensor = self.loss(state.output, *masks)
         self.outputs.append(state.output)
         self.losses.append(loss.item())
         return loss
@@ -162,38 +161,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     return value
-
-
-def run_loop(root: Path, method: str, hook: Hook, restore: str | None = None, **fields: Any) -> dict[str, Any]:
-    """What a run by the real loop has come to: weights, the hook's state, and the rows since it began."""
-    torch.manual_seed(99)
-    rows = Rows()
-    hooks: dict[str, Hook] = {method: hook, "checkpoint": Checkpoint(every=Interval(3, "steps"), keep=None)}
-    fields = {"epochs": 2, "batch_size": 8, **fields}
-    loop = Loop(
-        TwoViews(method), experiment(**fields), hooks, RunContext(store=CheckpointStore(Storage(root)), recorder=rows)
-    )
-    if restore:
-        loop.restore(restore)
-    reports = [report.metrics for report in loop.run()]
-    return {
-        "model": numbers(loop.state.module),
-        "hook": plain(hook.state_dict()),
-        "rank": plain(hook.rank_state_dict()),
-        "reports": reports,
-        "rows": [
-            (row["iteration"], row["loss"], row.get("teacher_momentum")) for row in rows.rows if row["phase"] == "train"
-        ],
-    }
-
-
-def check_resume(root: Path, method: str, first: Hook, second: Hook, name: str, iteration: int) -> dict[str, Any]:
-    """A run that went on from checkpoint `name`, after `iteration`, ends as the undisturbed one, bit for bit."""
-    whole = run_loop(root, method, first)
-    resumed = run_loop(root, method, second, restore=name)
-    assert resumed["model"] == whole["model"]
-    assert resumed["hook"] == whole["hook"]
-    assert resumed["rank"] == whole["rank"]
-    assert resumed["rows"] == [row for row in whole["rows"] if row[0] > iteration]
-    assert resumed["reports"] == whole["reports"][-len(resumed["reports"]) :]
-    return whole
