@@ -50,7 +50,7 @@ _THREADS = 4
 
 
 class CheckpointStore:
-    """The checkpoints of one run. Each rank has a store; `retain`, `mark` and `publish` act only on the master's.
+    """The checkpoints of one run. Each rank has a store; `retain`, `mark` and `publish` only work on the master.
 
     A checkpoint is deleted once its last owner has released it (`retain`). Other folders are never touched.
     """
@@ -62,7 +62,7 @@ class CheckpointStore:
     # Writing: every rank writes its files, then the master commits.
 
     def staging(self, name: str) -> str:
-        """Return the folder of a checkpoint until it is committed."""
+        """Return the folder that holds a checkpoint until it is committed."""
         return f".{name}.partial" if self.storage.local else name
 
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -77,11 +77,14 @@ class CheckpointStore:
         return self.storage.link(f"{self.staging(name)}/{file}", source.storage, f"{stored}/{file}")
 
     def free_name(self, name: str) -> str:
-        """Return `name`, or an unused name on an object store, which cannot replace a folder. Master only."""
+        """Return a name to write to: `name`, or an unused variant if an object store has it already. Master only.
+
+        An object store cannot replace a folder.
+        """
         if self.storage.local:
             return name
         names = chain([name], (f"{name}-{number}" for number in count(2)))
-        return next(free for free in names if MANIFEST not in self.storage.names(free))
+        return next(candidate for candidate in names if MANIFEST not in self.storage.names(candidate))
 
     def discard_unfinished(self, name: str) -> None:
         """Delete the files of an interrupted save."""
@@ -117,8 +120,8 @@ class CheckpointStore:
     def adopt(self, path: str) -> str:
         """Make a stored checkpoint the newest of this run, and return its name.
 
-        A checkpoint of another run is copied. All that a resume would prefer to it, or that led elsewhere, are deleted.
-        Master only; must not run during a save.
+        A checkpoint of another run is copied, and replaces all of this run's. For one of this run, newer checkpoints
+        are deleted. Master only; must not run during a save.
         """
         folder, _, name = path.rpartition("/")
         names = self.names()
@@ -183,20 +186,20 @@ class CheckpointStore:
     def _folders(self) -> list[str]:
         """Return the folders of checkpoints, damaged ones included.
 
-        On an object store, a folder without a manifest may be that of an interrupted save.
+        On an object store, a folder without a manifest may belong to an interrupted save.
         """
-        signs = {"model.pt", MANIFEST} if self.storage.local else {MANIFEST}
-        inside = (path.partition("/") for path in self.storage.tree())
-        return sorted({name for name, _, file in inside if file in signs and not name.startswith(".")})
+        markers = {"model.pt", MANIFEST} if self.storage.local else {MANIFEST}
+        paths = (path.partition("/") for path in self.storage.tree())
+        return sorted({name for name, _, file in paths if file in markers and not name.startswith(".")})
 
     def latest(
         self, skip: Callable[[str], None] = lambda reason: None, ranks: Ranks | None = None, *, hashed: bool = True
     ) -> str | None:
         """Return the newest intact checkpoint, or None if there are no checkpoints.
 
-        `skip` gets the reason for each damaged one that is newer. With `ranks`, all ranks must call this, and each
-        reads a share of the files. Without `hashed`, only sizes are compared. Raises CheckpointError if all are
-        damaged.
+        `skip` is called with a reason for each newer, damaged checkpoint. With `ranks`, all ranks must call this, and
+        each reads a share of the files. Without `hashed`, only sizes are compared. Raises CheckpointError if all
+        checkpoints are damaged.
         """
         reasons: list[str] = []
         for name, manifest in ranks.broadcast(self._candidates) if ranks else self._candidates():
@@ -216,7 +219,7 @@ class CheckpointStore:
         return None
 
     def _candidates(self) -> list[tuple[str, dict[str, Any] | CheckpointError]]:
-        """Return each checkpoint with its manifest or error: those without a position, then the newest first."""
+        """Return each checkpoint with its manifest, or its error: damaged manifests first, then newest to oldest."""
 
         def read(name: str) -> dict[str, Any] | CheckpointError:
             try:
@@ -229,7 +232,7 @@ class CheckpointStore:
         return [*zip(order, self.storage.each(read, order), strict=True)]
 
     def resolve(self, label: str) -> str:
-        """Return the checkpoint of a label, such as `best`, or of a name; raises CheckpointError.
+        """Return the name of the checkpoint with a label, such as `best`, or with a name; raises CheckpointError.
 
         `last` is the newest checkpoint whose files have the right sizes.
         """
@@ -247,8 +250,8 @@ class CheckpointStore:
         if not names:
             raise CheckpointError(f"no checkpoint in {self.storage}")
         raise CheckpointError(
-            f"no checkpoint 'best' in {self.storage}: no metric was validated whose direction is known (set it with"
-            f" hooks.checkpoint: {{best: METRIC, mode: max}}, or mode: min). There are: last, {', '.join(names)}"
+            f"no checkpoint 'best' in {self.storage}: no validation metric has a known direction. Set"
+            f" hooks.checkpoint: {{best: METRIC, mode: max}}, or mode: min. There are: last, {', '.join(names)}"
         )
 
     # Verifying
@@ -259,14 +262,14 @@ class CheckpointStore:
         return self.fingerprint(name)
 
     def fingerprint(self, name: str) -> str:
-        """Return the sha256 of a checkpoint's manifest, which contains those of its files."""
+        """Return the sha256 of a checkpoint's manifest, which contains the hashes of its files."""
         return hashlib.sha256(self.storage.read(f"{name}/{MANIFEST}")).hexdigest()
 
     def _check(self, folder: str, entries: Entries, *, hashed: bool = True) -> None:
         reason = find_damage(self.storage, folder, entries, hashed=hashed)
         if reason:
             others = ", ".join(other for other in self.names() if other != folder)
-            raise CheckpointError(f"{reason}; there are also: {others}" if others else reason)
+            raise CheckpointError(f"{reason}; other checkpoints: {others}" if others else reason)
 
     # Reading
 
@@ -297,10 +300,9 @@ class CheckpointStore:
             raise CheckpointError(f"{self.path(name)}/{file} cannot be loaded: {error}") from error
 
     def find_evaluated_weights(self, label: str) -> str:
-        """Return the entry of the weights that validation used: `model`, or an entry of another file, `ema/model`.
+        """Return the entry of the weights that validation used: `model`, or that of a hook, such as `ema/model`.
 
-        If several sets of weights were validated, the set is chosen by the label's metric, or else by the experiment's
-        main metric.
+        If several sets of weights were validated, the label's metric selects one, or else the experiment's main metric.
         """
         name, index = self.resolve(label), self.index.read()
         manifest, metrics = self.manifest(name), index.get("metrics", {})
@@ -338,12 +340,12 @@ class CheckpointStore:
     # Requests of hooks
 
     def retain(self, owner: str, names: Sequence[str]) -> None:
-        """Make an owner keep exactly these checkpoints; those that no owner keeps any more are deleted."""
+        """Set the checkpoints that an owner keeps, and delete those that no owner keeps any more."""
         with self.index.changing() as index:
             index["owners"][owner] = list(dict.fromkeys(names))
 
     def mark(self, name: str, *labels: str, metric: str = "") -> None:
-        """Give labels to a checkpoint; `metric` is the metric by which it is the best."""
+        """Label a checkpoint; `metric` is the metric in which it is the best."""
         with self.index.changing() as index:
             index["labels"].update(dict.fromkeys(labels, name))
             index["metrics"] = {**index.get("metrics", {}), **dict.fromkeys(labels if metric else (), metric)}
@@ -351,8 +353,8 @@ class CheckpointStore:
     def publish(self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]) -> str:
         """Write parts of a checkpoint to `<folder>/<run>-<hash>.pt`, and return its path.
 
-        Each part is a file, or an entry of one (`ema/model`). `meta` is the manifest with `config`. `folder` is
-        relative to the checkpoints.
+        Each part is a file, or an entry of a file (`ema/model`). The part `meta` has the manifest and `config`.
+        `folder` is relative to the folder of checkpoints.
         """
         if not self.master:
             return ""
@@ -371,13 +373,13 @@ class CheckpointStore:
         for target, entry in entries.items():
             file, _, key = entry.partition("/")
             if file not in available:
-                raise CheckpointError(f"'{name}' has no {file}; it has {', '.join(available)}")
+                raise CheckpointError(f"checkpoint '{name}' has no {file}; it has {', '.join(available)}")
             loaded = self.load(name, available[file])
             content[target] = loaded[key] if key else loaded
         return self.with_shards(name, content)
 
     def with_shards(self, name: str, content: dict[str, Any], mesh: Any = None) -> dict[str, Any]:
-        """Return content with its sharded tensors: this rank's shards on a mesh, or unsharded tensors."""
+        """Return content with its sharded tensors filled in: as this rank's shards on a mesh, or unsharded."""
         keys = [*placeholders.keys_in(content)]
         if not keys:
             return content
@@ -388,5 +390,5 @@ class CheckpointStore:
 
 
 def shared_files(files: Iterable[str]) -> list[str]:
-    """Return the files of a checkpoint that are not a single rank's."""
+    """Return a checkpoint's files without those of single ranks and shards."""
     return [file for file in files if not file.startswith("rank-") and not placeholders.has_shards(file)]

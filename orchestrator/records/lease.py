@@ -1,4 +1,5 @@
-"""The lease on a run: one driver at a time, by claims in the run's folder, on a disk, NFS or an object store."""
+"""The lease on a run, which allows one driver at a time. Its claims are files in the run's folder, on a disk, NFS or an
+object store."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ FOLDER = ".driver"
 """Folder with the claims on a run."""
 HEARTBEAT_S = 10.0
 LEASE_TTL_S = 120.0
-"""Time without a heartbeat after which a driver on another machine counts as gone. Requests to a silent store are
-repeated for as long, and NFS delays files by at most half of it."""
+"""Time without a heartbeat after which a driver on another machine counts as dead. Requests to an unresponsive store
+are retried for the same time, and NFS shows a changed file after at most half of it."""
 _WAIT_S = 0.2
 
-_own: dict[str, Lease] = {}
+_leases: dict[str, Lease] = {}
 """Leases that this process holds or requests, by the names of their claims."""
 
 State = Literal["asking", "driving", "over"]
@@ -33,7 +34,7 @@ State = Literal["asking", "driving", "over"]
 
 @dataclass(frozen=True)
 class _Entries:
-    """Entries of a claim's file beside its driver."""
+    """Contents of a claim's file, apart from those of its driver."""
 
     state: State
     since: str
@@ -50,22 +51,22 @@ class Claim:
     driver: Process
     since: str
     fencing_token: int = 0
-    """Number of the driver, from 1; 0 while it asks."""
+    """Number that grows with each driver of the run, from 1; 0 until the driver has the lease."""
 
     @property
-    def rank(self) -> tuple[int, str]:
-        """Order of claims: the driver with the highest rank has the run."""
+    def precedence(self) -> tuple[int, str]:
+        """Sort key of claims: the driver whose claim sorts last has the lease."""
         return self.fencing_token, self.name
 
     def is_alive(self, files: Mapping[str, FileState], now: float | None) -> bool:
-        """Return whether its driver is alive: on this machine by its process, elsewhere by the age of its file.
+        """Return whether the driver is alive. On this machine check its process, elsewhere the age of its claim.
 
-        `now` is the time by the clock of the store.
+        `now` is the current time on the store's clock.
         """
         if self.state == "over":
             return False
         if self.driver.is_this():
-            return self.name in _own
+            return self.name in _leases
         if self.driver.is_visible():
             return self.driver.is_alive()
         written = files[self.name].modified if self.name in files else None
@@ -80,7 +81,7 @@ def read_claims(run: Storage) -> list[Claim]:
 
 
 def _read_claim(folder: Storage, name: str) -> Claim | None:
-    """Read a claim; None if it was withdrawn meanwhile. A damaged one counts as that of an unknown driver."""
+    """Read a claim; return None if it has just been deleted. A damaged claim counts as an unknown driver's."""
     try:
         data = parse_json(folder.read(name))
         entries: _Entries = validate(data, _Entries)
@@ -92,7 +93,7 @@ def _read_claim(folder: Storage, name: str) -> Claim | None:
 
 
 def is_driven(run: Storage, *, other_process: bool = False) -> bool | None:
-    """Return whether a run has a driver, or another process as driver; None if it never had one."""
+    """Return whether a run has a live driver; None if it never had one. With `other_process`, ignore this process."""
     claims = [claim for claim in read_claims(run) if not other_process or not claim.driver.is_this()]
     if not claims:
         return None
@@ -101,8 +102,8 @@ def is_driven(run: Storage, *, other_process: bool = False) -> bool | None:
 
 
 def check_lease(path: str) -> None:
-    """Raise LeaseLost if this process drove the run at a path, or its sweep, and another driver has it now."""
-    for lease in [*_own.values()]:
+    """Raise LeaseLost if another driver has taken the run at a path, or its sweep, from this process."""
+    for lease in [*_leases.values()]:
         if lease.covers(path):
             lease.renew()
 
@@ -110,13 +111,14 @@ def check_lease(path: str) -> None:
 class Lease:
     """The right to drive a run or a sweep until the block or the process ends. Driver.
 
-    Each driver writes its own claim, lists all claims, and drives once there is no other live claim. If two ask at the
-    same time, the one that lists later sees the other's claim, whatever the clocks say. It gives up if the other drives
-    or has a smaller name, and otherwise waits. Claims of dead drivers are ignored. A driver that was wrongly taken for
-    dead finds a claim with a higher fencing token, and raises LeaseLost before it writes.
+    Each driver writes a claim, lists all claims, and has the lease once no other claim is live. If two drivers request
+    the lease at the same time, the one that lists last sees both claims, even if their clocks differ. It gives up if
+    the other driver has the lease or its claim has the smaller name; otherwise it waits. Claims of dead drivers are
+    ignored. A driver that was wrongly taken for dead finds a higher fencing token, and raises LeaseLost before it
+    writes.
 
-    Entering raises UsageError if there is another driver, or the storage fails. With `force`, drivers on other machines
-    count as gone.
+    Entering raises UsageError if another driver has the lease or the storage fails. With `force`, drivers on other
+    machines count as dead.
     """
 
     def __init__(self, run: Storage, *, force: bool = False) -> None:
@@ -127,14 +129,14 @@ class Lease:
         self._lock, self._released = Lock(), Event()
 
     def __enter__(self) -> Self:
-        _own[self.name] = self
+        _leases[self.name] = self
         try:
             self._acquire()
             self._run.delete_leftovers(is_pid_alive)
         except BaseException as error:
             with suppress(HookyardError, OSError):
                 self._folder.delete(self.name)
-            del _own[self.name]
+            del _leases[self.name]
             if isinstance(error, StorageError):
                 raise UsageError(f"{error}. Nothing was started.") from error
             raise
@@ -146,7 +148,7 @@ class Lease:
         with self._lock, suppress(HookyardError, OSError):
             if not self._lost:
                 self._write("over")
-        del _own[self.name]
+        del _leases[self.name]
 
     def covers(self, path: str) -> bool:
         """Return whether a path is the run, or a trial of the sweep."""
@@ -155,7 +157,7 @@ class Lease:
     def check(self) -> None:
         """Raise LeaseLost if a heartbeat found another driver."""
         if self._lost:
-            raise LeaseLost(f"{self._lost}. This driver ends, and writes nothing more there")
+            raise LeaseLost(f"{self._lost}. This driver stops and writes nothing more there")
 
     def renew(self) -> None:
         """Write a heartbeat; raises LeaseLost if another driver has the run."""
@@ -169,14 +171,14 @@ class Lease:
         self.check()
 
     def _find_loss(self, claims: Mapping[str, Claim]) -> str | None:
-        last = max(claims.values(), key=lambda claim: claim.rank, default=self._claim)
-        if last.rank > self._claim.rank:
+        highest = max(claims.values(), key=lambda claim: claim.precedence, default=self._claim)
+        if highest.precedence > self._claim.precedence:
             return (
-                f"{last.driver} has driven {self._run} since {last.since}: this driver wrote no heartbeat for"
+                f"{highest.driver} has driven {self._run} since {highest.since}: this driver wrote no heartbeat for"
                 f" {LEASE_TTL_S:g} s, or the lease was forced"
             )
         if self.name not in claims:
-            return f"{self._run} was removed, or the claim of its driver ({self._folder}/{self.name})"
+            return f"{self._run}, or the claim of its driver ({self._folder}/{self.name}), was removed"
         return None
 
     def _send_heartbeats(self) -> None:
@@ -186,7 +188,7 @@ class Lease:
             except LeaseLost:
                 return
             except (HookyardError, OSError):
-                continue  # another driver does not reach the storage either
+                continue  # without the storage, no other driver can claim the run
 
     def _write(self, state: State, fencing_token: int | None = None) -> None:
         token = self._claim.fencing_token if fencing_token is None else fencing_token
@@ -210,18 +212,18 @@ class Lease:
         """Write this driver's claim; return the other claims, and the live ones among them."""
         self._write("asking")
         others = [claim for claim in read_claims(self._run) if claim.name != self.name]
-        # Listed after the files were opened, at which NFS refreshes them.
+        # List after reading the claims: NFS refreshes the attributes of a file when it is opened.
         files = {} if all(claim.driver.is_visible() for claim in others) else self._folder.files()
         now = files[self.name].modified if self.name in files else None
         return others, [claim for claim in others if claim.name not in gone and claim.is_alive(files, now)]
 
     def _refusal(self, rival: Claim) -> str:
         if rival.state == "asking":
-            return f"{rival.driver} started to drive {self._run} at the same moment, and has it"
+            return f"{rival.driver} started to drive {self._run} at the same moment, and was first"
         if rival.driver.is_visible():
-            return f"{self._run} is still running (process {rival.driver.pid}, since {rival.since}); end that first"
+            return f"{self._run} is still running (process {rival.driver.pid}, since {rival.since}); stop it first"
         return (
-            f"{self._run} has been driven by {rival.driver} since {rival.since}, and this machine cannot see whether"
-            f" that is alive. It counts as gone {LEASE_TTL_S:g} s after its last heartbeat. End it there, or wait; if"
-            f" it is certainly gone: hookyard resume {shlex.quote(str(self._run))} --force-lease"
+            f"{self._run} has been driven by {rival.driver} since {rival.since}, and this machine cannot check"
+            f" whether that driver is alive. It counts as dead {LEASE_TTL_S:g} s after its last heartbeat. Stop it"
+            f" there, or wait. If it is certainly dead: hookyard resume {shlex.quote(str(self._run))} --force-lease"
         )

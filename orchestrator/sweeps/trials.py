@@ -1,6 +1,6 @@
 """Trials: their experiments and run folders, and groups of them that share one training.
 
-In the process that drives the trials: the driver, or a trial's process under Tune.
+These run in the process that drives the trials: the driver, or under Tune a trial's process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def trial_source(source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]) -> ExperimentSource:
-    """Return the source of one trial, with the modes of the sweep's metrics; `row_stats` reports statistics of rows."""
+    """Return the source of one trial, with the modes and the row statistics that the sweep's metrics need."""
     trial = source.without_sweep().with_values(values)
     written, _ = trial.merged()
     trial = trial.with_values(inferred_modes(written, settings))
@@ -88,19 +88,19 @@ class ActiveTrial:
     number: int
     values: Mapping[str, Any]
     resolved: ResolvedExperiment | None
-    """Its experiment, until an attempt trains with the task and the hooks."""
+    """Its experiment; None once an attempt owns the task and the hooks."""
     source: ExperimentSource
     folder: RunFolder
     watch: MetricWatch
     reports: list[Mapping[str, Any]]
     """Reports with the sweep's metrics."""
-    began: float
-    """`monotonic()` at its begin, less the training time of earlier attempts."""
+    started_at: float
+    """`monotonic()` at its start, minus the training time of earlier attempts."""
     last: Report | None = None
     ending: tuple[str, Sequence[str]] | None = None
     """Status and reasons of its end."""
     is_over: bool = False
-    """Whether its end is recorded."""
+    """True once its end is recorded."""
 
     @classmethod
     def begin(
@@ -110,19 +110,19 @@ class ActiveTrial:
         resolved, folder = begin_trial(location, number, source, settings, values)
         reports = reports_with_metrics(folder, settings)
         watch = MetricWatch(settings, resolved, folder, seen=bool(reports))
-        began = monotonic() - training_seconds(folder)
-        return cls(number, values, resolved, resolved.experiment.source, folder, watch, reports, began)
+        started_at = monotonic() - training_seconds(folder)
+        return cls(number, values, resolved, resolved.experiment.source, folder, watch, reports, started_at)
 
     @property
     def seconds(self) -> float:
         """Training time so far."""
-        return monotonic() - self.began
+        return monotonic() - self.started_at
 
 
 class TrialGroup:
     """Trials that share the training of the first one.
 
-    The group records the end of a trial once the trial's files are closed, which is when another one reports.
+    The group records the end of a trial once the trial's files are closed. That is so when the next report arrives.
     """
 
     def __init__(
@@ -139,9 +139,9 @@ class TrialGroup:
         self._current: ActiveTrial | None = None
 
     def next(self) -> ActiveTrial | None:
-        """Train to the next report with the sweep's metrics and return its trial; None when all are over.
+        """Train until a trial reports the sweep's metrics, and return that trial; return None once all have ended.
 
-        Raises what a training or a hook does, and RunError for a trial that ended without the sweep's metrics.
+        Raises the errors of training and hooks, and RunError for a trial that ended without the sweep's metrics.
         """
         while True:
             self._current = None
@@ -167,12 +167,12 @@ class TrialGroup:
                 return trial
 
     def _earlier_reports(self, folder: RunFolder, first: Report) -> list[Mapping[str, Any]]:
-        """Return the reports that count before the first one of this attempt; later ones are repeated."""
+        """Return the reports of earlier attempts that precede this attempt's first; this attempt repeats later ones."""
         reports = reports_with_metrics(folder, self._settings)
         return reports[:-1] if self._settings.has_metrics(first.metrics) and not first.cut_short else reports
 
     def stop(self, trial: ActiveTrial, reason: str) -> None:
-        """Stop a trial at its latest report."""
+        """Stop a trial at its latest report; the other trials of the group continue."""
         assert trial.last is not None
         if not trial.ending:
             self._lifecycle.drop(trial.last.member)
@@ -190,7 +190,7 @@ class TrialGroup:
         return self._lifecycle.save()
 
     def leave(self) -> None:
-        """Leave all trials where they are."""
+        """Stop training. Trials that have not ended may be resumed."""
         self._lifecycle.leave()
         self._record_ends()
         for trial in self._trials:

@@ -1,4 +1,4 @@
-"""Queries: the rows of a run asked in SQL, in bounded memory. Only this module knows DuckDB, and imports it lazily."""
+"""SQL queries on the rows of a run, in bounded memory. Only this module uses DuckDB, and imports it lazily."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     import duckdb
 
 MEMORY = "768MiB"
-"""Memory of DuckDB; it writes more to a temporary folder."""
-AT_ONCE = 2**24
-"""Numbers of which quantiles are exact; of more, they are those of a random sample of about as many."""
-LONGEST = 50_000
-"""Characters of a condition."""
+"""Memory limit of DuckDB, which spills to a temporary folder."""
+MAX_EXACT_VALUES = 2**24
+"""Number of values up to which quantiles are exact. Beyond it, they are those of a random sample of about this size."""
+MAX_CONDITION_LENGTH = 50_000
+"""Maximum number of characters in a condition."""
 COUNTERS = ("rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt")
 """Columns of whole numbers that are not measurements."""
 NAMES = ("node", "phase", "trial")
@@ -35,14 +35,14 @@ MOMENT = (
     "((case split_part(phase, '/', 1) when 'train' then 0::bigint when 'val' then 1 when 'test' then 2 else 3 end <<"
     " 61) + (epoch::bigint << 31) + iteration)"
 )
-"""A number that orders rows by phase as they are run, epoch and iteration."""
+"""SQL expression of a number that orders rows by kind of phase, epoch and iteration."""
 
 
 class Rows:
-    """The rows of a run that count and meet the SQL condition `where`, asked in SQL as the table `rows`.
+    """The valid rows of a run that meet the SQL condition `where`; queries see them as the table `rows`.
 
-    There, measurements are doubles, and NaN is null, as in pandas. DuckDB opens no file: pyarrow reads them, which
-    tells damage and knows every storage. Raises DamagedFile.
+    In queries, measurements are doubles and NaN is null, as in pandas. Pyarrow reads the files instead of DuckDB, as it
+    detects damage and supports every storage. Raises DamagedFile.
     """
 
     def __init__(self, source: Source, where: str | None = None) -> None:
@@ -66,14 +66,14 @@ class Rows:
         return cls(Source(ds.dataset(table)))
 
     def ask(self, sql: str) -> pd.DataFrame:
-        with self.source.naming_damage(), _naming_condition(self._where):
+        with self.source.naming_damage(), _explaining_errors(self._where):
             answer: pd.DataFrame = self._connection.sql(sql).df()
         return answer
 
     def aggregate(
         self, expressions: Mapping[str, str], by: Sequence[str] = (), where: str = "true", of: str = "rows"
     ) -> pd.DataFrame:
-        """Return SQL aggregates by name for each group, which is the sorted index; `of` may be `blocks`."""
+        """Return SQL aggregates by name, with the sorted groups as the index. `of` is the table: `rows` or `blocks`."""
         if not expressions and not by:
             return pd.DataFrame(index=[0])
         named = [f"{expression} as {quoted(name)}" for name, expression in expressions.items()]
@@ -88,7 +88,7 @@ class Rows:
         return self._sample(expressions, where).quantile([*at])
 
     def medians(self, expressions: Mapping[str, str], by: str, where: str = "true") -> pd.DataFrame:
-        """Return the medians of SQL expressions for each value of a column, which is the sorted index."""
+        """Return the medians of SQL expressions for each value of the column `by`, which becomes the sorted index."""
         if not expressions:
             return self.aggregate({}, [by], where)
         return self._sample({by: by, **expressions}, where, by).groupby(by)[[*expressions]].median()
@@ -96,16 +96,16 @@ class Rows:
     def _sample(self, expressions: Mapping[str, str], where: str, by: str = "0") -> pd.DataFrame:
         """Return SQL expressions of all rows, or of a random sample if there are many.
 
-        Each group of the sample, a value of `by`, has about as many rows; a small group has all.
+        The sample has about the same number of rows for each value of `by`, and all rows of small groups.
         """
         columns = ", ".join(f"{expression} as {quoted(name)}" for name, expression in expressions.items())
-        if self.total * len(expressions) <= AT_ONCE:
+        if self.total * len(expressions) <= MAX_EXACT_VALUES:
             return self.ask(f"select {columns} from rows where {where}")
         return self.ask(
             f'with groups as (select {by} as "(group)", count(*) as "(size)" from rows where {where} group by 1)'
             f' select {columns} from rows join groups on {by} = "(group)" where ({where}) and'
             f' hash(rank, epoch, iteration) % greatest(1, "(size)" * {len(expressions)} *'
-            f" (select count(*) from groups) // {AT_ONCE}) = 0"
+            f" (select count(*) from groups) // {MAX_EXACT_VALUES}) = 0"
         )
 
     @cached_property
@@ -118,7 +118,7 @@ class Rows:
 
     @cached_property
     def blocks(self) -> str:
-        """The name of the table of blocks, made when it is first asked for."""
+        """Name of the table of blocks, which is created at its first use."""
         statement = blocks_of(self.columns, self.numbers, self.total)
         with self.source.naming_damage():
             self._connection.execute(statement)
@@ -133,12 +133,12 @@ def matching_rows(source: Source, columns: Sequence[str], where: str) -> Iterato
     """Yield columns of the rows that meet an SQL condition. Raises UsageError if it is wrong."""
     check_condition(where, source)
     rows = _connect(source, where).sql(f"select {', '.join(map(quoted, columns))} from rows")
-    with source.naming_damage(), _naming_condition(where):
+    with source.naming_damage(), _explaining_errors(where):
         yield from pa.RecordBatchReader.from_stream(rows)
 
 
 def _connect(source: Source, where: str | None, measured: Sequence[str] = ()) -> duckdb.DuckDBPyConnection:
-    """Connect to the rows of a source that meet a condition, as the view `rows`; `measured` become doubles."""
+    """Return a connection whose view `rows` has the rows that meet a condition, with `measured` columns as doubles."""
     connection = _own_database().cursor()
     connection.register("recorded", source.rows)
     columns = []
@@ -154,22 +154,25 @@ def _connect(source: Source, where: str | None, measured: Sequence[str] = ()) ->
 
 
 def check_condition(where: str, source: Source | None = None) -> None:
-    """Raise UsageError if `where` is not one condition in SQL, on the columns of `source`."""
-    if len(where) > LONGEST:
-        raise UsageError(f"where: has {len(where):,} characters, and may have {LONGEST:,}; filter the rest in pandas")
+    """Raise UsageError unless `where` is a single SQL condition on the columns of `source`."""
+    if len(where) > MAX_CONDITION_LENGTH:
+        raise UsageError(
+            f"where: must have at most {MAX_CONDITION_LENGTH:,} characters, got {len(where):,};"
+            " filter the rest in pandas"
+        )
     known = source.schema if source and source.holds_rows else None
-    with _naming_condition(where, known.names if known else (), is_checked=True):
-        # Without parentheses and with them, so that it closes none that it did not open.
+    with _explaining_errors(where, known.names if known else (), is_checked=True):
+        # Parse it bare and in parentheses, which rejects an unbalanced `)`.
         for text in (where, f"({where}\n)"):
             if len(_own_database().extract_statements(f"select 1 where {text}")) != 1:
-                raise UsageError(f"where: {shortened(where, 200)!r} holds a semicolon; write one condition")
+                raise UsageError(f"where: {shortened(where, 200)!r} contains a semicolon; write a single condition")
         if known:
             _connect(Source(ds.dataset(known.empty_table())), where)
 
 
 @contextmanager
-def _naming_condition(where: str | None, columns: Sequence[str] = (), *, is_checked: bool = False) -> Iterator[None]:
-    """Turn what DuckDB says of a wrong condition into a UsageError."""
+def _explaining_errors(where: str | None, columns: Sequence[str] = (), *, is_checked: bool = False) -> Iterator[None]:
+    """Turn DuckDB's errors about a condition into UsageErrors that quote it."""
     import duckdb
 
     try:
@@ -180,7 +183,7 @@ def _naming_condition(where: str | None, columns: Sequence[str] = (), *, is_chec
         reason = str(error).splitlines()[0].partition(": ")[2]
         name = re.match(r'Referenced column "(.*)" not found', reason)
         if name and f'"{name[1]}"' in where:
-            reason += " Text is in single quotes"
+            reason += " Put text in single quotes"
         elif name and columns:
             check_columns([name[1]], columns)
         raise UsageError(
@@ -204,9 +207,9 @@ def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
 
 
 def query(source: Source, sql: str) -> pd.DataFrame:
-    """Return the answer of a user's query on the table `rows`. It can read nothing else, and writes nothing.
+    """Run a user's query on the table `rows`, and return its result. It can read nothing else, and write nothing.
 
-    Raises UsageError if it is not a single `select`, or is wrong, with the place.
+    Raises UsageError unless it is a single valid `select`.
     """
     import duckdb
 
@@ -217,7 +220,7 @@ def query(source: Source, sql: str) -> pd.DataFrame:
         statements = connection.extract_statements(sql)
         if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
             raise UsageError(
-                f"query: {shortened(sql, 200)!r} is not a single select. Write, say: select rank, avg(step_s) from rows"
+                f"query: {shortened(sql, 200)!r} must be a single select, such as: select rank, avg(step_s) from rows"
                 " group by rank"
             )
         with source.naming_damage():
@@ -229,7 +232,7 @@ def query(source: Source, sql: str) -> pd.DataFrame:
 
 
 def _database() -> duckdb.DuckDBPyConnection:
-    """Make an empty database in memory that reaches no file and no variable of Python."""
+    """Open an empty in-memory database without access to files and Python variables."""
     import duckdb
 
     folder = temporary_folder()
@@ -249,7 +252,7 @@ def _database() -> duckdb.DuckDBPyConnection:
 
 @cache
 def _own_database() -> duckdb.DuckDBPyConnection:
-    """Return the database of this package's own queries, each of which has a cursor."""
+    """Return the database for this package's own queries; each query has its own cursor."""
     return _database()
 
 

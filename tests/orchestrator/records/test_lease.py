@@ -70,7 +70,7 @@ def test_a_run_has_one_driver_until_that_leaves(storage: Storage) -> None:
         assert is_driven(storage)
         with (
             pytest.raises(
-                UsageError, match=rf"run is still running \(process {os.getpid()}, since 2.*Z\); end that first"
+                UsageError, match=rf"run is still running \(process {os.getpid()}, since 2.*Z\); stop it first"
             ),
             Lease(storage),
         ):
@@ -88,7 +88,7 @@ def test_a_driver_elsewhere_is_gone_when_it_has_given_no_sign_for_long(folder: S
     with (
         pytest.raises(
             UsageError,
-            match=rf"driven by process \d+ on elsewhere since 2026.*gone {LEASE_TTL_S:g} s after.*--force-lease",
+            match=rf"driven by process \d+ on elsewhere since 2026.*dead {LEASE_TTL_S:g} s after.*--force-lease",
         ),
         Lease(folder),
     ):

@@ -131,7 +131,7 @@ def test_impossible_continuation_is_refused_before_it_begins(first: Run, tmp_pat
         first.continued("last", ["epoch=4"])
     shutil.copytree(first.path, tmp_path / "damaged")
     (tmp_path / "damaged/checkpoints/epoch-0002/optimizer.pt").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"epoch-0002: optimizer.pt is damaged: .*; there are also: epoch-0001"):
+    with pytest.raises(UsageError, match=r"epoch-0002: optimizer.pt is damaged: .*; other checkpoints: epoch-0001"):
         open_run(tmp_path / "damaged").continued("epoch-0002", ["epochs=4"])
     before = open_run(tmp_path / "damaged").continued("last", ["epochs=4"]).source.continued_from
     assert before is not None

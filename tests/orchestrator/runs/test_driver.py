@@ -166,7 +166,7 @@ def test_running_run_cannot_be_resumed(tmp_path: Path, interrupted: Callable[...
     cut = interrupted(5, run, described(), tmp_path, local=True)
     with (
         make_lease(cut.folder),
-        pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}, since .*Z\); end that first"),
+        pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}, since .*Z\); stop it first"),
     ):
         resume(cut.path, force_lease=True)
 

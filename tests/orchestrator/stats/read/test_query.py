@@ -59,7 +59,7 @@ def test_quantiles_are_those_of_pandas_to_the_last_bit(seed: int) -> None:
 
 def test_quantiles_of_many_rows_come_from_a_sample_of_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quantile of 5,000 numbers lies within 1 / sqrt(5000) = 1.4 % of its rank, in two of three draws by half."""
-    monkeypatch.setattr(queries, "AT_ONCE", 20_000)
+    monkeypatch.setattr(queries, "MAX_EXACT_VALUES", 20_000)
     count = 100_000
     table = pd.DataFrame({"rank": 0, "epoch": 0, "iteration": range(count), "step_s": np.linspace(0, 1, count)})
     table.loc[:49, "rank"] = 1
@@ -179,7 +179,7 @@ def test_the_rows_that_meet_a_condition(where: str, rows: list[int]) -> None:
     [
         ("epok = 1 and rank = 0", "no column 'epok'"),
         ("los > 1", "did you mean 'loss'?"),
-        ('phase = "train"', "Text is in single quotes"),
+        ('phase = "train"', "Put text in single quotes"),
         ("rank == ", "syntax error"),
         ("", "syntax error"),
         ("rank = 0; rank = 1", "cannot read"),
@@ -190,7 +190,7 @@ def test_the_rows_that_meet_a_condition(where: str, rows: list[int]) -> None:
         ("0 < row < 2", "Chained comparisons are not supported"),
         ("getenv('HOME') = 'x'", "getenv does not exist"),
         ("(select count(*) from read_text('/etc/passwd')) > 0", "cannot read"),
-        (f"rank in [{'0, ' * 20_000}0]", "has 60,011 characters, and may have 50,000"),
+        (f"rank in [{'0, ' * 20_000}0]", "at most 50,000 characters, got 60,011"),
         ("not " * 5000 + "skipped", "expression depth limit"),
     ],
 )
