@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from orchestrator.cli import options
-from orchestrator.cli.completion import run_folders
 from orchestrator.cli.output import echo, print_json, print_table, stdout_to_stderr
 from orchestrator.cli.training import finish_run, run_or_best_trial
 
@@ -22,7 +21,7 @@ def evaluate(
         typer.Argument(
             metavar="RUN[@CHECKPOINT]",
             help="A run, or a sweep for its best trial. The checkpoint is `best` (default), `last` or a name.",
-            autocompletion=run_folders,
+            autocompletion=options.run_folders,
         ),
     ],
     overrides: options.Overrides = None,

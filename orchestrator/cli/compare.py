@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.completion import run_folders
-from orchestrator.cli.options import AsJson
+from orchestrator.cli.options import AsJson, run_folders
 from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.errors import UsageError
 from orchestrator.stats.aggregate import quantities

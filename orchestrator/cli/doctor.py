@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.completion import run_folders
 from orchestrator.cli.errors import FAILED
-from orchestrator.cli.options import Address, AsJson, StorageFlag
+from orchestrator.cli.options import Address, AsJson, StorageFlag, run_folders
 from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.terminal.printable import printable_data, printable_line
@@ -66,7 +64,7 @@ def _check_files(run: str, as_json: bool) -> None:
     checked = list(check_files(folder))
     wrong = [file for file in checked if file.is_wrong]
     if as_json:
-        print_json({"path": str(folder), "intact": not wrong, "files": [asdict(file) for file in checked]})
+        print_json({"path": str(folder), "intact": not wrong, "files": checked})
     else:
         _print_files(printable_line(str(folder)), printable_data(checked))
     if wrong:
@@ -100,7 +98,7 @@ def _diagnose(run: str, as_json: bool) -> None:
             "path": opened.path,
             "healthy": diagnosis.healthy,
             "signs": diagnosis.signs,
-            "findings": [asdict(finding) for finding in diagnosis.findings],
+            "findings": diagnosis.findings,
         }
     )
 
@@ -161,7 +159,7 @@ def _check_nodes(address: str | None, storage: str, as_json: bool) -> None:
         with Ray(address) as ray:
             preflight = check_cluster(ray, storage)
     if as_json:
-        print_json(asdict(preflight))
+        print_json(preflight)
     else:
         _print_nodes(preflight)
     if preflight.errors:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,8 +38,7 @@ def submit(
 
     Exits as the job did.
     """
-    from orchestrator.cluster.job import make_job
-    from orchestrator.cluster.jobs import Jobs
+    from orchestrator.cluster.jobs import Jobs, make_job
     from orchestrator.config.load import load_experiment
 
     experiment = load_experiment(config, overrides or [])
@@ -61,7 +59,7 @@ def status(job: JobName, address: Dashboard = None, as_json: AsJson = False) -> 
 
     details = Jobs(address).status(job)
     if as_json:
-        return print_json(asdict(details))
+        return print_json(details)
     exit_code = "" if details.exit_code is None else f", exit code {details.exit_code}"
     typer.echo(f"{details.job}: {details.status}{exit_code}")
     typer.echo(f"command: {details.entrypoint}")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.completion import run_folders
-from orchestrator.cli.options import AsJson, RunOrSweep, StorageFlag
+from orchestrator.cli.options import AsJson, RunOrSweep, StorageFlag, run_folders
 from orchestrator.cli.output import cell, echo, print_json, print_table
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.metadata import seconds_at

@@ -1,14 +1,34 @@
-"""The arguments and flags that several verbs share."""
+"""The arguments and flags that several verbs share, and their completion in a shell, which reads only file names."""
 
 from __future__ import annotations
 
+from glob import glob
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.completion import run_folders
 from orchestrator.records.metadata import EngineName
+
+_WITHOUT_HOOKS = ("metrics", "parts")
+"""Folders of the package `hooks` that hold no hooks."""
+
+
+def run_folders(incomplete: str) -> list[str]:
+    """Complete the runs and sweeps in `runs`, or in the folder that was typed."""
+    parent = incomplete.rpartition("/")[0] if "/" in incomplete else "runs"
+    folders = sorted(file.removesuffix("/run.json") for file in glob(f"{parent}/*/run.json"))
+    return [folder for folder in folders if folder.startswith(incomplete) and folder.isprintable()]
+
+
+def hook_names(incomplete: str) -> list[str]:
+    """Complete the hooks that ship; each has a file of its name."""
+    import hooks
+
+    files = Path(hooks.__file__).parent.glob("*/*.py")
+    names = sorted(file.stem for file in files if file.parent.name not in _WITHOUT_HOOKS and file.stem != "__init__")
+    return [name for name in names if name.startswith(incomplete)]
+
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment file.")]
 RunOrSweep = Annotated[str, typer.Argument(metavar="RUN", help="A run or a sweep.", autocompletion=run_folders)]

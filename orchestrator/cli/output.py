@@ -26,7 +26,7 @@ def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 def print_json(data: Any) -> None:
-    """Print one JSON document; infinity and NaN become null."""
+    """Print data and dataclasses as one JSON document; infinity and NaN become null."""
     from pydantic_core import to_json
 
     typer.echo(printable_json(to_json(data, indent=2, inf_nan_mode="null", fallback=str).decode()))

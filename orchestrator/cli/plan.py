@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import echo, print_json, print_table
@@ -43,7 +42,7 @@ def plan_of(experiment: Experiment, storage: str, name: str | None, address: str
             "present": present and present.amounts(),
             "address": address,
         },
-        "continued_from": parent and asdict(parent),
+        "continued_from": parent,
         "hooks": _hook_order(experiment),
         "config": to_dict(experiment),
     }

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
-from orchestrator.cli.completion import hook_names
 from orchestrator.cli.errors import WRONG_USAGE
-from orchestrator.cli.options import AsJson, Config, Overrides
+from orchestrator.cli.options import AsJson, Config, Overrides, hook_names
 from orchestrator.cli.output import echo, print_json, print_table, stdout_to_stderr
 from orchestrator.errors import ConfigError
 
@@ -37,7 +36,7 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
     except ConfigError as error:
         if not as_json:
             raise
-        print_json({"ok": False, "problems": [dataclasses.asdict(problem) for problem in error.problems]})
+        print_json({"ok": False, "problems": error.problems})
         raise typer.Exit(WRONG_USAGE) from None
     if as_json:
         print_json({"ok": True, "problems": []})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,10 +16,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from orchestrator.records.run_folder import RunFolder
+    from orchestrator.runs.best import Use
     from orchestrator.sweeps.results.result import Sweep
 
 _TRIAL_COLUMNS = ("status", "diverged", "leader", "reports", "step_s", "peak_", "process_", "stopped", "error")
 """Openings of the columns of a sweep's table, beside those of its values and metrics."""
+_LABELS = {"continued_from": "continued from", "init": "initial weights"}
 
 
 def show(
@@ -57,6 +58,8 @@ def show(
 
 def brief(folder: RunFolder) -> dict[str, Any]:
     """Summarize a run as plain data, from its small files alone."""
+    from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
+    from orchestrator.records.metadata import Evaluated
     from orchestrator.records.reports import counted_reports
     from orchestrator.records.run_driver import status_of
     from orchestrator.records.run_folder import EVALUATIONS
@@ -75,9 +78,9 @@ def brief(folder: RunFolder) -> dict[str, Any]:
         "started": run.started,
         "ended": run.ended,
         "attempts": len(folder.attempts()),
-        "continued_from": run.continued_from,
-        "init": run.init,
-        "evaluates": run.evaluates,
+        "continued_from": run.continued_from and ParentCheckpoint(**run.continued_from),
+        "init": run.init and InitialWeights(**run.init),
+        "evaluates": run.evaluates and Evaluated(**run.evaluates),
         "evaluations": folder.storage.names(EVALUATIONS),
         "stopped": list(run.stopped),
         "error": run.error,
@@ -85,8 +88,8 @@ def brief(folder: RunFolder) -> dict[str, Any]:
         "reports": len(reports),
         "metrics": _last_metrics(reports),
         "checkpoints": checkpoints,
-        "best": asdict(best) if best else None,
-        "use": asdict(Use.of(folder, label)) if checkpoints and is_usable else None,
+        "best": best,
+        "use": Use.of(folder, label) if checkpoints and is_usable else None,
     }
 
 
@@ -102,22 +105,13 @@ def _last_metrics(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def show_brief(folder: RunFolder) -> None:
     """Print the summary of a run, and how to use its checkpoints."""
     from hooks.metrics.direction import explain_unknown_direction
-    from orchestrator.config.text.source import InitialWeights, ParentCheckpoint
-    from orchestrator.records.metadata import Evaluated
-    from orchestrator.runs.best import Best
 
     summary = brief(folder)
     run = printable_data(summary) | {"error": summary["error"] and summary["error"].replace("\n", "\n  ")}
     echo(f"{run['path']}: {run['status']}, {_count(run['reports'], 'report')}, {_count(run['attempts'], 'attempt')}")
-    if run["continued_from"]:
-        echo(f"continued from: {ParentCheckpoint(**run['continued_from'])}")
-    if run["init"]:
-        echo(f"initial weights: {InitialWeights(**run['init'])}")
-    if run["evaluates"]:
-        echo(f"evaluates: {Evaluated(**run['evaluates'])}")
-    for label in ("driver", "error", "diverged"):
-        if run[label]:
-            echo(f"{label}: {run[label]}")
+    for key in ("continued_from", "init", "evaluates", "driver", "error", "diverged"):
+        if run[key]:
+            echo(f"{_LABELS.get(key, key)}: {run[key]}")
     for label in ("stopped", "checkpoints", "evaluations"):
         if run[label]:
             echo(f"{label}: {', '.join(run[label])}")
@@ -127,28 +121,27 @@ def show_brief(folder: RunFolder) -> None:
         print_table(("last report", ""), rows)
         echo("")
     if run["best"]:
-        echo(f"Best: {Best(**run['best'])}")
+        echo(f"Best: {run['best']}")
     elif not run["evaluates"] and (metrics := sorted(name for name in run["metrics"] if name.startswith("val/"))):
         echo(explain_unknown_direction(metrics))
-    if run["use"]:
-        _show_use(**run["use"])
+    _show_use(run["use"])
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _show_use(python: str, command: str) -> None:
-    echo(f"  use it:          {python}")
-    echo(f"  train it longer: {command}")
+def _show_use(use: Use | None) -> None:
+    if use:
+        echo(f"  use it:          {use.python}")
+        echo(f"  train it longer: {use.command}")
 
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
     """Print the trials of a sweep, the best first, and their summary."""
-    from orchestrator.runs.best import Best
     from orchestrator.sweeps.results.analysis import CONFIG, best_first
 
-    metric, _ = sweep.objective
+    metric, mode = sweep.objective
     trials = best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate)
     summary = _summary(sweep, trials)
     if as_json:
@@ -179,13 +172,11 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
         echo(f"Pareto front of {', '.join(dict(sweep.objectives))}: {', '.join(summary['pareto'])}")
     if not summary["best"]:
         return echo(f"no trial has reported {metric} yet")
-    for line in summary["of_configurations"]:
-        echo(line)
-    reached = Best(**summary["reached"]) if summary["reached"] else f"{metric} {cell(metric, summary['value'])}"
+    if summary["configurations"]:
+        _print_best_configuration(trials, metric, mode, sweep.aggregate)
+    reached = summary["reached"] or f"{metric} {cell(metric, summary['value'])}"
     echo(f"Best: {summary['best'].rpartition('/')[2]}, {reached}")
-    if summary["use"]:
-        _show_use(**summary["use"])
-    return None
+    return _show_use(summary["use"])
 
 
 def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
@@ -202,17 +193,15 @@ def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> Non
     echo("")
 
 
-def _configuration_lines(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> list[str]:
+def _print_best_configuration(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> None:
     """Name the best configuration, and a better one that has fewer trials."""
     from orchestrator.stats.aggregate.configurations import ahead_with_fewer
     from orchestrator.sweeps.results.analysis import configurations_of
 
     best, *_ = ordered = configurations_of(trials, metric, mode, aggregate)
-    ahead = ahead_with_fewer(ordered, mode)
-    lines = [f"Best configuration: {best.number} with {metric} {best.describe(metric)}"]
-    if ahead:
-        lines.append(f"Configuration {ahead.number} is better but has fewer trials: {ahead.describe(metric)}")
-    return lines
+    echo(f"Best configuration: {best.number} with {metric} {best.describe(metric)}")
+    if ahead := ahead_with_fewer(ordered, mode):
+        echo(f"Configuration {ahead.number} is better but has fewer trials: {ahead.describe(metric)}")
 
 
 def _shared_training(trials: pd.DataFrame) -> dict[str, Any] | None:
@@ -258,9 +247,8 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
             if has_repeats
             else []
         ),
-        "of_configurations": _configuration_lines(trials, metric, mode, sweep.aggregate) if has_repeats else [],
-        "reached": asdict(reached) if reached else None,
-        "use": asdict(Use.of(sweep.folder, "best", sweep.trial(str(best)).folder)) if has_checkpoint else None,
+        "reached": reached,
+        "use": Use.of(sweep.folder, "best", sweep.trial(str(best)).folder) if has_checkpoint else None,
         "importance": {} if importance is None else importance["importance"].to_dict(),
         "importance_spread": {} if importance is None else importance["spread"].to_dict(),
         "pareto": [*non_dominated(trials, dict(sweep.objectives)).index] if has_front else [],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,7 +39,7 @@ def watch(
     look, draw = viewer(folder)
     view = look()
     if as_json:
-        print_json(asdict(view))
+        print_json(view)
     elif once or not sys.stdout.isatty():
         PrintableConsole(width=None if sys.stdout.isatty() else _WIDTH).print(draw(view, None))
     else:

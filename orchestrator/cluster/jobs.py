@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -15,9 +16,10 @@ from time import sleep
 from typing import Any
 
 from hooks.error_text import describe_error
-from orchestrator.cluster.job import Job
+from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.engines.ray_environment import environment_values, set_environment
 from orchestrator.errors import RunError, UsageError
+from orchestrator.storage import without_credentials
 from orchestrator.terminal.display import say
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
@@ -28,6 +30,54 @@ EXCLUDES = ["/runs", "/checkpoints", ".git", ".venv", "venv", "__pycache__"]
 _RETRY_S = 2.0
 _AGENT_RETRIES = 6
 """Each time the cluster itself looks for an agent for 10 s."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run or a sweep as a job on a cluster."""
+
+    name: str
+    command: str
+    """Command line, relative to the job's folder."""
+    environment: Sequence[str]
+    """Names of the environment variables to pass on."""
+
+
+def make_job(
+    experiment: Experiment, config: Path, overrides: Sequence[str], storage: str, name: str | None, folder: Path
+) -> Job:
+    """Return the job of an experiment in a folder.
+
+    Raises UsageError for files outside the folder, a package that would hide one of Hookyard's, a relative storage,
+    and a storage with keys.
+    """
+    for package in ("hooks", "orchestrator"):
+        if (folder / package / "__init__.py").is_file() and not (folder / "orchestrator/__main__.py").is_file():
+            raise UsageError(
+                f"{folder / package} would hide Hookyard's own package: a job's folder comes first on its import path. "
+                f"Rename it, for example to my_{package}"
+            )
+    outside = [path for path in experiment.import_paths if not Path(path).is_relative_to(folder)]
+    if outside or not config.resolve().is_relative_to(folder):
+        raise UsageError(
+            f"{outside[0] if outside else config} is outside of {folder}, and only that folder is sent. Call submit"
+            " in a folder above both"
+        )
+    if "://" not in storage and not Path(storage).is_absolute():
+        raise UsageError(
+            f"storage '{storage}' is relative to the job's temporary folder, which is deleted. Use one that every node"
+            " sees: --storage s3://bucket/runs, or the absolute path of a network folder"
+        )
+    if without_credentials(storage) != storage:
+        raise UsageError(
+            f"storage {without_credentials(storage)} contains keys, and everyone on the cluster can read a job's"
+            " command. Give the nodes a role that may write there, or list variables (AWS_ACCESS_KEY_ID ...) in the"
+            " experiment's `environment`"
+        )
+    name = check_run_name(experiment, name)
+    verb, path = "run" if experiment.sweep is None else "sweep", config.resolve().relative_to(folder).as_posix()
+    command = ["python", "-m", "orchestrator", verb, path, *overrides, "--storage", storage, "--name", name]
+    return Job(name, shlex.join(command), experiment.environment)
 
 
 @dataclass(frozen=True)
@@ -84,7 +134,7 @@ class Jobs:
 
     def submit(self, job: Job, folder: Path, *, pause: Callable[[float], None] = sleep) -> str:
         """Send the folder, start the job in it, and return the job's name."""
-        environment = environment_values(job.experiment.environment)
+        environment = environment_values(job.environment)
         request = {
             "entrypoint": job.command,
             "submission_id": f"{job.name}-{uuid.uuid4().hex[:6]}",

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, group
 from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.table import Table
@@ -75,12 +75,9 @@ class PrintableConsole(Console):
 # A run
 
 
-def run_frame(view: RunView) -> RenderableType:
+@group()
+def run_frame(view: RunView) -> Iterator[RenderableType]:
     """Draw a run, for 80 columns or more."""
-    return Group(*_run_parts(view))
-
-
-def _run_parts(view: RunView) -> Iterator[RenderableType]:
     yield _heading(view.path, view.status, *view.stopped)
     yield _bar_line("  ".join(_counters(view.progress)), view.progress.share, view.progress.eta_s)
     if pace := [*_pace(view)]:
@@ -195,12 +192,9 @@ def _slowness(rank: RankView) -> str:
 # A sweep
 
 
-def sweep_frame(view: SweepView, lines: int | None = None) -> RenderableType:
+@group()
+def sweep_frame(view: SweepView, lines: int | None = None) -> Iterator[RenderableType]:
     """Draw a sweep and as many trials as fit: the running ones first, then the best."""
-    return Group(*_sweep_parts(view, lines))
-
-
-def _sweep_parts(view: SweepView, lines: int | None) -> Iterator[RenderableType]:
     yield _heading(view.path, view.status)
     ended = len(view.trials) - view.counts.get("running", 0)
     yield _bar_line(f"{ended} of {view.total} trials ended", view.share, view.eta_s)

@@ -33,7 +33,7 @@ class Counts(Task):
 
 def hint(folder: Path) -> str:
     use = brief(open_run(folder).folder)["use"]
-    return str(use["python"]) if use else ""
+    return str(use.python) if use else ""
 
 
 def test_printed_python_loads_the_best_model(tmp_path: Path) -> None:

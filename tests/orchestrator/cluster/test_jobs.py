@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cluster import jobs as module
-from orchestrator.cluster.job import Job
-from orchestrator.cluster.jobs import Jobs
+from orchestrator.cluster.jobs import Job, Jobs
 from orchestrator.errors import RunError, UsageError
 from tests.tasks import described
 
@@ -90,7 +89,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def job(**changes: Any) -> Job:
-    return Job(described(**changes), "points.yaml", (), "s3://bucket/runs", "points")
+    return Job("points", "python -m orchestrator run points.yaml", described(**changes).environment)
 
 
 def test_job_is_sent_with_folder_command_and_variables(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from hooks import HOOKS
 from orchestrator.cli import app
-from orchestrator.cli.completion import hook_names, run_folders
+from orchestrator.cli.options import hook_names, run_folders
 from tests.orchestrator.runs.written import written_run
 
 

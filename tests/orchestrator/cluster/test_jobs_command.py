@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.job import Job, make_job
+from orchestrator.cluster.jobs import Job, make_job
 from orchestrator.config.load import load_experiment
 from orchestrator.errors import UsageError
 
