@@ -94,12 +94,7 @@ def _diagnose(run: str, as_json: bool) -> None:
     if not as_json:
         return _print(printable_line(opened.path), printable_data(diagnosis))
     return print_json(
-        {
-            "path": opened.path,
-            "healthy": diagnosis.healthy,
-            "signs": diagnosis.signs,
-            "findings": diagnosis.findings,
-        }
+        {"path": opened.path, "healthy": diagnosis.healthy, "signs": diagnosis.signs, "findings": diagnosis.findings}
     )
 
 

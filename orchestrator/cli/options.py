@@ -33,10 +33,7 @@ def hook_names(incomplete: str) -> list[str]:
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment file.")]
 RunOrSweep = Annotated[str, typer.Argument(metavar="RUN", help="A run or a sweep.", autocompletion=run_folders)]
 OneRun = Annotated[str, typer.Argument(metavar="RUN", help="A run.", autocompletion=run_folders)]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Values to change: optimizer.lr=0.05"),
-]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to change: optimizer.lr=0.05")]
 StorageFlag = Annotated[str, typer.Option("--storage", metavar="URL", help="Where the runs are: a folder, or s3://...")]
 Name = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Name of the run; the experiment's name by default.")

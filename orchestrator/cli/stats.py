@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -118,21 +117,20 @@ def _print(table: pd.DataFrame, by: By | None, form: Format, output: Path | None
 
 def _write(table: pd.DataFrame, form: Format, output: Path | None) -> None:
     """Write the table as data; empty cells and NaN are null in JSON and empty in CSV."""
-    target: Any = StringIO() if output is None else output
+    if output is None:
+        return typer.echo(
+            printable(table.to_csv(index=False).rstrip("\n")) if form == "csv" else printable_json(_json(table))
+        )
     try:
         if form == "parquet":
-            table.to_parquet(target, index=False)
+            table.to_parquet(output, index=False)
         elif form == "csv":
-            table.to_csv(target, index=False)
-        elif output is None:
-            target.write(_json(table))
+            table.to_csv(output, index=False)
         else:
             output.write_text(_json(table))
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error}") from None
-    if output is None:
-        text = target.getvalue().rstrip("\n")
-        typer.echo(printable_json(text) if form == "json" else printable(text))
+    return None
 
 
 def _json(table: pd.DataFrame) -> str:

@@ -190,12 +190,7 @@ class LiveRun:
             for rank, tail in tails.items()
         )
 
-    def _progress(
-        self,
-        status: str,
-        attempt: Attempt | None,
-        tails: Mapping[int, RankTail],
-    ) -> RunProgress:
+    def _progress(self, status: str, attempt: Attempt | None, tails: Mapping[int, RankTail]) -> RunProgress:
         self._experiment = self._experiment or self.folder.experiment()
         start = attempt.position if attempt and attempt.checkpoint else None
         reached = RunProgress(None, start.epoch, start.step, start.iteration) if start else RunProgress()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
-from orchestrator.records.metadata import seconds_at
+from orchestrator.records.metadata import RunMetadata, seconds_at
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.aggregate.best_report import best_report
@@ -38,7 +38,7 @@ class TrialView:
     ended: str | None
     stopped: Sequence[str]
     error: str | None
-    run: RunView | None
+    run: RunView | None = None
     """State of a running trial."""
     configuration: int | None = None
     """Number of the configuration that it repeats."""
@@ -152,18 +152,13 @@ class LiveSweep:
         metadata = run.metadata()
         reports = run.reports()
         best = best_report(reports, metric, mode)
-        view = TrialView(
+        view = _view(
+            metadata,
             name=name,
             status=status_of(run.folder, metadata),
-            values=metadata.values,
             best=best[metric] if best else None,
             last=next((report[metric] for report in reversed(reports) if is_number(report.get(metric))), None),
-            started=metadata.started,
-            ended=metadata.ended,
-            stopped=tuple(metadata.stopped),
-            error=metadata.error,
             run=run.look() if metadata.status == "running" else None,
-            configuration=metadata.configuration,
         )
         if view.status in SETTLED or (view.status == "failed" and metadata.mistake):
             self._settled[name] = view
@@ -179,20 +174,14 @@ class LiveSweep:
 
 def _settled_view(record: TrialRecord, metric: str) -> TrialView:
     """Return an ended trial from its record in the index."""
-    last = record.last.get(metric)
-    return TrialView(
-        name=record.name,
-        status=record.status,
-        values=record.values,
-        best=record.best.get(metric),
-        last=last if is_number(last) else None,
-        started=record.started,
-        ended=record.ended,
-        stopped=tuple(record.stopped),
-        error=record.error,
-        run=None,
-        configuration=record.configuration,
-    )
+    best, last = record.best.get(metric), record.last.get(metric)
+    return _view(record, name=record.name, status=record.status, best=best, last=last if is_number(last) else None)
+
+
+def _view(trial: RunMetadata | TrialRecord, **measured: Any) -> TrialView:
+    """Return the view of a trial, with what its `run.json` and the index have in common."""
+    names = ("values", "started", "ended", "stopped", "error", "configuration")
+    return TrialView(**{name: getattr(trial, name) for name in names}, **measured)
 
 
 def _repeats(trials: Sequence[TrialView]) -> list[Repeat]:
