@@ -1,4 +1,4 @@
-"""Hooks that call no collective, on two ranks in one run: what must be alike is alike, and each rank has its own."""
+"""Many hooks in one run on two ranks: what must be alike is alike, and each rank has its own."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from hooks.stats.device_stats import DeviceStats
 from hooks.stats.layer_memory import LayerMemory
 from hooks.stats.memory_snapshot import MemorySnapshot
 from hooks.stats.memory_stats import MemoryStats
+from hooks.stats.model_complexity import ModelComplexity
 from hooks.stats.optimizer_stats import OptimizerStats
 from hooks.stats.perf_stats import PerfStats
+from hooks.stats.row_stats import RowStats
+from hooks.stats.runtime_info import RuntimeInfo
 from hooks.stats.throughput import Throughput
 from hooks.training.early_stopping import EarlyStopping
 from hooks.training.gradient_clip import GradientClip
@@ -28,11 +31,13 @@ from orchestrator.config.sections.experiment import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
+from tests.hooks.stats.test_row_stats import ALL, REFERENCE
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, Seen, experiment, numbers
 
 EVERY_STEP = Interval(1, "steps")
 SCHEDULER = Component.model_validate({"type": "CosineAnnealingLR", "T_max": 11})
+INFO = ("world_size", "samples", "data", "metrics", "flops_per_sample")
 STEPS = 6
 """In an epoch of 48 samples in batches of 8."""
 
@@ -50,6 +55,9 @@ def hooks_of(rank: int) -> dict[str, Hook]:
         "layer_memory": LayerMemory(every=EVERY_STEP),
         "optimizer_stats": OptimizerStats(every=EVERY_STEP),
         "memory_snapshot": MemorySnapshot(steps=(2 + rank,)),
+        "model_complexity": ModelComplexity(),
+        "runtime_info": RuntimeInfo(),
+        "row_stats": RowStats(ALL),
     }
 
 
@@ -82,6 +90,7 @@ def run_loop(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         "seen": seen.indices,
         "rss": psutil.Process().memory_info().rss,
         "weights": numbers(loop.state.module),
+        "info": {name: loop.state.info.get(name) for name in INFO},
     }
 
 
@@ -163,3 +172,21 @@ def test_each_rank_has_files_of_its_own(outcomes: Outcomes) -> None:
         "rank=0-step=2.txt",
         "rank=1-step=3.txt",
     ]
+
+
+def test_ranks_know_the_same_facts_and_the_master_the_cost_of_the_model(outcomes: Outcomes) -> None:
+    infos = [found["info"] for found in outcomes.two]
+    assert infos[0]["metrics"] == infos[1]["metrics"]
+    for info in infos:
+        assert (info["world_size"], info["samples"]) == (2, 3 * 24)
+        assert info["data"]["train"] == {"samples": 48, "batches": STEPS}
+    assert [info["flops_per_sample"] for info in infos] == [2 * (5 * 8 + 8 * 3), None]
+
+
+def test_statistics_of_rows_are_over_all_ranks(outcomes: Outcomes) -> None:
+    for epoch in range(3):
+        steps = slice(epoch * STEPS, (epoch + 1) * STEPS)
+        losses = [loss for found in outcomes.two for loss in found["columns"]["loss"][steps]]
+        for found in outcomes.two:
+            for name, reference in REFERENCE.items():
+                assert found["reports"][epoch][f"stats/loss/{name}"] == pytest.approx(reference(losses)), name

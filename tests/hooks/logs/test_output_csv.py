@@ -152,27 +152,22 @@ def test_each_set_of_weights_has_a_file(tmp_path: Path) -> None:
         ]
 
 
-def _on_a_rank(rank: int, world_size: int, folder: str, id_key: Any) -> Any:
+def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
     """With a disk of its own, and one sample of val, so that a rank has none; 7 of test, which do not divide evenly."""
     outputs = Outputs()
     artifacts = Path(folder) / str(rank)
     task = Points(train=20, val=1, test=7)
-    hooks: dict[str, Hook] = {"csv": OutputCSV(id_key=id_key), "outputs": outputs}
-    list(
-        Loop(
-            task,
-            experiment(epochs=1, batch_size=2),
-            hooks,
-            RunContext(artifacts=artifacts, world=World(rank=rank, world_size=world_size)),
-        ).run()
-    )
+    hooks: dict[str, Hook] = {"by place": OutputCSV(), "by id": OutputCSV(id_key=2), "outputs": outputs}
+    context = RunContext(artifacts=artifacts, world=World(rank=rank, world_size=world_size))
+    list(Loop(task, experiment(epochs=1, batch_size=2), hooks, context).run())
     return outputs.seen
 
 
-@pytest.mark.parametrize("id_key", [None, 2])
-def test_the_samples_of_all_ranks_are_in_one_file_in_the_order_of_the_dataset(id_key: Any, tmp_path: Path) -> None:
-    first, second = on_ranks(_on_a_rank, 2, str(tmp_path), id_key)
-    assert files(tmp_path) == ["0/csv/test/step-00000005.csv", "0/csv/val/step-00000005.csv"]
+def test_the_samples_of_all_ranks_are_in_one_file_in_the_order_of_the_dataset(tmp_path: Path) -> None:
+    first, second = on_ranks(_on_a_rank, 2, str(tmp_path))
+    folders = ("by id", "by place")
+    assert files(tmp_path) == [f"0/{name}/{phase}/step-00000005.csv" for name in folders for phase in ("test", "val")]
     for phase, size, seed in (("val", 1, 1), ("test", 7, 2)):
         seen = {**first[phase], **second[phase]}
-        assert lines(tmp_path / "0/csv" / phase / "step-00000005.csv") == expected(seen, size, seed)
+        for name in folders:
+            assert lines(tmp_path / "0" / name / phase / "step-00000005.csv") == expected(seen, size, seed)

@@ -12,14 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from hooks import Plan, State
-from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.interval import Interval
 from hooks.stats.activation_stats import ActivationStats
-from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
-from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment
 
@@ -189,20 +186,10 @@ class _Watched(Points):
         return model
 
 
-def _train(
-    folder: Path, world: World | None = None, restore: bool = False, every: str = "3 steps", **fields: Any
-) -> tuple[_Watched, Loop]:
-    task = _Watched(train=44, val=11)
-    store = CheckpointStore(Storage(folder / "checkpoints"), "points", world is None or world.rank == 0)
-    hooks = {
-        "activations": ActivationStats(every=Interval(2, "steps")),
-        "checkpoint": Checkpoint(every=Interval.parse(every), keep=None),
-    }
-    loop = Loop(task, experiment(**fields), hooks, RunContext(world=world or World(), store=store, artifacts=folder))
-    if restore:
-        loop.restore("step-00000003")
-    list(loop.run())
-    return task, loop
+def _train(folder: Path, world: World | None = None, **fields: Any) -> _Watched:
+    task, hooks = _Watched(train=44, val=11), {"activations": ActivationStats(every=Interval(2, "steps"))}
+    list(Loop(task, experiment(**fields), hooks, RunContext(world=world or World(), artifacts=folder)).run())
+    return task
 
 
 def test_each_micro_batch_of_a_step_is_measured(tmp_path: Path) -> None:
@@ -212,7 +199,7 @@ def test_each_micro_batch_of_a_step_is_measured(tmp_path: Path) -> None:
 
 
 def _on_a_rank(rank: int, world_size: int, folder: str) -> list[float]:
-    task, _ = _train(Path(folder), World(rank=rank, world_size=world_size), every="100 steps")
+    task = _train(Path(folder), World(rank=rank, world_size=world_size))
     return [output.mean().item() for output in task.given[1::2]]
 
 

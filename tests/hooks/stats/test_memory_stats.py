@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-import hooks
 from hooks import State
 from hooks.interval import Interval
 from hooks.stats.memory_stats import MemoryStats
@@ -119,16 +118,3 @@ def test_peaks_continue_after_a_resume_within_a_phase(allocator: _Allocator) -> 
     assert metrics["train/cuda_peak_allocated_bytes"] == 600
     assert metrics["val/cuda_peak_allocated_bytes"] == 50
     assert metrics["memory/cuda_peak_allocated_bytes"] == 800
-
-
-def test_retries_count_from_the_start_of_the_run(allocator: _Allocator) -> None:
-    allocator.retries = 5
-    hook, state = MemoryStats(every=Interval(1, "iterations")), State(device=torch.device("cuda"))
-    hook.on_start(state)
-    allocator.retries = 7
-    assert _row(hook, state)["cuda_alloc_retries"] == 2
-
-
-def test_no_other_hook_resets_the_peaks() -> None:
-    sources = Path(hooks.__file__).parent.rglob("*.py")
-    assert [path.name for path in sources if "reset_peak" in path.read_text()] == ["memory_stats.py"]

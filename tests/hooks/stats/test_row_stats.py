@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from hooks import Hook, Interval, Plan, State
-from hooks.checkpointing.checkpoint import Checkpoint
+from hooks import Hook, Plan, State
 from hooks.stats.row_stats import STATISTICS, RowStats
-from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.world import World
-from orchestrator.storage import Storage
-from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, experiment
 
 ALL = [f"loss/{statistic}" for statistic in STATISTICS]
@@ -40,23 +34,10 @@ class Sparse(Hook):
             state.record(sparse=torch.tensor(float(state.iteration)) if state.iteration != 8 else math.nan)
 
 
-def trained(
-    report: list[str], root: Path | None = None, restore: str | None = None, world: World | None = None, **fields: Any
-) -> tuple[list[dict[str, Any]], Rows]:
-    world = world or World()
+def trained(report: list[str]) -> tuple[list[dict[str, Any]], Rows]:
     rows = Rows()
-    store = CheckpointStore(Storage(root), master=world.is_master) if root else None
     hooks: dict[str, Hook] = {"row_stats": RowStats(report), "sparse": Sparse()}
-    if root:
-        hooks["checkpoint"] = Checkpoint(every=Interval(5, "steps"), keep=None)
-    loop = Loop(
-        Points(),
-        experiment(**{"epochs": 2, "batch_size": 4, **fields}),
-        hooks,
-        RunContext(store=store, recorder=rows, world=world),
-    )
-    if restore:
-        loop.restore(restore)
+    loop = Loop(Points(), experiment(batch_size=4), hooks, RunContext(recorder=rows))
     return [report.metrics for report in loop.run()], rows
 
 
@@ -65,8 +46,8 @@ def test_each_report_has_the_statistics_of_its_own_training_iterations(
     monkeypatch: pytest.MonkeyPatch, reach: int
 ) -> None:
     monkeypatch.setattr(RowStats, "reach", reach)
-    reports, rows = trained(ALL)
-    assert len(reports) == 2
+    reports, rows = trained([*ALL, "sparse/sum"])
+    assert [metrics["stats/sparse/sum"] for metrics in reports] == [4 + 12, 16 + 20 + 24]
     for epoch, metrics in enumerate(reports):
         losses = [loss for loss, own in rows.columns("loss", "epoch", phase="train") if own == epoch]
         assert len(losses) == 13
@@ -88,20 +69,6 @@ def test_iterations_beyond_the_recent_rows_count() -> None:
         recent.append({"phase": "val", "iteration": iteration})
     hook.on_report(state, metrics)
     assert metrics == {"stats/iteration/sum": 1300 * 1301 / 2}
-
-
-def _on_rank(rank: int, world_size: int) -> tuple[list[dict[str, Any]], list[tuple[Any, ...]]]:
-    reports, rows = trained(ALL, world=World(rank, world_size, rank))
-    return reports, rows.columns("epoch", "loss", phase="train")
-
-
-def test_every_rank_computes_statistics_over_all_ranks() -> None:
-    (first, own), (second, other) = on_ranks(_on_rank)
-    assert [m["stats/loss/p95"] for m in first] == [m["stats/loss/p95"] for m in second]
-    for epoch, metrics in enumerate(first):
-        losses = [loss for number, loss in [*own, *other] if number == epoch]
-        for name, reference in REFERENCE.items():
-            assert metrics[f"stats/loss/{name}"] == pytest.approx(reference(losses)), name
 
 
 @pytest.mark.parametrize(

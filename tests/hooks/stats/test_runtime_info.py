@@ -21,7 +21,6 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
-from tests.ranks import on_ranks
 from tests.tasks import Points, described, experiment
 
 
@@ -126,22 +125,3 @@ def test_run_json_has_the_facts_at_the_end(tmp_path: Path) -> None:
     assert metadata.info["learning_rates"] == [0.1]
     assert metadata.info["metrics"]["val/accuracy"] == folder.reports()[-1]["val/accuracy"]
     assert metadata.info["parameters"] == 5 * 8 + 8 + 8 * 3 + 3
-
-
-def _on_a_rank(rank: int, world_size: int) -> Any:
-    loop = Loop(
-        Points(train=52, val=23),
-        experiment(epochs=1),
-        {"info": RuntimeInfo()},
-        RunContext(world=World(rank=rank, world_size=world_size)),
-    )
-    list(loop.run())
-    return {name: loop.state.info[name] for name in ("world_size", "data", "samples", "metrics")}
-
-
-def test_every_rank_has_the_same_facts_and_metrics() -> None:
-    first, second = on_ranks(_on_a_rank)
-    assert first["metrics"] == second["metrics"]
-    assert first["world_size"] == 2
-    assert first["data"]["train"] == second["data"]["train"] == {"samples": 52, "batches": 4}
-    assert first["samples"] == 26
