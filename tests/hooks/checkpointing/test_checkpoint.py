@@ -186,9 +186,7 @@ def test_unknown_direction_is_not_guessed(metric: str) -> None:
     Checkpoint(best=metric, mode="max")
 
 
-def test_modes_must_fit_the_metrics() -> None:
-    with pytest.raises(ValueError, match="2 modes for 1 metrics"):
-        Checkpoint(best=["val/loss"], mode=["min", "max"])
+def test_auto_is_chosen_alone() -> None:
     with pytest.raises(ValueError, match="write auto alone"):
         Checkpoint(best=["auto", "val/loss"])
 

@@ -166,6 +166,7 @@ def test_it_exports_at_its_interval_and_at_the_end(
     assert sorted(written) == expected
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     ("evaluate", "config", "averaged"),
     [
@@ -179,9 +180,10 @@ def test_the_evaluated_weights_are_exported(
     evaluate: Any, config: dict[str, Any], averaged: bool, tmp_path: Path
 ) -> None:
     ema = EMA(decay=0.9, evaluate=evaluate)
-    hooks: dict[str, Hook] = {"export": Export(), "as_trained": Export(weights="raw"), "ema": ema}
+    hooks: dict[str, Hook] = {"ema": ema}
+    hooks |= {"export": Export(format="trace"), "as_trained": Export(format="trace", weights="raw")}
     if evaluate != "raw":
-        hooks["averages"] = Export(weights="ema")
+        hooks["averages"] = Export(format="trace", weights="ema")
     loop = Loop(TASK, experiment(epochs=1), hooks, RunContext(artifacts=tmp_path, config=config))
     list(loop.run())
     points = torch.randn(9, 5)
@@ -190,9 +192,9 @@ def test_the_evaluated_weights_are_exported(
         averages = in_eval(loop.state.module, points)
     evaluated = averages if averaged else raw
     if evaluate != "raw":
-        torch.testing.assert_close(load_pt2(tmp_path / "averages" / "epoch-0001" / "model.pt2")(points), averages)
-    torch.testing.assert_close(load_pt2(tmp_path / "export" / "epoch-0001" / "model.pt2")(points), evaluated)
-    torch.testing.assert_close(load_pt2(tmp_path / "as_trained" / "epoch-0001" / "raw_model.pt2")(points), raw)
+        torch.testing.assert_close(torch.jit.load(tmp_path / "averages" / "epoch-0001" / "model.pt")(points), averages)
+    torch.testing.assert_close(torch.jit.load(tmp_path / "export" / "epoch-0001" / "model.pt")(points), evaluated)
+    torch.testing.assert_close(torch.jit.load(tmp_path / "as_trained" / "epoch-0001" / "raw_model.pt")(points), raw)
     assert torch.equal(evaluated, raw) != averaged
 
 

@@ -81,26 +81,6 @@ def test_non_finite_values_are_null(start: Start, tmp_path: Path, value: float) 
     assert end["metrics"] == {"train/loss": None}
 
 
-def test_resumed_run_drops_lines_after_its_checkpoint(start: Start, tmp_path: Path) -> None:
-    """iMIX would empty the file, MMEngine repeat the lines of iterations 3 and 4."""
-    first = JsonLines(every=Interval(1, "iterations"))
-    state = start(first)
-    run_phase(first, state, "train", loss_rows(1, 2), length=4)
-    saved = first.state_dict()
-    run_phase(first, state, "val", loss_rows(1), metrics={"val/loss": 9.0})
-    run_phase(first, state, "train", loss_rows(30, 40), length=4)
-    with (tmp_path / FILE).open("a") as file:
-        file.write('{"cut short by the ki')
-    second = JsonLines(every=Interval(1, "iterations"))
-    second.load_state_dict(saved)
-    state = start(second, iteration=2, step=2, phase_iteration=2)
-    run_phase(second, state, "train", loss_rows(3, 4), length=4)
-    rows = [line for line in _lines(tmp_path) if "loss" in line]
-    assert [(row["iteration"], row["loss"]) for row in rows] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
-    assert not [line for line in _lines(tmp_path) if line["phase"] == "val"]
-    assert second.state_dict()["lines"] == len(_lines(tmp_path))
-
-
 def test_tensors_are_read_only_where_a_line_is_written(start: Start) -> None:
     hook = JsonLines(every=Interval(3, "iterations"))
     check_tensors_are_read_every_third_time(hook, start(hook))

@@ -68,11 +68,13 @@ def _near(line: dict[str, Any]) -> Any:
 
 
 def test_lines_and_curves_continue_after_a_resume_within_an_epoch(tmp_path: Path) -> None:
-    """Epochs of seven iterations, points every fourth and as an epoch ends, and the run goes on from step 5: between
-    two points."""
+    """Epochs of seven iterations, points every fourth and at an epoch's end. The first attempt was killed in a line;
+    the second continues from step 5, between two points."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     _live(whole)
     shutil.copytree(whole, resumed)
+    with (resumed / FILE).open("a") as file:
+        file.write('{"cut short by the ki')
     _live(resumed, restore="step-00000005")
     expected = _lines(whole)
     assert [line["iteration"] for line in expected if "loss" in line] == [4, 7, 8, 12, 14]

@@ -138,26 +138,6 @@ def test_hyperparameters_and_their_metrics(start: Start, tmp_path: Path) -> None
     assert len(list((tmp_path / FOLDER).iterdir())) == 1, "no sub-run, and no second file that hides the first"
 
 
-def test_a_resumed_run_repeats_no_point(start: Start, tmp_path: Path) -> None:
-    """The checkpoint is made after training, at step 2; the first attempt continues to step 4."""
-    first = TensorBoard(every=Interval(1, "iterations"))
-    state = start(first)
-    run_phase(first, state, "train", loss_rows(1, 2), metrics={"train/accuracy": 0.2})
-    saved = first.state_dict()
-    run_phase(first, state, "train", loss_rows(30, 40), metrics={"train/accuracy": 0.4})
-    first.on_exception(state, RuntimeError("killed"))
-
-    second = TensorBoard(every=Interval(1, "iterations"))
-    second.load_state_dict(saved)
-    state = start(second, step=2, iteration=2, epoch=1)
-    run_phase(second, state, "val", loss_rows(1), metrics={"val/accuracy": 0.6})
-    run_phase(second, state, "train", loss_rows(3, 4), metrics={"train/accuracy": 0.5})
-    second.on_end(state)
-    assert _points(tmp_path, "train/loss") == [(1, 1), (2, 2), (3, 3), (4, 4)]
-    assert _points(tmp_path, "train/accuracy") == [(2, 0.2), (4, 0.5)]
-    assert _points(tmp_path, "val/accuracy") == [(2, 0.6)]
-
-
 def test_tensors_are_read_only_where_a_point_is_written(start: Start) -> None:
     hook = TensorBoard(every=Interval(3, "iterations"))
     check_tensors_are_read_every_third_time(hook, start(hook))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.machinery
 import json
-import logging
 import struct
 import sys
 import threading
@@ -130,18 +129,6 @@ def test_axis_is_the_step_before_and_after_a_resume(service: Service, tmp_path: 
     assert killed.exit_code == 1
     assert [*killed.curve("train/loss"), *resumed.curve("train/loss")] == [(1, 1), (2, 2), (3, 3)]
     assert resumed.axes["*"] == {"step_metric": "step"}
-
-
-def test_missing_package_error_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("hooks.logs.wandb.find_spec", lambda name: None)
-    hook = WandB(every=Interval(1, "iterations"))
-    with caplog.at_level(logging.WARNING, "hookyard"):
-        state = _begin(hook, tmp_path)
-    run_phase(hook, state, "train", loss_rows(1), metrics={"train/loss": 1.0})
-    hook.on_end(state)
-    assert "pip install 'hookyard[wandb]'" in caplog.text
 
 
 def _messages(file: Path) -> Iterator[bytes]:

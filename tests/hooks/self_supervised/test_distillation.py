@@ -10,15 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from experiments.losses.distillation import DistillationLoss
-from hooks import Hook, Interval, State
-from hooks.checkpointing.checkpoint import Checkpoint
+from hooks import Hook, State
 from hooks.plan import HookError, Plan
 from hooks.self_supervised.distillation import Distillation, DistillationOutput
-from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
-from orchestrator.storage import Storage
-from tests.tasks import Points, Rows, experiment, numbers
+from tests.tasks import Points, experiment
 
 BIG = f"{__name__}:big_teacher"
 
@@ -55,32 +51,9 @@ class Seen(Hook):
         self.outputs.append(state.output.teacher)
 
 
-def run_loop(root: Path, hook: Distillation, restore: str | None = None) -> tuple[dict[str, Any], list[Any], Loop]:
-    torch.manual_seed(99)
-    rows = Rows()
-    hooks: dict[str, Hook] = {
-        "distillation": hook,
-        "seen": Seen(),
-        "checkpoint": Checkpoint(every=Interval(3, "steps"), keep=None),
-    }
-    loop = Loop(
-        Distilled(dropout=0.4, batch_norm=True),
-        experiment(),
-        hooks,
-        RunContext(store=CheckpointStore(Storage(root)), recorder=rows),
-    )
-    if restore:
-        loop.restore(restore)
-    list(loop.run())
-    return numbers(loop.state.module), rows.columns("iteration", "loss", phase="train"), loop
-
-
-def test_teacher_runs_in_eval_mode_and_never_changes(tmp_path: Path) -> None:
-    hook = Distillation(teacher=BIG)
-    _, _, loop = run_loop(tmp_path, hook)
-    reference = big_teacher().eval()
-    seen = loop.plan.hooks["seen"]
-    assert isinstance(seen, Seen)
+def test_teacher_runs_in_eval_mode_and_never_changes() -> None:
+    hook, seen, reference = Distillation(teacher=BIG), Seen(), big_teacher().eval()
+    list(Loop(Distilled(dropout=0.4, batch_norm=True), experiment(), {"distillation": hook, "seen": seen}).run())
     for inputs, outputs in zip(seen.inputs, seen.outputs, strict=True):
         torch.testing.assert_close(outputs, reference(inputs))
         assert not outputs.requires_grad

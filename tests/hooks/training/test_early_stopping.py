@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
-import torch
 
 from hooks import State
 from hooks.training.early_stopping import EarlyStopping
@@ -84,21 +82,6 @@ def test_a_missing_metric_is_an_error_at_the_first_end_of_its_phase() -> None:
         KeyError, match="monitor='val/top1' is not a metric of this run; there are: train/loss, val/accuracy"
     ):
         hook.on_phase_end(state)
-
-
-@pytest.mark.parametrize("resume_after", range(1, 6))
-def test_resume_continues_as_without_interruption(resume_after: int) -> None:
-    """MMEngine loses best and wait."""
-    values = [0.5, 0.6, 0.55, 0.58, 0.6, 0.9]
-    hook, resumed = a_hook(), a_hook()
-    assert stops_at(a_hook(), values) == 4
-    stopped = stops_at(hook, values[:resume_after])
-    file = io.BytesIO()
-    torch.save(hook.state_dict(), file)
-    file.seek(0)
-    resumed.load_state_dict(torch.load(file, weights_only=True))
-    rest = stops_at(resumed, values[resume_after:])
-    assert (stopped if stopped is not None else rest + resume_after if rest is not None else None) == 4
 
 
 def test_direction_follows_from_mode_or_name() -> None:

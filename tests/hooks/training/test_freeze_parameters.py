@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,12 +8,7 @@ from torch import Tensor, nn
 
 from hooks import Interval, State
 from hooks.training.freeze_parameters import FreezeParameters
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
-from orchestrator.storage import Storage
 from tests.hooks.training.steps import batches, new_state, small_model, train
-from tests.tasks import Points, experiment
 
 DRAGS = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
 """An optimizer's options that move a parameter without a gradient, where there is one to act on."""
@@ -93,14 +87,3 @@ def test_invalid_regular_expression_is_refused() -> None:
         match=r"pattern '\*.bias' is not a regular expression: nothing to repeat.*; for \* and \? write match: glob",
     ):
         FreezeParameters(["*.bias"], match="regex")
-
-
-def run(root: Path, restore: str | None = None, epochs: int = 2) -> Loop:
-    """Two epochs of seven steps; the first layer is frozen for nine of them."""
-    hooks = {"freeze": FreezeParameters(["0.*"], until=Interval(9, "steps"))}
-    loop = Loop(Points(), experiment(epochs=epochs), hooks, RunContext(store=CheckpointStore(Storage(root))))
-    if restore:
-        loop.restore(restore)
-    for _ in loop.run():
-        loop.save()
-    return loop

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import math
 from copy import deepcopy
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks import HookError, State
 from hooks.interval import Interval
 from hooks.training.nan_guard import NanGuard
+from tests.hooks.training.averages import same, through_a_file, weights
 from tests.hooks.training.steps import batches, new_state, small_model, train
 from tests.ranks import on_ranks
 
@@ -26,14 +26,6 @@ def poisoned(count: int, *bad: int, value: float = math.nan) -> list[tuple[Tenso
     for index in bad:
         data[index][0][0, 0] = value
     return data
-
-
-def weights(module: nn.Module) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in module.parameters()]
-
-
-def same(left: list[Tensor], right: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def gradients_only(scale: float) -> State:
@@ -112,20 +104,13 @@ def test_check_covers_all_steps_since_the_last_one(tmp_path: Path) -> None:
     assert len(state.stop_reasons) == 1
 
 
-def _again(guard: NanGuard, fresh: NanGuard) -> NanGuard:
-    """A guard that knows what was saved of another."""
-    file = io.BytesIO()
-    torch.save(guard.rank_state_dict(), file)
-    file.seek(0)
-    fresh.load_rank_state_dict(torch.load(file, weights_only=True))
-    return fresh
-
-
 def test_counts_of_hits_and_dumps_continue_after_a_resume(tmp_path: Path) -> None:
-    guard, state = NanGuard(action="skip", patience=2), new_state(nn.Linear(4, 2), artifacts=tmp_path)
+    guard, resumed = (NanGuard(action="skip", patience=2) for _ in range(2))
+    state = new_state(nn.Linear(4, 2), artifacts=tmp_path)
     train(state, {"guard": guard}, poisoned(4, 2, 3))
+    resumed.load_rank_state_dict(through_a_file(guard.rank_state_dict()))
     with pytest.raises(HookError, match="FloatingPointError"):
-        train(state, {"guard": _again(guard, NanGuard(action="skip", patience=2))}, poisoned(1, 0))
+        train(state, {"guard": resumed}, poisoned(1, 0))
     assert len(list(tmp_path.rglob("*.pt"))) == 1
 
 

@@ -15,7 +15,7 @@ from hooks.training.ema import EMA
 from orchestrator.config.components import make_hooks
 from orchestrator.errors import ConfigError
 from orchestrator.testing import check_hook
-from tests.hooks.training.averages import Trail, averages, checkpoint_of, resume, through_a_file
+from tests.hooks.training.averages import Trail, averages, checkpoint_of, resume
 from tests.hooks.training.steps import batches, new_state, small_model, train
 
 STDS = [0.05, 0.2]
@@ -53,29 +53,6 @@ def test_each_average_is_the_sum_of_all_weights_by_its_profile(fields: dict[str,
             torch.testing.assert_close(values[name].double(), expected, rtol=1e-5, atol=1e-7)
     for ours, expected in zip(averages(hook, state), direct(trail.values, list(steps), stds[0]), strict=True):
         torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("cut", [1, 7])
-def test_resume_continues_bit_for_bit(cut: int, dtype: torch.dtype) -> None:
-    data = [(batch.to(dtype),) for (batch,) in batches(9)]
-    straight, whole = EMA(average="power", std=STDS, every=Interval(2, "steps")), new_state(small_model().to(dtype))
-    train(whole, {"ema": straight}, data[:cut])
-    checkpoint = checkpoint_of(straight, whole)
-    assert whole.optimizer is not None
-    optimizer = through_a_file(whole.optimizer.state_dict())
-    hook = EMA(average="power", std=STDS, every=Interval(2, "steps"))
-    state = resume(hook, small_model(seed=5).to(dtype), checkpoint, step=cut, iteration=cut)
-    assert state.optimizer is not None
-    state.optimizer.load_state_dict(optimizer)
-    train(state, {"ema": hook}, data[cut:])
-    train(whole, {"ema": straight}, data[cut:])
-    expected, found = checkpoint_of(straight, whole), checkpoint_of(hook, state)
-    assert found["hook"] == {**expected["hook"], "steps": {"": 8}, "updates": {"": 4}}
-    for part in ("model", "exact"):
-        assert all(torch.equal(found["ema"][part][name], value) for name, value in expected["ema"][part].items())
-    for std, values in expected["ema"]["further"].items():
-        assert all(torch.equal(found["ema"]["further"][std][name], value) for name, value in values.items())
 
 
 def test_power_average_counts_a_step_of_several_turns_once() -> None:

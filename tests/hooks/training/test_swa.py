@@ -21,7 +21,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
-from tests.tasks import Points, Rows, described, numbers
+from tests.tasks import Points, Rows, described
 
 TASK = Points(batch_norm=True)
 BEGIN, EPOCHS = 3, 7
@@ -87,11 +87,3 @@ def test_swa_with_batch_norm_update_equals_the_recipe_of_torch(tmp_path: Path) -
     assert rates[0] == 0.1
     assert rates[-1] == pytest.approx(0.02)
     assert report["val/loss"] == pytest.approx(evaluated(averaged), rel=1e-5)
-
-
-@pytest.mark.parametrize("epoch", [2, 5])
-def test_resume_before_or_after_averaging_begins_ends_with_equal_weights(tmp_path: Path, epoch: int) -> None:
-    whole, _, report = run_loop(tmp_path)
-    resumed, _, again = run_loop(tmp_path, f"epoch-{epoch:04d}")
-    assert again == report
-    assert numbers(resumed.state.module) == numbers(whole.state.module)

@@ -1,15 +1,19 @@
-"""The sender: order, failures, a server that never answers."""
+"""The sender: order, failures, a server that never answers; and trackers whose package is missing."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from hooks import Hook, Plan, State
+from hooks.logs.mlflow import MLflow
+from hooks.logs.wandb import WandB
 from hooks.parts.logs import tracker as sender
 from hooks.parts.logs.tracker import BackgroundSender
+from tests.hooks.phases import loss_rows, run_phase
 
 
 @pytest.fixture
@@ -90,3 +94,16 @@ def test_queue_of_the_sender_is_bounded(
     box.close(60)
     assert done == [0, 1, 2]
     assert "3 messages are waiting already" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "make"), [("mlflow", MLflow), ("wandb", WandB)])
+def test_missing_package_error_names_the_extra(
+    name: str, make: Callable[[], Hook], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(f"hooks.logs.{name}.find_spec", lambda package: None)
+    hook, state = make(), State()
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        Plan({name: hook}).fire("on_start", state)
+    run_phase(hook, state, "train", loss_rows(1), metrics={"train/loss": 1.0})
+    hook.on_end(state)
+    assert f"pip install 'hookyard[{name}]'" in caplog.text
