@@ -59,7 +59,7 @@ def rows_of_a_trial(count: int) -> pa.Table:
 
 
 def write_sweep(folder: Path, trials: int, rows: int) -> None:
-    begun = {"metric": "val/accuracy", "mode": "max", "trials": trials}
+    begun = {"objectives": [["val/accuracy", "max"]], "trials": trials}
     _write(folder / "run.json", {"name": "sweep", **TIMES, "sweep": begun})
     joined = folder / "rows.parquet"
     with open(joined, "xb+") as file:

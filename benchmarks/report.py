@@ -64,7 +64,7 @@ def large_run(place: Path, ranks: int, iterations: int) -> RunFolder:
 def large_sweep(place: Path, trials: int) -> RunFolder:
     """A sweep of trials that reported and recorded no rows."""
     draw = np.random.default_rng(0)
-    settings = {"metric": "val/accuracy", "mode": "max", "trials": trials}
+    settings = {"objectives": [["val/accuracy", "max"]], "trials": trials}
     folder = create_run(place, "sweep", "sweep: {space: {optimizer.lr: {loguniform: [0.001, 1]}}}\n", sweep=settings)
     for number in range(trials):
         rate, width = float(10 ** draw.uniform(-3, 0)), int(draw.choice([16, 32, 64]))

@@ -146,7 +146,7 @@ class HangReports:
         """Return the ranks' reports by rank, without those that are withdrawn meanwhile."""
         names = [name for name in self._storage.names(FOLDER) if name.startswith(f"{self._attempt}-")]
         stacks = {stack.rank: stack for stack in self._storage.each(self._read, names) if stack}
-        written = self._storage.files(STACKS) if stacks or self._world_size == 1 else {}
+        written = self._storage.tree(STACKS) if stacks or self._world_size == 1 else {}
         for name, state in written.items():
             attempt, rank = map(int, name.split("-"))
             if state.size_bytes and attempt == self._attempt:

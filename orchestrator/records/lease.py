@@ -33,20 +33,11 @@ State = Literal["asking", "driving", "over"]
 
 
 @dataclass(frozen=True)
-class _Entries:
-    """Contents of a claim's file, apart from those of its driver."""
-
-    state: State
-    since: str
-    fencing_token: int
-
-
-@dataclass(frozen=True)
 class Claim:
-    """A driver's claim on a run."""
+    """A driver's claim on a run, which is the content of its file."""
 
     name: str
-    """Unique name of its file."""
+    """Unique name of the file."""
     state: State
     driver: Process
     since: str
@@ -83,9 +74,8 @@ def read_claims(run: Storage) -> list[Claim]:
 def _read_claim(folder: Storage, name: str) -> Claim | None:
     """Read a claim; return None if it has just been deleted. A damaged claim counts as an unknown driver's."""
     try:
-        data = parse_json(folder.read(name))
-        entries: _Entries = validate(data, _Entries)
-        return Claim(name, entries.state, validate(data, Process), entries.since, entries.fencing_token)
+        claim: Claim = validate(parse_json(folder.read(name)), Claim)
+        return replace(claim, name=name)
     except FileNotFoundError:
         return None
     except ValueError:
@@ -97,7 +87,7 @@ def is_driven(run: Storage, *, other_process: bool = False) -> bool | None:
     claims = [claim for claim in read_claims(run) if not other_process or not claim.driver.is_this()]
     if not claims:
         return None
-    files = {} if all(claim.driver.is_visible() for claim in claims) else (run / FOLDER).files()
+    files = {} if all(claim.driver.is_visible() for claim in claims) else (run / FOLDER).tree()
     return any(claim.is_alive(files, time()) for claim in claims)
 
 
@@ -193,8 +183,7 @@ class Lease:
     def _write(self, state: State, fencing_token: int | None = None) -> None:
         token = self._claim.fencing_token if fencing_token is None else fencing_token
         self._claim = replace(self._claim, state=state, fencing_token=token)
-        entries = asdict(_Entries(state, self._claim.since, token))
-        self._folder.write(self.name, json.dumps({**entries, **asdict(self._claim.driver)}, indent=1))
+        self._folder.write(self.name, json.dumps(asdict(self._claim), indent=1))
 
     def _acquire(self) -> None:
         gone = {claim.name for claim in read_claims(self._run) if self._force and not claim.driver.is_visible()}
@@ -213,7 +202,7 @@ class Lease:
         self._write("asking")
         others = [claim for claim in read_claims(self._run) if claim.name != self.name]
         # List after reading the claims: NFS refreshes the attributes of a file when it is opened.
-        files = {} if all(claim.driver.is_visible() for claim in others) else self._folder.files()
+        files = {} if all(claim.driver.is_visible() for claim in others) else self._folder.tree()
         now = files[self.name].modified if self.name in files else None
         return others, [claim for claim in others if claim.name not in gone and claim.is_alive(files, now)]
 

@@ -30,11 +30,9 @@ def seconds_at(moment: str) -> float:
 class SweepMetadata:
     """Metrics and number of trials of a sweep."""
 
-    metric: str
-    mode: Mode
-    trials: int
-    objectives: Sequence[tuple[str, Mode]] = ()
+    objectives: Sequence[tuple[str, Mode]]
     """Each metric with its mode."""
+    trials: int
     repeats: int = 1
     """Trials of each configuration."""
     aggregate: str = "mean"

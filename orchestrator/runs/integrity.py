@@ -67,7 +67,7 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
     """Check every file of a run or a sweep, its trials and evaluations, and look for missing ones; raises
     StorageError."""
     storage = folder.storage
-    paths = sorted(storage.tree())
+    paths = [*storage.tree()]
     excluded = (*_RUNS, f"{CLAIMS}/", "checkpoints/")
     results = [_check(folder, path, paths) for path in paths if not path.startswith(excluded)]
     yield from results
@@ -191,7 +191,7 @@ def _missing_rows(folder: RunFolder) -> Iterator[CheckedFile]:
 
 def _check_checkpoints(storage: Storage) -> Iterator[CheckedFile]:
     """Check the files of every checkpoint by its manifest, and find others beside them."""
-    paths = sorted(storage.tree())
+    paths = [*storage.tree()]
     names = sorted({path.split("/")[0] for path in paths if "/" in path})
     known = {INDEX}
     if INDEX in paths:

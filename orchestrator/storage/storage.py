@@ -178,27 +178,19 @@ class Storage:
             except FileNotFoundError:
                 return []
 
-    def files(self, folder: str = "") -> dict[str, FileState]:
-        """Return the files in a folder by name, sorted, without its folders."""
-        infos = sorted(self._infos(folder, recursive=False), key=lambda info: info.base_name)
-        return {info.base_name: _state_in(info) for info in infos}
-
     def tree(self, folder: str = "") -> dict[str, FileState]:
-        """Return all files below a folder by relative path: one request per thousand."""
-        start = len(self._path(folder)) + 1
-        return {info.path[start:]: _state_in(info) for info in self._infos(folder, recursive=True)}
-
-    def _infos(self, folder: str, *, recursive: bool) -> list[Any]:
+        """Return all files below a folder by relative path, sorted: one request per thousand."""
         from pyarrow.fs import FileSelector, LocalFileSystem
 
         root = self._path(folder)
         if self.local:
             with raising_storage_errors(root):
-                selector = FileSelector(root, allow_not_found=True, recursive=recursive)
+                selector = FileSelector(root, allow_not_found=True, recursive=True)
                 infos = LocalFileSystem().get_file_info(selector)
         else:
-            infos = self._remote.infos(root, recursive=recursive)
-        return [info for info in infos if info.is_file]
+            infos = self._remote.infos(root, recursive=True)
+        files = {info.path[len(root) + 1 :]: _state_in(info) for info in infos if info.is_file}
+        return dict(sorted(files.items()))
 
     def each(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
         """Return the result of a call for each item, in order; remote calls run concurrently."""

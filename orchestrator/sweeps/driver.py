@@ -177,9 +177,12 @@ def _wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> None:
 
 def _summary(settings: Settings) -> dict[str, Any]:
     """Return what run.json records of a sweep's settings."""
-    metric, mode = settings.objectives[0]
-    counts = {"trials": count_trials(settings), "repeats": settings.repeats, "aggregate": settings.aggregate}
-    return {"metric": metric, "mode": mode, "objectives": settings.objectives, **counts}
+    return {
+        "objectives": settings.objectives,
+        "trials": count_trials(settings),
+        "repeats": settings.repeats,
+        "aggregate": settings.aggregate,
+    }
 
 
 def _carry_out(

@@ -96,11 +96,11 @@ class LiveSweep:
         starts = [metadata.started, *metadata.resumed]
         sweep = metadata.sweep
         assert sweep is not None
-        metric, mode = sweep.metric, sweep.mode
+        metric, mode = sweep.objectives[0]
         if len(starts) != self._attempts:
             # A resumed sweep may retry ended trials.
             self._attempts = len(starts)
-            known = TrialIndex(self.folder, sweep.objectives or [(metric, mode)]).stored()
+            known = TrialIndex(self.folder, sweep.objectives).stored()
             self._settled = {
                 name: _settled_view(record, metric) for name, record in known.items() if record.status in SETTLED
             }

@@ -75,7 +75,7 @@ class RankTail:
         """
         files = {
             name: state
-            for name, state in (self._storage.files(self._folder) if listed is None else listed).items()
+            for name, state in (self._storage.tree(self._folder) if listed is None else listed).items()
             if name.startswith("rows-")
         }
         segments = [name for name in files if name.endswith(".parquet") and _number(name) > self._segment]
@@ -163,7 +163,7 @@ class AttemptTail:
     def look(self) -> None:
         """Read what all ranks wrote since the last call."""
         listed: dict[str, dict[str, FileState]] = {}
-        for path, state in sorted(self._storage.tree(self._folder).items()):
+        for path, state in self._storage.tree(self._folder).items():
             folder, _, name = path.partition("/")
             listed.setdefault(folder, {})[name] = state
         for rank in parse_numbers([*listed], "rank="):

@@ -67,7 +67,7 @@ class Sweep(Result):
     @cached_property
     def objectives(self) -> list[tuple[str, str]]:
         """Each of the sweep's metrics, with `max` or `min`."""
-        return [*(self._summary.objectives or [(self._summary.metric, self._summary.mode)])]
+        return [*self._summary.objectives]
 
     @property
     def repeats(self) -> int:

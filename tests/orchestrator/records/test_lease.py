@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.errors import LeaseLost, UsageError
 from orchestrator.records import lease
-from orchestrator.records.lease import FOLDER, LEASE_TTL_S, Lease, is_driven, read_claims
+from orchestrator.records.lease import FOLDER, LEASE_TTL_S, Claim, Lease, State, is_driven, read_claims
 from orchestrator.records.process import Process
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
@@ -41,11 +41,17 @@ def folder(tmp_path: Path) -> Storage:
 
 
 def put(
-    run: Storage, driver: Process, state: str = "driving", *, age_s: float = 0, name: str = "5", fencing_token: int = 1
+    run: Storage,
+    driver: Process,
+    state: State = "driving",
+    *,
+    age_s: float = 0,
+    name: str = "5",
+    fencing_token: int = 1,
 ) -> Path:
     """A claim of another driver, which gave its last sign so long ago."""
-    entries = {"state": state, "fencing_token": fencing_token, "since": "2026-01-01T00:00:00Z", **asdict(driver)}
-    (run / FOLDER).write(f"{name}.json", json.dumps(entries))
+    claim = Claim(f"{name}.json", state, driver, "2026-01-01T00:00:00Z", fencing_token)
+    (run / FOLDER).write(claim.name, json.dumps(asdict(claim)))
     file = Path(str(run), FOLDER, f"{name}.json")
     if run.local:
         moment = file.stat().st_mtime - age_s
@@ -130,7 +136,7 @@ def test_what_can_be_seen_to_live_is_not_taken_over(folder: Storage) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"state": "strange"}, {"state": ["over"]}, {"fencing_token": "1"}, {"pid": None}, None]
+    "change", [{"state": "strange"}, {"state": ["over"]}, {"fencing_token": "1"}, {"driver": {"pid": 1}}, None]
 )
 def test_a_claim_that_cannot_be_read_is_somebody_s_until_it_is_old(
     folder: Storage, change: dict[str, object] | None

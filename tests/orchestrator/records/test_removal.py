@@ -79,7 +79,7 @@ def test_what_went_on_from_it_is_told_and_stays(tmp_path: Path) -> None:
 def test_what_is_under_way_or_a_trial_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is running"):
         Removal.of(str(made(tmp_path, "live", status="running")))
-    sweep = made(tmp_path, "sweep", sweep={"metric": "val/loss", "mode": "min", "trials": 1})
+    sweep = made(tmp_path, "sweep", sweep={"objectives": [["val/loss", "min"]], "trials": 1})
     trial = made(f"{sweep}/trials", "trial-0000")
     with pytest.raises(UsageError, match=f"is a trial.*hookyard rm {sweep}"):
         Removal.of(str(trial))

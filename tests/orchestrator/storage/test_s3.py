@@ -130,9 +130,7 @@ def test_a_run_whose_server_dies_and_comes_back_loses_nothing(
         here.path
     )
     at_home = {path.relative_to(here.path).as_posix() for path in Path(here.path).rglob("*") if path.is_file()}
-    assert {name for name in at_home if not name.startswith(".driver/")} - {"log.txt"} <= every_file(
-        there.folder.storage
-    )
+    assert {name for name in at_home if not name.startswith(".driver/")} - {"log.txt"} <= {*there.folder.storage.tree()}
 
     assert [row["rows"] for row in told("stats", there.path, "--by", "rank")] == [16]
     assert told("show", there.path)["checkpoints"] == ["epoch-0001", "epoch-0002"]
@@ -141,14 +139,6 @@ def test_a_run_whose_server_dies_and_comes_back_loses_nothing(
     assert told("watch", there.path)["status"] == "finished"
     assert CliRunner().invoke(app, ["report", there.path]).exit_code == 0
     assert there.folder.storage.read("report.html").lower().startswith(b"<!doctype html>")
-
-
-def every_file(storage: Storage, folder: str = "") -> set[str]:
-    found = set()
-    for name in storage.names(folder):
-        inside = f"{folder}/{name}".lstrip("/")
-        found |= {inside} if name in storage.files(folder) else every_file(storage, inside)
-    return found
 
 
 def test_a_run_is_resumed_by_a_url_with_keys_and_options_which_nobody_writes_down(
@@ -176,7 +166,7 @@ def test_a_run_is_resumed_by_a_url_with_keys_and_options_which_nobody_writes_dow
     at_home = run(whole.continued("last", ["epochs=3"]), tmp_path, local=True)
     assert longer.stats["loss"].tolist() == at_home.stats["loss"].tolist()
     for one in (done, longer):
-        files = {name: one.folder.storage.read(name) for name in every_file(one.folder.storage)}
+        files = {name: one.folder.storage.read(name) for name in one.folder.storage.tree()}
         assert len(files) > 10
         assert [name for name, content in files.items() if SECRET.encode() in content] == []
     asked = CliRunner().invoke(app, ["run", f"{storage}/points{options}"])

@@ -22,7 +22,7 @@ def ago(seconds: float) -> str:
 
 
 def written_sweep(root: Path, mode: str = "max", trials: int = 8, **metadata: Any) -> RunFolder:
-    settings = {"metric": "val/accuracy", "mode": mode, "trials": trials}
+    settings = {"objectives": [["val/accuracy", mode]], "trials": trials}
     return create_run(root, "sweep", "hooks: {}\n", sweep=settings, **metadata)
 
 

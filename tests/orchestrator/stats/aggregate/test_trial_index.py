@@ -43,9 +43,7 @@ class KeptFiles(LocalFileSystem):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made")
-    sweep = create_run(
-        root, "sweep", "", sweep={"metric": "val/loss", "mode": "min", "objectives": OBJECTIVES, "trials": 8}
-    )
+    sweep = create_run(root, "sweep", "", sweep={"objectives": OBJECTIVES, "trials": 8})
     for number in range(8):
         trial(sweep, number, STATUSES[number % 4])
     return root / "sweep"

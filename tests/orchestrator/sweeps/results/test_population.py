@@ -58,7 +58,7 @@ def store_of(folder: RunFolder) -> CheckpointStore:
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> RunFolder:
-    return create_run(tmp_path, "sweep", "", sweep={"metric": "val/loss", "mode": "min", "trials": 3})
+    return create_run(tmp_path, "sweep", "", sweep={"objectives": [["val/loss", "min"]], "trials": 3})
 
 
 GOOD = {"hooks.ema.decay": 0.5, "optimizer.lr": 0.2}

@@ -29,7 +29,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 
 def crafted(root: Path, mode: str, **accuracies: list[float | None]) -> Sweep:
     """A sweep whose trials reported these accuracies."""
-    folder = create_run(root, "sweep", "", sweep={"metric": "val/accuracy", "mode": mode, "trials": len(accuracies)})
+    folder = create_run(root, "sweep", "", sweep={"objectives": [["val/accuracy", mode]], "trials": len(accuracies)})
     for name, values in accuracies.items():
         trial = create_run(f"{folder}/trials", name, "hooks: {}\n", values={"hooks.ema": {"decay": 0.5}})
         trial.begin_attempt()
