@@ -38,8 +38,8 @@ def plan_of(experiment: Experiment, storage: str, name: str | None, address: str
     plan: dict[str, Any] = {
         "path": f"{storage.rstrip('/')}/{check_run_name(experiment, name)}",
         "resources": {
-            "required": Resources.required_by(experiment.workers).amounts(),
-            "present": present and present.amounts(),
+            "required": Resources.required_by(experiment.workers).amounts,
+            "present": present and present.amounts,
             "address": address,
         },
         "continued_from": parent,
@@ -74,9 +74,7 @@ def _sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> d
         "trials": count_trials(sweep),
         "repeats": sweep.repeats,
         "scheduler": sweep.scheduler.type,
-        "at_once": None
-        if present is None
-        else trials_at_once(sweep, trainings, experiment.workers, [present.amounts()]),
+        "at_once": None if present is None else trials_at_once(sweep, trainings, experiment.workers, [present.amounts]),
     }
     if sharing.paths or sharing.reasons:
         plan["shared_training"] = {

@@ -89,7 +89,7 @@ def _check_answers(node: Node, answers: Answers, storage: str, required: Resourc
     if answers.storage:
         advice = "Use a storage that every node sees, such as s3://bucket/runs or a network folder, and its keys"
         yield Finding("error", node.name, f"cannot read and write storage {storage}: {answers.storage}", advice)
-    if required.gpus and answers.gpus and node.offered_gpus:
+    if "GPU" in required.amounts and answers.gpus and node.offered_gpus:
         advice = "Install the torch build for its driver, or start Ray there with --num-gpus=0"
         yield Finding("error", node.name, f"has {with_unit(gpus, 'GPU')} and {answers.gpus}", advice)
     if gpus > node.offered_gpus:

@@ -53,7 +53,7 @@ def check_this_machine(storage: str) -> Preflight:
         answers = examine(storage, folder, "here")
     node = Node("this machine", answers, offered_gpus=answers.facts.gpus)
     shown = str(Storage(storage))
-    findings = check_nodes(answers.facts, [node], shown, Resources(0), Resources(0))
+    findings = check_nodes(answers.facts, [node], shown, Resources({}), Resources({}))
     if orphans := find_orphans():
         advice = f"Nothing uses them: kill {' '.join(str(orphan.pid) for orphan in orphans)}"
         findings.append(Finding("warning", node.name, describe_orphans(orphans), advice))
@@ -66,12 +66,12 @@ def check_cluster(ray: Any, storage: str, experiment: Experiment | None = None) 
     Raises UsageError if this machine itself cannot write the storage.
     """
     start, driver = time.monotonic(), collect_facts()
-    required = Resources.required_by(experiment.workers) if experiment else Resources(0)
+    required = Resources.required_by(experiment.workers) if experiment else Resources({})
     # A relative folder is relative to the driver, in whatever folder a worker is.
     with _driver_file(storage) as folder:
-        nodes = _examine_nodes(ray, Storage(storage).location, folder, experiment, needs_gpus=required.gpus > 0)
+        nodes = _examine_nodes(ray, Storage(storage).location, folder, experiment, needs_gpus="GPU" in required.amounts)
     shown = str(Storage(storage))
-    findings = check_nodes(driver, nodes, shown, required, Resources.of(ray.cluster_resources()))
+    findings = check_nodes(driver, nodes, shown, required, Resources(ray.cluster_resources()))
     return Preflight(driver, nodes, findings, shown, time.monotonic() - start)
 
 

@@ -7,7 +7,7 @@ import re
 import secrets
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,39 +26,23 @@ def with_unit(number: float, unit: str) -> str:
 class Resources:
     """Resources of a cluster, or those that a run needs."""
 
-    cpus: float
-    gpus: float = 0
-    others: Mapping[str, float] = field(default_factory=dict)
-    """By Ray's names: `memory` in bytes, kinds of GPU, and a cluster's own resources."""
-
-    @classmethod
-    def of(cls, amounts: Mapping[str, float]) -> Resources:
-        """Convert from Ray's names."""
-        return cls(
-            amounts.get("CPU", 0),
-            amounts.get("GPU", 0),
-            {name: amount for name, amount in amounts.items() if name not in ("CPU", "GPU")},
-        )
+    amounts: Mapping[str, float]
+    """By Ray's names: `CPU`, `GPU`, `memory` in bytes, kinds of GPU, and a cluster's own resources."""
 
     @classmethod
     def required_by(cls, workers: Workers) -> Resources:
         """Return the least that a run needs."""
         processes = workers.min_count + workers.spares
-        return cls.of({name: amount * processes for name, amount in workers.bundle().items()})
-
-    def amounts(self) -> dict[str, float]:
-        """Convert to Ray's names."""
-        return {"CPU": self.cpus, "GPU": self.gpus, **self.others}
+        return cls({name: amount * processes for name, amount in workers.bundle().items()})
 
     def beyond(self, present: Resources) -> dict[str, tuple[float, float]]:
         """Return the resources that `present` lacks: the amount needed, and the amount present."""
-        has = present.amounts()
-        return {
-            name: (amount, has.get(name, 0)) for name, amount in self.amounts().items() if amount > has.get(name, 0)
-        }
+        has = {name: present.amounts.get(name, 0) for name in self.amounts}
+        return {name: (amount, has[name]) for name, amount in self.amounts.items() if amount > has[name]}
 
     def __str__(self) -> str:
-        words = [amount_in_words(name, amount) for name, amount in self.amounts().items() if amount or name == "CPU"]
+        amounts = {"CPU": 0, **self.amounts}
+        words = [amount_in_words(name, amount) for name, amount in amounts.items() if amount or name == "CPU"]
         return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
@@ -135,7 +119,8 @@ def local_resources() -> Resources:
         for folder in installed
         if gpus and (kind := _GPU_KIND.search(_text(folder / "information")))
     }
-    return Resources(os.cpu_count() or 1, gpus, {"memory": psutil.virtual_memory().total, **kinds})
+    amounts = {"CPU": os.cpu_count() or 1, "GPU": gpus, "memory": psutil.virtual_memory().total}
+    return Resources({**amounts, **kinds})
 
 
 _GPU_KIND = re.compile(r"Model:\s+\w+\s+([A-Z0-9]+)")

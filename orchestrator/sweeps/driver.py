@@ -302,9 +302,8 @@ def _concurrency(ray: Any, experiment: Experiment, settings: Settings) -> tuple[
     """Return how many trials run at a time, and why. Raises UsageError if none fits."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     workers = experiment.workers
-    has = Resources.of(
-        {resource: sum(node.get(resource, 0) for node in nodes) for resource in {"CPU", "GPU", *workers.bundle()}}
-    )
+    names = dict.fromkeys(["CPU", "GPU", *workers.bundle()])
+    has = Resources({name: sum(node.get(name, 0) for node in nodes) for name in names})
     where = f"{has}" if len(nodes) == 1 else f"{has} on {len(nodes)} nodes"
     more = " at least" if workers.min_count < workers.max_count else ""
     arithmetic = f"each needs {Resources.required_by(workers)}{more}, the cluster has {where}"

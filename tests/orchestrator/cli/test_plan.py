@@ -45,7 +45,7 @@ def test_plan_has_the_folder_of_the_run() -> None:
 
 def test_plan_has_required_and_present_resources() -> None:
     resources = plan_of(line(workers={"count": 3, "cpus": 0.5}), "runs", None)["resources"]
-    assert resources["required"] == {"CPU": 1.5, "GPU": 0}
+    assert resources["required"] == {"CPU": 1.5}
     assert resources["present"]["CPU"] == os.cpu_count()
     assert plan_of(line(), "runs", None, "ray://head:10001")["resources"]["present"] is None
 

@@ -11,7 +11,7 @@ from orchestrator.engines.ray_environment import Resources
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "ray": "2.60.0", "project": "0.1.0+abc"}
 DRIVER = Facts(VERSIONS, gpus=0, disk_free_bytes=100 * 2**30, shared_memory_free_bytes=8 * 2**30)
 WITH_GPUS = replace(DRIVER, gpus=4)
-SMALL, BIG = Resources(2), Resources(64, 8)
+SMALL, BIG = Resources({"CPU": 2}), Resources({"CPU": 64, "GPU": 8})
 
 
 def node(facts: Facts = DRIVER, offered_gpus: float = 0, **problems: str) -> Node:
@@ -24,7 +24,7 @@ def find(*nodes: Node, required: Resources = SMALL, available: Resources = BIG) 
 
 def test_healthy_nodes_give_no_findings() -> None:
     no_shared_memory = replace(DRIVER, shared_memory_free_bytes=None)
-    assert find(node(), node(WITH_GPUS, 4), node(no_shared_memory), required=Resources(64, 8)) == []
+    assert find(node(), node(WITH_GPUS, 4), node(no_shared_memory), required=Resources({"CPU": 64, "GPU": 8})) == []
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_a_problem_names_the_node_and_gives_advice(node: Node, text: str) -> Non
 def test_unusable_gpus_matter_only_if_the_run_needs_gpus() -> None:
     unusable = node(WITH_GPUS, 4, gpus="torch 2.13.0+cpu sees none of them")
     assert find(unusable) == []
-    (finding,) = find(unusable, required=Resources(2, 2))
+    (finding,) = find(unusable, required=Resources({"CPU": 2, "GPU": 2}))
     assert (finding.level, finding.what) == ("error", "has 4 GPUs and torch 2.13.0+cpu sees none of them")
-    assert find(replace(unusable, offered_gpus=0.0), required=Resources(2, 2))[0].level == "warning"
+    assert find(replace(unusable, offered_gpus=0.0), required=Resources({"CPU": 2, "GPU": 2}))[0].level == "warning"
 
 
 def test_missing_resources_are_a_warning_since_an_autoscaler_may_add_nodes() -> None:
-    (finding,) = find(node(), required=Resources(128, 9), available=Resources(64, 8))
+    (finding,) = find(node(), required=Resources({"CPU": 128, "GPU": 9}), available=Resources({"CPU": 64, "GPU": 8}))
     assert (finding.level, finding.node) == ("warning", "cluster")
     assert finding.what == "the run asks for 128 CPUs and has 64 CPUs, and for 9 GPUs and has 8 GPUs"
 

@@ -26,12 +26,18 @@ def test_named_environment_variables_are_passed_on(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("workers", "asked"),
     [
-        (Workers(count=3, cpus=0.5), Resources(1.5)),
-        (Workers(count=2, gpu=True), Resources(2, 2)),
-        (Workers(count=[2, 8], cpus=4, gpu=True), Resources(8, 2)),
-        (Workers(gpu=0.25), Resources(1, 0.25)),
-        (Workers(count=2, memory="1.5 GiB", resources={"spot": 2}), Resources(2, 0, {"memory": 3 * 2**30, "spot": 4})),
-        (Workers(count=2, gpu=True, accelerator="H100"), Resources(2, 2, {"accelerator_type:H100": 0.002})),
+        (Workers(count=3, cpus=0.5), Resources({"CPU": 1.5})),
+        (Workers(count=2, gpu=True), Resources({"CPU": 2, "GPU": 2})),
+        (Workers(count=[2, 8], cpus=4, gpu=True), Resources({"CPU": 8, "GPU": 2})),
+        (Workers(gpu=0.25), Resources({"CPU": 1, "GPU": 0.25})),
+        (
+            Workers(count=2, memory="1.5 GiB", resources={"spot": 2}),
+            Resources({"CPU": 2, "memory": 3 * 2**30, "spot": 4}),
+        ),
+        (
+            Workers(count=2, gpu=True, accelerator="H100"),
+            Resources({"CPU": 2, "GPU": 2, "accelerator_type:H100": 0.002}),
+        ),
     ],
 )
 def test_run_requires_the_resources_of_its_fewest_ranks(workers: Workers, asked: Resources) -> None:
