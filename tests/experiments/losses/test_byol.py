@@ -17,7 +17,3 @@ def test_it_is_the_papers_formula_whatever_the_lengths() -> None:
     first = [2 - 2 * math.cos(p - t) for p, t in zip(predictions[0], targets[1], strict=True)]
     second = [2 - 2 * math.cos(p - t) for p, t in zip(predictions[1], targets[0], strict=True)]
     assert BYOLLoss()(output).item() == pytest.approx((sum(first) + sum(second)) / 2, rel=1e-5)
-
-
-def test_it_brings_its_hook() -> None:
-    assert BYOLLoss().required_hooks() == {"byol": {}}

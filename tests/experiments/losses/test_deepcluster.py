@@ -30,7 +30,3 @@ def test_a_batch_without_assignments_has_no_loss() -> None:
     assert loss == 0
     assert embeddings[0].grad is not None
     assert not embeddings[0].grad.any()
-
-
-def test_it_brings_its_hook() -> None:
-    assert DeepClusterLoss().required_hooks() == {"deepcluster": {}}

@@ -28,7 +28,3 @@ def test_it_is_the_papers_formula_over_all_pairs_of_different_views() -> None:
     loss = DINOLoss(temperature=0.1)(DINOOutput(student, teacher, centre, 0.05))
     assert len(terms) == 4 * 4
     assert loss.item() == pytest.approx(sum(terms) / len(terms), rel=1e-5)
-
-
-def test_it_brings_its_hook() -> None:
-    assert DINOLoss().required_hooks() == {"dino": {}}

@@ -24,7 +24,3 @@ def test_it_is_the_papers_formula(temperature: float, weight: float) -> None:
     output = DistillationOutput(torch.tensor(STUDENT), torch.tensor(TEACHER))
     loss = DistillationLoss(temperature, weight)(output, torch.tensor(LABELS))
     assert loss.item() == pytest.approx(sum(terms) / 2, rel=1e-5)
-
-
-def test_it_brings_its_hook() -> None:
-    assert DistillationLoss().required_hooks() == {"distillation": {}}

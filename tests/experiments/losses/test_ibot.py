@@ -51,7 +51,3 @@ def test_it_is_the_papers_formula() -> None:
     )
     assert len(views) == 4 * 4
     assert loss.item() == pytest.approx(0.5 * sum(views) / len(views) + 2.0 * sum(samples) / len(samples), rel=1e-5)
-
-
-def test_it_brings_its_hook() -> None:
-    assert IBOTLoss().required_hooks() == {"ibot": {}}

@@ -20,7 +20,3 @@ def test_it_is_the_papers_formula() -> None:
         terms.append(-math.log(positive / (positive + negatives)))
     loss = MoCoLoss(temperature=0.2)(MoCoOutput(unit(*queries), unit(*keys), unit(*queue)))
     assert loss.item() == pytest.approx(sum(terms) / 2, rel=1e-5)
-
-
-def test_it_brings_its_hook() -> None:
-    assert MoCoLoss().required_hooks() == {"moco": {}}

@@ -17,8 +17,3 @@ def test_the_loss_is_that_of_the_paper() -> None:
                 exponentials = [torch.exp(scores[target][sample, k] / 0.1) for k in range(3)]
                 terms.append(-sum(q[sample, k] * torch.log(exponentials[k] / sum(exponentials)) for k in range(3)))
     torch.testing.assert_close(SwAVLoss(0.1)(SwappedViews(scores, tables)), torch.stack(terms).mean())
-
-
-def test_it_brings_the_hook_that_makes_its_codes() -> None:
-    assert SwAVLoss().required_hooks() == {"swav": {}}
-    assert SwAVLoss(momentum_encoder=True).required_hooks() == {"swav_momentum": {}}
