@@ -24,7 +24,7 @@ def test_the_digits_begin_with_what_mnist_has_taught(tmp_path: Path, monkeypatch
     tuned = run(load_experiment(ROOT / "experiments/digits_fine_tuning.yaml", QUIET), local=True)
     assert tuned.folder.metadata().init is not None
     assert tuned.folder.metadata().init["path"] == first.path
-    assert "14 of the model's 14 tensors taken" in (tmp_path / "runs/digits-fine-tuning/log.txt").read_text()
+    assert "loaded 14 of the model's 14 tensors" in (tmp_path / "runs/digits-fine-tuning/log.txt").read_text()
     before, after = first.weights(), tuned.weights()
     assert torch.equal(before["0.weight"], after["0.weight"])
     assert not torch.equal(before["3.weight"], after["3.weight"])

@@ -16,7 +16,7 @@ from orchestrator.loop.model.strategy import sharded_model
 def load(module: nn.Module, init: Init, source: Mapping[str, Any], origin: object) -> list[str]:
     """Load the tensors that match into the module, which may be sharded; returns lines for the log.
 
-    Raises ConfigError if a pattern matches no name, if nothing matches, and with `strict` if anything does not.
+    Raises ConfigError if a pattern matches no name, if no tensor matches, or with `strict` if some tensors do not.
     """
     state = module.state_dict()
     matching, mismatches = _match(init, _tensors_in(source), _tensors_in(state))
@@ -24,11 +24,11 @@ def load(module: nn.Module, init: Init, source: Mapping[str, Any], origin: objec
         path, problem = ("init.strict", "does not match the whole model")
         if not matching:
             path, problem = ("init.from", "matches no tensor of the model")
-        advice = "map the names of its tensors to the model's with init.rename"
+        advice = "use init.rename to map the names of the source's tensors to the model's"
         raise ConfigError([Problem(path, f"{origin} {problem}: {'; '.join(mismatches)}", suggestion=advice)])
     module.load_state_dict(sharded_model(matching, module), strict=False)
     return [
-        f"begins with {origin}: {len(matching)} of the model's {len(state)} tensors taken",
+        f"initialized from {origin}: loaded {len(matching)} of the model's {len(state)} tensors",
         *(f"  {line}" for line in mismatches),
     ]
 
@@ -36,7 +36,7 @@ def load(module: nn.Module, init: Init, source: Mapping[str, Any], origin: objec
 def _match(
     init: Init, source: Mapping[str, Tensor], model: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the source's tensors that fit, by the model's names, and lines about those that do not."""
+    """Return the source's tensors that fit, by the model's names, and lines about tensors that do not fit."""
     source_names = init.renamed([*source])
     init.check_excluded(dict.fromkeys([*model, *source, *source_names]))
     selected = init.select(model)
@@ -47,8 +47,11 @@ def _match(
     misshapen = [name for name, tensor in tensors.items() if tensor.shape != model[name].shape]
     mismatches = (
         ("missing", [name for name in selected if name not in source_names]),
-        ("left over", [name for name in source_names if name not in model]),
-        ("of another shape", [f"{name} ({_shape(tensors[name])}, here {_shape(model[name])})" for name in misshapen]),
+        ("unused", [name for name in source_names if name not in model]),
+        (
+            "with a different shape",
+            [f"{name} ({_shape(tensors[name])}, here {_shape(model[name])})" for name in misshapen],
+        ),
     )
     lines = [f"{len(names)} {kind}: {listed(names)}" for kind, names in mismatches if names]
     return {name: tensor for name, tensor in tensors.items() if name not in misshapen}, lines

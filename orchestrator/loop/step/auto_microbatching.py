@@ -151,10 +151,10 @@ class MicrobatchedIterations(Iterations):
         if not self.state.is_master:
             return
         norms = any(isinstance(part, BatchNorm) and part.training for part in self.state.module.modules())
-        others = "; BatchNorm then normalizes each piece, which changes the numbers" if norms else ""
+        note = "; BatchNorm then normalizes each micro-batch, which changes the numbers" if norms else ""
         self.state.show(
-            f"memory ran out{whose}: from iteration {self.state.iteration + 1} on a batch is computed in"
-            f" {self.microbatches} pieces{others}"
+            f"out of memory{whose}: from iteration {self.state.iteration + 1} on, each batch is split into"
+            f" {self.microbatches} micro-batches{note}"
         )
 
 

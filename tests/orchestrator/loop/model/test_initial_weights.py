@@ -127,21 +127,23 @@ def test_what_fits_is_taken_and_the_rest_is_told(tmp_path: Path) -> None:
     assert begun["1.running_mean"] == weights["1.running_mean"].tolist()
     assert begun["1.num_batches_tracked"] == 7
     assert lines == [
-        f"begins with {file}: 6 of the model's 9 tensors taken",
+        f"initialized from {file}: loaded 6 of the model's 9 tensors",
         "  1 missing: 0.bias",
-        "  1 left over: extra",
-        "  2 of another shape: 4.weight (3x8, here 2x8), 4.bias (3, here 2)",
+        "  1 unused: extra",
+        "  2 with a different shape: 4.weight (3x8, here 2x8), 4.bias (3, here 2)",
     ]
     with pytest.raises(
         ConfigError,
         match=(
-            r"init.strict: .* does not match the whole model: 1 missing: 0.bias; 1 left over: extra; 2 of another"
+            r"init.strict: .* does not match the whole model: 1 missing: 0.bias; 1 unused: extra; 2 of another"
             r" shape: 4.weight \(3x8"
         ),
     ):
         begins_with({**init, "strict": True}, Fewer(batch_norm=True))
     only = {**init, "strict": True, "only": ["0.*", "1.*"], "except": ["*.bias"]}
-    assert begins_with(only, Fewer(batch_norm=True))[1] == [f"begins with {file}: 5 of the model's 9 tensors taken"]
+    assert begins_with(only, Fewer(batch_norm=True))[1] == [
+        f"initialized from {file}: loaded 5 of the model's 9 tensors"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_weights_that_fit_nothing_are_another_architecture_s(tmp_path: Path) -> 
     torch.save({"other": torch.ones(3)}, tmp_path / "weights.pt")
     with pytest.raises(
         ConfigError,
-        match=r"init.from: .* matches no tensor of the model: 9 missing: 0.weight.*; 1 left over: other .*init.rename",
+        match=r"init.from: .* matches no tensor of the model: 9 missing: 0.weight.*; 1 unused: other .*init.rename",
     ):
         begins_with({"from": str(tmp_path / "weights.pt")})
 
@@ -194,7 +196,7 @@ def test_a_run_s_weights_are_those_that_were_judged_and_it_is_kept_which(tmp_pat
         "sha256": store.fingerprint("epoch-0001"),
     }
     assert (
-        f"begins with {first.path}, checkpoint epoch-0001 (ema/model): 4 of the model's 4 tensors taken"
+        f"initialized from {first.path}, checkpoint epoch-0001 (ema/model): loaded 4 of the model's 4 tensors"
         in (tmp_path / "later/log.txt").read_text()
     )
     averages, raw = (

@@ -137,7 +137,7 @@ def test_what_does_not_is_gone_through_in_pieces_to_the_same_numbers(fields: dic
     check_near(found, expected, ("loss", "lr", "grad_norm", "iteration", "step", "samples", "batch_size", *parts))
     assert [row["microbatches"] for row in found["rows"]] == [4] * 14
     assert found["told"] == [
-        f"memory ran out: from iteration 1 on a batch is computed in {pieces} pieces" for pieces in (2, 4)
+        f"out of memory: from iteration 1 on, each batch is split into {pieces} micro-batches" for pieces in (2, 4)
     ]
 
 
@@ -178,7 +178,9 @@ def test_ranks_agree_on_the_pieces_also_where_one_alone_runs_out_in_the_backward
             check_near(found, whole)
         assert [row["microbatches"] for row in alone["rows"]] == [2] * 6
         assert alone["told"] == (
-            ["memory ran out on rank 1: from iteration 1 on a batch is computed in 2 pieces"] if rank == 0 else []
+            ["out of memory on rank 1: from iteration 1 on, each batch is split into 2 micro-batches"]
+            if rank == 0
+            else []
         )
 
 
