@@ -110,7 +110,7 @@ def _entry(batch: Any, key: int | str, parameter: str) -> Any:
         return batch[key]
     except (KeyError, IndexError, TypeError) as error:
         entries = f"the keys {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else f"{len(batch)} entries"
-        raise ValueError(f"output_csv: {parameter} is {key!r}, and a batch has {entries}") from error
+        raise ValueError(f"output_csv: {parameter} is {key!r}, but a batch has {entries}") from error
 
 
 def _classes(target: Any, samples: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The direction of a metric: whether more or less of it is better.
+"""The direction of a metric: whether higher or lower values are better.
 
 An experiment sets it as `mode: max` or `min` beside a metric: in its sweep, in the checkpoint hook, in any hook that
 monitors a metric. Otherwise it follows from the metric's name.
@@ -52,14 +52,14 @@ def known_direction(metric: str, declared: Mapping[str, str] | None = None) -> M
     """Return the direction; raises ValueError if it is unknown."""
     mode = direction(metric, declared)
     if mode is None:
-        raise ValueError(f"unknown whether more or less of '{metric}' is better; {SET_MODE}")
+        raise ValueError(f"unknown whether higher or lower values of '{metric}' are better; {SET_MODE}")
     return mode
 
 
 def explain_unknown_direction(metrics: Sequence[str]) -> str:
     """Return a note for metrics without a known direction."""
     return (
-        f"It is unknown whether more or less of {', '.join(metrics)} is better, so no value is the best. "
+        f"It is unknown whether higher or lower values of {', '.join(metrics)} are better, so no value is the best. "
         f"Set it in the experiment: hooks.checkpoint: {{best: {metrics[0]}, mode: max}}, or mode: min."
     )
 

@@ -149,7 +149,9 @@ def rm(
         echo(str(removal), err=True)
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError("nothing was removed: stdin is not a terminal to ask on; --yes removes without asking")
+            raise UsageError(
+                "nothing was removed: stdin is not a terminal, so Hookyard cannot ask for confirmation; use --yes"
+            )
         typer.confirm("Remove this permanently?", abort=True, err=True)
     for removal in removals:
         removal.carry_out()

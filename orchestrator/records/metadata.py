@@ -149,7 +149,7 @@ class RunMetadata:
             if getattr(self, name) is not None:
                 validate(getattr(self, name), kind, name)
         if self.pid is not None and not 0 < self.pid < 2**31:
-            raise ValueError(f"`pid` is {self.pid}, expected the number of a process")
+            raise ValueError(f"`pid` is {self.pid}, expected a process id")
 
     @property
     def driver(self) -> Process | None:

@@ -198,7 +198,7 @@ def _check_hook(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[
     elif hook is not None and (path != f"hooks.{name}" or value not in (None, False)):
         yield Problem(path, f"cannot differ from the run; hooks.{name}=false leaves the hook out")
     elif hook is None and value in (None, False):
-        yield Problem(path, "is off already")
+        yield Problem(path, "is already off")
 
 
 def _is_active(hook: Hook) -> bool:

@@ -150,7 +150,7 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
     attempt = attempts[number]
     resolved = resolve_attempt(folder, attempt)
     if trains_itself(type(resolved.task)):
-        raise UsageError(f"the task of {folder} trains by itself, so it cannot be replayed")
+        raise UsageError(f"the task of {folder} has its own training loop, so the run cannot be replayed")
     if attempt.world_size > 1 and (hooks or resolved.experiment.workers.gpu):
         what = "a debugger or added hooks" if hooks else "GPUs"
         raise UsageError(

@@ -148,7 +148,7 @@ def find_part(module: nn.Module, name: str) -> nn.Module:
     if part is None:
         parts = ", ".join(name for name, _ in module.named_children()) or "no parts"
         raise ValueError(
-            f"encoder: {type(module).__name__} has no part '{name}', it has {parts}; name one, or '' for the whole"
+            f"encoder: {type(module).__name__} has no part '{name}', it has {parts}; name a part, or '' for the whole"
             " model"
         )
     return part

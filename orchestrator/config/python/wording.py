@@ -138,7 +138,7 @@ def _suggest_key(location: tuple[int | str, ...], model: type[BaseModel], values
     advice = options_elsewhere(_KINDS.get(model.__name__, "")).get(key.lower()) if len(location) == 1 else None
     if ":" in key:
         return "write a space after `:`"
-    return advice or did_you_mean(key, known) or (f"known: {', '.join(known)}" if known else "none are taken")
+    return advice or did_you_mean(key, known) or (f"known: {', '.join(known)}" if known else "no keys are known")
 
 
 def _suggest_mapping(value: Any, keys: Sequence[str]) -> str | None:

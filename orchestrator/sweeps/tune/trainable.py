@@ -94,7 +94,7 @@ class Trial(tune.Trainable):
                 continue  # the others train without it
             self._trials.append(trial)
         if not self._trials:
-            raise RunError("none of the trials that share this training could begin")
+            raise RunError("none of the trials that share this training could start")
         folder = self._trials[0].folder
         is_own = self._checkpoint and self._checkpoint.startswith(f"{folder.storage.path}/")
         checkpoint = checkpoint_to_exploit(folder, None if is_own else self._checkpoint)

@@ -176,7 +176,7 @@ def test_evaluation_is_equal_on_any_number_of_ranks(done: Run, tmp_path: Path) -
         ("hooks={ema: {decay: 0.5}}", "hooks: has no effect on an evaluation"),
         ("hooks.gradient_clip=false", "has no effect on an evaluation"),
         ("hooks.checkpoint.keep=1", "has no effect on an evaluation"),
-        ("hooks.anomaly_detection=false", "is off already"),
+        ("hooks.anomaly_detection=false", "is already off"),
         ("hooks.time_limit.limit=5", "has no effect on an evaluation"),
         ("precision=fp17", "must be 'fp32', 'bf16' or 'fp16'"),
         ("precision", "is not an override"),

@@ -51,7 +51,7 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"metric": "val/score"}, "sweep.mode: unknown whether more or less of 'val/score' is better"),
+        ({"metric": "val/score"}, "sweep.mode: unknown whether higher or lower values of 'val/score' are better"),
         ({"metric": ["a", "b"], "mode": "max"}, "sweep.metric: cannot be a list with search: random"),
         ({**TWO_METRICS, "scheduler": "asha"}, "sweep.metric: cannot be a list with scheduler: asha"),
         ({**TWO_METRICS, "mode": ["max"]}, "sweep.mode: 1 modes"),
