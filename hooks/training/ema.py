@@ -40,28 +40,28 @@ class EMA(Hook):
 
     The first update is a copy. Averages of bf16 and fp16 weights are fp32; integers are not averaged. The weights in
     training, and `model` in a checkpoint, stay the raw ones; a checkpoint holds the averages under the hook's name.
-    Resumed without them, the average starts from the restored weights. If optimizers take turns, the weights of each
-    are averaged over its own updates.
+    If it has none, a resumed run starts them from the restored weights. With several optimizers, the parameters of each
+    are averaged over that optimizer's updates.
 
-    With `average: power` there is an average for each `std`. Validation uses the first. Checkpoints are kept as
-    snapshots, from which `hookyard average` makes an average of any other std. Source: MMEngine EMAHook, VISSL EmaHook,
-    torch.optim.swa_utils.AveragedModel, Karras et al. (2024).
+    With `average: power` the hook keeps one average per `std`, and validates with the first. It keeps checkpoints as
+    snapshots, from which `hookyard average` computes an average with any other std. Source: MMEngine EMAHook, VISSL
+    EmaHook, torch.optim.swa_utils.AveragedModel, Karras et al. (2024).
     """
 
     decay: Annotated[float, Ge(0), Lt(1)] = 0.999
-    """Weight of the old average at each update; 0 or the default for averages without decay."""
+    """Weight of the old average at each update. Leave it at the default (or 0) if `average` has no decay."""
     average: Literal["exponential", "annealing", "stochastic", "power"] = "exponential"
-    """`annealing` raises the decay from 0; `stochastic` is the mean of all updates (SWA); `power` keeps (1 - 1/t)^(g+1)
-    at step t, so that the width of the average is a fraction of the training so far."""
+    """`annealing` raises the decay from 0; `stochastic` is the mean of all updates (SWA); `power` multiplies the
+    average by (1 - 1/t)^(g+1) at step t, so that its width is a fraction of the training so far."""
     std: Annotated[Std | Annotated[list[Std], MinLen(1)] | None, Needs("average: power")] = None
     """Width of each `power` average: the standard deviation of the weights' age, as a fraction of the training so far.
-    Two, such as [0.05, 0.10], suffice to make others."""
+    Two values, such as [0.05, 0.10], are enough to compute averages of other widths."""
     snapshots: Annotated[Interval, Needs("average: power")] = Interval(1)
     """Interval of the checkpoints that `power` keeps as snapshots; 0 means none."""
     keep_snapshots: Annotated[int, Ge(2), Needs("average: power"), Needs("snapshots")] = 32
     """Maximum number of snapshots; beyond it, every second one is deleted and the interval doubles."""
     gamma: Annotated[float, Gt(0), Needs("average: annealing")] = 100
-    """Slowness of `annealing`: n steps after the copy, the decay is min(decay, n / (gamma + n))."""
+    """Slowness of `annealing`: n steps after the first update, the decay is min(decay, n / (gamma + n))."""
     every: Steps = Interval(1, "steps")
     """Optimizer steps between updates."""
     begin: Interval = Interval(0)
@@ -71,7 +71,8 @@ class EMA(Hook):
     evaluate: Literal["ema", "raw", "both"] = "ema"
     """Weights for val and test; `both` gives val/accuracy for the raw weights and val/ema/accuracy."""
     device: str | None = None
-    """Device of the averages, such as cpu; by default that of the weights. Copies from a GPU wait once per update."""
+    """Device of the averages, such as cpu; by default the device of the weights. Averages of GPU weights on the
+    CPU wait for the GPU once per update."""
 
     observes: ClassVar[bool] = True
     collective: ClassVar[bool] = True
@@ -89,14 +90,15 @@ class EMA(Hook):
         if self.device is not None:
             torch.device(self.device)  # raises for a name that torch does not know
         self._updates: Counter[str] = Counter()
-        """Number of updates: of each optimizer's parameters by its name, and of everything else by an empty name."""
+        """Number of updates by optimizer name. The empty name is for a single optimizer, or else for the buffers."""
         self._steps: dict[str, int] = {}
         """Step of the last update, by the same names."""
-        self._in_use = False
+        self._is_applied = False
         self._averages: list[AveragedParameters] = []
         """Empty before the first update; validation uses the first average."""
         self._buffers: dict[str, tuple[Slot, Tensor]] = {}
         self._rank_buffers: dict[str, Tensor] = {}
+        """Averages of this rank's buffers, from the restored checkpoint."""
 
     def _check_stds(self) -> list[float]:
         if self.average != "power":
@@ -127,7 +129,7 @@ class EMA(Hook):
             return
         label = self._label if self.evaluate == "both" else ""
         if state.evaluations.get(label, Weights()).provider:
-            raise ValueError("another hook already sets the weights of validation; set evaluate: both or evaluate: raw")
+            raise ValueError("another hook already sets the weights for validation; set evaluate: both, or raw")
         state.evaluations[label] = Weights(self.applied, self._label)
 
     def on_update(self, state: State) -> None:
@@ -143,7 +145,7 @@ class EMA(Hook):
             average.update(weight, state)
         if not state.turn:
             self._average_buffers(weights[0])
-        elif self._steps.get("") != step:  # not in the step's further turns
+        elif self._steps.get("") != step:  # only in the first turn of a step
             self._average_buffers(self._count_update("", step)[0])
 
     @paced_by("snapshots")
@@ -168,20 +170,20 @@ class EMA(Hook):
             model = {n: t.clone() if shards.is_sharded(t) else t for n, t in state.module.state_dict().items()}
         checkpoint[self._label] = {
             "model": model,
-            "exact": self._exact(model),
+            "exact": self._averages_of_other_dtype(model),
             **(self._power_record(state.module) if self._stds else {"decay": self.decay}),
         }
 
-    def _exact(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _averages_of_other_dtype(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the averages whose dtype differs from that of the weights."""
         first = self._averages[0].by_name() if self._averages else {}
         averages = {**first, **{name: average for name, (_, average) in self._buffers.items()}}
         return {name: average for name, average in averages.items() if average.dtype != model[name].dtype}
 
     def _power_record(self, module: nn.Module) -> dict[str, Any]:
-        """Return the averages of all stds but the first, and the averaged parameter of each name in the state dict.
+        """Return the averages of the further stds, and the average's name for each name in the state dict.
 
-        Several names may share a parameter.
+        The two names differ if several names share a parameter.
         """
         parameters = self._averages[0].parameters if self._averages else {}
         names = {id(parameter): name for name, parameter in parameters.items()}
@@ -195,7 +197,7 @@ class EMA(Hook):
         if saved_stds != self._stds:
             raise ValueError(
                 f"the checkpoint has averages of std {', '.join(map(str, saved_stds)) or 'none'}, but {self._label}.std"
-                f" is {', '.join(map(str, self._stds))}. Set std to that of the checkpoint: `hookyard average` makes"
+                f" is {', '.join(map(str, self._stds))}. Set std to the checkpoint's: `hookyard average` computes"
                 " averages of any other std from its snapshots. Or rename this hook to start new averages"
             )
         for std, average in zip(self._stds[1:], self._averages[1:], strict=False):
@@ -225,7 +227,7 @@ class EMA(Hook):
         return self.name or "ema"
 
     def weight(self, updates: int) -> float:
-        """Return the weight of the new values in the update after `updates` others; a subclass may override it."""
+        """Return the weight of the new values in an update after `updates` earlier ones; a subclass may override it."""
         if self.average == "stochastic":
             return 1 / (updates + 1)
         if self.average == "annealing":
@@ -269,33 +271,33 @@ class EMA(Hook):
 
     @contextmanager
     def applied(self, state: State) -> Iterator[None]:
-        """Put the averages into `state.module`, and the raw weights back at the end, also after an error.
+        """Put the averages into `state.module`, and restore the raw weights at the end, also after an error.
 
-        Tensors are exchanged, not copied, except for shards. No effect before the first update. Raises RuntimeError
-        when nested.
+        Tensors are swapped, except for shards, which are copied. Has no effect before the first update. Raises
+        RuntimeError when nested.
         """
-        if self._in_use:
-            raise RuntimeError("the averages are in the model already; leave applied() before entering it again")
+        if self._is_applied:
+            raise RuntimeError("the model already has the averages; leave applied() before entering it again")
         if not self._averages:
             yield
             return
-        self._in_use = True
+        self._is_applied = True
         first = self._averages[0]
         parameters = list(first.parameters.values())
         raw_weights = [_raw(parameter) for parameter in parameters]
         raw_buffers = [(slot, getattr(*slot)) for slot, _ in self._buffers.values()]
         try:
             for parameter, average in zip(parameters, first.values, strict=True):
-                _put(parameter, average)
+                _assign(parameter, average)
             for slot, average in self._buffers.values():
                 setattr(*slot, average.to(getattr(*slot)))
             yield
         finally:
             for parameter, raw in zip(parameters, raw_weights, strict=True):
-                _put(parameter, raw)
+                _assign(parameter, raw)
             for slot, raw in raw_buffers:
                 setattr(*slot, raw)
-            self._in_use = False
+            self._is_applied = False
 
 
 def _raw(parameter: nn.Parameter) -> Tensor:
@@ -303,8 +305,8 @@ def _raw(parameter: nn.Parameter) -> Tensor:
     return shards.local(parameter).clone() if shards.is_sharded(parameter) else parameter.data
 
 
-def _put(parameter: nn.Parameter, value: Tensor) -> None:
-    """Make a tensor the parameter's value."""
+def _assign(parameter: nn.Parameter, value: Tensor) -> None:
+    """Assign a value to a parameter: swap the tensor, or copy into a shard."""
     if shards.is_sharded(parameter):
         shards.local(parameter).copy_(value)
     else:

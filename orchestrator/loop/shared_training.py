@@ -1,4 +1,4 @@
-"""Shared training: several runs of one training, with observing hooks, validation and checkpoints of their own."""
+"""Shared training: several runs share one training. Each has its own observing hooks, validation and checkpoints."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from orchestrator.loop.training import Training
 from orchestrator.randomness import random_state, restore_random_state
 
 TRAINING_EVENTS = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
-"""Events of a start or a training phase, where the hooks of all runs are called in one order."""
-ONCE = ("on_load", "on_end", "on_exception")
-"""Events that a hook of the training gets once, not once for each run."""
+"""Events of the start and of training phases, at which the hooks of all runs are called in one merged order."""
+EVENTS_FIRED_ONCE = ("on_load", "on_end", "on_exception")
+"""Events that fire once for a hook of the training, not once for each run."""
 CHANGED_BY_EVALUATION = ("phase", "stepped", "iterations_before", "batch_size")
-"""Fields of the state that an evaluation leaves changed."""
-ASKED_BY_RUN = "requested by a hook of one run"
+"""Fields of the state that an evaluation changes and does not restore."""
+REQUESTED_BY_RUN = "requested by a hook of one run"
 MEMBER_NOTE = "in the turn of run "
-"""Prefix of the note with which an error names its run."""
+"""Prefix of the note that names the run of an error."""
 
 
 class SharedState(State):
-    """The state of a run in a shared training. It has some fields of its own; all others are the training's."""
+    """The state of a run in a shared training: its own fields override those of the training's state."""
 
     __slots__ = ("_own", "_training")
 
@@ -45,7 +45,7 @@ class SharedState(State):
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a field of the training: this object has no value for it."""
+        """Return a field of the training's state; called only for fields that this object does not have."""
         return getattr(self._training, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -55,10 +55,11 @@ class SharedState(State):
 class SharedTraining(Training):
     """A training with several runs, which report in turn. Worker process.
 
-    At the start and in training phases it calls the observing hooks of all runs, each with its run's state and in the
-    order in which that run alone would call them. The other hooks are the training's, and get its state. The first run
-    that needs a phase has it trained. Between two phases each run has its turn. All turns begin with the random state
-    that training left, and must end with the same one, with which training continues.
+    At the start and in training phases it calls the observing hooks of all runs, each with its run's state. The order
+    of a run's hooks is the same as if the run trained alone. All other hooks belong to the training, and get its state.
+    The first run that needs another phase starts it. Between two phases each run takes a turn. Every turn begins with
+    the random state at the end of the phase. All turns must end with equal random states, as training continues from
+    there.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -66,17 +67,19 @@ class SharedTraining(Training):
         self.phases = 0
         """Number of training phases so far."""
         self.files = TrainingFiles(HookedContents.files)
-        self.measured: dict[str, Any] = {}
-        """Metrics that hooks of the training have added to reports since the last training phase, except the test's."""
-        self._plan_alone = self.plan
+        self.hook_metrics: dict[str, Any] = {}
+        """Metrics that hooks of the training added to reports since the last training phase, without those of test."""
+        self._first_plan = self.plan
+        """Plan of the first run by itself."""
         self._has_begun = False
-        self._left: tuple[dict[str, Any], dict[str, Any]] | None = None
-        """The generators, and fields of the state, as the last phase left them."""
-        self._after_turn: dict[str, Any] | None = None
+        self._phase_end: tuple[dict[str, Any], dict[str, Any]] | None = None
+        """Random state, and fields of the training's state, at the end of the last phase."""
+        self._random_state_after_turn: dict[str, Any] | None = None
+        """Random state at the end of the first turn since the last phase."""
 
     def for_each_run(self, act: Callable[[Rounds], None]) -> None:
         for run in self._active:
-            run.call_as_own(act, run)
+            run.call_with_note(act, run)
 
     def begin(self) -> None:
         """Begin with the first run."""
@@ -84,66 +87,66 @@ class SharedTraining(Training):
             return
         self._has_begun, self.plan = True, self._joint_plan()
         for run in self._active:
-            run.call_as_own(run.check_data)
+            run.call_with_note(run.check_data)
         super().begin()
         for run in self._active:
-            run.call_as_own(run.evaluation.check_names)
+            run.call_with_note(run.evaluation.check_names)
 
     def train_phase(self) -> None:
-        if self._after_turn:
-            restore_random_state(self._after_turn)
-        self._after_turn = None
-        self.measured.clear()
+        if self._random_state_after_turn:
+            restore_random_state(self._random_state_after_turn)
+        self._random_state_after_turn = None
+        self.hook_metrics.clear()
         self.state.metrics = {}
         self.plan = self.iterations.plan = self._joint_plan()
         self.recorder.onlookers = [run.recorder.recent for run in self._active if run.recorder is not self.recorder]
         super().train_phase()
         self.recorder.onlookers = ()
         self.phases += 1
-        self._left = random_state(), {name: getattr(self.state, name) for name in CHANGED_BY_EVALUATION}
+        self._phase_end = random_state(), {name: getattr(self.state, name) for name in CHANGED_BY_EVALUATION}
 
     def begin_turn(self) -> None:
-        """Begin the turn of a run: everything is as training has left it."""
-        assert self._left is not None
-        generators, fields = self._left
+        """Begin a run's turn: restore the state at the end of the last phase."""
+        assert self._phase_end is not None
+        generators, fields = self._phase_end
         restore_random_state(generators)
         for name, value in fields.items():
             setattr(self.state, name, value)
 
     def end_turn(self, name: str) -> None:
-        """End the turn of a run. Raises RunError if it drew other random numbers than the one before."""
+        """End a run's turn. Raises RunError if it drew other random numbers than the turns before it."""
         now = random_state()
-        self._after_turn = self._after_turn or now
-        if not _is_equal(now, self._after_turn):
+        self._random_state_after_turn = self._random_state_after_turn or now
+        if not _is_equal(now, self._random_state_after_turn):
             raise RunError(
-                f"between two training phases {name} draws other random numbers than the trials that share its"
-                " training, so alone it would train differently; set sweep.share_training=false"
+                f"between two training phases {name} draws different random numbers from the trials that share its"
+                " training, so it would train differently by itself; set sweep.share_training=false"
             )
 
     def remove(self, run: SharedRun, plan: Plan) -> None:
-        """Train without a run from now on. `plan` is the run's without its own hooks."""
+        """Remove a run that ends. `plan` is its plan without its own hooks."""
         self.runs.remove(run)
         if run.is_first:
-            self._plan_alone = plan
+            self._first_plan = plan
 
     @property
     def _active(self) -> list[SharedRun]:
         return cast(list[SharedRun], self.runs)
 
     def _joint_plan(self) -> Plan:
-        return self._plan_alone.with_calls({event: self._joint_calls(event) for event in TRAINING_EVENTS})
+        return self._first_plan.with_calls({event: self._joint_calls(event) for event in TRAINING_EVENTS})
 
     def _joint_calls(self, event: str) -> list[Call]:
-        """Return the calls of all runs, each in the order in which its run alone would make it."""
-        calls = list(self._plan_alone.calls[event])
+        """Merge the calls of all runs; the order of a run's calls is the same as if it trained alone."""
+        calls = list(self._first_plan.calls[event])
         for run in (run for run in self._active if not run.is_first):
-            place = 0
+            position = 0
             for call in run.plan.calls[event]:
                 if run.is_own(call):
-                    calls.insert(place, call)
+                    calls.insert(position, call)
                 else:
-                    place = next(index for index, other in enumerate(calls) if other.name == call.name)
-                place += 1
+                    position = next(index for index, other in enumerate(calls) if other.name == call.name)
+                position += 1
         return calls
 
     def _save_if_asked(self) -> None:
@@ -158,7 +161,9 @@ class SharedTraining(Training):
         """Pass the requests of the training and its hooks to all runs."""
         state = self.state
         for run in self.runs:
-            run.state.checkpoint_reasons += [each for each in state.checkpoint_reasons if each != ASKED_BY_RUN]
+            run.state.checkpoint_reasons += [
+                reason for reason in state.checkpoint_reasons if reason != REQUESTED_BY_RUN
+            ]
             run.state.stop_reasons += state.stop_reasons
             run.state.pause_reasons += state.pause_reasons
         state.checkpoint_reasons.clear()
@@ -167,8 +172,8 @@ class SharedTraining(Training):
 class SharedRun(HookedRun):
     """A run of a shared training. Worker process.
 
-    It has observing hooks, a state, a recorder and checkpoints of its own. `hooks` are all hooks of its experiment.
-    The first run of a training has the training's experiment and context, and its hooks that do not observe.
+    It has its own observing hooks, state, recorder and checkpoints. `hooks` are all hooks of its experiment. The first
+    run of a training also has the training's experiment, context and non-observing hooks.
     """
 
     training: SharedTraining
@@ -178,7 +183,7 @@ class SharedRun(HookedRun):
     ) -> None:
         self.number, self.is_first = len(training.runs), not training.runs
         self._phases = 0
-        """Number of training phases that this run has taken."""
+        """Number of training phases that this run has seen."""
         self._own_hooks = {name: hook for name, hook in hooks.items() if hook.observes}
         plan = self._make_plan(training, hooks, context)
         own = {
@@ -203,17 +208,19 @@ class SharedRun(HookedRun):
             training_hooks = {name: plan.hooks.get(name, hook) for name, hook in hooks.items()}
             plan = make_plan({**training_hooks, **self._own_hooks}, context.world, training.clock)
         on_report = [
-            call if self.is_own(call) else _keeping(call, training.measured) for call in plan.calls["on_report"]
+            call if self.is_own(call) else _with_shared_metrics(call, training.hook_metrics)
+            for call in plan.calls["on_report"]
         ]
-        once = {} if self.is_first else {event: list(filter(self.is_own, plan.calls[event])) for event in ONCE}
-        return plan.with_calls({"on_report": on_report, **once})
+        fired_once = () if self.is_first else EVENTS_FIRED_ONCE
+        own_calls = {event: list(filter(self.is_own, plan.calls[event])) for event in fired_once}
+        return plan.with_calls({"on_report": on_report, **own_calls})
 
     def is_own(self, call: Call) -> bool:
-        """Return whether a call is an observing hook's of this run."""
+        """Return whether a call belongs to an observing hook of this run."""
         return call.name in self._own_hooks
 
-    def call_as_own(self, act: Callable[..., None], *arguments: Any) -> None:
-        """Call a part of this run within the training; an error gets a note that names this run."""
+    def call_with_note(self, act: Callable[..., None], *arguments: Any) -> None:
+        """Call a function for this run, and add a note that names this run to its error."""
         try:
             act(*arguments)
         except Exception as error:
@@ -231,37 +238,37 @@ class SharedRun(HookedRun):
         self.training.remove(self, self.plan)
 
     def save_now(self) -> None:
-        self.training.recorder.sync()  # the rows that led here are the first run's
+        self.training.recorder.sync()  # the first run records the rows of training
         super().save_now()
 
     def _with_own_state(self, call: Call) -> Callable[..., None]:
-        """Return a hook's call with this run's state, whatever the state of the training."""
-        run, own, training = call.run, self.state, self.training.state
+        """Return a function that calls a hook with this run's state instead of the training's."""
+        run, run_state, training = call.run, self.state, self.training.state
 
         def call_hook(*arguments: Any) -> None:
-            run(own, *arguments)
-            if own.phase != "train" or call.event not in WITHIN_ITERATION:
+            run(run_state, *arguments)
+            if run_state.phase != "train" or call.event not in WITHIN_ITERATION:
                 return
-            if own.checkpoint_reasons:
-                training.request_checkpoint(ASKED_BY_RUN)
-            if own.stop_reasons or own.pause_reasons:
+            if run_state.checkpoint_reasons:
+                training.request_checkpoint(REQUESTED_BY_RUN)
+            if run_state.stop_reasons or run_state.pause_reasons:
                 raise RunError(
-                    f"hook '{call.name}' of {own.name} stops its run in the middle of a training phase, but the trials"
-                    " that share its training continue; set sweep.share_training=false"
+                    f"hook '{call.name}' of {run_state.name} requests a stop or pause in the middle of a training"
+                    " phase, but the trials that share its training continue; set sweep.share_training=false"
                 )
 
-        return lambda state, *arguments: self.call_as_own(call_hook, *arguments)
+        return lambda state, *arguments: self.call_with_note(call_hook, *arguments)
 
     def _metrics(self) -> dict[str, Any]:
         metrics = super()._metrics()
-        measured = {} if kind_of(self.state.phase) == "test" else self.training.measured
-        return metrics | {name: value for name, value in measured.items() if name not in metrics}
+        shared = {} if kind_of(self.state.phase) == "test" else self.training.hook_metrics
+        return metrics | {name: value for name, value in shared.items() if name not in metrics}
 
     def _finished(self) -> bool:
         return self._phases == self.training.phases and super()._finished()
 
     def _train(self) -> None:
-        """Take the next phase of the training. The first run that needs it has it trained."""
+        """Use the next phase of the training, and run it first if no other run has."""
         training = self.training
         if self._phases == training.phases:
             training.train_phase()
@@ -276,27 +283,27 @@ class SharedRun(HookedRun):
         return report
 
     def _close(self) -> None:
-        if self.is_first:  # which ends last
+        if self.is_first:  # the first run ends last
             self.training.close()
 
 
-def _keeping(call: Call, measured: dict[str, Any]) -> Call:
-    """Return a call at a report that also keeps what it adds, for the other runs."""
+def _with_shared_metrics(call: Call, hook_metrics: dict[str, Any]) -> Call:
+    """Return a call that also stores the metrics that it adds to a report, for the other runs."""
 
     def run(state: State, metrics: dict[str, Any]) -> None:
-        before = {*metrics, *measured}
+        before = {*metrics, *hook_metrics}
         call.run(state, metrics)
         if kind_of(state.phase) != "test":
-            measured.update({name: value for name, value in metrics.items() if name not in before})
+            hook_metrics.update({name: value for name, value in metrics.items() if name not in before})
 
     return replace(call, run=run)
 
 
-def _is_equal(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return all(_is_equal(value, other[name]) for name, value in one.items())
-    if isinstance(one, list):
-        return all(map(_is_equal, one, other))
-    return (
-        torch.equal(one, other) if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) else one == other
-    )
+def _is_equal(first: Any, second: Any) -> bool:
+    if isinstance(first, dict):
+        return all(_is_equal(value, second[name]) for name, value in first.items())
+    if isinstance(first, list):
+        return all(map(_is_equal, first, second))
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return torch.equal(first, second)
+    return bool(first == second)

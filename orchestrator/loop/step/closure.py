@@ -64,7 +64,7 @@ class ClosureIterations(Iterations):
             self._marks = self._evaluate_first()
             loss = cast(Tensor, state.loss)
         else:
-            loss = self._loss_of(state.forward(state.model, state.batch), state.batch)
+            loss = self._compute_loss(state.forward(state.model, state.batch), state.batch)
             if not isinstance(loss, Tensor):
                 loss = reduce(add, loss_terms(self.task.loss, loss).values())
             loss.backward()

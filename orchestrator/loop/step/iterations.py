@@ -1,4 +1,4 @@
-"""Iterations: what happens to one batch, in training and in evaluation."""
+"""Iterations: the steps from batch to recorded row, in training and in evaluation."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from orchestrator.stats.write.rows import Layout
 from orchestrator.task import Task
 
 COUNTERS = ("iteration", "step", "samples", "batch_size")
-"""The first numbers of every iteration's row."""
+"""Counters, the first columns of every iteration's row."""
 
 Marks = tuple[Any, ...]
 """Marks of the clock, in the order of an iteration."""
 
 
 def iteration_columns(values: Sequence[str], times: Mapping[str, Column]) -> Layout:
-    """Return the columns of iterations, from numbers: counters, values with the names `values`, and the clock's."""
+    """Return the functions that compute the columns of iterations: counters, `values`, then the clock's times."""
     counters = {name: partial(_counter, index) for index, name in enumerate(COUNTERS)}
     single = {name: itemgetter((slice(None), len(COUNTERS) + index)) for index, name in enumerate(values)}
     first = len(counters) + len(single)
@@ -55,10 +55,10 @@ def _time_column(first: int, column: Column, numbers: NDArray[np.float64]) -> ND
 class Iterations:
     """Trains or evaluates batch by batch: fires an iteration's events in order, and records its row. Worker process.
 
-    Torch evicts our objects from the processor's caches, so an iteration costs as much as the memory it touches.
-    Therefore the functions of the hot path are closures over what they need, skip events without hooks, and append
-    their numbers to one array. Names that begin with `t_` are marks of the clock, which is read once between two
-    events.
+    Torch's work evicts our objects from the CPU caches, so the cost of an iteration grows with the memory that it
+    touches. Therefore the functions of the hot path are closures over what they need, skip events without hooks, and
+    append their numbers to one array. Names that begin with `t_` are marks of the clock, which is read once between
+    two events.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class Iterations:
         self.precision = next(iter(precisions.values()))
         self.means = Means()
         self.microbatches = 1
-        """Number of pieces in which a training batch is computed."""
+        """Number of micro-batches that a training batch is split into."""
         self._on_cpu = state.device.type == "cpu"
         self._to_device = mover(state.device)
-        self._loss_of = self.precision.autocasting(cast(Callable[..., Any], task.loss))
+        self._compute_loss = self.precision.autocasting(cast(Callable[..., Any], task.loss))
         self._has_metrics = type(task).metrics is not Task.metrics
         self._loss_terms: Collection[str] = ()
 
@@ -89,20 +89,20 @@ class Iterations:
         return BackwardTimer(model, self.clock) if isinstance(model, DistributedDataParallel) else None
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
-        """Train on a micro-batch at each `next`, with an optimizer step after the last of its group."""
+        """Train on one micro-batch per `next`, and step the optimizer after the last one of each step."""
         state, precision, optimizer, mark = self.state, self.precision, self._optimizer, self.clock.mark
         scaler, timer, groups, on_cpu = precision.scaler, self._backward_timer, optimizer.param_groups, self._on_cpu
         on_backward, fire = self.plan.calls["on_backward"], self.plan.fire
         fetch, forward = self._fetcher(batches), self._forward_pass(state.model)
         update, finish = self._updater(optimizer, precision), self._finisher(state.epoch, ("loss", "lr"))
-        position, group, ended = 1, 1, self.clock.restart()
+        position, in_step, ended = 1, 1, self.clock.restart()
         while True:
             fetch_marks = fetch()
             if state.accumulate > 1:
-                position, group = self._position_in_step(position, group)
+                position, in_step = self._position_in_step(position, in_step)
             forward_marks = forward()
             loss = cast(Tensor, state.loss)
-            weighted = loss if group == 1 else loss / group
+            weighted = loss if in_step == 1 else loss / in_step
             (weighted if scaler is None else scaler.scale(weighted)).backward()
             t_own = t_backward = t_gradients = mark()
             if timer is not None:
@@ -116,7 +116,7 @@ class Iterations:
             else:
                 self._record_rates(optimizer)
             state.stepped = False
-            update_marks = update() if position == group else (t_gradients,) * 4
+            update_marks = update() if position == in_step else (t_gradients,) * 4
             marks = (*fetch_marks, *forward_marks, t_own, t_backward, t_gradients, *update_marks, mark())
             ended = finish(ended, marks)
             yield
@@ -124,7 +124,7 @@ class Iterations:
     def evaluate(self, batches: Iterator[Any], meters: Mapping[str, Any], offset: int, epoch: int) -> Iterator[None]:
         """Evaluate the unwrapped module on a batch of val or test at each `next`.
 
-        `offset` counts the iterations of this epoch's evaluation before the phase.
+        `offset` is the number of evaluation iterations of this epoch before this phase.
         """
         fetch, forward = self._fetcher(batches), self._forward_pass(self.state.module, meters)
         finish = self._finisher(epoch, ("loss",), offset)
@@ -143,7 +143,7 @@ class Iterations:
         on_iteration_start, on_batch = calls["on_iteration_start"], calls["on_batch"]
 
         def fetch() -> Marks:
-            t_begun = t_started = mark()
+            t_begin = t_started = mark()
             if on_iteration_start:
                 fire("on_iteration_start", state)
                 t_started = mark()
@@ -160,13 +160,13 @@ class Iterations:
             if on_batch:
                 fire("on_batch", state)
                 t_batch = mark()
-            return t_begun, t_started, t_fetched, t_moved, t_batch
+            return t_begin, t_started, t_fetched, t_moved, t_batch
 
         return fetch
 
     def _forward_pass(self, model: nn.Module, meters: Mapping[str, Any] | None = None) -> Callable[[], Marks]:
         """Return a function that computes the output, the loss and the metrics of the batch."""
-        state, task, loss_of, has_metrics = self.state, self.task, self._loss_of, self._has_metrics
+        state, task, compute_loss, has_metrics = self.state, self.task, self._compute_loss, self._has_metrics
         fire, mark, calls, means, on_cpu = self.plan.fire, self.clock.mark, self.plan.calls, self.means, self._on_cpu
         compute, on_forward, on_loss = state.forward, calls["on_forward"], calls["on_loss"]
         all_meters = list((meters or {}).values())
@@ -177,7 +177,7 @@ class Iterations:
             if on_forward:
                 fire("on_forward", state)
                 t_output = mark()
-            loss = loss_of(state.output, state.batch)
+            loss = compute_loss(state.output, state.batch)
             if not isinstance(loss, Tensor) or loss.ndim:
                 loss = self._sum_terms(task.loss, loss)
             state.loss = loss
@@ -186,7 +186,7 @@ class Iterations:
             for meter in all_meters:
                 meter.update(state.output, task.target(state.batch))
             if has_metrics:
-                self._count_metrics()
+                self._add_metrics()
             t_loss = t_counted = mark()
             if on_loss:
                 fire("on_loss", state)
@@ -231,9 +231,9 @@ class Iterations:
     def _finisher(self, epoch: int, numbers: Sequence[str], offset: int | None = None) -> Callable[..., float]:
         """Begin the rows of a phase, and return a function that counts an iteration and records its row.
 
-        That function takes the end of the iteration before, the marks of this one, and those of its turns; it returns
-        when the iteration ended. `numbers` are values of the row that the CPU already knows. An evaluation has an
-        `offset`, the iterations before it.
+        The function takes the time at which the previous iteration ended, and the marks of this iteration and its
+        turns. It returns the time at which this iteration ended. `numbers` names values of the row that are on the CPU.
+        In an evaluation, `offset` is the number of iterations before the phase.
         """
         state, plan, clock = self.state, self.plan, self.clock
         numbers = numbers if self._on_cpu else ()  # on a device values stay tensors
@@ -254,11 +254,10 @@ class Iterations:
             row = state.row
             times = close(row, ended, marks, turns)
             iteration = state.iteration if offset is None else offset + state.phase_iteration
-            known = map(row.__getitem__, numbers)
-            # Checkpoints come later, as all rows before them must be on disk first. So the time of saving is in the
-            # next iteration's `checkpoint_s`.
+            values = map(row.__getitem__, numbers)
+            # A checkpoint is saved after this row is on disk, so the next iteration's `checkpoint_s` has its time.
             append(
-                row if len(row) > len(numbers) else None, (iteration, state.step, state.samples, size, *known, *times)
+                row if len(row) > len(numbers) else None, (iteration, state.step, state.samples, size, *values, *times)
             )
             state.row = {}
             state.batch = state.output = state.loss = None
@@ -270,18 +269,18 @@ class Iterations:
     def _optimizer(self) -> torch.optim.Optimizer:
         return cast(torch.optim.Optimizer, self.state.optimizer)
 
-    def _position_in_step(self, position: int, group: int) -> tuple[int, int]:
-        """Return the next micro-batch's position in its optimizer step, from 1, and the step's micro-batches.
+    def _position_in_step(self, position: int, in_step: int) -> tuple[int, int]:
+        """Return the next micro-batch's position in its optimizer step, from 1, and the number of them in that step.
 
         The epoch's last step may have fewer. Ranks exchange gradients only in the last micro-batch.
         """
         state = self.state
-        if position < group:
+        if position < in_step:
             position += 1
         else:
-            position, group = 1, min(state.accumulate, state.phase_length - state.phase_iteration)
-        exchange_gradients(state.model, position == group)
-        return position, group
+            position, in_step = 1, min(state.accumulate, state.phase_length - state.phase_iteration)
+        exchange_gradients(state.model, position == in_step)
+        return position, in_step
 
     def _sum_terms(self, method: Callable[..., Any], loss: Any) -> Tensor:
         """Return the sum of a loss's terms, each of which also has a column and a mean."""
@@ -293,13 +292,13 @@ class Iterations:
         self._loss_terms = terms.keys()
         return reduce(add, terms.values())
 
-    def _count_metrics(self) -> None:
+    def _add_metrics(self) -> None:
         metrics, samples = self.task.metrics(self.state.output, self.state.batch), self.state.batch_size
         for name, values in checked_metrics(self.task.metrics, metrics, samples).items():
             if name == "loss" or name in self._loss_terms:
                 raise RunError(
-                    f"metrics() and loss() both return '{name}', and both would be the mean {self.state.phase}/{name}:"
-                    f" rename one of them{source_location(self.task.metrics)}"
+                    f"metrics() and loss() both return '{name}', so both would be reported as"
+                    f" {self.state.phase}/{name}; rename one of them{source_location(self.task.metrics)}"
                 )
             total: Any = values.detach().double().sum()
             self.means.add(name, total.item() if self._on_cpu else total, samples)
@@ -313,13 +312,16 @@ class Iterations:
             self.state.row[f"{name}_{index}" if index else name] = value
 
     def reduce(self, prefix: str, world: World, meters: Mapping[str, Any] | None = None) -> dict[str, float]:
-        """Return the phase's metrics over all ranks, as `<prefix>/<name>`, and start new means; collective."""
+        """Return the phase's metrics over all ranks, as `<prefix>/<name>`, and reset the means; collective."""
         means, self.means = self.means, Means()
         return phase_metrics(self.task, prefix, means, meters or {}, world)
 
 
 def clearing(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """Return the optimizer's own `zero_grad`, or a faster one than torch's, without its profiler label."""
+    """Return a function that clears gradients: the optimizer's own `zero_grad`, or a faster one than torch's default.
+
+    The faster one omits torch's profiler label.
+    """
     if getattr(optimizer.zero_grad, "__func__", None) is not torch.optim.Optimizer.zero_grad:
         return optimizer.zero_grad
 

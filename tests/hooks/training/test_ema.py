@@ -200,7 +200,9 @@ def test_two_averages_validate_under_different_names() -> None:
     assert list(state.evaluations) == ["", "ema", "slow_ema"]
     assert state.evaluations[""] == Weights()
     EMA().on_start(state)
-    with pytest.raises(ValueError, match="another hook already sets the weights of validation; set evaluate: both"):
+    with pytest.raises(
+        ValueError, match="another hook already sets the weights for validation; set evaluate: both, or raw"
+    ):
         EMA().on_start(state)
 
 
