@@ -25,11 +25,19 @@ def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
     typer.echo(printable(str(text)), err=err, nl=nl)
 
 
-def print_json(data: Any) -> None:
-    """Print data and dataclasses as one JSON document; infinity and NaN become null."""
+def format_json(data: Any) -> str:
+    """Format data, dataclasses and NumPy values as one JSON document; infinity and NaN become null."""
     from pydantic_core import to_json
 
-    typer.echo(printable_json(to_json(data, indent=2, inf_nan_mode="null", fallback=str).decode()))
+    def to_plain(value: Any) -> Any:
+        return value.tolist() if hasattr(value, "tolist") else str(value)
+
+    return to_json(data, indent=2, inf_nan_mode="null", fallback=to_plain).decode()
+
+
+def print_json(data: Any) -> None:
+    """Print data as `format_json` does."""
+    typer.echo(printable_json(format_json(data)))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from orchestrator.cli.options import AsJson, OneRun, RunOrSweep
-from orchestrator.cli.output import cell, echo, print_table, stdout_to_stderr
+from orchestrator.cli.output import cell, echo, format_json, print_json, print_table, stdout_to_stderr
 from orchestrator.errors import UsageError
-from orchestrator.terminal.printable import printable, printable_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,33 +117,24 @@ def _print(table: pd.DataFrame, by: By | None, form: Format, output: Path | None
 def _write(table: pd.DataFrame, form: Format, output: Path | None) -> None:
     """Write the table as data; empty cells and NaN are null in JSON and empty in CSV."""
     if output is None:
-        return typer.echo(
-            printable(table.to_csv(index=False).rstrip("\n")) if form == "csv" else printable_json(_json(table))
-        )
+        return print_json(_records(table)) if form == "json" else echo(table.to_csv(index=False), nl=False)
     try:
         if form == "parquet":
             table.to_parquet(output, index=False)
         elif form == "csv":
             table.to_csv(output, index=False)
         else:
-            output.write_text(_json(table))
+            output.write_text(format_json(_records(table)))
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error}") from None
     return None
 
 
-def _json(table: pd.DataFrame) -> str:
-    """Return a JSON object for each row. pandas' own `to_json` would round numbers to 15 decimals."""
-    from pydantic_core import to_json
-
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return a mapping for each row. pandas' own `to_json` would round numbers to 15 decimals."""
     names = [str(name) for name in table.columns]
     columns = [values.astype(object).where(values.notna(), None).tolist() for _, values in table.items()]
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    return to_json(rows, indent=2, inf_nan_mode="null", fallback=_to_plain).decode()
-
-
-def _to_plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _print_table(table: pd.DataFrame, by: By | None) -> None:

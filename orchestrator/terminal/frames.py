@@ -88,7 +88,9 @@ def run_frame(view: RunView) -> Iterator[RenderableType]:
     if view.attempts > 1:
         yield Text(f"attempt {view.attempts}, resumed from {view.began_at or 'the beginning'}")
     if view.ranks:
-        shown = sorted(view.ranks, key=_work_s, reverse=True)[:MAX_RANKS] if len(view.ranks) > MAX_RANKS else view.ranks
+        shown = view.ranks
+        if len(shown) > MAX_RANKS:
+            shown = sorted(shown, key=lambda rank: rank.timing.work_s if rank.timing else 0.0, reverse=True)[:MAX_RANKS]
         yield _table([_rank_cells(rank) for rank in shown], left=("node", "slowest"))
         if len(shown) < len(view.ranks):
             yield Text(f"and {len(view.ranks) - len(shown)} ranks with less work of their own", "dim")
@@ -178,10 +180,6 @@ def _rank_cells(rank: RankView) -> dict[str, str | Text]:
         "last row": "" if rank.row_age_s is None else f"{duration(rank.row_age_s)} ago",
         "slowest": Text(_slowness(rank), "bold magenta"),
     }
-
-
-def _work_s(rank: RankView) -> float:
-    return rank.timing.work_s if rank.timing else 0.0
 
 
 def _slowness(rank: RankView) -> str:

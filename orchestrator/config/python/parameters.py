@@ -21,7 +21,7 @@ from hooks.needs import Needs
 from orchestrator.config.python.user_code import catch_user_errors
 from orchestrator.config.python.wording import convert_errors
 from orchestrator.config.text.reader import join
-from orchestrator.config.text.source import MAX_DEPTH, to_plain
+from orchestrator.config.text.source import to_plain_data
 from orchestrator.errors import ConfigError, Problem
 
 T = TypeVar("T")
@@ -44,16 +44,11 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str) -> tuple[T, di
 
 def check(model: type[M], values: Mapping[str, Any], path: str) -> M:
     """Validate values strictly: a number in quotes is a string, `true` is not a number; raise ConfigError."""
+    plain = to_plain_data(values, path)
     try:
-        text = json.dumps(values, default=to_plain)
-    except (TypeError, ValueError) as error:
-        raise ConfigError.at(path, f"cannot be saved as YAML: {error}") from None
-    except RecursionError:
-        raise ConfigError.at(path, f"is nested too deeply: at most {MAX_DEPTH} levels are allowed") from None
-    try:
-        return model.model_validate_json(text, strict=True)
+        return model.model_validate_json(json.dumps(plain), strict=True)
     except ValidationError as error:
-        raise ConfigError(convert_errors(error, model, json.loads(text), path)) from None
+        raise ConfigError(convert_errors(error, model, plain, path)) from None
 
 
 def check_needs(model: BaseModel, settings: BaseModel, path: str = "") -> Iterator[Problem]:

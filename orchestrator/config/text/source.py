@@ -145,14 +145,14 @@ def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
     raise ConfigError.at(".".join(keys), f"cannot be set: {parent} is {shown}")
 
 
-def to_plain_data(value: Any) -> Any:
-    """Return a copy of data that YAML can hold; raise ConfigError for anything else."""
+def to_plain_data(value: Any, path: str = "") -> Any:
+    """Return a copy of data that YAML can hold; raise ConfigError at `path` for anything else."""
     if _is_deeper_than(MAX_DEPTH, value):
-        raise ConfigError.at("", f"is nested too deeply: at most {MAX_DEPTH} levels are allowed")
+        raise ConfigError.at(path, f"is nested too deeply: at most {MAX_DEPTH} levels are allowed")
     try:
         return json.loads(json.dumps(value, default=to_plain))
     except (TypeError, ValueError) as error:
-        raise ConfigError.at("", f"cannot be saved as YAML: {error}") from None
+        raise ConfigError.at(path, f"cannot be saved as YAML: {error}") from None
 
 
 def _is_deeper_than(levels: int, value: Any) -> bool:
