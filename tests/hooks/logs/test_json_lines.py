@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from hooks import State
 from hooks.interval import Interval
 from hooks.logs.json_lines import FILE, JsonLines
+from tests.hooks.logs.conftest import Start
 from tests.hooks.phases import check_tensors_are_read_every_third_time, loss_rows, run_phase
 
 
@@ -24,28 +23,6 @@ def _refuse(constant: str) -> None:
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=_refuse) for line in (folder / FILE).read_text().splitlines()]
-
-
-class Start:
-    """Starts hooks in a folder, and closes their files after the test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.hooks: list[JsonLines] = []
-
-    def __call__(self, hook: JsonLines, **fields: Any) -> State:
-        state = State(artifacts=self.folder, **fields)
-        hook.on_start(state)
-        self.hooks.append(hook)
-        return state
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    start = Start(tmp_path)
-    yield start
-    for hook in start.hooks:
-        hook.on_end(State())
 
 
 def test_a_line_every_interval_has_counters_and_the_mean_loss_since_the_last(start: Start, tmp_path: Path) -> None:

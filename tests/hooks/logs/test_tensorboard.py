@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
-from tensorboard.summary.writer import event_file_writer
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
@@ -23,36 +20,10 @@ from hooks.parts.logs.hyperparameters import flatten
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
+from tests.hooks.logs.conftest import Start
 from tests.hooks.parts.logs.test_hyperparameters import CONFIG
 from tests.hooks.phases import check_tensors_are_read_every_third_time, loss_rows, run_phase
 from tests.tasks import Points, experiment, numbers
-
-
-class Start:
-    """Starts hooks in a folder, and closes their files after the test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.hooks: list[TensorBoard] = []
-
-    def now(self) -> float:
-        """Each attempt of a run begins in a second of its own: event files are read in the order of theirs."""
-        return 1_700_000_000.0 + len(self.hooks)
-
-    def __call__(self, hook: TensorBoard, **fields: Any) -> State:
-        state = State(artifacts=self.folder, **{"config": CONFIG, **fields})
-        hook.on_start(state)
-        self.hooks.append(hook)
-        return state
-
-
-@pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    start = Start(tmp_path)
-    monkeypatch.setattr(event_file_writer, "time", SimpleNamespace(time=start.now))
-    yield start
-    for hook in start.hooks:
-        hook.on_exception(State(), KeyboardInterrupt())
 
 
 def _events(folder: Path) -> EventAccumulator:
