@@ -58,21 +58,21 @@ def import_named(name: str) -> ModuleType:
 def hidden_module(name: str) -> str | None:
     """Return a message if another module hides the user's file of this dotted name, else None."""
     top = name.partition(".")[0]
-    taken = sys.modules.get(top)
-    if taken is None:
+    loaded = sys.modules.get(top)
+    if loaded is None:
         return None
-    places = [place for place in [*getattr(taken, "__path__", ()), getattr(taken, "__file__", None)] if place]
+    places = [place for place in [*getattr(loaded, "__path__", ()), getattr(loaded, "__file__", None)] if place]
     parents = {Path(place).resolve().parent for place in places}  # in a checkout, also a folder of the user's
     folders = [folder for folder in [*_folders(), *_folders_above(top)] if folder.resolve() not in parents]
     hidden = next(((folder, file) for folder in folders for file in _files(folder, name) if file.is_file()), None)
     if hidden is None:
         return None
     folder, file = hidden
-    own = folder / top if (folder / top).is_dir() else file
+    user_path = folder / top if (folder / top).is_dir() else file
     owner = "Hookyard's own package" if top in _OUR_PACKAGES else "a module from elsewhere"
     return (
         f"'{top}' is {owner} ({places[0] if places else 'built into Python'}), which comes before {file}; "
-        f"give {own} another name, such as my_{own.name}, and write my_{name}"
+        f"give {user_path} another name, such as my_{user_path.name}, and write my_{name}"
     )
 
 

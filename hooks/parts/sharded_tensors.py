@@ -24,15 +24,14 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def like(value: Tensor, reference: Tensor) -> Tensor:
-    """Shard a whole tensor as the reference is; a sharded tensor is returned unchanged. No
-    communication."""
+    """Shard a full tensor like the reference, without communication; return a sharded tensor unchanged."""
     if not is_sharded(reference) or is_sharded(value):
         return value
     from torch.distributed.tensor import DTensor, Replicate
 
     placed: Any = reference
-    whole = DTensor.from_local(value.to(reference.device), placed.device_mesh, [Replicate()], run_check=False)
-    return whole.redistribute(placements=placed.placements)
+    replicated = DTensor.from_local(value.to(reference.device), placed.device_mesh, [Replicate()], run_check=False)
+    return replicated.redistribute(placements=placed.placements)
 
 
 def join_shards(part: Tensor, reference: Tensor) -> Tensor:

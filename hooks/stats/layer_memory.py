@@ -31,17 +31,17 @@ class LayerMemory(LayerMonitor, Hook):
         self._sizes: dict[str, list[int]] = {}
 
     def watch(self, name: str, layer: nn.Module, state: State) -> None:
-        device, held = state.device, 0
+        device, allocated = state.device, 0
 
         def before(layer: nn.Module, arguments: Any) -> None:
-            nonlocal held
-            held = torch.cuda.memory_allocated(device)
+            nonlocal allocated
+            allocated = torch.cuda.memory_allocated(device)
 
         def after(layer: nn.Module, arguments: Any, output: Any) -> None:
             self._layers.append(name)
             self._add("output_bytes", sum(tensor.nbytes for tensor in tensors(output)))
             if device.type == "cuda":
-                self._add("allocated_bytes", torch.cuda.memory_allocated(device) - held)
+                self._add("allocated_bytes", torch.cuda.memory_allocated(device) - allocated)
 
         if device.type == "cuda":
             self.until_read(layer.register_forward_pre_hook(before))

@@ -60,11 +60,11 @@ class PreciseBatchNorm(Hook):
         return (_moved(batch, state.device) for batch in self._cache)
 
     def _load(self, state: State) -> Iterator[Any]:
-        wanted = self.num_samples // state.world_size + (state.rank < self.num_samples % state.world_size)
+        remaining = self.num_samples // state.world_size + (state.rank < self.num_samples % state.world_size)
         batches = iter(state.fresh_batches("train", shuffled=True))
-        while wanted > 0 and (batch := next(batches, None)) is not None:
+        while remaining > 0 and (batch := next(batches, None)) is not None:
             yield batch
-            wanted -= state.samples_in(batch)
+            remaining -= state.samples_in(batch)
 
 
 def _moved(batch: Any, device: torch.device) -> Any:

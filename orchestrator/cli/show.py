@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.sweeps.results.result import Sweep
 
 _TRIAL_COLUMNS = ("status", "diverged", "leader", "reports", "step_s", "peak_", "process_", "stopped", "error")
-"""Openings of the columns of a sweep's table, beside those of its values and metrics."""
+"""Prefixes of the columns of a sweep's table, apart from its values and metrics."""
 _LABELS = {"continued_from": "continued from", "init": "initial weights"}
 
 

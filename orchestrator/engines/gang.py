@@ -29,17 +29,17 @@ from orchestrator.errors import RunError
 from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
 
-_CULPRIT_S = 5
-"""Seconds in which a gang waits for the failure of a lost rank, after that of another one."""
+_CAUSE_TIMEOUT_S = 5
+"""Seconds to wait for the failure that caused another rank's failure."""
 
-_FREED_S = 5
-"""Seconds after a loss in which the other ranks must answer, or else their processes are replaced too."""
+_ANSWER_TIMEOUT_S = 5
+"""Seconds that the other ranks have to answer after a loss. Later, the gang replaces their processes too."""
 
-_SPARE_S = 5
-"""Seconds in which a spare process must answer to be used."""
+_SPARE_TIMEOUT_S = 5
+"""Seconds that a spare process has to answer."""
 
-_PLACEMENT_S = 3600
-"""Seconds that a run waits for resources, as a host may come back or an autoscaler add one."""
+_PLACEMENT_TIMEOUT_S = 3600
+"""Seconds that a run waits for resources: a host may come back, or an autoscaler may add one."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,16 @@ class _Loss:
     ranks: Set[int]
     """Ranks that failed by themselves."""
     calls: dict[Any, int]
-    """Call to rank, for the ranks that had not answered."""
+    """Rank of each call that was still pending."""
 
 
 class Gang:
     """The ranks of a run.
 
-    In a trial, its process is rank 0. The others are actors in the trial's placement group and stay for the next one.
-    In a run, all ranks are actors in a placement group of the gang's own. After a failure, the next attempt keeps the
-    processes of the ranks that only lost a peer, and replaces the others, first with the spare processes of
-    `workers.spares`. Call `close` at the end of a run.
+    In a sweep, the trial's process is rank 0. The other ranks are actors in the trial's placement group, and the next
+    trial reuses them. In a single run, all ranks are actors in a placement group that the gang creates. After a
+    failure, the next attempt keeps the processes of the ranks that only lost a peer, and replaces the others, first
+    with the spare processes of `workers.spares`. Call `close` at the end of a run.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Gang:
         """The ranks in other processes."""
         self._spares: list[_Process] = []
         self._cold_spares: list[_Process] = []
-        """New spares, which have not imported all that rank 0 has."""
+        """New spares, which have not yet imported rank 0's modules."""
         self._folder: RunFolder | None = None
         self._server: TCPStore | None = None
         self._attempt = 0
@@ -95,14 +95,14 @@ class Gang:
 
     def _start(self) -> None:
         self._group = get_current_placement_group() if self._in_trial else placement_group(self.bundles(self._workers))
-        if not self._in_trial and not self._group.wait(_PLACEMENT_S):
+        if not self._in_trial and not self._group.wait(_PLACEMENT_TIMEOUT_S):
             self.close()
-            raise self._without_resources()
+            raise self._no_resources_error()
         ranks = range(1 if self._in_trial else 0, self._workers.max_count)
         self._actors = {rank: self._start_process(rank, rank) for rank in ranks}
 
-    def _without_resources(self) -> RunError:
-        return RunError(f"{self._workers.describe('rank')} found no free resources within {_PLACEMENT_S} s")
+    def _no_resources_error(self) -> RunError:
+        return RunError(f"{self._workers.describe('rank')} found no free resources within {_PLACEMENT_TIMEOUT_S} s")
 
     def _start_process(self, rank: int, bundle: int) -> _Process:
         place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
@@ -116,12 +116,12 @@ class Gang:
             self._group, self._actors, self._spares, self._cold_spares = None, {}, [], []
 
     def nodes(self) -> set[str]:
-        """Return the ids of the nodes of its processes; any thread may call it."""
+        """Return the ids of the nodes that the ranks run on; any thread may call it."""
         group = self._group
         return nodes_of(group) if group else set()
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
-        """Give every rank the same run. Raises RankFailed if one cannot take it, RunError without free resources."""
+        """Begin a run on every rank. Raises RankFailed if a rank cannot begin it, RunError without free resources."""
         self._end_attempt(AttemptEnd.LEFT)
         if self._group is None:
             self._start()
@@ -133,7 +133,7 @@ class Gang:
             self._start_spares(assignment)
 
     def _next_rendezvous(self) -> Rendezvous:
-        """Return the address of a store in this process, which outlives any rank."""
+        """Return where the ranks of the next attempt meet: a store in this process, which outlives any rank."""
         if self._server is None:
             self._server = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
         self._attempt += 1
@@ -164,11 +164,11 @@ class Gang:
             self._cold_spares = []
 
     def _replace_lost(self, loss: _Loss) -> None:
-        """Replace the processes of ranks that failed by themselves, or do not answer after the failure of another.
+        """Replace the processes of ranks that failed by themselves, or do not answer after another rank's failure.
 
-        If no rank is known to be the cause, it may be any of them, so all processes are replaced.
+        If no rank is known to be the cause, replace all processes.
         """
-        answered, _ = ray.wait(list(loss.calls), num_returns=len(loss.calls), timeout=_FREED_S)
+        answered, _ = ray.wait(list(loss.calls), num_returns=len(loss.calls), timeout=_ANSWER_TIMEOUT_S)
         unusable = {
             rank for call, rank in loss.calls.items() if call not in answered or not self._is_usable(call, rank)
         }
@@ -179,13 +179,13 @@ class Gang:
         new = {rank: self._start_process(rank, self._actors[rank].bundle) for rank in lost - from_spares}
         self._actors |= new
         started = [process.actor.become.remote(rank) for rank, process in new.items()]
-        if len(ray.wait(started, num_returns=len(started), timeout=_PLACEMENT_S)[0]) < len(started):
-            raise self._without_resources()
+        if len(ray.wait(started, num_returns=len(started), timeout=_PLACEMENT_TIMEOUT_S)[0]) < len(started):
+            raise self._no_resources_error()
         self._loss = None
         self._show_line(_replacement_line(lost, from_spares, len(self._actors)))
 
     def _is_usable(self, call: Any, rank: int) -> bool:
-        """Return whether the process that answered a call failed at most as a rank that lost a peer."""
+        """Return whether a process can be kept: its call succeeded, or may have failed only because it lost a peer."""
         try:
             ray.get(call)
         except RayError as error:
@@ -193,11 +193,11 @@ class Gang:
         return True
 
     def _take_spare(self, rank: int) -> bool:
-        """Put a spare process in place of a rank's, if one is usable."""
+        """Replace a rank's process with a spare one; return False if no spare is usable."""
         while self._spares:
             spare = self._spares.pop(0)
             try:
-                ray.get(spare.actor.become.remote(rank), timeout=_SPARE_S)
+                ray.get(spare.actor.become.remote(rank), timeout=_SPARE_TIMEOUT_S)
             except RayError:
                 ray.kill(spare.actor)
             else:
@@ -206,7 +206,7 @@ class Gang:
         return False
 
     def next(self) -> Report | None:
-        """Train all ranks to the next report and return rank 0's. Raises the first rank's RankFailed."""
+        """Train all ranks to the next report, and return rank 0's. Raises RankFailed for the rank that failed first."""
         report: Report | None = self._call_all("next")
         self._warm_spares()
         return report
@@ -216,7 +216,7 @@ class Gang:
         return str(self._call_all("save"))
 
     def drop(self, member: int) -> None:
-        """End one of the runs that share a training on all ranks."""
+        """End one run of a shared training, on all ranks."""
         self._call_all("drop", member)
 
     def end(self) -> None:
@@ -228,14 +228,16 @@ class Gang:
         self.close()
 
     def _kill_actors(self) -> None:
-        """Kill a trial's other processes, as one has failed and others may wait for it. The next run gets new ones."""
+        """Kill a trial's actors, as others may wait for the one that failed. The next run starts new actors."""
         actors, self._group, self._actors, self._loss = self._actors, None, {}, None
         for process in actors.values():
             ray.kill(process.actor)
 
     def _call_all(self, method: str, *arguments: Any, own_arguments: tuple[Any, ...] = ()) -> Any:
-        """Call a method of all ranks at the same time; return rank 0's result. The rank in this process also gets
-        `own_arguments`."""
+        """Call a method of all ranks at the same time; return rank 0's result.
+
+        The rank in this process also gets `own_arguments`.
+        """
         calls = {getattr(process.actor, method).remote(*arguments): rank for rank, process in self._actors.items()}
         results, failures = {}, {}
         if self._own_rank:
@@ -247,8 +249,8 @@ class Gang:
                 failures[0] = RankFailed.from_error(0, error)
                 failures[0].is_possible_echo |= self._own_rank.lost_peer
         while calls and all(failure.is_possible_echo for failure in failures.values()):
-            # After a failure of a rank's own, the others may wait for it in a collective for ever.
-            done, _ = ray.wait(list(calls), timeout=_CULPRIT_S if failures else None)
+            # Stop waiting once a rank has failed by itself: the others may wait for it forever in a collective.
+            done, _ = ray.wait(list(calls), timeout=_CAUSE_TIMEOUT_S if failures else None)
             if not done:
                 break
             rank = calls.pop(done[0])
@@ -264,7 +266,7 @@ class Gang:
         raise first
 
     def _announce_failure(self, rank: int, call: Future[Any]) -> None:
-        """Tell the rank in this process that another failed. In a thread of Ray's, which must not be blocked."""
+        """Tell the rank in this process that another failed. Called in a thread of Ray, which must not block."""
         error = call.exception()
         if isinstance(error, RayError):
             self._end_attempt(_end_after(self._failure(rank, error)))

@@ -93,7 +93,7 @@ class GangRank(Rank):
         super().__init__(workers)
         self.rank = rank
         self.lost_peer = False
-        """Whether another rank has failed by itself, so that a failure of this one is a consequence."""
+        """True once another rank has failed by itself, so that a failure of this one is a consequence."""
         self.is_warned = False
         self._abort_thread: threading.Thread | None = None
 

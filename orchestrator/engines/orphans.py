@@ -36,8 +36,8 @@ def find_orphans() -> list[Orphan]:
     return unused
 
 
-def describe_orphans(left: list[Orphan]) -> str:
+def describe_orphans(orphans: list[Orphan]) -> str:
     """Describe orphans in a line."""
-    names = ", ".join(f"{orphan.name} ({orphan.pid})" for orphan in left)
-    mib = sum(orphan.rss_bytes for orphan in left) / 2**20
-    return f"{len(left)} unused processes of a Ray instance that died hold {mib:.0f} MiB: {names}"
+    names = ", ".join(f"{orphan.name} ({orphan.pid})" for orphan in orphans)
+    mib = sum(orphan.rss_bytes for orphan in orphans) / 2**20
+    return f"{len(orphans)} unused processes of a Ray instance that died hold {mib:.0f} MiB: {names}"

@@ -186,7 +186,7 @@ class RankFailed(RunError):
         """Time of the failure, in seconds since 1970."""
         self.is_possible_echo = is_possible_echo
         self.mistake = mistake
-        """Whether the experiment would fail the same way again."""
+        """True if the experiment would fail the same way again."""
         self.trace = trace
         self.usage: UsageError | None = None
         """An error in the experiment's settings, which is shown without a rank."""

@@ -89,8 +89,8 @@ def connection_line(address: str | None) -> str:
         return f"joining Ray at {address}"
     if not starts_ray(address):
         return "using the Ray that this process has joined"
-    left = find_orphans()
-    return f"starting Ray on this machine{f'; {describe_orphans(left)}' if left else ''}"
+    orphans = find_orphans()
+    return f"starting Ray on this machine{f'; {describe_orphans(orphans)}' if orphans else ''}"
 
 
 def environment_values(names: Iterable[str]) -> dict[str, str]:

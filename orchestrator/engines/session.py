@@ -48,7 +48,7 @@ class EvaluationTarget:
     checkpoint: str
     phase: str
     rewinds: bool = True
-    """Whether to begin with the random state of the run's own report; not with another seed."""
+    """True to begin with the random state of the run's report; False with another seed."""
 
 
 @dataclass(frozen=True)
@@ -318,10 +318,10 @@ def _begin_attempt(
                 f"{store.path(checkpoint)} belongs to an earlier run; move it away, or choose another out_dir or name"
             )
         position = store.position(checkpoint) if checkpoint else None
-        begun = folder.begin_attempt(checkpoint, position, hosts, world.world_size)
-        if display is not None and begun.number:
-            display.line(_attempt_line(begun, [host.node for host in hosts]))
-        return begun
+        attempt = folder.begin_attempt(checkpoint, position, hosts, world.world_size)
+        if display is not None and attempt.number:
+            display.line(_attempt_line(attempt, [host.node for host in hosts]))
+        return attempt
 
     hosts = world.gather(
         Host(world.rank, world.node, world.local_rank, str(world.device), torch.__version__, torch.get_num_threads())
@@ -335,7 +335,7 @@ def _begin_attempt(
 
 
 def _attempt_line(attempt: Attempt, nodes: list[str]) -> str:
-    """Return the line with which a later attempt begins."""
+    """Return the line that announces a later attempt."""
     begins = (
         f"resumes from {attempt.checkpoint}" if attempt.checkpoint else "starts from scratch, as there is no checkpoint"
     )

@@ -295,7 +295,7 @@ class KeptParts:
         self._stored: tuple[str, Mapping[str, Any], Mapping[str, Any]] | None = None
         """The contents still to restore: the checkpoint's name, shared parts, and this rank's own."""
         self.is_over = False
-        """Whether the task has returned, and made steps after its last report."""
+        """True once the task has returned after steps that it has not reported."""
 
     @property
     def are_named(self) -> bool:

@@ -36,7 +36,7 @@ class Stopping:
         self._waited_s = 0.0
         self._costs_s: deque[float] = deque(maxlen=3)
         self.interrupted = False
-        """Whether the run ends before it is done, and can be resumed."""
+        """True if the run ends before it is done, and can be resumed."""
 
     def is_asked(self) -> bool:
         """Return whether any rank was asked to stop; collective, so call it only from `next_check` on."""

@@ -208,7 +208,7 @@ class LeadingAttempt:
 
 @dataclass(frozen=True)
 class DataOrder:
-    """Settings that determine the order of the samples, beside start and world size."""
+    """Settings that determine the order of the samples, apart from the start and the world size."""
 
     values: Mapping[str, Any]
     """Values of the experiment by path."""
@@ -222,21 +222,21 @@ class Attempt:
 
     number: int
     checkpoint: str | None = None
-    """None if it began without one."""
+    """Checkpoint that it resumed from; None if it started from scratch."""
     position: Position = Position()
     started: str | None = None
     world_size: int = 1
     hosts: Sequence[Host] = ()
     samples: Sequence[int] = ()
-    """Training samples of each rank at its start, where ranks have different numbers."""
+    """Training samples of each rank at the start of the attempt, if ranks differ in them."""
     epoch_iterations: int | None = None
     """Training iterations of an epoch on each rank."""
     order: DataOrder | None = None
     """None for a task that trains by itself."""
     leader: LeadingAttempt | None = None
-    """Of a follower."""
+    """Attempt that it follows in a shared training, if any."""
     until: int | None = None
-    """The training iteration with which its run was over, where its training may go on for others."""
+    """Last training iteration of its run, if the run shares a training that may continue for others."""
 
     @property
     def has_own_rows(self) -> bool:

@@ -30,7 +30,7 @@ class EpochProgress:
 
     @property
     def has_begun(self) -> bool:
-        """Whether samples of the epoch have been consumed."""
+        """True once samples of the epoch have been consumed."""
         return self._state.phase_iteration > 0 or self._consumed_before > 0
 
     def consumed(self) -> int:

@@ -134,7 +134,7 @@ class Saving:
 
     @property
     def is_writing(self) -> bool:
-        """Whether any rank is writing a checkpoint in the background."""
+        """True while any rank is writing a checkpoint in the background."""
         return self._unpublished is not None
 
     def finish(self) -> None:

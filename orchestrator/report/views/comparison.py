@@ -22,7 +22,7 @@ from orchestrator.sweeps.results.analysis import (
 )
 
 MOST_LINES, MOST_DOTS, MOST_CONFIGURATIONS = 400, 600, 100
-"""Lines of parallel coordinates; dots on a Pareto front, and beside it; rows of configurations, at most."""
+"""Maximum numbers of lines of parallel coordinates, dots on and off a Pareto front, and rows of configurations."""
 COST = "step_s"
 """The second axis of the Pareto front of a sweep with one metric."""
 

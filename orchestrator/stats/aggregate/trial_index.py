@@ -31,7 +31,7 @@ from orchestrator.storage.stored_data import parse_lines, seal
 
 INDEX = "trials.jsonl"
 _BATCH, _SHARE = 16, 20
-"""The driver writes the index once this many trials have ended since, or a twentieth of those in it if that is more."""
+"""The driver rewrites the index once this many more trials have ended, or a twentieth of its trials if more."""
 
 
 @dataclass(frozen=True)

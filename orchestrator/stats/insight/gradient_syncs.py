@@ -71,16 +71,16 @@ def gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
     ranks, rank_index = np.unique(rows["rank"].to_numpy(dtype=np.int64), return_inverse=True)
     numbers, exchange_index = np.unique(exchange, return_inverse=True)
     cell, shape = exchange_index * len(ranks) + rank_index, (len(numbers), len(ranks))
-    whole: NDArray[np.bool_] = np.all(np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape), axis=1)
-    whole[np.flatnonzero(whole)[:1]] = False
+    complete: NDArray[np.bool_] = np.all(np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape), axis=1)
+    complete[np.flatnonzero(complete)[:1]] = False
     if steps_apart:
-        whole &= ~_cut(rows["iteration"].to_numpy(dtype=np.int64), exchange_index)
-    if not whole.any():
+        complete &= ~_cut(rows["iteration"].to_numpy(dtype=np.int64), exchange_index)
+    if not complete.any():
         return None
 
     def wide(name: str) -> Floats:
         seconds = np.nan_to_num(rows[name].to_numpy(dtype=float))
-        return np.asarray(np.bincount(cell, seconds, shape[0] * shape[1]).reshape(shape)[whole])
+        return np.asarray(np.bincount(cell, seconds, shape[0] * shape[1]).reshape(shape)[complete])
 
     column = {name: wide(name) for name in ("step_s", *spans)}
     backward = column.get("backward_s", np.zeros_like(column["step_s"]))
@@ -94,7 +94,7 @@ def gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
     np.maximum.at(iterations, exchange_index, rows["iteration"].to_numpy(dtype=np.int64))
     nodes = rows.groupby("rank")["node"].last() if "node" in rows else [""] * len(ranks)
     return GradientSyncs(
-        iterations[whole],
+        iterations[complete],
         tuple(ranks.tolist()),
         tuple(map(str, nodes)),
         local,

@@ -21,7 +21,7 @@ MOST_ITERATIONS = 2**21
 """Neighbours are averaged if there are more."""
 NOT_FINITE = "loss is null or isinf(loss)"
 DIVERGED = 2.0
-"""Last loss over the first from which on training diverged."""
+"""Ratio of the last loss to the first, from which training counts as diverged."""
 
 
 def losses(rows: Rows) -> Iterator[Finding]:

@@ -35,15 +35,15 @@ class LineTail:
         self._end = self._lines = 0
 
     def look(self) -> list[dict[str, Any]]:
-        """Return the new reports, of whole lines."""
+        """Return the new reports, from complete lines only."""
         try:
             added = self._storage.read(self._name, self._end)
         except FileNotFoundError:
             return []
-        whole = added[: added.rfind(b"\n") + 1]
-        self._end += len(whole)
-        first, self._lines = self._lines + 1, self._lines + whole.count(b"\n")
-        return parse_lines(whole, str(self._storage / self._name), check_report, first)
+        lines = added[: added.rfind(b"\n") + 1]
+        self._end += len(lines)
+        first, self._lines = self._lines + 1, self._lines + lines.count(b"\n")
+        return parse_lines(lines, str(self._storage / self._name), check_report, first)
 
 
 class RankTail:
