@@ -52,6 +52,21 @@ class SharedState(State):
         object.__setattr__(self if name in self._own else self._training, name, value)
 
 
+class SharedContents(HookedContents):
+    """The contents of a shared training. The first run restores them; the other runs' checkpoints have the same."""
+
+    _is_restored = False
+
+    def restore(self, *arguments: Any) -> None:
+        if not self._is_restored:
+            super().restore(*arguments)
+
+    def restore_rank(self, *arguments: Any) -> None:
+        if not self._is_restored:
+            super().restore_rank(*arguments)
+        self._is_restored = True
+
+
 class SharedTraining(Training):
     """A training with several runs, which report in turn. Worker process.
 
@@ -63,7 +78,7 @@ class SharedTraining(Training):
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+        super().__init__(*arguments, **options, contents=SharedContents)
         self.phases = 0
         """Number of training phases so far."""
         self.files = TrainingFiles(HookedContents.files)
@@ -72,8 +87,8 @@ class SharedTraining(Training):
         self._first_plan = self.plan
         """Plan of the first run by itself."""
         self._has_begun = False
-        self._phase_end: tuple[dict[str, Any], dict[str, Any]] | None = None
-        """Random state, and fields of the training's state, at the end of the last phase."""
+        self._turn_start = self._position()
+        """Random state, and fields of the training's state, after the last phase or the restored checkpoint."""
         self._random_state_after_turn: dict[str, Any] | None = None
         """Random state at the end of the first turn since the last phase."""
 
@@ -91,6 +106,7 @@ class SharedTraining(Training):
         super().begin()
         for run in self._active:
             run.call_with_note(run.evaluation.check_names)
+        self._turn_start = self._position()
 
     def train_phase(self) -> None:
         if self._random_state_after_turn:
@@ -103,12 +119,14 @@ class SharedTraining(Training):
         super().train_phase()
         self.recorder.onlookers = ()
         self.phases += 1
-        self._phase_end = random_state(), {name: getattr(self.state, name) for name in CHANGED_BY_EVALUATION}
+        self._turn_start = self._position()
+
+    def _position(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return random_state(), {name: getattr(self.state, name) for name in CHANGED_BY_EVALUATION}
 
     def begin_turn(self) -> None:
-        """Begin a run's turn: restore the state at the end of the last phase."""
-        assert self._phase_end is not None
-        generators, fields = self._phase_end
+        """Begin a run's turn: restore the state after the last phase or the restored checkpoint."""
+        generators, fields = self._turn_start
         restore_random_state(generators)
         for name, value in fields.items():
             setattr(self.state, name, value)
@@ -258,6 +276,10 @@ class SharedRun(HookedRun):
                 )
 
         return lambda state, *arguments: self.call_with_note(call_hook, *arguments)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self.training.begin_turn()  # with an evaluation, where a checkpoint was made before it
 
     def _metrics(self) -> dict[str, Any]:
         metrics = super()._metrics()

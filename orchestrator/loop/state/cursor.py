@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from hooks.state import State
 from orchestrator.checkpoint.position import Position, Stage
@@ -96,10 +97,19 @@ class RunCursor:
         state.epoch_completed = position.stage is not Stage.TRAIN and position.phase_iteration == position.offset == 0
         state.stepped = position.stage is not Stage.TRAIN and position.stepped
         state.phase = "train"
-        self.restore_evaluated(position.eval_iterations, position.val_iterations)
+        self.eval_iterations, self.val_iterations = dict(position.eval_iterations), position.val_iterations
         self.stage = position.stage
         self.epoch.restore(position.offset)
 
-    def restore_evaluated(self, eval_iterations: Mapping[str, int], val_iterations: int) -> None:
-        """Restore a rank's counts of validation: by phase in this epoch, and in the whole run."""
-        self.eval_iterations, self.val_iterations = dict(eval_iterations), val_iterations
+    def rank_counts(self) -> dict[str, Any]:
+        """Return the counts that differ among ranks: rank 0, whose counts the position has, may have more samples."""
+        state = self._state
+        return {
+            "samples": [state.samples, state.world_samples],
+            "evaluated": [dict(self.eval_iterations), self.val_iterations],
+        }
+
+    def restore_rank(self, counts: Mapping[str, Any]) -> None:
+        """Restore a rank's own counts, after the position."""
+        self._state.samples, self._state.world_samples = counts["samples"]
+        self.eval_iterations, self.val_iterations = dict(counts["evaluated"][0]), counts["evaluated"][1]

@@ -56,7 +56,6 @@ class HookedContents:
             "buffers": dict(self._state.module.named_buffers()),
             "means": self._iterations.means.state_dict(),
             "data": self._data.train.state_dict(),
-            "samples": [self._state.samples, self._state.world_samples],
             "task": self._iterations.task.state_dict(),
         }
 
@@ -95,9 +94,6 @@ class HookedContents:
         self._data.train.restore(rank_state.get("data"), saved_world_size)
         if self._data.train.is_over:
             state.max_steps = state.step
-        if "samples" in rank_state and same_ranks:
-            # Ranks may have had other batch sizes of a stream than rank 0, whose counters the position has.
-            state.samples, state.world_samples = rank_state["samples"]
         for rank in range(state.rank + state.world_size, saved_world_size, state.world_size):
             # The means of the phase under way count the samples of ranks that are gone too.
             means.include(other(rank)["means"])

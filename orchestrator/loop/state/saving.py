@@ -204,7 +204,7 @@ class Saving:
             "random": random_state(),
             "after_training": self.after_training if self._cursor.stage > Stage.TRAINED else None,
             "hooks": {name: hook.rank_state_dict() for name, hook in self._plan.hooks.items()},
-            "evaluated": [dict(self._cursor.eval_iterations), self._cursor.val_iterations],
+            "counts": self._cursor.rank_counts(),
             **self._contents.per_rank(),
         }
         files, details = {_rank_file(world.rank): placeholders.encode(rank_state)}, dict[str, Any]()
@@ -240,9 +240,8 @@ class Saving:
         rank_file = _rank_file(world.rank)
         rank_state = load(rank_file) if rank_file in files else {"hooks": {}}
         contents.restore_rank(rank_state, saved_world_size, lambda rank: load(_rank_file(rank)))
-        if "evaluated" in rank_state and saved_world_size == world.world_size:
-            # A rank may have fewer batches of validation than rank 0, whose count the position has.
-            self._cursor.restore_evaluated(*rank_state["evaluated"])
+        if "counts" in rank_state and saved_world_size == world.world_size:
+            self._cursor.restore_rank(rank_state["counts"])
         self._random_state = rank_state.get("random")
         self.after_training = rank_state.get("after_training") or self._random_state
         state.metrics = dict(manifest["metrics"])

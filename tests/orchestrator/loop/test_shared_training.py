@@ -1,0 +1,143 @@
+"""Runs that share a training, against the same runs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from hooks import Hook, State
+from orchestrator.config.load import to_yaml
+from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.shared_training import SharedSession
+from orchestrator.loop.world import World
+from orchestrator.records.new_run import create_run
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.runs.result import Run
+from tests.orchestrator.sweeps.test_shared_training import reports, stored
+from tests.tasks import described
+
+DECAYS = (0.5, 0.9)
+
+
+def experiments(hooks: dict[str, Any], **fields: Any) -> list[Any]:
+    """Return one experiment for each decay of an average, with dropout, BatchNorm and noisy samples."""
+    task_args = {"dropout": 0.2, "batch_norm": True, "noisy": True}
+    return [
+        described(hooks={"ema": {"decay": decay, "evaluate": "both"}, **hooks}, task_args=task_args, **fields)
+        for decay in DECAYS
+    ]
+
+
+def new_runs(folder: Path, members: Sequence[Any]) -> list[Assignment]:
+    return [
+        Assignment(member.source, str(create_run(folder, f"trial-{number}", to_yaml(member))))
+        for number, member in enumerate(members)
+    ]
+
+
+def train_together(assignments: Sequence[Assignment]) -> list[Run]:
+    leader, *followers = assignments
+    session = SharedSession(replace(leader, followers=tuple(followers)), World(), end_hung=None)
+    for _ in session.reports():
+        pass
+    return [Run(RunFolder(assignment.location)) for assignment in assignments]
+
+
+def train_alone(assignments: Sequence[Assignment]) -> list[Run]:
+    for assignment in assignments:
+        for _ in Session(assignment, World(), end_hung=None).reports():
+            pass
+    return [Run(RunFolder(assignment.location)) for assignment in assignments]
+
+
+def checkpoints(run: Run) -> list[str]:
+    return sorted(path.name for path in Path(run.path, "checkpoints").glob("*-*") if path.is_dir())
+
+
+def assert_equal(shared: Sequence[Run], alone: Sequence[Run]) -> None:
+    """Check that the reports and all checkpoints of runs are equal."""
+    for run, expected in zip(shared, alone, strict=True):
+        assert reports(run) == reports(expected)
+        assert checkpoints(run) == checkpoints(expected)
+        for name in checkpoints(run):
+            assert stored(run, name) == stored(expected, name), name
+
+
+@dataclass
+class Requests(Hook):
+    """A hook of the training that requests the end of the run after a phase, or a checkpoint within one."""
+
+    stop_after: int = 0
+    save_after: int = 0
+
+    def on_step(self, state: State) -> None:
+        if state.phase == "train" and state.step == self.save_after:
+            state.request_checkpoint("requested")
+
+    def on_phase_end(self, state: State) -> None:
+        if state.phase == "train" and state.epoch == self.stop_after:
+            state.request_stop("requested")
+
+
+@pytest.mark.parametrize("request_", [{"stop_after": 1}, {"save_after": 3}], ids=["stop", "checkpoint"])
+def test_request_of_a_training_hook_reaches_all_runs(request_: dict[str, int], tmp_path: Path) -> None:
+    hooks = {
+        "requests": {"type": f"{__name__}:Requests", **request_},
+        "checkpoint": {"every": "9 epochs", "save_last": False, "keep": None},
+    }
+    members = experiments(hooks)
+    alone = train_alone(new_runs(tmp_path / "alone", members))
+    assert (len(reports(alone[1])), checkpoints(alone[1])) in [(1, []), (2, ["step-00000003"])]
+    assert_equal(train_together(new_runs(tmp_path / "shared", members)), alone)
+
+
+@dataclass
+class CountsStoredRows(Hook):
+    """Counts its run's rows on disk whenever a checkpoint is stored."""
+
+    folder: str = ""
+    counts: ClassVar[list[tuple[int, int]]] = []
+    observes: ClassVar[bool] = True
+
+    def on_saved(self, state: State, path: str) -> None:
+        phases = Run(RunFolder(self.folder)).load_stats(["phase"])["phase"]
+        self.counts.append((state.iteration, int((phases == "train").sum())))
+
+
+def test_checkpoint_of_a_run_follows_the_rows_of_its_training(tmp_path: Path) -> None:
+    """The first run ends after one epoch. Its rows are those of the training."""
+    stopping = {"monitor": "val/accuracy", "mode": "max", "stopping_threshold": 0}
+    counting = {"type": f"{__name__}:CountsStoredRows", "folder": f"{tmp_path}/trial-1"}
+    first, _ = experiments({"early_stopping": stopping, "checkpoint": {"every": 0}}, epochs=3)
+    _, second = experiments({"counts": counting, "checkpoint": {"every": "2 steps"}}, epochs=3)
+    CountsStoredRows.counts.clear()
+    leader, _ = train_together(new_runs(tmp_path, [first, second]))
+    assert len(reports(leader)) == 1
+    assert CountsStoredRows.counts[-1][0] == 21
+    assert all(iteration == rows for iteration, rows in CountsStoredRows.counts), CountsStoredRows.counts
+
+
+FIELDS = {"accumulate": 2, "validate_every": "2 steps"}
+HOOKS = {"checkpoint": {"every": "3 steps", "keep": None, "best": "val/loss"}}
+
+
+@pytest.mark.parametrize("epochs", [2, 3])
+def test_runs_resume_from_any_checkpoint_as_alone(epochs: int, tmp_path: Path) -> None:
+    """With three epochs the schedule of the learning rate is another, and moves to the checkpoint's place."""
+    schedule = {"scheduler": {"type": "CosineAnnealingLR"}, "epochs": epochs}
+    begun = train_alone(new_runs(tmp_path / "begun", experiments(HOOKS, **{**FIELDS, **schedule, "epochs": 2})))
+    for name in checkpoints(begun[0]):
+        shared, alone = (
+            [
+                replace(assignment, checkpoint=f"{run.path}/checkpoints/{name}")
+                for assignment, run in zip(
+                    new_runs(tmp_path / name / kind, experiments(HOOKS, **FIELDS, **schedule)), begun, strict=True
+                )
+            ]
+            for kind in ("shared", "alone")
+        )
+        assert_equal(train_together(shared), train_alone(alone))
