@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -69,7 +70,7 @@ def write_sweep(folder: Path, trials: int, rows: int) -> None:
         trial = folder / "trials" / trial_name(number)
         values = {"optimizer.lr": float(random.random()), "hooks.ema": {}, "hooks.ema.decay": float(random.random())}
         _write(trial / "run.json", {"name": trial.name, **TIMES, "values": values, "stopped": []})
-        _write(trial / "stats/attempt=0/attempt.json", ATTEMPT.entries())
+        _write(trial / "stats/attempt=0/attempt.json", asdict(ATTEMPT))
         reports = [{"attempt": 0, "epoch": e, "iteration": e + 1, **_metrics(random)} for e in range(EPOCHS)]
         (trial / "metrics.jsonl").write_text("".join(json.dumps(report) + "\n" for report in reports))
         os.link(joined, trial / COMPACTED["rows"])

@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 
@@ -20,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.timing import print_table
+from orchestrator.records.metadata import Attempt
 from orchestrator.records.new_run import create_run
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.aggregate.spans import SPANS
@@ -74,7 +76,7 @@ def rows_of(rank: int, iterations: int) -> pa.Table:
 
 
 def write(folder: RunFolder, ranks: int, iterations: int, flush: int) -> None:
-    folder.storage.write("stats/attempt=0/attempt.json", json.dumps({"attempt": 0, "position": None}))
+    folder.storage.write("stats/attempt=0/attempt.json", json.dumps(asdict(Attempt(0))))
     for rank in range(ranks):
         rows = rows_of(rank, iterations)
         with folder.storage.open_stream(f"stats/attempt=0/rank={rank}/rows-00000.arrow") as file:

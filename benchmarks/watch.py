@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 
@@ -22,6 +23,7 @@ from benchmarks.tables import rows_of
 from benchmarks.timing import print_table
 from orchestrator.config.load import to_yaml
 from orchestrator.config.sections.experiment import Experiment
+from orchestrator.records.metadata import Attempt
 from orchestrator.records.new_run import create_run
 from orchestrator.runs.result import open_run
 from orchestrator.terminal.run_status import LiveRun
@@ -40,9 +42,7 @@ def measure(place: Path, ranks: int, iterations: int) -> tuple[float, float, flo
     """Seconds of the first look, of the quickest of the looks after it, and of reading the whole table."""
     experiment = Experiment(name="large", task="none:None", steps=iterations + NEW_ROWS * LOOKS)
     folder = create_run(place, "large", to_yaml(experiment))
-    folder.storage.write(
-        "stats/attempt=0/attempt.json", json.dumps({"attempt": 0, "checkpoint": None, "position": None})
-    )
+    folder.storage.write("stats/attempt=0/attempt.json", json.dumps(asdict(Attempt(0))))
     files, streams, tables = [], [], []
     for rank in range(ranks):
         rows = rows_of(rank, iterations + NEW_ROWS * LOOKS)

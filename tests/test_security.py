@@ -126,7 +126,6 @@ MEANT = {
     "metric",
     "objectives",
     "modes",
-    "stage",
     "time",
     "sha256",
     "checkpoint",

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
 from time import process_time
@@ -26,6 +27,7 @@ import numpy as np
 from benchmarks.growth.law import print_growth
 from orchestrator.loop.clock.span_clock import SPAN_COLUMNS
 from orchestrator.loop.step.iterations import iteration_columns
+from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
@@ -103,7 +105,7 @@ def write_run(folder: Path, rows: int, close: bool) -> tuple[float, float]:
     }
     storage.write("run.json", json.dumps(started))
     storage.write("experiment.yaml", "epochs: 1\n")
-    storage.write("stats/attempt=0/attempt.json", json.dumps({"attempt": 0, "position": None}))
+    storage.write("stats/attempt=0/attempt.json", json.dumps(asdict(Attempt(0))))
     # In processes of their own, which may end without closing.
     command = [sys.executable, "-m", "benchmarks.growth.rows", str(folder)]
     ranks = [

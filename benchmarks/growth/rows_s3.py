@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from time import perf_counter
 
 import numpy as np
@@ -19,6 +20,7 @@ from benchmarks.growth._slow_s3 import DELAY_S, slow_s3
 from benchmarks.growth.law import print_growth
 from orchestrator.loop.clock.span_clock import SPAN_COLUMNS
 from orchestrator.loop.step.iterations import iteration_columns
+from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.read.tables import load
 from orchestrator.stats.write import compaction
@@ -46,7 +48,7 @@ class _Costs:
 def run_for(hours: int, costs: _Costs) -> None:
     run = Storage(f"s3://bucket/{hours}")
     run.write("run.json", json.dumps({"name": str(hours), "status": "finished", "started": "2026-01-01T00:00:00Z"}))
-    run.write("stats/attempt=0/attempt.json", json.dumps({"attempt": 0, "position": None}))
+    run.write("stats/attempt=0/attempt.json", json.dumps(asdict(Attempt(0))))
     for rank in range(RANKS):
         identity = {"rank": rank, "node": "here", "attempt": 0}
         recorder = Recorder(

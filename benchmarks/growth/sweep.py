@@ -14,6 +14,7 @@ import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -84,7 +85,7 @@ def write_sweep(root: Path, experiment: Experiment, trials: int, reports: int = 
             folder / "run.json",
             {"name": folder.name, "trial": folder.name, "status": "finished", **TIMES, "values": values},
         )
-        _write(folder / "stats/attempt=0/attempt.json", Attempt(0, started=TIMES["started"]).entries())
+        _write(folder / "stats/attempt=0/attempt.json", asdict(Attempt(0, started=TIMES["started"])))
         (folder / "experiment.yaml").write_text((root / "many/experiment.yaml").read_text())
         (folder / "metrics.jsonl").write_text(
             "".join(json.dumps(_report(random, number, each)) + "\n" for each in range(reports))

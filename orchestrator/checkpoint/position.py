@@ -45,19 +45,18 @@ class Position:
     stepped: bool = True
     """False if the last iteration skipped its optimizer step."""
 
+    def __post_init__(self) -> None:
+        counts = {**vars(self), "eval_iterations": min(self.eval_iterations.values(), default=0)}
+        negative = [name for name, value in counts.items() if value < 0]
+        if negative:
+            raise ValueError(f"`position.{negative[0]}` is less than 0")
+
     @classmethod
     def read(cls, entries: Any) -> Self:
-        """Read a position from a manifest, which names the stage, or an `attempt.json`, which numbers it; raises
-        ValueError."""
+        """Read a position from a manifest or an `attempt.json`; raises ValueError, also if it lacks an entry."""
         values = validate(entries, Mapping[str, Any], "position")
         missing = [field.name for field in fields(cls) if field.name not in values]
         if missing:
             raise ValueError(f"its position has no `{missing[0]}`")
-        stage = values["stage"]
-        numbered = Stage.__members__.get(stage.upper(), stage) if isinstance(stage, str) else stage
-        position: Self = validate({**values, "stage": numbered}, cls, "position")
-        counts = {**vars(position), "eval_iterations": min(position.eval_iterations.values(), default=0)}
-        negative = [name for name, value in counts.items() if value < 0]
-        if negative:
-            raise ValueError(f"`position.{negative[0]}` is less than 0")
+        position: Self = validate(values, cls, "position")
         return position

@@ -99,7 +99,7 @@ class CheckpointStore:
             name,
             {
                 "name": name,
-                "position": {**asdict(position), "stage": position.stage.name.lower()},
+                "position": asdict(position),
                 "files": dict(sorted(entries.items())),
                 "torch": torch.__version__,
                 **details,

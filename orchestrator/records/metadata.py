@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, Self
 
@@ -246,23 +246,9 @@ class Attempt:
     @classmethod
     def read(cls, entries: Any) -> Self:
         """Return the attempt in the entries of `attempt.json`; raises ValueError."""
-        values = dict(validate(entries, Mapping[str, Any]))
-        for name in ("attempt", "position"):
-            if name not in values:
-                raise ValueError(f"it has no `{name}`")
-        number, position = values.pop("attempt"), values.pop("position")
-        attempt: Self = validate({**values, "number": number}, cls)
+        attempt: Self = validate(entries, cls)
         if attempt.number < 0 or attempt.world_size < 1:
             raise ValueError(f"it is attempt {attempt.number} of {attempt.world_size} ranks")
         if attempt.started is not None:
             seconds_at(attempt.started)
-        return replace(attempt, position=Position() if position is None else Position.read(position))
-
-    def entries(self) -> dict[str, Any]:
-        """Return the entries of `attempt.json`."""
-        entries = asdict(self)
-        return {
-            "attempt": entries.pop("number"),
-            **entries,
-            "position": entries["position"] if self.checkpoint else None,
-        }
+        return replace(attempt, position=Position.read(entries.get("position")))

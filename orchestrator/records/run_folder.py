@@ -259,7 +259,7 @@ class RunFolder:
 
     def write_attempt(self, attempt: Attempt) -> None:
         """Write the file of an attempt. Rank 0."""
-        write_json(self.storage, f"stats/attempt={attempt.number}/attempt.json", attempt.entries())
+        write_json(self.storage, f"stats/attempt={attempt.number}/attempt.json", asdict(attempt))
 
     @staticmethod
     def rank_folder(attempt: int, rank: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ def made(place: Path, name: str, lr: float, step_s: float, ranks: int) -> str:
             for n in range(1, 61)
         ],
     )
-    folder.storage.write("stats/attempt=0/attempt.json", json.dumps(FRESH.entries()))
+    folder.storage.write("stats/attempt=0/attempt.json", json.dumps(asdict(FRESH)))
     folder.append_metrics(
         {"attempt": 0, "epoch": 0, "step": 60, "iteration": 60, "samples": 480, "val/loss": step_s, "val/score": 1.0}
     )

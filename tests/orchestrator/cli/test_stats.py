@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> str:
         for n in range(1, 6)
     ]
     record(Storage(str(folder)), [*steps, row(0, "val", 1, 1, 5, accuracy=0.5)])
-    folder.storage.write("stats/attempt=0/attempt.json", json.dumps(FRESH.entries()))
+    folder.storage.write("stats/attempt=0/attempt.json", json.dumps(asdict(FRESH)))
     return str(folder)
 
 
