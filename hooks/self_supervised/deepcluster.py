@@ -121,8 +121,8 @@ class DeepCluster(Hook):
     def _fill(self, state: State) -> None:
         """Fill the memory by one pass over this rank's share of the training data."""
         size = _samples(state)
-        own = len(range(state.rank, size, state.world_size))
-        self._remembered = torch.zeros(own + 1, dtype=torch.bool, device=state.device)
+        count = len(range(state.rank, size, state.world_size))
+        self._remembered = torch.zeros(count + 1, dtype=torch.bool, device=state.device)
         self._memory = torch.zeros(len(self.assigned_views), len(self._remembered), 0, device=state.device)
         with evaluating(state):
             for views, indices in state.fresh_batches("train"):
@@ -138,8 +138,8 @@ class DeepCluster(Hook):
         """Keep the embeddings (V, B, D) of the samples that are this rank's to keep."""
         if not self._memory.shape[2]:
             self._memory = embeddings.new_zeros(*self._memory.shape[:2], embeddings.shape[2])
-        own = indices % state.world_size == state.rank
-        slots = torch.where(own, indices // state.world_size, len(self._remembered) - 1)
+        is_local = indices % state.world_size == state.rank
+        slots = torch.where(is_local, indices // state.world_size, len(self._remembered) - 1)
         self._memory[:, slots] = embeddings
         self._remembered[slots] = True
 
@@ -148,8 +148,8 @@ class DeepCluster(Hook):
     def _cluster(self, state: State) -> None:
         size, device = _samples(state), state.device
         remembered = self._remembered[:-1]
-        own = torch.arange(state.rank, size, state.world_size, device=device)[remembered]
-        known = torch.zeros(size, dtype=torch.int64, device=device).index_fill_(0, own, 1)
+        local_indices = torch.arange(state.rank, size, state.world_size, device=device)[remembered]
+        known = torch.zeros(size, dtype=torch.int64, device=device).index_fill_(0, local_indices, 1)
         coalesced.total([known])
         starts = self._draw(known.nonzero().squeeze(1), state)
         self._centroids = self._look_up(starts, state)
@@ -157,7 +157,7 @@ class DeepCluster(Hook):
         for head, centroids in enumerate(self._centroids):
             samples = self._memory[self._view(head), :-1][remembered]
             self._centroids[head], nearest = cluster(samples, centroids, self.iterations)
-            assignments[head, own] = nearest + 1
+            assignments[head, local_indices] = nearest + 1
         coalesced.total([assignments])
         self._assignments = torch.where(assignments > 0, assignments - 1, UNASSIGNED)
 

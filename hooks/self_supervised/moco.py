@@ -75,8 +75,8 @@ class MoCo(MomentumTeacher, Hook):
         sizes = batch_sizes(state)
         if self._shuffles:
             order = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(state.iteration))
-            own = torch.split(order, sizes)[state.rank]
-            shuffled = gather(_unit(self._teacher(gather(view, sizes)[own.to(view.device)])), sizes)
+            local_indices = torch.split(order, sizes)[state.rank]
+            shuffled = gather(_unit(self._teacher(gather(view, sizes)[local_indices.to(view.device)])), sizes)
             self._keys = torch.empty_like(shuffled)
             self._keys[order.to(view.device)] = shuffled
         else:

@@ -37,11 +37,11 @@ class SwAVMomentum(SwappedPrediction, Hook):
         return super().unsuitable(setup) or setup.explain(fsdp="its teacher is an unsharded copy of the student")
 
     def on_start(self, state: State) -> None:
-        own = prototypes.find_layer(state.module, self.prototypes)
+        layer = prototypes.find_layer(state.module, self.prototypes)
         if state.step == 0:
-            prototypes.normalize(own)
+            prototypes.normalize(layer)
         self._teacher.follow(state.module)
-        self._layers = [own, prototypes.find_layer(self._teacher.module, self.prototypes)]
+        self._layers = [layer, prototypes.find_layer(self._teacher.module, self.prototypes)]
         self._teacher.train(False)
 
     def on_forward(self, state: State) -> None:

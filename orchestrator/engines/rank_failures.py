@@ -117,8 +117,8 @@ def encodable(text: str) -> str:
 
 def _location(error: BaseException) -> str:
     """Return the innermost line of the experiment's own code, as ` (file:line, in function)`, if there is one."""
-    own = [frame for frame in _frames(error) if _is_own(frame)]
-    return f" ({own[-1].filename}:{own[-1].lineno}, in {own[-1].name})" if own else ""
+    frames = [frame for frame in _frames(error) if _is_own(frame)]
+    return f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
@@ -149,8 +149,8 @@ def _first(error: BaseException) -> BaseException:
 def first_of_the_experiment(error: BaseException) -> BaseException:
     """Return the earliest error of a chain that came through the experiment's own code, else the earliest of all."""
     chain = list(_chain(error))
-    own = [link for link in chain if any(map(_is_own, traceback.extract_tb(link.__traceback__)))]
-    return (own or chain)[-1]
+    candidates = [link for link in chain if any(map(_is_own, traceback.extract_tb(link.__traceback__)))]
+    return (candidates or chain)[-1]
 
 
 def frames_behind_experiment(error: BaseException) -> int:

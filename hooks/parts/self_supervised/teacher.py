@@ -48,9 +48,9 @@ class Teacher:
         self._pairs = list(self.module.parameters()), list(student.parameters())
         if self._loaded is not None:
             self.module.load_state_dict(self._loaded)
-            own = dict(self.module.named_buffers())
+            buffers = dict(self.module.named_buffers())
             for name, buffer in self._loaded_buffers.items():
-                own[name].copy_(buffer)
+                buffers[name].copy_(buffer)
         self._loaded, self._loaded_buffers = None, {}
 
     def train(self, mode: bool) -> None:

@@ -120,8 +120,8 @@ def build_optimizers(optimizations: Mapping[str, Optimization], task: Task, mode
     optimizers = {name: build_optimizer(optimization, task, model) for name, optimization in optimizations.items()}
     if "" in optimizers:
         return optimizers
-    own = _parameters_by_name(task, model) if has_own_method(type(task), "parameters") else {}
-    if unknown := [name for name in own if name not in optimizers]:
+    parameters_by_name = _parameters_by_name(task, model) if has_own_method(type(task), "parameters") else {}
+    if unknown := [name for name in parameters_by_name if name not in optimizers]:
         message = f"{type(task).__name__}.parameters() returns {listed(unknown)}, but optimizers has"
         raise ConfigError.at("task", f"{message} {listed(list(optimizers))}")
     groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
@@ -148,14 +148,14 @@ def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) ->
         )
         built: Optimizer = build_component(cls, parameters, optimizer.type, arguments, path)
         return built
-    own, method = task.optimizer(model, **optimizer.arguments), f"{type(task).__name__}.optimizer()"
-    if not isinstance(own, Optimizer):
+    task_optimizer, method = task.optimizer(model, **optimizer.arguments), f"{type(task).__name__}.optimizer()"
+    if not isinstance(task_optimizer, Optimizer):
         hint = "remove the method to use the file's optimizer; for several, define turns() and set optimizers"
-        raise ConfigError.at("task", f"{method} must return an optimizer, got a {type(own).__name__}", hint)
-    trained = {parameter for group in own.param_groups for parameter in group["params"]}
+        raise ConfigError.at("task", f"{method} must return an optimizer, got a {type(task_optimizer).__name__}", hint)
+    trained = {parameter for group in task_optimizer.param_groups for parameter in group["params"]}
     if trained.isdisjoint(model.parameters()):
         raise ConfigError.at("task", f"{method} has none of the model's parameters", "pass model.parameters()")
-    return own
+    return task_optimizer
 
 
 def _selected_parameters(optimization: Optimization, task: Task, model: nn.Module) -> dict[str, nn.Parameter]:
@@ -167,8 +167,8 @@ def _selected_parameters(optimization: Optimization, task: Task, model: nn.Modul
             return {name: named[name] for name in matched(optimization.patterns, named)}
         except ValueError as error:
             raise ConfigError.at(f"{optimization.path}.params", str(error)) from None
-    own = set(_parameters_by_name(task, model).get(optimization.name, ()))
-    selected = {name: parameter for name, parameter in named.items() if parameter in own}
+    parameters = set(_parameters_by_name(task, model).get(optimization.name, ()))
+    selected = {name: parameter for name, parameter in named.items() if parameter in parameters}
     if not selected:
         message = f"is missing, and {type(task).__name__}.parameters() returns none for '{optimization.name}'"
         raise ConfigError.at(f"{optimization.path}.params", message)
@@ -176,11 +176,11 @@ def _selected_parameters(optimization: Optimization, task: Task, model: nn.Modul
 
 
 def _parameters_by_name(task: Task, model: nn.Module) -> dict[str, list[Any]]:
-    own: Any = task.parameters(model)
+    returned: Any = task.parameters(model)
     try:
-        return {str(name): list(values) for name, values in own.items()}
+        return {str(name): list(values) for name, values in returned.items()}
     except (AttributeError, TypeError):
-        message = f"must return a mapping of optimizers' names to parameters, got {own!r}"
+        message = f"must return a mapping of optimizers' names to parameters, got {returned!r}"
         raise ConfigError.at("task", f"{type(task).__name__}.parameters() {message}") from None
 
 

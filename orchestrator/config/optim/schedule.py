@@ -268,8 +268,8 @@ def _split(
     scheduler: Component, task: type[Task], extra_keys: type[Model], path: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     arguments, names = scheduler.arguments, argument_names(scheduler.type, task, path)
-    own = {key: arguments.pop(key) for key in extra_keys.model_fields if key in arguments and key not in names}
-    return arguments, own
+    extra = {key: arguments.pop(key) for key in extra_keys.model_fields if key in arguments and key not in names}
+    return arguments, extra
 
 
 def _count_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str, Any]:
@@ -298,11 +298,11 @@ def _with_defaults(scheduler: Component, task: type[Task], extra_keys: type[Mode
     if scheduler.type not in ("", FROM_TASK) or not has_own_method(task, "scheduler"):
         return scheduler
     declared, arguments = own_method_model(task, "scheduler").model_fields, scheduler.arguments
-    own = {key: arguments.pop(key) for key in extra_keys.model_fields if key in arguments and key not in declared}
+    extra = {key: arguments.pop(key) for key in extra_keys.model_fields if key in arguments and key not in declared}
     lengths = [name for name in LENGTHS if name in declared and arguments.get(name) is None]
     arguments |= dict.fromkeys(lengths, 1)
     full = own_method_with_defaults(Component.model_validate(arguments), task, "scheduler", path).model_dump()
-    return Component.model_validate({key: value for key, value in full.items() if key not in lengths} | own)
+    return Component.model_validate({key: value for key, value in full.items() if key not in lengths} | extra)
 
 
 def stepping_hook(hooks: Mapping[str, Hook]) -> ParamScheduler | None:
@@ -348,10 +348,10 @@ class LRPhase:
     def build(self, task: Task, optimizer: Optimizer) -> Any | None:
         """Build the scheduler, or return None if the task's method does; raise ConfigError."""
         if self.kind == FROM_TASK:
-            own = task.scheduler(optimizer, **self.arguments)
-            if own is None or (callable(getattr(own, "step", None)) and not isinstance(own, type)):
-                return own
-            message = f"{type(task).__name__}.scheduler() must return a scheduler or None, got {own!r}"
+            scheduler = task.scheduler(optimizer, **self.arguments)
+            if scheduler is None or (callable(getattr(scheduler, "step", None)) and not isinstance(scheduler, type)):
+                return scheduler
+            message = f"{type(task).__name__}.scheduler() must return a scheduler or None, got {scheduler!r}"
             raise ConfigError.at(self.path, f"{message}{source_location(task.scheduler)}")
         cls: Callable[..., Any] = find_class(self.kind, LRScheduler, SCHEDULERS, f"{self.path}.type")
         arguments = self._with_rate([group["lr"] for group in optimizer.param_groups])

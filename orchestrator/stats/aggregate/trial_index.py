@@ -119,8 +119,8 @@ def _usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
     with suppress(FileNotFoundError, ArrowException), trial.open(COMPACTED["rows"]) as file:
         if kept := stored_usage(file, attempts):
             return kept
-    own = [replace(attempt, leader=None) for attempt in attempts]
-    return usage(Rows(counted_rows(trial, own)))
+    without_leader = [replace(attempt, leader=None) for attempt in attempts]
+    return usage(Rows(counted_rows(trial, without_leader)))
 
 
 class TrialIndex:

@@ -31,14 +31,14 @@ _log = logging.getLogger("hookyard")
 def counted_rows(storage: Storage, attempts: Sequence[Attempt]) -> Source:
     """Return the rows that count, each once and in no order. `storage` is the run's folder."""
     files = recorded_files(storage, "rows")
-    own = described(storage, files)[0]
-    schema = pa.unify_schemas([own, _leader_schema(storage, attempts)], promote_options="permissive")
+    own_schema = described(storage, files)[0]
+    schema = pa.unify_schemas([own_schema, _leader_schema(storage, attempts)], promote_options="permissive")
     if not schema.names:
         return Source(ds.dataset(pa.table({name: pa.nulls(0) for name in FIRST})))
     source = source_of(storage, files, schema, _leader_rows(storage, attempts, schema))
     # A condition costs a copy of what is read.
     if len(attempts) > 1 or any(attempt.until is not None for attempt in attempts):
-        return Source(source.data, ~superseded(attempts, own.names))
+        return Source(source.data, ~superseded(attempts, own_schema.names))
     return source
 
 
